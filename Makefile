@@ -1,0 +1,50 @@
+# What a person or continuous integration runs. Needs Rust (stable), Python 3.11 with pip, a C compiler and make;
+# everything else is fetched at pinned versions (Cargo.lock, requirements-dev.txt). It knows no compiler flags: those
+# are in Cargo.toml, the Python tools' rules in pyproject.toml.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint test-rust test-python develop
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+# One interpreter for every build of the Python module, or cargo would compile PyO3 again for each of them.
+export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+
+help: ## Show this list
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: ## Build, train on the bundled Adult data, say where model and report are
+	cargo build --release --locked --bin sanderling
+	target/release/sanderling train examples/adult_fm.toml
+
+test: lint test-rust test-python ## Build and pass every test, Rust and Python
+
+lint: $(VENV)/ready ## Formatting, lints, and the rules of the tree
+	cargo fmt --all --check
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pytest tests/test_structure.py
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+test-rust: $(VENV)/ready ## Rust tests
+	cargo test --workspace --locked
+
+test-python: develop ## Python types, stubs and tests
+	$(BIN)/mypy
+	$(BIN)/stubtest sanderling --mypy-config-file pyproject.toml
+	$(BIN)/pytest
+
+bench: ## Measure what docs/results holds the project to
+	cargo build --release --locked --bin sanderling
+	@if [ -f benches/run.sh ]; then bash benches/run.sh; else cargo bench --workspace --locked; fi
+
+develop: $(VENV)/ready ## Build the Python module into .venv (dev profile, the artifacts of the Rust tests)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop
+
+$(VENV)/ready: requirements-dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	touch $@

@@ -1,0 +1,247 @@
+//! A batch of training examples in columns: labels, weights, and per feature a ragged run of keys.
+//!
+//! The layout follows TorchRec's KeyedJaggedTensor, per feature `keys` and `rows + 1` `offsets`. It knows nothing
+//! of files, tables or models; it only keeps the columns of a row together.
+
+use std::ops::Range;
+
+/// One feature of a batch: ragged keys, optionally with a value per key.
+///
+/// Row `i` owns `keys[offsets[i]..offsets[i + 1]]`. A feature is *weighted* when every key carries a value (numeric
+/// features, libsvm text, mean pooling, where the value is `1 / n`); otherwise `values` stays empty and every key
+/// counts as 1.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    /// 64-bit keys, all rows one after the other.
+    pub keys: Vec<u64>,
+    /// A value per key if the feature is weighted, else empty.
+    pub values: Vec<f32>,
+    /// Row boundaries in `keys`; always one longer than the number of rows.
+    pub offsets: Vec<u32>,
+    weighted: bool,
+}
+
+impl Column {
+    fn new(weighted: bool) -> Self {
+        Column { keys: Vec::new(), values: Vec::new(), offsets: vec![0], weighted }
+    }
+
+    /// Whether each key carries a value.
+    #[must_use]
+    pub fn is_weighted(&self) -> bool {
+        self.weighted
+    }
+
+    /// Appends a key to the row under construction; `value` is dropped unless the feature is weighted.
+    #[inline]
+    pub fn push(&mut self, key: u64, value: f32) {
+        self.keys.push(key);
+        if self.weighted {
+            self.values.push(value);
+        }
+    }
+
+    /// Where the keys of a range of rows lie.
+    #[must_use]
+    pub fn key_range(&self, rows: &Range<usize>) -> Range<usize> {
+        self.offsets[rows.start] as usize..self.offsets[rows.end] as usize
+    }
+
+    fn close_row(&mut self) {
+        // Batches are bounded far below u32::MAX keys by `Batch::MAX_KEYS`.
+        self.offsets.push(self.keys.len() as u32);
+    }
+
+    fn reopen_row(&mut self) {
+        let end = self.offsets[self.offsets.len() - 1] as usize;
+        self.keys.truncate(end);
+        self.values.truncate(end);
+    }
+
+    fn append_rows(&mut self, from: &Column, rows: Range<usize>) {
+        let keys = from.key_range(&rows);
+        let shift = (self.keys.len() as u32).wrapping_sub(keys.start as u32);
+        self.keys.extend_from_slice(&from.keys[keys.clone()]);
+        if self.weighted {
+            self.values.extend_from_slice(&from.values[keys]);
+        }
+        let ends = &from.offsets[rows.start + 1..=rows.end];
+        self.offsets.extend(ends.iter().map(|end| end.wrapping_add(shift)));
+    }
+
+    fn drop_front(&mut self, rows: usize) {
+        let keys = self.offsets[rows] as usize;
+        self.keys.drain(..keys);
+        if self.weighted {
+            self.values.drain(..keys);
+        }
+        self.offsets.drain(..rows);
+        for offset in &mut self.offsets {
+            *offset -= keys as u32;
+        }
+    }
+}
+
+/// Training examples in columns. Rows are added whole: fill the columns, then [`Batch::close_row`], or give the row
+/// up with [`Batch::abandon_row`], which leaves no trace of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// 0 or 1; NaN where the input has no label (prediction).
+    pub labels: Vec<f32>,
+    /// Importance of each row in loss and metrics; 1 unless the spec says otherwise.
+    pub weights: Vec<f32>,
+    /// One column per feature, in the order of the spec.
+    pub columns: Vec<Column>,
+}
+
+impl Batch {
+    /// A column may not hold more keys than this (offsets are 32 bits wide; half of that leaves slack for one row).
+    pub const MAX_KEYS: usize = 1 << 31;
+
+    /// An empty batch with one column per entry, weighted where the entry is true.
+    #[must_use]
+    pub fn new(weighted: &[bool]) -> Self {
+        Batch {
+            labels: Vec::new(),
+            weights: Vec::new(),
+            columns: weighted.iter().map(|&weighted| Column::new(weighted)).collect(),
+        }
+    }
+
+    /// An empty batch of the same shape.
+    #[must_use]
+    pub fn like(other: &Batch) -> Self {
+        Batch {
+            labels: Vec::new(),
+            weights: Vec::new(),
+            columns: other.columns.iter().map(|column| Column::new(column.weighted)).collect(),
+        }
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    /// Removes all rows, keeps the allocations.
+    pub fn clear(&mut self) {
+        self.labels.clear();
+        self.weights.clear();
+        for column in &mut self.columns {
+            column.keys.clear();
+            column.values.clear();
+            column.offsets.truncate(1);
+        }
+    }
+
+    /// Completes the row whose keys were pushed into the columns.
+    #[inline]
+    pub fn close_row(&mut self, label: f32, weight: f32) {
+        self.labels.push(label);
+        self.weights.push(weight);
+        for column in &mut self.columns {
+            column.close_row();
+        }
+    }
+
+    /// Forgets whatever was pushed into the columns since the last closed row.
+    pub fn abandon_row(&mut self) {
+        for column in &mut self.columns {
+            column.reopen_row();
+        }
+    }
+
+    /// Appends a range of rows of another batch of the same shape.
+    pub fn append_rows(&mut self, from: &Batch, rows: Range<usize>) {
+        debug_assert_eq!(self.columns.len(), from.columns.len());
+        self.labels.extend_from_slice(&from.labels[rows.clone()]);
+        self.weights.extend_from_slice(&from.weights[rows.clone()]);
+        for (column, from) in self.columns.iter_mut().zip(&from.columns) {
+            column.append_rows(from, rows.clone());
+        }
+    }
+
+    /// Appends chosen rows of another batch of the same shape, in the order given.
+    pub fn gather(&mut self, from: &Batch, rows: &[u32]) {
+        debug_assert_eq!(self.columns.len(), from.columns.len());
+        self.labels.extend(rows.iter().map(|&row| from.labels[row as usize]));
+        self.weights.extend(rows.iter().map(|&row| from.weights[row as usize]));
+        for (column, from) in self.columns.iter_mut().zip(&from.columns) {
+            for &row in rows {
+                column.append_rows(from, row as usize..row as usize + 1);
+            }
+        }
+    }
+
+    /// Removes the first `rows` rows.
+    pub fn drop_front(&mut self, rows: usize) {
+        self.labels.drain(..rows);
+        self.weights.drain(..rows);
+        for column in &mut self.columns {
+            column.drop_front(rows);
+        }
+    }
+
+    /// The largest number of keys in any column.
+    #[must_use]
+    pub fn max_keys(&self) -> usize {
+        self.columns.iter().map(|column| column.keys.len()).max().unwrap_or(0)
+    }
+
+    /// Bytes of memory behind the rows, allocations included.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let columns = self.columns.iter().map(|column| {
+            column.keys.capacity() * 8 + column.values.capacity() * 4 + column.offsets.capacity() * 4
+        });
+        columns.sum::<usize>() + (self.labels.capacity() + self.weights.capacity()) * 4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(rows: &[(&[u64], &[u64])]) -> Batch {
+        let mut batch = Batch::new(&[false, true]);
+        for (index, (a, b)) in rows.iter().enumerate() {
+            a.iter().for_each(|&key| batch.columns[0].push(key, 1.0));
+            b.iter().for_each(|&key| batch.columns[1].push(key, key as f32 / 2.0));
+            batch.close_row(index as f32, 1.0);
+        }
+        batch
+    }
+
+    #[test]
+    fn an_abandoned_row_leaves_no_trace() {
+        let mut batch = rows(&[(&[1, 2], &[3]), (&[], &[4])]);
+        let before = batch.clone();
+        batch.columns[0].push(9, 1.0);
+        batch.columns[1].push(9, 1.0);
+        batch.abandon_row();
+        assert_eq!(batch, before);
+    }
+
+    #[test]
+    fn gather_append_and_drop_agree() {
+        let all = rows(&[(&[1, 2], &[3]), (&[], &[4]), (&[5], &[]), (&[6, 7, 8], &[9, 10])]);
+        let mut gathered = Batch::like(&all);
+        gathered.gather(&all, &[2, 3]);
+        let mut appended = Batch::like(&all);
+        appended.append_rows(&all, 2..4);
+        let mut dropped = all.clone();
+        dropped.drop_front(2);
+        assert_eq!(gathered, appended);
+        assert_eq!(gathered, dropped);
+        assert_eq!(gathered.columns[0].keys, [5, 6, 7, 8]);
+        assert_eq!(gathered.columns[1].values, [4.5, 5.0]);
+        assert_eq!(gathered.columns[1].offsets, [0, 0, 2]);
+    }
+}

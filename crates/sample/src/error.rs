@@ -1,0 +1,74 @@
+//! Errors of reading: each names the file, the line or row, the column, and what was expected there.
+
+use std::path::PathBuf;
+
+/// What can go wrong between a file and a batch.
+#[derive(Debug, thiserror::Error)]
+pub enum SampleError {
+    /// The feature spec contradicts itself or the data.
+    #[error("spec: {0}")]
+    Spec(String),
+    /// A file or pattern could not be opened or read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file, or the pattern that named it.
+        path: PathBuf,
+        /// What the operating system or the decompressor said.
+        source: std::io::Error,
+    },
+    /// A row does not read as the format or the spec demand.
+    #[error("{}:{line}: column {column}: expected {expected}, found {found}", path.display())]
+    BadRow {
+        /// The file.
+        path: PathBuf,
+        /// Line of a text file, row of a columnar one; the first is 1.
+        line: u64,
+        /// Name of the column, or its position, first is 1.
+        column: String,
+        /// What the reader wanted there.
+        expected: String,
+        /// What stood there, shortened and made printable.
+        found: String,
+    },
+    /// A file as a whole is not what its format says: no header, a missing column, a torn Parquet footer.
+    #[error("{}: {reason}", path.display())]
+    BadFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// More rows were bad than `on_bad_row` allows.
+    #[error("more than {max} bad rows; the last: {last}")]
+    TooManyBadRows {
+        /// The limit of `skip:max`.
+        max: u64,
+        /// The row that was one too many.
+        last: Box<SampleError>,
+    },
+}
+
+/// A field that could not be turned into keys: what a reader completes with file, line and column.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FieldError {
+    /// Index into the encoder's input columns.
+    pub column: usize,
+    /// What was wanted.
+    pub expected: String,
+    /// What stood there, shortened and made printable.
+    pub found: String,
+}
+
+/// At most this many bytes of a bad field are quoted in an error.
+const QUOTE_BYTES_MAX: usize = 40;
+
+/// A field as an error message may show it: quoted, printable, at most 40 bytes.
+#[must_use]
+pub fn quote(field: &[u8]) -> String {
+    if field.is_empty() {
+        return "nothing".to_string();
+    }
+    let cut = &field[..field.len().min(QUOTE_BYTES_MAX)];
+    let more = if cut.len() < field.len() { "..." } else { "" };
+    format!("\"{}\"{more}", cut.escape_ascii())
+}
