@@ -1,0 +1,422 @@
+//! The feature spec: how the columns of a file become labels, weights and keyed features.
+//!
+//! The same structures are read from TOML (`sanderling train`), from Python dictionaries, and from a saved model. The
+//! spec says nothing of file formats (see `format`), models or optimizers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::SampleError;
+
+/// What a spec demands of every row: the label, the weight, the features.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// Where the label stands and which of its values are positive.
+    #[serde(default)]
+    pub label: Label,
+    /// A column of row weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<Weight>,
+    /// Down-sampling of negatives in training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub negatives: Option<Negatives>,
+    /// The features; after [`Spec::expand`] one entry per feature.
+    #[serde(default)]
+    pub feature: Vec<Feature>,
+}
+
+/// The label column. A row is positive if its text is listed in `positive`, or, without a list, if it is a number
+/// above `threshold`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Label {
+    /// Name of the column.
+    #[serde(default = "label_column")]
+    pub column: String,
+    /// Texts that mean positive; every other text means negative.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub positive: Vec<String>,
+    /// Without `positive`: numbers above this are positive.
+    #[serde(default)]
+    pub threshold: f64,
+}
+
+impl Default for Label {
+    fn default() -> Self {
+        Label { column: label_column(), positive: Vec::new(), threshold: 0.0 }
+    }
+}
+
+fn label_column() -> String {
+    "label".to_string()
+}
+
+/// A column that holds each row's weight: a finite number, zero or more.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Weight {
+    /// Name of the column.
+    pub column: String,
+}
+
+/// Negative down-sampling in training. A negative is kept with probability `keep` and then weighs `1 / keep`, so that
+/// loss and predictions stay calibrated without a later correction (McMahan et al. 2013, section 6.3). Evaluation
+/// always reads every row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Negatives {
+    /// Share of negatives to keep, above 0 and at most 1.
+    pub keep: f64,
+    /// Which negatives are kept depends on this and on the row's position alone.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+/// One feature, or with `each` a family of features with the same settings.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Feature {
+    /// Name of the feature; default: its column.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The input column; default: the feature's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    /// Several input columns that feed this one feature.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<String>,
+    /// Columns that each become a feature of their own name with the settings given here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub each: Vec<String>,
+    /// How a field becomes keys.
+    #[serde(default, rename = "type")]
+    pub kind: FeatureKind,
+    /// Separator of a `multi` field, one ASCII character; default `|`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub separator: Option<char>,
+    /// Key derivation; default `hash`, for `sparse` features `raw`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyRule>,
+    /// Salt of the hash; default: the name of the table, so that features that share a table share keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub salt: Option<String>,
+    /// Embedding width for models that leave it to the feature.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dim: Option<usize>,
+    /// Table that holds the rows; default: the name of the feature.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
+    /// How the rows of several keys are combined.
+    #[serde(default)]
+    pub pooling: Pooling,
+    /// Stands in for a missing field: a text for categorical features, a number for numeric ones. Without it a
+    /// missing field is a key of its own (`raw` keys, `multi` and `sparse` features: no key at all).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<DefaultField>,
+    /// Number of quantile buckets; default 32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buckets: Option<usize>,
+    /// Upper ends of the quantile buckets, ascending; fitted to the training data when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boundaries: Option<Vec<f64>>,
+}
+
+/// How a field becomes keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FeatureKind {
+    /// One key per field.
+    #[default]
+    Categorical,
+    /// One key per separated part of the field.
+    Multi,
+    /// One key for the combination of all columns.
+    Cross,
+    /// One key for the feature, the number as its value.
+    Numeric,
+    /// One key for the feature, `sign(x) ln(1 + |x|)` as its value.
+    Log,
+    /// One key per quantile bucket.
+    Quantile,
+    /// libsvm `index:value` pairs: one key per index.
+    Sparse,
+}
+
+/// Key derivation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyRule {
+    /// XXH3-64 of the field's text, seeded by the feature's salt.
+    #[default]
+    Hash,
+    /// The field is an unsigned integer and is the key.
+    Raw,
+    /// The hash modulo a size: as many keys as that, with collisions.
+    Modulo(u64),
+}
+
+/// How the rows of a multi-valued feature become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooling {
+    /// Their sum.
+    #[default]
+    Sum,
+    /// Their mean: every key carries the value `1 / n`.
+    Mean,
+}
+
+/// A default for a missing field.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum DefaultField {
+    /// For numeric features.
+    Number(f64),
+    /// For categorical features.
+    Text(String),
+}
+
+impl Feature {
+    /// A feature named like its column, everything else at its default.
+    #[must_use]
+    pub fn of(name: &str, kind: FeatureKind) -> Self {
+        Feature { name: name.to_string(), kind, ..Feature::default() }
+    }
+
+    /// The input columns that feed the feature (empty for sparse features, which have no columns).
+    #[must_use]
+    pub fn inputs(&self) -> Vec<&str> {
+        if self.kind == FeatureKind::Sparse {
+            Vec::new()
+        } else if self.columns.is_empty() {
+            vec![self.column.as_deref().unwrap_or(&self.name)]
+        } else {
+            self.columns.iter().map(String::as_str).collect()
+        }
+    }
+
+    /// The table that holds the feature's rows.
+    #[must_use]
+    pub fn table(&self) -> &str {
+        self.table.as_deref().unwrap_or(&self.name)
+    }
+
+    /// The text whose hash seeds the feature's keys.
+    #[must_use]
+    pub fn salt(&self) -> &str {
+        self.salt.as_deref().unwrap_or_else(|| self.table())
+    }
+
+    /// The key derivation in force.
+    #[must_use]
+    pub fn key_rule(&self) -> KeyRule {
+        self.key.unwrap_or(if self.kind == FeatureKind::Sparse { KeyRule::Raw } else { KeyRule::Hash })
+    }
+
+    /// Whether the feature takes a number from its field.
+    #[must_use]
+    pub fn is_number(&self) -> bool {
+        matches!(self.kind, FeatureKind::Numeric | FeatureKind::Log | FeatureKind::Quantile)
+    }
+}
+
+impl Spec {
+    /// A spec may not have more features than this.
+    pub const FEATURES_MAX: usize = 4096;
+    /// A quantile feature may not have more buckets than this.
+    pub const BUCKETS_MAX: usize = 65_536;
+    /// Buckets of a quantile feature that does not say.
+    pub const BUCKETS_DEFAULT: usize = 32;
+
+    /// The spec of libsvm text: one sparse feature, raw keys.
+    #[must_use]
+    pub fn libsvm() -> Self {
+        Spec { feature: vec![Feature::of("features", FeatureKind::Sparse)], ..Spec::default() }
+    }
+
+    /// The spec of Criteo's display-advertising log: 13 counts on a log scale, 26 categorical columns.
+    #[must_use]
+    pub fn criteo() -> Self {
+        let counts = (1..=13).map(|i| Feature::of(&format!("I{i}"), FeatureKind::Log));
+        let ids = (1..=26).map(|i| Feature::of(&format!("C{i}"), FeatureKind::Categorical));
+        Spec { feature: counts.chain(ids).collect(), ..Spec::default() }
+    }
+
+    /// Expands `each` and checks the whole spec; the result has one complete entry per feature.
+    pub fn expand(&self) -> Result<Spec, SampleError> {
+        let mut feature = Vec::new();
+        for entry in &self.feature {
+            if entry.each.is_empty() {
+                let mut one = entry.clone();
+                if one.name.is_empty() {
+                    one.name = one.column.clone().unwrap_or_else(|| one.columns.join("*"));
+                }
+                feature.push(one);
+                continue;
+            }
+            if !entry.name.is_empty() || entry.column.is_some() || !entry.columns.is_empty() {
+                return Err(bad(format!(
+                    "feature with each = {:?}: `each` names the features itself; drop name, column and columns",
+                    entry.each
+                )));
+            }
+            feature.extend(entry.each.iter().map(|column| Feature {
+                name: column.clone(),
+                each: Vec::new(),
+                ..entry.clone()
+            }));
+        }
+        let spec = Spec { feature, ..self.clone() };
+        spec.check()?;
+        Ok(spec)
+    }
+
+    fn check(&self) -> Result<(), SampleError> {
+        if self.feature.is_empty() {
+            return Err(bad(
+                "no features: add at least one [[feature]] (or see `sanderling inspect --suggest`)",
+            ));
+        }
+        if self.feature.len() > Self::FEATURES_MAX {
+            return Err(bad(format!("{} features, at most {}", self.feature.len(), Self::FEATURES_MAX)));
+        }
+        if let Some(negatives) = &self.negatives
+            && !(negatives.keep > 0.0 && negatives.keep <= 1.0)
+        {
+            return Err(bad(format!("negatives.keep = {}: must be above 0 and at most 1", negatives.keep)));
+        }
+        let mut names = std::collections::HashSet::new();
+        for feature in &self.feature {
+            if !names.insert(feature.name.as_str()) {
+                return Err(bad(format!("feature {:?} is there twice", feature.name)));
+            }
+            if feature.inputs().contains(&self.label.column.as_str()) {
+                return Err(bad(format!("feature {:?} reads the label column", feature.name)));
+            }
+            feature.check().map_err(|reason| bad(format!("feature {:?}: {reason}", feature.name)))?;
+        }
+        let sparse = self.feature.iter().filter(|feature| feature.kind == FeatureKind::Sparse).count();
+        if sparse > 0 && self.feature.len() > 1 {
+            return Err(bad("a sparse feature (libsvm text) must be the only feature"));
+        }
+        Ok(())
+    }
+
+    /// Whether the spec reads libsvm text.
+    #[must_use]
+    pub fn is_sparse(&self) -> bool {
+        self.feature.iter().any(|feature| feature.kind == FeatureKind::Sparse)
+    }
+
+    /// The features whose quantile boundaries are still to be fitted.
+    pub fn unfitted(&self) -> impl Iterator<Item = &Feature> {
+        let quantile = self.feature.iter().filter(|feature| feature.kind == FeatureKind::Quantile);
+        quantile.filter(|feature| feature.boundaries.is_none())
+    }
+}
+
+impl Feature {
+    fn check(&self) -> Result<(), String> {
+        if self.name.is_empty() {
+            return Err("needs a name or a column".to_string());
+        }
+        if self.column.is_some() && !self.columns.is_empty() {
+            return Err("has both column and columns".to_string());
+        }
+        let number = self.is_number();
+        match &self.default {
+            Some(DefaultField::Text(text)) if number => {
+                return Err(format!("default = {text:?}: a numeric feature needs a number"));
+            }
+            Some(DefaultField::Number(number)) if !number.is_finite() => {
+                return Err("default must be finite".to_string());
+            }
+            Some(_) if self.kind == FeatureKind::Sparse => {
+                return Err("a sparse feature has no default".to_string());
+            }
+            _ => {}
+        }
+        if number && self.columns.len() > 1 {
+            return Err("a numeric feature has one column".to_string());
+        }
+        if number && self.key_rule() != KeyRule::Hash {
+            return Err("key applies to categorical features only".to_string());
+        }
+        if self.kind == FeatureKind::Cross && self.columns.len() < 2 {
+            return Err("a cross needs columns = [two or more]".to_string());
+        }
+        if self.kind == FeatureKind::Cross && self.key_rule() == KeyRule::Raw {
+            return Err("a cross has no raw integer; use key = \"hash\" or {modulo = n}".to_string());
+        }
+        if self.key_rule() == KeyRule::Modulo(0) {
+            return Err("key = {modulo = 0}: must be at least 1".to_string());
+        }
+        if self.separator.is_some() && self.kind != FeatureKind::Multi {
+            return Err("separator applies to type = \"multi\" only".to_string());
+        }
+        if self.separator.is_some_and(|separator| !separator.is_ascii()) {
+            return Err("separator must be one ASCII character".to_string());
+        }
+        if self.kind != FeatureKind::Quantile && (self.buckets.is_some() || self.boundaries.is_some()) {
+            return Err("buckets and boundaries apply to type = \"quantile\" only".to_string());
+        }
+        if self.buckets.is_some_and(|buckets| buckets < 2 || buckets > Spec::BUCKETS_MAX) {
+            return Err(format!("buckets must be 2 to {}", Spec::BUCKETS_MAX));
+        }
+        if let Some(boundaries) = &self.boundaries
+            && (boundaries.len() >= Spec::BUCKETS_MAX
+                || boundaries.iter().any(|boundary| !boundary.is_finite())
+                || boundaries.windows(2).any(|pair| pair[0] >= pair[1]))
+        {
+            return Err("boundaries must be finite and ascending".to_string());
+        }
+        if self.dim == Some(0) {
+            return Err("dim must be at least 1".to_string());
+        }
+        Ok(())
+    }
+}
+
+fn bad(reason: impl Into<String>) -> SampleError {
+    SampleError::Spec(reason.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(toml: &str, expected: Result<usize, &str>) {
+        let spec: Result<Spec, _> = toml::from_str(toml);
+        let expanded =
+            spec.map_err(|e| e.to_string()).and_then(|spec| spec.expand().map_err(|e| e.to_string()));
+        match (expanded, expected) {
+            (Ok(spec), Ok(features)) => assert_eq!(spec.feature.len(), features, "{toml}"),
+            (Err(error), Err(part)) => assert!(error.contains(part), "{toml}\ngave {error:?}, not {part:?}"),
+            (got, expected) => panic!("{toml}\ngave {got:?}, expected {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn specs() {
+        let feature = |rest: &str| format!("[[feature]]\nname = \"a\"\n{rest}");
+        check("", Err("no features"));
+        check("[[feature]]\neach = [\"a\", \"b\", \"c\"]\ntype = \"log\"", Ok(3));
+        check("[[feature]]\neach = [\"a\"]\ncolumn = \"b\"", Err("drop name"));
+        check(&(feature("") + &feature("")), Err("twice"));
+        check(&feature("column = \"label\""), Err("reads the label"));
+        check(&feature("typ = \"log\""), Err("unknown field"));
+        check(&feature("type = \"log\"\ndefault = \"x\""), Err("needs a number"));
+        check(&feature("type = \"cross\"\ncolumns = [\"x\"]"), Err("two or more"));
+        check(&feature("type = \"cross\"\ncolumns = [\"x\", \"y\"]"), Ok(1));
+        check(&feature("key = { modulo = 0 }"), Err("at least 1"));
+        check(&feature("key = { modulo = 10 }"), Ok(1));
+        check(&feature("key = \"raw\""), Ok(1));
+        check(&feature("separator = \",\""), Err("multi"));
+        check(&feature("type = \"quantile\"\nboundaries = [2.0, 1.0]"), Err("ascending"));
+        check(&feature("buckets = 4"), Err("quantile"));
+        check(&(feature("type = \"sparse\"") + "\n[[feature]]\nname = \"b\""), Err("only feature"));
+        check("[negatives]\nkeep = 0.0\n[[feature]]\nname = \"a\"", Err("above 0"));
+        assert_eq!(Spec::criteo().expand().unwrap().feature.len(), 39);
+        assert!(Spec::libsvm().expand().unwrap().is_sparse());
+    }
+}
