@@ -1,0 +1,329 @@
+//! Parquet and Arrow IPC files (file and stream format) as record batches of the columns that the spec reads, and
+//! their rows as fields. Decoding itself is the arrow and parquet crates'; this module picks columns, bounds sizes
+//! and names the file in every error. It knows no bad-row policy and no thread.
+
+mod cells;
+mod ipc;
+mod seekable;
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, NullArray, RecordBatch, RecordBatchOptions};
+use arrow::datatypes::{DataType, Field as SchemaField, Schema, SchemaRef};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+
+pub use cells::decode;
+pub use ipc::BUFFER_BYTES_MAX;
+pub use seekable::TEMPORARY_BYTES_MAX;
+
+use crate::encode::Encoder;
+use crate::error::SampleError;
+use crate::format::{Compression, Format};
+use seekable::Seekable;
+
+/// Rows of a record batch at most: larger ones, as an IPC file may hold, come in slices.
+pub const ROWS_PER_BATCH_MAX: usize = 4096;
+
+/// A Parquet or Arrow IPC file, read front to back.
+pub struct ColumnarFile {
+    path: PathBuf,
+    file: Reader,
+    /// Where each output column stands among the columns read; `None` for an optional column the file lacks.
+    order: Vec<Option<usize>>,
+    schema: SchemaRef,
+    rows_declared: Option<u64>,
+    rows_read: u64,
+    pending: VecDeque<RecordBatch>,
+    at_end: bool,
+}
+
+enum Reader {
+    Parquet(Box<ParquetRecordBatchReader>),
+    Ipc(Box<ipc::IpcFile>),
+}
+
+/// A column to read.
+struct Wanted<'a> {
+    name: &'a str,
+    optional: bool,
+}
+
+impl std::fmt::Debug for ColumnarFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ColumnarFile").field("path", &self.path).field("rows_read", &self.rows_read).finish()
+    }
+}
+
+impl ColumnarFile {
+    /// Opens a file (or `-`, standard input) for an encoder: only its input columns are read. A compressed file is
+    /// unpacked into a temporary file first, of at most [`TEMPORARY_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// `Io` if the file cannot be read; `BadFile` if it is not of the format, or lacks a column, or has a column of a
+    /// type that is no field (structs, maps, lists of lists).
+    pub fn open(
+        path: &Path,
+        format: Format,
+        compression: Compression,
+        encoder: &Encoder,
+    ) -> Result<ColumnarFile, SampleError> {
+        let names = encoder.input_columns().iter().enumerate();
+        let wanted: Vec<Wanted<'_>> =
+            names.map(|(index, name)| Wanted { name, optional: encoder.is_optional(index) }).collect();
+        guarded(path, "opening", || Self::open_columns(path, format, compression, Some(&wanted)))
+    }
+
+    /// Opens a file with all its columns, in their order, whatever their types.
+    pub fn open_all(
+        path: &Path,
+        format: Format,
+        compression: Compression,
+    ) -> Result<ColumnarFile, SampleError> {
+        guarded(path, "opening", || Self::open_columns(path, format, compression, None))
+    }
+
+    fn open_columns(
+        path: &Path,
+        format: Format,
+        compression: Compression,
+        wanted: Option<&[Wanted<'_>]>,
+    ) -> Result<ColumnarFile, SampleError> {
+        let source = Seekable::open(path, compression)?;
+        match format {
+            Format::Parquet => Self::open_parquet(path, source, wanted),
+            Format::Arrow => Self::open_ipc(path, source, wanted),
+            other => Err(bad_file(path, format!("{other:?} is a text format, not a columnar one"))),
+        }
+    }
+
+    fn open_parquet(
+        path: &Path,
+        source: Seekable,
+        wanted: Option<&[Wanted<'_>]>,
+    ) -> Result<ColumnarFile, SampleError> {
+        let failed = |error| bad_file(path, format!("does not read as Parquet: {error}"));
+        let options = ArrowReaderOptions::new();
+        let builder =
+            ParquetRecordBatchReaderBuilder::try_new_with_options(source, options).map_err(failed)?;
+        let columns = Projection::new(path, builder.schema(), wanted)?;
+        let rows_declared = row_count(path, builder.metadata().row_groups())?;
+        let mask = ProjectionMask::roots(builder.parquet_schema(), columns.read.iter().copied());
+        let reader = builder.with_projection(mask).with_batch_size(ROWS_PER_BATCH_MAX).build();
+        let reader = Reader::Parquet(Box::new(reader.map_err(failed)?));
+        Ok(Self::new(path, reader, columns, Some(rows_declared)))
+    }
+
+    fn open_ipc(
+        path: &Path,
+        source: Seekable,
+        wanted: Option<&[Wanted<'_>]>,
+    ) -> Result<ColumnarFile, SampleError> {
+        let failed = |error| bad_file(path, format!("does not read as Arrow IPC: {error}"));
+        if source.len_bytes() == 0 {
+            return Err(bad_file(path, "is empty; an Arrow IPC file starts with a schema"));
+        }
+        let mut file = ipc::IpcFile::open(source).map_err(failed)?;
+        let columns = Projection::new(path, file.schema(), wanted)?;
+        file.project(columns.read.clone());
+        Ok(Self::new(path, Reader::Ipc(Box::new(file)), columns, None))
+    }
+
+    fn new(path: &Path, file: Reader, columns: Projection, rows_declared: Option<u64>) -> ColumnarFile {
+        ColumnarFile {
+            path: path.to_path_buf(),
+            file,
+            order: columns.order,
+            schema: columns.schema,
+            rows_declared,
+            rows_read: 0,
+            pending: VecDeque::new(),
+            at_end: false,
+        }
+    }
+
+    /// The columns that [`ColumnarFile::next`] yields: parallel to the encoder's input columns, or all of the file's.
+    #[must_use]
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Rows yielded so far. The next batch's first row is this plus 1.
+    #[must_use]
+    pub fn rows_read(&self) -> u64 {
+        self.rows_read
+    }
+
+    /// Rows that the file says it has, where its format says so up front (Parquet).
+    #[must_use]
+    pub fn rows_declared(&self) -> Option<u64> {
+        self.rows_declared
+    }
+
+    /// The next rows, at most [`ROWS_PER_BATCH_MAX`], with one column per input column of the encoder (of type Null
+    /// where the file lacks an optional one). `None` at the end.
+    ///
+    /// # Errors
+    /// `BadFile` if the file is damaged from here on, or ends with fewer rows than it declares.
+    #[allow(clippy::should_implement_trait)] // an Iterator would yield Option<Result>, and go on after an error
+    pub fn next(&mut self) -> Result<Option<RecordBatch>, SampleError> {
+        loop {
+            if let Some(batch) = self.pending.pop_front() {
+                self.rows_read += batch.num_rows() as u64;
+                return Ok(Some(batch));
+            }
+            if self.at_end {
+                return Ok(None);
+            }
+            // Left set on an error: what follows a damaged place is not to be trusted.
+            self.at_end = true;
+            let file = &mut self.file;
+            let read = guarded(&self.path, "reading", || {
+                Ok(match file {
+                    Reader::Parquet(reader) => reader.next().transpose(),
+                    Reader::Ipc(file) => file.next(),
+                })
+            })?;
+            match read {
+                Ok(Some(batch)) => {
+                    self.at_end = false;
+                    self.accept(&batch)?;
+                }
+                Ok(None) => return self.check_end().map(|()| None),
+                Err(error) => {
+                    let reason = format!("damaged after row {}: {error}", self.rows_read);
+                    return Err(bad_file(&self.path, reason));
+                }
+            }
+        }
+    }
+
+    /// Puts the columns in order and cuts the batch into slices of bounded size.
+    fn accept(&mut self, batch: &RecordBatch) -> Result<(), SampleError> {
+        let rows = batch.num_rows();
+        let column = |place: &Option<usize>| -> ArrayRef {
+            match place {
+                Some(index) => Arc::clone(batch.column(*index)),
+                None => Arc::new(NullArray::new(rows)),
+            }
+        };
+        let columns: Vec<ArrayRef> = self.order.iter().map(column).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(
+            |error| bad_file(&self.path, format!("damaged after row {}: {error}", self.rows_read)),
+        )?;
+        for start in (0..rows).step_by(ROWS_PER_BATCH_MAX) {
+            self.pending.push_back(batch.slice(start, ROWS_PER_BATCH_MAX.min(rows - start)));
+        }
+        Ok(())
+    }
+
+    fn check_end(&self) -> Result<(), SampleError> {
+        match self.rows_declared {
+            Some(declared) if declared != self.rows_read => {
+                let reason = format!("declares {declared} rows but holds {}", self.rows_read);
+                Err(bad_file(&self.path, reason))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Which columns are read, in file order, and how they make up the output.
+struct Projection {
+    /// Indices of top-level columns, ascending, each once.
+    read: Vec<usize>,
+    /// Per output column its place in `read`.
+    order: Vec<Option<usize>>,
+    schema: SchemaRef,
+}
+
+impl Projection {
+    fn new(path: &Path, schema: &Schema, wanted: Option<&[Wanted<'_>]>) -> Result<Projection, SampleError> {
+        let Some(wanted) = wanted else {
+            let read: Vec<usize> = (0..schema.fields().len()).collect();
+            let order = read.iter().copied().map(Some).collect();
+            return Ok(Projection {
+                read,
+                order,
+                schema: Arc::new(nullable(schema.fields().iter().cloned())),
+            });
+        };
+        let mut found = Vec::with_capacity(wanted.len());
+        for Wanted { name, optional } in wanted {
+            let mut matches = (0..schema.fields().len()).filter(|&index| schema.field(index).name() == name);
+            let index = matches.next();
+            if matches.next().is_some() {
+                return Err(bad_file(path, format!("has more than one column {name:?}; rename one")));
+            }
+            match index {
+                None if !optional => {
+                    let reason = format!("has no column {name:?}; its columns are {}", names(schema));
+                    return Err(bad_file(path, reason));
+                }
+                Some(index) if !cells::is_supported(schema.field(index).data_type()) => {
+                    let kind = schema.field(index).data_type();
+                    let reason = format!(
+                        "column {name:?} has type {kind}; expected numbers, text, booleans, times or lists of them"
+                    );
+                    return Err(bad_file(path, reason));
+                }
+                index => found.push(index),
+            }
+        }
+        let mut read: Vec<usize> = found.iter().copied().flatten().collect();
+        read.sort_unstable();
+        read.dedup();
+        let order =
+            found.iter().map(|index| index.and_then(|index| read.binary_search(&index).ok())).collect();
+        let fields = found.iter().zip(wanted).map(|(index, wanted)| match index {
+            Some(index) => Arc::clone(&schema.fields()[*index]),
+            None => Arc::new(SchemaField::new(wanted.name, DataType::Null, true)),
+        });
+        Ok(Projection { read, order, schema: Arc::new(nullable(fields)) })
+    }
+}
+
+/// The same columns, all nullable: a null in a column declared without is a missing field, not a reason to stop.
+fn nullable(fields: impl Iterator<Item = Arc<SchemaField>>) -> Schema {
+    Schema::new(fields.map(|field| field.as_ref().clone().with_nullable(true)).collect::<Vec<_>>())
+}
+
+/// At most this many column names are listed in an error.
+const NAMES_LISTED_MAX: usize = 50;
+
+fn names(schema: &Schema) -> String {
+    let listed: Vec<&str> =
+        schema.fields().iter().take(NAMES_LISTED_MAX).map(|field| field.name().as_str()).collect();
+    let more = schema.fields().len().saturating_sub(NAMES_LISTED_MAX);
+    if more == 0 { listed.join(", ") } else { format!("{}, and {more} more", listed.join(", ")) }
+}
+
+fn row_count(path: &Path, groups: &[parquet::file::metadata::RowGroupMetaData]) -> Result<u64, SampleError> {
+    let sum =
+        groups.iter().try_fold(0u64, |sum, group| sum.checked_add(u64::try_from(group.num_rows()).ok()?));
+    sum.ok_or_else(|| bad_file(path, "declares a negative number of rows"))
+}
+
+fn bad_file(path: &Path, reason: impl Into<String>) -> SampleError {
+    SampleError::BadFile { path: path.to_path_buf(), reason: reason.into() }
+}
+
+/// Runs library code on a file's bytes. The arrow and parquet crates promise errors, not the absence of panics, on
+/// hostile bytes; a panic there is a damaged file and must not take a training run's process down.
+fn guarded<T>(
+    path: &Path,
+    doing: &str,
+    work: impl FnOnce() -> Result<T, SampleError>,
+) -> Result<T, SampleError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied().map(String::from);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(bad_file(path, format!("damaged: {doing} it failed an internal check ({text})")))
+    })
+}

@@ -1,0 +1,133 @@
+//! A columnar file as something to seek in: the file itself, or a temporary copy of what a compressed file or standard
+//! input holds. Knows bytes only, neither Parquet nor Arrow.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{ChunkReader, Length};
+
+use crate::error::SampleError;
+use crate::format::Compression;
+
+/// A compressed columnar file, or one on standard input, may unpack to this much in the temporary directory.
+pub const TEMPORARY_BYTES_MAX: u64 = 64 << 30;
+
+/// Bytes copied at a time into the temporary file.
+const COPY_BYTES: usize = 256 << 10;
+
+/// A file read by position. Clones share the file but no cursor, so that several columns can be read in turn.
+#[derive(Clone, Debug)]
+pub(super) struct Seekable {
+    file: Arc<File>,
+    len_bytes: u64,
+}
+
+impl Seekable {
+    /// Opens a file; whatever is compressed, or is standard input (`-`), is unpacked into a temporary file first. The
+    /// temporary file has no name and goes away with its last handle, however the process ends.
+    pub(super) fn open(path: &Path, compression: Compression) -> Result<Seekable, SampleError> {
+        let failed = |source| SampleError::Io { path: path.to_path_buf(), source };
+        let file = if path == Path::new("-") {
+            unpack(path, compression, io::stdin().lock())?
+        } else {
+            let file = File::open(path).map_err(failed)?;
+            match compression {
+                Compression::None => file,
+                _ => unpack(path, compression, file)?,
+            }
+        };
+        let len_bytes = file.metadata().map_err(failed)?.len();
+        Ok(Seekable { file: Arc::new(file), len_bytes })
+    }
+
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Fills `out` from `offset`; an error if the file ends before.
+    pub(super) fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+
+    /// Whether `length` bytes from `offset` lie in the file. Asked before anything of that length is allocated.
+    pub(super) fn holds(&self, offset: u64, length: u64) -> bool {
+        offset.checked_add(length).is_some_and(|end| end <= self.len_bytes)
+    }
+}
+
+fn unpack(path: &Path, compression: Compression, packed: impl Read) -> Result<File, SampleError> {
+    let failed = |source| SampleError::Io { path: path.to_path_buf(), source };
+    let mut plain: Box<dyn Read> = match compression {
+        Compression::None => Box::new(packed),
+        Compression::Gzip => {
+            Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(COPY_BYTES, packed)))
+        }
+        Compression::Zstd => Box::new(zstd::stream::read::Decoder::new(packed).map_err(failed)?),
+    };
+    let mut file = tempfile::tempfile().map_err(failed)?;
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut written = 0u64;
+    loop {
+        let read = match plain.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(failed(error)),
+        };
+        written += read as u64;
+        if written > TEMPORARY_BYTES_MAX {
+            let reason = format!(
+                "unpacks to more than {TEMPORARY_BYTES_MAX} bytes; unpack it to a file yourself and name that one"
+            );
+            return Err(SampleError::BadFile { path: path.to_path_buf(), reason });
+        }
+        file.write_all(&buffer[..read]).map_err(failed)?;
+    }
+    file.rewind().map_err(failed)?;
+    Ok(file)
+}
+
+/// Reads forward from a position without moving the file's own cursor.
+pub(super) struct Forward {
+    file: Arc<File>,
+    offset: u64,
+}
+
+impl Read for Forward {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(out, self.offset)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
+}
+
+impl Length for Seekable {
+    fn len(&self) -> u64 {
+        self.len_bytes
+    }
+}
+
+impl ChunkReader for Seekable {
+    type T = BufReader<Forward>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        Ok(BufReader::new(Forward { file: Arc::clone(&self.file), offset: start }))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        if !self.holds(start, length as u64) {
+            return Err(ParquetError::EOF(format!(
+                "{length} bytes at {start} reach past the end of the file at {}",
+                self.len_bytes
+            )));
+        }
+        let mut bytes = vec![0; length];
+        self.read_at(start, &mut bytes).map_err(|error| ParquetError::External(Box::new(error)))?;
+        Ok(bytes.into())
+    }
+}

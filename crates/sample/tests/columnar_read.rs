@@ -1,0 +1,353 @@
+//! Parquet and Arrow files against the rows they were written from: every type, projection, slices, compression, and
+//! errors that name the file and the column. Knows no model and no text format.
+
+#![allow(clippy::unwrap_used)] // a panic here is a failed test with a line number
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, FixedSizeBinaryArray,
+    FixedSizeListArray, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, LargeListArray,
+    LargeStringArray, ListArray, NullArray, RecordBatch, StringArray, StringViewArray, StructArray,
+    TimestampMillisecondArray, UInt64Array,
+};
+use arrow::datatypes::{Field as SchemaField, Int32Type, Schema};
+use arrow::ipc::CompressionType;
+use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression as PageCompression;
+use parquet::file::properties::WriterProperties;
+use sanderling_sample::columnar::{ColumnarFile, ROWS_PER_BATCH_MAX, decode};
+use sanderling_sample::format::{Compression, Format};
+use sanderling_sample::{Batch, EncodeOptions, Encoder, Field, LabelUse, SampleError, Spec};
+use tempfile::TempDir;
+
+fn encoder(toml: &str, label: LabelUse) -> Encoder {
+    let spec: Spec = toml::from_str(toml).unwrap();
+    let missing = [String::new(), "?".to_string()];
+    Encoder::new(&spec, &EncodeOptions { missing: &missing, label, down_sample: false }).unwrap()
+}
+
+/// The ways to write a file, each with its name.
+fn write(dir: &Path, name: &str, records: &[RecordBatch]) -> PathBuf {
+    let path = dir.join(name);
+    let schema = records[0].schema();
+    let plain = name.trim_end_matches(".gz").trim_end_matches(".zst");
+    let mut bytes = Vec::new();
+    if plain.ends_with("parquet") {
+        let pages =
+            if plain.contains("snappy") { PageCompression::SNAPPY } else { PageCompression::UNCOMPRESSED };
+        let properties = WriterProperties::builder().set_compression(pages).build();
+        let mut writer = ArrowWriter::try_new(&mut bytes, schema, Some(properties)).unwrap();
+        records.iter().for_each(|batch| writer.write(batch).unwrap());
+        writer.close().unwrap();
+    } else {
+        let codec = plain.contains("lz4").then_some(CompressionType::LZ4_FRAME);
+        let codec = codec.or(plain.contains("zstd").then_some(CompressionType::ZSTD));
+        let options = IpcWriteOptions::default().try_with_compression(codec).unwrap();
+        if plain.ends_with("arrows") {
+            let mut writer = StreamWriter::try_new_with_options(&mut bytes, &schema, options).unwrap();
+            records.iter().for_each(|batch| writer.write(batch).unwrap());
+            writer.finish().unwrap();
+        } else {
+            let mut writer = FileWriter::try_new_with_options(&mut bytes, &schema, options).unwrap();
+            records.iter().for_each(|batch| writer.write(batch).unwrap());
+            writer.finish().unwrap();
+        }
+    }
+    if name.ends_with(".gz") {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(&bytes).unwrap();
+        bytes = packed.finish().unwrap();
+    } else if name.ends_with(".zst") {
+        bytes = zstd::encode_all(&bytes[..], 1).unwrap();
+    }
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+const WAYS: [&str; 9] = [
+    "a.parquet",
+    "snappy.parquet",
+    "a.parquet.gz",
+    "a.arrow",
+    "lz4.arrow",
+    "a.arrow.zst",
+    "a.arrows",
+    "zstd.arrows",
+    "a.arrows.gz",
+];
+
+fn open(path: &Path, encoder: &Encoder) -> Result<ColumnarFile, SampleError> {
+    let format = Format::of_path(path).unwrap();
+    ColumnarFile::open(path, format, Compression::of_path(path), encoder)
+}
+
+fn read(path: &Path, encoder: &Encoder) -> Result<Batch, SampleError> {
+    let mut file = open(path, encoder)?;
+    let mut batch = encoder.new_batch();
+    loop {
+        let first_row = file.rows_read() + 1;
+        let Some(records) = file.next()? else { return Ok(batch) };
+        assert!(records.num_rows() <= ROWS_PER_BATCH_MAX);
+        decode(encoder, &records, path, first_row, first_row - 1, &mut batch, |error, _| Err(error))?;
+    }
+}
+
+/// What encoding the same rows by hand gives.
+fn expected(encoder: &Encoder, rows: &[Vec<Field<'_>>]) -> Batch {
+    let mut batch = encoder.new_batch();
+    for (row, fields) in rows.iter().enumerate() {
+        encoder.encode_row(fields, row as u64, &mut batch).unwrap();
+    }
+    batch
+}
+
+fn records(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+    let fields: Vec<SchemaField> = columns
+        .iter()
+        .map(|(name, array)| SchemaField::new(*name, array.data_type().clone(), true))
+        .collect();
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|(_, array)| array).collect())
+        .unwrap()
+}
+
+/// A column `x` of three rows, read as a feature of a type, must give these fields, in every way to write it.
+fn check(column: ArrayRef, kind: &str, fields: [Field<'_>; 3]) {
+    let encoder = encoder(&format!("[[feature]]\nname = \"x\"\ntype = \"{kind}\""), LabelUse::Required);
+    let labels: ArrayRef = Arc::new(Int8Array::from(vec![1, 0, 1]));
+    let unused: ArrayRef = Arc::new(StringArray::from(vec!["never", "read", "this"]));
+    let records = records(vec![("unused", unused), ("x", Arc::clone(&column)), ("label", labels)]);
+    let rows: Vec<Vec<Field<'_>>> =
+        fields.iter().zip([1, 0, 1]).map(|(field, label)| vec![Field::Int(label), *field]).collect();
+    let expected = expected(&encoder, &rows);
+    let dir = TempDir::new().unwrap();
+    for way in WAYS {
+        if way.contains("parquet") && !parquet_takes(&column) {
+            continue;
+        }
+        let path = write(dir.path(), way, std::slice::from_ref(&records));
+        let batch =
+            read(&path, &encoder).unwrap_or_else(|error| panic!("{way}: {:?}: {error}", column.data_type()));
+        assert_eq!(batch, expected, "{way}: {:?}", column.data_type());
+    }
+}
+
+fn parquet_takes(column: &ArrayRef) -> bool {
+    !matches!(column.data_type(), arrow::datatypes::DataType::Null)
+}
+
+#[test]
+fn every_type_reads_as_the_field_it_is() {
+    let ints = [Field::Int(7), Field::Missing, Field::Int(-3)];
+    check(Arc::new(Int8Array::from(vec![Some(7), None, Some(-3)])), "categorical", ints);
+    check(Arc::new(Int32Array::from(vec![Some(7), None, Some(-3)])), "numeric", ints);
+    check(Arc::new(Int64Array::from(vec![Some(7), None, Some(-3)])), "log", ints);
+    check(
+        Arc::new(BooleanArray::from(vec![Some(true), None, Some(false)])),
+        "numeric",
+        [Field::Int(1), Field::Missing, Field::Int(0)],
+    );
+    check(Arc::new(Date32Array::from(vec![Some(7), None, Some(-3)])), "numeric", ints);
+    check(Arc::new(TimestampMillisecondArray::from(vec![Some(7), None, Some(-3)])), "numeric", ints);
+    let floats = [Field::Float(0.5), Field::Missing, Field::Float(-2.0)];
+    check(Arc::new(Float32Array::from(vec![Some(0.5), None, Some(-2.0)])), "numeric", floats);
+    check(Arc::new(Float64Array::from(vec![Some(0.5), None, Some(-2.0)])), "categorical", floats);
+    let decimals =
+        Decimal128Array::from(vec![Some(50), None, Some(-200)]).with_precision_and_scale(9, 2).unwrap();
+    check(Arc::new(decimals), "numeric", floats);
+    let texts = [Field::Text(b"ab"), Field::Missing, Field::Text(b"cd")];
+    let text = vec![Some("ab"), None, Some("cd")];
+    check(Arc::new(StringArray::from(text.clone())), "categorical", texts);
+    check(Arc::new(LargeStringArray::from(text.clone())), "categorical", texts);
+    check(Arc::new(StringViewArray::from(text.clone())), "categorical", texts);
+    check(Arc::new(text.iter().copied().collect::<DictionaryArray<Int32Type>>()), "categorical", texts);
+    check(Arc::new(BinaryArray::from_opt_vec(vec![Some(b"ab"), None, Some(b"cd")])), "categorical", texts);
+    let fixed = [Some(b"ab"), None, Some(b"cd")].into_iter();
+    check(
+        Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(fixed, 2).unwrap()),
+        "categorical",
+        texts,
+    );
+    check(Arc::new(NullArray::new(3)), "categorical", [Field::Missing; 3]);
+}
+
+#[test]
+fn hashed_ids_beyond_i64_keep_all_their_digits() {
+    let ids = vec![u64::MAX, 3, 1 << 63];
+    let texts =
+        [Field::Text(b"18446744073709551615"), Field::Text(b"3"), Field::Text(b"9223372036854775808")];
+    check(Arc::new(UInt64Array::from(ids)), "categorical", texts);
+    check(
+        Arc::new(UInt64Array::from(vec![Some(5), None, Some(6)])),
+        "categorical",
+        [Field::Int(5), Field::Missing, Field::Int(6)],
+    );
+}
+
+#[test]
+fn lists_are_multi_valued_features() {
+    let parts = [Field::Int(4), Field::Missing, Field::Int(9)];
+    let rows = [Field::List(&parts), Field::Missing, Field::List(&[])];
+    let lists = vec![Some(vec![Some(4), None, Some(9)]), None, Some(vec![])];
+    check(Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists.clone())), "multi", rows);
+    check(Arc::new(LargeListArray::from_iter_primitive::<Int32Type, _, _>(lists)), "multi", rows);
+    let pairs = vec![Some(vec![Some(4), Some(9)]), None, Some(vec![Some(1), None])];
+    check(
+        Arc::new(FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>(pairs, 2)),
+        "multi",
+        [
+            Field::List(&[Field::Int(4), Field::Int(9)]),
+            Field::Missing,
+            Field::List(&[Field::Int(1), Field::Missing]),
+        ],
+    );
+}
+
+#[test]
+fn long_files_come_in_slices_and_lists_stay_with_their_rows() {
+    let rows = 2 * ROWS_PER_BATCH_MAX + 17;
+    let encoder = encoder("[[feature]]\nname = \"x\"\ntype = \"multi\"\nkey = \"raw\"", LabelUse::Required);
+    let labels: ArrayRef = Arc::new(Int64Array::from_iter_values((0..rows as i64).map(|row| row % 2)));
+    let list =
+        |row: i32| (row % 7 != 0).then(|| (0..row % 5).map(|part| Some(row * 10 + part)).collect::<Vec<_>>());
+    let lists: ArrayRef =
+        Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>((0..rows as i32).map(list)));
+    let whole = records(vec![("label", labels), ("x", lists)]);
+    let halves = [whole.slice(0, 5000), whole.slice(5000, rows - 5000)];
+    let dir = TempDir::new().unwrap();
+    for way in WAYS {
+        let batch = read(&write(dir.path(), way, &halves), &encoder).unwrap();
+        assert_eq!(batch.len(), rows, "{way}");
+        for row in 0..rows {
+            let keys = &batch.columns[0].keys[batch.columns[0].key_range(&(row..row + 1))];
+            let wanted: Vec<u64> =
+                list(row as i32).unwrap_or_default().into_iter().flatten().map(|key| key as u64).collect();
+            assert_eq!(keys, wanted, "{way}: row {row}");
+            assert_eq!(batch.labels[row], (row % 2) as f32, "{way}: row {row}");
+        }
+    }
+}
+
+#[test]
+fn labels_may_be_absent_when_predicting() {
+    let encoder = encoder("[[feature]]\nname = \"x\"", LabelUse::Optional);
+    let dir = TempDir::new().unwrap();
+    for way in WAYS {
+        let path = write(dir.path(), way, &[records(vec![("x", Arc::new(Int32Array::from(vec![1, 2])))])]);
+        let batch = read(&path, &encoder).unwrap();
+        assert_eq!(batch.len(), 2);
+        assert!(batch.labels.iter().all(|label| label.is_nan()), "{way}");
+    }
+}
+
+#[test]
+fn a_file_without_rows_is_fine() {
+    let encoder = encoder("[[feature]]\nname = \"x\"", LabelUse::Required);
+    let none: ArrayRef = Arc::new(Int32Array::from(Vec::<i32>::new()));
+    let dir = TempDir::new().unwrap();
+    for way in WAYS {
+        let path =
+            write(dir.path(), way, &[records(vec![("x", Arc::clone(&none)), ("label", Arc::clone(&none))])]);
+        assert_eq!(read(&path, &encoder).unwrap().len(), 0, "{way}");
+    }
+}
+
+/// Reading must fail, and say all of this.
+fn check_error(path: &Path, encoder: &Encoder, parts: &[&str]) {
+    let error = read(path, encoder).expect_err("must not read").to_string();
+    let file = path.file_name().unwrap().to_str().unwrap();
+    for part in parts.iter().copied().chain([file]) {
+        assert!(error.contains(part), "{error:?} lacks {part:?}");
+    }
+}
+
+#[test]
+fn errors_name_the_file_the_row_and_the_column() {
+    let numeric = encoder("[[feature]]\nname = \"x\"\ntype = \"numeric\"", LabelUse::Required);
+    let dir = TempDir::new().unwrap();
+    let labels: ArrayRef = Arc::new(Int32Array::from(vec![1, 0]));
+    let texts: ArrayRef = Arc::new(StringArray::from(vec!["1.5", "tall"]));
+    let parts = Arc::new(StructArray::from(records(vec![("a", Arc::clone(&labels))])));
+    for way in WAYS {
+        let row = records(vec![("label", Arc::clone(&labels)), ("x", Arc::clone(&texts))]);
+        check_error(
+            &write(dir.path(), way, &[row]),
+            &numeric,
+            &[":2:", "column x", "finite number", "\"tall\""],
+        );
+        let lacking = records(vec![("label", Arc::clone(&labels)), ("y", Arc::clone(&texts))]);
+        check_error(&write(dir.path(), way, &[lacking]), &numeric, &["no column \"x\"", "label, y"]);
+        let nested = records(vec![("label", Arc::clone(&labels)), ("x", parts.clone())]);
+        check_error(&write(dir.path(), way, &[nested]), &numeric, &["column \"x\"", "Struct"]);
+        let twice = records(vec![
+            ("label", Arc::clone(&labels)),
+            ("x", Arc::clone(&labels)),
+            ("x", Arc::clone(&labels)),
+        ]);
+        check_error(&write(dir.path(), way, &[twice]), &numeric, &["more than one column \"x\""]);
+    }
+}
+
+#[test]
+fn a_bad_row_goes_to_the_policy_and_the_others_are_kept() {
+    let encoder = encoder("[[feature]]\nname = \"x\"\ntype = \"numeric\"", LabelUse::Required);
+    let dir = TempDir::new().unwrap();
+    let labels: ArrayRef = Arc::new(Int32Array::from(vec![1, 0, 1]));
+    let texts: ArrayRef = Arc::new(StringArray::from(vec!["1", "bad", "3"]));
+    let path = write(dir.path(), "a.parquet", &[records(vec![("label", labels), ("x", texts)])]);
+    let mut file = open(&path, &encoder).unwrap();
+    let records = file.next().unwrap().unwrap();
+    let (mut batch, mut bad) = (encoder.new_batch(), Vec::new());
+    let count = |error, _: &mut Batch| {
+        bad.push(error);
+        Ok(())
+    };
+    decode(&encoder, &records, &path, 1, 0, &mut batch, count).unwrap();
+    assert_eq!(batch.columns[0].values, [1.0, 3.0]);
+    assert!(matches!(&bad[..], [SampleError::BadRow { line: 2, .. }]), "{bad:?}");
+}
+
+#[test]
+fn a_stream_must_end_where_it_says() {
+    let encoder = encoder("[[feature]]\nname = \"x\"", LabelUse::Required);
+    let dir = TempDir::new().unwrap();
+    let ones: ArrayRef = Arc::new(Int32Array::from(vec![1, 0]));
+    let path = write(
+        dir.path(),
+        "a.arrows",
+        &[records(vec![("label", Arc::clone(&ones)), ("x", Arc::clone(&ones))])],
+    );
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 8]).unwrap();
+    check_error(&path, &encoder, &["without an end marker"]);
+    std::fs::write(&path, [&whole[..], &whole[..]].concat()).unwrap();
+    check_error(&path, &encoder, &["follow the end marker"]);
+}
+
+#[test]
+fn every_cut_of_every_file_is_an_error() {
+    let encoder = encoder("[[feature]]\nname = \"x\"", LabelUse::Required);
+    let dir = TempDir::new().unwrap();
+    let ones: ArrayRef = Arc::new(Int32Array::from(vec![1, 0]));
+    let texts: ArrayRef = Arc::new(vec!["a", "b"].into_iter().collect::<DictionaryArray<Int32Type>>());
+    let records = records(vec![("label", ones), ("x", texts)]);
+    for way in WAYS {
+        let path = write(dir.path(), way, std::slice::from_ref(&records));
+        let whole = std::fs::read(&path).unwrap();
+        assert_eq!(read(&path, &encoder).unwrap().len(), 2);
+        for cut in 0..whole.len() {
+            File::create(&path).unwrap().write_all(&whole[..cut]).unwrap();
+            check_error(&path, &encoder, &[]);
+        }
+    }
+}
+
+#[test]
+fn a_file_may_move_to_another_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<ColumnarFile>();
+}
