@@ -1,0 +1,204 @@
+//! The machine a process runs on and the memory it uses, read from `/proc`, `/etc/os-release` and the CPU itself.
+//! Knows nothing of what the process does. What a system does not tell is "unknown" or 0, never an error.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes in the "kB" of `/proc`.
+const KIB_BYTES: u64 = 1024;
+const UNKNOWN: &str = "unknown";
+
+/// Processor, memory and system, as far as the system tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processor model, such as "AMD EPYC 9755".
+    pub cpu: String,
+    /// Logical processors of the machine.
+    pub cpus: usize,
+    /// Logical processors that this process may use (affinity and container limits).
+    pub cpus_usable: usize,
+    /// The widest vector instructions that run here.
+    pub simd: SimdLevel,
+    /// Main memory of the machine; 0 when unknown.
+    pub memory_bytes: u64,
+    /// Operating system, such as "Debian GNU/Linux 12 (bookworm)".
+    pub os: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Instruction set, such as "x86_64".
+    pub arch: String,
+}
+
+/// Vector instructions, narrowest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SimdLevel {
+    /// None that this code base uses.
+    Scalar,
+    /// 128-bit, every 64-bit Arm.
+    Neon,
+    /// 128-bit with byte shuffles, x86-64-v2.
+    Sse42,
+    /// 256-bit with fused multiply-add, x86-64-v3.
+    Avx2,
+    /// 512-bit (F, BW, DQ, VL), x86-64-v4.
+    Avx512,
+}
+
+impl SimdLevel {
+    /// Asks the processor, at run time.
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
+                return Self::Avx512;
+            }
+            if has!("avx2") && has!("fma") {
+                return Self::Avx2;
+            }
+            if has!("sse4.2") {
+                return Self::Sse42;
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("neon") {
+            return Self::Neon;
+        }
+        Self::Scalar
+    }
+}
+
+impl std::fmt::Display for SimdLevel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Scalar => "scalar",
+            Self::Neon => "NEON",
+            Self::Sse42 => "SSE4.2",
+            Self::Avx2 => "AVX2",
+            Self::Avx512 => "AVX-512",
+        })
+    }
+}
+
+impl Machine {
+    /// Looks around; takes some hundred microseconds and cannot fail.
+    pub fn detect() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let (cpuinfo, meminfo) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
+        let usable = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            cpu: cpu_model(&cpuinfo).unwrap_or(UNKNOWN).to_owned(),
+            cpus: fields(&cpuinfo, "processor").count().max(usable),
+            cpus_usable: usable,
+            simd: SimdLevel::detect(),
+            memory_bytes: kib_field(&meminfo, "MemTotal").unwrap_or(0),
+            os: os_name(&read("/etc/os-release")).unwrap_or_else(|| std::env::consts::OS.to_owned()),
+            kernel: non_empty(read("/proc/sys/kernel/osrelease").trim()).unwrap_or(UNKNOWN).to_owned(),
+            arch: std::env::consts::ARCH.to_owned(),
+        }
+    }
+}
+
+/// Memory of this process that lies in DRAM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Resident {
+    /// At this moment.
+    pub now_bytes: u64,
+    /// The most since the process started.
+    pub peak_bytes: u64,
+}
+
+impl Resident {
+    /// Reads `/proc/self/status`; zeros where there is none.
+    pub fn read() -> Self {
+        Self::parse(&fs::read_to_string("/proc/self/status").unwrap_or_default())
+    }
+
+    fn parse(status: &str) -> Self {
+        let now_bytes = kib_field(status, "VmRSS").unwrap_or(0);
+        // The kernel updates the two at different moments: a peak below the present would be absurd to print.
+        Self { now_bytes, peak_bytes: kib_field(status, "VmHWM").unwrap_or(0).max(now_bytes) }
+    }
+}
+
+/// The values of every `name : value` line.
+fn fields<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    text.lines().filter_map(move |line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
+fn kib_field(text: &str, name: &str) -> Option<u64> {
+    let kib: u64 = fields(text, name).next()?.strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(KIB_BYTES)
+}
+
+/// x86 says "model name"; some Arm boards say "Hardware" or "Model", most say nothing.
+fn cpu_model(cpuinfo: &str) -> Option<&str> {
+    ["model name", "Hardware", "Model"].iter().find_map(|name| fields(cpuinfo, name).find_map(non_empty))
+}
+
+fn os_name(os_release: &str) -> Option<String> {
+    let value = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
+    non_empty(value.trim().trim_matches('"')).map(str::to_owned)
+}
+
+fn non_empty(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_processors_and_a_name() {
+        let machine = Machine::detect();
+        assert!(machine.cpus >= machine.cpus_usable && machine.cpus_usable >= 1);
+        assert!(!machine.cpu.is_empty() && !machine.os.is_empty() && !machine.kernel.is_empty());
+        let json = serde_json::to_string(&machine).unwrap();
+        assert_eq!(serde_json::from_str::<Machine>(&json).unwrap(), machine);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn resident_memory_follows_an_allocation() {
+        const TOUCHED_BYTES: usize = 64 << 20;
+        let before = Resident::read();
+        let held = vec![1u8; TOUCHED_BYTES];
+        let after = Resident::read();
+        assert!(held.iter().step_by(4096).all(|&byte| byte == 1));
+        assert!(after.peak_bytes >= after.now_bytes);
+        assert!(after.now_bytes >= before.now_bytes + TOUCHED_BYTES as u64 / 2, "{before:?} {after:?}");
+    }
+
+    #[test]
+    fn proc_texts() {
+        fn check(status: &str, now_bytes: u64, peak_bytes: u64) {
+            assert_eq!(Resident::parse(status), Resident { now_bytes, peak_bytes }, "{status:?}");
+        }
+        check("VmHWM:\t    2048 kB\nVmRSS:\t  1024 kB\n", 1 << 20, 2 << 20);
+        check("VmRSS:\t  1024 kB\n", 1 << 20, 1 << 20);
+        check("VmRSS: lots\nVmHWM: 1 MB", 0, 0);
+        check("VmRSS: 18446744073709551615 kB", 0, 0);
+        check("", 0, 0);
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(cpu_model("processor : 0\nmodel name\t: \nmodel name\t: X 1\n"), Some("X 1"));
+        assert_eq!(cpu_model("Model : Board\nHardware : BCM2711\n"), Some("BCM2711"));
+        assert_eq!(cpu_model(""), None);
+        assert_eq!(os_name("ID=x\nPRETTY_NAME=\"Some OS 1\"\n").as_deref(), Some("Some OS 1"));
+        assert_eq!(os_name("PRETTY_NAME=\"\"\n"), None);
+    }
+
+    #[test]
+    fn simd_levels_are_ordered_by_width() {
+        assert!(SimdLevel::Scalar < SimdLevel::Sse42 && SimdLevel::Sse42 < SimdLevel::Avx2);
+        assert!(SimdLevel::Avx2 < SimdLevel::Avx512);
+    }
+}
