@@ -8,7 +8,7 @@ mod error;
 pub use error::{FieldError, SampleError, quote};
 
 mod batch;
-pub use batch::{Batch, Column};
+pub use batch::{Batch, Column, Rows};
 
 pub mod spec;
 pub use spec::Spec;
@@ -17,3 +17,29 @@ pub mod key;
 
 mod encode;
 pub use encode::{EncodeOptions, Encoder, Fate, Field, LabelUse};
+
+pub mod format;
+pub use format::{BadRowPolicy, Compression, DataConfig, Format};
+
+pub mod input;
+
+mod scan;
+pub use scan::{Isa, count_newlines};
+
+mod number;
+pub use number::{parse_f32, parse_f64, parse_u64};
+
+mod blocks;
+pub use blocks::{BLOCK_BYTES, Block, LINE_BYTES_MAX};
+
+mod bad_rows;
+pub use bad_rows::{BAD_ROW_MESSAGES_MAX, BadRows};
+
+mod libsvm;
+
+mod delimited;
+
+pub mod columnar;
+
+mod reader;
+pub use reader::{Decoder, ROW_ID_FILE_STRIDE, Reader, Source, Unit};

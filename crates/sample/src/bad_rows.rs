@@ -1,0 +1,76 @@
+//! The account of rows that could not be read: policy, count, and the first few messages. Knows no format.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::batch::Batch;
+use crate::error::SampleError;
+use crate::format::BadRowPolicy;
+
+/// At most this many bad rows are remembered with their message.
+pub const BAD_ROW_MESSAGES_MAX: usize = 10;
+
+/// Shared by all decoders of a run.
+#[derive(Debug)]
+pub struct BadRows {
+    policy: BadRowPolicy,
+    placeholder: bool,
+    count: AtomicU64,
+    messages: Mutex<Vec<String>>,
+}
+
+impl BadRows {
+    /// An empty account under a policy.
+    #[must_use]
+    pub fn new(policy: BadRowPolicy) -> BadRows {
+        BadRows { policy, placeholder: false, count: AtomicU64::new(0), messages: Mutex::new(Vec::new()) }
+    }
+
+    /// Whether a skipped row still takes a place in the batch: label and weight NaN, no keys. Prediction needs this,
+    /// so that its output has a line per line of input.
+    #[must_use]
+    pub fn placeholder(mut self, placeholder: bool) -> BadRows {
+        self.placeholder = placeholder;
+        self
+    }
+
+    /// How many rows were bad so far.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// What was wrong with the first of them ([`BAD_ROW_MESSAGES_MAX`]).
+    #[must_use]
+    pub fn messages(&self) -> Vec<String> {
+        self.messages.lock().map(|messages| messages.clone()).unwrap_or_default()
+    }
+
+    /// Accounts for a bad row: the error itself if it ends the run, else the row is skipped, or held by a placeholder.
+    /// The batch must have no row under construction.
+    ///
+    /// # Errors
+    /// `error` under the policy `fail`; `TooManyBadRows` beyond the maximum of `skip`.
+    pub fn reject(&self, error: SampleError, batch: &mut Batch) -> Result<(), SampleError> {
+        if self.take(error)? {
+            batch.close_row(f32::NAN, f32::NAN);
+        }
+        Ok(())
+    }
+
+    /// As [`BadRows::reject`], but leaves the placeholder to the caller: true if there is to be one.
+    pub(crate) fn take(&self, error: SampleError) -> Result<bool, SampleError> {
+        let BadRowPolicy::Skip { max } = self.policy else {
+            return Err(error);
+        };
+        if self.count.fetch_add(1, Ordering::Relaxed) >= max {
+            return Err(SampleError::TooManyBadRows { max, last: Box::new(error) });
+        }
+        if let Ok(mut messages) = self.messages.lock()
+            && messages.len() < BAD_ROW_MESSAGES_MAX
+        {
+            messages.push(error.to_string());
+        }
+        Ok(self.placeholder)
+    }
+}

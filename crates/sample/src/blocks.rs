@@ -1,0 +1,281 @@
+//! A text stream cut into blocks of whole lines, the unit of work of the text readers. Knows no format.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use crate::error::{SampleError, quote};
+use crate::scan::{Isa, count_newlines};
+
+/// A block holds about this many bytes of text; more only where a single line is longer.
+pub const BLOCK_BYTES: usize = 256 << 10;
+
+/// A longer line ends the run: memory stays bounded whatever the file holds.
+pub const LINE_BYTES_MAX: usize = 4 << 20;
+
+/// Readable bytes after the text of a block, so that wide loads at its end stay inside.
+pub(crate) const PAD_BYTES: usize = 64;
+
+/// What some editors put before UTF-8; not part of the first line.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Whole lines of text, each with its line feed (added to a last line that lacks it).
+#[derive(Clone, Default)]
+pub struct Block {
+    /// The text, then at least `PAD_BYTES` of whatever.
+    buffer: Vec<u8>,
+    len: usize,
+    first_line: u64,
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block").field("first_line", &self.first_line).field("bytes", &self.len).finish()
+    }
+}
+
+impl Block {
+    /// A block of a text in memory, whose first line has this number (the first of a file is 1).
+    #[must_use]
+    pub fn of_text(text: &[u8], first_line: u64) -> Block {
+        let mut buffer = text.to_vec();
+        if buffer.last().is_some_and(|&byte| byte != b'\n') {
+            buffer.push(b'\n');
+        }
+        let len = buffer.len();
+        buffer.resize(len + PAD_BYTES, 0);
+        Block { buffer, len, first_line }
+    }
+
+    /// The lines.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+
+    /// The lines and the readable bytes behind them.
+    pub(crate) fn padded(&self) -> &[u8] {
+        &self.buffer[..self.len + PAD_BYTES]
+    }
+
+    /// Number of the first line in its file; a file starts with 1.
+    #[must_use]
+    pub fn first_line(&self) -> u64 {
+        self.first_line
+    }
+}
+
+/// Cuts a stream into blocks. Empty lines at the end of the stream are not lines.
+pub(crate) struct LineBlocks {
+    stream: Box<dyn Read + Send>,
+    path: PathBuf,
+    /// Read but not yet handed out: the start of the next block.
+    carry: Vec<u8>,
+    next_line: u64,
+    at_end: bool,
+    isa: Isa,
+}
+
+impl LineBlocks {
+    pub(crate) fn new(stream: Box<dyn Read + Send>, path: &Path) -> LineBlocks {
+        let isa = Isa::detect();
+        LineBlocks { stream, path: path.to_path_buf(), carry: Vec::new(), next_line: 1, at_end: false, isa }
+    }
+
+    pub(crate) fn next_line(&self) -> u64 {
+        self.next_line
+    }
+
+    /// The next line, with its line feed if it has one, without taking it; `None` at the end.
+    pub(crate) fn peek_line(&mut self) -> Result<Option<&[u8]>, SampleError> {
+        loop {
+            if let Some(end) = self.carry.iter().position(|&byte| byte == b'\n') {
+                return Ok(Some(&self.carry[..=end]));
+            }
+            if self.at_end {
+                return Ok((!self.carry.is_empty()).then_some(&self.carry));
+            }
+            if self.carry.len() > LINE_BYTES_MAX {
+                return Err(self.line_too_long(&self.carry));
+            }
+            let mut filled = self.carry.len();
+            let target = filled + BLOCK_BYTES;
+            let mut buffer = std::mem::take(&mut self.carry);
+            let read = self.fill(&mut buffer, &mut filled, target);
+            buffer.truncate(filled);
+            self.carry = buffer;
+            if self.next_line == 1 && self.carry.starts_with(BYTE_ORDER_MARK) {
+                self.carry.drain(..BYTE_ORDER_MARK.len());
+            }
+            read?;
+        }
+    }
+
+    /// Takes the line that [`LineBlocks::peek_line`] showed.
+    pub(crate) fn skip_line(&mut self) -> Result<(), SampleError> {
+        let len = self.peek_line()?.map_or(0, <[u8]>::len);
+        self.carry.drain(..len);
+        self.next_line += u64::from(len > 0);
+        Ok(())
+    }
+
+    /// The next lines; false at the end. The block's buffer is used again.
+    pub(crate) fn next_block(&mut self, block: &mut Block) -> Result<bool, SampleError> {
+        let mut buffer = std::mem::take(&mut block.buffer);
+        block.len = 0;
+        let mut filled = self.carry.len();
+        if buffer.len() < filled + PAD_BYTES {
+            buffer.resize(filled + PAD_BYTES, 0);
+        }
+        buffer[..filled].copy_from_slice(&self.carry);
+        self.carry.clear();
+        let mut target = BLOCK_BYTES.max(filled);
+        let end = loop {
+            let read = self.fill(&mut buffer, &mut filled, target);
+            if self.next_line == 1 && buffer[..filled].starts_with(BYTE_ORDER_MARK) {
+                buffer.copy_within(BYTE_ORDER_MARK.len()..filled, 0);
+                filled -= BYTE_ORDER_MARK.len();
+            }
+            read?;
+            if self.at_end && filled > 0 && buffer[filled - 1] != b'\n' {
+                buffer[filled] = b'\n';
+                filled += 1;
+            }
+            let last = buffer[..filled].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+            let end = without_empty_lines(&buffer[..last]);
+            if end > 0 || self.at_end {
+                break end;
+            }
+            if filled > LINE_BYTES_MAX {
+                if last == 0 {
+                    return Err(self.line_too_long(&buffer[..filled]));
+                }
+                // Nothing but empty lines, and too many to hold back.
+                break last;
+            }
+            target = (2 * target).min(LINE_BYTES_MAX + 1);
+        };
+        if !self.at_end {
+            self.carry.extend_from_slice(&buffer[end..filled]);
+        }
+        *block = Block { buffer, len: end, first_line: self.next_line };
+        self.next_line += count_newlines(self.isa, block.text()) as u64;
+        Ok(end > 0)
+    }
+
+    /// Reads until `filled` reaches `target` or the stream ends; leaves room for a line feed and the padding.
+    fn fill(&mut self, buffer: &mut Vec<u8>, filled: &mut usize, target: usize) -> Result<(), SampleError> {
+        if buffer.len() < target + 1 + PAD_BYTES {
+            buffer.resize(target + 1 + PAD_BYTES, 0);
+        }
+        while *filled < target && !self.at_end {
+            match self.stream.read(&mut buffer[*filled..target]) {
+                Ok(0) => self.at_end = true,
+                Ok(count) => *filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.at_end = true;
+                    let lines = self.next_line - 1;
+                    let message = format!("cannot be read on, somewhere after line {lines}: {error}");
+                    let source = io::Error::new(error.kind(), message);
+                    return Err(SampleError::Io { path: self.path.clone(), source });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn line_too_long(&self, start: &[u8]) -> SampleError {
+        SampleError::BadRow {
+            path: self.path.clone(),
+            line: self.next_line,
+            column: "1".to_string(),
+            expected: format!("a line of at most {LINE_BYTES_MAX} bytes (is this a text file?)"),
+            found: format!("a longer one that starts with {}", quote(start)),
+        }
+    }
+}
+
+/// The length of a text of whole lines without the empty lines at its end.
+fn without_empty_lines(text: &[u8]) -> usize {
+    let mut text = text;
+    loop {
+        text = match text {
+            b"\n" | b"\r\n" => return 0,
+            [rest @ .., b'\n', b'\n'] => &text[..rest.len() + 1],
+            [rest @ .., b'\n', b'\r', b'\n'] => &text[..rest.len() + 1],
+            _ => return text.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Hands out a few bytes at a time.
+    struct Trickle(Vec<u8>, usize);
+
+    impl Read for Trickle {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.1.min(buffer.len()).min(self.0.len());
+            buffer[..count].copy_from_slice(&self.0[..count]);
+            self.0.drain(..count);
+            Ok(count)
+        }
+    }
+
+    fn read(text: &[u8], step: usize, skip: usize) -> Result<Vec<(u64, Vec<u8>)>, SampleError> {
+        let mut blocks = LineBlocks::new(Box::new(Trickle(text.to_vec(), step)), Path::new("x"));
+        for _ in 0..skip {
+            blocks.skip_line()?;
+        }
+        let (mut block, mut lines) = (Block::default(), Vec::new());
+        while blocks.next_block(&mut block)? {
+            let text = block.text().strip_suffix(b"\n").unwrap();
+            let numbered = (block.first_line()..).zip(text.split(|&byte| byte == b'\n'));
+            lines.extend(numbered.map(|(line, text)| (line, text.to_vec())));
+            assert!(block.padded().len() >= block.text().len() + PAD_BYTES);
+        }
+        Ok(lines)
+    }
+
+    fn expected(text: &[u8]) -> Vec<(u64, Vec<u8>)> {
+        let mut lines: Vec<_> = (1..).zip(text.split(|&byte| byte == b'\n').map(<[u8]>::to_vec)).collect();
+        while lines.last().is_some_and(|(_, line)| line.is_empty() || line == b"\r") {
+            lines.pop();
+        }
+        lines
+    }
+
+    #[test]
+    fn lines_longer_than_a_block_pass_and_endless_ones_do_not() {
+        let mut text = vec![b'a'; 3 * BLOCK_BYTES];
+        text.extend_from_slice(b"\nb\n\n\r\n");
+        assert_eq!(read(&text, 1 << 20, 0).unwrap(), expected(&text));
+        let error = read(&vec![b'a'; LINE_BYTES_MAX + 2], 1 << 20, 0).unwrap_err().to_string();
+        assert!(error.contains("x:1: column 1: expected a line of at most 4194304 bytes"), "{error}");
+    }
+
+    #[test]
+    fn empty_lines_without_end_are_handed_out() {
+        let text = vec![b'\n'; 2 * LINE_BYTES_MAX];
+        assert!(read(&text, 1 << 20, 0).unwrap().len() > LINE_BYTES_MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn the_blocks_are_the_text(
+            lines in proptest::collection::vec(("[ab\r]{0,3}", 1_usize..100), 0..40),
+            step in 1_usize..3000, repeat in 1_usize..1000, skip in 0_usize..2,
+        ) {
+            let text: String = lines.iter().map(|(line, count)| format!("{}\n", line.repeat(*count))).collect();
+            let text = text.repeat(repeat);
+            let text = &text.as_bytes()[..text.len().min(1 << 20)];
+            let mut expected = expected(text);
+            expected.drain(..skip.min(expected.len()));
+            prop_assert_eq!(read(text, step * 100, skip).unwrap(), expected);
+        }
+    }
+}

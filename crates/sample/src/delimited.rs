@@ -1,0 +1,429 @@
+//! CSV, TSV and Criteo TSV: lines cut into fields where they lie, and the fields given to the encoder.
+//!
+//! Quotes (CSV only) stand around a whole field, doubled inside; a quoted field ends on its line. It knows no files
+//! beyond the order of their columns.
+
+use std::path::Path;
+
+use crate::batch::Batch;
+use crate::blocks::{Block, LineBlocks};
+use crate::encode::{Encoder, Field};
+use crate::error::{SampleError, quote};
+use crate::format::{DataConfig, Format};
+use crate::libsvm::Lines;
+use crate::scan::{Marked, find_marks};
+
+/// At most this many column names are listed in an error.
+const NAMES_LISTED_MAX: usize = 20;
+
+/// In `Layout::inputs`: no one reads this column.
+const UNUSED: u32 = u32::MAX;
+
+/// How the lines of one file are cut, and which of its columns the encoder reads.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Layout {
+    separator: u8,
+    /// CSV: quotes enclose fields, blanks around fields do not count.
+    quotes: bool,
+    comment: Option<u8>,
+    /// Names of the file's columns.
+    names: Vec<String>,
+    /// Per column of the file, its position among the encoder's inputs, or `UNUSED`.
+    inputs: Vec<u32>,
+}
+
+fn ascii(character: char, what: &str) -> Result<u8, SampleError> {
+    let byte = u8::try_from(character).ok().filter(|byte| byte.is_ascii() && !b"\n\r\"".contains(byte));
+    byte.ok_or_else(|| {
+        SampleError::Spec(format!("data.{what} must be one ASCII character, not {character:?}"))
+    })
+}
+
+impl Layout {
+    /// Reads the header, if there is one, off the start of the file.
+    pub(crate) fn open(
+        lines: &mut LineBlocks,
+        path: &Path,
+        format: Format,
+        config: &DataConfig,
+        encoder: &Encoder,
+    ) -> Result<Layout, SampleError> {
+        if encoder.is_sparse() {
+            let reason = format!("a feature of type \"sparse\" reads libsvm text, not {format}");
+            return Err(SampleError::Spec(reason));
+        }
+        let default = if format == Format::Csv { ',' } else { '\t' };
+        let mut layout = Layout {
+            separator: ascii(config.separator.unwrap_or(default), "separator")?,
+            quotes: format == Format::Csv,
+            comment: config.comment.map(|comment| ascii(comment, "comment")).transpose()?,
+            names: Vec::new(),
+            inputs: Vec::new(),
+        };
+        layout.names = layout.column_names(lines, path, format, config)?;
+        layout.inputs = layout.match_inputs(path, encoder)?;
+        Ok(layout)
+    }
+
+    fn column_names(
+        &self,
+        lines: &mut LineBlocks,
+        path: &Path,
+        format: Format,
+        config: &DataConfig,
+    ) -> Result<Vec<String>, SampleError> {
+        let given = match (&config.columns, format) {
+            (Some(columns), _) => Some(columns.clone()),
+            (None, Format::Criteo) => Some(criteo_columns()),
+            (None, _) => None,
+        };
+        let is_comment = |line: &[u8]| self.comment.is_some() && line.first().copied() == self.comment;
+        while lines.peek_line()?.is_some_and(is_comment) {
+            lines.skip_line()?;
+        }
+        let line_number = lines.next_line();
+        let first = match lines.peek_line()? {
+            None => None,
+            Some(line) => Some(self.split(line).map_err(|(column, expected, found)| {
+                let (path, column) = (path.to_path_buf(), column.to_string());
+                SampleError::BadRow { path, line: line_number, column, expected, found }
+            })?),
+        };
+        let first: Option<Vec<String>> = first
+            .map(|fields| fields.iter().map(|field| String::from_utf8_lossy(field).into_owned()).collect());
+        let has_header = config.header.unwrap_or(given.is_none() || given == first);
+        let bad = |reason: String| Err(SampleError::BadFile { path: path.to_path_buf(), reason });
+        match (has_header, given, first) {
+            (true, given, Some(header)) => {
+                lines.skip_line()?;
+                match given {
+                    Some(given) if given.len() != header.len() => bad(format!(
+                        "the header has {} columns, the settings name {}; correct data.columns",
+                        header.len(),
+                        given.len()
+                    )),
+                    Some(given) => Ok(given),
+                    None => Ok(header),
+                }
+            }
+            (true, Some(given), None) | (false, Some(given), _) => Ok(given),
+            (true, None, None) => bad("is empty; expected a first line that names the columns".to_string()),
+            (false, None, first) => {
+                Ok((1..=first.map_or(0, |first| first.len())).map(|n| n.to_string()).collect())
+            }
+        }
+    }
+
+    fn match_inputs(&self, path: &Path, encoder: &Encoder) -> Result<Vec<u32>, SampleError> {
+        let bad = |reason: String| Err(SampleError::BadFile { path: path.to_path_buf(), reason });
+        let mut inputs = vec![UNUSED; self.names.len()];
+        // An empty file without header has no rows that could lack a column.
+        let wanted = if self.names.is_empty() { &[] } else { encoder.input_columns() };
+        for (input, wanted) in wanted.iter().enumerate() {
+            let mut found = self.names.iter().enumerate().filter(|(_, name)| *name == wanted);
+            match (found.next(), found.next()) {
+                (Some((column, _)), None) => inputs[column] = input as u32,
+                (Some(_), Some(_)) => return bad(format!("two columns are named {wanted:?}")),
+                (None, _) if encoder.is_optional(input) => {}
+                (None, _) => {
+                    let listed = &self.names[..self.names.len().min(NAMES_LISTED_MAX)];
+                    let more = if listed.len() < self.names.len() { ", ..." } else { "" };
+                    let listed = quote_names(listed);
+                    return bad(format!(
+                        "no column {wanted:?} among {listed}{more}; if the file has no header, give data.columns"
+                    ));
+                }
+            }
+        }
+        Ok(inputs)
+    }
+
+    fn trim<'a>(&self, field: &'a [u8]) -> &'a [u8] {
+        if self.quotes { trim_blanks(field) } else { field }
+    }
+
+    /// Cuts one line, plainly and with copies: for headers, and as the model that tests hold the fast way to. An error
+    /// is position, expected, found.
+    fn split(&self, line: &[u8]) -> Result<Vec<Vec<u8>>, (usize, String, String)> {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let mut fields = Vec::new();
+        let mut rest = line;
+        loop {
+            let opening = if self.quotes { trim_blanks(rest).first() } else { None };
+            let (field, after) = if opening == Some(&b'"') {
+                let mut field = Vec::new();
+                let mut inside = &rest[rest.iter().position(|&byte| byte == b'"').unwrap_or(0) + 1..];
+                loop {
+                    match inside {
+                        [b'"', b'"', more @ ..] => {
+                            field.push(b'"');
+                            inside = more;
+                        }
+                        [b'"', more @ ..] => {
+                            inside = more;
+                            break;
+                        }
+                        [byte, more @ ..] => {
+                            field.push(*byte);
+                            inside = more;
+                        }
+                        [] => return Err((fields.len() + 1, CLOSING.to_string(), quote(rest))),
+                    }
+                }
+                let end = inside.iter().position(|&byte| byte == self.separator).unwrap_or(inside.len());
+                if !trim_blanks(&inside[..end]).is_empty() {
+                    return Err((fields.len() + 1, AFTER_QUOTE.to_string(), quote(&inside[..end])));
+                }
+                (field, &inside[end..])
+            } else {
+                let end = rest.iter().position(|&byte| byte == self.separator).unwrap_or(rest.len());
+                (self.trim(&rest[..end]).to_vec(), &rest[end..])
+            };
+            fields.push(field);
+            match after {
+                [] => return Ok(fields),
+                [_, more @ ..] => rest = more,
+            }
+        }
+    }
+}
+
+const CLOSING: &str = "a closing quote before the end of the line";
+const AFTER_QUOTE: &str = "a separator after the closing quote";
+
+fn quote_names(names: &[String]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+}
+
+fn criteo_columns() -> Vec<String> {
+    let numeric = (1..=13).map(|n| format!("I{n}"));
+    let categorical = (1..=26).map(|n| format!("C{n}"));
+    std::iter::once("label".to_string()).chain(numeric).chain(categorical).collect()
+}
+
+#[inline]
+fn trim_blanks(field: &[u8]) -> &[u8] {
+    let mut field = field;
+    while let [b' ', rest @ ..] | [rest @ .., b' '] = field {
+        field = rest;
+    }
+    field
+}
+
+/// A quoted field with doubled quotes, to be copied without them.
+struct Doubled {
+    input: u32,
+    from: usize,
+    to: usize,
+}
+
+/// Appends the rows of a block.
+pub(crate) fn decode(
+    lines: &Lines<'_>,
+    layout: &Layout,
+    block: &Block,
+    marks: &mut Vec<u32>,
+    batch: &mut Batch,
+) -> Result<(), SampleError> {
+    let text = block.text();
+    let third = if layout.quotes { b'"' } else { b'\n' };
+    find_marks(lines.isa, text, Marked::Bytes([layout.separator, b'\n', third]), marks);
+    let mut rows = Rows { layout, text, marks, from: 0, mark: 0, doubled: Vec::new() };
+    let mut fields = vec![Field::Missing; lines.encoder.input_columns().len()];
+    let mut line = block.first_line();
+    while rows.from < text.len() {
+        let start = rows.from;
+        if layout.comment.is_some_and(|comment| text[start] == comment) {
+            rows.skip_line();
+        } else if let Err(error) =
+            rows.next(&mut fields).and_then(|()| encode(lines, &rows, line, &fields, batch))
+        {
+            // The cursor may be anywhere on the line; the next row starts behind its line feed.
+            if rows.from == start || text[rows.from - 1] != b'\n' {
+                rows.skip_line();
+            }
+            let RowError { column, expected, found } = error;
+            let path = lines.path.to_path_buf();
+            lines.bad_rows.reject(SampleError::BadRow { path, line, column, expected, found }, batch)?;
+        }
+        line += 1;
+    }
+    Ok(())
+}
+
+struct RowError {
+    column: String,
+    expected: String,
+    found: String,
+}
+
+fn encode(
+    lines: &Lines<'_>,
+    rows: &Rows<'_>,
+    line: u64,
+    fields: &[Field<'_>],
+    batch: &mut Batch,
+) -> Result<(), RowError> {
+    let row_id = lines.row_id_base + line;
+    let encoded = if rows.doubled.is_empty() {
+        lines.encoder.encode_row(fields, row_id, batch)
+    } else {
+        let single = |doubled: &Doubled| undouble(&rows.text[doubled.from..doubled.to]);
+        let copies: Vec<Vec<u8>> = rows.doubled.iter().map(single).collect();
+        let mut fields = fields.to_vec();
+        for (doubled, copy) in rows.doubled.iter().zip(&copies) {
+            fields[doubled.input as usize] = Field::Text(copy);
+        }
+        lines.encoder.encode_row(&fields, row_id, batch)
+    };
+    encoded.map(|_fate| ()).map_err(|error| RowError {
+        column: lines.encoder.input_columns().get(error.column).cloned().unwrap_or_default(),
+        expected: error.expected,
+        found: error.found,
+    })
+}
+
+/// The inside of a quoted field with each doubled quote made single.
+fn undouble(field: &[u8]) -> Vec<u8> {
+    let mut single = Vec::with_capacity(field.len());
+    let mut after_quote = false;
+    for &byte in field {
+        after_quote = byte == b'"' && !after_quote;
+        if byte != b'"' || after_quote {
+            single.push(byte);
+        }
+    }
+    single
+}
+
+/// A walk over the lines of a block by the positions of separators, quotes and line feeds.
+struct Rows<'a> {
+    layout: &'a Layout,
+    text: &'a [u8],
+    marks: &'a [u32],
+    /// Where the next line (within `next`: field) starts, and the first mark that is not before it.
+    from: usize,
+    mark: usize,
+    doubled: Vec<Doubled>,
+}
+
+impl<'a> Rows<'a> {
+    /// Moves behind the next line feed.
+    fn skip_line(&mut self) {
+        while self.text[self.marks[self.mark] as usize] != b'\n' {
+            self.mark += 1;
+        }
+        self.from = self.marks[self.mark] as usize + 1;
+        self.mark += 1;
+    }
+
+    /// Cuts the next line and puts the fields that the encoder reads in their places.
+    #[inline]
+    fn next(&mut self, fields: &mut [Field<'a>]) -> Result<(), RowError> {
+        self.doubled.clear();
+        let Layout { separator, quotes, inputs, .. } = self.layout;
+        let line = self.from;
+        let mut column = 0;
+        loop {
+            let at = self.marks[self.mark] as usize;
+            self.mark += 1;
+            let byte = self.text[at];
+            if *quotes && byte == b'"' && byte != *separator {
+                // A quote within a field is a character; one at its start encloses it.
+                if trim_blanks(&self.text[self.from..at]).is_empty() {
+                    self.quoted(column, at + 1, fields)?;
+                    column += 1;
+                    if self.text[self.from - 1] == b'\n' {
+                        break;
+                    }
+                }
+                continue;
+            }
+            let mut field = &self.text[self.from..at];
+            if byte == b'\n' {
+                field = field.strip_suffix(b"\r").unwrap_or(field);
+            }
+            if let Some(&input) = inputs.get(column)
+                && input != UNUSED
+            {
+                fields[input as usize] = Field::Text(self.layout.trim(field));
+            }
+            column += 1;
+            self.from = at + 1;
+            if byte == b'\n' {
+                break;
+            }
+        }
+        if column == inputs.len() && (column > 1 || self.from - line > 1) {
+            return Ok(());
+        }
+        Err(self.wrong_width(line, column))
+    }
+
+    /// Reads a field whose opening quote is before `from`; `self.mark` is the mark behind that quote.
+    fn quoted(&mut self, column: usize, from: usize, fields: &mut [Field<'a>]) -> Result<(), RowError> {
+        let text = self.text;
+        let error = |expected: &str, found: &[u8]| RowError {
+            column: self.name_of(column),
+            expected: expected.to_string(),
+            found: quote(found),
+        };
+        let mut doubled = false;
+        let mut mark = self.mark;
+        let to = loop {
+            let at = self.marks[mark] as usize;
+            match text[at] {
+                b'\n' => return Err(error(CLOSING, trim_line(&text[self.from..at]))),
+                b'"' if text.get(at + 1) == Some(&b'"') => {
+                    doubled = true;
+                    mark += 2;
+                }
+                b'"' => break at,
+                _ => mark += 1,
+            }
+        };
+        // The field ends at the next separator or line feed; a quote before that is an error anyway.
+        let end = self.marks[mark + 1] as usize;
+        let between = if text[end] == b'\n' { trim_line(&text[to + 1..end]) } else { &text[to + 1..end] };
+        if text[end] == b'"' || !trim_blanks(between).is_empty() {
+            return Err(error(AFTER_QUOTE, trim_line(&text[to + 1..end + usize::from(text[end] == b'"')])));
+        }
+        if let Some(&input) = self.layout.inputs.get(column)
+            && input != UNUSED
+        {
+            fields[input as usize] = Field::Text(&text[from..to]);
+            if doubled {
+                self.doubled.push(Doubled { input, from, to });
+            }
+        }
+        self.mark = mark + 2;
+        self.from = end + 1;
+        Ok(())
+    }
+
+    fn name_of(&self, column: usize) -> String {
+        self.layout.names.get(column).cloned().unwrap_or_else(|| (column + 1).to_string())
+    }
+
+    #[cold]
+    fn wrong_width(&self, line: usize, columns: usize) -> RowError {
+        let text = trim_line(&self.text[line..self.from - 1]);
+        if text.is_empty() {
+            let column = self.name_of(0);
+            return RowError { column, expected: "a row".to_string(), found: "an empty line".to_string() };
+        }
+        // The first column that is missing, or the first that is too many.
+        let column = self.name_of(columns.min(self.layout.inputs.len()));
+        let expected = format!("{} columns", self.layout.inputs.len());
+        RowError { column, expected, found: format!("{columns} in {}", quote(text)) }
+    }
+}
+
+fn trim_line(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+#[cfg(test)]
+#[path = "delimited_tests.rs"]
+mod tests;

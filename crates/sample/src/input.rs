@@ -1,0 +1,145 @@
+//! From the names a user gives (files, globs, `-`) to streams of plain bytes. Knows no format.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flate2::bufread::MultiGzDecoder;
+
+use crate::error::SampleError;
+use crate::format::Compression;
+
+/// The name of standard input.
+pub const STDIN: &str = "-";
+
+/// Buffer between a file and its decompressor.
+const COMPRESSED_BUFFER_BYTES: usize = 128 << 10;
+
+/// One input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputFile {
+    /// Where it is; `-` for standard input.
+    pub path: PathBuf,
+    /// Its size as stored, unless it is a stream.
+    pub bytes: Option<u64>,
+}
+
+impl InputFile {
+    /// Whether this is standard input.
+    #[must_use]
+    pub fn is_stdin(&self) -> bool {
+        self.path.as_os_str() == STDIN
+    }
+}
+
+fn io_error(path: &Path, kind: io::ErrorKind, message: &str) -> SampleError {
+    SampleError::Io { path: path.to_path_buf(), source: io::Error::new(kind, message) }
+}
+
+/// The files that names and patterns stand for, in the order given; the matches of one pattern sorted by name.
+///
+/// # Errors
+/// A file that does not exist, a pattern that matches nothing, a directory, standard input named twice.
+pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
+    let mut files: Vec<InputFile> = Vec::new();
+    for pattern in patterns {
+        let path = Path::new(pattern);
+        if pattern == STDIN {
+            if files.iter().any(InputFile::is_stdin) {
+                return Err(io_error(
+                    path,
+                    io::ErrorKind::InvalidInput,
+                    "standard input can be read only once",
+                ));
+            }
+            files.push(InputFile { path: path.to_path_buf(), bytes: None });
+        } else if !path.exists() && pattern.contains(['*', '?', '[']) {
+            let wrong = |message: String| io_error(path, io::ErrorKind::InvalidInput, &message);
+            let matches = glob::glob(pattern).map_err(|error| wrong(error.to_string()))?;
+            let before = files.len();
+            for found in matches {
+                let found = found.map_err(|error| SampleError::Io {
+                    path: error.path().to_path_buf(),
+                    source: error.into(),
+                })?;
+                // A pattern means the files among its matches.
+                if !found.is_dir() {
+                    files.push(stored(&found)?);
+                }
+            }
+            if files.len() == before {
+                return Err(io_error(path, io::ErrorKind::NotFound, "no file matches this pattern"));
+            }
+        } else {
+            files.push(stored(path)?);
+        }
+    }
+    if files.is_empty() {
+        return Err(SampleError::Spec("no input files are named".to_string()));
+    }
+    Ok(files)
+}
+
+fn stored(path: &Path) -> Result<InputFile, SampleError> {
+    let found = std::fs::metadata(path);
+    let metadata = found.map_err(|source| SampleError::Io { path: path.to_path_buf(), source })?;
+    if metadata.is_dir() {
+        let message = format!("is a directory; name its files, such as {}", path.join("*").display());
+        return Err(io_error(path, io::ErrorKind::IsADirectory, &message));
+    }
+    // A pipe has no size.
+    Ok(InputFile { path: path.to_path_buf(), bytes: metadata.is_file().then_some(metadata.len()) })
+}
+
+/// Counts what passes, for progress.
+struct Counted<R> {
+    inner: R,
+    count: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.count.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+/// Opens an input and unpacks it on the way; adds the bytes read, as stored, to `count`.
+///
+/// # Errors
+/// What opening says; a file that is named `.gz` or `.zst` and is not.
+pub fn open(file: &InputFile, count: &Arc<AtomicU64>) -> Result<Box<dyn Read + Send>, SampleError> {
+    let failed = |source| SampleError::Io { path: file.path.clone(), source };
+    if file.is_stdin() {
+        unpack(io::stdin(), &file.path, count)
+    } else {
+        unpack(File::open(&file.path).map_err(failed)?, &file.path, count)
+    }
+}
+
+/// Unpacks a stream of bytes by what its first bytes say, which must be what the name promises.
+pub(crate) fn unpack(
+    stream: impl Read + Send + 'static,
+    path: &Path,
+    count: &Arc<AtomicU64>,
+) -> Result<Box<dyn Read + Send>, SampleError> {
+    let counted = Counted { inner: stream, count: Arc::clone(count) };
+    let mut stream = BufReader::with_capacity(COMPRESSED_BUFFER_BYTES, counted);
+    let failed = |source| SampleError::Io { path: path.to_path_buf(), source };
+    let found = Compression::of_magic(stream.fill_buf().map_err(failed)?);
+    let promised = Compression::of_path(path);
+    if promised != Compression::None && found != promised {
+        let reason =
+            format!("is named as {promised:?} but does not start like it; rename or restore the file");
+        return Err(SampleError::BadFile { path: path.to_path_buf(), reason });
+    }
+    Ok(match found {
+        // Reads of whole blocks pass the buffer by.
+        Compression::None => Box::new(stream),
+        Compression::Gzip => Box::new(MultiGzDecoder::new(stream)),
+        Compression::Zstd => Box::new(zstd::Decoder::with_buffer(stream).map_err(failed)?),
+    })
+}

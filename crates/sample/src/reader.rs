@@ -1,0 +1,301 @@
+//! Inputs as a sequence of units, and units as rows: where the formats meet.
+//!
+//! A [`Source`] reads (one thread, or several under a mutex), a [`Decoder`] per thread parses and encodes, a [`Reader`]
+//! is the two together. It knows which module reads which format and nothing of how.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::array::RecordBatch;
+
+use crate::bad_rows::BadRows;
+use crate::batch::Batch;
+use crate::blocks::{Block, LineBlocks};
+use crate::columnar::{self, ColumnarFile};
+use crate::delimited::{self, Layout};
+use crate::encode::Encoder;
+use crate::error::SampleError;
+use crate::format::{Compression, DataConfig, Format};
+use crate::input::{self, InputFile};
+use crate::libsvm::{self, Lines};
+use crate::scan::Isa;
+
+/// A row's id is the position of its file times this, plus its line (row, the first being 1) in the file.
+pub const ROW_ID_FILE_STRIDE: u64 = 1 << 40;
+
+/// Which file a unit is from, and how its rows lie.
+#[derive(Debug)]
+struct FileContext {
+    path: PathBuf,
+    row_id_base: u64,
+    rows: RowLayout,
+}
+
+#[derive(Debug)]
+enum RowLayout {
+    Libsvm,
+    Delimited(Layout),
+    Columnar,
+}
+
+/// A piece of an input that can be decoded by itself. Make one with `Unit::default()` and use it again: it keeps its
+/// buffer.
+#[derive(Debug, Default)]
+pub struct Unit {
+    file: Option<Arc<FileContext>>,
+    block: Block,
+    records: Option<(RecordBatch, u64)>,
+}
+
+enum Open {
+    Text(LineBlocks),
+    Columnar(Box<ColumnarFile>),
+}
+
+/// Inputs in order, as units.
+pub struct Source {
+    files: Vec<InputFile>,
+    next_file: usize,
+    config: DataConfig,
+    encoder: Arc<Encoder>,
+    open: Option<(Open, Arc<FileContext>)>,
+    bytes_read: Arc<AtomicU64>,
+}
+
+impl Source {
+    /// Prepares to read files, globs and `-` (standard input), in this order. Files are opened as they come up.
+    ///
+    /// # Errors
+    /// A file that does not exist, a pattern without match, a directory, a file whose format is not known.
+    pub fn open(
+        patterns: &[String],
+        config: &DataConfig,
+        encoder: &Arc<Encoder>,
+    ) -> Result<Source, SampleError> {
+        let files = input::expand(patterns)?;
+        for file in &files {
+            format_of(file, config)?;
+        }
+        Ok(Source {
+            files,
+            next_file: 0,
+            config: config.clone(),
+            encoder: Arc::clone(encoder),
+            open: None,
+            bytes_read: Arc::default(),
+        })
+    }
+
+    /// Size of all inputs as stored, unless one of them is a stream.
+    #[must_use]
+    pub fn bytes_total(&self) -> Option<u64> {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// How much of that has been read.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// Replaces `unit` with the next piece; false at the end of the last input.
+    ///
+    /// # Errors
+    /// A file that cannot be opened, read or unpacked, lacks a column, or has a line beyond
+    /// [`crate::LINE_BYTES_MAX`].
+    pub fn next_unit(&mut self, unit: &mut Unit) -> Result<bool, SampleError> {
+        loop {
+            if let Some((open, file)) = &mut self.open {
+                let more = match open {
+                    Open::Text(lines) => lines.next_block(&mut unit.block)?,
+                    Open::Columnar(columnar) => {
+                        let first_row = columnar.rows_read() + 1;
+                        unit.records = columnar.next()?.map(|records| (records, first_row));
+                        unit.records.is_some()
+                    }
+                };
+                if more {
+                    unit.file = Some(Arc::clone(file));
+                    return Ok(true);
+                }
+                if let Open::Columnar(_) = open {
+                    // Columnar files are not read front to back, so they count when they are done.
+                    let bytes = self.files[self.next_file - 1].bytes.unwrap_or(0);
+                    self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+                }
+                self.open = None;
+            }
+            if self.next_file == self.files.len() {
+                unit.file = None;
+                return Ok(false);
+            }
+            self.open = Some(self.open_file(self.next_file)?);
+            self.next_file += 1;
+        }
+    }
+
+    fn open_file(&self, index: usize) -> Result<(Open, Arc<FileContext>), SampleError> {
+        let file = &self.files[index];
+        let path = &file.path;
+        let format = format_of(file, &self.config)?;
+        let (open, rows) = if format.is_text() {
+            let stream = input::open(file, &self.bytes_read)?;
+            let mut lines = LineBlocks::new(stream, path);
+            let rows = match format {
+                Format::Libsvm => RowLayout::Libsvm,
+                _ => {
+                    let layout = Layout::open(&mut lines, path, format, &self.config, &self.encoder)?;
+                    RowLayout::Delimited(layout)
+                }
+            };
+            (Open::Text(lines), rows)
+        } else {
+            let compression = Compression::of_path(path);
+            let columnar = ColumnarFile::open(path, format, compression, &self.encoder)?;
+            (Open::Columnar(Box::new(columnar)), RowLayout::Columnar)
+        };
+        let row_id_base = index as u64 * ROW_ID_FILE_STRIDE;
+        Ok((open, Arc::new(FileContext { path: path.clone(), row_id_base, rows })))
+    }
+}
+
+fn format_of(file: &InputFile, config: &DataConfig) -> Result<Format, SampleError> {
+    let format = config.format.or_else(|| Format::of_path(&file.path));
+    format.ok_or_else(|| SampleError::BadFile {
+        path: file.path.clone(),
+        reason: format!("its name does not tell the format; set data.format to one of {}", Format::names()),
+    })
+}
+
+/// Parses and encodes units; one per thread.
+pub struct Decoder {
+    encoder: Arc<Encoder>,
+    bad_rows: Arc<BadRows>,
+    isa: Isa,
+    marks: Vec<u32>,
+}
+
+impl Decoder {
+    /// With the fastest instructions of this machine.
+    #[must_use]
+    pub fn new(encoder: Arc<Encoder>, bad_rows: Arc<BadRows>) -> Decoder {
+        Self::with_isa(encoder, bad_rows, Isa::detect())
+    }
+
+    /// With given instructions, for tests and measurements.
+    ///
+    /// # Panics
+    /// If the machine lacks them.
+    #[must_use]
+    pub fn with_isa(encoder: Arc<Encoder>, bad_rows: Arc<BadRows>, isa: Isa) -> Decoder {
+        assert!(isa.is_available(), "{isa:?} is not available");
+        Decoder { encoder, bad_rows, isa, marks: Vec::new() }
+    }
+
+    /// Appends every row of the unit to the batch; bad rows go to the account.
+    ///
+    /// # Errors
+    /// A bad row that the policy does not let pass; a spec that does not fit the format.
+    pub fn decode(&mut self, unit: &Unit, batch: &mut Batch) -> Result<(), SampleError> {
+        let Some(file) = &unit.file else {
+            return Ok(());
+        };
+        match (&file.rows, &unit.records) {
+            (RowLayout::Columnar, Some((records, first_row))) => {
+                let (path, row_id) = (&file.path, file.row_id_base + first_row);
+                let on_bad = |error, batch: &mut Batch| self.bad_rows.reject(error, batch);
+                columnar::decode(&self.encoder, records, path, *first_row, row_id, batch, on_bad)
+            }
+            (RowLayout::Columnar, None) => Ok(()),
+            (RowLayout::Libsvm, _) => self.decode_libsvm(&unit.block, &file.path, file.row_id_base, batch),
+            (RowLayout::Delimited(layout), _) => {
+                let lines = Lines {
+                    encoder: &self.encoder,
+                    bad_rows: &self.bad_rows,
+                    path: &file.path,
+                    row_id_base: file.row_id_base,
+                    isa: self.isa,
+                };
+                delimited::decode(&lines, layout, &unit.block, &mut self.marks, batch)
+            }
+        }
+    }
+
+    /// Appends the rows of libsvm lines that are already in memory.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`].
+    pub fn decode_libsvm(
+        &mut self,
+        block: &Block,
+        path: &Path,
+        row_id_base: u64,
+        batch: &mut Batch,
+    ) -> Result<(), SampleError> {
+        let (encoder, bad_rows, isa) = (&*self.encoder, &*self.bad_rows, self.isa);
+        let lines = Lines { encoder, bad_rows, path, row_id_base, isa };
+        libsvm::decode(&lines, block, &mut self.marks, batch)
+    }
+}
+
+/// A source and a decoder, for one thread.
+pub struct Reader {
+    source: Source,
+    decoder: Decoder,
+    unit: Unit,
+}
+
+impl Reader {
+    /// Prepares to read; see [`Source::open`].
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub fn open(
+        patterns: &[String],
+        config: &DataConfig,
+        encoder: &Arc<Encoder>,
+    ) -> Result<Reader, SampleError> {
+        let bad_rows = Arc::new(BadRows::new(config.on_bad_row));
+        Self::with_bad_rows(patterns, config, encoder, bad_rows)
+    }
+
+    /// The same with an account of bad rows that the caller keeps (`config.on_bad_row` is not looked at).
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub fn with_bad_rows(
+        patterns: &[String],
+        config: &DataConfig,
+        encoder: &Arc<Encoder>,
+        bad_rows: Arc<BadRows>,
+    ) -> Result<Reader, SampleError> {
+        let source = Source::open(patterns, config, encoder)?;
+        let decoder = Decoder::new(Arc::clone(encoder), bad_rows);
+        Ok(Reader { source, decoder, unit: Unit::default() })
+    }
+
+    /// Appends the rows of the next unit (perhaps none, where all are left out) to the batch; false at the end.
+    ///
+    /// # Errors
+    /// As [`Source::next_unit`] and [`Decoder::decode`].
+    pub fn next(&mut self, batch: &mut Batch) -> Result<bool, SampleError> {
+        if !self.source.next_unit(&mut self.unit)? {
+            return Ok(false);
+        }
+        self.decoder.decode(&self.unit, batch)?;
+        Ok(true)
+    }
+
+    /// Where the rows come from, for progress.
+    #[must_use]
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// The account of bad rows.
+    #[must_use]
+    pub fn bad_rows(&self) -> &BadRows {
+        &self.decoder.bad_rows
+    }
+}
