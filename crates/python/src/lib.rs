@@ -1,0 +1,25 @@
+//! `sanderling._native`: the other crates as Python sees them. Conversion only: numpy arrays to slices, dictionaries to
+//! configurations, errors to exceptions. It decides nothing, and it holds the interpreter only while it converts.
+
+mod error;
+
+mod value;
+
+mod table;
+
+use pyo3::prelude::*;
+
+/// The native part of the package `sanderling`; import that instead.
+#[pymodule]
+mod _native {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::table::{PyTable, checkpoint_tables, save_tables};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        crate::error::register(module)
+    }
+}

@@ -1,0 +1,73 @@
+//! Configurations between Python and Rust: dictionaries become the structures that TOML files become, by the same
+//! deserializers and with the same complaints. Knows no particular structure.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Number, Value};
+
+use crate::error::ConfigError;
+
+/// Dictionaries and lists may be nested this deep.
+const DEPTH_MAX: usize = 32;
+
+/// Reads a structure from a dictionary (or a string, where the structure reads from one).
+pub(crate) fn from_python<T: DeserializeOwned>(what: &str, object: &Bound<'_, PyAny>) -> PyResult<T> {
+    let value = to_json(what, object, 0)?;
+    serde_json::from_value(value).map_err(|error| ConfigError::new_err(format!("{what}: {error}")))
+}
+
+/// A structure as dictionaries, lists and numbers.
+pub(crate) fn to_python<T: Serialize>(py: Python<'_>, structure: &T) -> PyResult<Py<PyAny>> {
+    // By way of text, which keeps an f32 of 0.1 at 0.1 instead of widening it to 0.10000000149011612.
+    let text = serde_json::to_string(structure).map_err(|error| ConfigError::new_err(error.to_string()))?;
+    Ok(py.import("json")?.call_method1("loads", (text,))?.unbind())
+}
+
+fn to_json(path: &str, object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
+    if depth > DEPTH_MAX {
+        return Err(ConfigError::new_err(format!("{path}: nested deeper than {DEPTH_MAX} levels")));
+    }
+    if object.is_none() {
+        return Ok(Value::Null);
+    }
+    if let Ok(value) = object.cast::<PyBool>() {
+        return Ok(Value::Bool(value.is_true()));
+    }
+    if let Ok(value) = object.cast::<PyInt>() {
+        if let Ok(value) = value.extract::<i64>() {
+            return Ok(Value::from(value));
+        }
+        return Ok(Value::from(value.extract::<u64>()?));
+    }
+    if let Ok(value) = object.cast::<PyFloat>() {
+        let number = Number::from_f64(value.value());
+        return number
+            .map(Value::Number)
+            .ok_or_else(|| ConfigError::new_err(format!("{path}: {object} is not finite")));
+    }
+    if let Ok(value) = object.cast::<PyString>() {
+        return Ok(Value::String(value.to_str()?.to_string()));
+    }
+    if let Ok(dict) = object.cast::<PyDict>() {
+        let mut map = Map::new();
+        for (key, value) in dict {
+            let key: String = key.extract()?;
+            let value = to_json(&format!("{path}.{key}"), &value, depth + 1)?;
+            map.insert(key, value);
+        }
+        return Ok(Value::Object(map));
+    }
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+        let items = object.try_iter()?.enumerate();
+        let items = items.map(|(at, item)| to_json(&format!("{path}[{at}]"), &item?, depth + 1));
+        return Ok(Value::Array(items.collect::<PyResult<_>>()?));
+    }
+    if let Ok(path) = object.call_method0("__fspath__") {
+        return Ok(Value::String(path.extract()?));
+    }
+    let class = object.get_type().name()?.to_string();
+    Err(PyTypeError::new_err(format!("{path}: a configuration cannot hold a {class}")))
+}

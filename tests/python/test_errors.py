@@ -1,0 +1,113 @@
+"""Each kind of error is a class of its own below `sanderling.Error`, and says what was wrong with what."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import sanderling
+from sanderling import Table
+
+ONE = np.ones(1, dtype=np.uint64)
+GRAD = np.ones((1, 2), dtype=np.float32)
+
+
+def test_every_error_is_an_error() -> None:
+    classes = [member for name, member in inspect.getmembers(sanderling) if name.endswith("Error")]
+    assert len(classes) > 5
+    for member in classes:
+        assert issubclass(member, sanderling.Error)
+        assert member.__module__ == "sanderling"
+        assert member.__doc__
+
+
+def bags(*offsets: int) -> Callable[[Table], object]:
+    return lambda table: table.pull_pooled(ONE, np.array(offsets, dtype=np.uint32))
+
+
+REQUESTS: list[tuple[Callable[[Table], object], type[Exception], str]] = [
+    (lambda t: t.push(ONE, np.ones((1, 3), dtype=np.float32)), sanderling.LengthError, "shape"),
+    (lambda t: t.push(ONE, np.ones((2, 2), dtype=np.float32)), sanderling.LengthError, "shape"),
+    (lambda t: t.push(ONE, GRAD * np.nan), sanderling.GradientError, "key 1"),
+    (lambda t: t.push(ONE, GRAD * np.inf), sanderling.GradientError, "key 1"),
+    (lambda t: t.push(ONE, GRAD, lr=-1.0), sanderling.GradientError, "learning rate"),
+    (lambda t: t.pull(ONE, out=np.zeros((2, 2), dtype=np.float32)), sanderling.LengthError, "out"),
+    (lambda t: t.pull(ONE, out=np.zeros((2, 1), dtype=np.float32).T), sanderling.LengthError, "out"),
+    (bags(0, 2), sanderling.OffsetsError, "offsets"),
+    (bags(1, 0), sanderling.OffsetsError, "offsets"),
+    (bags(0, 0), sanderling.OffsetsError, "offsets"),
+    (bags(), sanderling.Error, "offsets"),
+    (
+        lambda t: t.pull_pooled(ONE, np.array([0, 1], dtype=np.uint32), values=np.ones(2, dtype=np.float32)),
+        sanderling.LengthError,
+        "values",
+    ),
+    (lambda t: t.pull(cast("Any", np.ones(1))), TypeError, "float64"),
+    (lambda t: t.pull(cast("Any", [1])), TypeError, ""),
+    (lambda t: t.pull(ONE.reshape(1, 1)), TypeError, "dimension"),
+    (lambda t: t.pull(ONE, absent=cast("Any", "maybe")), ValueError, "'init' or 'zero'"),
+    (lambda t: t.pull_pooled(ONE, ONE.astype(np.uint32), pooling=cast("Any", "max")), ValueError, "'sum' or 'mean'"),
+]
+
+
+@pytest.mark.parametrize(("request_", "kind", "text"), REQUESTS)
+def test_a_bad_request_is_refused_whole(request_: Callable[[Table], object], kind: type[Exception], text: str) -> None:
+    table = Table("clicks", 2, optimizer="sgd")
+    with pytest.raises(kind, match=text) as raised:
+        request_(table)
+    if issubclass(kind, sanderling.Error):
+        assert "clicks" in str(raised.value)
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"dim": 0}, "dim 0"),
+        ({"name": ""}, "name"),
+        ({"optimizer": "sgdd"}, "sgdd"),
+        ({"optimizer": {"type": "sgd", "rate": 0.1}}, "rate"),
+        ({"optimizer": {"type": "sgd", "lr": -0.1}}, "lr"),
+        ({"optimizer": {"type": "sgd", "lr": float("nan")}}, "optimizer.lr"),
+        ({"optimizer": {"type": "sgd", "lr": "fast"}}, "optimizer"),
+        ({"init": {"type": "normal"}}, "std"),
+    ],
+)
+def test_a_bad_configuration_names_the_entry(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(sanderling.ConfigError, match=text):
+        Table(**{"name": "clicks", "dim": 2, **arguments})
+
+
+def test_a_configuration_holds_plain_values_only() -> None:
+    with pytest.raises(TypeError, match=r"optimizer\.lr.*complex"):
+        Table("clicks", 2, optimizer={"type": "sgd", "lr": 1j})
+
+
+def test_a_full_table_says_what_it_left_out() -> None:
+    table = Table("clicks", 2, budget_bytes=1 << 20)
+    keys = np.arange(1 << 20, dtype=np.uint64)
+    with pytest.raises(sanderling.TableFullError, match=r"clicks.*left out"):
+        table.push(keys, np.ones((len(keys), 2), dtype=np.float32))
+    assert table.bytes <= 1 << 20
+    assert len(table) < len(keys)
+
+
+def test_checkpoint_errors_name_the_file(tmp_path: Path) -> None:
+    with pytest.raises(sanderling.FileError, match="nowhere"):
+        Table.load(tmp_path / "nowhere")
+    table = Table("clicks", 2)
+    table.push(ONE, GRAD)
+    table.save(tmp_path)
+    with pytest.raises(sanderling.NotFoundError, match="clicks"):
+        Table.load(tmp_path, "views")
+    with pytest.raises(sanderling.DuplicateNameError, match="clicks"):
+        sanderling.save_tables(tmp_path / "other", [table, table])
+    data = max((path for path in tmp_path.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    bytes_ = bytearray(data.read_bytes())
+    bytes_[len(bytes_) // 2] ^= 0xFF
+    data.write_bytes(bytes_)
+    with pytest.raises(sanderling.DamagedError, match=tmp_path.name):
+        Table.load(tmp_path)

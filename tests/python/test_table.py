@@ -1,0 +1,202 @@
+"""`sanderling.Table` against float64 numpy: pull, pooled pull, push with every optimizer, checkpoints."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from optimizers import Adagrad, Adam, Ftrl, Row, Sgd, Vector
+
+import sanderling
+from sanderling import Table
+
+DIM = 5
+KEYS = np.array([0, 1, 2, 7, 2**32, 2**63, 2**64 - 2, 2**64 - 1], dtype=np.uint64)
+
+OPTIMIZERS: list[tuple[Callable[..., Row], dict[str, Any]]] = [
+    (Sgd, {"type": "sgd", "lr": 0.1}),
+    (Sgd, {"type": "sgd", "lr": 0.1, "l2": 0.2}),
+    (Adagrad, {"type": "adagrad", "lr": 0.05}),
+    (Adagrad, {"type": "adagrad", "lr": 0.05, "eps": 1e-3, "initial": 0.1, "l2": 0.1}),
+    (Adam, {"type": "adam", "lr": 0.01}),
+    (Adam, {"type": "adam", "lr": 0.01, "beta1": 0.8, "beta2": 0.95, "eps": 1e-4, "l2": 0.1}),
+    (Ftrl, {"type": "ftrl", "alpha": 0.1}),
+    (Ftrl, {"type": "ftrl", "alpha": 0.2, "beta": 0.5, "l1": 0.3, "l2": 0.1}),
+]
+INITS: list[dict[str, Any]] = [{"type": "zero"}, {"type": "normal", "std": 0.1}, {"type": "uniform", "bound": 0.5}]
+
+
+def uint64(*keys: int) -> npt.NDArray[np.uint64]:
+    return np.array(keys, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("init", INITS, ids=lambda init: str(init["type"]))
+@pytest.mark.parametrize(("reference", "optimizer"), OPTIMIZERS, ids=lambda x: str(x) if isinstance(x, dict) else "")
+def test_push_follows_the_paper(reference: Callable[..., Row], optimizer: dict[str, Any], init: dict[str, Any]) -> None:
+    table = Table("t", DIM, optimizer=optimizer, init=init, seed=3)
+    settings = {name: value for name, value in optimizer.items() if name != "type"}
+    first = table.pull(KEYS).astype(np.float64)
+    rows = {int(key): reference(first[at], **settings) for at, key in enumerate(KEYS)}
+    random = np.random.default_rng(1)
+    pushed: set[int] = set()
+    for push in range(40):
+        # Requests repeat keys, leave others out, and are now and then empty.
+        keys = random.choice(KEYS, size=random.integers(0, 24))
+        grads = random.normal(size=(len(keys), DIM)).astype(np.float32)
+        scale = 0.5 if push % 3 == 0 and optimizer["type"] != "ftrl" else 1.0
+        table.push(keys, grads, lr=scale)
+        for key in set(keys.tolist()):
+            rows[key].step(grads[keys == key].astype(np.float64).sum(axis=0), scale)
+            pushed.add(key)
+        wanted = np.stack([rows[int(key)].weights for key in KEYS])
+        np.testing.assert_allclose(table.pull(KEYS), wanted, rtol=2e-4, atol=2e-5)
+    assert pushed == {int(key) for key in KEYS}
+    assert len(table) == len(KEYS)
+
+
+def test_ftrl_l1_gives_exact_zeros() -> None:
+    table = Table("t", 2, optimizer={"type": "ftrl", "alpha": 0.1, "l1": 1.0})
+    table.push(uint64(1), np.array([[0.9, 1.5]], dtype=np.float32))
+    weights = table.pull(uint64(1))[0]
+    assert weights[0] == 0.0
+    assert weights[1] < 0.0
+
+
+def test_a_pull_creates_nothing_and_first_weights_do_not_depend_on_order() -> None:
+    a = Table("a", DIM, init={"type": "normal", "std": 0.1}, seed=1)
+    b = Table("b", DIM, init={"type": "normal", "std": 0.1}, seed=1)
+    c = Table("c", DIM, init={"type": "normal", "std": 0.1}, seed=2)
+    np.testing.assert_array_equal(a.pull(KEYS), b.pull(KEYS[::-1])[::-1])
+    assert not np.array_equal(a.pull(KEYS), c.pull(KEYS))
+    assert len(a) == 0
+    assert not a.pull(KEYS, absent="zero").any()
+    a.push(KEYS, np.zeros((len(KEYS), DIM), dtype=np.float32))
+    np.testing.assert_array_equal(a.pull(KEYS, absent="zero"), b.pull(KEYS))
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_pooled_pull_is_a_sum_over_bags(pooling: Literal["sum", "mean"], weighted: bool) -> None:
+    table = Table("t", DIM, init={"type": "uniform", "bound": 1.0})
+    table.push(KEYS[:4], np.ones((4, DIM), dtype=np.float32))
+    keys = np.concatenate([KEYS, KEYS[:3], KEYS[:1]])
+    offsets = np.array([0, 3, 3, 8, 12], dtype=np.uint32)
+    values = np.linspace(-1, 2, len(keys), dtype=np.float32)
+    got = table.pull_pooled(keys, offsets, values=values if weighted else None, pooling=pooling)
+    rows = table.pull(keys).astype(np.float64) * (values[:, None] if weighted else 1.0)
+    for bag, (begin, end) in enumerate(itertools.pairwise(offsets)):
+        wanted: Vector = rows[begin:end].sum(axis=0)
+        if pooling == "mean" and end > begin:
+            wanted = wanted / float(end - begin)
+        np.testing.assert_allclose(got[bag], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_arrays_are_used_in_place_or_copied_as_they_lie() -> None:
+    table = Table("t", DIM, optimizer="sgd")
+    grads = np.asfortranarray(np.random.default_rng(0).normal(size=(8, DIM)).astype(np.float32))
+    table.push(KEYS, grads)
+    apart = np.zeros(16, dtype=np.uint64)
+    apart[::2] = KEYS
+    np.testing.assert_allclose(table.pull(apart[::2]), -0.01 * grads, rtol=1e-6)
+    out = np.full((8, DIM), np.nan, dtype=np.float32)
+    assert table.pull(KEYS, out=out) is out
+    np.testing.assert_array_equal(out, table.pull(KEYS))
+    bags = np.full((2, DIM), np.nan, dtype=np.float32)
+    assert table.pull_pooled(KEYS, np.array([0, 4, 8], dtype=np.uint32), out=bags) is bags
+    np.testing.assert_allclose(bags[0], out[:4].sum(axis=0), rtol=1e-5)
+
+
+def test_rows_keys_and_frequency_belong_together() -> None:
+    table = Table("t", DIM, optimizer="adagrad", init={"type": "normal", "std": 0.1})
+    keys = np.repeat(KEYS, np.arange(1, len(KEYS) + 1))
+    table.push(keys, np.ones((len(keys), DIM), dtype=np.float32))
+    assert sorted(table.keys().tolist()) == sorted(KEYS.tolist())
+    np.testing.assert_array_equal(table.rows(), table.pull(table.keys()))
+    frequency = dict(zip(table.keys().tolist(), table.frequency().tolist(), strict=True))
+    assert frequency == {int(key): at + 1 for at, key in enumerate(KEYS)}
+    arrays = [table.keys(), table.rows(), table.frequency()]
+    assert [array.dtype.name for array in arrays] == ["uint64", "float32", "uint32"]
+
+
+def test_empty_tables_have_empty_arrays() -> None:
+    table = Table("t", DIM)
+    assert table.keys().shape == (0,)
+    assert table.rows().shape == (0, DIM)
+    assert table.pull(uint64()).shape == (0, DIM)
+    assert table.pull_pooled(uint64(), np.zeros(1, dtype=np.uint32)).shape == (0, DIM)
+    assert uint64(1)[0] not in table
+
+
+def test_remove_and_clear() -> None:
+    table = Table("t", DIM)
+    table.push(KEYS, np.ones((len(KEYS), DIM), dtype=np.float32))
+    assert table.bytes > 0
+    assert 7 in table
+    assert table.remove(uint64(7, 7, 12345)) == 1
+    assert 7 not in table
+    assert len(table) == len(KEYS) - 1
+    table.clear()
+    assert len(table) == 0
+
+
+def test_properties_say_what_the_table_is_made_of() -> None:
+    table = Table("user", 3, optimizer={"type": "adam", "lr": 0.1}, init={"type": "normal", "std": 0.1}, seed=9)
+    assert (table.name, table.dim) == ("user", 3)
+    assert repr(table).startswith('Table("user", dim=3, rows=0')
+    (block,) = table.blocks
+    assert block["dims"] == 3
+    assert block["init"] == {"type": "normal", "std": 0.1}
+    assert block["optimizer"] == {"type": "adam", "lr": 0.1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "l2": 0.0}
+
+
+def test_threads_share_a_table() -> None:
+    table = Table("t", DIM, optimizer={"type": "sgd", "lr": 1.0})
+    keys = np.arange(1000, dtype=np.uint64)
+    grads = np.full((1000, DIM), -1.0, dtype=np.float32)
+
+    def work() -> None:
+        for _ in range(20):
+            table.push(keys, grads)
+            table.pull(keys)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(table.pull(keys), np.full((1000, DIM), 80.0, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("reference", "optimizer"), OPTIMIZERS[::2], ids=lambda x: str(x) if isinstance(x, dict) else ""
+)
+def test_a_loaded_table_goes_on_as_the_saved_one(tmp_path: Path, reference: object, optimizer: dict[str, Any]) -> None:
+    del reference
+    random = np.random.default_rng(2)
+    table = Table("t", DIM, optimizer=optimizer, init={"type": "normal", "std": 0.1}, seed=5)
+    for _ in range(3):
+        table.push(KEYS[:6], random.normal(size=(6, DIM)).astype(np.float32))
+    table.save(tmp_path / "checkpoint")
+    loaded = Table.load(tmp_path / "checkpoint")
+    assert (loaded.name, len(loaded), loaded.blocks) == (table.name, len(table), table.blocks)
+    grads = random.normal(size=(len(KEYS), DIM)).astype(np.float32)
+    table.push(KEYS, grads)
+    loaded.push(KEYS, grads)
+    np.testing.assert_array_equal(loaded.pull(KEYS), table.pull(KEYS))
+
+
+def test_a_checkpoint_holds_several_tables_and_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    user, item = Table("user", 2), Table("item", 4)
+    user.push(KEYS, np.ones((len(KEYS), 2), dtype=np.float32))
+    sanderling.save_tables(tmp_path, [user, item])
+    assert sanderling.checkpoint_tables(tmp_path) == ["user", "item"]
+    assert len(Table.load(tmp_path, "user")) == len(KEYS)
+    assert Table.load(str(tmp_path), "item").dim == 4
+    user.clear()
+    sanderling.save_tables(tmp_path, [user])
+    assert sanderling.checkpoint_tables(tmp_path) == ["user"]
+    assert len(Table.load(tmp_path)) == 0
