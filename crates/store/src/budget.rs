@@ -1,0 +1,39 @@
+//! Bytes that a table holds, against its limit. Knows nothing of what they are used for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counter of a table's bytes, shared by its shards.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    used_bytes: AtomicU64,
+    limit_bytes: u64,
+}
+
+impl Budget {
+    pub(crate) fn new(limit_bytes: Option<u64>) -> Budget {
+        Budget { used_bytes: AtomicU64::new(0), limit_bytes: limit_bytes.unwrap_or(u64::MAX) }
+    }
+
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        self.limit_bytes
+    }
+
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes` if they are within the limit. The counter guards no data, hence relaxed ordering.
+    pub(crate) fn take(&self, bytes: usize) -> bool {
+        let bytes = bytes as u64;
+        self.used_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|&total| total <= self.limit_bytes)
+            })
+            .is_ok()
+    }
+
+    pub(crate) fn give_back(&self, bytes: usize) {
+        let before = self.used_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        debug_assert!(before >= bytes as u64, "more bytes given back than taken");
+    }
+}

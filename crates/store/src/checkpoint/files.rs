@@ -1,0 +1,83 @@
+//! The few file operations that a save is made of, behind a trait, so that a test can fail or stop at every one of
+//! them. Knows nothing of what is in the files.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// A file that is being written.
+pub(crate) trait Sink {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Returns when the content is on the device.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// What a save asks of the file system.
+pub(crate) trait Files: Send {
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// The whole content, or `None` when there is no such file.
+    fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>>;
+    /// Creates the file, or empties it.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Sink>>;
+    /// Atomically gives the file another name, replacing what had it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Returns when creations, renamings and removals in the directory are on the device.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Names of the files in the directory.
+    fn list(&self, path: &Path) -> io::Result<Vec<String>>;
+}
+
+/// The file system of the machine.
+#[derive(Debug)]
+pub(crate) struct Disk;
+
+impl Sink for File {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        Write::write_all(self, bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
+impl Files for Disk {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Sink>> {
+        Ok(Box::new(File::create(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(path)? {
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+}

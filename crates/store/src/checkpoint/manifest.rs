@@ -1,0 +1,251 @@
+//! `manifest.json`: which files make up a checkpoint, their sizes and checksums, and the tables' configurations.
+//! Knows nothing of the content of the data files.
+//!
+//! The records are this format's own: a change of a configuration type does not change them unnoticed.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Block, Init, Optimizer, StoreError, TableConfig};
+
+pub(crate) const MANIFEST: &str = "manifest.json";
+pub(crate) const MANIFEST_NEW: &str = "manifest.json.new";
+const FORMAT: &str = "sanderling-checkpoint";
+/// Version of the manifest and of the files that it names.
+pub(crate) const VERSION: u32 = 1;
+/// A manifest is read whole; a larger one is not ours.
+pub(crate) const MANIFEST_BYTES_MAX: usize = 64 << 20;
+
+const HEAD: &str = "{\"manifest_crc32c\":\"";
+const MIDDLE: &str = "\",\n\"manifest\":";
+const TAIL: &str = "}\n";
+const CRC_DIGITS: usize = 8;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Manifest {
+    pub(crate) format: String,
+    pub(crate) version: u32,
+    pub(crate) generation: u64,
+    pub(crate) tables: Vec<TableRecord>,
+    pub(crate) blobs: Vec<BlobRecord>,
+}
+
+/// One data file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FileRecord {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    pub(crate) crc32c: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TableRecord {
+    pub(crate) name: String,
+    pub(crate) file: FileRecord,
+    pub(crate) rows: u64,
+    pub(crate) pushes: u64,
+    pub(crate) seed: u64,
+    pub(crate) budget_bytes: Option<u64>,
+    pub(crate) blocks: Vec<BlockRecord>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BlobRecord {
+    pub(crate) name: String,
+    pub(crate) file: FileRecord,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BlockRecord {
+    dims: usize,
+    init: InitRecord,
+    optimizer: OptimizerRecord,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum InitRecord {
+    Zero,
+    Normal { std: f32 },
+    Uniform { bound: f32 },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum OptimizerRecord {
+    Sgd { lr: f32, l2: f32 },
+    Adagrad { lr: f32, eps: f32, initial: f32, l2: f32 },
+    Adam { lr: f32, beta1: f32, beta2: f32, eps: f32, l2: f32 },
+    Ftrl { alpha: f32, beta: f32, l1: f32, l2: f32 },
+}
+
+/// A table that a checkpoint holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableEntry {
+    /// Name of the table.
+    pub name: String,
+    /// Weights per row.
+    pub dim: usize,
+    /// Number of rows.
+    pub rows: u64,
+    /// Size of its file.
+    pub bytes: u64,
+    /// Number of pushes that the table had seen.
+    pub pushes: u64,
+    /// What the table was made from.
+    pub config: TableConfig,
+}
+
+/// A blob that a checkpoint holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobEntry {
+    /// Name of the blob.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl Manifest {
+    pub(crate) fn new(generation: u64) -> Manifest {
+        Manifest {
+            format: FORMAT.to_string(),
+            version: VERSION,
+            generation,
+            tables: Vec::new(),
+            blobs: Vec::new(),
+        }
+    }
+
+    /// All data files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &FileRecord> {
+        self.tables.iter().map(|table| &table.file).chain(self.blobs.iter().map(|blob| &blob.file))
+    }
+
+    /// The file's bytes. The checksum covers the inner object as written.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let body = serde_json::to_string_pretty(self)?;
+        let crc = crc32c::crc32c(body.as_bytes());
+        Ok(format!("{HEAD}{crc:08x}{MIDDLE}{body}{TAIL}").into_bytes())
+    }
+
+    pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Manifest, StoreError> {
+        let damaged =
+            |reason: &str| StoreError::Damaged { path: path.to_path_buf(), reason: reason.to_string() };
+        let (crc, body) =
+            split(bytes).ok_or_else(|| damaged("it does not look like a checkpoint manifest"))?;
+        if format!("{:08x}", crc32c::crc32c(body)).as_bytes() != crc {
+            return Err(damaged("its checksum does not match; restore the directory from a copy"));
+        }
+        // From here on the bytes are what some writer wrote: an unknown version is newer, not damaged.
+        #[derive(Deserialize)]
+        struct Outline {
+            format: String,
+            version: u32,
+        }
+        let unreadable = |error: serde_json::Error| damaged(&error.to_string());
+        let outline: Outline = serde_json::from_slice(body).map_err(unreadable)?;
+        if outline.format != FORMAT {
+            return Err(damaged(&format!("its format is {:?}, not {FORMAT:?}", outline.format)));
+        }
+        if outline.version != VERSION {
+            return Err(StoreError::Version {
+                path: path.to_path_buf(),
+                found: outline.version,
+                supported: VERSION,
+            });
+        }
+        let manifest: Manifest = serde_json::from_slice(body).map_err(unreadable)?;
+        if let Some(file) = manifest.files().find(|file| parse_file_name(&file.name).is_none()) {
+            return Err(damaged(&format!("it names the file {:?}, which no checkpoint has", file.name)));
+        }
+        Ok(manifest)
+    }
+}
+
+/// The parts of a manifest file: checksum digits and inner object.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let rest = bytes.strip_prefix(HEAD.as_bytes())?;
+    let (crc, rest) = rest.split_at_checked(CRC_DIGITS)?;
+    let body = rest.strip_prefix(MIDDLE.as_bytes())?.strip_suffix(TAIL.as_bytes())?;
+    Some((crc, body))
+}
+
+/// Name of a data file: kind and number within the generation. Names of tables never become file names.
+pub(crate) fn file_name(generation: u64, number: usize, kind: &str) -> String {
+    format!("g{generation}-{number}.{kind}")
+}
+
+/// The generation of a data file's name; `None` when it is not one of ours.
+pub(crate) fn parse_file_name(name: &str) -> Option<u64> {
+    let stem = name.strip_suffix(".table").or_else(|| name.strip_suffix(".blob"))?;
+    let (generation, number) = stem.strip_prefix('g')?.split_once('-')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if digits(number) && digits(generation) { generation.parse().ok() } else { None }
+}
+
+impl TableRecord {
+    pub(crate) fn new(config: &TableConfig, file: FileRecord, rows: u64, pushes: u64) -> TableRecord {
+        let blocks = config.blocks.iter().map(BlockRecord::from).collect();
+        let (name, seed, budget_bytes) = (config.name.clone(), config.seed, config.budget_bytes);
+        TableRecord { name, file, rows, pushes, seed, budget_bytes, blocks }
+    }
+
+    pub(crate) fn config(&self) -> TableConfig {
+        TableConfig {
+            name: self.name.clone(),
+            blocks: self.blocks.iter().map(Block::from).collect(),
+            seed: self.seed,
+            budget_bytes: self.budget_bytes,
+        }
+    }
+
+    pub(crate) fn entry(&self) -> TableEntry {
+        let config = self.config();
+        let (name, dim) = (self.name.clone(), config.dim());
+        TableEntry { name, dim, rows: self.rows, bytes: self.file.bytes, pushes: self.pushes, config }
+    }
+}
+
+impl From<&Block> for BlockRecord {
+    fn from(block: &Block) -> BlockRecord {
+        let init = match block.init {
+            Init::Zero => InitRecord::Zero,
+            Init::Normal { std } => InitRecord::Normal { std },
+            Init::Uniform { bound } => InitRecord::Uniform { bound },
+        };
+        let optimizer = match block.optimizer {
+            Optimizer::Sgd { lr, l2 } => OptimizerRecord::Sgd { lr, l2 },
+            Optimizer::Adagrad { lr, eps, initial, l2 } => OptimizerRecord::Adagrad { lr, eps, initial, l2 },
+            Optimizer::Adam { lr, beta1, beta2, eps, l2 } => {
+                OptimizerRecord::Adam { lr, beta1, beta2, eps, l2 }
+            }
+            Optimizer::Ftrl { alpha, beta, l1, l2 } => OptimizerRecord::Ftrl { alpha, beta, l1, l2 },
+        };
+        BlockRecord { dims: block.dims, init, optimizer }
+    }
+}
+
+impl From<&BlockRecord> for Block {
+    fn from(record: &BlockRecord) -> Block {
+        let init = match record.init {
+            InitRecord::Zero => Init::Zero,
+            InitRecord::Normal { std } => Init::Normal { std },
+            InitRecord::Uniform { bound } => Init::Uniform { bound },
+        };
+        let optimizer = match record.optimizer {
+            OptimizerRecord::Sgd { lr, l2 } => Optimizer::Sgd { lr, l2 },
+            OptimizerRecord::Adagrad { lr, eps, initial, l2 } => Optimizer::Adagrad { lr, eps, initial, l2 },
+            OptimizerRecord::Adam { lr, beta1, beta2, eps, l2 } => {
+                Optimizer::Adam { lr, beta1, beta2, eps, l2 }
+            }
+            OptimizerRecord::Ftrl { alpha, beta, l1, l2 } => Optimizer::Ftrl { alpha, beta, l1, l2 },
+        };
+        Block { dims: record.dims, init, optimizer }
+    }
+}

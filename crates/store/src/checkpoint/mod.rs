@@ -1,0 +1,12 @@
+//! Checkpoints: the one place that knows the bytes on disk (`docs/checkpoint-format.md`). Knows nothing of how
+//! rows are found or updated.
+
+mod files;
+mod manifest;
+mod read;
+mod rows;
+mod write;
+
+pub use manifest::{BlobEntry, TableEntry};
+pub use read::Checkpoint;
+pub use write::CheckpointWriter;

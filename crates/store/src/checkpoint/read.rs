@@ -1,0 +1,171 @@
+//! Opening a checkpoint: nothing is believed before its checksum has been. Knows nothing of how one is written.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use super::manifest::{
+    BlobEntry, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest, TableEntry, TableRecord,
+};
+use super::rows::{self, RowsError};
+use crate::{StoreError, Table};
+
+/// Bytes read from a table file at once.
+const READ_BYTES: usize = 256 * 1024;
+
+/// A checkpoint on disk. Opening it reads the manifest and compares the files' sizes; contents are verified as they
+/// are loaded.
+#[derive(Debug)]
+pub struct Checkpoint {
+    dir: PathBuf,
+    manifest: Manifest,
+    tables: Vec<TableEntry>,
+    blobs: Vec<BlobEntry>,
+}
+
+/// Checksums and counts everything that is read through it.
+struct Checked<R> {
+    inner: R,
+    crc32c: u32,
+}
+
+impl<R: Read> Read for Checked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.crc32c = crc32c::crc32c_append(self.crc32c, &buffer[..read]);
+        Ok(read)
+    }
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint of a directory.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Checkpoint, StoreError> {
+        let dir = dir.as_ref().to_path_buf();
+        let path = dir.join(MANIFEST);
+        let mut bytes = Vec::new();
+        let limit = MANIFEST_BYTES_MAX as u64 + 1;
+        let file = File::open(&path).map_err(|source| io_error(&path, "open", source))?;
+        file.take(limit).read_to_end(&mut bytes).map_err(|source| io_error(&path, "read", source))?;
+        if bytes.len() > MANIFEST_BYTES_MAX {
+            return Err(damaged(&path, format!("it is larger than {MANIFEST_BYTES_MAX} bytes")));
+        }
+        let manifest = Manifest::decode(&path, &bytes)?;
+        let tables = manifest.tables.iter().map(TableRecord::entry).collect();
+        let blobs = &manifest.blobs;
+        let blobs =
+            blobs.iter().map(|blob| BlobEntry { name: blob.name.clone(), bytes: blob.file.bytes }).collect();
+        let checkpoint = Checkpoint { dir, manifest, tables, blobs };
+        for file in checkpoint.manifest.files() {
+            checkpoint.open_file(file)?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// Number of saves that this directory has seen.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.manifest.generation
+    }
+
+    /// The tables, in the order in which they were written.
+    #[must_use]
+    pub fn tables(&self) -> &[TableEntry] {
+        &self.tables
+    }
+
+    /// The blobs, in the order in which they were written.
+    #[must_use]
+    pub fn blobs(&self) -> &[BlobEntry] {
+        &self.blobs
+    }
+
+    /// Loads and verifies a table: every row with its header and optimizer state, bit for bit.
+    pub fn load_table(&self, name: &str) -> Result<Table, StoreError> {
+        let Some(record) = self.manifest.tables.iter().find(|table| table.name == name) else {
+            return Err(self.not_found("table", name, self.tables.iter().map(|table| table.name.as_str())));
+        };
+        let path = self.dir.join(&record.file.name);
+        let file = self.open_file(&record.file)?;
+        let mut table = Table::new(record.config())?;
+        // The buffer lies outside of the checksum, or bytes read ahead would count before they are used.
+        let mut input = Checked { inner: BufReader::with_capacity(READ_BYTES, file), crc32c: 0 };
+        rows::decode(&mut table, record.rows, record.file.bytes, &mut input).map_err(
+            |error| match error {
+                RowsError::Io(source) => io_error(&path, "read", source),
+                RowsError::Damaged(reason) => damaged(&path, reason),
+                RowsError::Version(found) => {
+                    StoreError::Version { path: path.clone(), found, supported: rows::VERSION }
+                }
+                RowsError::Store(error) => error,
+            },
+        )?;
+        check_crc(&path, &record.file, input.crc32c)?;
+        table.set_clock(record.pushes);
+        Ok(table)
+    }
+
+    /// Reads and verifies a blob.
+    pub fn blob(&self, name: &str) -> Result<Vec<u8>, StoreError> {
+        let Some(record) = self.manifest.blobs.iter().find(|blob| blob.name == name) else {
+            return Err(self.not_found("blob", name, self.blobs.iter().map(|blob| blob.name.as_str())));
+        };
+        let path = self.dir.join(&record.file.name);
+        // The size has been compared with the file's, so that it may be read whole.
+        let mut file = self.open_file(&record.file)?.take(record.file.bytes.saturating_add(1));
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(|source| io_error(&path, "read", source))?;
+        if bytes.len() as u64 != record.file.bytes {
+            return Err(damaged(&path, "its size changed while it was read".to_string()));
+        }
+        check_crc(&path, &record.file, crc32c::crc32c(&bytes))?;
+        Ok(bytes)
+    }
+
+    /// Reads everything and compares it with its checksums, without building tables.
+    pub fn verify(&self) -> Result<(), StoreError> {
+        for record in self.manifest.files() {
+            let path = self.dir.join(&record.name);
+            let mut input = Checked { inner: self.open_file(record)?, crc32c: 0 };
+            let mut buffer = vec![0; READ_BYTES];
+            while input.read(&mut buffer).map_err(|source| io_error(&path, "read", source))? > 0 {}
+            check_crc(&path, record, input.crc32c)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a data file and compares its size.
+    fn open_file(&self, record: &FileRecord) -> Result<File, StoreError> {
+        let path = self.dir.join(&record.name);
+        let file = File::open(&path).map_err(|source| io_error(&path, "open", source))?;
+        let found = file.metadata().map_err(|source| io_error(&path, "read the size of", source))?.len();
+        if found != record.bytes {
+            return Err(damaged(&path, format!("it has {found} bytes, the manifest says {}", record.bytes)));
+        }
+        Ok(file)
+    }
+
+    fn not_found<'a>(
+        &self,
+        kind: &'static str,
+        name: &str,
+        names: impl Iterator<Item = &'a str>,
+    ) -> StoreError {
+        let available = names.collect::<Vec<_>>().join(", ");
+        StoreError::NotFound { path: self.dir.clone(), kind, name: name.to_string(), available }
+    }
+}
+
+fn check_crc(path: &Path, record: &FileRecord, found: u32) -> Result<(), StoreError> {
+    if found == record.crc32c {
+        return Ok(());
+    }
+    Err(damaged(path, format!("its checksum is {found:08x}, the manifest says {:08x}", record.crc32c)))
+}
+
+fn damaged(path: &Path, reason: String) -> StoreError {
+    StoreError::Damaged { path: path.to_path_buf(), reason }
+}
+
+fn io_error(path: &Path, action: &'static str, source: io::Error) -> StoreError {
+    StoreError::Io { path: path.to_path_buf(), action, source }
+}

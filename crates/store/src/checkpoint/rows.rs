@@ -1,0 +1,188 @@
+//! The bytes of a table file: header, blocks of rows, end mark. Knows neither files nor the manifest: it writes to
+//! a function and reads from a reader.
+
+use std::io::{self, Read};
+
+use crate::Table;
+use crate::slab::Header;
+
+const MAGIC: [u8; 8] = *b"SNDLROWS";
+pub(crate) const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 40;
+/// Row count and checksum before each block.
+const BLOCK_HEADER_BYTES: usize = 8;
+/// Key, frequency, last use and version before each row's floats.
+const ROW_HEADER_BYTES: usize = 20;
+/// Zero row count, checksum, number of rows.
+const END_BYTES: usize = 16;
+/// A block is closed when it reaches this; only its last row may go beyond.
+const BLOCK_BYTES: usize = 64 * 1024;
+
+/// Why a table file could not be read.
+#[derive(Debug)]
+pub(crate) enum RowsError {
+    Io(io::Error),
+    Damaged(String),
+    Version(u32),
+    Store(crate::StoreError),
+}
+
+impl From<io::Error> for RowsError {
+    fn from(error: io::Error) -> RowsError {
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            return RowsError::Damaged("it ends too early".to_string());
+        }
+        RowsError::Io(error)
+    }
+}
+
+fn row_bytes(dim: usize, state: usize) -> usize {
+    ROW_HEADER_BYTES + (dim + state) * size_of::<f32>()
+}
+
+/// Writes the table; the number of rows.
+pub(crate) fn encode(
+    table: &Table,
+    generation: u64,
+    mut write: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<u64> {
+    let mut header = Vec::with_capacity(HEADER_BYTES);
+    header.extend(MAGIC);
+    header.extend(VERSION.to_le_bytes());
+    header.extend((HEADER_BYTES as u32).to_le_bytes());
+    header.extend(generation.to_le_bytes());
+    header.extend((table.dim() as u32).to_le_bytes());
+    header.extend((table.state_len() as u32).to_le_bytes());
+    header.extend(0_u32.to_le_bytes());
+    header.extend(crc32c::crc32c(&header).to_le_bytes());
+    debug_assert_eq!(header.len(), HEADER_BYTES);
+    write(&header)?;
+
+    let mut block = vec![0; BLOCK_HEADER_BYTES];
+    let (mut block_rows, mut rows, mut result) = (0_u32, 0_u64, Ok(()));
+    let mut close = |block: &mut Vec<u8>, block_rows: &mut u32| {
+        let crc = crc32c::crc32c(&block[BLOCK_HEADER_BYTES..]);
+        block[..4].copy_from_slice(&block_rows.to_le_bytes());
+        block[4..8].copy_from_slice(&crc.to_le_bytes());
+        let result = write(block);
+        block.truncate(BLOCK_HEADER_BYTES);
+        *block_rows = 0;
+        result
+    };
+    table.for_each_row(|row| {
+        if result.is_err() {
+            return;
+        }
+        block.extend(row.key.to_le_bytes());
+        for word in [row.frequency, row.last_use, row.version] {
+            block.extend(word.to_le_bytes());
+        }
+        for value in row.weights.iter().chain(row.state) {
+            block.extend(value.to_bits().to_le_bytes());
+        }
+        block_rows += 1;
+        rows += 1;
+        if block.len() >= BLOCK_BYTES {
+            result = close(&mut block, &mut block_rows);
+        }
+    });
+    result?;
+    if block_rows > 0 {
+        close(&mut block, &mut block_rows)?;
+    }
+    // The end mark is a block of no rows whose payload is their number.
+    block.extend(rows.to_le_bytes());
+    close(&mut block, &mut 0)?;
+    Ok(rows)
+}
+
+/// Reads what [`encode`] wrote into an empty table of the same layout. `bytes` is the size of the file; no length
+/// that the file states is believed beyond it.
+pub(crate) fn decode(
+    table: &mut Table,
+    rows_expected: u64,
+    bytes: u64,
+    input: &mut impl Read,
+) -> Result<(), RowsError> {
+    let damaged = |reason: String| Err(RowsError::Damaged(reason));
+    let mut header = [0; HEADER_BYTES];
+    input.read_exact(&mut header)?;
+    if header[..8] != MAGIC {
+        return damaged("it does not begin with SNDLROWS".to_string());
+    }
+    let word = |at: usize| u32_at(&header, at);
+    if word(HEADER_BYTES - 4) != crc32c::crc32c(&header[..HEADER_BYTES - 4]) {
+        return damaged("the checksum of its header does not match".to_string());
+    }
+    if word(8) != VERSION {
+        return Err(RowsError::Version(word(8)));
+    }
+    let (dim, state) = (word(24) as usize, word(28) as usize);
+    if word(12) as usize != HEADER_BYTES || (dim, state) != (table.dim(), table.state_len()) {
+        return damaged(format!(
+            "its rows have {dim} weights and {state} state values, the manifest says {} and {}",
+            table.dim(),
+            table.state_len()
+        ));
+    }
+    let row_bytes = row_bytes(dim, state);
+    let block_rows_max = BLOCK_BYTES.div_ceil(row_bytes);
+    let mut left = bytes.saturating_sub(HEADER_BYTES as u64);
+    // A file of this size cannot hold more rows, whatever the manifest says.
+    table.reserve(rows_expected.min(left / row_bytes as u64));
+    let (mut rows, mut payload, mut values) = (0_u64, Vec::new(), vec![0.0_f32; dim + state]);
+    loop {
+        let mut block = [0; BLOCK_HEADER_BYTES];
+        input.read_exact(&mut block)?;
+        left = left.saturating_sub(BLOCK_HEADER_BYTES as u64);
+        let block_rows = u32_at(&block, 0) as usize;
+        let size = if block_rows == 0 {
+            END_BYTES - BLOCK_HEADER_BYTES
+        } else {
+            block_rows.saturating_mul(row_bytes)
+        };
+        if block_rows > block_rows_max || size as u64 > left {
+            return damaged(format!("a block after row {rows} claims {block_rows} rows, more than fit"));
+        }
+        payload.resize(size, 0);
+        input.read_exact(&mut payload)?;
+        left -= size as u64;
+        if crc32c::crc32c(&payload) != u32_at(&block, 4) {
+            return damaged(format!("the checksum of the block after row {rows} does not match"));
+        }
+        if block_rows == 0 {
+            let total = u64_at(&payload, 0);
+            if total != rows || rows != rows_expected || left != 0 {
+                return damaged(format!(
+                    "it holds {rows} rows and {left} further bytes, but says {total} rows, and the manifest {rows_expected}"
+                ));
+            }
+            return Ok(());
+        }
+        for row in payload.chunks_exact(row_bytes) {
+            let header = Header {
+                key: u64_at(row, 0),
+                frequency: u32_at(row, 8),
+                last_use: u32_at(row, 12),
+                version: u32_at(row, 16),
+            };
+            for (value, bits) in values.iter_mut().zip(row[ROW_HEADER_BYTES..].chunks_exact(4)) {
+                *value = f32::from_bits(u32_at(bits, 0));
+            }
+            if !table.restore_row(header, &values).map_err(RowsError::Store)? {
+                return damaged(format!("key {} occurs twice", header.key));
+            }
+        }
+        rows += block_rows as u64;
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | (u64::from(u32_at(bytes, at + 4)) << 32)
+}

@@ -1,0 +1,169 @@
+//! Saving: new files beside the old ones, then the manifest replaced in one step. Knows nothing of the bytes of a
+//! table file.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::files::{Disk, Files, Sink};
+use super::manifest::{
+    BlobRecord, FileRecord, MANIFEST, MANIFEST_NEW, Manifest, TableRecord, file_name, parse_file_name,
+};
+use super::rows;
+use crate::config::NAME_BYTES_MAX;
+use crate::{StoreError, Table};
+
+/// Writes one checkpoint into a directory, which may hold an earlier one.
+///
+/// Until [`CheckpointWriter::commit`] returns, the earlier checkpoint is what the directory holds; interrupted at any
+/// moment, by an error, a kill or a power failure, it is intact. Dropped without a commit, the writer removes what it
+/// wrote. Only one writer may work on a directory at a time.
+pub struct CheckpointWriter {
+    dir: PathBuf,
+    files: Box<dyn Files>,
+    manifest: Manifest,
+    /// Data files that are not yet named by the manifest on disk.
+    pending: Vec<String>,
+    /// After an error the checkpoint is incomplete and must not be committed.
+    failed: bool,
+}
+
+impl std::fmt::Debug for CheckpointWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CheckpointWriter").field("dir", &self.dir).field("manifest", &self.manifest).finish()
+    }
+}
+
+/// Counts and checksums what goes into a file.
+struct Tally<'a> {
+    sink: &'a mut dyn Sink,
+    bytes: u64,
+    crc32c: u32,
+}
+
+impl Tally<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.sink.write_all(bytes)?;
+        self.bytes += bytes.len() as u64;
+        self.crc32c = crc32c::crc32c_append(self.crc32c, bytes);
+        Ok(())
+    }
+}
+
+impl CheckpointWriter {
+    /// Creates the directory where needed. Fails when it holds a checkpoint whose manifest is damaged: move it away.
+    pub fn create(dir: impl AsRef<Path>) -> Result<CheckpointWriter, StoreError> {
+        CheckpointWriter::create_on(Box::new(Disk), dir.as_ref())
+    }
+
+    pub(crate) fn create_on(files: Box<dyn Files>, dir: &Path) -> Result<CheckpointWriter, StoreError> {
+        files.create_dir(dir).map_err(|source| io_error(dir, "create directory", source))?;
+        let path = dir.join(MANIFEST);
+        let bytes = files.read(&path).map_err(|source| io_error(&path, "read", source))?;
+        let previous = bytes.map(|bytes| Manifest::decode(&path, &bytes)).transpose()?;
+        // Beyond every file that is there, so that leftovers of an interrupted save are not mixed in.
+        let names = files.list(dir).map_err(|source| io_error(dir, "list", source))?;
+        let leftover = names.iter().filter_map(|name| parse_file_name(name)).max().unwrap_or(0);
+        let generation = previous.map_or(0, |manifest| manifest.generation).max(leftover).saturating_add(1);
+        let (dir, manifest) = (dir.to_path_buf(), Manifest::new(generation));
+        Ok(CheckpointWriter { dir, files, manifest, pending: Vec::new(), failed: false })
+    }
+
+    /// Writes a table. Other threads may go on using it: each shard is written as it is when its turn comes.
+    pub fn table(&mut self, table: &Table) -> Result<(), StoreError> {
+        self.check_name("table", table.name())?;
+        let pushes = table.clock();
+        let generation = self.manifest.generation;
+        let (rows, file) =
+            self.write_file("table", |tally| rows::encode(table, generation, |bytes| tally.write(bytes)))?;
+        self.manifest.tables.push(TableRecord::new(table.config(), file, rows, pushes));
+        Ok(())
+    }
+
+    /// Writes named bytes: whatever else makes up a model.
+    pub fn blob(&mut self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        self.check_name("blob", name)?;
+        let ((), file) = self.write_file("blob", |tally| tally.write(bytes))?;
+        self.manifest.blobs.push(BlobRecord { name: name.to_string(), file });
+        Ok(())
+    }
+
+    /// Makes what was written the directory's checkpoint, then removes the files of the one before. Returns the
+    /// generation. Files that could not be removed are left for the next commit.
+    pub fn commit(mut self) -> Result<u64, StoreError> {
+        if self.failed {
+            let source = io::Error::other("an earlier write of this checkpoint failed; start it anew");
+            return Err(io_error(&self.dir, "commit", source));
+        }
+        let (new, path) = (self.dir.join(MANIFEST_NEW), self.dir.join(MANIFEST));
+        let bytes = self.manifest.encode().map_err(|error| io_error(&new, "encode", error.into()))?;
+        let mut sink = self.files.create(&new).map_err(|source| io_error(&new, "create", source))?;
+        sink.write_all(&bytes).map_err(|source| io_error(&new, "write", source))?;
+        sink.sync().map_err(|source| io_error(&new, "sync", source))?;
+        drop(sink);
+        // The data files' directory entries must be durable before a manifest can name them.
+        self.sync_dir()?;
+        // From here on the new manifest may be on disk whatever this process learns: keep the files it names.
+        self.pending.clear();
+        self.files.rename(&new, &path).map_err(|source| io_error(&path, "rename", source))?;
+        self.sync_dir()?;
+        if let Ok(names) = self.files.list(&self.dir) {
+            for name in names.iter().filter(|name| parse_file_name(name).is_some()) {
+                if !self.manifest.files().any(|file| file.name == **name) {
+                    let _ = self.files.remove(&self.dir.join(name));
+                }
+            }
+        }
+        Ok(self.manifest.generation)
+    }
+
+    fn sync_dir(&self) -> Result<(), StoreError> {
+        self.files.sync_dir(&self.dir).map_err(|source| io_error(&self.dir, "sync directory", source))
+    }
+
+    fn check_name(&self, kind: &'static str, name: &str) -> Result<(), StoreError> {
+        let taken = match kind {
+            "table" => self.manifest.tables.iter().any(|table| table.name == name),
+            _ => self.manifest.blobs.iter().any(|blob| blob.name == name),
+        };
+        if taken {
+            return Err(StoreError::DuplicateName { kind, name: name.to_string() });
+        }
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            let reason = format!("the name of a {kind} must have 1 to {NAME_BYTES_MAX} bytes");
+            return Err(StoreError::Config { table: name.to_string(), reason });
+        }
+        Ok(())
+    }
+
+    /// Creates a data file, lets `fill` write it, and syncs it.
+    fn write_file<T>(
+        &mut self,
+        kind: &str,
+        fill: impl FnOnce(&mut Tally<'_>) -> io::Result<T>,
+    ) -> Result<(T, FileRecord), StoreError> {
+        let number = self.manifest.tables.len() + self.manifest.blobs.len();
+        let name = file_name(self.manifest.generation, number, kind);
+        let path = self.dir.join(&name);
+        self.failed = true;
+        self.pending.push(name.clone());
+        let mut sink = self.files.create(&path).map_err(|source| io_error(&path, "create", source))?;
+        let mut tally = Tally { sink: sink.as_mut(), bytes: 0, crc32c: 0 };
+        let value = fill(&mut tally).map_err(|source| io_error(&path, "write", source))?;
+        let (bytes, crc32c) = (tally.bytes, tally.crc32c);
+        sink.sync().map_err(|source| io_error(&path, "sync", source))?;
+        self.failed = false;
+        Ok((value, FileRecord { name, bytes, crc32c }))
+    }
+}
+
+impl Drop for CheckpointWriter {
+    fn drop(&mut self) {
+        for name in &self.pending {
+            let _ = self.files.remove(&self.dir.join(name));
+        }
+    }
+}
+
+fn io_error(path: &Path, action: &'static str, source: io::Error) -> StoreError {
+    StoreError::Io { path: path.to_path_buf(), action, source }
+}

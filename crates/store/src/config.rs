@@ -1,0 +1,282 @@
+//! What a table is configured by, and the check that a configuration makes sense. Knows nothing of how rows are
+//! stored or updated.
+
+use serde::{Deserialize, Serialize};
+
+use crate::StoreError;
+
+/// Most weights that one row may have.
+pub const DIM_MAX: usize = 1 << 16;
+/// Most blocks that one row may be made of.
+pub const BLOCKS_MAX: usize = 64;
+/// Longest name of a table or a blob.
+pub const NAME_BYTES_MAX: usize = 256;
+/// A gradient of this size or more is refused: its square would overflow the optimizer's accumulators.
+pub const GRADIENT_ABS_MAX: f32 = 1e18;
+
+/// How a push turns a gradient `g` into new weights. All of them touch only the rows that are pushed.
+///
+/// `l2` of SGD, Adagrad and Adam adds `l2 * w` to the gradient of touched rows (lazy weight decay).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Optimizer {
+    /// `w -= lr * g`.
+    Sgd {
+        /// Learning rate.
+        #[serde(default = "default_rate")]
+        lr: f32,
+        /// Weight decay.
+        #[serde(default)]
+        l2: f32,
+    },
+    /// Duchi et al. 2011: `a += g^2; w -= lr * g / (sqrt(a) + eps)`.
+    Adagrad {
+        /// Learning rate.
+        #[serde(default = "default_rate")]
+        lr: f32,
+        /// Added to the root.
+        #[serde(default = "default_adagrad_eps")]
+        eps: f32,
+        /// First value of the accumulator.
+        #[serde(default)]
+        initial: f32,
+        /// Weight decay.
+        #[serde(default)]
+        l2: f32,
+    },
+    /// Kingma & Ba 2015, lazy: moments of rows that are not pushed stand still, and the bias correction counts the
+    /// row's own pushes.
+    Adam {
+        /// Learning rate.
+        #[serde(default = "default_adam_rate")]
+        lr: f32,
+        /// Decay of the first moment.
+        #[serde(default = "default_beta1")]
+        beta1: f32,
+        /// Decay of the second moment.
+        #[serde(default = "default_beta2")]
+        beta2: f32,
+        /// Added to the root of the second moment.
+        #[serde(default = "default_adam_eps")]
+        eps: f32,
+        /// Weight decay.
+        #[serde(default)]
+        l2: f32,
+    },
+    /// FTRL-proximal, McMahan et al. 2013, algorithm 1, per coordinate.
+    Ftrl {
+        /// Scale of the per-coordinate learning rate.
+        #[serde(default = "default_alpha")]
+        alpha: f32,
+        /// Smoothing of the per-coordinate learning rate.
+        #[serde(default = "default_beta")]
+        beta: f32,
+        /// L1: weights whose `|z|` stays at or below it are exactly zero.
+        #[serde(default)]
+        l1: f32,
+        /// L2.
+        #[serde(default)]
+        l2: f32,
+    },
+}
+
+const fn default_rate() -> f32 {
+    0.01
+}
+const fn default_adagrad_eps() -> f32 {
+    1e-10
+}
+const fn default_adam_rate() -> f32 {
+    0.001
+}
+const fn default_beta1() -> f32 {
+    0.9
+}
+const fn default_beta2() -> f32 {
+    0.999
+}
+const fn default_adam_eps() -> f32 {
+    1e-8
+}
+const fn default_alpha() -> f32 {
+    0.1
+}
+const fn default_beta() -> f32 {
+    1.0
+}
+
+/// First weights of a row: a function of (table seed, key, coordinate), whoever creates the row and when.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Init {
+    /// All zero.
+    Zero,
+    /// Normal with mean zero.
+    Normal {
+        /// Standard deviation.
+        std: f32,
+    },
+    /// Uniform in `[-bound, bound)`.
+    Uniform {
+        /// Largest absolute value.
+        bound: f32,
+    },
+}
+
+/// Consecutive coordinates of a row that share initialisation and optimizer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Block {
+    /// Number of coordinates.
+    pub dims: usize,
+    /// First weights.
+    pub init: Init,
+    /// Update rule.
+    pub optimizer: Optimizer,
+}
+
+/// What a table is made from. A row's weights are the blocks one after the other.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableConfig {
+    /// Name in errors and checkpoints; 1 to [`NAME_BYTES_MAX`] bytes.
+    pub name: String,
+    /// At least one block; the table's dim is the sum of their dims.
+    pub blocks: Vec<Block>,
+    /// Seed of the initialisation.
+    pub seed: u64,
+    /// Most bytes of index and slab; `None` for no limit. A push that needs more gives
+    /// [`StoreError::TableFull`]. While a shard's index doubles, its old one (a small part of the table) exists
+    /// beside the new one for a moment and is not counted.
+    pub budget_bytes: Option<u64>,
+}
+
+impl TableConfig {
+    /// A table of one block.
+    #[must_use]
+    pub fn single(name: &str, dims: usize, init: Init, optimizer: Optimizer) -> TableConfig {
+        TableConfig {
+            name: name.to_string(),
+            blocks: vec![Block { dims, init, optimizer }],
+            seed: 0,
+            budget_bytes: None,
+        }
+    }
+
+    /// Weights per row.
+    #[must_use]
+    pub fn dim(&self) -> usize {
+        self.blocks.iter().map(|block| block.dims).sum()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        let fail = |reason: String| Err(StoreError::Config { table: self.name.clone(), reason });
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
+            return fail(format!("the name must have 1 to {NAME_BYTES_MAX} bytes"));
+        }
+        if self.blocks.is_empty() || self.blocks.len() > BLOCKS_MAX {
+            return fail(format!("a row needs 1 to {BLOCKS_MAX} blocks, not {}", self.blocks.len()));
+        }
+        let mut dim = 0_usize;
+        for (at, block) in self.blocks.iter().enumerate() {
+            dim = dim.saturating_add(block.dims);
+            if block.dims == 0 {
+                return fail(format!("block {at} has dim 0"));
+            }
+            if let Err(reason) = block.init.check().and_then(|()| block.optimizer.check(block.init)) {
+                return fail(format!("block {at}: {reason}"));
+            }
+        }
+        if dim > DIM_MAX {
+            return fail(format!("dim {dim} is above the limit of {DIM_MAX}"));
+        }
+        Ok(())
+    }
+}
+
+fn at_least_zero(name: &str, value: f32) -> Result<(), String> {
+    if value.is_finite() && value >= 0.0 {
+        Ok(())
+    } else {
+        Err(format!("{name} = {value} must be finite and >= 0"))
+    }
+}
+
+fn above_zero(name: &str, value: f32) -> Result<(), String> {
+    if value.is_finite() && value > 0.0 {
+        Ok(())
+    } else {
+        Err(format!("{name} = {value} must be finite and > 0"))
+    }
+}
+
+fn decay(name: &str, value: f32) -> Result<(), String> {
+    if (0.0..1.0).contains(&value) { Ok(()) } else { Err(format!("{name} = {value} must be in [0, 1)")) }
+}
+
+impl Init {
+    fn check(self) -> Result<(), String> {
+        match self {
+            Init::Zero => Ok(()),
+            Init::Normal { std } => at_least_zero("init std", std),
+            Init::Uniform { bound } => at_least_zero("init bound", bound),
+        }
+    }
+}
+
+impl Optimizer {
+    fn check(self, init: Init) -> Result<(), String> {
+        match self {
+            Optimizer::Sgd { lr, l2 } => above_zero("lr", lr).and(at_least_zero("l2", l2)),
+            Optimizer::Adagrad { lr, eps, initial, l2 } => above_zero("lr", lr)
+                .and(at_least_zero("eps", eps))
+                .and(at_least_zero("initial", initial))
+                .and(at_least_zero("l2", l2)),
+            Optimizer::Adam { lr, beta1, beta2, eps, l2 } => above_zero("lr", lr)
+                .and(decay("beta1", beta1))
+                .and(decay("beta2", beta2))
+                .and(above_zero("eps", eps))
+                .and(at_least_zero("l2", l2)),
+            Optimizer::Ftrl { alpha, beta, l1, l2 } => {
+                above_zero("alpha", alpha)
+                    .and(at_least_zero("beta", beta))
+                    .and(at_least_zero("l1", l1))
+                    .and(at_least_zero("l2", l2))?;
+                if init != Init::Zero && beta / alpha + l2 <= 0.0 {
+                    return Err("ftrl with a non-zero init needs beta > 0 or l2 > 0".to_string());
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What a pull yields for a key that has no row. A pull never creates rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// Zeros: an unseen key says nothing (evaluation, serving).
+    Zero,
+    /// The weights that the row would be created with (training).
+    Init,
+}
+
+/// How the rows of one sample become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pooling {
+    /// Sum of `value * row`.
+    Sum,
+    /// That sum divided by the number of keys; zeros for no keys.
+    Mean,
+}
+
+/// What a push scales its update by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PushScale {
+    /// Multiplies the optimizer's `lr` (FTRL: `alpha`) for this push only: learning-rate schedules.
+    pub lr: f32,
+}
+
+impl Default for PushScale {
+    fn default() -> PushScale {
+        PushScale { lr: 1.0 }
+    }
+}

@@ -1,0 +1,73 @@
+//! Pooling: many rows of a sample into one. Knows slices only, no table.
+
+use crate::{Pooling, StoreError};
+
+/// Walks through the samples of a pooled pull while the rows come in chunks.
+pub(crate) struct Pooler<'a> {
+    offsets: &'a [u32],
+    values: Option<&'a [f32]>,
+    dim: usize,
+    /// Sample that the next key belongs to, if that sample has not ended.
+    sample: usize,
+    /// Keys that have been added.
+    done: usize,
+}
+
+impl<'a> Pooler<'a> {
+    pub(crate) fn new(offsets: &'a [u32], values: Option<&'a [f32]>, dim: usize) -> Pooler<'a> {
+        Pooler { offsets, values, dim, sample: 0, done: 0 }
+    }
+
+    /// Adds the next rows, `dim` weights each, to their samples in `out`.
+    pub(crate) fn add(&mut self, rows: &[f32], out: &mut [f32]) {
+        let dim = self.dim;
+        for row in rows.chunks_exact(dim) {
+            while self.done >= self.offsets[self.sample + 1] as usize {
+                self.sample += 1;
+            }
+            let sum = &mut out[self.sample * dim..][..dim];
+            let value = self.values.map_or(1.0, |values| values[self.done]);
+            for (sum, &weight) in sum.iter_mut().zip(row) {
+                *sum += value * weight;
+            }
+            self.done += 1;
+        }
+    }
+
+    /// Divides by the number of keys when the mean is wanted.
+    pub(crate) fn finish(self, pooling: Pooling, out: &mut [f32]) {
+        if pooling == Pooling::Mean {
+            for (pair, sum) in self.offsets.windows(2).zip(out.chunks_exact_mut(self.dim)) {
+                let keys = pair[1] - pair[0];
+                if keys > 1 {
+                    for sum in sum {
+                        *sum /= keys as f32;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Offsets must start at 0, never fall, and end at the number of keys. The number of samples.
+pub(crate) fn check_offsets(table: &str, offsets: &[u32], keys: usize) -> Result<usize, StoreError> {
+    let fail = |reason: String| Err(StoreError::Offsets { table: table.to_string(), reason });
+    let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else {
+        return fail("there are none; a batch of n samples has n + 1".to_string());
+    };
+    if first != 0 {
+        return fail(format!("the first is {first}, not 0"));
+    }
+    if let Some(at) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
+        return fail(format!(
+            "number {} is {}, below the {} before it",
+            at + 1,
+            offsets[at + 1],
+            offsets[at]
+        ));
+    }
+    if last as usize != keys {
+        return fail(format!("the last is {last}, not the number of keys, {keys}"));
+    }
+    Ok(offsets.len() - 1)
+}

@@ -1,0 +1,293 @@
+//! Tables against a `HashMap` whose optimizers compute in f64, under random operations. Knows only the public API.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use sanderling_store::{
+    Absent, Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, Table, TableConfig,
+};
+
+/// f32 rows may differ from the f64 model by this, relative to the largest of 1 and the value's size: up to 60
+/// updates, each of a handful of f32 roundings.
+const TOLERANCE: f64 = 2e-4;
+
+fn sgd() -> Optimizer {
+    Optimizer::Sgd { lr: 0.1, l2: 0.01 }
+}
+fn adagrad() -> Optimizer {
+    Optimizer::Adagrad { lr: 0.1, eps: 1e-6, initial: 0.1, l2: 0.01 }
+}
+fn adam() -> Optimizer {
+    Optimizer::Adam { lr: 0.01, beta1: 0.9, beta2: 0.99, eps: 1e-4, l2: 0.01 }
+}
+fn ftrl() -> Optimizer {
+    Optimizer::Ftrl { alpha: 0.2, beta: 1.0, l1: 0.05, l2: 0.1 }
+}
+
+#[derive(Clone, Debug, Default)]
+struct ModelRow {
+    frequency: u32,
+    version: u32,
+    last_use: u32,
+    /// Per coordinate: weight, then up to two state values.
+    coordinates: Vec<[f64; 3]>,
+}
+
+fn model_row(config: &TableConfig, first: &[f32]) -> ModelRow {
+    let mut row = ModelRow::default();
+    for block in &config.blocks {
+        for _ in 0..block.dims {
+            let w = f64::from(first[row.coordinates.len()]);
+            row.coordinates.push(match block.optimizer {
+                Optimizer::Adagrad { initial, .. } => [w, f64::from(initial), 0.0],
+                Optimizer::Ftrl { alpha, beta, l1, l2 } if w != 0.0 => {
+                    let slope = f64::from(beta) / f64::from(alpha) + f64::from(l2);
+                    [w, -w * slope - w.signum() * f64::from(l1), 0.0]
+                }
+                _ => [w, 0.0, 0.0],
+            });
+        }
+    }
+    row
+}
+
+fn model_update(config: &TableConfig, row: &mut ModelRow, count: u32, clock: u32, g: &[f64], scale: f64) {
+    row.frequency += count;
+    row.version += 1;
+    row.last_use = clock;
+    let optimizers = config.blocks.iter().flat_map(|block| vec![block.optimizer; block.dims]);
+    for ((optimizer, [w, a, b]), &g) in optimizers.zip(&mut row.coordinates).zip(g) {
+        match optimizer {
+            Optimizer::Sgd { lr, l2 } => *w -= f64::from(lr) * scale * (g + f64::from(l2) * *w),
+            Optimizer::Adagrad { lr, eps, l2, .. } => {
+                let g = g + f64::from(l2) * *w;
+                *a += g * g;
+                *w -= f64::from(lr) * scale * g / (a.sqrt() + f64::from(eps));
+            }
+            Optimizer::Adam { lr, beta1, beta2, eps, l2 } => {
+                let (beta1, beta2, g) = (f64::from(beta1), f64::from(beta2), g + f64::from(l2) * *w);
+                *a = beta1 * *a + (1.0 - beta1) * g;
+                *b = beta2 * *b + (1.0 - beta2) * g * g;
+                let m = *a / (1.0 - beta1.powi(row.version as i32));
+                let v = *b / (1.0 - beta2.powi(row.version as i32));
+                *w -= f64::from(lr) * scale * m / (v.sqrt() + f64::from(eps));
+            }
+            Optimizer::Ftrl { alpha, beta, l1, l2 } => {
+                let (alpha, l1) = (f64::from(alpha) * scale, f64::from(l1));
+                let sigma = ((*b + g * g).sqrt() - b.sqrt()) / alpha;
+                *a += g - sigma * *w;
+                *b += g * g;
+                let slope = (f64::from(beta) + b.sqrt()) / alpha + f64::from(l2);
+                *w = if a.abs() <= l1 { 0.0 } else { -(*a - a.signum() * l1) / slope };
+            }
+        }
+    }
+}
+
+struct Pair {
+    table: Table,
+    model: HashMap<u64, ModelRow>,
+    clock: u32,
+}
+
+impl Pair {
+    fn new(blocks: Vec<Block>) -> Pair {
+        let config = TableConfig { name: "t".to_string(), blocks, seed: 3, budget_bytes: None };
+        Pair { table: Table::new(config).unwrap(), model: HashMap::new(), clock: 0 }
+    }
+
+    fn first_weights(&self, key: u64) -> Vec<f32> {
+        let fresh = Table::new(self.table.config().clone()).unwrap();
+        let mut out = vec![0.0; fresh.dim()];
+        fresh.pull(&[key], Absent::Init, &mut out, None).unwrap();
+        out
+    }
+
+    fn push(&mut self, keys: &[u64], grads: &[f32], lr: f32) {
+        self.table.push(keys, grads, PushScale { lr }).unwrap();
+        self.clock += 1;
+        let dim = self.table.dim();
+        let mut sums: HashMap<u64, (u32, Vec<f64>)> = HashMap::new();
+        for (&key, g) in keys.iter().zip(grads.chunks(dim)) {
+            let (count, sum) = sums.entry(key).or_insert_with(|| (0, vec![0.0; dim]));
+            *count += 1;
+            sum.iter_mut().zip(g).for_each(|(sum, &g)| *sum += f64::from(g));
+        }
+        for (key, (count, sum)) in sums {
+            let first = self.first_weights(key);
+            let row = self.model.entry(key).or_insert_with(|| model_row(self.table.config(), &first));
+            model_update(self.table.config(), row, count, self.clock, &sum, f64::from(lr));
+        }
+    }
+
+    fn check(&self, keys: &[u64]) {
+        let dim = self.table.dim();
+        assert_eq!(self.table.len(), self.model.len());
+        let mut seen = 0;
+        self.table.for_each_row(|row| {
+            seen += 1;
+            let model = &self.model[&row.key];
+            let header = (row.frequency, row.version, row.last_use);
+            assert_eq!(header, (model.frequency, model.version, model.last_use));
+            let (mut coordinate, mut state_at) = (0, 0);
+            for block in &self.table.config().blocks {
+                let slots = row.state.len().min(match block.optimizer {
+                    Optimizer::Sgd { .. } => 0,
+                    Optimizer::Adagrad { .. } => 1,
+                    Optimizer::Adam { .. } | Optimizer::Ftrl { .. } => 2,
+                });
+                for i in 0..block.dims {
+                    let expected = model.coordinates[coordinate + i];
+                    close(row.weights[coordinate + i], expected[0]);
+                    for slot in 0..slots {
+                        close(row.state[state_at + slot * block.dims + i], expected[slot + 1]);
+                    }
+                }
+                coordinate += block.dims;
+                state_at += slots * block.dims;
+            }
+            assert_eq!(state_at, row.state.len());
+        });
+        assert_eq!(seen, self.model.len());
+        for absent in [Absent::Zero, Absent::Init] {
+            let (mut out, mut missing) = (vec![9.0; keys.len() * dim], vec![77]);
+            let absent_keys = self.table.pull(keys, absent, &mut out, Some(&mut missing)).unwrap();
+            let expected: Vec<u32> =
+                (0..keys.len() as u32).filter(|&at| !self.model.contains_key(&keys[at as usize])).collect();
+            assert_eq!((absent_keys, &missing), (expected.len(), &expected));
+            for (&key, weights) in keys.iter().zip(out.chunks(dim)) {
+                match self.table.get(key) {
+                    Some(row) => assert_eq!(row.weights, weights),
+                    None if absent == Absent::Zero => assert_eq!(weights, vec![0.0; dim]),
+                    None => assert_eq!(weights, self.first_weights(key)),
+                }
+            }
+        }
+    }
+}
+
+fn close(found: f32, expected: f64) {
+    let error = (f64::from(found) - expected).abs() / expected.abs().max(1.0);
+    assert!(error <= TOLERANCE, "{found} is not {expected}");
+}
+
+fn key() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 0_u64..30, 2 => (0_u64..1000).prop_map(|k| k << 50), 1 => any::<u64>(), 1 => Just(u64::MAX)]
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Push(Vec<u64>, f32, u64),
+    Remove(u64),
+    SaveAndLoad,
+    Clear,
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        8 => (prop::collection::vec(key(), 0..60), prop_oneof![Just(1.0_f32), 0.1_f32..2.0], any::<u64>())
+            .prop_map(|(keys, lr, seed)| Operation::Push(keys, lr, seed)),
+        4 => key().prop_map(Operation::Remove),
+        1 => Just(Operation::SaveAndLoad),
+        1 => Just(Operation::Clear),
+    ]
+}
+
+/// Gradients in [-2, 2), some zero, from a linear congruence.
+fn gradients(n: usize, mut seed: u64) -> Vec<f32> {
+    (0..n)
+        .map(|_| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let g = (seed >> 40) as f32 / (1 << 22) as f32 - 2.0;
+            if seed >> 61 == 0 { 0.0 } else { g }
+        })
+        .collect()
+}
+
+fn run(blocks: Vec<Block>, operations: Vec<Operation>) {
+    let mut pair = Pair::new(blocks);
+    let mut seen = vec![1, 2, 3, u64::MAX];
+    for operation in operations {
+        match operation {
+            Operation::Push(keys, lr, seed) => {
+                pair.push(&keys, &gradients(keys.len() * pair.table.dim(), seed), lr);
+                seen.extend(keys);
+            }
+            Operation::Remove(key) => assert_eq!(pair.table.remove(key), pair.model.remove(&key).is_some()),
+            Operation::Clear => {
+                pair.table.clear();
+                pair.model.clear();
+            }
+            Operation::SaveAndLoad => {
+                let dir = tempfile::tempdir().unwrap();
+                let mut writer = CheckpointWriter::create(dir.path()).unwrap();
+                writer.table(&pair.table).unwrap();
+                writer.commit().unwrap();
+                let loaded = Checkpoint::open(dir.path()).unwrap().load_table("t").unwrap();
+                assert_eq!(loaded.config(), pair.table.config());
+                pair.table.for_each_row(|row| {
+                    let loaded = loaded.get(row.key).unwrap();
+                    assert_eq!((&loaded.weights[..], &loaded.state[..]), (row.weights, row.state));
+                });
+                pair.table = loaded;
+            }
+        }
+        pair.check(&seen);
+        let stats = pair.table.stats();
+        assert_eq!(stats.index_bytes + stats.slab_bytes, pair.table.bytes());
+    }
+}
+
+const NORMAL: Init = Init::Normal { std: 0.1 };
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn sgd_dim_1(operations in prop::collection::vec(operation(), 1..24)) {
+        run(vec![Block { dims: 1, init: Init::Zero, optimizer: sgd() }], operations);
+    }
+
+    #[test]
+    fn adagrad_dim_4(operations in prop::collection::vec(operation(), 1..24)) {
+        run(vec![Block { dims: 4, init: Init::Uniform { bound: 0.5 }, optimizer: adagrad() }], operations);
+    }
+
+    #[test]
+    fn adam_dim_3(operations in prop::collection::vec(operation(), 1..24)) {
+        run(vec![Block { dims: 3, init: NORMAL, optimizer: adam() }], operations);
+    }
+
+    #[test]
+    fn ftrl_dim_1(operations in prop::collection::vec(operation(), 1..24)) {
+        run(vec![Block { dims: 1, init: Init::Zero, optimizer: ftrl() }], operations);
+    }
+
+    #[test]
+    fn ftrl_dim_9_from_normal(operations in prop::collection::vec(operation(), 1..24)) {
+        run(vec![Block { dims: 9, init: NORMAL, optimizer: ftrl() }], operations);
+    }
+
+    #[test]
+    fn blocks_of_every_kind(operations in prop::collection::vec(operation(), 1..24)) {
+        run(
+            vec![
+                Block { dims: 1, init: Init::Zero, optimizer: ftrl() },
+                Block { dims: 5, init: NORMAL, optimizer: adagrad() },
+                Block { dims: 2, init: NORMAL, optimizer: sgd() },
+                Block { dims: 3, init: NORMAL, optimizer: adam() },
+            ],
+            operations,
+        );
+    }
+}
+
+/// Many more keys than one chunk of a request, through several doublings of the indexes and several extents.
+#[test]
+fn growth_over_many_chunks() {
+    let mut pair = Pair::new(vec![Block { dims: 2, init: NORMAL, optimizer: adagrad() }]);
+    let keys: Vec<u64> = (0..100_000_u64).map(|i| (i % 70_000) << 20).collect();
+    pair.push(&keys, &gradients(keys.len() * 2, 5), 1.0);
+    pair.check(&keys);
+    assert_eq!(pair.table.len(), 70_000);
+}
