@@ -1,1 +1,9 @@
-//! placeholder
+//! Data loading in process: passes over the input, shuffling, minibatches, and the position to resume from.
+//!
+//! The service that loads data for other processes grows here; today its callers are threads. The crate knows no
+//! table and no model.
+
+mod pass;
+pub use pass::{Feed, Pass, PassOptions, STAGES};
+
+mod permute;

@@ -1,1 +1,38 @@
-//! placeholder
+//! Logistic regression and factorization machines: the training loop, metrics, the saved model, the report.
+//!
+//! A run reads minibatches from the hub, pulls their rows through the client, computes, and pushes gradients. The
+//! crate knows no file format, no socket and no terminal.
+
+mod error;
+pub use error::LearnError;
+
+pub mod schedule;
+
+pub mod config;
+pub use config::Config;
+
+pub mod metrics;
+pub use metrics::{Metrics, Scores};
+
+mod compute;
+
+mod model;
+pub use model::{BIAS_TABLE, Model};
+
+mod evaluate;
+pub use evaluate::{ScanProgress, evaluate, predict};
+
+mod event;
+pub use event::{Event, StepLine, ValidLine};
+
+mod state;
+pub use state::RunState;
+
+mod worker;
+
+mod train;
+
+mod run;
+pub use run::{RunOptions, Summary, table_summaries, train};
+
+pub mod report;

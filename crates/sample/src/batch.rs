@@ -205,6 +205,67 @@ impl Batch {
     }
 }
 
+/// A run of rows of a batch: what a minibatch is, without a copy.
+#[derive(Clone, Debug)]
+pub struct Rows<'a> {
+    /// The batch that holds the rows.
+    pub batch: &'a Batch,
+    /// Which of its rows.
+    pub range: Range<usize>,
+}
+
+impl<'a> Rows<'a> {
+    /// All rows of a batch.
+    #[must_use]
+    pub fn all(batch: &'a Batch) -> Self {
+        Rows { batch, range: 0..batch.len() }
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// 0 or 1 per row.
+    #[must_use]
+    pub fn labels(&self) -> &'a [f32] {
+        &self.batch.labels[self.range.clone()]
+    }
+
+    /// Importance per row.
+    #[must_use]
+    pub fn weights(&self) -> &'a [f32] {
+        &self.batch.weights[self.range.clone()]
+    }
+
+    /// The keys of a column, all rows one after the other.
+    #[must_use]
+    pub fn keys(&self, column: usize) -> &'a [u64] {
+        let column = &self.batch.columns[column];
+        &column.keys[column.key_range(&self.range)]
+    }
+
+    /// The values of a column, parallel to `keys`, or None where every key counts as 1.
+    #[must_use]
+    pub fn values(&self, column: usize) -> Option<&'a [f32]> {
+        let column = &self.batch.columns[column];
+        column.is_weighted().then(|| &column.values[column.key_range(&self.range)])
+    }
+
+    /// Row boundaries of a column; they start at `offsets[0]`, which is 0 only for the first rows of the batch.
+    #[must_use]
+    pub fn offsets(&self, column: usize) -> &'a [u32] {
+        &self.batch.columns[column].offsets[self.range.start..=self.range.end]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,6 +29,8 @@ pub use scan::{Isa, count_newlines};
 mod number;
 pub use number::{parse_f32, parse_f64, parse_u64};
 
+mod tokens;
+
 mod blocks;
 pub use blocks::{BLOCK_BYTES, Block, LINE_BYTES_MAX};
 
@@ -43,3 +45,5 @@ pub mod columnar;
 
 mod reader;
 pub use reader::{Decoder, ROW_ID_FILE_STRIDE, Reader, Source, Unit};
+
+pub mod fit;

@@ -360,7 +360,7 @@ impl Feature {
         if self.kind != FeatureKind::Quantile && (self.buckets.is_some() || self.boundaries.is_some()) {
             return Err("buckets and boundaries apply to type = \"quantile\" only".to_string());
         }
-        if self.buckets.is_some_and(|buckets| buckets < 2 || buckets > Spec::BUCKETS_MAX) {
+        if self.buckets.is_some_and(|buckets| !(2..=Spec::BUCKETS_MAX).contains(&buckets)) {
             return Err(format!("buckets must be 2 to {}", Spec::BUCKETS_MAX));
         }
         if let Some(boundaries) = &self.boundaries

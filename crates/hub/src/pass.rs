@@ -1,0 +1,229 @@
+//! One pass over the input, shared by several workers, each of which decodes, shuffles and batches for itself.
+//!
+//! Workers share nothing but the source, whose lock they hold while the next unit is read; a unit belongs to the
+//! worker that took it. With one worker the order of rows depends on the input and the seed alone, and a position (rows
+//! already used) is enough to go on exactly where a run stopped.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sanderling_observe::StageTimer;
+use sanderling_sample::{BadRows, Batch, DataConfig, Decoder, Encoder, Rows, SampleError, Source, Unit};
+
+use crate::permute::{permutation, seed_of};
+
+/// How a pass is cut into minibatches.
+#[derive(Clone, Copy, Debug)]
+pub struct PassOptions {
+    /// Rows of a minibatch; the last one of a pass may have fewer.
+    pub batch: usize,
+    /// Rows of the shuffle buffer, over all workers; 0 keeps the input's order. Rows are shuffled within consecutive
+    /// runs of this many.
+    pub shuffle: usize,
+    /// Seed of the shuffle.
+    pub seed: u64,
+    /// Number of the pass; every pass is shuffled differently.
+    pub number: u64,
+    /// How many feeds will be taken.
+    pub workers: usize,
+    /// Rows of this pass that an earlier run has used already.
+    pub used_rows: u64,
+}
+
+/// One pass over the input.
+pub struct Pass {
+    source: Mutex<Source>,
+    encoder: Arc<Encoder>,
+    bad_rows: Arc<BadRows>,
+    options: PassOptions,
+    /// Rows that were read beyond `used_rows` while skipping; the first feed begins with them.
+    surplus: Mutex<Option<Batch>>,
+    stopped: AtomicBool,
+    feeds: AtomicU64,
+}
+
+/// The stages of a feed, in the order of their numbers: waiting for the source and reading it (decompression
+/// included), parsing and encoding, shuffling and copying rows into minibatches. A caller's timer begins with these.
+pub const STAGES: [&str; 3] = ["read", "decode", "assemble"];
+const READ: usize = 0;
+const DECODE: usize = 1;
+const ASSEMBLE: usize = 2;
+
+/// A worker's stream of minibatches.
+pub struct Feed<'a> {
+    pass: &'a Pass,
+    decoder: Decoder,
+    unit: Unit,
+    pool: Batch,
+    minibatch: Batch,
+    head: usize,
+    order: Vec<u32>,
+    worker: u64,
+    chunk: u64,
+    /// Rows of the shuffle buffer of this worker; 0: none.
+    chunk_rows: usize,
+    /// Rows of the first chunk that were used already.
+    chunk_skip: usize,
+    end: bool,
+}
+
+impl Pass {
+    /// Opens the input and skips what was used already.
+    pub fn open(
+        inputs: &[String],
+        config: &DataConfig,
+        encoder: &Arc<Encoder>,
+        bad_rows: &Arc<BadRows>,
+        options: PassOptions,
+    ) -> Result<Self, SampleError> {
+        let mut source = Source::open(inputs, config, encoder)?;
+        let skip = skipped_rows(&options);
+        let surplus = if skip > 0 { skip_rows(&mut source, encoder, bad_rows, skip)? } else { None };
+        Ok(Pass {
+            source: Mutex::new(source),
+            encoder: Arc::clone(encoder),
+            bad_rows: Arc::clone(bad_rows),
+            options,
+            surplus: Mutex::new(surplus),
+            stopped: AtomicBool::new(false),
+            feeds: AtomicU64::new(0),
+        })
+    }
+
+    /// The stream of minibatches of one worker; call it once per worker.
+    #[must_use]
+    pub fn feed(&self) -> Feed<'_> {
+        let worker = self.feeds.fetch_add(1, Ordering::Relaxed);
+        let surplus = lock(&self.surplus).take();
+        let options = &self.options;
+        let chunk_rows = options.shuffle.div_ceil(options.workers.max(1));
+        let skip = skipped_rows(options);
+        Feed {
+            pass: self,
+            decoder: Decoder::new(Arc::clone(&self.encoder), Arc::clone(&self.bad_rows)),
+            unit: Unit::default(),
+            pool: surplus.unwrap_or_else(|| self.encoder.new_batch()),
+            minibatch: self.encoder.new_batch(),
+            head: 0,
+            order: Vec::new(),
+            worker,
+            chunk: if chunk_rows > 0 { skip / chunk_rows as u64 } else { 0 },
+            chunk_rows,
+            chunk_skip: (options.used_rows - skip) as usize,
+            end: false,
+        }
+    }
+
+    /// Tells all feeds to read no more; they still hand out what they hold, so that what was used is a prefix of the
+    /// input whatever the number of workers.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the pass was told to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Bytes read so far, as stored (compressed), for progress bars.
+    pub fn bytes_read(&self) -> u64 {
+        lock(&self.source).bytes_read()
+    }
+
+    /// Bytes of the whole input, if it is known.
+    pub fn bytes_total(&self) -> Option<u64> {
+        lock(&self.source).bytes_total()
+    }
+}
+
+/// Rows to pass over unseen. One shuffling worker goes back to the start of the chunk it had been in, since its order
+/// is known only when the chunk is whole.
+fn skipped_rows(options: &PassOptions) -> u64 {
+    if options.workers == 1 && options.shuffle > 0 {
+        options.used_rows - options.used_rows % options.shuffle as u64
+    } else {
+        options.used_rows
+    }
+}
+
+fn skip_rows(
+    source: &mut Source,
+    encoder: &Arc<Encoder>,
+    bad_rows: &Arc<BadRows>,
+    mut skip: u64,
+) -> Result<Option<Batch>, SampleError> {
+    let mut decoder = Decoder::new(Arc::clone(encoder), Arc::clone(bad_rows));
+    let mut unit = Unit::default();
+    let mut batch = encoder.new_batch();
+    while source.next_unit(&mut unit)? {
+        decoder.decode(&unit, &mut batch)?;
+        if batch.len() as u64 >= skip {
+            batch.drop_front(skip as usize);
+            return Ok(Some(batch));
+        }
+        skip -= batch.len() as u64;
+        batch.clear();
+    }
+    Ok(None)
+}
+
+impl Feed<'_> {
+    /// The next minibatch, or None at the end of the pass. The timer's first stages are [`STAGES`]; it is left in
+    /// one of them.
+    pub fn next(&mut self, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
+        if self.chunk_rows > 0 { self.next_shuffled(timer) } else { self.next_in_order(timer) }
+    }
+
+    fn next_in_order(&mut self, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
+        let batch = self.pass.options.batch;
+        if self.pool.len() - self.head < batch && !self.end {
+            timer.switch(ASSEMBLE);
+            self.pool.drop_front(self.head);
+            self.head = 0;
+            self.fill(batch, timer)?;
+        }
+        let range = self.head..self.pool.len().min(self.head + batch);
+        self.head = range.end;
+        Ok((!range.is_empty()).then_some(Rows { batch: &self.pool, range }))
+    }
+
+    fn next_shuffled(&mut self, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
+        if self.head == self.order.len() {
+            self.pool.drop_front(self.order.len());
+            self.order.clear();
+            self.fill(self.chunk_rows, timer)?;
+            timer.switch(ASSEMBLE);
+            let options = &self.pass.options;
+            let rows = self.pool.len().min(self.chunk_rows);
+            let seed = seed_of(&[options.seed, options.number, self.worker, self.chunk]);
+            permutation(rows, seed, &mut self.order);
+            self.head = std::mem::take(&mut self.chunk_skip).min(rows);
+            self.chunk += 1;
+        }
+        timer.switch(ASSEMBLE);
+        let end = self.order.len().min(self.head + self.pass.options.batch);
+        self.minibatch.clear();
+        self.minibatch.gather(&self.pool, &self.order[self.head..end]);
+        self.head = end;
+        Ok((!self.minibatch.is_empty()).then(|| Rows::all(&self.minibatch)))
+    }
+
+    /// Reads units until the pool holds `rows` rows, or as many keys as a batch may hold, or the input ends.
+    fn fill(&mut self, rows: usize, timer: &mut StageTimer) -> Result<(), SampleError> {
+        while self.pool.len() < rows && !self.end && self.pool.max_keys() < Batch::MAX_KEYS / 2 {
+            timer.switch(READ);
+            let stopped = self.pass.stopped.load(Ordering::Relaxed);
+            self.end = stopped || !lock(&self.pass.source).next_unit(&mut self.unit)?;
+            if !self.end {
+                timer.switch(DECODE);
+                self.decoder.decode(&self.unit, &mut self.pool)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A worker that panicked while it read leaves the source as it was between two units.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,427 @@
+//! The configuration of a run, as `sanderling train CONFIG.toml` reads it and a saved model keeps it: data, feature
+//! spec, model, optimizer, training. Knows no command line.
+
+use std::path::Path;
+
+use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
+use sanderling_sample::{DataConfig, Format, Spec};
+use sanderling_store::Optimizer;
+use serde::{Deserialize, Serialize};
+
+use crate::error::LearnError;
+use crate::schedule::Schedule;
+
+/// Everything that decides what a run does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Name of the run; its files go to `runs/<name>`. Default: the stem of the configuration's file name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Seed of initial values and shuffles.
+    #[serde(default = "default_seed")]
+    pub seed: u64,
+    /// The input.
+    #[serde(default)]
+    pub data: Data,
+    /// The model.
+    #[serde(default)]
+    pub model: Model,
+    /// How rows are updated.
+    #[serde(default = "default_optimizer")]
+    pub optimizer: Optimizer,
+    /// How the factors of a factorization machine are updated; default: like everything else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub factor_optimizer: Option<Optimizer>,
+    /// The training loop.
+    #[serde(default)]
+    pub train: Train,
+    /// The label.
+    #[serde(default)]
+    pub label: Label,
+    /// Row weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<Weight>,
+    /// Negative down-sampling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub negatives: Option<Negatives>,
+    /// The features; none for libsvm and Criteo files, which have a spec of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub feature: Vec<Feature>,
+}
+
+fn default_seed() -> u64 {
+    42
+}
+
+fn default_optimizer() -> Optimizer {
+    Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1: 0.0, l2: 0.0 }
+}
+
+/// The `[data]` table: which files, and how to read them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "serde_json::Map<String, serde_json::Value>")]
+pub struct Data {
+    /// Files, glob patterns or `-` (standard input) to train on.
+    pub train: Inputs,
+    /// Files to evaluate on after each pass.
+    #[serde(skip_serializing_if = "Inputs::is_empty")]
+    pub valid: Inputs,
+    /// How to read them.
+    #[serde(flatten)]
+    pub reading: DataConfig,
+}
+
+/// Written by hand because a flattened table cannot itself refuse misspelt fields.
+impl TryFrom<serde_json::Map<String, serde_json::Value>> for Data {
+    type Error = String;
+
+    fn try_from(mut table: serde_json::Map<String, serde_json::Value>) -> Result<Self, String> {
+        let mut inputs = |name: &str| match table.remove(name) {
+            Some(value) => {
+                serde_json::from_value(value).map_err(|_| format!("data.{name}: a path or a list of paths"))
+            }
+            None => Ok(Inputs::default()),
+        };
+        let (train, valid) = (inputs("train")?, inputs("valid")?);
+        let reading =
+            serde_json::from_value(serde_json::Value::Object(table)).map_err(|e| format!("data: {e}"))?;
+        Ok(Data { train, valid, reading })
+    }
+}
+
+/// One path or several: files, glob patterns, or `-`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "OneOrMany")]
+pub struct Inputs(pub Vec<String>);
+
+impl Inputs {
+    /// Whether no path was given.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl From<OneOrMany> for Inputs {
+    fn from(value: OneOrMany) -> Self {
+        match value {
+            OneOrMany::One(path) => Inputs(vec![path]),
+            OneOrMany::Many(paths) => Inputs(paths),
+        }
+    }
+}
+
+/// The `[model]` table.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Which model.
+    #[serde(rename = "type", default)]
+    pub kind: ModelKind,
+    /// Factors per key of a factorization machine.
+    #[serde(default = "default_rank")]
+    pub rank: usize,
+    /// Standard deviation of the factors' initial values.
+    #[serde(default = "default_init_std")]
+    pub init_std: f32,
+    /// Whether there is a constant term.
+    #[serde(default = "default_bias")]
+    pub bias: bool,
+    /// Most bytes that one table may take; 0: no limit. A push that needs more fails with the table's name.
+    #[serde(default)]
+    pub table_budget_bytes: u64,
+}
+
+fn default_rank() -> usize {
+    8
+}
+
+fn default_init_std() -> f32 {
+    0.01
+}
+
+fn default_bias() -> bool {
+    true
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Model { kind: ModelKind::Lr, rank: 8, init_std: 0.01, bias: true, table_budget_bytes: 0 }
+    }
+}
+
+impl Model {
+    /// Factors per key: 0 for logistic regression.
+    #[must_use]
+    pub fn factors(&self) -> usize {
+        match self.kind {
+            ModelKind::Lr => 0,
+            ModelKind::Fm => self.rank,
+        }
+    }
+}
+
+/// The built-in models.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// Logistic regression.
+    #[default]
+    Lr,
+    /// A factorization machine of degree two (Rendle 2010, equation 1).
+    Fm,
+}
+
+/// The `[train]` table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Train {
+    /// Rows per minibatch.
+    pub batch: usize,
+    /// Passes over the training data.
+    pub passes: u64,
+    /// Worker threads. One gives the same model every time; more are faster and update asynchronously.
+    pub threads: usize,
+    /// Rows of the shuffle buffer; 0: the order of the input.
+    pub shuffle: usize,
+    /// How a minibatch's gradients become one; default: `sum` for FTRL, `mean` for the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reduction: Option<Reduction>,
+    /// Weight of a positive row's gradient; metrics are not touched by it.
+    pub class_weight: f32,
+    /// Learning-rate schedule.
+    pub schedule: Schedule,
+    /// Steps over which the learning rate rises to its full value.
+    pub warmup_steps: u64,
+    /// Stop after this many passes whose validation did not improve; 0: never.
+    pub early_stop: u32,
+    /// What validation looks at.
+    pub monitor: Monitor,
+    /// Print a line of progressive metrics every so many steps.
+    pub print_every: u64,
+    /// Save the run every so many steps within a pass; 0: only after passes.
+    pub save_every: u64,
+    /// Stop after this many steps, as if interrupted; 0: do not.
+    pub max_steps: u64,
+}
+
+impl Default for Train {
+    fn default() -> Self {
+        Train {
+            batch: 256,
+            passes: 1,
+            threads: 1,
+            shuffle: 100_000,
+            reduction: None,
+            class_weight: 1.0,
+            schedule: Schedule::Constant,
+            warmup_steps: 0,
+            early_stop: 0,
+            monitor: Monitor::Auc,
+            print_every: 1000,
+            save_every: 0,
+            max_steps: 0,
+        }
+    }
+}
+
+/// How the gradients of a minibatch become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reduction {
+    /// Their sum: a step of `n` rows is about `n` steps of one.
+    Sum,
+    /// Their mean, as deep-learning frameworks do.
+    Mean,
+}
+
+/// The validation metric that early stopping, the plateau schedule and the choice of the best pass go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Monitor {
+    /// Area under the ROC curve, larger is better.
+    Auc,
+    /// Mean logistic loss, smaller is better.
+    Logloss,
+}
+
+/// Most rows in a minibatch.
+pub const BATCH_ROWS_MAX: usize = 1 << 20;
+/// Most rows in the shuffle buffer.
+pub const SHUFFLE_ROWS_MAX: usize = 1 << 28;
+/// Most worker threads.
+pub const THREADS_MAX: usize = 1024;
+/// Most factors per key.
+pub const RANK_MAX: usize = 1024;
+
+impl Config {
+    /// Reads and checks a TOML file.
+    pub fn read(path: &Path) -> Result<Self, LearnError> {
+        let text = std::fs::read_to_string(path).map_err(LearnError::io(path))?;
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        Self::parse(&text, path, &stem.unwrap_or_default())
+    }
+
+    /// Parses and checks TOML text; `path` is for messages, `name` for runs that do not name themselves.
+    pub fn parse(text: &str, path: &Path, name: &str) -> Result<Self, LearnError> {
+        let config = toml::from_str(text)
+            .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })?;
+        Self::complete(config, path, name)
+    }
+
+    /// Parses and checks a JSON value of the same structure, as other languages send it.
+    pub fn from_json(text: &str, name: &str) -> Result<Self, LearnError> {
+        let path = Path::new("config");
+        let config = serde_json::from_str(text)
+            .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })?;
+        Self::complete(config, path, name)
+    }
+
+    /// Fills in what follows from the rest and checks everything.
+    fn complete(mut self, path: &Path, name: &str) -> Result<Self, LearnError> {
+        if self.name.is_empty() {
+            self.name = name.to_string();
+        }
+        self.check().map_err(|reason| LearnError::Config { path: path.into(), reason })?;
+        let spec = self
+            .spec()
+            .expand()
+            .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })?;
+        self.feature = spec.feature;
+        let factors = self.model.factors();
+        let dim = 1 + factors;
+        if let Some(feature) = self.feature.iter().find(|feature| feature.dim.is_some_and(|d| d != dim)) {
+            let reason = format!(
+                "feature {:?}: dim = {}, but this model's rows have {dim} (one weight and {factors} factors); leave dim out",
+                feature.name,
+                feature.dim.unwrap_or_default()
+            );
+            return Err(LearnError::Config { path: path.into(), reason });
+        }
+        Ok(self)
+    }
+
+    /// The feature spec: what the file says, or the spec that its format implies.
+    #[must_use]
+    pub fn spec(&self) -> Spec {
+        let format = self.data.reading.format.or_else(|| Format::of_path(self.data.train.0.first()?));
+        let implied = match format {
+            _ if !self.feature.is_empty() => self.feature.clone(),
+            Some(Format::Libsvm) => Spec::libsvm().feature,
+            Some(Format::Criteo) => Spec::criteo().feature,
+            _ => Vec::new(),
+        };
+        Spec {
+            label: self.label.clone(),
+            weight: self.weight.clone(),
+            negatives: self.negatives.clone(),
+            feature: implied,
+        }
+    }
+
+    /// The reduction in force.
+    #[must_use]
+    pub fn reduction(&self) -> Reduction {
+        self.train.reduction.unwrap_or(match self.optimizer {
+            Optimizer::Ftrl { .. } => Reduction::Sum,
+            _ => Reduction::Mean,
+        })
+    }
+
+    /// The configuration as TOML.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        // Every type in here has a TOML form; the round trip is tested.
+        toml::to_string(self).unwrap_or_default()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let name_is_plain = self.name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
+        if self.name.is_empty() || !name_is_plain || self.name.starts_with('.') {
+            return Err(format!("name = {:?}: letters, digits, '-', '_' and '.' only", self.name));
+        }
+        let within = |name: &str, value: usize, least: usize, most: usize| {
+            let fits = (least..=most).contains(&value);
+            if fits { Ok(()) } else { Err(format!("{name} = {value}: must be {least} to {most}")) }
+        };
+        within("train.batch", self.train.batch, 1, BATCH_ROWS_MAX)?;
+        within("train.shuffle", self.train.shuffle, 0, SHUFFLE_ROWS_MAX)?;
+        within("train.threads", self.train.threads, 1, THREADS_MAX)?;
+        within("model.rank", self.model.rank, 1, RANK_MAX)?;
+        if self.train.passes == 0 || self.train.print_every == 0 {
+            return Err("train.passes and train.print_every must be at least 1".to_string());
+        }
+        if !(self.train.class_weight > 0.0 && self.train.class_weight.is_finite()) {
+            return Err(format!("train.class_weight = {}: must be above 0", self.train.class_weight));
+        }
+        if !(self.model.init_std >= 0.0 && self.model.init_std.is_finite()) {
+            return Err(format!("model.init_std = {}: must be 0 or more", self.model.init_std));
+        }
+        if self.data.train.is_empty() {
+            return Err("data.train: name at least one file, pattern or \"-\"".to_string());
+        }
+        if self.data.train.0.iter().any(|input| input == "-") && self.train.passes > 1 {
+            return Err("train.passes > 1 needs files: standard input can be read only once".to_string());
+        }
+        let validates = !self.data.valid.is_empty();
+        if !validates
+            && (self.train.early_stop > 0 || matches!(self.train.schedule, Schedule::Plateau { .. }))
+        {
+            return Err("early_stop and the plateau schedule need data.valid".to_string());
+        }
+        if self.factor_optimizer.is_some() && self.model.kind == ModelKind::Lr {
+            return Err("factor_optimizer: only a factorization machine has factors".to_string());
+        }
+        self.train.schedule.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("c.toml"), "c").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn configurations() {
+        let head = "[data]\ntrain = \"a.csv\"\n[[feature]]\nname = \"f\"\n";
+        for (text, expected) in [
+            (head.to_string(), Ok(())),
+            ("[data]\ntrain = [\"a.svm\", \"b.svm\"]".to_string(), Ok(())),
+            ("[data]\ntrain = \"a.criteo.gz\"".to_string(), Ok(())),
+            ("[data]\ntrain = \"a.csv\"".to_string(), Err("no features")),
+            ("[data]\ntrian = \"a.csv\"".to_string(), Err("trian")),
+            (String::new(), Err("data.train")),
+            (format!("{head}[train]\nbatch = 0"), Err("train.batch")),
+            (format!("{head}[train]\nbatches = 1"), Err("batches")),
+            (format!("{head}[train]\nearly_stop = 1"), Err("data.valid")),
+            (format!("{head}dim = 3\n[model]\ntype = \"fm\"\nrank = 3"), Err("leave dim out")),
+            (format!("{head}dim = 4\n[model]\ntype = \"fm\"\nrank = 3"), Ok(())),
+            (format!("{head}[factor_optimizer]\ntype = \"adam\""), Err("factor_optimizer")),
+            (format!("{head}[optimizer]\ntype = \"ftrl\"\nalhpa = 1.0"), Err("alhpa")),
+            (format!("name = \"../x\"\n{head}"), Err("letters")),
+            ("[data]\ntrain = \"-\"\nformat = \"libsvm\"\n[train]\npasses = 2".to_string(), Err("only once")),
+        ] {
+            match (parse(&text), expected) {
+                (Ok(config), Ok(())) => {
+                    let again = Config::parse(&config.to_toml(), Path::new("again"), "x").unwrap();
+                    assert_eq!(again, config, "{text}");
+                    let json = serde_json::to_string(&config).unwrap();
+                    assert_eq!(Config::from_json(&json, "x").unwrap(), config, "{text}");
+                }
+                (Err(error), Err(part)) => assert!(error.contains(part), "{text}\n{error}"),
+                (got, expected) => panic!("{text}\ngave {got:?}, expected {expected:?}"),
+            }
+        }
+    }
+}

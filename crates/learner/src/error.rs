@@ -1,0 +1,59 @@
+//! Errors of a run. What readers and tables report passes through unchanged: it names file, line, table and key.
+
+use std::path::PathBuf;
+
+use sanderling_client::ClientError;
+use sanderling_sample::SampleError;
+use sanderling_store::StoreError;
+
+/// What can go wrong in training, evaluation and prediction.
+#[derive(Debug, thiserror::Error)]
+pub enum LearnError {
+    /// The configuration does not parse or contradicts itself.
+    #[error("{}: {reason}", path.display())]
+    Config {
+        /// The configuration file, or `config` when it came as a value.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The data could not be read.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// A table refused a pull or push.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A table or a checkpoint failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A file of the run could not be written or read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The input had no rows.
+    #[error("{0}: no rows to work on")]
+    NoRows(String),
+    /// A saved model is there but cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Model {
+        /// The model's directory.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The caller asked to stop before there was anything to save.
+    #[error("stopped before the first step")]
+    Stopped,
+}
+
+impl LearnError {
+    /// An I/O error with its path.
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| LearnError::Io { path, source }
+    }
+}

@@ -1,0 +1,160 @@
+//! Scoring of files with a model: metrics over labelled rows, or one prediction per row in the order of the input.
+//! Nothing here changes a table.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sanderling_client::Lookup;
+use sanderling_hub::{Pass, PassOptions, STAGES};
+use sanderling_observe::Stages;
+use sanderling_sample::{BadRows, DataConfig, LabelUse, Reader, Rows};
+use sanderling_store::Absent;
+
+use crate::compute::Compute;
+use crate::error::LearnError;
+use crate::metrics::{Scores, sigmoid};
+use crate::model::Model;
+
+/// Rows scored at a time: enough keys per table to look up in one go, few enough to stay in the cache.
+const SCORE_BATCH_ROWS: usize = 512;
+/// Seconds between two looks at the progress.
+const PROGRESS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// How far a scan over files is.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanProgress {
+    /// Bytes read, as stored.
+    pub bytes_read: u64,
+    /// Bytes in all, if known.
+    pub bytes_total: Option<u64>,
+}
+
+/// Scores every row of labelled files.
+///
+/// `stop` ends the scan early with [`LearnError::Stopped`].
+pub fn evaluate(
+    model: &Model,
+    inputs: &[String],
+    config: &DataConfig,
+    bad_rows: &Arc<BadRows>,
+    threads: usize,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(ScanProgress),
+) -> Result<Scores, LearnError> {
+    let encoder = model.encoder(LabelUse::Required, false)?;
+    let options = PassOptions {
+        batch: SCORE_BATCH_ROWS,
+        shuffle: 0,
+        seed: 0,
+        number: 0,
+        workers: threads,
+        used_rows: 0,
+    };
+    let pass = Pass::open(inputs, config, &encoder, bad_rows, options)?;
+    let stages = Stages::new(&STAGES);
+    let failed = AtomicBool::new(false);
+    let work = |mut feed: sanderling_hub::Feed<'_>| -> Result<Scores, LearnError> {
+        let mut scorer = Scorer::new(model);
+        let mut scores = Scores::new();
+        let mut timer = stages.timer();
+        while !stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
+            let Some(rows) = feed.next(&mut timer)? else { break };
+            let logits = scorer.logits(model, &rows)?;
+            for ((logit, label), weight) in logits.iter().zip(rows.labels()).zip(rows.weights()) {
+                scores.push(*logit, *label, *weight);
+            }
+        }
+        Ok(scores)
+    };
+    let parts = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads)
+            .map(|_| {
+                let feed = pass.feed();
+                scope.spawn(|| work(feed).inspect_err(|_| failed.store(true, Ordering::Relaxed)))
+            })
+            .collect();
+        while !handles.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            progress(ScanProgress { bytes_read: pass.bytes_read(), bytes_total: pass.bytes_total() });
+            wait(&handles);
+        }
+        handles.into_iter().map(join).collect::<Vec<_>>()
+    });
+    let mut scores = Scores::new();
+    for part in parts {
+        scores.merge(&part?);
+    }
+    if stop.load(Ordering::Relaxed) {
+        return Err(LearnError::Stopped);
+    }
+    if scores.is_empty() {
+        return Err(LearnError::NoRows(inputs.join(", ")));
+    }
+    Ok(scores)
+}
+
+/// Sleeps until something may have changed; short at first so that small files are not waited for.
+fn wait<T>(handles: &[std::thread::ScopedJoinHandle<'_, T>]) {
+    let start = std::time::Instant::now();
+    while start.elapsed() < PROGRESS_INTERVAL
+        && !handles.iter().all(std::thread::ScopedJoinHandle::is_finished)
+    {
+        std::thread::sleep(PROGRESS_INTERVAL / 50);
+    }
+}
+
+/// A worker's result; a panic in it goes on here.
+pub(crate) fn join<T>(handle: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Predicts every row of the input, in its order: `write` gets the probabilities of consecutive rows, NaN for a row
+/// that could not be read where `bad_rows` lets it pass. Labels may be absent.
+pub fn predict(
+    model: &Model,
+    inputs: &[String],
+    config: &DataConfig,
+    bad_rows: &Arc<BadRows>,
+    mut write: impl FnMut(&[f32], ScanProgress) -> Result<(), LearnError>,
+) -> Result<u64, LearnError> {
+    let encoder = model.encoder(LabelUse::Optional, false)?;
+    let mut reader = Reader::with_bad_rows(inputs, config, &encoder, Arc::clone(bad_rows))?;
+    let mut scorer = Scorer::new(model);
+    let mut batch = encoder.new_batch();
+    let mut rows_done = 0;
+    while reader.next(&mut batch)? {
+        for start in (0..batch.len()).step_by(SCORE_BATCH_ROWS) {
+            let rows = Rows { batch: &batch, range: start..batch.len().min(start + SCORE_BATCH_ROWS) };
+            let logits = scorer.logits(model, &rows)?;
+            // Only a placeholder has no weight that is a number.
+            let scored = logits.iter_mut().zip(rows.weights());
+            scored.for_each(|(x, weight)| *x = if weight.is_nan() { f32::NAN } else { sigmoid(*x) });
+            let source = reader.source();
+            write(
+                logits,
+                ScanProgress { bytes_read: source.bytes_read(), bytes_total: source.bytes_total() },
+            )?;
+        }
+        rows_done += batch.len() as u64;
+        batch.clear();
+    }
+    Ok(rows_done)
+}
+
+/// One worker's scratch for scoring.
+struct Scorer {
+    lookup: Lookup,
+    compute: Compute,
+}
+
+impl Scorer {
+    fn new(model: &Model) -> Self {
+        Scorer { lookup: model.client().lookup(), compute: Compute::new(model.config().model.factors()) }
+    }
+
+    /// The logits of the rows; keys that were never trained count as zero.
+    fn logits(&mut self, model: &Model, rows: &Rows<'_>) -> Result<&mut [f32], LearnError> {
+        model.client().pull(rows, Absent::Zero, &mut self.lookup)?;
+        self.compute.forward(rows, &self.lookup);
+        Ok(&mut self.compute.logits)
+    }
+}

@@ -1,0 +1,98 @@
+//! What a run tells whoever watches it: progress, metrics, files. Knows no terminal.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::evaluate::ScanProgress;
+use crate::metrics::Metrics;
+
+/// Progressive metrics since the line before: every row was scored before it was learned from.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct StepLine {
+    /// Steps of the run so far.
+    pub step: u64,
+    /// The pass, first is 1.
+    pub pass: u64,
+    /// Rows of the run so far.
+    pub examples: u64,
+    /// Metrics of the rows since the line before.
+    #[serde(flatten)]
+    pub metrics: Metrics,
+    /// Steps per second since the line before.
+    pub steps_per_s: f64,
+    /// Rows per second since the line before.
+    pub examples_per_s: f64,
+}
+
+/// A validation after a pass.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ValidLine {
+    /// Steps of the run so far.
+    pub step: u64,
+    /// The pass just ended, first is 1.
+    pub pass: u64,
+    /// Rows of the run so far.
+    pub trained_examples: u64,
+    /// Metrics over the validation files.
+    #[serde(flatten)]
+    pub metrics: Metrics,
+    /// Whether it is the best so far.
+    pub best: bool,
+    /// Time the validation took.
+    pub seconds: f64,
+}
+
+/// Something that happened in a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// The run begins or goes on.
+    Started {
+        /// What is trained, in words.
+        model: &'a str,
+        /// Where its files go.
+        run_dir: &'a Path,
+        /// Steps done by earlier sessions of the run.
+        resumed_step: u64,
+    },
+    /// Quantile boundaries are being fitted.
+    Fitting {
+        /// How many features need them.
+        features: usize,
+    },
+    /// Training goes on.
+    Training {
+        /// The pass, first is 1.
+        pass: u64,
+        /// Passes in all.
+        passes: u64,
+        /// How far the pass is.
+        scan: ScanProgress,
+    },
+    /// A line of progressive metrics.
+    Step(&'a StepLine),
+    /// Validation goes on.
+    Validating {
+        /// How far it is.
+        scan: ScanProgress,
+    },
+    /// A pass was validated.
+    Valid(&'a ValidLine),
+    /// Something was written.
+    Saved {
+        /// The model's or checkpoint's directory.
+        path: &'a Path,
+    },
+    /// Bad rows were left out of a pass or a validation.
+    BadRows {
+        /// How many.
+        count: u64,
+        /// What was wrong with the first of them.
+        messages: &'a [String],
+    },
+    /// Validation has not improved for long enough.
+    EarlyStop {
+        /// The pass that was best, first is 1.
+        best_pass: u64,
+    },
+}

@@ -1,0 +1,430 @@
+//! Exact binary-classification metrics over scored rows: AUC with ties, logloss, calibration, and the points of the
+//! ROC and calibration plots. Knows no model: a row is a logit, a label and a weight.
+
+use serde::{Deserialize, Serialize};
+
+/// Up to this many rows AUC is exact. Beyond it, rows fall into [`BINS`] bins of their score and ties within a bin
+/// count half, which bounds memory; [`Metrics::auc_exact`] says so.
+pub const EXACT_ROWS_MAX: usize = 1 << 27;
+/// Bins of scores beyond [`EXACT_ROWS_MAX`]: the upper 20 bits of the score as an ordered integer.
+pub const BINS: usize = 1 << 20;
+
+/// The metrics of a set of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Rows.
+    pub examples: u64,
+    /// Area under the ROC curve, ties count half, weighted; NaN (JSON: null) with one class only.
+    #[serde(with = "nan_as_null")]
+    pub auc: f64,
+    /// Weighted mean of `-(y ln p + (1 - y) ln(1 - p))`, natural logarithm.
+    #[serde(with = "nan_as_null")]
+    pub logloss: f64,
+    /// Weighted mean of the predicted probabilities.
+    #[serde(with = "nan_as_null")]
+    pub prob_mean: f64,
+    /// Weighted share of positives.
+    #[serde(with = "nan_as_null")]
+    pub real_mean: f64,
+    /// Whether `auc` is exact (see [`EXACT_ROWS_MAX`]).
+    pub auc_exact: bool,
+}
+
+/// JSON has no NaN: it is written as null.
+mod nan_as_null {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        if value.is_finite() { serializer.serialize_f64(*value) } else { serializer.serialize_none() }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+    }
+}
+
+/// A point of the ROC curve.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RocPoint {
+    /// Share of negatives at or above the threshold.
+    pub false_positive_rate: f64,
+    /// Share of positives at or above the threshold.
+    pub true_positive_rate: f64,
+}
+
+/// A bin of the calibration plot: rows of similar prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CalibrationBin {
+    /// Weighted mean prediction.
+    pub prob_mean: f64,
+    /// Weighted share of positives.
+    pub real_mean: f64,
+    /// Weight of the rows in it.
+    pub weight: f64,
+}
+
+/// `1 / (1 + exp(-x))`.
+#[inline]
+#[must_use]
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Scored {
+    score: f32,
+    /// Weights of the positives and of the negatives with this score.
+    positive: f32,
+    negative: f32,
+}
+
+/// Scored rows, collected one by one and merged across threads.
+#[derive(Clone, Debug, Default)]
+pub struct Scores {
+    rows: Vec<Scored>,
+    bins: Option<Vec<[f64; 2]>>,
+    examples: u64,
+    weight: f64,
+    positive: f64,
+    loss: f64,
+    prob: f64,
+    exact_rows_max: Option<usize>,
+}
+
+impl Scores {
+    /// No rows yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Scores whose AUC is exact up to so many rows only.
+    #[must_use]
+    pub fn with_exact_rows(exact_rows_max: usize) -> Self {
+        Scores { exact_rows_max: Some(exact_rows_max), ..Self::default() }
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.examples
+    }
+
+    /// Whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.examples == 0
+    }
+
+    /// Adds a row: its logit, its label (above one half is positive) and its weight.
+    #[inline]
+    pub fn push(&mut self, logit: f32, label: f32, weight: f32) {
+        let (x, y, w) = (f64::from(logit), label > 0.5, f64::from(weight));
+        // ln(1 + e^-|x|) never overflows; the loss of a positive is softplus(-x), of a negative softplus(x).
+        let e = (-x.abs()).exp();
+        let wrong_side = if y { (-x).max(0.0) } else { x.max(0.0) };
+        self.loss += w * (wrong_side + e.ln_1p());
+        self.prob += w * if x >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) };
+        self.weight += w;
+        self.positive += if y { w } else { 0.0 };
+        self.examples += 1;
+        let (positive, negative) = if y { (weight, 0.0) } else { (0.0, weight) };
+        self.keep(Scored { score: logit, positive, negative });
+    }
+
+    /// Adds all rows of another set.
+    pub fn merge(&mut self, other: &Scores) {
+        self.examples += other.examples;
+        self.weight += other.weight;
+        self.positive += other.positive;
+        self.loss += other.loss;
+        self.prob += other.prob;
+        for row in &other.rows {
+            self.keep(*row);
+        }
+        if let Some(theirs) = &other.bins {
+            self.fold();
+            for (mine, theirs) in self.bins.iter_mut().flatten().zip(theirs) {
+                mine[0] += theirs[0];
+                mine[1] += theirs[1];
+            }
+        }
+    }
+
+    /// Forgets all rows, keeps the allocation.
+    pub fn clear(&mut self) {
+        let rows = std::mem::take(&mut self.rows);
+        *self = Scores { rows, exact_rows_max: self.exact_rows_max, ..Self::default() };
+        self.rows.clear();
+    }
+
+    fn keep(&mut self, row: Scored) {
+        if self.bins.is_none() && self.rows.len() == self.exact_rows_max.unwrap_or(EXACT_ROWS_MAX) {
+            self.fold();
+        }
+        match &mut self.bins {
+            Some(bins) => add_to_bin(bins, row),
+            None => self.rows.push(row),
+        }
+    }
+
+    /// Gives up exact scores for bins.
+    fn fold(&mut self) {
+        let bins = self.bins.get_or_insert_with(|| vec![[0.0; 2]; BINS]);
+        for row in std::mem::take(&mut self.rows) {
+            add_to_bin(bins, row);
+        }
+    }
+
+    /// Groups of equal score in ascending order, as (score, weight of positives, weight of negatives).
+    fn groups(&self) -> Vec<(f32, f64, f64)> {
+        if let Some(bins) = &self.bins {
+            let filled = bins.iter().enumerate().filter(|(_, [p, n])| p + n > 0.0);
+            return filled.map(|(bin, [p, n])| (score_of_bin(bin), *p, *n)).collect();
+        }
+        let mut rows = self.rows.clone();
+        rows.sort_unstable_by(|a, b| a.score.total_cmp(&b.score));
+        let mut groups: Vec<(f32, f64, f64)> = Vec::new();
+        for row in rows {
+            let (positive, negative) = (f64::from(row.positive), f64::from(row.negative));
+            match groups.last_mut() {
+                // Zero and minus zero are equal scores.
+                Some(last) if last.0 == row.score => {
+                    last.1 += positive;
+                    last.2 += negative;
+                }
+                _ => groups.push((row.score, positive, negative)),
+            }
+        }
+        groups
+    }
+
+    /// The metrics of all rows.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let (mut below, mut area, mut positives) = (0.0, 0.0, 0.0);
+        for (_, positive, negative) in self.groups() {
+            area += positive * (below + negative / 2.0);
+            below += negative;
+            positives += positive;
+        }
+        Metrics {
+            examples: self.examples,
+            auc: area / (positives * below),
+            logloss: self.loss / self.weight,
+            prob_mean: self.prob / self.weight,
+            real_mean: self.positive / self.weight,
+            auc_exact: self.bins.is_none(),
+        }
+    }
+
+    /// The ROC curve from (0, 0) to (1, 1), thinned to at most about `points` points.
+    #[must_use]
+    pub fn roc(&self, points: usize) -> Vec<RocPoint> {
+        let groups = self.groups();
+        let positives: f64 = groups.iter().map(|group| group.1).sum();
+        let negatives: f64 = groups.iter().map(|group| group.2).sum();
+        let step = 1.0 / points.max(1) as f64;
+        let mut curve = vec![RocPoint { false_positive_rate: 0.0, true_positive_rate: 0.0 }];
+        let (mut above_positive, mut above_negative) = (0.0, 0.0);
+        for (index, (_, positive, negative)) in groups.iter().rev().enumerate() {
+            above_positive += positive;
+            above_negative += negative;
+            let point = RocPoint {
+                false_positive_rate: above_negative / negatives,
+                true_positive_rate: above_positive / positives,
+            };
+            let last = curve[curve.len() - 1];
+            let moved = (point.false_positive_rate - last.false_positive_rate)
+                + (point.true_positive_rate - last.true_positive_rate);
+            if moved >= step || index + 1 == groups.len() {
+                curve.push(point);
+            }
+        }
+        curve
+    }
+
+    /// Calibration in bins of equal weight, by ascending prediction.
+    #[must_use]
+    pub fn calibration(&self, bins: usize) -> Vec<CalibrationBin> {
+        let groups = self.groups();
+        let per_bin = self.weight / bins.max(1) as f64;
+        let mut result: Vec<CalibrationBin> = Vec::new();
+        let (mut weight, mut prob, mut real) = (0.0, 0.0, 0.0);
+        for (index, (score, positive, negative)) in groups.iter().enumerate() {
+            weight += positive + negative;
+            prob += f64::from(sigmoid(*score)) * (positive + negative);
+            real += positive;
+            if weight > 0.0 && (weight >= per_bin || index + 1 == groups.len()) {
+                result.push(CalibrationBin { prob_mean: prob / weight, real_mean: real / weight, weight });
+                (weight, prob, real) = (0.0, 0.0, 0.0);
+            }
+        }
+        result
+    }
+}
+
+/// The place of a score among [`BINS`]: floats ordered as integers, upper bits.
+fn add_to_bin(bins: &mut [[f64; 2]], row: Scored) {
+    let bits = row.score.to_bits();
+    let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+    let bin = &mut bins[(ordered >> (32 - BINS.ilog2())) as usize];
+    bin[0] += f64::from(row.positive);
+    bin[1] += f64::from(row.negative);
+}
+
+fn score_of_bin(bin: usize) -> f32 {
+    let ordered = (bin as u32) << (32 - BINS.ilog2());
+    f32::from_bits(if ordered >> 31 == 1 { ordered & !(1 << 31) } else { !ordered })
+}
+
+/// Bytes before the rows or bins of a saved set: kind, examples and four sums.
+const SAVED_HEAD_BYTES: usize = 48;
+
+impl Scores {
+    /// The set as bytes (little endian), for a run that is resumed: 0 or 1 for rows or bins, examples, four sums,
+    /// then 12 bytes per row or 16 per bin.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(SAVED_HEAD_BYTES + self.rows.len() * 12);
+        bytes.extend(u64::from(self.bins.is_some()).to_le_bytes());
+        bytes.extend(self.examples.to_le_bytes());
+        for sum in [self.weight, self.positive, self.loss, self.prob] {
+            bytes.extend(sum.to_le_bytes());
+        }
+        for row in &self.rows {
+            [row.score, row.positive, row.negative].iter().for_each(|x| bytes.extend(x.to_le_bytes()));
+        }
+        for bin in self.bins.iter().flatten() {
+            bin.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
+        }
+        bytes
+    }
+
+    /// Reads what [`Scores::to_bytes`] wrote; None if it is anything else.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8], exact_rows_max: usize) -> Option<Self> {
+        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let sum = |index: usize| word(16 + 8 * index).map(f64::from_bits);
+        let body = bytes.get(SAVED_HEAD_BYTES..)?;
+        let mut scores = Scores {
+            examples: word(8)?,
+            weight: sum(0)?,
+            positive: sum(1)?,
+            loss: sum(2)?,
+            prob: sum(3)?,
+            ..Scores::with_exact_rows(exact_rows_max)
+        };
+        let float = |chunk: &[u8]| chunk.try_into().map_or(0.0, f32::from_le_bytes);
+        let double = |chunk: &[u8]| chunk.try_into().map_or(0.0, f64::from_le_bytes);
+        match word(0)? {
+            0 if body.len() % 12 == 0 => {
+                scores.rows.extend(body.chunks_exact(12).map(|row| Scored {
+                    score: float(&row[..4]),
+                    positive: float(&row[4..8]),
+                    negative: float(&row[8..]),
+                }));
+            }
+            1 if body.len() == BINS * 16 => {
+                scores.bins =
+                    Some(body.chunks_exact(16).map(|bin| [double(&bin[..8]), double(&bin[8..])]).collect());
+            }
+            _ => return None,
+        }
+        Some(scores)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn collect(rows: &[(f32, f32, f32)]) -> Scores {
+        let mut scores = Scores::new();
+        rows.iter().for_each(|(logit, label, weight)| scores.push(*logit, *label, *weight));
+        scores
+    }
+
+    /// The definition: the chance that a positive scores above a negative, ties half.
+    fn auc_by_pairs(rows: &[(f32, f32, f32)]) -> f64 {
+        let (mut wins, mut pairs) = (0.0, 0.0);
+        for (a, _, wa) in rows.iter().filter(|row| row.1 > 0.5) {
+            for (b, _, wb) in rows.iter().filter(|row| row.1 <= 0.5) {
+                let weight = f64::from(*wa) * f64::from(*wb);
+                pairs += weight;
+                wins += weight
+                    * if a > b {
+                        1.0
+                    } else if a == b {
+                        0.5
+                    } else {
+                        0.0
+                    };
+            }
+        }
+        wins / pairs
+    }
+
+    #[test]
+    fn known_values() {
+        let metrics = collect(&[(0.0, 1.0, 1.0), (0.0, 0.0, 1.0)]).metrics();
+        assert_eq!((metrics.auc, metrics.prob_mean, metrics.real_mean), (0.5, 0.5, 0.5));
+        assert!((metrics.logloss - 2f64.ln()).abs() < 1e-12);
+        assert!(collect(&[(1.0, 1.0, 1.0)]).metrics().auc.is_nan());
+        let extreme = collect(&[(200.0, 0.0, 1.0), (-200.0, 1.0, 1.0)]).metrics();
+        assert_eq!((extreme.auc, extreme.logloss), (0.0, 200.0));
+        assert!(Scores::new().metrics().logloss.is_nan());
+        let json = serde_json::to_string(&Scores::new().metrics()).unwrap();
+        assert!(json.contains("\"auc\":null"), "{json}");
+    }
+
+    proptest! {
+        #[test]
+        fn auc_equals_its_definition(
+            rows in proptest::collection::vec((-4i8..4, any::<bool>(), 0u8..4), 2..80),
+            cut in 0usize..80,
+        ) {
+            let rows: Vec<(f32, f32, f32)> =
+                rows.iter().map(|(s, y, w)| (f32::from(*s), f32::from(*y), f32::from(*w))).collect();
+            let expected = auc_by_pairs(&rows);
+            let whole = collect(&rows);
+            let (left, right) = rows.split_at(cut.min(rows.len()));
+            let mut merged = collect(left);
+            merged.merge(&collect(right));
+            let mut binned = Scores::with_exact_rows(1);
+            binned.merge(&whole);
+            let restored = Scores::from_bytes(&binned.to_bytes(), 1).unwrap();
+            let again = Scores::from_bytes(&whole.to_bytes(), 1 << 20).unwrap();
+            for scores in [&whole, &merged, &binned, &restored, &again] {
+                let got = scores.metrics().auc;
+                prop_assert!(got == expected || (got - expected).abs() < 1e-9 || (got.is_nan() && expected.is_nan()));
+                prop_assert!((scores.metrics().logloss - whole.metrics().logloss).abs() < 1e-9 || whole.weight == 0.0);
+            }
+            let calibrated: f64 = whole.calibration(5).iter().map(|bin| bin.weight).sum();
+            prop_assert!((calibrated - whole.weight).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn the_roc_curve_encloses_the_auc() {
+        let rows: Vec<_> = (0..5000u32)
+            .map(|i| {
+                let noise = f64::from(i.wrapping_mul(2_654_435_761) >> 8) / f64::from(1 << 24);
+                (noise as f32, f32::from(i % 3 == 0 && noise > 0.3), 1.0)
+            })
+            .collect();
+        let scores = collect(&rows);
+        let curve = scores.roc(500);
+        let area: f64 = curve
+            .windows(2)
+            .map(|p| {
+                (p[1].false_positive_rate - p[0].false_positive_rate)
+                    * (p[0].true_positive_rate + p[1].true_positive_rate)
+                    / 2.0
+            })
+            .sum();
+        assert!(curve.len() <= 1002 && (area - scores.metrics().auc).abs() < 1e-3, "{area}");
+        assert!(Scores::from_bytes(b"junk", 1).is_none());
+    }
+}

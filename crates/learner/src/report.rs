@@ -1,0 +1,104 @@
+//! The report of a run: one HTML file that needs nothing else, neither network nor script.
+//! Everything it shows comes in as plain numbers and text, in a [`RunReport`]. Knows no trainer, no table and no file:
+//! who calls [`render`] gathers the numbers and writes the text.
+
+mod charts;
+mod numbers;
+mod page;
+mod sections;
+mod summary;
+
+use sanderling_observe::{Machine, StageTotal};
+use serde::{Serialize, Serializer};
+
+pub use crate::metrics::{CalibrationBin, Metrics, RocPoint};
+pub use page::render;
+pub use summary::{KeyNorm, TOP_KEYS_MAX, TableSummary, TableTally};
+
+/// All that a report shows.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunReport {
+    /// Name of the run.
+    pub name: String,
+    /// The model in a few words, such as "factorization machine, rank 10".
+    pub model: String,
+    /// Start of the run, seconds since 1970 (UTC).
+    pub started_unix_s: u64,
+    /// Wall time of training, evaluation between passes included.
+    pub train_s: f64,
+    /// Training examples, over all passes.
+    pub examples: u64,
+    /// Passes over the training data that were begun.
+    pub passes: u32,
+    /// Training threads.
+    pub threads: usize,
+    /// Training examples per second of wall time.
+    pub examples_per_s: f64,
+    /// The metrics that count: of the validation file if there is one, else progressive over the last pass.
+    pub metrics: Metrics,
+    /// What `metrics`, `roc` and `calibration` were measured on: the validation files. None without one.
+    pub valid: Option<String>,
+    /// Progressive metrics of training (scored before learned), in order of the step.
+    pub train_curve: Vec<CurvePoint>,
+    /// Metrics of the validation file, in order of the step.
+    pub valid_curve: Vec<CurvePoint>,
+    /// ROC curve, from (0, 0) to (1, 1); serialized as pairs.
+    #[serde(serialize_with = "roc_pairs")]
+    pub roc: Vec<RocPoint>,
+    /// Calibration, by ascending prediction; serialized as triples.
+    #[serde(serialize_with = "calibration_triples")]
+    pub calibration: Vec<CalibrationBin>,
+    /// Every table of the model, in any order.
+    pub tables: Vec<TableSummary>,
+    /// Where the time went, in the order of the path.
+    pub stages: Vec<StageTotal>,
+    /// Where it ran.
+    pub machine: Machine,
+    /// The most memory that the process held.
+    pub memory_peak_bytes: u64,
+    /// Rows that did not read as the spec demands, and were skipped.
+    pub bad_rows: u64,
+    /// The first of them: file, line, column, and what was expected.
+    pub bad_row_messages: Vec<String>,
+    /// The model's directory.
+    pub model_path: String,
+    /// A command that evaluates the model on a file.
+    pub eval_command: String,
+    /// The configuration with all defaults filled in, as TOML.
+    pub config: String,
+}
+
+/// Metrics at one moment of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct CurvePoint {
+    /// Batches learned so far, over all passes.
+    pub step: u64,
+    /// Pass over the training data, first is 1.
+    pub pass: u32,
+    /// Examples learned so far, over all passes.
+    pub examples: u64,
+    /// Area under the ROC curve; NaN with one class only.
+    pub auc: f64,
+    /// Mean logistic loss, natural logarithm.
+    pub logloss: f64,
+    /// Mean predicted probability.
+    pub prob_mean: f64,
+    /// Share of positives.
+    pub real_mean: f64,
+}
+
+impl CurvePoint {
+    /// Metrics as a point of a curve.
+    pub fn new(step: u64, pass: u32, examples: u64, metrics: &Metrics) -> Self {
+        let Metrics { auc, logloss, prob_mean, real_mean, .. } = *metrics;
+        Self { step, pass, examples, auc, logloss, prob_mean, real_mean }
+    }
+}
+
+fn roc_pairs<S: Serializer>(points: &[RocPoint], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(points.iter().map(|point| (point.false_positive_rate, point.true_positive_rate)))
+}
+
+fn calibration_triples<S: Serializer>(bins: &[CalibrationBin], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(bins.iter().map(|bin| (bin.prob_mean, bin.real_mean, bin.weight)))
+}

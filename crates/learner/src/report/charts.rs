@@ -1,0 +1,75 @@
+//! The report's charts: which numbers go into which, and the words around them. Knows no HTML.
+
+use sanderling_observe::plot::{Bar, CalibrationPoint, LineChart, Series, bars, calibration, roc};
+
+use super::{CurvePoint, RunReport, TableSummary, numbers};
+
+/// The most tables drawn as bars; the list below the chart has all.
+pub(super) const BARS_MAX: usize = 20;
+/// The most passes whose ends are marked: more would be a hatching.
+const PASS_MARKS_MAX: usize = 30;
+/// Positions in the palette.
+const TRAIN: usize = 0;
+const VALID: usize = 1;
+
+/// A learning curve of one metric.
+pub(super) fn learning(report: &RunReport, title: &str, metric: fn(&CurvePoint) -> f64) -> String {
+    let line = |name: &str, curve: &[CurvePoint], dots, color| Series {
+        name: name.to_owned(),
+        points: curve.iter().map(|point| (point.step as f64, metric(point))).collect(),
+        dots,
+        color,
+    };
+    let mut series = vec![line("train (progressive)", &report.train_curve, false, TRAIN)];
+    if !report.valid_curve.is_empty() {
+        series.push(line("validation", &report.valid_curve, true, VALID));
+    }
+    let mut x_marks: Vec<f64> = report
+        .train_curve
+        .windows(2)
+        .filter(|pair| pair[0].pass != pair[1].pass)
+        .map(|pair| pair[0].step as f64)
+        .collect();
+    let x_label = if x_marks.is_empty() { "step" } else { "step (dashed: end of a pass)" };
+    if x_marks.len() > PASS_MARKS_MAX {
+        x_marks.clear();
+    }
+    LineChart { title: title.to_owned(), x_label: x_label.to_owned(), x_log: false, series, x_marks }.svg()
+}
+
+/// The ROC curve.
+pub(super) fn roc_curve(report: &RunReport) -> String {
+    let points: Vec<(f64, f64)> =
+        report.roc.iter().map(|point| (point.false_positive_rate, point.true_positive_rate)).collect();
+    roc(&format!("ROC, AUC {}", numbers::decimal(report.metrics.auc, 4)), &points)
+}
+
+/// The calibration plot.
+pub(super) fn calibration_plot(report: &RunReport) -> String {
+    let point = |bin: &super::CalibrationBin| CalibrationPoint {
+        predicted: bin.prob_mean,
+        observed: bin.real_mean,
+        examples: bin.weight,
+    };
+    calibration("Calibration", &report.calibration.iter().map(point).collect::<Vec<_>>())
+}
+
+/// Importance of the first tables.
+pub(super) fn importance(tables: &[&TableSummary]) -> String {
+    let bar = |table: &&TableSummary| Bar {
+        name: table.name.clone(),
+        value: table.importance,
+        text: numbers::figure(table.importance),
+    };
+    bars("Mean norm per example, by table", &tables.iter().take(BARS_MAX).map(bar).collect::<Vec<_>>())
+}
+
+/// Time by stage.
+pub(super) fn stages(report: &RunReport) -> String {
+    let bar = |stage: &sanderling_observe::StageTotal| Bar {
+        name: stage.name.clone(),
+        value: stage.seconds,
+        text: format!("{} ({})", numbers::duration(stage.seconds), numbers::percent(stage.share)),
+    };
+    bars("Thread time by stage", &report.stages.iter().map(bar).collect::<Vec<_>>())
+}

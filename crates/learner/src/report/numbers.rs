@@ -1,0 +1,134 @@
+//! Numbers as a reader wants them: thousands apart, units, few digits, and a dash for what is not a number.
+//! Knows no HTML.
+
+const NONE: &str = "–";
+const MINUTE_S: f64 = 60.0;
+const DAY_S: u64 = 86_400;
+
+/// 1234567 as "1,234,567".
+pub(super) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number with so many digits after the point.
+pub(super) fn decimal(number: f64, digits: usize) -> String {
+    if number.is_finite() { format!("{number:.digits$}") } else { NONE.to_owned() }
+}
+
+/// A number of unknown size, about four digits.
+pub(super) fn figure(number: f64) -> String {
+    match number.abs() {
+        size if !size.is_finite() => NONE.to_owned(),
+        0.0 => "0".to_owned(),
+        size if !(1e-4..1e7).contains(&size) => format!("{number:.2e}"),
+        size if size >= 1000.0 => {
+            let sign = if number < 0.0 { "−" } else { "" };
+            format!("{sign}{}", count(size.round() as u64))
+        }
+        size => {
+            let digits = (3.0 - size.log10().floor()).clamp(0.0, 6.0) as usize;
+            format!("{number:.digits$}")
+        }
+    }
+}
+
+/// 0.123 as "12.3 %".
+pub(super) fn percent(share: f64) -> String {
+    if share.is_finite() { format!("{:.1} %", share * 100.0) } else { NONE.to_owned() }
+}
+
+/// Bytes in binary units.
+pub(super) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut size = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while size >= 999.5 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    let digits = if size < 9.995 { 2 } else { usize::from(size < 99.95) };
+    format!("{size:.digits$} {}", UNITS[unit])
+}
+
+/// A span of time.
+pub(super) fn duration(seconds: f64) -> String {
+    match seconds {
+        s if !s.is_finite() || s < 0.0 => NONE.to_owned(),
+        0.0 => "0 s".to_owned(),
+        s if s < 0.001 => format!("{:.0} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s if s < 10.0 => format!("{s:.2} s"),
+        s if s < MINUTE_S => format!("{s:.1} s"),
+        s => {
+            let (minutes, rest) = ((s / MINUTE_S) as u64, s as u64 % MINUTE_S as u64);
+            if minutes < 60 {
+                format!("{minutes} min {rest:02} s")
+            } else {
+                format!("{} h {:02} min", count(minutes / 60), minutes % 60)
+            }
+        }
+    }
+}
+
+/// Seconds since 1970 as "2026-07-29 14:03 UTC".
+pub(super) fn date(unix_s: u64) -> String {
+    let (days, second) = (unix_s / DAY_S, unix_s % DAY_S);
+    // Howard Hinnant's civil_from_days: years begin in March, eras have 400 of them and 146097 days.
+    let day = days + 719_468;
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let march_month = (5 * day + 2) / 153;
+    let day = day - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts() {
+        fn check(text: impl AsRef<str>, expected: &str) {
+            assert_eq!(text.as_ref(), expected);
+        }
+        check(count(0), "0");
+        check(count(999), "999");
+        check(count(1_234_567), "1,234,567");
+        check(count(u64::MAX), "18,446,744,073,709,551,615");
+        check(decimal(0.98765, 4), "0.9877");
+        check(decimal(f64::NAN, 4), "–");
+        check(figure(0.012_345_6), "0.01235");
+        check(figure(-1234.5), "−1,235");
+        check(figure(12.345), "12.35");
+        check(figure(1e12), "1.00e12");
+        check(figure(f64::INFINITY), "–");
+        check(percent(0.1234), "12.3 %");
+        check(bytes(1023), "1023 B");
+        check(bytes(1 << 20), "1.00 MiB");
+        check(bytes(123 << 20), "123 MiB");
+        check(bytes(1000 << 20), "0.98 GiB");
+        check(bytes(u64::MAX), "16384 PiB");
+        check(duration(0.000_5), "500 µs");
+        check(duration(5.0), "5.00 s");
+        check(duration(65.0), "1 min 05 s");
+        check(duration(7260.0), "2 h 01 min");
+        check(duration(f64::NAN), "–");
+        check(date(0), "1970-01-01 00:00 UTC");
+        check(date(951_782_400), "2000-02-29 00:00 UTC");
+        check(date(1_785_333_780), "2026-07-29 14:03 UTC");
+    }
+}

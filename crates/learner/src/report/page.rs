@@ -1,0 +1,97 @@
+//! The page around the sections: head, style, title, headline numbers. Knows no chart.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::{RunReport, numbers, sections};
+
+const STYLE: &str = include_str!("style.css");
+
+/// The report as HTML. All text is escaped; the page refers to nothing outside itself and runs no script.
+pub fn render(report: &RunReport) -> String {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (report.name) " · Sanderling" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main {
+                    (header(report))
+                    (sections::learning_curves(report))
+                    (sections::quality(report))
+                    (sections::importance(report))
+                    (sections::top_keys(report))
+                    (sections::timings(report))
+                    (sections::data_and_model(report))
+                    (sections::machine(report))
+                    (sections::config(report))
+                }
+                footer { "Sanderling " (env!("CARGO_PKG_VERSION")) }
+            }
+        }
+    }
+    .into_string()
+}
+
+fn header(report: &RunReport) -> Markup {
+    let metrics = &report.metrics;
+    let rows: u64 = report.tables.iter().map(|table| table.rows).sum();
+    let table_bytes: u64 = report.tables.iter().map(|table| table.bytes).sum();
+    let measured = report.valid.as_ref().map_or("training, progressive", |_| "validation");
+    let calibration = metrics.prob_mean / metrics.real_mean;
+    let threads =
+        if report.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", report.threads) };
+    let passes = if report.passes == 1 { "1 pass".to_owned() } else { format!("{} passes", report.passes) };
+    html! {
+        header {
+            h1 { (report.name) }
+            p.lead {
+                (report.model) " · " (numbers::date(report.started_unix_s)) " · "
+                (numbers::count(report.examples)) " examples in " (passes) ", " (threads) ", "
+                (numbers::duration(report.train_s))
+            }
+            dl.cards {
+                (card("AUC", &numbers::decimal(metrics.auc, 4), measured))
+                (card("Logloss", &numbers::decimal(metrics.logloss, 4), measured))
+                (card("Calibration", &numbers::decimal(calibration, 3), &format!(
+                    "predicted {} / real {}",
+                    numbers::decimal(metrics.prob_mean, 4),
+                    numbers::decimal(metrics.real_mean, 4),
+                )))
+                (card("Examples/s", &rate(report.examples_per_s), &threads))
+                (card("Rows", &numbers::count(rows), &tables_text(report.tables.len())))
+                (card("Memory", &numbers::bytes(report.memory_peak_bytes), &format!(
+                    "peak; tables {}", numbers::bytes(table_bytes),
+                )))
+            }
+            @if report.bad_rows > 0 {
+                p.warning {
+                    strong { (numbers::count(report.bad_rows)) " bad " @if report.bad_rows == 1 { "row" } @else { "rows" } }
+                    " skipped. " a href="#data" { "See which" } "."
+                }
+            }
+        }
+    }
+}
+
+fn card(name: &str, value: &str, note: &str) -> Markup {
+    html! {
+        div { dt { (name) } dd { span.value { (value) } span.note { (note) } } }
+    }
+}
+
+fn rate(examples_per_s: f64) -> String {
+    if examples_per_s.is_finite() {
+        numbers::count(examples_per_s.max(0.0).round() as u64)
+    } else {
+        "–".to_owned()
+    }
+}
+
+fn tables_text(tables: usize) -> String {
+    if tables == 1 { "in 1 table".to_owned() } else { format!("in {tables} tables") }
+}

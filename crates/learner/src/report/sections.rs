@@ -1,0 +1,267 @@
+//! The sections of a report, in the order in which they stand. Knows no style and no drawing.
+
+use std::cmp::Ordering;
+
+use maud::{Markup, PreEscaped, html};
+
+use super::summary::by_norm;
+use super::{CurvePoint, KeyNorm, RunReport, TableSummary, charts, numbers};
+
+/// The most validations listed; with more, the best and the last ones.
+const VALIDATIONS_MAX: usize = 12;
+/// The most keys listed over all tables.
+const KEYS_MAX: usize = 20;
+/// A list of tables longer than this is folded.
+const TABLES_OPEN_MAX: usize = 30;
+
+fn section(id: &str, title: &str, lead: &str, body: &Markup) -> Markup {
+    html! {
+        section id=(id) {
+            h2 { (title) }
+            @if !lead.is_empty() { p.lead { (lead) } }
+            (body)
+        }
+    }
+}
+
+fn chart(svg: String) -> Markup {
+    html! { figure { (PreEscaped(svg)) } }
+}
+
+pub(super) fn learning_curves(report: &RunReport) -> Markup {
+    let lead = "Training metrics are progressive: every example is scored before it is learned.";
+    let body = html! {
+        @if report.train_curve.is_empty() && report.valid_curve.is_empty() {
+            p.none { "No point was recorded: the run ended before its first one ([train] print_every)." }
+        } @else {
+            div.figures {
+                (chart(charts::learning(report, "AUC", |point| point.auc)))
+                (chart(charts::learning(report, "Logloss", |point| point.logloss)))
+            }
+        }
+        @if report.valid.is_none() {
+            p.none { "There is no validation curve: the configuration names no validation file ([data] valid)." }
+        } @else if !report.valid_curve.is_empty() {
+            (validations(&report.valid_curve))
+        }
+    };
+    section("curves", "Learning curves", lead, &body)
+}
+
+/// The validations as a list; the best one, by AUC if it has one and else by logloss, stands out.
+fn validations(curve: &[CurvePoint]) -> Markup {
+    let better = |a: &CurvePoint, b: &CurvePoint| match (a.auc.is_nan(), b.auc.is_nan()) {
+        (false, false) => a.auc.total_cmp(&b.auc),
+        (true, true) => b.logloss.total_cmp(&a.logloss),
+        (a_is_nan, _) => {
+            if a_is_nan {
+                Ordering::Less
+            } else {
+                Ordering::Greater
+            }
+        }
+    };
+    // The first of equals: max_by would take the last.
+    let best = (0..curve.len()).rev().max_by(|&a, &b| better(&curve[a], &curve[b])).unwrap_or(0);
+    let first = curve.len().saturating_sub(VALIDATIONS_MAX);
+    let shown = (0..curve.len()).filter(|&at| at >= first || at == best);
+    html! {
+        div.scroll { table {
+            thead { tr {
+                th.number { "pass" } th.number { "step" } th.number { "examples" } th.number { "AUC" }
+                th.number { "logloss" } th.number { "predicted" } th.number { "real" } th {}
+            } }
+            tbody { @for at in shown {
+                @let point = &curve[at];
+                tr.best[at == best] {
+                    td.number { (point.pass) }
+                    td.number { (numbers::count(point.step)) }
+                    td.number { (numbers::count(point.examples)) }
+                    td.number { (numbers::decimal(point.auc, 5)) }
+                    td.number { (numbers::decimal(point.logloss, 5)) }
+                    td.number { (numbers::decimal(point.prob_mean, 5)) }
+                    td.number { (numbers::decimal(point.real_mean, 5)) }
+                    td { @if at == best { "best" } }
+                }
+            } }
+        } }
+        @if first > 0 { p.note { "The best and the last " (VALIDATIONS_MAX) " of " (curve.len()) " validations." } }
+    }
+}
+
+pub(super) fn quality(report: &RunReport) -> Markup {
+    let lead = match &report.valid {
+        Some(files) => format!("Measured on {files}: {} examples.", numbers::count(report.metrics.examples)),
+        None => "Without a validation file, measured while training (progressive).".to_owned(),
+    };
+    let body = html! {
+        @if report.roc.is_empty() && report.calibration.is_empty() {
+            p.none { "No curve was measured." }
+        } @else {
+            div.figures {
+                @if !report.roc.is_empty() { (chart(charts::roc_curve(report))) }
+                @if !report.calibration.is_empty() { (chart(charts::calibration_plot(report))) }
+            }
+        }
+        @if report.metrics.auc.is_nan() {
+            p.none { "AUC is not defined: the examples are all of one class, or there are none." }
+        } @else if !report.metrics.auc_exact {
+            p.note { "More examples than are ranked exactly: AUC was computed in bins of the score." }
+        }
+    };
+    section("quality", "ROC and calibration", &lead, &body)
+}
+
+pub(super) fn importance(report: &RunReport) -> Markup {
+    let mut tables: Vec<&TableSummary> = report.tables.iter().collect();
+    // What is not a number goes last.
+    let rank = |table: &TableSummary| if table.importance.is_nan() { -1.0 } else { table.importance };
+    tables.sort_by(|a, b| rank(b).total_cmp(&rank(a)).then_with(|| a.name.cmp(&b.name)));
+    let lead = "Importance is the L2 norm of the weights that a table brought to the mean training example.";
+    let body = html! {
+        @if tables.is_empty() {
+            p.none { "The model has no table." }
+        } @else {
+            (chart(charts::importance(&tables)))
+            @if tables.len() > charts::BARS_MAX {
+                p.note { "The first " (charts::BARS_MAX) " of " (tables.len()) " tables; the list has all." }
+            }
+            @if tables.len() > TABLES_OPEN_MAX {
+                details { summary { "All " (tables.len()) " tables" } (table_list(&tables)) }
+            } @else {
+                (table_list(&tables))
+            }
+        }
+    };
+    section("importance", "Feature importance by table", lead, &body)
+}
+
+fn table_list(tables: &[&TableSummary]) -> Markup {
+    let frequency: f64 = tables.iter().map(|table| table.frequency_total as f64).sum();
+    html! {
+        div.scroll { table {
+            thead { tr {
+                th { "table" } th.number { "importance" } th.number { "norm, sum" } th.number { "mean" }
+                th.number { "max" } th.number { "frequency" } th.number { "share" } th.number { "rows" }
+                th.number { "all zero" } th.number { "dim" } th.number { "memory" }
+            } }
+            tbody { @for table in tables { tr {
+                td.name title=(table.name) { (table.name) }
+                td.number { (numbers::figure(table.importance)) }
+                td.number { (numbers::figure(table.norm_sum)) }
+                td.number { (numbers::figure(table.norm_mean)) }
+                td.number { (numbers::figure(table.norm_max)) }
+                td.number { (numbers::count(table.frequency_total)) }
+                td.number { (numbers::percent(table.frequency_total as f64 / frequency)) }
+                td.number { (numbers::count(table.rows)) }
+                td.number { (numbers::count(table.zero_rows)) }
+                td.number { (table.dim) }
+                td.number { (numbers::bytes(table.bytes)) }
+            } } }
+        } }
+    }
+}
+
+pub(super) fn top_keys(report: &RunReport) -> Markup {
+    let mut keys: Vec<(&str, &KeyNorm)> = report
+        .tables
+        .iter()
+        .flat_map(|table| table.top.iter().map(|key| (table.name.as_str(), key)))
+        .collect();
+    keys.sort_by(|a, b| by_norm(a.1, b.1).then_with(|| a.0.cmp(b.0)));
+    keys.truncate(KEYS_MAX);
+    let named = keys.iter().any(|(_, key)| key.value.is_some());
+    let body = html! {
+        @if keys.is_empty() {
+            p.none { "No row has a weight other than zero." }
+        } @else {
+            div.scroll { table {
+                thead { tr {
+                    th { "table" } @if named { th { "value" } } th.number { "key" } th.number { "norm" }
+                    th.number { "linear weight" } th.number { "frequency" }
+                } }
+                tbody { @for (table, key) in keys { tr {
+                    td.name title=(table) { (table) }
+                    @if named {
+                        @let value = key.value.as_deref().unwrap_or("–");
+                        td.name title=(value) { (value) }
+                    }
+                    td.number { (key.key) }
+                    td.number { (numbers::figure(key.norm)) }
+                    td.number { (numbers::figure(f64::from(key.weight))) }
+                    td.number { (numbers::count(key.frequency)) }
+                } } }
+            } }
+        }
+    };
+    section("keys", "Largest keys", "The rows with the largest L2 norm, over all tables.", &body)
+}
+
+pub(super) fn timings(report: &RunReport) -> Markup {
+    let lead = "Time of every stage, added up over threads.";
+    let body = html! {
+        @if report.stages.is_empty() {
+            p.none { "No stage was timed." }
+        } @else {
+            (chart(charts::stages(report)))
+            div.scroll { table {
+                thead { tr {
+                    th { "stage" } th.number { "time" } th.number { "share" } th.number { "times entered" }
+                    th.number { "per example" }
+                } }
+                tbody { @for stage in &report.stages { tr {
+                    td.name { (stage.name) }
+                    td.number { (numbers::duration(stage.seconds)) }
+                    td.number { (numbers::percent(stage.share)) }
+                    td.number { (numbers::count(stage.count)) }
+                    td.number { (nanoseconds_each(stage.seconds, report.examples)) }
+                } } }
+            } }
+        }
+    };
+    section("timings", "Timings by stage", lead, &body)
+}
+
+fn nanoseconds_each(seconds: f64, examples: u64) -> String {
+    if examples == 0 {
+        "–".to_owned()
+    } else {
+        format!("{} ns", numbers::decimal(seconds * 1e9 / examples as f64, 0))
+    }
+}
+
+pub(super) fn data_and_model(report: &RunReport) -> Markup {
+    let body = html! {
+        dl.facts {
+            dt { "Bad rows" } dd { (numbers::count(report.bad_rows)) @if report.bad_rows > 0 { " skipped" } }
+            dt { "Model" } dd { code { (report.model_path) } }
+            dt { "Evaluate" } dd { code { (report.eval_command) } }
+        }
+        @if !report.bad_row_messages.is_empty() {
+            p.note { "The first " (report.bad_row_messages.len()) " bad rows:" }
+            pre { @for message in &report.bad_row_messages { (message) "\n" } }
+        }
+    };
+    section("data", "Data and model", "", &body)
+}
+
+pub(super) fn machine(report: &RunReport) -> Markup {
+    let machine = &report.machine;
+    let body = html! {
+        dl.facts {
+            dt { "Processor" } dd { (machine.cpu) " (" (machine.arch) ", " (machine.simd) ")" }
+            dt { "Logical processors" } dd {
+                (machine.cpus)
+                @if machine.cpus_usable != machine.cpus { ", " (machine.cpus_usable) " usable" }
+            }
+            dt { "Memory" } dd { (numbers::bytes(machine.memory_bytes)) }
+            dt { "System" } dd { (machine.os) ", kernel " (machine.kernel) }
+        }
+    };
+    section("machine", "Machine", "", &body)
+}
+
+pub(super) fn config(report: &RunReport) -> Markup {
+    let body = html! { pre { (report.config) } };
+    section("config", "Configuration", "As it ran, defaults filled in.", &body)
+}

@@ -1,0 +1,158 @@
+//! What a report says about one table, and how it is gathered: row by row, in bounded memory.
+//! Knows no table: the caller feeds key, frequency and weights.
+
+use std::cmp::Ordering;
+
+use serde::Serialize;
+
+/// The most keys that a summary names.
+pub const TOP_KEYS_MAX: usize = 20;
+
+/// One table in numbers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TableSummary {
+    /// Name of the table.
+    pub name: String,
+    /// Rows.
+    pub rows: u64,
+    /// Weights per row.
+    pub dim: usize,
+    /// Memory of index, weights and optimizer state.
+    pub bytes: u64,
+    /// Sum of the rows' L2 norms.
+    pub norm_sum: f64,
+    /// Mean of the rows' L2 norms; 0 without rows.
+    pub norm_mean: f64,
+    /// Largest of the rows' L2 norms.
+    pub norm_max: f64,
+    /// Occurrences of all keys in training.
+    pub frequency_total: u64,
+    /// Rows whose weights are all exactly zero, as L1 makes them.
+    pub zero_rows: u64,
+    /// Mean L2 norm that the table brought to a training example: the norms weighted by frequency, over the
+    /// examples. For logistic regression, the mean absolute part of the logit. The order of the report.
+    pub importance: f64,
+    /// Keys with the largest norms, largest first, at most [`TOP_KEYS_MAX`].
+    pub top: Vec<KeyNorm>,
+}
+
+/// One row in numbers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KeyNorm {
+    /// The key.
+    pub key: u64,
+    /// What the key stands for, where that is known.
+    pub value: Option<String>,
+    /// L2 norm of the weights.
+    pub norm: f64,
+    /// The first weight: of the built-in models, the linear one.
+    pub weight: f32,
+    /// Occurrences in training.
+    pub frequency: u64,
+}
+
+/// Gathers a [`TableSummary`].
+#[derive(Debug, Clone)]
+pub struct TableTally {
+    name: String,
+    dim: usize,
+    rows: u64,
+    zero_rows: u64,
+    norm_sum: f64,
+    norm_max: f64,
+    weighted_sum: f64,
+    frequency_total: u64,
+    top: Vec<KeyNorm>,
+}
+
+impl TableTally {
+    /// A tally without rows.
+    pub fn new(name: impl Into<String>, dim: usize) -> Self {
+        Self {
+            name: name.into(),
+            dim,
+            rows: 0,
+            zero_rows: 0,
+            norm_sum: 0.0,
+            norm_max: 0.0,
+            weighted_sum: 0.0,
+            frequency_total: 0,
+            top: Vec::with_capacity(2 * TOP_KEYS_MAX),
+        }
+    }
+
+    /// Adds a row: its key, its occurrences in training, its weights.
+    pub fn add(&mut self, key: u64, frequency: u64, weights: &[f32]) {
+        let norm = weights.iter().map(|&w| f64::from(w) * f64::from(w)).sum::<f64>().sqrt();
+        self.rows += 1;
+        self.zero_rows += u64::from(norm == 0.0);
+        self.norm_sum += norm;
+        self.norm_max = self.norm_max.max(norm);
+        self.weighted_sum += norm * frequency as f64;
+        self.frequency_total += frequency;
+        if norm > 0.0 {
+            if self.top.len() == 2 * TOP_KEYS_MAX {
+                self.keep_top();
+            }
+            let weight = weights.first().copied().unwrap_or(0.0);
+            self.top.push(KeyNorm { key, value: None, norm, weight, frequency });
+        }
+    }
+
+    /// The summary, given the memory of the table and the training examples over all passes.
+    pub fn finish(mut self, bytes: u64, examples: u64) -> TableSummary {
+        self.keep_top();
+        TableSummary {
+            name: self.name,
+            rows: self.rows,
+            dim: self.dim,
+            bytes,
+            norm_sum: self.norm_sum,
+            norm_mean: if self.rows == 0 { 0.0 } else { self.norm_sum / self.rows as f64 },
+            norm_max: self.norm_max,
+            frequency_total: self.frequency_total,
+            zero_rows: self.zero_rows,
+            importance: self.weighted_sum / examples.max(1) as f64,
+            top: self.top,
+        }
+    }
+
+    fn keep_top(&mut self) {
+        self.top.sort_by(by_norm);
+        self.top.truncate(TOP_KEYS_MAX);
+    }
+}
+
+/// Largest norm first, then smallest key, so that the order does not depend on that of the rows.
+pub(super) fn by_norm(a: &KeyNorm, b: &KeyNorm) -> Ordering {
+    b.norm.total_cmp(&a.norm).then(a.key.cmp(&b.key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_and_order() {
+        let mut tally = TableTally::new("t", 2);
+        for key in 0..100u64 {
+            tally.add(key, 2, &[3.0 * key as f32, -4.0 * key as f32]);
+        }
+        let summary = tally.finish(7, 50);
+        assert_eq!(
+            (summary.rows, summary.zero_rows, summary.frequency_total, summary.bytes),
+            (100, 1, 200, 7)
+        );
+        assert_eq!((summary.norm_max, summary.norm_mean), (495.0, 247.5));
+        assert_eq!(summary.importance, 2.0 * 24_750.0 / 50.0);
+        let keys: Vec<u64> = summary.top.iter().map(|top| top.key).collect();
+        assert_eq!(keys, (80..100).rev().collect::<Vec<_>>());
+        assert_eq!(summary.top[0].weight, 297.0);
+    }
+
+    #[test]
+    fn no_rows_no_examples() {
+        let summary = TableTally::new("t", 0).finish(0, 0);
+        assert_eq!((summary.norm_mean, summary.importance, summary.top.len()), (0.0, 0.0, 0));
+    }
+}

@@ -1,0 +1,346 @@
+//! A whole run: from a configuration to a directory with the model, the metrics and the report. What the command line
+//! and Python both call. Knows no terminal.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sanderling_observe::{Machine, Resident, StageTotal};
+use sanderling_sample::fit::fit;
+use sanderling_store::Checkpoint;
+use serde::Serialize;
+
+use crate::config::Config;
+use crate::error::LearnError;
+use crate::event::Event;
+use crate::metrics::{Metrics, Scores};
+use crate::model::Model;
+use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
+use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
+use crate::train::Trainer;
+
+/// Points of the ROC curve in the report, and bins of its calibration plot.
+const ROC_POINTS: usize = 200;
+const CALIBRATION_BINS: usize = 20;
+
+/// Where a run goes and whether it goes on.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Parent of the run's directory.
+    pub runs_dir: PathBuf,
+    /// Whether to go on from the checkpoint in the run's directory.
+    pub resume: bool,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        RunOptions { runs_dir: PathBuf::from("runs"), resume: false }
+    }
+}
+
+/// The result of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Name of the run.
+    pub name: String,
+    /// Area under the ROC curve of the best validation, or without one of the last pass, progressively; null if
+    /// there was only one class.
+    pub auc: Option<f64>,
+    /// Mean logistic loss of the same rows.
+    pub logloss: Option<f64>,
+    /// Mean prediction over the same rows.
+    pub prob_mean: Option<f64>,
+    /// Share of positives among the same rows.
+    pub real_mean: Option<f64>,
+    /// What those metrics were measured on: `valid`, or `train` (each row scored before it was learned from).
+    pub measured_on: &'static str,
+    /// Rows trained on, over all passes.
+    pub examples: u64,
+    /// Rows trained on per second of training, validation and saving left out.
+    pub examples_per_s: f64,
+    /// Seconds of training.
+    pub train_s: f64,
+    /// Steps.
+    pub steps: u64,
+    /// Passes done.
+    pub passes: u64,
+    /// The pass that the saved model is from, first is 1.
+    pub best_pass: u64,
+    /// Rows of all tables.
+    pub rows: u64,
+    /// Bytes of all tables in memory.
+    pub table_bytes: u64,
+    /// Largest resident memory of the process.
+    pub memory_peak_bytes: u64,
+    /// Bad rows left out of the last pass.
+    pub bad_rows: u64,
+    /// Whether the run was stopped before its end; it can be resumed.
+    pub stopped: bool,
+    /// The model's directory.
+    pub model: PathBuf,
+    /// The report.
+    pub report: PathBuf,
+}
+
+/// Trains as the configuration says. Setting `stop` ends the run at the next step with everything saved.
+pub fn train(
+    config: Config,
+    options: &RunOptions,
+    stop: &AtomicBool,
+    observer: &mut dyn FnMut(&Event<'_>),
+) -> Result<Summary, LearnError> {
+    let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let run_dir = options.runs_dir.join(&config.name);
+    let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
+    std::fs::create_dir_all(&run_dir).map_err(LearnError::io(&run_dir))?;
+    let (model, state, scores) = if options.resume {
+        resume(&config, &model_dir, &last_dir)?
+    } else {
+        let unfitted = config.spec().unfitted().count();
+        if unfitted > 0 {
+            observer(&Event::Fitting { features: unfitted });
+        }
+        let spec = fit(&config.spec(), &config.data.train.0, &config.data.reading)?;
+        let model = Model::new(Config { feature: spec.feature, ..config })?;
+        (model, RunState::default(), Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX))
+    };
+    let words = model.describe();
+    observer(&Event::Started { model: &words, run_dir: &run_dir, resumed_step: state.step });
+    let mut log = MetricsLog::open(&run_dir.join("metrics.jsonl"), options.resume)?;
+    let mut bad_row_messages = Vec::new();
+    let mut watch = |event: &Event<'_>| {
+        log.write(event);
+        if let Event::BadRows { messages, .. } = event {
+            bad_row_messages = messages.to_vec();
+        }
+        observer(event);
+    };
+    let mut trainer = Trainer::new(model, state, scores, (model_dir.clone(), last_dir), stop, &mut watch);
+    trainer.run()?;
+    let Trainer { model, state, pass_scores, stages, valid_scores, .. } = trainer;
+    log.finish()?;
+
+    let stages = stages.totals();
+    let whole = state.pass >= model.config().train.passes || stopped_early(&model, &state);
+    let stopped = stop.load(Ordering::Relaxed) || !whole;
+    let best_model = if state.best.is_some_and(|(pass, _)| pass != state.pass) {
+        Arc::new(Model::load(&model_dir)?)
+    } else {
+        model
+    };
+    let report_path = run_dir.join("report.html");
+    let outcome = Outcome { model: &best_model, state: &state, pass_scores: &pass_scores, valid_scores };
+    let summary = outcome.summary(&model_dir, &report_path, stopped);
+    let page = outcome.report(&summary, stages, bad_row_messages, started_unix_s);
+    std::fs::write(&report_path, report::render(&page)).map_err(LearnError::io(&report_path))?;
+    let summary_path = run_dir.join("summary.json");
+    let json = serde_json::to_vec_pretty(&summary).unwrap_or_default();
+    std::fs::write(&summary_path, json).map_err(LearnError::io(&summary_path))?;
+    Ok(summary)
+}
+
+fn stopped_early(model: &Model, state: &RunState) -> bool {
+    let patience = model.config().train.early_stop;
+    patience > 0 && state.since_best >= patience
+}
+
+/// Loads the latest checkpoint of a run and checks that the configuration still fits it. How long and with how many
+/// threads to train may change; what the tables and the data mean may not.
+fn resume(
+    config: &Config,
+    model_dir: &Path,
+    last_dir: &Path,
+) -> Result<(Model, RunState, Scores), LearnError> {
+    let path = if last_dir.exists() { last_dir } else { model_dir };
+    let checkpoint = Checkpoint::open(path)?;
+    let (state, scores) = RunState::from_checkpoint(&checkpoint, path)?;
+    let mut model = Model::from_checkpoint(&checkpoint, path)?;
+    let saved = model.config();
+    let fitted = fitted_like(config, saved);
+    let differing = [
+        ("seed", fitted.seed != saved.seed),
+        ("model", fitted.model != saved.model),
+        (
+            "optimizer",
+            fitted.optimizer != saved.optimizer || fitted.factor_optimizer != saved.factor_optimizer,
+        ),
+        ("the features, the label, weights or negatives", fitted.spec() != saved.spec()),
+        ("data.train", fitted.data.train != saved.data.train),
+        ("how data is read", fitted.data.reading != saved.data.reading),
+        ("train.batch", fitted.train.batch != saved.train.batch),
+        ("train.shuffle", fitted.train.shuffle != saved.train.shuffle),
+    ];
+    if let Some((what, _)) = differing.iter().find(|(_, differs)| *differs) {
+        return Err(LearnError::Model {
+            path: path.into(),
+            reason: format!(
+                "cannot resume: {what} changed since this run was saved; put it back, or start anew without --resume"
+            ),
+        });
+    }
+    *model.config_mut() = fitted;
+    Ok((model, state, scores))
+}
+
+/// The configuration with the quantile boundaries that the saved one was fitted with, where it leaves them open.
+fn fitted_like(config: &Config, saved: &Config) -> Config {
+    let mut fitted = config.clone();
+    for feature in &mut fitted.feature {
+        if feature.boundaries.is_none()
+            && let Some(twin) = saved.feature.iter().find(|other| other.name == feature.name)
+        {
+            feature.boundaries.clone_from(&twin.boundaries);
+        }
+    }
+    fitted
+}
+
+/// Summaries of a model's tables, most important first.
+#[must_use]
+pub fn table_summaries(model: &Model, examples: u64) -> Vec<TableSummary> {
+    let mut summaries: Vec<TableSummary> = model
+        .client()
+        .tables()
+        .iter()
+        .map(|table| {
+            let mut tally = TableTally::new(table.name(), table.dim());
+            table.for_each_row(|row| tally.add(row.key, u64::from(row.frequency), row.weights));
+            tally.finish(table.bytes(), examples)
+        })
+        .collect();
+    summaries.sort_by(|a, b| b.importance.total_cmp(&a.importance));
+    summaries
+}
+
+/// What a run ended with.
+struct Outcome<'a> {
+    model: &'a Model,
+    state: &'a RunState,
+    pass_scores: &'a Scores,
+    valid_scores: Option<Scores>,
+}
+
+impl Outcome<'_> {
+    fn metrics(&self) -> (Metrics, &'static str) {
+        match (self.state.best, self.state.progressive) {
+            (Some((_, metrics)), _) => (metrics, "valid"),
+            (None, Some(metrics)) if self.pass_scores.is_empty() => (metrics, "train"),
+            _ => (self.pass_scores.metrics(), "train"),
+        }
+    }
+
+    fn summary(&self, model_dir: &Path, report: &Path, stopped: bool) -> Summary {
+        let (metrics, measured_on) = self.metrics();
+        let number = |value: f64| value.is_finite().then_some(value);
+        let state = self.state;
+        Summary {
+            name: self.model.config().name.clone(),
+            auc: number(metrics.auc),
+            logloss: number(metrics.logloss),
+            prob_mean: number(metrics.prob_mean),
+            real_mean: number(metrics.real_mean),
+            measured_on,
+            examples: state.examples,
+            examples_per_s: state.examples as f64 / state.train_seconds.max(1e-9),
+            train_s: state.train_seconds,
+            steps: state.step,
+            passes: state.pass,
+            best_pass: state.best.map_or(state.pass, |(pass, _)| pass),
+            rows: self.model.rows(),
+            table_bytes: self.model.table_bytes(),
+            memory_peak_bytes: Resident::read().peak_bytes,
+            bad_rows: state.bad_rows,
+            stopped,
+            model: model_dir.into(),
+            report: report.into(),
+        }
+    }
+
+    fn report(
+        &self,
+        summary: &Summary,
+        stages: Vec<StageTotal>,
+        bad_row_messages: Vec<String>,
+        started_unix_s: u64,
+    ) -> RunReport {
+        let config = self.model.config();
+        let curve = |points: &[(u64, u64, u64, Metrics)]| {
+            points
+                .iter()
+                .map(|(step, examples, pass, m)| CurvePoint::new(*step, *pass as u32, *examples, m))
+                .collect()
+        };
+        let valid = &config.data.valid.0;
+        let scores = self.valid_scores.as_ref();
+        let example_file = valid.first().or(config.data.train.0.first()).map_or("FILE", String::as_str);
+        RunReport {
+            name: summary.name.clone(),
+            model: self.model.describe(),
+            started_unix_s,
+            train_s: summary.train_s,
+            examples: summary.examples,
+            passes: summary.passes as u32,
+            threads: config.train.threads,
+            examples_per_s: summary.examples_per_s,
+            metrics: self.metrics().0,
+            valid: (!valid.is_empty()).then(|| valid.join(", ")),
+            train_curve: curve(&self.state.train_curve),
+            valid_curve: curve(&self.state.valid_curve),
+            roc: scores.map(|scores| scores.roc(ROC_POINTS)).unwrap_or_default(),
+            calibration: scores.map(|scores| scores.calibration(CALIBRATION_BINS)).unwrap_or_default(),
+            tables: table_summaries(self.model, summary.examples),
+            stages,
+            machine: Machine::detect(),
+            memory_peak_bytes: summary.memory_peak_bytes,
+            bad_rows: summary.bad_rows,
+            bad_row_messages,
+            model_path: summary.model.display().to_string(),
+            eval_command: format!("sanderling eval {} {example_file}", summary.model.display()),
+            config: config.to_toml(),
+        }
+    }
+}
+
+/// The metrics of a run as JSON lines: `{"kind": "step" | "valid", ...}`.
+struct MetricsLog {
+    path: PathBuf,
+    file: BufWriter<File>,
+    failed: Option<std::io::Error>,
+}
+
+impl MetricsLog {
+    fn open(path: &Path, append: bool) -> Result<Self, LearnError> {
+        let file = File::options().create(true).write(true).append(append).truncate(!append).open(path);
+        let file = BufWriter::new(file.map_err(LearnError::io(path))?);
+        Ok(MetricsLog { path: path.into(), file, failed: None })
+    }
+
+    fn write(&mut self, event: &Event<'_>) {
+        #[derive(Serialize)]
+        struct Line<'a, T> {
+            kind: &'a str,
+            #[serde(flatten)]
+            line: &'a T,
+        }
+        let json = match event {
+            Event::Step(line) => serde_json::to_string(&Line { kind: "step", line: *line }),
+            Event::Valid(line) => serde_json::to_string(&Line { kind: "valid", line: *line }),
+            _ => return,
+        };
+        // Each line is flushed, so that whoever follows the file sees it, and a killed run leaves whole lines.
+        let written = json.map_err(std::io::Error::from).and_then(|json| {
+            writeln!(self.file, "{json}")?;
+            self.file.flush()
+        });
+        if let Err(error) = written {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    fn finish(self) -> Result<(), LearnError> {
+        self.failed.map_or(Ok(()), |error| Err(LearnError::io(self.path)(error)))
+    }
+}

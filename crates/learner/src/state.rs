@@ -1,0 +1,81 @@
+//! Where a run stands, as its checkpoint keeps it beside the tables: enough to go on as if it had not stopped.
+
+use sanderling_store::Checkpoint;
+use serde::{Deserialize, Serialize};
+
+use crate::error::LearnError;
+use crate::metrics::{Metrics, Scores};
+
+/// The state inside a checkpoint.
+pub(crate) const STATE_BLOB: &str = "run.json";
+/// The progressive scores of the pass under way.
+pub(crate) const SCORES_BLOB: &str = "scores.bin";
+/// Progressive scores of a pass are exact up to this many rows; beyond, AUC is taken over bins.
+pub(crate) const PROGRESSIVE_ROWS_MAX: usize = 1 << 22;
+/// Points of the learning curves that are kept; beyond, every second one goes.
+const CURVE_POINTS_MAX: usize = 2048;
+
+/// Where a run stands.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RunState {
+    /// Passes done.
+    pub pass: u64,
+    /// Rows of the next pass that were used already.
+    pub used_rows: u64,
+    /// Steps done.
+    pub step: u64,
+    /// Rows trained on, over all passes.
+    pub examples: u64,
+    /// Seconds spent training, without validation and saving.
+    pub train_seconds: f64,
+    /// The best validation and its pass (first is 1).
+    pub best: Option<(u64, Metrics)>,
+    /// Passes since then.
+    pub since_best: u32,
+    /// Validations without improvement so far, for the plateau schedule.
+    pub plateaus: u32,
+    /// Whether the last pass done is still to be validated and saved.
+    pub pass_to_judge: bool,
+    /// Progressive metrics of the last whole pass.
+    pub progressive: Option<Metrics>,
+    /// Bad rows left out, by the last pass.
+    pub bad_rows: u64,
+    /// Learning curve of training: (step, examples, pass, metrics).
+    pub train_curve: Vec<(u64, u64, u64, Metrics)>,
+    /// Learning curve of validation.
+    pub valid_curve: Vec<(u64, u64, u64, Metrics)>,
+}
+
+impl RunState {
+    /// Adds a point of the training curve; when there are too many, every second one goes.
+    pub(crate) fn add_train_point(&mut self, metrics: Metrics) {
+        if self.train_curve.len() == CURVE_POINTS_MAX {
+            let mut index = 0;
+            self.train_curve.retain(|_| {
+                index += 1;
+                index % 2 == 0
+            });
+        }
+        self.train_curve.push((self.step, self.examples, self.pass + 1, metrics));
+    }
+
+    /// The state as blobs of a checkpoint.
+    pub(crate) fn to_blobs(&self, pass_scores: &Scores) -> Vec<(&'static str, Vec<u8>)> {
+        // A struct of numbers has a JSON form.
+        let state = serde_json::to_vec_pretty(self).unwrap_or_default();
+        vec![(STATE_BLOB, state), (SCORES_BLOB, pass_scores.to_bytes())]
+    }
+
+    /// Reads the state and the scores of the pass under way.
+    pub(crate) fn from_checkpoint(
+        checkpoint: &Checkpoint,
+        path: &std::path::Path,
+    ) -> Result<(Self, Scores), LearnError> {
+        let bad = |reason: String| LearnError::Model { path: path.into(), reason };
+        let state = serde_json::from_slice(&checkpoint.blob(STATE_BLOB)?)
+            .map_err(|error| bad(format!("{STATE_BLOB}: {error}")))?;
+        let scores = Scores::from_bytes(&checkpoint.blob(SCORES_BLOB)?, PROGRESSIVE_ROWS_MAX)
+            .ok_or_else(|| bad(format!("{SCORES_BLOB}: not what a run saves")))?;
+        Ok((state, scores))
+    }
+}

@@ -1,0 +1,366 @@
+//! The training loop: passes over the data in segments, between which the run can be validated, saved and stopped.
+//!
+//! Within a segment workers train; between segments nobody touches the tables, so what is saved is one state of
+//! everything. The loop knows neither formats nor tables, only the model and its feed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use sanderling_hub::{Pass, PassOptions};
+use sanderling_observe::Stages;
+use sanderling_sample::{BadRows, Encoder, LabelUse};
+
+use crate::config::Monitor;
+use crate::error::LearnError;
+use crate::evaluate::{ScanProgress, evaluate, join};
+use crate::event::{Event, StepLine, ValidLine};
+use crate::metrics::{Metrics, Scores};
+use crate::model::Model;
+use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
+use crate::worker::{EVALUATE, SAVE, STAGES, Segment, Window, Worker};
+
+/// Windows that may wait for the coordinator, per worker.
+const WINDOWS_IN_FLIGHT: usize = 2;
+/// How often progress is reported and a request to stop is noticed.
+const POLL: Duration = Duration::from_millis(50);
+
+/// A run under way.
+pub(crate) struct Trainer<'a> {
+    pub(crate) model: Arc<Model>,
+    pub(crate) state: RunState,
+    /// Progressive scores of the pass under way.
+    pub(crate) pass_scores: Scores,
+    pub(crate) stages: Stages,
+    /// Scores of the best or latest validation, for the plots.
+    pub(crate) valid_scores: Option<Scores>,
+    /// Where the served model and the state to resume from are saved.
+    pub(crate) model_dir: PathBuf,
+    pub(crate) last_dir: PathBuf,
+    pub(crate) stop: &'a AtomicBool,
+    pub(crate) observer: &'a mut dyn FnMut(&Event<'_>),
+    line: LineClock,
+}
+
+/// What the next step line is made of.
+struct LineClock {
+    scores: Scores,
+    steps: u64,
+    since: Instant,
+}
+
+enum PassEnd {
+    Whole,
+    Stopped,
+}
+
+impl<'a> Trainer<'a> {
+    pub(crate) fn new(
+        model: Model,
+        state: RunState,
+        pass_scores: Scores,
+        (model_dir, last_dir): (PathBuf, PathBuf),
+        stop: &'a AtomicBool,
+        observer: &'a mut dyn FnMut(&Event<'_>),
+    ) -> Self {
+        let line = LineClock { scores: Scores::new(), steps: 0, since: Instant::now() };
+        let stages = Stages::new(&STAGES);
+        Trainer {
+            model: Arc::new(model),
+            state,
+            pass_scores,
+            stages,
+            valid_scores: None,
+            model_dir,
+            last_dir,
+            stop,
+            observer,
+            line,
+        }
+    }
+
+    /// Trains until all passes are done, validation stops improving, or somebody asks to stop.
+    pub(crate) fn run(&mut self) -> Result<(), LearnError> {
+        let encoder = self.model.encoder(LabelUse::Required, true)?;
+        loop {
+            if self.state.pass_to_judge && !self.judge_pass()? {
+                return self.save_state();
+            }
+            if self.is_finished() {
+                return Ok(());
+            }
+            match self.pass(&encoder)? {
+                PassEnd::Stopped => return self.save_state(),
+                PassEnd::Whole => {
+                    self.state.pass += 1;
+                    self.state.used_rows = 0;
+                    self.state.progressive = Some(self.pass_scores.metrics());
+                    self.state.pass_to_judge = true;
+                    self.pass_scores.clear();
+                }
+            }
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        let train = &self.model.config().train;
+        self.state.pass >= train.passes || self.stopped_early()
+    }
+
+    fn stopped_early(&self) -> bool {
+        let patience = self.model.config().train.early_stop;
+        patience > 0 && self.state.since_best >= patience
+    }
+
+    /// Validates the pass just ended, if there is something to validate on, and saves it; false if that was stopped.
+    fn judge_pass(&mut self) -> Result<bool, LearnError> {
+        let validates = self.validates();
+        let best = match validates.then(|| self.validate()) {
+            Some(Err(LearnError::Stopped)) => return Ok(false),
+            Some(best) => best?,
+            None => true,
+        };
+        self.state.pass_to_judge = false;
+        if best {
+            self.save(&self.model_dir.clone())?;
+        }
+        if validates {
+            self.save(&self.last_dir.clone())?;
+        }
+        if self.stopped_early() {
+            let best_pass = self.state.best.map_or(0, |best| best.0);
+            (self.observer)(&Event::EarlyStop { best_pass });
+        }
+        Ok(true)
+    }
+
+    fn validates(&self) -> bool {
+        !self.model.config().data.valid.is_empty()
+    }
+
+    /// One pass, or what is left of it.
+    fn pass(&mut self, encoder: &Arc<Encoder>) -> Result<PassEnd, LearnError> {
+        let config = self.model.config().clone();
+        let train = &config.train;
+        if self.pass_scores.is_empty() {
+            self.pass_scores = Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX);
+        }
+        loop {
+            let bad_rows = Arc::new(BadRows::new(config.data.reading.on_bad_row));
+            let options = PassOptions {
+                batch: train.batch,
+                shuffle: train.shuffle,
+                seed: config.seed,
+                number: self.state.pass,
+                workers: train.threads,
+                used_rows: self.state.used_rows,
+            };
+            let pass = Pass::open(&config.data.train.0, &config.data.reading, encoder, &bad_rows, options)?;
+            let mut workers: Vec<Worker<'_>> = (0..train.threads)
+                .map(|_| Worker::new(&self.model, pass.feed(), self.stages.timer()))
+                .collect();
+            // One worker keeps its feed between segments; several have emptied theirs and reopen the input.
+            loop {
+                let quota = self.steps_to_next_save();
+                if quota == 0 {
+                    return Ok(PassEnd::Stopped);
+                }
+                let ended = self.segment(&pass, &mut workers, quota)?;
+                if self.stop.load(Ordering::Relaxed) {
+                    return Ok(PassEnd::Stopped);
+                }
+                if ended && !pass.is_stopped() {
+                    drop(workers);
+                    self.end_pass(&bad_rows)?;
+                    return Ok(PassEnd::Whole);
+                }
+                if self.steps_to_next_save() > 0 {
+                    self.save_state()?;
+                }
+                if ended {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn end_pass(&mut self, bad_rows: &BadRows) -> Result<(), LearnError> {
+        self.state.bad_rows = bad_rows.count();
+        self.report_bad_rows(bad_rows);
+        if self.state.used_rows == 0 {
+            let inputs = self.model.config().data.train.0.join(", ");
+            return Err(LearnError::NoRows(inputs));
+        }
+        if self.line.steps > 0 {
+            self.print_line();
+        }
+        Ok(())
+    }
+
+    fn report_bad_rows(&mut self, bad_rows: &BadRows) {
+        if bad_rows.count() > 0 {
+            let messages = bad_rows.messages();
+            (self.observer)(&Event::BadRows { count: bad_rows.count(), messages: &messages });
+        }
+    }
+
+    /// Steps until the run must be saved or stopped; 0 if it must stop now.
+    fn steps_to_next_save(&self) -> u64 {
+        let train = &self.model.config().train;
+        let step = self.state.step;
+        let to_multiple = |every: u64| if every == 0 { u64::MAX } else { every - step % every };
+        let to_end = if train.max_steps == 0 { u64::MAX } else { train.max_steps.saturating_sub(step) };
+        to_multiple(train.save_every).min(to_end)
+    }
+
+    /// Lets the workers train for `quota` steps altogether; true if their feeds came to an end.
+    fn segment(&mut self, pass: &Pass, workers: &mut [Worker<'_>], quota: u64) -> Result<bool, LearnError> {
+        let config = self.model.config().clone();
+        let halt = AtomicBool::new(false);
+        let start = Instant::now();
+        let (sender, receiver) = sync_channel::<Window>(workers.len() * WINDOWS_IN_FLIGHT);
+        let model = Arc::clone(&self.model);
+        let segment = Segment {
+            model: &model,
+            pass,
+            train: &config.train,
+            reduction: config.reduction(),
+            quota: quota.div_ceil(workers.len() as u64),
+            first_step: self.state.step,
+            pass_number: self.state.pass,
+            plateaus: self.state.plateaus,
+            halt: &halt,
+        };
+        let results = std::thread::scope(|scope| {
+            let segment = &segment;
+            let handles: Vec<_> = workers
+                .iter_mut()
+                .map(|worker| {
+                    let sender = sender.clone();
+                    scope.spawn(move || {
+                        worker
+                            .run(segment, &sender)
+                            .inspect_err(|_| segment.halt.store(true, Ordering::Relaxed))
+                    })
+                })
+                .collect();
+            drop(sender);
+            loop {
+                match receiver.recv_timeout(POLL) {
+                    Ok(window) => self.take_window(&window, &config.train),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+                let scan = ScanProgress { bytes_read: pass.bytes_read(), bytes_total: pass.bytes_total() };
+                let (pass, passes) = (self.state.pass + 1, config.train.passes);
+                (self.observer)(&Event::Training { pass, passes, scan });
+                if self.stop.load(Ordering::Relaxed) {
+                    // One worker stops where it is; several finish what they hold, which makes it a prefix.
+                    if segment.train.threads == 1 {
+                        halt.store(true, Ordering::Relaxed);
+                    } else {
+                        segment.pass.stop();
+                    }
+                }
+            }
+            handles.into_iter().map(join).collect::<Vec<_>>()
+        });
+        self.state.train_seconds += start.elapsed().as_secs_f64();
+        let mut ended = true;
+        for result in results {
+            ended &= result?;
+        }
+        Ok(ended)
+    }
+
+    fn take_window(&mut self, window: &Window, train: &crate::config::Train) {
+        self.state.step += window.steps;
+        self.state.examples += window.scores.len();
+        self.state.used_rows += window.scores.len();
+        self.pass_scores.merge(&window.scores);
+        self.line.scores.merge(&window.scores);
+        self.line.steps += window.steps;
+        if self.line.steps >= train.print_every {
+            self.print_line();
+        }
+    }
+
+    fn print_line(&mut self) {
+        let seconds = self.line.since.elapsed().as_secs_f64().max(1e-9);
+        let line = StepLine {
+            step: self.state.step,
+            pass: self.state.pass + 1,
+            examples: self.state.examples,
+            metrics: self.line.scores.metrics(),
+            steps_per_s: self.line.steps as f64 / seconds,
+            examples_per_s: self.line.scores.len() as f64 / seconds,
+        };
+        self.state.add_train_point(line.metrics);
+        (self.observer)(&Event::Step(&line));
+        self.line.scores.clear();
+        self.line.steps = 0;
+        self.line.since = Instant::now();
+    }
+
+    /// Scores the validation files; true if this pass is the best so far.
+    fn validate(&mut self) -> Result<bool, LearnError> {
+        let start = Instant::now();
+        let mut timer = self.stages.timer();
+        timer.switch(EVALUATE);
+        let config = self.model.config().clone();
+        let bad_rows = Arc::new(BadRows::new(config.data.reading.on_bad_row));
+        let observer = &mut *self.observer;
+        let scores = evaluate(
+            &self.model,
+            &config.data.valid.0,
+            &config.data.reading,
+            &bad_rows,
+            config.train.threads,
+            self.stop,
+            &mut |scan| observer(&Event::Validating { scan }),
+        )?;
+        timer.stop();
+        self.report_bad_rows(&bad_rows);
+        let metrics = scores.metrics();
+        let best = self.state.best.is_none_or(|(_, best)| improves(config.train.monitor, &metrics, &best));
+        if best {
+            self.state.best = Some((self.state.pass, metrics));
+            self.state.since_best = 0;
+            self.valid_scores = Some(scores);
+        } else {
+            self.state.since_best += 1;
+            self.state.plateaus += 1;
+        }
+        let (step, examples, pass) = (self.state.step, self.state.examples, self.state.pass);
+        self.state.valid_curve.push((step, examples, pass, metrics));
+        let seconds = start.elapsed().as_secs_f64();
+        let line = ValidLine { step, pass, trained_examples: examples, metrics, best, seconds };
+        (self.observer)(&Event::Valid(&line));
+        self.line.since = Instant::now();
+        Ok(best)
+    }
+
+    /// Saves what a resumed run needs: beside the best model if there is one, else as the model.
+    fn save_state(&mut self) -> Result<(), LearnError> {
+        let path = if self.validates() { self.last_dir.clone() } else { self.model_dir.clone() };
+        self.save(&path)
+    }
+
+    fn save(&mut self, path: &Path) -> Result<(), LearnError> {
+        let mut timer = self.stages.timer();
+        timer.switch(SAVE);
+        self.model.save(path, &self.state.to_blobs(&self.pass_scores))?;
+        timer.stop();
+        (self.observer)(&Event::Saved { path });
+        Ok(())
+    }
+}
+
+fn improves(monitor: Monitor, new: &Metrics, best: &Metrics) -> bool {
+    match monitor {
+        Monitor::Auc => new.auc > best.auc,
+        Monitor::Logloss => new.logloss < best.logloss,
+    }
+}

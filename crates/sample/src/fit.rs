@@ -1,0 +1,99 @@
+//! Fits what a spec leaves to the data: the boundaries of quantile buckets. Knows no model.
+
+use std::sync::Arc;
+
+use crate::encode::{EncodeOptions, Encoder, LabelUse};
+use crate::error::SampleError;
+use crate::format::DataConfig;
+use crate::reader::Reader;
+use crate::spec::{DefaultField, Feature, FeatureKind, Spec};
+
+/// Boundaries are fitted to the first this many rows.
+pub const FIT_ROWS_MAX: usize = 1_000_000;
+
+/// The spec with the boundaries of all quantile features, fitted to the first [`FIT_ROWS_MAX`] rows of the input.
+/// Missing fields do not count. Rows are read as `config` says, bad ones included.
+pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, SampleError> {
+    let mut spec = spec.expand()?;
+    if spec.unfitted().next().is_none() {
+        return Ok(spec);
+    }
+    // The same fields read as plain numbers; a missing one becomes the number that no field can hold.
+    let missing = Some(DefaultField::Number(f64::from(f32::MIN)));
+    let numbers: Vec<Feature> = spec
+        .unfitted()
+        .map(|feature| Feature {
+            kind: FeatureKind::Numeric,
+            default: missing.clone(),
+            buckets: None,
+            ..feature.clone()
+        })
+        .collect();
+    let numeric = Spec { feature: numbers, weight: None, negatives: None, ..spec.clone() };
+    let options = EncodeOptions { missing: &config.missing, label: LabelUse::Optional, down_sample: false };
+    let encoder = Arc::new(Encoder::new(&numeric, &options)?);
+    let mut reader = Reader::open(inputs, config, &encoder)?;
+    let mut batch = encoder.new_batch();
+    while batch.len() < FIT_ROWS_MAX && reader.next(&mut batch)? {}
+    let mut columns = batch.columns.into_iter();
+    let unfitted = |feature: &&mut Feature| {
+        feature.kind == FeatureKind::Quantile && feature.boundaries.is_none()
+    };
+    for (feature, column) in spec.feature.iter_mut().filter(unfitted).zip(&mut columns) {
+        let mut values: Vec<f32> = column.values.into_iter().filter(|value| *value != f32::MIN).collect();
+        let buckets = feature.buckets.unwrap_or(Spec::BUCKETS_DEFAULT);
+        feature.boundaries = Some(boundaries(&mut values, buckets));
+    }
+    Ok(spec)
+}
+
+/// Upper ends of at most `buckets` buckets of about equal count. A value that by itself fills a bucket gets one, and
+/// the others share the rest: a column that is mostly zero still spends its buckets on what is not.
+#[must_use]
+pub fn boundaries(values: &mut [f32], buckets: usize) -> Vec<f64> {
+    values.sort_unstable_by(f32::total_cmp);
+    let mut ends = Vec::new();
+    let (mut start, mut in_bucket, mut left) = (0, 0, buckets);
+    while start < values.len() && left > 1 {
+        let value = values[start];
+        let end = start + values[start..].partition_point(|other| *other <= value);
+        // What the open bucket and everything after it would hold, spread evenly.
+        let target = (values.len() - start + in_bucket).div_ceil(left);
+        let alone = end - start >= target;
+        if alone && in_bucket > 0 {
+            ends.push(f64::from(values[start - 1]));
+            in_bucket = 0;
+            left -= 1;
+            continue;
+        }
+        in_bucket += end - start;
+        if in_bucket >= target && end < values.len() {
+            ends.push(f64::from(value));
+            in_bucket = 0;
+            left -= 1;
+        }
+        start = end;
+    }
+    ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets() {
+        let mostly_zero: Vec<f32> = (0..100).map(|i| if i < 91 { 0.0 } else { i as f32 }).collect();
+        for (values, buckets, expected) in [
+            (vec![], 4, vec![]),
+            (vec![5.0; 10], 4, vec![]),
+            ((1..=8).map(|i| i as f32).collect(), 4, vec![2.0, 4.0, 6.0]),
+            (vec![1.0, 2.0], 4, vec![1.0]),
+            (mostly_zero, 4, vec![0.0, 93.0, 96.0]),
+            (vec![-1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0], 4, vec![-1.0, 0.0]),
+        ] {
+            let mut sorted = values.clone();
+            assert_eq!(boundaries(&mut sorted, buckets), expected, "{values:?}");
+        }
+    }
+}
