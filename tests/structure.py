@@ -71,11 +71,7 @@ def _has_purpose(path: Path) -> bool:
         comment = first.removeprefix("//!") if first.startswith("//!") else ""
     elif path.suffix in {".py", ".pyi"}:
         comment = ast.get_docstring(ast.parse(text)) or first.partition("#")[2]
-    elif (
-        path.suffix in {".toml", ".sh", ".yml", ".yaml"}
-        or path.name == "Makefile"
-        or path.parent.name == ".ci"
-    ):
+    elif path.suffix in {".toml", ".sh", ".yml", ".yaml"} or path.name == "Makefile" or path.parent.name == ".ci":
         comment = first.removeprefix("#") if first.startswith("#") else ""
     else:
         return True
@@ -112,9 +108,7 @@ def unsafe_problems(root: Path, files: list[str], allowed: dict[str, str]) -> li
             holders.add(file)
             if file not in allowed:
                 problems.append(f"{file}:{number + 1}: unsafe code outside the allowed modules")
-            elif (
-                found and found.group(1) in {"{", "impl", ""} and not _has_safety_comment(lines, code, number)
-            ):
+            elif found and found.group(1) in {"{", "impl", ""} and not _has_safety_comment(lines, code, number):
                 problems.append(f"{file}:{number + 1}: unsafe without a SAFETY comment above it")
     problems += [f"{file}: may hold unsafe code but holds none" for file in allowed if file not in holders]
     return problems

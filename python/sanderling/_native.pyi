@@ -10,6 +10,24 @@ from typing import Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 
+__all__ = [
+    "ConfigError",
+    "DamagedError",
+    "DuplicateNameError",
+    "Error",
+    "FileError",
+    "GradientError",
+    "LengthError",
+    "NotFoundError",
+    "OffsetsError",
+    "Table",
+    "TableFullError",
+    "VersionError",
+    "__version__",
+    "checkpoint_tables",
+    "save_tables",
+]
+
 __version__: str
 
 class Error(Exception):

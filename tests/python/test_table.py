@@ -102,6 +102,9 @@ def test_arrays_are_used_in_place_or_copied_as_they_lie() -> None:
     apart = np.zeros(16, dtype=np.uint64)
     apart[::2] = KEYS
     np.testing.assert_allclose(table.pull(apart[::2]), -0.01 * grads, rtol=1e-6)
+    odd = np.frombuffer(b"x" + KEYS.tobytes(), dtype=np.uint8)[1:].view(np.uint64)
+    assert not odd.flags.aligned
+    np.testing.assert_array_equal(table.pull(odd), table.pull(KEYS))
     out = np.full((8, DIM), np.nan, dtype=np.float32)
     assert table.pull(KEYS, out=out) is out
     np.testing.assert_array_equal(out, table.pull(KEYS))
@@ -118,8 +121,8 @@ def test_rows_keys_and_frequency_belong_together() -> None:
     np.testing.assert_array_equal(table.rows(), table.pull(table.keys()))
     frequency = dict(zip(table.keys().tolist(), table.frequency().tolist(), strict=True))
     assert frequency == {int(key): at + 1 for at, key in enumerate(KEYS)}
-    arrays = [table.keys(), table.rows(), table.frequency()]
-    assert [array.dtype.name for array in arrays] == ["uint64", "float32", "uint32"]
+    names = [table.keys().dtype.name, table.rows().dtype.name, table.frequency().dtype.name]
+    assert names == ["uint64", "float32", "uint32"]
 
 
 def test_empty_tables_have_empty_arrays() -> None:

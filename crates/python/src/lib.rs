@@ -1,6 +1,8 @@
 //! `sanderling._native`: the other crates as Python sees them. Conversion only: numpy arrays to slices, dictionaries to
 //! configurations, errors to exceptions. It decides nothing, and it holds the interpreter only while it converts.
 
+#![expect(clippy::needless_pass_by_value, reason = "arguments that come from Python are owned")]
+
 mod error;
 
 mod value;

@@ -1,13 +1,13 @@
 //! `sanderling.Table`: an embedding table whose requests are numpy arrays. Arrays that are contiguous are read and
 //! written in place; the interpreter is released while the table works.
 
-use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use numpy::ndarray::Dimension;
 use numpy::{
-    PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray2,
-    PyUntypedArrayMethods,
+    Element, PyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray, PyReadonlyArray1,
+    PyReadonlyArray2, PyReadwriteArray2, PyUntypedArrayMethods,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -41,7 +41,7 @@ impl PyTable {
         let shape = [rows, self.table.dim()];
         match out {
             None => Ok(PyArray2::zeros(py, shape, false)),
-            Some(out) if out.shape() == shape && out.is_c_contiguous() => Ok(out),
+            Some(out) if out.shape() == shape && out.is_c_contiguous() && out.is_aligned() => Ok(out),
             Some(out) => Err(LengthError::new_err(format!(
                 "table {:?}: out must be a C-contiguous array of shape {shape:?}, found {:?}",
                 self.table.name(),
@@ -56,20 +56,24 @@ impl PyTable {
         py: Python<'_>,
         of: impl Fn(&sanderling_store::RowRef<'_>, &mut Vec<T>) + Send,
     ) -> Vec<T> {
-        py.detach(|| {
-            let mut values = Vec::with_capacity(self.table.len());
-            self.table.for_each_row(|row| of(&row, &mut values));
+        let table = &*self.table;
+        py.detach(move || {
+            let mut values = Vec::with_capacity(table.len());
+            table.for_each_row(|row| of(&row, &mut values));
             values
         })
     }
 }
 
-/// A contiguous view of a one-dimensional array, copied only if its elements do not lie side by side.
-fn slice<'a, T: numpy::Element + Copy>(array: &'a PyReadonlyArray1<'_, T>) -> Cow<'a, [T]> {
-    match array.as_slice() {
-        Ok(slice) => Cow::Borrowed(slice),
-        Err(_) => Cow::Owned(array.as_array().iter().copied().collect()),
+/// The array itself if its elements lie side by side in C order, else a copy of which that is true.
+pub(crate) fn side_by_side<'py, T: Element, D: Dimension>(
+    array: PyReadonlyArray<'py, T, D>,
+) -> PyResult<PyReadonlyArray<'py, T, D>> {
+    if array.is_c_contiguous() && array.is_aligned() {
+        return Ok(array);
     }
+    let copy = array.call_method1("copy", ("C",))?.cast_into::<PyArray<T, D>>()?;
+    Ok(copy.try_readonly()?)
 }
 
 fn absent(name: &str) -> PyResult<Absent> {
@@ -169,11 +173,12 @@ impl PyTable {
         out: Option<Bound<'py, PyArray2<f32>>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let absent = self::absent(absent)?;
-        let keys = slice(&keys);
+        let keys = side_by_side(keys)?;
+        let keys = keys.as_slice()?;
         let array = self.output(py, keys.len(), out)?;
         let mut rows: PyReadwriteArray2<'_, f32> = array.try_readwrite()?;
         let into = rows.as_slice_mut()?;
-        py.detach(|| self.table.pull(&keys, absent, into, None)).map_err(of_store)?;
+        py.detach(|| self.table.pull(keys, absent, into, None)).map_err(of_store)?;
         drop(rows);
         Ok(array)
     }
@@ -192,12 +197,14 @@ impl PyTable {
         out: Option<Bound<'py, PyArray2<f32>>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let (pooling, absent) = (self::pooling(pooling)?, self::absent(absent)?);
-        let (keys, offsets) = (slice(&keys), slice(&offsets));
-        let values = values.as_ref().map(slice);
+        let (keys, offsets) = (side_by_side(keys)?, side_by_side(offsets)?);
+        let (keys, offsets) = (keys.as_slice()?, offsets.as_slice()?);
+        let values = values.map(side_by_side).transpose()?;
+        let values = values.as_ref().map(|values| values.as_slice()).transpose()?;
         let array = self.output(py, offsets.len().saturating_sub(1), out)?;
         let mut rows: PyReadwriteArray2<'_, f32> = array.try_readwrite()?;
         let into = rows.as_slice_mut()?;
-        py.detach(|| self.table.pull_pooled(&keys, values.as_deref(), &offsets, pooling, absent, into, None))
+        py.detach(|| self.table.pull_pooled(keys, values, offsets, pooling, absent, into, None))
             .map_err(of_store)?;
         drop(rows);
         Ok(array)
@@ -212,7 +219,6 @@ impl PyTable {
         grads: PyReadonlyArray2<'_, f32>,
         lr: f32,
     ) -> PyResult<()> {
-        let keys = slice(&keys);
         let expected = [keys.len(), self.table.dim()];
         if grads.shape() != expected {
             return Err(LengthError::new_err(format!(
@@ -221,11 +227,9 @@ impl PyTable {
                 grads.shape()
             )));
         }
-        let grads = match grads.as_slice() {
-            Ok(slice) => Cow::Borrowed(slice),
-            Err(_) => Cow::Owned(grads.as_array().iter().copied().collect()),
-        };
-        py.detach(|| self.table.push(&keys, &grads, PushScale { lr })).map_err(of_store)
+        let (keys, grads) = (side_by_side(keys)?, side_by_side(grads)?);
+        let (keys, grads) = (keys.as_slice()?, grads.as_slice()?);
+        py.detach(|| self.table.push(keys, grads, PushScale { lr })).map_err(of_store)
     }
 
     /// Keys of all rows, uint64 [rows].
@@ -246,9 +250,10 @@ impl PyTable {
     }
 
     /// Forgets rows; returns how many there were.
-    fn remove(&self, py: Python<'_>, keys: PyReadonlyArray1<'_, u64>) -> usize {
-        let keys = slice(&keys);
-        py.detach(|| keys.iter().filter(|key| self.table.remove(**key)).count())
+    fn remove(&self, py: Python<'_>, keys: PyReadonlyArray1<'_, u64>) -> PyResult<usize> {
+        let keys = side_by_side(keys)?;
+        let keys = keys.as_slice()?;
+        Ok(py.detach(|| keys.iter().filter(|key| self.table.remove(**key)).count()))
     }
 
     /// Forgets all rows.
@@ -303,7 +308,8 @@ fn write<'a>(
     for table in tables {
         writer.table(table)?;
     }
-    writer.commit()
+    writer.commit()?;
+    Ok(())
 }
 
 /// "adam" is short for {"type": "adam"}.

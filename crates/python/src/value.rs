@@ -19,6 +19,25 @@ pub(crate) fn from_python<T: DeserializeOwned>(what: &str, object: &Bound<'_, Py
     serde_json::from_value(value).map_err(|error| ConfigError::new_err(format!("{what}: {error}")))
 }
 
+/// A structure with some of its entries replaced by those of a dictionary.
+pub(crate) fn merged<T: Serialize + DeserializeOwned>(
+    what: &str,
+    structure: &T,
+    changes: &Bound<'_, PyDict>,
+) -> PyResult<T> {
+    let wrong = |error: serde_json::Error| ConfigError::new_err(format!("{what}: {error}"));
+    let mut value = serde_json::to_value(structure).map_err(wrong)?;
+    if let (Value::Object(map), Value::Object(changes)) = (&mut value, to_json(what, changes, 0)?) {
+        map.extend(changes);
+    }
+    serde_json::from_value(value).map_err(wrong)
+}
+
+/// A configuration as JSON text, for those who parse it themselves.
+pub(crate) fn to_text(what: &str, object: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(to_json(what, object, 0)?.to_string())
+}
+
 /// A structure as dictionaries, lists and numbers.
 pub(crate) fn to_python<T: Serialize>(py: Python<'_>, structure: &T) -> PyResult<Py<PyAny>> {
     // By way of text, which keeps an f32 of 0.1 at 0.1 instead of widening it to 0.10000000149011612.

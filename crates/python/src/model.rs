@@ -1,0 +1,199 @@
+//! `sanderling.Model`: a saved model that predicts, evaluates and shows its tables; and the metrics by themselves.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use sanderling_learner::metrics::{Metrics, Scores};
+use sanderling_learner::{LearnError, Model, evaluate, predict};
+use sanderling_sample::{BadRows, DataConfig};
+
+use crate::error::{LengthError, NotFoundError, of_learner};
+use crate::table::{PyTable, side_by_side};
+use crate::value::{from_python, merged, to_python};
+
+/// A trained model with its tables in this process.
+#[pyclass(name = "Model", module = "sanderling", frozen)]
+pub(crate) struct PyModel {
+    model: Arc<Model>,
+}
+
+/// Asks the interpreter now and then whether the user pressed Ctrl-C, and remembers the exception for later.
+#[derive(Default)]
+pub(crate) struct Interrupt {
+    raised: Option<PyErr>,
+}
+
+impl Interrupt {
+    /// Whether work should stop.
+    pub(crate) fn is_raised(&mut self) -> bool {
+        if self.raised.is_none() {
+            self.raised = Python::attach(|py| py.check_signals()).err();
+        }
+        self.raised.is_some()
+    }
+
+    /// The result of the work, or the exception that ended it.
+    pub(crate) fn or<T>(self, result: Result<T, LearnError>) -> PyResult<T> {
+        match self.raised {
+            Some(exception) => Err(exception),
+            None => result.map_err(of_learner),
+        }
+    }
+}
+
+impl PyModel {
+    pub(crate) fn of(model: Arc<Model>) -> PyModel {
+        PyModel { model }
+    }
+
+    /// How the model's training data were read, with the caller's changes.
+    fn reading(&self, changes: Option<&Bound<'_, PyDict>>) -> PyResult<DataConfig> {
+        let reading = &self.model.config().data.reading;
+        changes.map_or_else(|| Ok(reading.clone()), |changes| merged("data", reading, changes))
+    }
+}
+
+#[pymethods]
+impl PyModel {
+    /// What the model is, in words.
+    #[getter]
+    fn description(&self) -> String {
+        self.model.describe()
+    }
+
+    /// The configuration it was trained with, spec included.
+    #[getter]
+    fn config(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        to_python(py, self.model.config())
+    }
+
+    /// Names of the tables.
+    #[getter]
+    fn tables(&self) -> Vec<String> {
+        self.model.client().tables().iter().map(|table| table.name().to_string()).collect()
+    }
+
+    /// A table by name.
+    fn table(&self, name: &str) -> PyResult<PyTable> {
+        let table = self.model.table(name).ok_or_else(|| {
+            NotFoundError::new_err(format!("no table named {name:?} (there are: {})", self.tables().join(", ")))
+        })?;
+        Ok(PyTable::of(Arc::clone(table)))
+    }
+
+    /// A probability per row of the files, float32, in their order.
+    #[pyo3(signature = (files, *, data = None))]
+    fn predict<'py>(
+        &self,
+        py: Python<'py>,
+        files: &Bound<'py, PyAny>,
+        data: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let (files, reading) = (paths(files)?, self.reading(data)?);
+        let bad_rows = Arc::new(BadRows::new(reading.on_bad_row).placeholder(true));
+        let mut interrupt = Interrupt::default();
+        let mut probabilities = Vec::new();
+        let result = py.detach(|| {
+            predict(&self.model, &files, &reading, &bad_rows, |rows, _progress| {
+                probabilities.extend_from_slice(rows);
+                if interrupt.is_raised() { Err(LearnError::Stopped) } else { Ok(()) }
+            })
+        });
+        interrupt.or(result)?;
+        Ok(PyArray1::from_vec(py, probabilities))
+    }
+
+    /// Metrics over labelled files.
+    #[pyo3(signature = (files, *, threads = 1, data = None))]
+    fn evaluate<'py>(
+        &self,
+        py: Python<'py>,
+        files: &Bound<'py, PyAny>,
+        threads: usize,
+        data: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let (files, reading) = (paths(files)?, self.reading(data)?);
+        let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
+        let mut interrupt = Interrupt::default();
+        let stop = AtomicBool::new(false);
+        let metrics = py.detach(|| {
+            let mut progress = |_| stop.store(interrupt.is_raised(), Ordering::Relaxed);
+            let threads = threads.clamp(1, sanderling_learner::config::THREADS_MAX);
+            evaluate(&self.model, &files, &reading, &bad_rows, threads, &stop, &mut progress)
+                .map(|scores| scores.metrics())
+        });
+        let dict = as_dict(py, &interrupt.or(metrics)?)?;
+        dict.set_item("bad_rows", bad_rows.count())?;
+        Ok(dict)
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "Model({}, tables={}, rows={}, bytes={})",
+            self.model.describe(),
+            self.model.client().tables().len(),
+            self.model.rows(),
+            self.model.table_bytes()
+        )
+    }
+}
+
+/// Opens a saved model and verifies every byte of it.
+#[pyfunction]
+pub(crate) fn load(py: Python<'_>, directory: PathBuf) -> PyResult<PyModel> {
+    let model = py.detach(|| Model::load(&directory)).map_err(of_learner)?;
+    Ok(PyModel::of(Arc::new(model)))
+}
+
+/// AUC, logloss and calibration of logits against labels.
+#[pyfunction]
+#[pyo3(signature = (labels, logits, weights = None))]
+pub(crate) fn metrics<'py>(
+    py: Python<'py>,
+    labels: PyReadonlyArray1<'py, f32>,
+    logits: PyReadonlyArray1<'py, f32>,
+    weights: Option<PyReadonlyArray1<'py, f32>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let weight_count = weights.as_ref().map_or(labels.len(), |weights| weights.len());
+    if logits.len() != labels.len() || weight_count != labels.len() {
+        return Err(LengthError::new_err(format!(
+            "metrics: {} labels, {} logits, {weight_count} weights: must be equally many",
+            labels.len(),
+            logits.len()
+        )));
+    }
+    let (labels, logits) = (side_by_side(labels)?, side_by_side(logits)?);
+    let (labels, logits) = (labels.as_slice()?, logits.as_slice()?);
+    let weights = weights.map(side_by_side).transpose()?;
+    let weights = weights.as_ref().map(|weights| weights.as_slice()).transpose()?;
+    let metrics = py.detach(|| {
+        let mut scores = Scores::new();
+        for (row, (label, logit)) in labels.iter().zip(logits.iter()).enumerate() {
+            scores.push(*logit, *label, weights.map_or(1.0, |weights| weights[row]));
+        }
+        scores.metrics()
+    });
+    as_dict(py, &metrics)
+}
+
+/// Metrics as a dictionary; what is undefined is NaN.
+pub(crate) fn as_dict<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("examples", metrics.examples)?;
+    dict.set_item("auc", metrics.auc)?;
+    dict.set_item("logloss", metrics.logloss)?;
+    dict.set_item("prob_mean", metrics.prob_mean)?;
+    dict.set_item("real_mean", metrics.real_mean)?;
+    dict.set_item("auc_exact", metrics.auc_exact)?;
+    Ok(dict)
+}
+
+/// One path or several, as the readers take them: files, glob patterns, or "-".
+fn paths(files: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    let is_one = files.is_instance_of::<PyString>() || files.hasattr("__fspath__")?;
+    if is_one { Ok(vec![from_python("files", files)?]) } else { from_python("files", files) }
+}
