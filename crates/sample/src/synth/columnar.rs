@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::errors::ParquetError;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use super::text::{hex_digits, token};
 use super::truth::{CHUNK_ROWS, Row};
@@ -105,9 +105,13 @@ impl ParquetFile {
     pub(super) fn create(path: &Path, config: &SynthConfig) -> Result<Self, SampleError> {
         let file = std::fs::File::create(path)
             .map_err(|source| SampleError::Io { path: path.to_path_buf(), source })?;
+        // Dictionaries and statistics would take most of the time: nearly every value of the large vocabularies is
+        // new to a row group.
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
+            .set_dictionary_enabled(false)
+            .set_statistics_enabled(EnabledStatistics::None)
             .build();
         let writer =
             ArrowWriter::try_new(file, schema(config), Some(properties)).map_err(|e| failed(path, &e))?;
