@@ -25,7 +25,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::SampleError;
+use crate::error::{SampleError, quote};
 use bound::Bound;
 use columnar::BatchBuilder;
 use sink::{Chunk, Sink};
@@ -78,6 +78,26 @@ impl SynthFormat {
             "csv" => SynthFormat::Csv,
             "parquet" => SynthFormat::Parquet,
             _ => return None,
+        })
+    }
+}
+
+impl std::str::FromStr for SynthFormat {
+    type Err = SampleError;
+
+    /// By the name that configs use: libsvm, tsv, csv, parquet.
+    fn from_str(name: &str) -> Result<Self, SampleError> {
+        Ok(match name {
+            "libsvm" => SynthFormat::Libsvm,
+            "tsv" => SynthFormat::Tsv,
+            "csv" => SynthFormat::Csv,
+            "parquet" => SynthFormat::Parquet,
+            _ => {
+                let found = quote(name.as_bytes());
+                return Err(SampleError::Spec(format!(
+                    "format: expected libsvm, tsv, csv or parquet, found {found}"
+                )));
+            }
         })
     }
 }

@@ -254,6 +254,8 @@ fn edges() {
     for (name, format) in formats {
         assert_eq!(SynthFormat::of_path(Path::new(name)), format, "{name}");
     }
+    assert_eq!("parquet".parse::<SynthFormat>().unwrap(), SynthFormat::Parquet);
+    assert!("xml".parse::<SynthFormat>().unwrap_err().to_string().contains("found \"xml\""));
     let bad = [
         SynthConfig { vocabulary: 3, ..config(1) },
         SynthConfig { positive_rate: f64::NAN, ..config(1) },
