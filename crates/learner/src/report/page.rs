@@ -50,9 +50,10 @@ fn header(report: &RunReport) -> Markup {
         header {
             h1 { (report.name) }
             p.lead {
-                (report.model) " · " (numbers::date(report.started_unix_s)) " · "
-                (numbers::count(report.examples)) " examples in " (passes) ", " (threads) ", "
-                (numbers::duration(report.train_s))
+                (report.model) " · " span.whole { (numbers::date(report.started_unix_s)) } " · "
+                span.whole { (numbers::count(report.examples)) " examples" } " in "
+                span.whole { (passes) } ", " span.whole { (threads) } ", "
+                span.whole { (numbers::duration(report.train_s)) }
             }
             dl.cards {
                 (card("AUC", &numbers::decimal(metrics.auc, 4), measured))

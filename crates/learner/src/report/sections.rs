@@ -66,14 +66,14 @@ fn validations(curve: &[CurvePoint]) -> Markup {
     let first = curve.len().saturating_sub(VALIDATIONS_MAX);
     let shown = (0..curve.len()).filter(|&at| at >= first || at == best);
     html! {
-        div.scroll { table {
+        div.scroll { table.compact {
             thead { tr {
                 th.number { "pass" } th.number { "step" } th.number { "examples" } th.number { "AUC" }
                 th.number { "logloss" } th.number { "predicted" } th.number { "real" } th {}
             } }
             tbody { @for at in shown {
                 @let point = &curve[at];
-                tr.best[at == best] {
+                tr.best[at == best && curve.len() > 1] {
                     td.number { (point.pass) }
                     td.number { (numbers::count(point.step)) }
                     td.number { (numbers::count(point.examples)) }
@@ -81,7 +81,7 @@ fn validations(curve: &[CurvePoint]) -> Markup {
                     td.number { (numbers::decimal(point.logloss, 5)) }
                     td.number { (numbers::decimal(point.prob_mean, 5)) }
                     td.number { (numbers::decimal(point.real_mean, 5)) }
-                    td { @if at == best { "best" } }
+                    td { @if at == best && curve.len() > 1 { "best" } }
                 }
             } }
         } }
@@ -94,17 +94,25 @@ pub(super) fn quality(report: &RunReport) -> Markup {
         Some(files) => format!("Measured on {files}: {} examples.", numbers::count(report.metrics.examples)),
         None => "Without a validation file, measured while training (progressive).".to_owned(),
     };
+    // With one class the curve is made of 0 / 0.
+    let with_roc = !report.roc.is_empty() && !report.metrics.auc.is_nan();
     let body = html! {
-        @if report.roc.is_empty() && report.calibration.is_empty() {
+        @if !with_roc && report.calibration.is_empty() {
             p.none { "No curve was measured." }
         } @else {
             div.figures {
-                @if !report.roc.is_empty() { (chart(charts::roc_curve(report))) }
+                @if with_roc { (chart(charts::roc_curve(report))) }
                 @if !report.calibration.is_empty() { (chart(charts::calibration_plot(report))) }
+            }
+            @if !report.calibration.is_empty() {
+                p.note {
+                    "Calibration: on the dashed line, predictions come true as often as they say. Dots grow with the "
+                    "number of examples; thin bars are 95 % intervals."
+                }
             }
         }
         @if report.metrics.auc.is_nan() {
-            p.none { "AUC is not defined: the examples are all of one class, or there are none." }
+            p.none { "There is no ROC curve, and AUC is not defined: the examples are all of one class, or there are none." }
         } @else if !report.metrics.auc_exact {
             p.note { "More examples than are ranked exactly: AUC was computed in bins of the score." }
         }
@@ -204,7 +212,7 @@ pub(super) fn timings(report: &RunReport) -> Markup {
             p.none { "No stage was timed." }
         } @else {
             (chart(charts::stages(report)))
-            div.scroll { table {
+            div.scroll { table.compact {
                 thead { tr {
                     th { "stage" } th.number { "time" } th.number { "share" } th.number { "times entered" }
                     th.number { "per example" }
@@ -223,10 +231,11 @@ pub(super) fn timings(report: &RunReport) -> Markup {
 }
 
 fn nanoseconds_each(seconds: f64, examples: u64) -> String {
-    if examples == 0 {
-        "–".to_owned()
+    let nanoseconds = seconds * 1e9 / examples as f64;
+    if nanoseconds.is_finite() {
+        format!("{} ns", numbers::count(nanoseconds.round() as u64))
     } else {
-        format!("{} ns", numbers::decimal(seconds * 1e9 / examples as f64, 0))
+        "–".to_owned()
     }
 }
 

@@ -7,10 +7,10 @@ use super::frame::{
     GRID, INK, MUTED, PALETTE, SCALE, TEXT_PX, draw, heading, heading_px, label, text, text_width_px,
 };
 
-const WIDTH_PX: i32 = 560;
+const WIDTH_PX: i32 = 480;
 const ROW_PX: i32 = 24;
 const BAR_PX: i32 = 14;
-const NAME_CHARACTERS: usize = 26;
+const NAME_CHARACTERS: usize = 22;
 const VALUE_CHARACTERS: usize = 18;
 const GAP_PX: i32 = 8;
 /// A bar that is not zero is at least this long.

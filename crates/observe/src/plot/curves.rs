@@ -10,11 +10,11 @@ use super::frame::{
     Canvas, GRID, INK, LegendEntry, MUTED, PALETTE, SCALE, TEXT_PX, draw, heading, heading_px, label, text,
 };
 
-const LINE_WIDTH_PX: i32 = 560;
-const LINE_HEIGHT_PX: i32 = 340;
+const LINE_WIDTH_PX: i32 = 480;
+const LINE_HEIGHT_PX: i32 = 310;
 const SQUARE_WIDTH_PX: i32 = 480;
 const SQUARE_HEIGHT_PX: i32 = 400;
-const TICKS: usize = 6;
+const TICKS: usize = 5;
 /// The most points drawn per series: more would not be seen, and would make the page heavy.
 const POINTS_MAX: usize = 1000;
 /// 1.96 standard deviations: intervals of 95 %.
@@ -135,14 +135,9 @@ pub fn calibration(title: &str, points: &[CalibrationPoint]) -> String {
     let reach = points.iter().map(|point| point.predicted.max(interval(point).end)).fold(0.0, f64::max);
     let end = if points.is_empty() || reach > 0.8 { 1.0 } else { (reach * 1.05).max(1e-6) };
     let axis = Axis::between(0.0..end, Scale::Linear, 5);
-    let legend = [LegendEntry {
-        name: "predictions, dot size by examples, 95 % interval",
-        color: PALETTE[0],
-        dot: true,
-    }];
     draw(SQUARE_WIDTH_PX, SQUARE_HEIGHT_PX, title, |canvas| {
-        heading(canvas, title, &legend, SQUARE_WIDTH_PX)?;
-        let top = heading_px(title, &legend, SQUARE_WIDTH_PX);
+        heading(canvas, title, &[], SQUARE_WIDTH_PX)?;
+        let top = heading_px(title, &[], SQUARE_WIDTH_PX);
         let mut chart = axes(canvas, top, &axis, &axis, "predicted probability", "observed rate")?;
         chart.draw_series(diagonal(end))?;
         let bar = |point: &CalibrationPoint| {
@@ -186,7 +181,7 @@ fn axes<'a, 'b>(
     y_label: &str,
 ) -> Result<Chart<'a, 'b>, Box<dyn std::error::Error>> {
     let y_name_px = if y_label.is_empty() { 0 } else { 22 };
-    let y_area_px = 16 + y.label_characters() as i32 * 7 + y_name_px;
+    let y_area_px = 16 + y.label_characters() as i32 * 8 + y_name_px;
     let mut chart = ChartBuilder::on(canvas)
         .margin_top(top_px * SCALE)
         .margin_right(18 * SCALE)

@@ -27,7 +27,7 @@ pub(super) const SCALE: i32 = 8;
 /// Title, in CSS pixels.
 pub(super) const TITLE_PX: i32 = 15;
 /// Ticks, legends and labels, in CSS pixels.
-pub(super) const TEXT_PX: i32 = 12;
+pub(super) const TEXT_PX: i32 = 13;
 /// Width of an average character as a part of the font size: sans-serif faces lie between 0.5 and 0.6.
 const CHARACTER_EMS: f64 = 0.56;
 /// Plotters divides a font's size by this before it writes it.
