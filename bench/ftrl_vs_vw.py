@@ -207,7 +207,7 @@ class Bench:
         config.write_text(self.config())
         begin = time.perf_counter()
         core = self.arguments.core if pinned else None
-        output = run([str(self.arguments.sanderling), "train", str(config), "--json"], self.folder, core)
+        output = run([str(self.arguments.sanderling), "train", str(config), "--json", "--quiet"], self.folder, core)
         process_s = time.perf_counter() - begin
         report = last_json(output)
         self.model_path = self.folder / str(report.get("model", "runs/ftrl_vs_vw/model"))
