@@ -1,5 +1,7 @@
 //! Tables against a `HashMap` whose optimizers compute in f64, under random operations. Knows only the public API.
 
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;

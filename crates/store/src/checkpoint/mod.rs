@@ -7,6 +7,9 @@ mod read;
 mod rows;
 mod write;
 
+#[cfg(test)]
+mod crash;
+
 pub use manifest::{BlobEntry, TableEntry};
 pub use read::Checkpoint;
 pub use write::CheckpointWriter;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::manifest::{
     BlobEntry, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest, TableEntry, TableRecord,
 };
-use super::rows::{self, RowsError};
+use super::rows::{self, Expected, RowsError};
 use crate::{StoreError, Table};
 
 /// Bytes read from a table file at once.
@@ -87,18 +87,19 @@ impl Checkpoint {
         let path = self.dir.join(&record.file.name);
         let file = self.open_file(&record.file)?;
         let mut table = Table::new(record.config())?;
+        let expected =
+            Expected { generation: self.manifest.generation, rows: record.rows, bytes: record.file.bytes };
         // The buffer lies outside of the checksum, or bytes read ahead would count before they are used.
-        let mut input = Checked { inner: BufReader::with_capacity(READ_BYTES, file), crc32c: 0 };
-        rows::decode(&mut table, record.rows, record.file.bytes, &mut input).map_err(
-            |error| match error {
-                RowsError::Io(source) => io_error(&path, "read", source),
-                RowsError::Damaged(reason) => damaged(&path, reason),
-                RowsError::Version(found) => {
-                    StoreError::Version { path: path.clone(), found, supported: rows::VERSION }
-                }
-                RowsError::Store(error) => error,
-            },
-        )?;
+        let mut input =
+            Checked { inner: BufReader::with_capacity(buffer_bytes(&record.file), file), crc32c: 0 };
+        rows::decode(&mut table, &expected, &mut input).map_err(|error| match error {
+            RowsError::Io(source) => io_error(&path, "read", source),
+            RowsError::Damaged(reason) => damaged(&path, reason),
+            RowsError::Version(found) => {
+                StoreError::Version { path: path.clone(), found, supported: rows::VERSION }
+            }
+            RowsError::Store(error) => error,
+        })?;
         check_crc(&path, &record.file, input.crc32c)?;
         table.set_clock(record.pushes);
         Ok(table)
@@ -126,7 +127,7 @@ impl Checkpoint {
         for record in self.manifest.files() {
             let path = self.dir.join(&record.name);
             let mut input = Checked { inner: self.open_file(record)?, crc32c: 0 };
-            let mut buffer = vec![0; READ_BYTES];
+            let mut buffer = vec![0; buffer_bytes(record)];
             while input.read(&mut buffer).map_err(|source| io_error(&path, "read", source))? > 0 {}
             check_crc(&path, record, input.crc32c)?;
         }
@@ -153,6 +154,11 @@ impl Checkpoint {
         let available = names.collect::<Vec<_>>().join(", ");
         StoreError::NotFound { path: self.dir.clone(), kind, name: name.to_string(), available }
     }
+}
+
+/// Size of a read buffer, which need not exceed the file.
+fn buffer_bytes(record: &FileRecord) -> usize {
+    record.bytes.clamp(1, READ_BYTES as u64) as usize
 }
 
 fn check_crc(path: &Path, record: &FileRecord, found: u32) -> Result<(), StoreError> {

@@ -9,6 +9,8 @@ use crate::slab::Header;
 const MAGIC: [u8; 8] = *b"SNDLROWS";
 pub(crate) const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 40;
+/// The header's checksum covers it from here.
+const CHECKED_FROM: usize = 12;
 /// Row count and checksum before each block.
 const BLOCK_HEADER_BYTES: usize = 8;
 /// Key, frequency, last use and version before each row's floats.
@@ -48,14 +50,17 @@ pub(crate) fn encode(
 ) -> io::Result<u64> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     header.extend(MAGIC);
+    header.extend(0_u32.to_le_bytes());
     header.extend(VERSION.to_le_bytes());
-    header.extend((HEADER_BYTES as u32).to_le_bytes());
     header.extend(generation.to_le_bytes());
+    header.extend((HEADER_BYTES as u32).to_le_bytes());
     header.extend((table.dim() as u32).to_le_bytes());
     header.extend((table.state_len() as u32).to_le_bytes());
     header.extend(0_u32.to_le_bytes());
-    header.extend(crc32c::crc32c(&header).to_le_bytes());
     debug_assert_eq!(header.len(), HEADER_BYTES);
+    // Before what it covers: a CRC that follows its data makes a CRC over both blind to the data.
+    let crc = crc32c::crc32c(&header[CHECKED_FROM..]);
+    header[8..CHECKED_FROM].copy_from_slice(&crc.to_le_bytes());
     write(&header)?;
 
     let mut block = vec![0; BLOCK_HEADER_BYTES];
@@ -96,14 +101,16 @@ pub(crate) fn encode(
     Ok(rows)
 }
 
-/// Reads what [`encode`] wrote into an empty table of the same layout. `bytes` is the size of the file; no length
-/// that the file states is believed beyond it.
-pub(crate) fn decode(
-    table: &mut Table,
-    rows_expected: u64,
-    bytes: u64,
-    input: &mut impl Read,
-) -> Result<(), RowsError> {
+/// What the manifest and the file system say about a table file.
+pub(crate) struct Expected {
+    pub(crate) generation: u64,
+    pub(crate) rows: u64,
+    /// Size of the file; no length that the file states is believed beyond it.
+    pub(crate) bytes: u64,
+}
+
+/// Reads what [`encode`] wrote into an empty table of the same layout.
+pub(crate) fn decode(table: &mut Table, expected: &Expected, input: &mut impl Read) -> Result<(), RowsError> {
     let damaged = |reason: String| Err(RowsError::Damaged(reason));
     let mut header = [0; HEADER_BYTES];
     input.read_exact(&mut header)?;
@@ -111,14 +118,18 @@ pub(crate) fn decode(
         return damaged("it does not begin with SNDLROWS".to_string());
     }
     let word = |at: usize| u32_at(&header, at);
-    if word(HEADER_BYTES - 4) != crc32c::crc32c(&header[..HEADER_BYTES - 4]) {
+    if word(8) != crc32c::crc32c(&header[CHECKED_FROM..]) {
         return damaged("the checksum of its header does not match".to_string());
     }
-    if word(8) != VERSION {
-        return Err(RowsError::Version(word(8)));
+    if word(12) != VERSION {
+        return Err(RowsError::Version(word(12)));
     }
-    let (dim, state) = (word(24) as usize, word(28) as usize);
-    if word(12) as usize != HEADER_BYTES || (dim, state) != (table.dim(), table.state_len()) {
+    if u64_at(&header, 16) != expected.generation {
+        let (found, expected) = (u64_at(&header, 16), expected.generation);
+        return damaged(format!("it belongs to generation {found}, the manifest to {expected}"));
+    }
+    let (dim, state) = (word(28) as usize, word(32) as usize);
+    if word(24) as usize != HEADER_BYTES || (dim, state) != (table.dim(), table.state_len()) {
         return damaged(format!(
             "its rows have {dim} weights and {state} state values, the manifest says {} and {}",
             table.dim(),
@@ -127,9 +138,9 @@ pub(crate) fn decode(
     }
     let row_bytes = row_bytes(dim, state);
     let block_rows_max = BLOCK_BYTES.div_ceil(row_bytes);
-    let mut left = bytes.saturating_sub(HEADER_BYTES as u64);
+    let mut left = expected.bytes.saturating_sub(HEADER_BYTES as u64);
     // A file of this size cannot hold more rows, whatever the manifest says.
-    table.reserve(rows_expected.min(left / row_bytes as u64));
+    table.reserve(expected.rows.min(left / row_bytes as u64));
     let (mut rows, mut payload, mut values) = (0_u64, Vec::new(), vec![0.0_f32; dim + state]);
     loop {
         let mut block = [0; BLOCK_HEADER_BYTES];
@@ -152,9 +163,10 @@ pub(crate) fn decode(
         }
         if block_rows == 0 {
             let total = u64_at(&payload, 0);
-            if total != rows || rows != rows_expected || left != 0 {
+            if total != rows || rows != expected.rows || left != 0 {
                 return damaged(format!(
-                    "it holds {rows} rows and {left} further bytes, but says {total} rows, and the manifest {rows_expected}"
+                    "it holds {rows} rows and {left} further bytes, but says {total} rows, and the manifest {}",
+                    expected.rows
                 ));
             }
             return Ok(());

@@ -1,0 +1,255 @@
+//! Tests of saving: every file operation fails, or is the last one before the power goes, and the directory must
+//! still hold the old checkpoint or the new one, whole. Knows the seam in `files.rs`, not the writer's inside.
+
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use super::files::{Files, Sink};
+use super::manifest::MANIFEST;
+use crate::{Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, StoreError, Table, TableConfig};
+
+type Entries = BTreeMap<String, usize>;
+
+/// What happens at the chosen operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    /// It fails, and all others succeed: a full disk, say.
+    Error,
+    /// It and all that follow fail: the process is gone.
+    Stop,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Create(String, usize),
+    Rename(String, String),
+    Remove(String),
+}
+
+/// A directory in memory that knows what would survive a power failure.
+#[derive(Default)]
+struct State {
+    entries: Entries,
+    /// Entries at the last sync of the directory, and what has changed since.
+    durable: Entries,
+    changes: Vec<Change>,
+    contents: Vec<Vec<u8>>,
+    /// How much of each content has been synced.
+    synced: Vec<usize>,
+    operations: usize,
+    fault: Option<(usize, Fault)>,
+}
+
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<State>>);
+
+struct MemoryFile(Memory, usize);
+
+fn apply(entries: &mut Entries, change: &Change) {
+    match change {
+        Change::Create(name, id) => {
+            entries.insert(name.clone(), *id);
+        }
+        Change::Rename(from, to) => {
+            if let Some(id) = entries.remove(from) {
+                entries.insert(to.clone(), id);
+            }
+        }
+        Change::Remove(name) => {
+            entries.remove(name);
+        }
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_str().unwrap().to_string()
+}
+
+impl Memory {
+    fn step<T>(&self, f: impl FnOnce(&mut State) -> T) -> io::Result<T> {
+        let mut state = self.0.lock().unwrap();
+        let number = state.operations;
+        state.operations += 1;
+        match state.fault {
+            Some((at, Fault::Error)) if number == at => Err(io::Error::other("injected")),
+            Some((at, Fault::Stop)) if number >= at => Err(io::Error::other("stopped")),
+            _ => Ok(f(&mut state)),
+        }
+    }
+
+    fn change(&self, change: Change) -> io::Result<()> {
+        self.step(|state| {
+            apply(&mut state.entries, &change);
+            state.changes.push(change);
+        })
+    }
+
+    /// Every directory that a power failure may leave behind: any subset of the unsynced changes of the directory,
+    /// with unsynced content whole, halved or gone.
+    fn images(&self) -> BTreeSet<BTreeMap<String, Vec<u8>>> {
+        let state = self.0.lock().unwrap();
+        let mut images = BTreeSet::new();
+        for subset in 0..1_u32 << state.changes.len() {
+            let mut entries = state.durable.clone();
+            for (at, change) in state.changes.iter().enumerate() {
+                if subset >> at & 1 == 1 {
+                    apply(&mut entries, change);
+                }
+            }
+            for (part, of) in [(0, 2), (1, 2), (2, 2)] {
+                let cut = |id: usize| {
+                    let (content, synced) = (&state.contents[id], state.synced[id]);
+                    content[..synced + (content.len() - synced) * part / of].to_vec()
+                };
+                images.insert(entries.iter().map(|(name, &id)| (name.clone(), cut(id))).collect());
+            }
+        }
+        images
+    }
+}
+
+impl Sink for MemoryFile {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.step(|state| state.contents[self.1].extend_from_slice(bytes))
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.0.step(|state| state.synced[self.1] = state.contents[self.1].len())
+    }
+}
+
+impl Files for Memory {
+    fn create_dir(&self, _: &Path) -> io::Result<()> {
+        self.step(|_| ())
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        self.step(|state| state.entries.get(&name(path)).map(|&id| state.contents[id].clone()))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Sink>> {
+        let id = self.step(|state| {
+            state.contents.push(Vec::new());
+            state.synced.push(0);
+            let id = state.contents.len() - 1;
+            apply(&mut state.entries, &Change::Create(name(path), id));
+            state.changes.push(Change::Create(name(path), id));
+            id
+        })?;
+        Ok(Box::new(MemoryFile(self.clone(), id)))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.change(Change::Rename(name(from), name(to)))
+    }
+
+    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+        self.step(|state| {
+            state.durable = state.entries.clone();
+            state.changes.clear();
+        })
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.change(Change::Remove(name(path)))
+    }
+
+    fn list(&self, _: &Path) -> io::Result<Vec<String>> {
+        self.step(|state| state.entries.keys().cloned().collect())
+    }
+}
+
+fn tables(version: u64) -> [Table; 2] {
+    ["wide", "factors"].map(|name| {
+        let optimizer = Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1: 0.0, l2: 0.0 };
+        let table = Table::new(TableConfig::single(name, 2, Init::Zero, optimizer)).unwrap();
+        let keys: Vec<u64> = (0..20 + version).collect();
+        table.push(&keys, &vec![version as f32; keys.len() * 2], PushScale::default()).unwrap();
+        table
+    })
+}
+
+fn save(files: &Memory, version: u64) -> Result<u64, StoreError> {
+    let mut writer = CheckpointWriter::create_on(Box::new(files.clone()), Path::new("/model"))?;
+    for table in tables(version) {
+        writer.table(&table)?;
+    }
+    writer.blob("state", &version.to_le_bytes())?;
+    writer.commit()
+}
+
+/// The version that an image holds, all of it, bit for bit.
+fn version_of(image: &BTreeMap<String, Vec<u8>>) -> Option<u64> {
+    if !image.contains_key(MANIFEST) {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (name, content) in image {
+        std::fs::write(dir.path().join(name), content).unwrap();
+    }
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    checkpoint.verify().unwrap();
+    let blob = checkpoint.blob("state").unwrap();
+    let version = u64::from_le_bytes(blob.try_into().unwrap());
+    for expected in tables(version) {
+        let table = checkpoint.load_table(expected.name()).unwrap();
+        assert_eq!(table.len(), expected.len());
+        expected.for_each_row(|row| {
+            let found = table.get(row.key).unwrap();
+            assert_eq!((&found.weights[..], &found.state[..]), (row.weights, row.state));
+        });
+    }
+    Some(version)
+}
+
+/// Saves version 1, then version 2 with a fault at every operation in turn.
+fn check(fault: Fault, first: Option<u64>) {
+    for at in 0.. {
+        let files = Memory::default();
+        if let Some(version) = first {
+            save(&files, version).unwrap();
+            let state = &mut *files.0.lock().unwrap();
+            state.durable = state.entries.clone();
+            state.changes.clear();
+        }
+        files.0.lock().unwrap().operations = 0;
+        files.0.lock().unwrap().fault = Some((at, fault));
+        let result = save(&files, 2);
+        let reached = files.0.lock().unwrap().operations > at;
+        let mut outcomes: Vec<Option<u64>> = files.images().iter().map(version_of).collect();
+        outcomes.dedup();
+        for outcome in outcomes {
+            // After a save that returned Ok, no power failure may bring the old one back.
+            let allowed =
+                if result.is_ok() { outcome == Some(2) } else { outcome == first || outcome == Some(2) };
+            assert!(allowed, "{fault:?} at operation {at}: {outcome:?} after {result:?}");
+        }
+        // The next save works whatever the failed one left behind, and leaves only its own files.
+        files.0.lock().unwrap().fault = None;
+        save(&files, 3).unwrap();
+        for image in files.images() {
+            assert_eq!(version_of(&image), Some(3), "{fault:?} at operation {at}");
+        }
+        assert_eq!(files.0.lock().unwrap().entries.len(), 4, "{fault:?} at operation {at}: leftovers");
+        if !reached {
+            assert!(result.is_ok() && at > 20, "{at}: {result:?}");
+            break;
+        }
+    }
+}
+
+#[test]
+fn an_error_at_any_operation_keeps_a_checkpoint() {
+    check(Fault::Error, Some(1));
+    check(Fault::Error, None);
+}
+
+#[test]
+fn a_power_failure_at_any_operation_keeps_a_checkpoint() {
+    check(Fault::Stop, Some(1));
+    check(Fault::Stop, None);
+}
