@@ -19,6 +19,7 @@ use parquet::arrow::arrow_reader::{
 };
 
 pub use cells::decode;
+pub(crate) use cells::{Cells, cells_of};
 pub use ipc::BUFFER_BYTES_MAX;
 pub use seekable::TEMPORARY_BYTES_MAX;
 

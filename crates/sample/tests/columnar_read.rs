@@ -21,8 +21,9 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression as PageCompression;
 use parquet::file::properties::WriterProperties;
 use sanderling_sample::columnar::{ColumnarFile, ROWS_PER_BATCH_MAX, decode};
-use sanderling_sample::format::{Compression, Format};
-use sanderling_sample::{Batch, EncodeOptions, Encoder, Field, LabelUse, SampleError, Spec};
+use sanderling_sample::{
+    Batch, Compression, EncodeOptions, Encoder, Field, Format, LabelUse, SampleError, Spec,
+};
 use tempfile::TempDir;
 
 fn encoder(toml: &str, label: LabelUse) -> Encoder {
@@ -116,6 +117,7 @@ fn records(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
 }
 
 /// A column `x` of three rows, read as a feature of a type, must give these fields, in every way to write it.
+#[allow(clippy::needless_pass_by_value)] // callers read better without the &
 fn check(column: ArrayRef, kind: &str, fields: [Field<'_>; 3]) {
     let encoder = encoder(&format!("[[feature]]\nname = \"x\"\ntype = \"{kind}\""), LabelUse::Required);
     let labels: ArrayRef = Arc::new(Int8Array::from(vec![1, 0, 1]));

@@ -1,0 +1,351 @@
+//! What is in a data file that nobody has described yet: columns, types, cardinality, frequent values, and which
+//! column is the label. One pass in bounded memory. Knows no model; [`suggest`] writes a first configuration.
+
+mod column;
+mod counts;
+mod label;
+mod rows;
+mod sparse;
+mod suggest;
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use arrow::array::RecordBatch;
+use serde::Serialize;
+
+pub use column::{ColumnKind, ColumnProfile, NumberSummary, ValueCount};
+pub use counts::{DISTINCT_EXACT_MAX, VALUE_BYTES_MAX};
+pub use label::LabelGuess;
+pub use sparse::SparseProfile;
+pub use suggest::suggest;
+
+use crate::blocks::{Block, LineBlocks};
+use crate::columnar::{Cells, ColumnarFile, cells_of};
+use crate::encode::Field;
+use crate::error::SampleError;
+use crate::format::{Compression, DataConfig, Format};
+use crate::input::{self, InputFile};
+use column::{ColumnStats, Limits};
+use rows::Cut;
+
+/// Columns that are profiled at most; a wider file is not a table of features.
+pub const COLUMNS_MAX: usize = 4096;
+/// Distinct values counted exactly over all columns together.
+const DISTINCT_TOTAL_MAX: usize = 1 << 24;
+/// Values counted for the list of frequent ones, over all columns together, and bounds per column.
+const FREQUENT_TOTAL_MAX: usize = 1 << 18;
+const FREQUENT_MAX: usize = 4096;
+const FREQUENT_MIN: usize = 64;
+
+/// The guess of the label needs both values of a column.
+const LABEL_VALUES: usize = 2;
+
+/// What to look at.
+#[derive(Clone, Copy, Debug)]
+pub struct ProfileOptions {
+    /// Stop after this many rows.
+    pub rows_max: Option<u64>,
+    /// Frequent values to list per column.
+    pub top: usize,
+}
+
+impl Default for ProfileOptions {
+    fn default() -> Self {
+        ProfileOptions { rows_max: None, top: 5 }
+    }
+}
+
+/// What is in a data file.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DataProfile {
+    /// The file.
+    pub path: PathBuf,
+    /// Its format, by its name or else by its first bytes.
+    pub format: Format,
+    /// Whether the format had to be guessed from the content.
+    pub format_guessed: bool,
+    /// Of delimited text: what separates fields.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub separator: Option<char>,
+    /// Of delimited text: whether the first row names the columns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<bool>,
+    /// Of CSV and TSV: the character that opens comment lines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comment: Option<char>,
+    /// Rows looked at.
+    pub rows: u64,
+    /// Whether these are all rows of the file.
+    pub complete: bool,
+    /// Rows that could not be read, not counted in `rows`.
+    pub bad_rows: u64,
+    /// What was wrong with the first of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_bad_row: Option<String>,
+    /// The column that looks like the label.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<LabelGuess>,
+    /// The columns, in the order of the file; none for libsvm.
+    pub columns: Vec<ColumnProfile>,
+    /// Of libsvm text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sparse: Option<SparseProfile>,
+}
+
+/// Looks through a file (or `-`, standard input). What `config` leaves open (format, separator, header) is guessed.
+///
+/// # Errors
+/// `Io`, or `BadFile` for a damaged or very wide file. Single bad rows are counted, not an error.
+pub fn profile(
+    path: &Path,
+    config: &DataConfig,
+    options: &ProfileOptions,
+) -> Result<DataProfile, SampleError> {
+    let named = config.format.or_else(|| Format::of_path(path));
+    let mut profile = DataProfile {
+        path: path.to_path_buf(),
+        format: named.unwrap_or(Format::Csv),
+        format_guessed: named.is_none(),
+        separator: None,
+        header: None,
+        comment: config.comment,
+        rows: 0,
+        complete: true,
+        bad_rows: 0,
+        first_bad_row: None,
+        label: None,
+        columns: Vec::new(),
+        sparse: None,
+    };
+    if named.is_some_and(|format| !format.is_text()) {
+        profile_columnar(&mut profile, config, options)?;
+    } else {
+        let file = InputFile { path: path.to_path_buf(), bytes: None };
+        let mut lines = LineBlocks::new(input::open(&file, &Arc::new(AtomicU64::new(0)))?, path);
+        let mut block = Block::default();
+        let more = lines.next_block(&mut block)?;
+        if named.is_none() {
+            if block.text().starts_with(b"PAR1") || block.text().starts_with(b"ARROW1") {
+                let reason =
+                    "is a columnar file by its content; name it .parquet or .arrow, or give the format";
+                return Err(SampleError::BadFile { path: path.to_path_buf(), reason: reason.to_string() });
+            }
+            profile.format = rows::guess_format(block.text());
+        }
+        let mut text = Text { lines, block, more };
+        if profile.format == Format::Libsvm {
+            sparse::profile_sparse(&mut profile, &mut text, options)?;
+        } else {
+            profile_delimited(&mut profile, &mut text, config, options)?;
+        }
+    }
+    if profile.sparse.is_none() {
+        profile.label = label::guess(&profile);
+    }
+    Ok(profile)
+}
+
+/// A text, block after block; the first has been read.
+struct Text {
+    lines: LineBlocks,
+    block: Block,
+    more: bool,
+}
+
+impl Text {
+    fn next(&mut self) -> Result<(), SampleError> {
+        self.more = self.lines.next_block(&mut self.block)?;
+        Ok(())
+    }
+}
+
+impl DataProfile {
+    fn reject(&mut self, line: u64, column: usize, expected: String, found: String) {
+        self.bad_rows += 1;
+        if self.first_bad_row.is_none() {
+            let (path, column) = (self.path.clone(), column.to_string());
+            let error = SampleError::BadRow { path, line, column, expected, found };
+            self.first_bad_row = Some(error.to_string());
+        }
+    }
+
+    /// Whether the limit is reached; notes that there was more.
+    fn is_full(&mut self, options: &ProfileOptions) -> bool {
+        let full = options.rows_max.is_some_and(|max| self.rows >= max);
+        self.complete &= !full;
+        full
+    }
+}
+
+fn stats_of(path: &Path, names: &[String]) -> Result<Vec<ColumnStats>, SampleError> {
+    if names.len() > COLUMNS_MAX {
+        let reason = format!("has {} columns; at most {COLUMNS_MAX} are profiled", names.len());
+        return Err(SampleError::BadFile { path: path.to_path_buf(), reason });
+    }
+    let columns = names.len().max(1);
+    let limits = Limits {
+        distinct_exact: DISTINCT_EXACT_MAX.min(DISTINCT_TOTAL_MAX / columns),
+        frequent: (FREQUENT_TOTAL_MAX / columns).clamp(FREQUENT_MIN, FREQUENT_MAX),
+    };
+    Ok(names.iter().map(|name| ColumnStats::new(name, limits)).collect())
+}
+
+fn profile_delimited(
+    profile: &mut DataProfile,
+    text: &mut Text,
+    config: &DataConfig,
+    options: &ProfileOptions,
+) -> Result<(), SampleError> {
+    let comment = config.comment.and_then(|it| u8::try_from(it).ok());
+    let is_comment = |line: &[u8]| comment.is_some() && line.first().copied() == comment;
+    let start = text.block.text();
+    let commented: usize =
+        rows::lines(start).take_while(|line| is_comment(line)).map(|line| line.len() + 1).sum();
+    let start = &start[commented.min(start.len())..];
+    let quotes = profile.format == Format::Csv;
+    let given = config.separator.and_then(|separator| u8::try_from(separator).ok());
+    let separator = given.unwrap_or_else(|| match profile.format {
+        Format::Criteo => b'\t',
+        format => rows::guess_separator(start, format),
+    });
+    let cut = Cut { separator, quotes };
+    let named = config.columns.is_some() || profile.format == Format::Criteo;
+    let header = config.header.unwrap_or_else(|| !named && rows::guess_header(start, cut));
+    profile.separator = Some(char::from(separator));
+    profile.header = Some(header);
+    let mut stats: Vec<ColumnStats> = Vec::new();
+    let mut first = true;
+    'blocks: while text.more {
+        let mut fields: Vec<Cow<'_, [u8]>> = Vec::new();
+        for (line, number) in rows::lines(text.block.text()).zip(text.block.first_line()..) {
+            if is_comment(line) {
+                continue;
+            }
+            let is_row = !std::mem::take(&mut first) || {
+                // The first row gives the names, or at least their number.
+                let cells = cut.split(line, &mut fields).map_or(0, |()| fields.len());
+                let names = match (&config.columns, profile.format) {
+                    (Some(columns), _) => columns.clone(),
+                    (None, Format::Criteo) => criteo_columns(),
+                    (None, _) if header => {
+                        fields.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+                    }
+                    (None, _) => (1..=cells).map(|n| format!("c{n}")).collect(),
+                };
+                stats = stats_of(&profile.path, &names)?;
+                !header
+            };
+            if !is_row {
+                continue;
+            }
+            if profile.is_full(options) {
+                break 'blocks;
+            }
+            match cut.split(line, &mut fields) {
+                Err(column) => {
+                    let expected = "a closing quote, then a separator".to_string();
+                    profile.reject(number, column, expected, crate::quote(line));
+                }
+                Ok(()) if line.is_empty() && stats.len() != 1 => {
+                    profile.reject(number, 1, "a row".to_string(), "an empty line".to_string());
+                }
+                Ok(()) if fields.len() != stats.len() => {
+                    let expected = format!("{} fields", stats.len());
+                    profile.reject(number, fields.len(), expected, format!("{}", fields.len()));
+                }
+                Ok(()) => {
+                    profile.rows += 1;
+                    for (stats, field) in stats.iter_mut().zip(&fields) {
+                        add_text(stats, field, config);
+                    }
+                }
+            }
+        }
+        text.next()?;
+    }
+    profile.columns = stats.into_iter().map(|stats| stats.finish(options.top.max(LABEL_VALUES))).collect();
+    Ok(())
+}
+
+fn criteo_columns() -> Vec<String> {
+    let counts = (1..=13).map(|n| format!("I{n}"));
+    let ids = (1..=26).map(|n| format!("C{n}"));
+    std::iter::once("label".to_string()).chain(counts).chain(ids).collect()
+}
+
+fn add_text(stats: &mut ColumnStats, value: &[u8], config: &DataConfig) {
+    if value.is_empty() || config.missing.iter().any(|missing| missing.as_bytes() == value) {
+        stats.add_missing();
+    } else {
+        stats.add(value);
+    }
+}
+
+fn profile_columnar(
+    profile: &mut DataProfile,
+    config: &DataConfig,
+    options: &ProfileOptions,
+) -> Result<(), SampleError> {
+    let compression = Compression::of_path(&profile.path);
+    let mut file = ColumnarFile::open_all(&profile.path, profile.format, compression)?;
+    let names: Vec<String> = file.schema().fields().iter().map(|field| field.name().clone()).collect();
+    let mut stats = stats_of(&profile.path, &names)?;
+    while let Some(records) = file.next()? {
+        let room = options.rows_max.map_or(u64::MAX, |max| max - profile.rows);
+        let rows = usize::try_from(room).unwrap_or(usize::MAX).min(records.num_rows());
+        if rows < records.num_rows() {
+            profile.complete = false;
+        }
+        add_records(&mut stats, &records.slice(0, rows), config);
+        profile.rows += rows as u64;
+        if !profile.complete {
+            break;
+        }
+    }
+    profile.columns = stats.into_iter().map(|stats| stats.finish(options.top.max(LABEL_VALUES))).collect();
+    Ok(())
+}
+
+fn add_records(stats: &mut [ColumnStats], records: &RecordBatch, config: &DataConfig) {
+    let mut text = Vec::new();
+    for (stats, column) in stats.iter_mut().zip(records.columns()) {
+        let Ok(cells) = cells_of(column) else {
+            stats.set_unsupported();
+            continue;
+        };
+        let elements = cells.elements();
+        for row in 0..records.num_rows() {
+            match cells.field(row, &elements) {
+                Field::Missing => stats.add_missing(),
+                Field::List(parts) => {
+                    stats.add_list();
+                    for part in parts.iter().filter(|part| **part != Field::Missing) {
+                        stats.add_element(as_text(*part, &mut text));
+                    }
+                }
+                Field::Float(number) if number.is_nan() => stats.add_missing(),
+                one => add_text(stats, as_text(one, &mut text), config),
+            }
+        }
+        if matches!(cells, Cells::List { .. }) {
+            stats.set_list();
+        }
+    }
+}
+
+/// A field as the text that a text file would hold.
+fn as_text<'a>(field: Field<'a>, buffer: &'a mut Vec<u8>) -> &'a [u8] {
+    buffer.clear();
+    // Writing to memory does not fail.
+    let _ = match field {
+        Field::Text(text) => return text,
+        Field::Int(number) => write!(buffer, "{number}"),
+        Field::Float(number) => write!(buffer, "{number}"),
+        Field::Missing | Field::List(_) => Ok(()),
+    };
+    buffer
+}

@@ -1,0 +1,326 @@
+//! What one column holds: type, range, distinct and frequent values. Knows neither file nor label.
+
+use serde::Serialize;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::counts::{Distinct, Frequent};
+use crate::number::parse_f64;
+
+/// What the values of a column are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ColumnKind {
+    /// No value at all.
+    Empty,
+    /// Whole numbers.
+    Integer,
+    /// Numbers.
+    Float,
+    /// Anything else.
+    Text,
+    /// Several values in a field: separated text, or a list of a columnar file.
+    List,
+    /// A type of a columnar file that is no field.
+    Unsupported,
+}
+
+/// Range and distribution of a column of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct NumberSummary {
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// Mean of all values.
+    pub mean: f64,
+    /// Half of the values are at most this (from a sample of them).
+    pub median: f64,
+    /// 99 of 100 values are at most this (from a sample of them).
+    pub p99: f64,
+    /// How many are above 0.
+    pub above_zero: u64,
+}
+
+/// A value and how often it stands in its column.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ValueCount {
+    /// The value, its first bytes if it is long.
+    pub value: String,
+    /// How often.
+    pub count: u64,
+    /// Share of all rows; of a list column, of all its elements.
+    pub share: f64,
+}
+
+/// What is known of a column.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ColumnProfile {
+    /// Its name.
+    pub name: String,
+    /// What its values are.
+    pub kind: ColumnKind,
+    /// Of a list column in text: what separates the elements.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub separator: Option<char>,
+    /// Rows without a value.
+    pub missing: u64,
+    /// Their share.
+    pub missing_share: f64,
+    /// Number of distinct values; of a list column, of distinct elements.
+    pub distinct: u64,
+    /// Whether that is an estimate (standard error 0.8 percent) because they are many.
+    pub distinct_estimated: bool,
+    /// Range of a column of numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<NumberSummary>,
+    /// The most frequent values.
+    pub top: Vec<ValueCount>,
+    /// The counts in `top` may be too low by this much; 0 if they are exact.
+    pub top_count_error: u64,
+}
+
+/// Separators that are tried, the more telling first.
+const SEPARATORS: [u8; 5] = *b"|;,^ ";
+/// A column is a list if at least this share of its values holds the separator,
+const LIST_SHARE_MIN: f64 = 0.1;
+/// and its elements recur: they are at most this share of the distinct values.
+const LIST_REUSE_MAX: f64 = 0.8;
+/// Values looked at for elements; what is a list shows early.
+const LIST_VALUES_MAX: u64 = 1 << 16;
+/// A separator that none of this many values held is not tried on.
+const WITHOUT_MAX: u64 = 1000;
+/// Elements are counted exactly up to this many.
+const ELEMENTS_EXACT_MAX: usize = 1 << 12;
+/// Numbers kept for the quantiles.
+const SAMPLE_MAX: usize = 4096;
+
+/// Collects one column, value by value.
+pub(super) struct ColumnStats {
+    name: String,
+    present: u64,
+    missing: u64,
+    integers: u64,
+    floats: u64,
+    min: f64,
+    max: f64,
+    sum: f64,
+    above_zero: u64,
+    sample: Vec<f64>,
+    draw: u64,
+    distinct: Distinct,
+    frequent: Frequent,
+    splits: Vec<Split>,
+    /// From a columnar file's list column: values are elements already.
+    elements: bool,
+    unsupported: bool,
+    /// Elements seen, of a list column.
+    values: u64,
+}
+
+/// What splitting by one separator would give.
+struct Split {
+    separator: u8,
+    values: u64,
+    values_with: u64,
+    elements: u64,
+    distinct: Distinct,
+    whole: Distinct,
+    frequent: Frequent,
+}
+
+/// How much memory a column may take.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) distinct_exact: usize,
+    pub(super) frequent: usize,
+}
+
+impl ColumnStats {
+    pub(super) fn new(name: &str, limits: Limits) -> ColumnStats {
+        let splits = SEPARATORS.map(|separator| Split {
+            separator,
+            values: 0,
+            values_with: 0,
+            elements: 0,
+            distinct: Distinct::new(ELEMENTS_EXACT_MAX),
+            whole: Distinct::new(ELEMENTS_EXACT_MAX),
+            frequent: Frequent::new(limits.frequent),
+        });
+        ColumnStats {
+            name: name.to_string(),
+            present: 0,
+            missing: 0,
+            integers: 0,
+            floats: 0,
+            min: f64::INFINITY,
+            max: f64::NEG_INFINITY,
+            sum: 0.0,
+            above_zero: 0,
+            sample: Vec::new(),
+            draw: 0x9e37_79b9_7f4a_7c15,
+            distinct: Distinct::new(limits.distinct_exact),
+            frequent: Frequent::new(limits.frequent),
+            splits: splits.into(),
+            elements: false,
+            unsupported: false,
+            values: 0,
+        }
+    }
+
+    pub(super) fn set_unsupported(&mut self) {
+        self.unsupported = true;
+    }
+
+    /// A row without a value.
+    pub(super) fn add_missing(&mut self) {
+        self.missing += 1;
+    }
+
+    /// A row with a value.
+    pub(super) fn add(&mut self, value: &[u8]) {
+        self.present += 1;
+        self.count(value);
+        if let Some(number) = parse_f64(value) {
+            self.number(number, is_integer(value));
+        } else if self.present <= LIST_VALUES_MAX {
+            self.splits.iter_mut().for_each(|split| split.add(value));
+        }
+    }
+
+    /// A row whose value is a list; its elements come by `add_element`.
+    pub(super) fn add_list(&mut self) {
+        self.present += 1;
+        self.elements = true;
+    }
+
+    /// The column's type says that it holds lists, even if none came up.
+    pub(super) fn set_list(&mut self) {
+        self.elements = true;
+    }
+
+    /// An element of the list that was added last.
+    pub(super) fn add_element(&mut self, element: &[u8]) {
+        self.count(element);
+    }
+
+    fn count(&mut self, value: &[u8]) {
+        let hash = xxh3_64(value);
+        self.values += 1;
+        self.distinct.add(hash);
+        self.frequent.add(hash, value);
+    }
+
+    fn number(&mut self, number: f64, integer: bool) {
+        if integer {
+            self.integers += 1;
+        } else {
+            self.floats += 1;
+        }
+        self.min = self.min.min(number);
+        self.max = self.max.max(number);
+        self.sum += number;
+        self.above_zero += u64::from(number > 0.0);
+        // Reservoir sampling (Vitter 1985, algorithm R) with a fixed seed: the same file gives the same profile.
+        let seen = self.integers + self.floats;
+        if self.sample.len() < SAMPLE_MAX {
+            self.sample.push(number);
+        } else {
+            self.draw ^= self.draw << 13;
+            self.draw ^= self.draw >> 7;
+            self.draw ^= self.draw << 17;
+            let place = self.draw % seen;
+            if let Some(slot) = usize::try_from(place).ok().and_then(|place| self.sample.get_mut(place)) {
+                *slot = number;
+            }
+        }
+    }
+
+    fn summary(&mut self, count: u64) -> NumberSummary {
+        let mut sample = std::mem::take(&mut self.sample);
+        sample.sort_unstable_by(f64::total_cmp);
+        let at = |share: f64| sample.get((sample.len().saturating_sub(1) as f64 * share) as usize).copied();
+        NumberSummary {
+            min: self.min,
+            max: self.max,
+            mean: self.sum / count as f64,
+            median: at(0.5).unwrap_or(self.min),
+            p99: at(0.99).unwrap_or(self.max),
+            above_zero: self.above_zero,
+        }
+    }
+
+    pub(super) fn finish(mut self, top: usize) -> ColumnProfile {
+        let rows = self.present + self.missing;
+        let numbers = self.integers + self.floats;
+        let mut kind = match () {
+            () if self.unsupported => ColumnKind::Unsupported,
+            () if self.elements => ColumnKind::List,
+            () if self.present == 0 => ColumnKind::Empty,
+            () if self.integers == self.present => ColumnKind::Integer,
+            () if numbers == self.present => ColumnKind::Float,
+            () => ColumnKind::Text,
+        };
+        let mut separator = None;
+        if kind == ColumnKind::Text
+            && let Some(split) = self.splits.drain(..).find(Split::is_list)
+        {
+            kind = ColumnKind::List;
+            separator = Some(char::from(split.separator));
+            (self.distinct, self.frequent, self.values) = (split.distinct, split.frequent, split.elements);
+        }
+        let (distinct, distinct_estimated) = self.distinct.count();
+        let of = if kind == ColumnKind::List { self.values } else { rows };
+        let top = self.frequent.top(top).into_iter().map(|(count, value)| ValueCount {
+            value: String::from_utf8_lossy(value).into_owned(),
+            count,
+            share: share(count, of),
+        });
+        ColumnProfile {
+            kind,
+            separator,
+            missing: self.missing,
+            missing_share: share(self.missing, rows),
+            distinct,
+            distinct_estimated,
+            top: top.collect(),
+            top_count_error: self.frequent.error(),
+            numbers: matches!(kind, ColumnKind::Integer | ColumnKind::Float).then(|| self.summary(numbers)),
+            name: self.name,
+        }
+    }
+}
+
+impl Split {
+    fn add(&mut self, value: &[u8]) {
+        if self.values >= WITHOUT_MAX && self.values_with == 0 {
+            return;
+        }
+        self.values += 1;
+        self.whole.add(xxh3_64(value));
+        self.values_with += u64::from(value.contains(&self.separator));
+        let parts = value.split(|&byte| byte == self.separator).map(<[u8]>::trim_ascii);
+        for part in parts.filter(|part| !part.is_empty()) {
+            let hash = xxh3_64(part);
+            self.elements += 1;
+            self.distinct.add(hash);
+            self.frequent.add(hash, part);
+        }
+    }
+
+    /// Whether the values look like lists: many hold the separator, and their parts recur in other combinations.
+    fn is_list(&self) -> bool {
+        let (parts, whole) = (self.distinct.count().0 as f64, self.whole.count().0 as f64);
+        self.values_with as f64 >= LIST_SHARE_MIN * self.values as f64
+            && self.values_with > 1
+            && parts <= LIST_REUSE_MAX * whole
+    }
+}
+
+fn is_integer(text: &[u8]) -> bool {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+}
+
+pub(super) fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}

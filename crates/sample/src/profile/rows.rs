@@ -1,0 +1,158 @@
+//! Delimited text whose columns nobody has named yet: guesses separator and header, and cuts lines into fields. Keeps
+//! to the rules by which the CSV and TSV readers cut.
+
+use std::borrow::Cow;
+
+use crate::format::Format;
+use crate::number::parse_f64;
+
+/// Lines that the guesses look at.
+const GUESS_LINES: usize = 1000;
+
+/// How the lines of a file are cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) separator: u8,
+    /// CSV: quotes enclose fields, and blanks around a field do not count.
+    pub(super) quotes: bool,
+}
+
+/// The lines of a text, without their ends.
+pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    text.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+}
+
+fn trim(field: &[u8]) -> &[u8] {
+    let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let start = field.iter().position(|byte| !blank(byte)).unwrap_or(field.len());
+    let end = field.iter().rposition(|byte| !blank(byte)).map_or(start, |at| at + 1);
+    &field[start..end]
+}
+
+impl Cut {
+    /// The fields of a line; an error is the position of a field whose quotes do not close.
+    pub(super) fn split<'a>(&self, line: &'a [u8], fields: &mut Vec<Cow<'a, [u8]>>) -> Result<(), usize> {
+        fields.clear();
+        let mut rest = line;
+        loop {
+            let quoted = if self.quotes { trim(rest).strip_prefix(b"\"") } else { None };
+            let end = match quoted {
+                None => {
+                    let end = rest.iter().position(|&byte| byte == self.separator).unwrap_or(rest.len());
+                    let field = if self.quotes { trim(&rest[..end]) } else { &rest[..end] };
+                    fields.push(Cow::Borrowed(field));
+                    end
+                }
+                Some(_) => {
+                    let (field, end) = self.quoted(rest).ok_or(fields.len() + 1)?;
+                    fields.push(Cow::Owned(field));
+                    end
+                }
+            };
+            if end == rest.len() {
+                return Ok(());
+            }
+            rest = &rest[end + 1..];
+        }
+    }
+
+    /// A quoted field at the start of `rest`, and where the separator behind it stands.
+    fn quoted(&self, rest: &[u8]) -> Option<(Vec<u8>, usize)> {
+        let mut at = rest.iter().position(|&byte| byte == b'"')? + 1;
+        let mut field = Vec::new();
+        loop {
+            match rest.get(at..)? {
+                [b'"', b'"', ..] => {
+                    field.push(b'"');
+                    at += 2;
+                }
+                [b'"', ..] => break,
+                [byte, ..] => {
+                    field.push(*byte);
+                    at += 1;
+                }
+                [] => return None,
+            }
+        }
+        let behind = &rest[at + 1..];
+        let end = behind.iter().position(|&byte| byte == self.separator).unwrap_or(behind.len());
+        trim(&behind[..end]).is_empty().then_some((field, at + 1 + end))
+    }
+}
+
+/// The format of a text, from its first lines: libsvm by its `index:value` tokens, else TSV by tabs, else CSV.
+pub(super) fn guess_format(text: &[u8]) -> Format {
+    let looks_sparse = |line: &[u8]| {
+        let mut tokens = line.split(|&byte| byte == b' ').filter(|token| !token.is_empty()).peekable();
+        let label = tokens.peek().is_some_and(|token| parse_f64(token).is_some());
+        let pair = |token: &[u8]| {
+            let colon = token.iter().position(|&byte| byte == b':');
+            colon.is_some_and(|at| at > 0 && token[..at].iter().all(u8::is_ascii_digit))
+        };
+        label && line.contains(&b':') && tokens.skip(1).all(pair)
+    };
+    let mut sample = lines(text).filter(|line| !line.is_empty()).take(GUESS_LINES).peekable();
+    let Some(first) = sample.peek().copied() else { return Format::Csv };
+    let first_has_tab = first.contains(&b'\t');
+    let (sparse, all) =
+        sample.fold((0, 0), |(sparse, all), line| (sparse + usize::from(looks_sparse(line)), all + 1));
+    match () {
+        () if 2 * sparse > all => Format::Libsvm,
+        () if first_has_tab => Format::Tsv,
+        () => Format::Csv,
+    }
+}
+
+/// The separator that cuts the first lines into equally many fields, and the most of them; the format's own first.
+pub(super) fn guess_separator(text: &[u8], format: Format) -> u8 {
+    let own = if format == Format::Csv { b',' } else { b'\t' };
+    let score = |separator: u8| {
+        let cut = Cut { separator, quotes: format == Format::Csv };
+        let (mut fields, mut widths) = (Vec::new(), Vec::new());
+        for line in lines(text).take(GUESS_LINES) {
+            if cut.split(line, &mut fields).is_ok() {
+                widths.push(fields.len());
+            }
+        }
+        widths.sort_unstable();
+        widths.get(widths.len() / 2).copied().unwrap_or(1)
+    };
+    if score(own) > 1 {
+        return own;
+    }
+    let others = [b',', b'\t', b';', b'|'].map(|separator| (score(separator), separator));
+    others
+        .into_iter()
+        .filter(|(width, _)| *width > 1)
+        .max_by_key(|(width, _)| *width)
+        .map_or(own, |(_, it)| it)
+}
+
+/// Whether the first row names the columns: none of its fields is a number or repeated, and either some column holds
+/// numbers below it, or none of the names comes up again in its column.
+pub(super) fn guess_header(text: &[u8], cut: Cut) -> bool {
+    let mut rows = lines(text).take(GUESS_LINES);
+    let (mut header, mut fields) = (Vec::new(), Vec::new());
+    if rows.next().is_none_or(|line| cut.split(line, &mut header).is_err()) {
+        return false;
+    }
+    let named = |name: &Cow<'_, [u8]>| !name.is_empty() && parse_f64(name).is_none();
+    let mut sorted = header.clone();
+    sorted.sort_unstable();
+    if !header.iter().all(named) || sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        return false;
+    }
+    let (mut again, mut below, mut numbers) = (false, 0, vec![0; header.len()]);
+    for line in rows {
+        if cut.split(line, &mut fields).is_err() || fields.len() != header.len() {
+            continue;
+        }
+        below += 1;
+        for ((name, field), numbers) in header.iter().zip(&fields).zip(&mut numbers) {
+            again |= name == field;
+            *numbers += usize::from(parse_f64(field).is_some());
+        }
+    }
+    below == 0 || numbers.iter().any(|&numbers| 2 * numbers > below) || !again
+}

@@ -1,0 +1,264 @@
+//! A first configuration from a profile: TOML that trains as it is, with a comment wherever a choice was a guess.
+//! Knows the settings' names; what the learner does with them is its own matter.
+
+use std::fmt::Write;
+
+use super::column::{ColumnKind, ColumnProfile};
+use super::{DataProfile, LabelGuess};
+use crate::format::Format;
+
+/// Whole numbers with at most this many distinct values are codes.
+const CODES_MAX: u64 = 32;
+/// Whole numbers that fill their range with more distinct values than this are ids.
+const DENSE_IDS_MIN: u64 = 256;
+/// Ids are at least this share of their range.
+const DENSE_SHARE_MIN: f64 = 0.5;
+/// Whole numbers that fill a range this many times its width away from 0 are ids, too.
+const FAR_RATIO: f64 = 10.0;
+/// Beyond this a whole number is a hash or a time stamp, not a count.
+const COUNT_MAX: f64 = 4294967296.0;
+/// A distribution has a heavy tail if its largest value is this many times the 99th percentile, or that is this many
+/// times the median.
+const TAIL_RATIO: f64 = 10.0;
+/// A text or id with almost as many distinct values as rows names the row.
+const UNIQUE_SHARE_MIN: f64 = 0.95;
+/// With fewer rows than this nothing is called unique.
+const UNIQUE_ROWS_MIN: u64 = 50;
+/// Floats within this are used as they are.
+const SMALL: f64 = 10.0;
+
+/// What becomes of a column.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Role {
+    Categorical,
+    Multi(Option<char>),
+    Log,
+    Quantile,
+    Numeric,
+    /// Left out, and why.
+    Out(String),
+}
+
+/// Writes a configuration for `sanderling train` that reads the profiled file as `data_path`.
+#[must_use]
+pub fn suggest(profile: &DataProfile, data_path: &str) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = write_all(profile, data_path, &mut out);
+    out
+}
+
+fn write_all(profile: &DataProfile, data_path: &str, out: &mut String) -> std::fmt::Result {
+    let part = if profile.complete { "all" } else { "the first" };
+    writeln!(out, "# Suggested from {part} {} rows of {data_path:?}.", profile.rows)?;
+    writeln!(
+        out,
+        "# Every choice below is a guess: look it over, then run `sanderling train` on this file."
+    )?;
+    writeln!(out, "name = {}", quoted(&stem(data_path)))?;
+    writeln!(out, "seed = 42\n")?;
+    write_data(profile, data_path, out)?;
+    if profile.format != Format::Libsvm {
+        write_label(profile.label.as_ref(), out)?;
+        write_features(profile, out)?;
+    }
+    writeln!(out, "[model]")?;
+    writeln!(out, "type = \"fm\"    # \"lr\": logistic regression, without the factors")?;
+    writeln!(out, "rank = 8\n")?;
+    writeln!(out, "[optimizer]")?;
+    writeln!(out, "type = \"ftrl\"\nalpha = 0.05\nl1 = 0.0\nl2 = 1.0\n")?;
+    writeln!(out, "[train]\nbatch = 256\npasses = 3")
+}
+
+fn write_data(profile: &DataProfile, data_path: &str, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "[data]")?;
+    writeln!(out, "train = {}", quoted(data_path))?;
+    writeln!(out, "# valid = \"...\"    # rows held out, to watch the metrics on and to stop early")?;
+    if Format::of_path(data_path) != Some(profile.format) {
+        let how = if profile.format_guessed { "    # guessed from the content" } else { "" };
+        writeln!(out, "format = \"{}\"{how}", profile.format)?;
+    }
+    let usual = if profile.format == Format::Csv { ',' } else { '\t' };
+    if let Some(separator) = profile.separator.filter(|&separator| separator != usual) {
+        writeln!(out, "separator = {}", quoted(&separator.to_string()))?;
+    }
+    if let Some(comment) = profile.comment {
+        writeln!(out, "comment = {}", quoted(&comment.to_string()))?;
+    }
+    if profile.header == Some(false) && profile.format != Format::Criteo {
+        writeln!(out, "header = false")?;
+        let names: Vec<String> = profile.columns.iter().map(|column| quoted(&column.name)).collect();
+        writeln!(out, "columns = {}    # the file has no names; give better ones", list(&names))?;
+    }
+    if profile.bad_rows > 0 {
+        writeln!(out, "# {} rows could not be read, the first:", profile.bad_rows)?;
+        let first = profile.first_bad_row.as_deref().unwrap_or_default();
+        writeln!(out, "# {}", one_line(first))?;
+        writeln!(out, "on_bad_row = \"skip\"    # they are counted; \"fail\" stops at the first")?;
+    }
+    writeln!(out)
+}
+
+fn write_label(label: Option<&LabelGuess>, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "[label]")?;
+    let Some(label) = label else {
+        writeln!(out, "# No column looks like a label (two values, or a telling name). Name it here:")?;
+        return writeln!(out, "column = \"label\"\n");
+    };
+    writeln!(
+        out,
+        "# {}; {:.2} % of the rows are positive",
+        one_line(&label.reason),
+        100.0 * label.positive_share
+    )?;
+    writeln!(out, "column = {}", quoted(&label.column))?;
+    if !label.positive.is_empty() {
+        let texts: Vec<String> = label.positive.iter().map(|text| quoted(text)).collect();
+        writeln!(out, "positive = {}", list(&texts))?;
+    }
+    writeln!(out)
+}
+
+fn write_features(profile: &DataProfile, out: &mut String) -> std::fmt::Result {
+    let label = profile.label.as_ref().map(|label| label.column.as_str());
+    let features = profile.columns.iter().filter(|column| Some(column.name.as_str()) != label);
+    let mut roles: Vec<(Role, &ColumnProfile)> =
+        features.map(|column| (role(column, profile.rows), column)).collect();
+    let out_of_use = |role: &Role| matches!(role, Role::Out(_));
+    if roles.iter().all(|(role, _)| out_of_use(role)) {
+        // Something must remain to train on.
+        for (role, column) in &mut roles {
+            if matches!(column.kind, ColumnKind::Text | ColumnKind::Integer | ColumnKind::Float) {
+                *role = Role::Categorical;
+            }
+        }
+    }
+    for (role, column) in &roles {
+        if let Role::Out(why) = role {
+            writeln!(out, "# left out: {} ({why})", quoted(&column.name))?;
+        }
+    }
+    roles.retain(|(role, _)| !out_of_use(role));
+    // One entry per role, in the order in which the roles come up.
+    while let Some((role, _)) = roles.first().cloned() {
+        let same: Vec<&ColumnProfile> =
+            roles.iter().filter(|(other, _)| *other == role).map(|(_, column)| *column).collect();
+        roles.retain(|(other, _)| *other != role);
+        writeln!(out, "[[feature]]")?;
+        writeln!(out, "each = [")?;
+        for column in same {
+            writeln!(out, "    {},    # {}", quoted(&column.name), about(column))?;
+        }
+        writeln!(out, "]")?;
+        match role {
+            Role::Categorical => writeln!(out, "type = \"categorical\"")?,
+            Role::Log => writeln!(out, "type = \"log\"    # counts with a heavy tail")?,
+            Role::Quantile => writeln!(out, "type = \"quantile\"\nbuckets = 32")?,
+            Role::Numeric => writeln!(out, "type = \"numeric\"")?,
+            Role::Multi(separator) => {
+                writeln!(out, "type = \"multi\"")?;
+                if let Some(separator) = separator {
+                    writeln!(out, "separator = {}", quoted(&separator.to_string()))?;
+                }
+                writeln!(out, "pooling = \"mean\"")?;
+            }
+            Role::Out(_) => {}
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn role(column: &ColumnProfile, rows: u64) -> Role {
+    let present = rows - column.missing.min(rows);
+    let unique = present >= UNIQUE_ROWS_MIN && column.distinct as f64 >= UNIQUE_SHARE_MIN * present as f64;
+    match column.kind {
+        ColumnKind::Unsupported => Role::Out("a nested type; flatten it".to_string()),
+        ColumnKind::Empty => Role::Out("it has no values".to_string()),
+        _ if column.distinct <= 1 && column.missing == 0 => Role::Out("it has only one value".to_string()),
+        ColumnKind::List => Role::Multi(column.separator),
+        ColumnKind::Text if unique => Role::Out("almost every row has its own value".to_string()),
+        ColumnKind::Text => Role::Categorical,
+        ColumnKind::Integer => integer_role(column, unique),
+        ColumnKind::Float => float_role(column),
+    }
+}
+
+fn integer_role(column: &ColumnProfile, unique: bool) -> Role {
+    let Some(numbers) = &column.numbers else { return Role::Categorical };
+    let range = numbers.max - numbers.min + 1.0;
+    let dense = column.distinct as f64 >= DENSE_SHARE_MIN * range;
+    let far = numbers.min > FAR_RATIO * range;
+    let id = is_id_name(&column.name)
+        || (dense && (far || column.distinct > DENSE_IDS_MIN))
+        || numbers.max > COUNT_MAX;
+    if unique && (id || dense) {
+        return Role::Out("almost every row has its own value: a row number or an id".to_string());
+    }
+    match () {
+        () if id || column.distinct <= CODES_MAX => Role::Categorical,
+        () if heavy_tail(column) => Role::Log,
+        () => Role::Quantile,
+    }
+}
+
+fn float_role(column: &ColumnProfile) -> Role {
+    let Some(numbers) = &column.numbers else { return Role::Categorical };
+    match () {
+        () if heavy_tail(column) => Role::Log,
+        () if numbers.min.abs().max(numbers.max.abs()) <= SMALL => Role::Numeric,
+        () => Role::Quantile,
+    }
+}
+
+fn heavy_tail(column: &ColumnProfile) -> bool {
+    let Some(numbers) = &column.numbers else { return false };
+    let beyond = |large: f64, small: f64| large > TAIL_RATIO * small.max(1.0);
+    numbers.min >= -1.0 && (beyond(numbers.max, numbers.p99) || beyond(numbers.p99, numbers.median))
+}
+
+/// Whether a name says that the numbers below it are names themselves.
+fn is_id_name(name: &str) -> bool {
+    const PARTS: [&str; 14] = [
+        "id", "ids", "user", "item", "uid", "code", "zip", "zipcode", "postcode", "category", "cat", "ad",
+        "site", "hash",
+    ];
+    let name = name.to_lowercase();
+    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| PARTS.contains(&part)) || name.ends_with("id")
+}
+
+fn about(column: &ColumnProfile) -> String {
+    let about = if column.distinct_estimated { "about " } else { "" };
+    let mut text = format!("{about}{} values", column.distinct);
+    if let Some(numbers) = &column.numbers {
+        let _ = write!(text, ", {} to {}", numbers.min, numbers.max);
+    }
+    if column.missing > 0 {
+        let _ = write!(text, ", {:.1} % missing", 100.0 * column.missing_share);
+    }
+    if let Some(top) = column.top.first() {
+        let _ = write!(text, ", {:.1} % are {:?}", 100.0 * top.share, top.value);
+    }
+    one_line(&text)
+}
+
+/// A TOML string.
+fn quoted(text: &str) -> String {
+    toml::Value::String(one_line(text)).to_string()
+}
+
+/// Comments and keys must not break the line.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' { ' ' } else { c }).collect()
+}
+
+fn list(texts: &[String]) -> String {
+    format!("[{}]", texts.join(", "))
+}
+
+fn stem(path: &str) -> String {
+    let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
+    let stem: String = name.split('.').next().unwrap_or(name).chars().filter(|c| !c.is_control()).collect();
+    let usable = stem.chars().any(char::is_alphanumeric);
+    if usable { stem } else { "first".to_string() }
+}

@@ -1,0 +1,242 @@
+//! Profiles of small files whose content is known, and suggestions that must read back and encode their own file.
+//! Knows no model.
+
+#![allow(clippy::print_stdout)] // a skipped test says so
+#![allow(clippy::unwrap_used)] // a panic here is a failed test with a line number
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int32Array, ListArray, RecordBatch, StringArray};
+use arrow::datatypes::Int32Type;
+use parquet::arrow::ArrowWriter;
+use sanderling_sample::profile::{ColumnKind, DataProfile, ProfileOptions, profile, suggest};
+use sanderling_sample::spec::FeatureKind;
+use sanderling_sample::{DataConfig, EncodeOptions, Encoder, Format, LabelUse, Reader, Spec};
+use tempfile::TempDir;
+
+fn look(path: &Path) -> DataProfile {
+    profile(path, &DataConfig::default(), &ProfileOptions::default()).unwrap()
+}
+
+fn written(dir: &TempDir, name: &str, text: &str) -> PathBuf {
+    let path = dir.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// The suggestion as settings and spec.
+fn read_back(toml: &str) -> (DataConfig, Spec) {
+    let mut table: toml::Table = toml::from_str(toml).unwrap_or_else(|error| panic!("{error}\n{toml}"));
+    let mut data = table.remove("data").unwrap().try_into::<toml::Table>().unwrap();
+    assert!(data.remove("train").is_some());
+    for name in ["name", "seed", "model", "optimizer", "train"] {
+        assert!(table.remove(name).is_some(), "{name}");
+    }
+    let spec: Spec = toml::Value::Table(table).try_into().unwrap_or_else(|error| panic!("{error}\n{toml}"));
+    (toml::Value::Table(data).try_into().unwrap(), spec)
+}
+
+/// Every row of the file must encode as its own suggestion says; returns the spec, expanded.
+fn check_suggestion(path: &Path, profile: &DataProfile) -> Spec {
+    let toml = suggest(profile, path.to_str().unwrap());
+    let (config, spec) = read_back(&toml);
+    let mut spec = if profile.format == Format::Libsvm { Spec::libsvm() } else { spec.expand().unwrap() };
+    for feature in &mut spec.feature {
+        if feature.kind == FeatureKind::Quantile {
+            feature.boundaries = Some(vec![0.0, 1.0]);
+        }
+    }
+    let options = EncodeOptions { missing: &config.missing, label: LabelUse::Required, down_sample: false };
+    let encoder = Arc::new(Encoder::new(&spec, &options).unwrap());
+    let mut reader = Reader::open(&[path.to_str().unwrap().to_string()], &config, &encoder).unwrap();
+    let mut batch = encoder.new_batch();
+    while reader.next(&mut batch).unwrap_or_else(|error| panic!("{error}\n{toml}")) {}
+    assert_eq!(batch.len() as u64, profile.rows, "{toml}");
+    assert_eq!(reader.bad_rows().count(), profile.bad_rows, "{toml}");
+    let positives = batch.labels.iter().filter(|label| **label == 1.0).count() as u64;
+    assert_eq!(positives, profile.label.as_ref().unwrap().positives, "{toml}");
+    spec
+}
+
+fn kind_of(spec: &Spec, name: &str) -> Option<FeatureKind> {
+    spec.feature.iter().find(|feature| feature.name == name).map(|feature| feature.kind)
+}
+
+/// A click log with every sort of column.
+fn click_log(separator: char, header: bool) -> String {
+    let names = ["row_id", "click", "user_id", "age", "spend", "ratio", "tags", "city", "empty", "const"];
+    let mut text = if header { names.join(&separator.to_string()) + "\n" } else { String::new() };
+    for row in 0..600u64 {
+        let spend = if row % 100 == 0 { row * row * 17 + 3 } else { row % 50 };
+        let fields = [
+            format!("k{row}x"),
+            u8::from(row % 4 == 0).to_string(),
+            (row * 7919 % 83 + 100_000).to_string(),
+            if row % 10 == 3 { String::new() } else { (18 + row % 60).to_string() },
+            spend.to_string(),
+            format!("{:.3}", (row % 97) as f64 / 97.0),
+            format!("t{}|t{}|u{}", row % 5, row % 7, row % 3),
+            format!("City {}", row % 11),
+            String::new(),
+            "same".to_string(),
+        ];
+        text += &(fields.join(&separator.to_string()) + "\n");
+    }
+    text
+}
+
+#[test]
+fn a_click_log_is_seen_through() {
+    let dir = TempDir::new().unwrap();
+    let path = written(&dir, "log.csv", &click_log(',', true));
+    let seen = look(&path);
+    assert_eq!((seen.rows, seen.bad_rows, seen.complete, seen.header), (600, 0, true, Some(true)));
+    let column = |name: &str| seen.columns.iter().find(|column| column.name == name).unwrap();
+    assert_eq!(column("age").kind, ColumnKind::Integer);
+    assert_eq!(column("age").missing, 60);
+    assert_eq!((column("user_id").distinct, column("user_id").distinct_estimated), (83, false));
+    assert_eq!(column("ratio").kind, ColumnKind::Float);
+    assert_eq!((column("tags").kind, column("tags").separator), (ColumnKind::List, Some('|')));
+    assert_eq!(column("tags").distinct, 5 + 7 - 5 + 3);
+    assert_eq!(column("city").top[0].value, "City 0");
+    assert_eq!(column("city").top[0].count, 55);
+    assert_eq!(column("empty").kind, ColumnKind::Empty);
+    let spend = column("spend").numbers.unwrap();
+    assert_eq!((spend.min, spend.max), (0.0, 4_250_003.0));
+    let label = seen.label.as_ref().unwrap();
+    assert_eq!((label.column.as_str(), label.positives), ("click", 150));
+    let spec = check_suggestion(&path, &seen);
+    for (name, kind) in [
+        ("row_id", None),
+        ("empty", None),
+        ("const", None),
+        ("user_id", Some(FeatureKind::Categorical)),
+        ("age", Some(FeatureKind::Quantile)),
+        ("spend", Some(FeatureKind::Log)),
+        ("ratio", Some(FeatureKind::Numeric)),
+        ("tags", Some(FeatureKind::Multi)),
+        ("city", Some(FeatureKind::Categorical)),
+    ] {
+        assert_eq!(kind_of(&spec, name), kind, "{name}");
+    }
+}
+
+#[test]
+fn separator_header_and_format_are_guessed() {
+    let dir = TempDir::new().unwrap();
+    for (name, separator, header) in [
+        ("semicolon.csv", ';', true),
+        ("bare.csv", ',', false),
+        ("tabs.data", '\t', true),
+        ("bare_tabs.data", '\t', false),
+        ("log.tsv", '\t', true),
+    ] {
+        let path = written(&dir, name, &click_log(separator, header));
+        let seen = look(&path);
+        assert_eq!((seen.separator, seen.header, seen.rows), (Some(separator), Some(header), 600), "{name}");
+        assert_eq!(seen.label.as_ref().unwrap().column, if header { "click" } else { "c2" }, "{name}");
+        check_suggestion(&path, &seen);
+    }
+}
+
+#[test]
+fn text_labels_name_their_positive() {
+    let dir = TempDir::new().unwrap();
+    let rows: String = (0..90)
+        .map(|row| format!("{}, {}, {}\n", row % 3, ["a", "b"][row % 2], [">50K", "<=50K", "<=50K"][row % 3]))
+        .collect();
+    let path = written(&dir, "a.csv", &rows);
+    let seen = look(&path);
+    let label = seen.label.as_ref().unwrap();
+    assert_eq!(
+        (label.column.as_str(), &label.positive[..], label.positives),
+        ("c3", &[">50K".to_string()][..], 30)
+    );
+    check_suggestion(&path, &seen);
+}
+
+#[test]
+fn libsvm_text_is_counted_by_index() {
+    let dir = TempDir::new().unwrap();
+    let rows: String =
+        (0..100).map(|row| format!("{} 1:1 {}:0.5 900:1\n", u8::from(row % 5 == 0), row + 2)).collect();
+    for name in ["a.libsvm", "a.txt"] {
+        let path = written(&dir, name, &(rows.clone() + "1 2;3\n" + "0\n"));
+        let seen = look(&path);
+        let sparse = seen.sparse.as_ref().unwrap();
+        assert_eq!((seen.rows, seen.bad_rows, sparse.pairs), (101, 1, 300));
+        assert_eq!((sparse.row_min, sparse.row_max, sparse.index_max, sparse.distinct), (0, 3, 900, 102));
+        assert!(!sparse.all_ones);
+        assert_eq!((sparse.top[0].value.as_str(), sparse.top[0].count), ("1", 100));
+        assert_eq!(seen.label.as_ref().unwrap().positives, 20);
+        check_suggestion(&path, &seen);
+    }
+}
+
+#[test]
+fn columnar_files_are_profiled_too() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.parquet");
+    let labels: ArrayRef =
+        Arc::new(Int32Array::from_iter_values((0..300).map(|row| i32::from(row % 3 == 0))));
+    let city: ArrayRef = Arc::new(
+        (0..300).map(|row| (row % 10 != 0).then(|| format!("c{}", row % 7))).collect::<StringArray>(),
+    );
+    let tags = (0..300).map(|row| Some((0..row % 4).map(|tag| Some(tag + row % 2)).collect::<Vec<_>>()));
+    let tags: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(tags));
+    let records = RecordBatch::try_from_iter([("city", city), ("tags", tags), ("label", labels)]).unwrap();
+    let mut writer =
+        ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), records.schema(), None).unwrap();
+    writer.write(&records).unwrap();
+    writer.close().unwrap();
+    let seen = look(&path);
+    assert_eq!((seen.rows, seen.columns[0].missing, seen.columns[0].distinct), (300, 30, 7));
+    assert_eq!((seen.columns[1].kind, seen.columns[1].distinct), (ColumnKind::List, 4));
+    let spec = check_suggestion(&path, &seen);
+    assert_eq!(kind_of(&spec, "tags"), Some(FeatureKind::Multi));
+}
+
+#[test]
+fn bad_rows_are_counted_and_the_first_is_told() {
+    let dir = TempDir::new().unwrap();
+    let path = written(&dir, "a.csv", "label,x\n1,a\n0\n0,b,c\n1,\"d\n0,e\n1,a\n");
+    let seen = look(&path);
+    assert_eq!((seen.rows, seen.bad_rows), (3, 3));
+    let first = seen.first_bad_row.as_ref().unwrap();
+    assert!(first.contains("a.csv:3:") && first.contains("2 fields"), "{first}");
+    check_suggestion(&path, &seen);
+}
+
+#[test]
+fn a_row_limit_is_a_limit_and_says_so() {
+    let dir = TempDir::new().unwrap();
+    let path = written(&dir, "log.csv", &click_log(',', true));
+    for (rows_max, rows, complete) in [(10, 10, false), (600, 600, true), (1000, 600, true)] {
+        let options = ProfileOptions { rows_max: Some(rows_max), ..ProfileOptions::default() };
+        let seen = profile(&path, &DataConfig::default(), &options).unwrap();
+        assert_eq!((seen.rows, seen.complete), (rows, complete), "{rows_max}");
+    }
+}
+
+#[test]
+fn shared_data_sets_give_specs_that_read_them() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    for (name, format, label, positives) in [
+        ("frappe_x1/valid.csv", None, "label", None),
+        ("criteo_80k/criteo_80k.tsv", Some(Format::Criteo), "label", None),
+        ("adult/adult.data", None, "c15", Some(7841)),
+    ] {
+        let path = data.join(name);
+        if !path.exists() {
+            println!("skipped: {} is not there", path.display());
+            continue;
+        }
+        let config = DataConfig { format, ..DataConfig::default() };
+        let seen = profile(&path, &config, &ProfileOptions::default()).unwrap();
+        let guessed = seen.label.as_ref().unwrap();
+        assert_eq!(guessed.column, label, "{name}");
+        assert!(positives.is_none_or(|positives| positives == guessed.positives), "{name}: {guessed:?}");
+        check_suggestion(&path, &seen);
+    }
+}
