@@ -331,7 +331,7 @@ fn a_stream_must_end_where_it_says() {
 }
 
 #[test]
-fn every_cut_of_every_file_is_an_error() {
+fn a_cut_file_is_an_error_wherever_it_is_cut() {
     let encoder = encoder("[[feature]]\nname = \"x\"", LabelUse::Required);
     let dir = TempDir::new().unwrap();
     let ones: ArrayRef = Arc::new(Int32Array::from(vec![1, 0]));
@@ -341,7 +341,9 @@ fn every_cut_of_every_file_is_an_error() {
         let path = write(dir.path(), way, std::slice::from_ref(&records));
         let whole = std::fs::read(&path).unwrap();
         assert_eq!(read(&path, &encoder).unwrap().len(), 2);
-        for cut in 0..whole.len() {
+        // The ends byte by byte, the middle in steps.
+        let near_an_end = |cut: &usize| *cut < 64 || cut + 64 > whole.len() || cut % 11 == 0;
+        for cut in (0..whole.len()).filter(near_an_end) {
             File::create(&path).unwrap().write_all(&whole[..cut]).unwrap();
             check_error(&path, &encoder, &[]);
         }

@@ -68,12 +68,12 @@ fn valid_lines(format: Format) -> Vec<String> {
     let row = |row: usize| match format {
         Format::Libsvm => format!("{} {}:1 {}:0.5", row % 2, row + 1, row + 100),
         Format::Criteo => {
-            let counts =
-                (0..13).map(|i| if (row + i) % 5 == 0 { String::new() } else { (row * i).to_string() });
+            let counts = (0..13)
+                .map(|i| if (row + i).is_multiple_of(5) { String::new() } else { (row * i).to_string() });
             let ids = (0..26).map(|i| format!("{:08x}", row * 31 + i));
             [(row % 2).to_string()].into_iter().chain(counts).chain(ids).collect::<Vec<_>>().join("\t")
         }
-        _ => [(row % 2).to_string(), format!("id {row}"), format!("{}.5", row)].join(separator),
+        _ => [(row % 2).to_string(), format!("id {row}"), format!("{row}.5")].join(separator),
     };
     let header =
         (!matches!(format, Format::Libsvm | Format::Criteo)).then(|| ["label", "id", "x"].join(separator));

@@ -2,7 +2,7 @@
 //! input holds. Knows bytes only, neither Parquet nor Arrow.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use crate::error::SampleError;
 use crate::format::Compression;
+use crate::input::{self, InputFile, STDIN};
 
 /// A compressed columnar file, or one on standard input, may unpack to this much in the temporary directory.
 pub const TEMPORARY_BYTES_MAX: u64 = 64 << 30;
@@ -32,14 +33,10 @@ impl Seekable {
     /// temporary file has no name and goes away with its last handle, however the process ends.
     pub(super) fn open(path: &Path, compression: Compression) -> Result<Seekable, SampleError> {
         let failed = |source| SampleError::Io { path: path.to_path_buf(), source };
-        let file = if path == Path::new("-") {
-            unpack(path, compression, io::stdin().lock())?
+        let file = if compression == Compression::None && path != Path::new(STDIN) {
+            File::open(path).map_err(failed)?
         } else {
-            let file = File::open(path).map_err(failed)?;
-            match compression {
-                Compression::None => file,
-                _ => unpack(path, compression, file)?,
-            }
+            unpack(path)?
         };
         let len_bytes = file.metadata().map_err(failed)?.len();
         Ok(Seekable { file: Arc::new(file), len_bytes })
@@ -60,15 +57,9 @@ impl Seekable {
     }
 }
 
-fn unpack(path: &Path, compression: Compression, packed: impl Read) -> Result<File, SampleError> {
+fn unpack(path: &Path) -> Result<File, SampleError> {
     let failed = |source| SampleError::Io { path: path.to_path_buf(), source };
-    let mut plain: Box<dyn Read> = match compression {
-        Compression::None => Box::new(packed),
-        Compression::Gzip => {
-            Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(COPY_BYTES, packed)))
-        }
-        Compression::Zstd => Box::new(zstd::stream::read::Decoder::new(packed).map_err(failed)?),
-    };
+    let mut plain = input::open(&InputFile { path: path.to_path_buf(), bytes: None }, &Arc::default())?;
     let mut file = tempfile::tempfile().map_err(failed)?;
     let mut buffer = vec![0; COPY_BYTES];
     let mut written = 0u64;
@@ -88,7 +79,6 @@ fn unpack(path: &Path, compression: Compression, packed: impl Read) -> Result<Fi
         }
         file.write_all(&buffer[..read]).map_err(failed)?;
     }
-    file.rewind().map_err(failed)?;
     Ok(file)
 }
 
