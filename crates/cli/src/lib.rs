@@ -1,1 +1,82 @@
-//! placeholder
+//! The `sanderling` command: one file per subcommand, and what they share.
+//!
+//! Arguments in, exit code out; the result goes to standard output, everything else to standard error. The crate
+//! decides nothing about training or data: it calls the learner and the readers.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // Printing is what this crate is for.
+
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+mod command;
+mod failure;
+mod output;
+mod progress;
+mod reading;
+mod scores;
+mod stop;
+
+use failure::Failure;
+
+/// Train, evaluate and look into CTR models whose embedding tables outgrow a laptop.
+#[derive(Debug, Parser)]
+#[command(name = "sanderling", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sanderling inspect clicks.csv --suggest > clicks.toml   a first configuration from a file
+  sanderling train clicks.toml                            a model, its metrics and a report
+  sanderling eval runs/clicks/model held_out.csv          AUC and logloss on other rows
+  sanderling predict runs/clicks/model new.csv -o scores.csv
+
+Exit codes: 0 done; 1 failed; 2 wrong arguments or configuration; 3 bad data; 4 damaged or unfit model;
+130 interrupted (what was trained is saved, go on with train --resume).";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Train(command::train::Args),
+    Eval(command::eval::Args),
+    Predict(command::predict::Args),
+    Inspect(command::inspect::Args),
+    Synth(command::synth::Args),
+    Completions(command::completions::Args),
+}
+
+/// Runs one command line, the program's name first, and returns the exit code.
+pub fn run<I, T>(args: I) -> u8
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString> + Clone,
+{
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // `--help` and `--version` are no errors. Nothing is left to do if the terminal is gone.
+            let _ = error.print();
+            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return if asked { 0 } else { failure::USAGE };
+        }
+    };
+    let result = match cli.command {
+        Command::Train(args) => command::train::run(&args),
+        Command::Eval(args) => command::eval::run(&args),
+        Command::Predict(args) => command::predict::run(&args),
+        Command::Inspect(args) => command::inspect::run(&args),
+        Command::Synth(args) => command::synth::run(&args),
+        Command::Completions(args) => command::completions::run(&args),
+    };
+    match result {
+        Ok(code) => code,
+        // Whoever read our output has seen enough, as `head` does.
+        Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            failure.exit_code()
+        }
+    }
+}

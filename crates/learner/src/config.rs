@@ -263,26 +263,30 @@ pub const THREADS_MAX: usize = 1024;
 pub const RANK_MAX: usize = 1024;
 
 impl Config {
-    /// Reads and checks a TOML file.
-    pub fn read(path: &Path) -> Result<Self, LearnError> {
+    /// Reads a TOML file, lets `adjust` change what it says, and checks the result.
+    pub fn read(path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let text = std::fs::read_to_string(path).map_err(LearnError::io(path))?;
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        Self::parse(&text, path, &stem.unwrap_or_default())
+        let mut config = Self::from_toml(&text, path)?;
+        adjust(&mut config);
+        config.complete(path, &stem.unwrap_or_default())
     }
 
     /// Parses and checks TOML text; `path` is for messages, `name` for runs that do not name themselves.
     pub fn parse(text: &str, path: &Path, name: &str) -> Result<Self, LearnError> {
-        let config = toml::from_str(text)
-            .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })?;
-        Self::complete(config, path, name)
+        Self::from_toml(text, path)?.complete(path, name)
+    }
+
+    fn from_toml(text: &str, path: &Path) -> Result<Self, LearnError> {
+        toml::from_str(text).map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })
     }
 
     /// Parses and checks a JSON value of the same structure, as other languages send it.
     pub fn from_json(text: &str, name: &str) -> Result<Self, LearnError> {
         let path = Path::new("config");
-        let config = serde_json::from_str(text)
+        let config: Self = serde_json::from_str(text)
             .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })?;
-        Self::complete(config, path, name)
+        config.complete(path, name)
     }
 
     /// Fills in what follows from the rest and checks everything.

@@ -65,7 +65,8 @@ impl<'a> Trainer<'a> {
         stop: &'a AtomicBool,
         observer: &'a mut dyn FnMut(&Event<'_>),
     ) -> Self {
-        let line = LineClock { scores: Scores::new(), steps: 0, since: Instant::now() };
+        let scores = Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX);
+        let line = LineClock { scores, steps: 0, since: Instant::now() };
         let stages = Stages::new(&STAGES);
         Trainer {
             model: Arc::new(model),

@@ -25,6 +25,9 @@ const SCORE: usize = 6;
 pub(crate) const EVALUATE: usize = 7;
 pub(crate) const SAVE: usize = 8;
 
+/// A window is handed over before it holds many more rows than this, however rarely metrics are printed.
+const WINDOW_ROWS_MAX: u64 = 1 << 18;
+
 /// What a worker did since its last window: progressive scores, each row scored before it was learned from.
 pub(crate) struct Window {
     pub(crate) scores: Scores,
@@ -69,7 +72,8 @@ impl<'a> Worker<'a> {
         windows: &SyncSender<Window>,
     ) -> Result<bool, LearnError> {
         let workers = segment.train.threads as u64;
-        let window_steps = (segment.train.print_every / workers).max(1);
+        let window_rows = WINDOW_ROWS_MAX / segment.train.batch as u64;
+        let window_steps = (segment.train.print_every / workers).min(window_rows).max(1);
         let mut scores = Scores::new();
         let mut steps = 0;
         let mut sent = 0;

@@ -47,3 +47,7 @@ mod reader;
 pub use reader::{Decoder, ROW_ID_FILE_STRIDE, Reader, Source, Unit};
 
 pub mod fit;
+
+pub mod profile;
+
+pub mod synth;

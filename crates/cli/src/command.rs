@@ -1,0 +1,8 @@
+//! The subcommands, one file each.
+
+pub(crate) mod completions;
+pub(crate) mod eval;
+pub(crate) mod inspect;
+pub(crate) mod predict;
+pub(crate) mod synth;
+pub(crate) mod train;

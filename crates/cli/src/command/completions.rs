@@ -1,0 +1,21 @@
+//! `sanderling completions`: a shell's completion script on standard output.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::failure::Failure;
+
+/// Print a completion script for a shell
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  sanderling completions bash > ~/.local/share/bash-completion/completions/sanderling")]
+pub(crate) struct Args {
+    /// The shell
+    shell: Shell,
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut crate::Cli::command(), "sanderling", &mut script);
+    crate::output::text(String::from_utf8_lossy(&script).trim_end())?;
+    Ok(0)
+}

@@ -1,0 +1,109 @@
+//! `sanderling eval`: a model against labelled files.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use sanderling_learner::{Model, evaluate};
+use sanderling_sample::BadRows;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output;
+use crate::progress::Bar;
+use crate::reading::{ReadArgs, report_bad_rows};
+
+/// Measure a model on labelled files
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  sanderling eval runs/adult_fm/model data/adult/adult.test.gz --format csv --json")]
+pub(crate) struct Args {
+    /// Directory of the model
+    model: PathBuf,
+    /// Files, patterns, or - for standard input
+    #[arg(required = true)]
+    files: Vec<String>,
+    /// Print the result as one JSON object on the last line of standard output
+    #[arg(long)]
+    json: bool,
+    /// No progress
+    #[arg(long, short)]
+    quiet: bool,
+    /// Threads
+    #[arg(long, default_value_t = default_threads(), value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: u16,
+    #[command(flatten)]
+    reading: ReadArgs,
+}
+
+fn default_threads() -> u16 {
+    std::thread::available_parallelism().map_or(1, |threads| threads.get().min(64) as u16)
+}
+
+#[derive(Serialize)]
+struct Evaluation {
+    auc: Option<f64>,
+    logloss: Option<f64>,
+    prob_mean: Option<f64>,
+    real_mean: Option<f64>,
+    examples: u64,
+    examples_per_s: f64,
+    rows: u64,
+    table_bytes: u64,
+    bad_rows: u64,
+    auc_exact: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    let model = Model::load(&args.model)?;
+    let mut config = model.config().data.reading.clone();
+    args.reading.apply(&mut config);
+    let bad_rows = Arc::new(BadRows::new(config.on_bad_row));
+    let bar = Bar::new(args.quiet);
+    let stop = crate::stop::flag();
+    let start = Instant::now();
+    let scores = evaluate(
+        &model,
+        &args.files,
+        &config,
+        &bad_rows,
+        usize::from(args.threads),
+        &stop,
+        &mut |scan| bar.scan("evaluating", scan),
+    );
+    bar.finish();
+    let metrics = scores?.metrics();
+    let seconds = start.elapsed().as_secs_f64();
+    report_bad_rows(&bad_rows);
+    let number = |value: f64| value.is_finite().then_some(value);
+    let result = Evaluation {
+        auc: number(metrics.auc),
+        logloss: number(metrics.logloss),
+        prob_mean: number(metrics.prob_mean),
+        real_mean: number(metrics.real_mean),
+        examples: metrics.examples,
+        examples_per_s: metrics.examples as f64 / seconds.max(1e-9),
+        rows: model.rows(),
+        table_bytes: model.table_bytes(),
+        bad_rows: bad_rows.count(),
+        auc_exact: metrics.auc_exact,
+    };
+    if args.json {
+        output::json(&result)?;
+    } else {
+        output::text(&output::pairs(&[
+            ("AUC", output::metric(result.auc)),
+            ("logloss", output::metric(result.logloss)),
+            (
+                "calibration",
+                format!("predicted {}, real {}", output::metric(result.prob_mean), output::metric(result.real_mean)),
+            ),
+            (
+                "examples",
+                format!("{}, {} examples/s", output::count(result.examples), output::count(result.examples_per_s as u64)),
+            ),
+            ("table rows", format!("{}, {}", output::count(result.rows), output::bytes(result.table_bytes))),
+            ("bad rows", output::count(result.bad_rows)),
+        ]))?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,95 @@
+//! A data file for a person: its columns, their values, and what looks like the label.
+
+use sanderling_sample::DataConfig;
+use sanderling_sample::profile::{ColumnProfile, DataProfile, ProfileOptions, SparseProfile, ValueCount, profile, suggest};
+
+use super::Args;
+use crate::failure::Failure;
+use crate::output;
+
+pub(super) fn show(args: &Args) -> Result<u8, Failure> {
+    let mut config = DataConfig::default();
+    args.reading.apply(&mut config);
+    let options = ProfileOptions { rows_max: args.rows, top: args.top as usize };
+    let found = profile(&args.path, &config, &options)?;
+    if args.suggest {
+        output::text(suggest(&found, &args.path.to_string_lossy()).trim_end())?;
+    } else if args.json {
+        output::json(&found)?;
+    } else {
+        output::text(&describe(&found))?;
+    }
+    Ok(0)
+}
+
+fn describe(found: &DataProfile) -> String {
+    let guessed = if found.format_guessed { " (guessed)" } else { "" };
+    let cut = if found.complete { "" } else { ", more in the file" };
+    let mut head = vec![
+        ("file", found.path.display().to_string()),
+        ("format", format!("{}{guessed}{}", found.format, layout(found))),
+        ("rows", format!("{}{cut}", output::count(found.rows))),
+    ];
+    if let Some(label) = &found.label {
+        let share = format!("{:.2} %", label.positive_share * 100.0);
+        head.push(("label", format!("{}: {} positive, {share} ({})", label.column, output::count(label.positives), label.reason)));
+    } else {
+        head.push(("label", "no column looks like one".to_string()));
+    }
+    if found.bad_rows > 0 {
+        let first = found.first_bad_row.as_deref().unwrap_or("");
+        head.push(("bad rows", format!("{}, the first: {first}", output::count(found.bad_rows))));
+    }
+    let mut text = output::pairs(&head);
+    if let Some(sparse) = &found.sparse {
+        text += &format!("\n\n{}", describe_sparse(sparse));
+    }
+    if !found.columns.is_empty() {
+        let header = ["column", "type", "missing", "distinct", "range", "most frequent"];
+        let rows: Vec<Vec<String>> = found.columns.iter().map(column).collect();
+        text += &format!("\n\n{}", output::table(&header, &rows));
+    }
+    text
+}
+
+fn layout(found: &DataProfile) -> String {
+    let separator = found.separator.map(|separator| format!(", separator {separator:?}"));
+    let header = found.header.map(|header| if header { ", with a header" } else { ", without header" });
+    format!("{}{}", separator.unwrap_or_default(), header.unwrap_or_default())
+}
+
+fn column(column: &ColumnProfile) -> Vec<String> {
+    let range = match &column.numbers {
+        Some(n) => format!("{} .. {}, median {}", short(n.min), short(n.max), short(n.median)),
+        None => column.separator.map(|s| format!("separated by {s:?}")).unwrap_or_default(),
+    };
+    vec![
+        column.name.clone(),
+        format!("{:?}", column.kind).to_lowercase(),
+        format!("{:.1} %", column.missing_share * 100.0),
+        format!("{}{}", if column.distinct_estimated { "~" } else { "" }, output::count(column.distinct)),
+        range,
+        frequent(&column.top),
+    ]
+}
+
+fn describe_sparse(sparse: &SparseProfile) -> String {
+    let estimated = if sparse.distinct_estimated { "~" } else { "" };
+    output::pairs(&[
+        ("pairs", output::count(sparse.pairs)),
+        ("per row", format!("{} to {}, mean {:.1}", sparse.row_min, sparse.row_max, sparse.row_mean)),
+        ("distinct indices", format!("{estimated}{}", output::count(sparse.distinct))),
+        ("largest index", output::count(sparse.index_max)),
+        ("values", if sparse.all_ones { "all 1".to_string() } else { "not all 1".to_string() }),
+        ("most frequent", frequent(&sparse.top)),
+    ])
+}
+
+fn frequent(top: &[ValueCount]) -> String {
+    let values = top.iter().map(|value| format!("{:?} {:.1} %", value.value, value.share * 100.0));
+    values.collect::<Vec<_>>().join(", ")
+}
+
+fn short(number: f64) -> String {
+    if number.fract() == 0.0 && number.abs() < 1e15 { format!("{number}") } else { format!("{number:.4}") }
+}

@@ -1,0 +1,159 @@
+//! A model for a person: its tables, their optimizers and sizes, the largest norms and the most frequent keys.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use sanderling_learner::report::TableSummary;
+use sanderling_learner::{Model, table_summaries};
+use sanderling_store::Table;
+use serde::Serialize;
+
+use super::Args;
+use crate::failure::Failure;
+use crate::output;
+
+#[derive(Serialize)]
+struct ModelView {
+    model: String,
+    path: std::path::PathBuf,
+    rows: u64,
+    table_bytes: u64,
+    tables: Vec<TableView>,
+}
+
+#[derive(Serialize)]
+struct TableView {
+    name: String,
+    rows: u64,
+    dim: usize,
+    bytes: u64,
+    /// One per block of the row: its coordinates and their optimizer.
+    optimizers: Vec<OptimizerView>,
+    norm_mean: f64,
+    norm_max: f64,
+    zero_rows: u64,
+    largest_norms: Vec<KeyView>,
+    most_frequent: Vec<KeyView>,
+}
+
+#[derive(Serialize)]
+struct OptimizerView {
+    dims: usize,
+    optimizer: sanderling_store::Optimizer,
+}
+
+#[derive(Serialize)]
+struct KeyView {
+    key: u64,
+    frequency: u64,
+    norm: f64,
+}
+
+pub(super) fn show(args: &Args) -> Result<u8, Failure> {
+    let model = Model::load(&args.path)?;
+    let top = args.top as usize;
+    // Importance is not shown here, so the number of examples behind it does not matter.
+    let summaries = table_summaries(&model, 1);
+    let tables = model.client().tables().iter().filter_map(|table| {
+        let summary = summaries.iter().find(|summary| summary.name == table.name())?;
+        Some(view(table, summary, top))
+    });
+    let view = ModelView {
+        model: model.describe(),
+        path: args.path.clone(),
+        rows: model.rows(),
+        table_bytes: model.table_bytes(),
+        tables: tables.collect(),
+    };
+    if args.json { output::json(&view)? } else { output::text(&describe(&view))? }
+    Ok(0)
+}
+
+fn view(table: &Table, summary: &TableSummary, top: usize) -> TableView {
+    let blocks = table.config().blocks.iter();
+    TableView {
+        name: summary.name.clone(),
+        rows: summary.rows,
+        dim: summary.dim,
+        bytes: summary.bytes,
+        optimizers: blocks.map(|b| OptimizerView { dims: b.dims, optimizer: b.optimizer }).collect(),
+        norm_mean: summary.norm_mean,
+        norm_max: summary.norm_max,
+        zero_rows: summary.zero_rows,
+        largest_norms: summary
+            .top
+            .iter()
+            .take(top)
+            .map(|key| KeyView { key: key.key, frequency: key.frequency, norm: key.norm })
+            .collect(),
+        most_frequent: most_frequent(table, top),
+    }
+}
+
+/// The keys seen most often in training; smaller keys first among equals.
+fn most_frequent(table: &Table, top: usize) -> Vec<KeyView> {
+    let mut heap: BinaryHeap<Reverse<(u32, Reverse<u64>)>> = BinaryHeap::with_capacity(top + 1);
+    table.for_each_row(|row| {
+        heap.push(Reverse((row.frequency, Reverse(row.key))));
+        if heap.len() > top {
+            heap.pop();
+        }
+    });
+    let sorted = heap.into_sorted_vec();
+    let keys = sorted.into_iter().map(|Reverse((frequency, Reverse(key)))| KeyView {
+        key,
+        frequency: u64::from(frequency),
+        norm: table.get(key).map_or(0.0, |row| {
+            row.weights.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>().sqrt()
+        }),
+    });
+    keys.collect()
+}
+
+fn describe(view: &ModelView) -> String {
+    let header = ["table", "rows", "dim", "bytes", "mean norm", "largest norm", "zero rows", "optimizer"];
+    let rows: Vec<Vec<String>> = view
+        .tables
+        .iter()
+        .map(|table| {
+            let optimizers = table.optimizers.iter().map(|part| format!("{} x {}", part.dims, rule(&part.optimizer)));
+            vec![
+                table.name.clone(),
+                output::count(table.rows),
+                table.dim.to_string(),
+                output::bytes(table.bytes),
+                format!("{:.4}", table.norm_mean),
+                format!("{:.4}", table.norm_max),
+                output::count(table.zero_rows),
+                optimizers.collect::<Vec<_>>().join(", "),
+            ]
+        })
+        .collect();
+    let mut text = output::pairs(&[
+        ("model", view.model.clone()),
+        ("path", view.path.display().to_string()),
+        ("rows", output::count(view.rows)),
+        ("memory", output::bytes(view.table_bytes)),
+    ]);
+    text += &format!("\n\n{}", output::table(&header, &rows));
+    let keys = |keys: &[KeyView]| {
+        let keys = keys.iter().map(|key| format!("{} (norm {:.4}, seen {})", key.key, key.norm, output::count(key.frequency)));
+        keys.collect::<Vec<_>>().join(", ")
+    };
+    for table in view.tables.iter().filter(|table| table.rows > 0) {
+        text += &format!("\n\n{}\n", table.name);
+        text += &format!("  largest norms  {}\n", keys(&table.largest_norms));
+        text += &format!("  most frequent  {}", keys(&table.most_frequent));
+    }
+    text
+}
+
+/// An optimizer as `name(setting = value, ...)`.
+fn rule(optimizer: &sanderling_store::Optimizer) -> String {
+    let Ok(serde_json::Value::Object(mut fields)) = serde_json::to_value(optimizer) else {
+        return format!("{optimizer:?}");
+    };
+    let name = fields.remove("type").and_then(|name| name.as_str().map(str::to_string)).unwrap_or_default();
+    let numbers = fields.iter().filter_map(|(field, value)| Some(format!("{field} {}", value.as_f64()? as f32)));
+    format!("{name}({})", numbers.collect::<Vec<_>>().join(", "))
+}

@@ -1,0 +1,80 @@
+//! `sanderling predict`: a score per line of input.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sanderling_learner::{LearnError, Model};
+use sanderling_sample::BadRows;
+
+use crate::failure::Failure;
+use crate::output;
+use crate::progress::Bar;
+use crate::reading::{ReadArgs, report_bad_rows};
+use crate::scores::ScoreWriter;
+
+/// Write a model's prediction for every row of the input
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  sanderling predict runs/adult_fm/model new.csv -o scores.csv
+  zcat clicks.tsv.gz | sanderling predict runs/clicks/model - --format tsv > scores.csv
+
+One score (probability) per row of input, in its order; labels may be missing. A row that --on-bad-row skips gets an
+empty score, so that lines still match.")]
+pub(crate) struct Args {
+    /// Directory of the model
+    model: PathBuf,
+    /// Files, patterns, or - for standard input
+    #[arg(required = true)]
+    files: Vec<String>,
+    /// Output: .parquet for Parquet, anything else CSV, - for standard output
+    #[arg(long, short, default_value = "-", value_name = "FILE")]
+    output: PathBuf,
+    /// Begin CSV output with a line that names the column
+    #[arg(long)]
+    output_header: bool,
+    /// Print a summary as one JSON object on the last line of standard output (needs --output FILE)
+    #[arg(long)]
+    json: bool,
+    /// No progress
+    #[arg(long, short)]
+    quiet: bool,
+    #[command(flatten)]
+    reading: ReadArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    let to_stdout = args.output.as_os_str() == "-";
+    if args.json && to_stdout {
+        return Err(Failure::Usage("--json needs --output FILE: the scores themselves go to standard output".into()));
+    }
+    let model = Model::load(&args.model)?;
+    let mut config = model.config().data.reading.clone();
+    args.reading.apply(&mut config);
+    let bad_rows = Arc::new(BadRows::new(config.on_bad_row).placeholder(true));
+    let bar = Bar::new(args.quiet || to_stdout);
+    let stop = crate::stop::flag();
+    let mut writer = ScoreWriter::create(&args.output, args.output_header)?;
+    let rows = sanderling_learner::predict(&model, &args.files, &config, &bad_rows, |scores, scan| {
+        bar.scan("predicting", scan);
+        if stop.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(LearnError::Stopped);
+        }
+        let failed = |source| LearnError::Io { path: args.output.clone(), source };
+        writer.write(scores).map_err(failed)
+    });
+    bar.finish();
+    let rows = rows?;
+    writer.finish()?;
+    report_bad_rows(&bad_rows);
+    if args.json {
+        output::json(&serde_json::json!({
+            "examples": rows,
+            "bad_rows": bad_rows.count(),
+            "output": args.output,
+        }))?;
+    } else if !to_stdout && !args.quiet {
+        eprintln!("{} scores in {}", output::count(rows), args.output.display());
+    }
+    Ok(0)
+}

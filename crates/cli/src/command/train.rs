@@ -1,0 +1,194 @@
+//! `sanderling train`: a configuration becomes a run.
+
+use std::path::PathBuf;
+
+use sanderling_learner::config::Inputs;
+use sanderling_learner::{Config, Event, Metrics, RunOptions, Summary};
+
+use crate::failure::{Failure, INTERRUPTED};
+use crate::output;
+use crate::progress::Bar;
+use crate::reading::ReadArgs;
+
+/// Train a model as a configuration file says
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  sanderling train examples/adult_fm.toml
+  sanderling train clicks.toml --threads 2 --passes 3 --json | tail -1 | jq .auc
+
+The run's files go to runs/<name>: model/ (for eval, predict, inspect), report.html, metrics.jsonl, summary.json.
+Ctrl-C saves and stops; --resume goes on from there.")]
+pub(crate) struct Args {
+    /// Configuration, TOML
+    config: PathBuf,
+    /// Go on from the run's last checkpoint
+    #[arg(long)]
+    resume: bool,
+    /// Parent of the run's directory
+    #[arg(long, default_value = "runs", value_name = "DIR")]
+    runs_dir: PathBuf,
+    /// Print the result as one JSON object on the last line of standard output
+    #[arg(long)]
+    json: bool,
+    /// No progress and no lines of metrics
+    #[arg(long, short)]
+    quiet: bool,
+    /// Name of the run
+    #[arg(long, help_heading = "Overrides")]
+    name: Option<String>,
+    /// Training input: files, patterns, - for standard input
+    #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "Overrides")]
+    train: Vec<String>,
+    /// Validation input
+    #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "Overrides")]
+    valid: Vec<String>,
+    /// Worker threads; one is reproducible
+    #[arg(long, help_heading = "Overrides")]
+    threads: Option<usize>,
+    /// Passes over the training input
+    #[arg(long, help_heading = "Overrides")]
+    passes: Option<u64>,
+    /// Rows per minibatch
+    #[arg(long, help_heading = "Overrides")]
+    batch: Option<usize>,
+    /// Seed of initial values and shuffles
+    #[arg(long, help_heading = "Overrides")]
+    seed: Option<u64>,
+    /// Stop after so many steps, as if interrupted
+    #[arg(long, help_heading = "Overrides")]
+    max_steps: Option<u64>,
+    #[command(flatten)]
+    reading: ReadArgs,
+}
+
+impl Args {
+    /// The configuration with the overrides laid over it.
+    fn config(&self) -> Result<Config, Failure> {
+        let config = Config::read(&self.config, |config| {
+            if let Some(name) = &self.name {
+                config.name.clone_from(name);
+            }
+            for (inputs, given) in
+                [(&mut config.data.train, &self.train), (&mut config.data.valid, &self.valid)]
+            {
+                if !given.is_empty() {
+                    *inputs = Inputs(given.clone());
+                }
+            }
+            let train = &mut config.train;
+            train.threads = self.threads.unwrap_or(train.threads);
+            train.passes = self.passes.unwrap_or(train.passes);
+            train.batch = self.batch.unwrap_or(train.batch);
+            train.max_steps = self.max_steps.unwrap_or(train.max_steps);
+            config.seed = self.seed.unwrap_or(config.seed);
+            self.reading.apply(&mut config.data.reading);
+        })?;
+        Ok(config)
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    let config = args.config()?;
+    let bar = Bar::new(args.quiet);
+    let say = |line: &str| {
+        if !args.quiet {
+            bar.line(line);
+        }
+    };
+    let options = RunOptions { runs_dir: args.runs_dir.clone(), resume: args.resume };
+    let stop = crate::stop::flag();
+    let result = sanderling_learner::train(config, &options, &stop, &mut |event| match event {
+        Event::Training { pass, passes, scan } => bar.scan(&format!("pass {pass}/{passes}"), *scan),
+        Event::Validating { scan } => bar.scan("validating", *scan),
+        event => describe(event).iter().for_each(|line| say(line)),
+    });
+    bar.finish();
+    let summary = result?;
+    if args.json {
+        output::json(&summary)?;
+    } else {
+        output::text(&for_people(&summary))?;
+    }
+    Ok(if summary.stopped && stop.load(std::sync::atomic::Ordering::Relaxed) { INTERRUPTED } else { 0 })
+}
+
+/// An event in words; bad rows are told even to the quiet, by the summary.
+fn describe(event: &Event<'_>) -> Vec<String> {
+    let metrics = |m: &Metrics| {
+        format!(
+            "auc {:.6}, loss {:.6}, prob_mean {:.6}, real_mean {:.6}",
+            m.auc, m.logloss, m.prob_mean, m.real_mean
+        )
+    };
+    match event {
+        Event::Started { model, run_dir, resumed_step: 0 } => {
+            vec![format!("training a {model} into {}", run_dir.display())]
+        }
+        Event::Started { model, run_dir, resumed_step } => {
+            vec![format!("going on with a {model} in {} after step {resumed_step}", run_dir.display())]
+        }
+        Event::Fitting { features } => vec![format!("fitting the quantiles of {features} features")],
+        Event::Step(line) => vec![format!(
+            "step {}, {} ({:.1} it/s; {} examples/s)",
+            line.step,
+            metrics(&line.metrics),
+            line.steps_per_s,
+            output::count(line.examples_per_s as u64)
+        )],
+        Event::Valid(line) => vec![format!(
+            "pass {} validated: {}{}",
+            line.pass,
+            metrics(&line.metrics),
+            if line.best { ", best so far" } else { "" }
+        )],
+        Event::BadRows { count, messages } => {
+            let head = format!("{} bad rows were left out; the first of them:", output::count(*count));
+            std::iter::once(head).chain(messages.iter().map(|message| format!("  {message}"))).collect()
+        }
+        Event::EarlyStop { best_pass } => {
+            vec![format!("stopped early: validation was best after pass {best_pass}")]
+        }
+        Event::Saved { .. } | Event::Training { .. } | Event::Validating { .. } => Vec::new(),
+    }
+}
+
+fn for_people(summary: &Summary) -> String {
+    let on = match summary.measured_on {
+        "valid" => format!("on the validation data, after pass {}", summary.best_pass),
+        _ => "on the training data, each row before it was learned from".to_string(),
+    };
+    let mut rows = vec![
+        ("AUC", format!("{}  {on}", output::metric(summary.auc))),
+        ("logloss", output::metric(summary.logloss)),
+        (
+            "calibration",
+            format!("predicted {}, real {}", output::metric(summary.prob_mean), output::metric(summary.real_mean)),
+        ),
+        (
+            "examples",
+            format!(
+                "{} in {:.2} s, {} examples/s",
+                output::count(summary.examples),
+                summary.train_s,
+                output::count(summary.examples_per_s as u64)
+            ),
+        ),
+        ("table rows", output::count(summary.rows)),
+        (
+            "memory",
+            format!(
+                "{} in tables, {} in all",
+                output::bytes(summary.table_bytes),
+                output::bytes(summary.memory_peak_bytes)
+            ),
+        ),
+        ("bad rows", output::count(summary.bad_rows)),
+        ("model", summary.model.display().to_string()),
+        ("report", summary.report.display().to_string()),
+    ];
+    if summary.stopped {
+        rows.insert(0, ("stopped", format!("after step {}; go on with --resume", summary.steps)));
+    }
+    output::pairs(&rows)
+}

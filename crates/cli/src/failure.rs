@@ -1,0 +1,52 @@
+//! Why a command failed, and which exit code says so.
+
+use sanderling_learner::LearnError;
+use sanderling_sample::SampleError;
+use sanderling_store::StoreError;
+
+/// Anything not named below.
+pub(crate) const FAILED: u8 = 1;
+/// Wrong arguments or configuration.
+pub(crate) const USAGE: u8 = 2;
+/// Input that cannot be read as what it should be.
+pub(crate) const BAD_DATA: u8 = 3;
+/// A model that is damaged or does not fit.
+pub(crate) const BAD_MODEL: u8 = 4;
+/// Ended by Ctrl-C or SIGTERM.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Learn(#[from] LearnError),
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Usage(String),
+    #[error("writing the result: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+impl Failure {
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Usage(_) | Failure::Learn(LearnError::Config { .. }) => USAGE,
+            Failure::Sample(error) | Failure::Learn(LearnError::Sample(error)) => of_sample(error),
+            Failure::Learn(LearnError::NoRows(_)) => BAD_DATA,
+            Failure::Store(_) | Failure::Learn(LearnError::Store(_) | LearnError::Model { .. }) => BAD_MODEL,
+            Failure::Learn(LearnError::Stopped) => INTERRUPTED,
+            Failure::Output(_) | Failure::Learn(_) => FAILED,
+        }
+    }
+}
+
+fn of_sample(error: &SampleError) -> u8 {
+    match error {
+        SampleError::Spec(_) => USAGE,
+        SampleError::Io { .. } => FAILED,
+        _ => BAD_DATA,
+    }
+}

@@ -1,0 +1,91 @@
+//! Results on standard output: one JSON object in one line, or a few aligned lines for a person.
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Prints the JSON line that `--json` promises.
+pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let line = serde_json::to_string(value).map_err(std::io::Error::from)?;
+    text(&line)
+}
+
+/// Prints lines to standard output.
+pub(crate) fn text(lines: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{lines}")?;
+    Ok(out.flush()?)
+}
+
+/// Name and value pairs, one per line, values aligned.
+pub(crate) fn pairs(rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let lines = rows.iter().map(|(name, value)| format!("{name:width$}  {value}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A table with a header, columns aligned: the first to the left, the others to the right.
+pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let widths: Vec<usize> = (0..header.len())
+        .map(|at| rows.iter().map(|row| row[at].chars().count()).chain([header[at].len()]).max().unwrap_or(0))
+        .collect();
+    let line = |cells: &[String]| {
+        let cells = cells.iter().zip(&widths).enumerate().map(|(at, (cell, width))| match at {
+            0 => format!("{cell:width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    };
+    let header: Vec<String> = header.iter().map(ToString::to_string).collect();
+    std::iter::once(line(&header)).chain(rows.iter().map(|row| line(row))).collect::<Vec<_>>().join("\n")
+}
+
+/// A metric that may not exist (AUC of one class).
+pub(crate) fn metric(value: Option<f64>) -> String {
+    value.map_or_else(|| "undefined".to_string(), |value| format!("{value:.6}"))
+}
+
+/// Digits in groups of three.
+pub(crate) fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut grouped = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// Bytes in the largest binary unit that leaves at least 1.
+pub(crate) fn bytes(value: u64) -> String {
+    let mut scaled = value as f64;
+    let mut units = ["B", "KiB", "MiB", "GiB", "TiB"].iter();
+    let mut unit = units.next().unwrap_or(&"B");
+    while scaled >= 1024.0 {
+        let Some(next) = units.next() else { break };
+        scaled /= 1024.0;
+        unit = next;
+    }
+    if *unit == "B" { format!("{value} B") } else { format!("{scaled:.1} {unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        for (value, expected) in [(0, "0"), (999, "999"), (1000, "1,000"), (12_345_678, "12,345,678")] {
+            assert_eq!(count(value), expected);
+        }
+        for (value, expected) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB")] {
+            assert_eq!(bytes(value), expected);
+        }
+        let rows = [vec!["a".to_string(), "10".to_string()]];
+        assert_eq!(table(&["name", "n"], &rows), "name   n\na     10");
+    }
+}

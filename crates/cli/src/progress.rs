@@ -1,0 +1,50 @@
+//! Progress bars on standard error; silent where that is no terminal or `--quiet` asks for it.
+
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sanderling_learner::ScanProgress;
+
+/// A bar over the bytes of the input.
+pub(crate) struct Bar {
+    bar: ProgressBar,
+    shown: bool,
+}
+
+impl Bar {
+    pub(crate) fn new(quiet: bool) -> Self {
+        let shown = !quiet && std::io::stderr().is_terminal();
+        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        // The template is a constant; should it not parse, the plain bar is as good.
+        if let Ok(style) = ProgressStyle::with_template(
+            "{msg:.bold} [{bar:32}] {percent:>3}% {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}",
+        ) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Bar { bar, shown }
+    }
+
+    /// Shows how far a named piece of work is.
+    pub(crate) fn scan(&self, what: &str, scan: ScanProgress) {
+        if !self.shown {
+            return;
+        }
+        self.bar.set_length(scan.bytes_total.unwrap_or(scan.bytes_read));
+        if self.bar.message() != what {
+            self.bar.set_message(what.to_string());
+            self.bar.reset_eta();
+        }
+        self.bar.set_position(scan.bytes_read);
+    }
+
+    /// Prints a line above the bar.
+    pub(crate) fn line(&self, line: &str) {
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
