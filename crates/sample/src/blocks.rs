@@ -89,14 +89,13 @@ impl LineBlocks {
     /// The next line, with its line feed if it has one, without taking it; `None` at the end.
     pub(crate) fn peek_line(&mut self) -> Result<Option<&[u8]>, SampleError> {
         loop {
-            if let Some(end) = self.carry.iter().position(|&byte| byte == b'\n') {
-                return Ok(Some(&self.carry[..=end]));
-            }
-            if self.at_end {
-                return Ok((!self.carry.is_empty()).then_some(&self.carry));
-            }
-            if self.carry.len() > LINE_BYTES_MAX {
+            let line_feed = self.carry.iter().position(|&byte| byte == b'\n');
+            let len = line_feed.map_or(self.carry.len(), |at| at + 1);
+            if len > LINE_BYTES_MAX {
                 return Err(self.line_too_long(&self.carry));
+            }
+            if line_feed.is_some() || self.at_end {
+                return Ok((len > 0).then_some(&self.carry[..len]));
             }
             let mut filled = self.carry.len();
             let target = filled + BLOCK_BYTES;

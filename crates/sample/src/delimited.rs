@@ -193,7 +193,7 @@ const CLOSING: &str = "a closing quote before the end of the line";
 const AFTER_QUOTE: &str = "a separator after the closing quote";
 
 fn quote_names(names: &[String]) -> String {
-    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+    names.iter().map(|name| quote(name.as_bytes())).collect::<Vec<_>>().join(", ")
 }
 
 fn criteo_columns() -> Vec<String> {

@@ -17,6 +17,7 @@ use crate::encode::Encoder;
 use crate::error::{SampleError, quote};
 use crate::number::{parse_f32, parse_u64, short_f32, short_u64};
 use crate::scan::{Isa, Marked, find_marks};
+use crate::tokens::{Tokens, UNDECIDED};
 
 /// Delimiters are located this far ahead, so that text and positions stay in the first-level cache.
 const WINDOW_BYTES: usize = 8 << 10;
@@ -29,6 +30,14 @@ pub(crate) struct Lines<'a> {
     /// Added to a line's number to make its row id.
     pub(crate) row_id_base: u64,
     pub(crate) isa: Isa,
+}
+
+/// Memory that decoding uses again from block to block.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// Positions of delimiters.
+    pub(crate) marks: Vec<u32>,
+    tokens: Tokens,
 }
 
 /// Where keys go: columns that were lengthened in advance, so that no field pays for growth.
@@ -64,7 +73,7 @@ struct LineError {
 pub(crate) fn decode(
     lines: &Lines<'_>,
     block: &Block,
-    marks: &mut Vec<u32>,
+    scratch: &mut Scratch,
     batch: &mut Batch,
 ) -> Result<(), SampleError> {
     if batch.columns.len() != 1 || !batch.columns[0].is_weighted() || !lines.encoder.is_sparse() {
@@ -76,8 +85,8 @@ pub(crate) fn decode(
     let mut line = block.first_line();
     while from < end {
         let to = window_end(&padded[..end], from);
-        find_marks(lines.isa, &padded[from..to], Marked::Libsvm, marks);
-        line = decode_window(lines, &padded[from..to + PAD_BYTES], marks, line, batch)?;
+        find_marks(lines.isa, &padded[from..to], Marked::Libsvm, &mut scratch.marks);
+        line = decode_window(lines, &padded[from..to + PAD_BYTES], scratch, line, batch)?;
         from = to;
     }
     Ok(())
@@ -99,11 +108,12 @@ fn window_end(text: &[u8], from: usize) -> usize {
 fn decode_window(
     lines: &Lines<'_>,
     text: &[u8],
-    marks: &mut Vec<u32>,
+    scratch: &mut Scratch,
     first_line: u64,
     batch: &mut Batch,
 ) -> Result<u64, SampleError> {
     // Every field ends two tokens. The last mark is a line feed; two more of it spare the loop a look ahead.
+    let Scratch { marks, tokens } = scratch;
     let fields_max = marks.len() / 2;
     let last = text.len() - PAD_BYTES - 1;
     marks.extend([last as u32; 2]);
@@ -121,9 +131,9 @@ fn decode_window(
         weights,
     };
     let result = if lines.encoder.libsvm_is_raw() {
-        dispatch::<true>(lines, text, marks, first_line, &mut sink)
+        dispatch::<true>(lines, text, marks, tokens, first_line, &mut sink)
     } else {
-        dispatch::<false>(lines, text, marks, first_line, &mut sink)
+        dispatch::<false>(lines, text, marks, tokens, first_line, &mut sink)
     };
     let used = sink.used;
     column.keys.truncate(used);
@@ -135,42 +145,52 @@ fn dispatch<const RAW: bool>(
     lines: &Lines<'_>,
     text: &[u8],
     marks: &[u32],
+    tokens: &mut Tokens,
     first_line: u64,
     sink: &mut Sink<'_>,
 ) -> Result<u64, SampleError> {
     match lines.isa {
         // SAFETY: `Decoder::with_isa` has made sure that the machine has what the `Isa` promises, these included.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 => unsafe { parse_with_bmi::<RAW>(lines, text, marks, first_line, sink) },
-        _ => parse::<RAW>(lines, text, marks, first_line, sink),
+        Isa::Avx512 => unsafe {
+            tokens.read_avx512(text, marks);
+            parse_with_bmi::<RAW, true>(lines, text, marks, tokens, first_line, sink)
+        },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { parse_with_bmi::<RAW, false>(lines, text, marks, tokens, first_line, sink) },
+        _ => parse::<RAW, false>(lines, text, marks, tokens, first_line, sink),
     }
 }
 
 /// The same with three-operand shifts and counts of trailing zeros in one instruction.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-fn parse_with_bmi<const RAW: bool>(
+fn parse_with_bmi<const RAW: bool, const AHEAD: bool>(
     lines: &Lines<'_>,
     text: &[u8],
     marks: &[u32],
+    tokens: &Tokens,
     first_line: u64,
     sink: &mut Sink<'_>,
 ) -> Result<u64, SampleError> {
-    parse::<RAW>(lines, text, marks, first_line, sink)
+    parse::<RAW, AHEAD>(lines, text, marks, tokens, first_line, sink)
 }
 
-/// Reads whole lines; gives the number of the line after them.
+/// Reads whole lines; gives the number of the line after them. `AHEAD`: the tokens have been read in advance.
 #[inline(always)]
-fn parse<const RAW: bool>(
+fn parse<const RAW: bool, const AHEAD: bool>(
     lines: &Lines<'_>,
     text: &[u8],
     marks: &[u32],
+    tokens: &Tokens,
     first_line: u64,
     sink: &mut Sink<'_>,
 ) -> Result<u64, SampleError> {
     let encoder = lines.encoder;
     let common = [b"0" as &[u8], b"1", b"-1", b"+1"].map(|label| encoder.label_of_text(label));
     let key = |index: u64| if RAW { index } else { encoder.libsvm_key(index) };
+    let (integers, decimals) = (&tokens.integers[..], &tokens.decimals[..]);
     let mut line = first_line;
     // Start of the line in `text`, and its first mark.
     let (mut from, mut mark) = (0, 0);
@@ -189,6 +209,8 @@ fn parse<const RAW: bool>(
             };
             let Some(label) = label else { break 'plain None };
             let mut at = mark + 1;
+            // In locals, so that they stay in registers.
+            let (keys, values, mut used) = (&mut *sink.keys, &mut *sink.values, start);
             loop {
                 // `end` is where the last token ended and `at` the first mark behind it.
                 if text[end] != b' ' {
@@ -207,14 +229,25 @@ fn parse<const RAW: bool>(
                     at += 1;
                     continue;
                 }
-                let Some(index) = index_at(text, end + 1, colon) else { break 'plain None };
-                let Some(value) = value_at(text, colon + 1, stop) else { break 'plain None };
-                sink.keys[sink.used] = key(index);
-                sink.values[sink.used] = value;
-                sink.used += 1;
+                let (mut index, mut value) = (UNDECIDED, f32::NAN);
+                if AHEAD {
+                    (index, value) = (integers[at], decimals[at + 1]);
+                }
+                if index == UNDECIDED {
+                    let Some(exact) = index_at(text, end + 1, colon) else { break 'plain None };
+                    index = exact;
+                }
+                if value.is_nan() {
+                    let Some(exact) = value_at(text, colon + 1, stop) else { break 'plain None };
+                    value = exact;
+                }
+                keys[used] = key(index);
+                values[used] = value;
+                used += 1;
                 end = stop;
                 at += 2;
             }
+            sink.used = used;
             match &text[end..end + 2] {
                 [b'\n', _] => Some((label, at - 1)),
                 b"\r\n" => Some((label, at)),

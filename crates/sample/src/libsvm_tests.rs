@@ -48,7 +48,7 @@ fn check(encoder: &Encoder, text: &[u8]) {
         let path = Path::new("x");
         let lines = Lines { encoder, bad_rows: &bad_rows, path, row_id_base: 0, isa };
         let mut batch = encoder.new_batch();
-        decode(&lines, &Block::of_text(text, 1), &mut Vec::new(), &mut batch).unwrap();
+        decode(&lines, &Block::of_text(text, 1), &mut Scratch::default(), &mut batch).unwrap();
         // By their text, so that NaN equals NaN and -0 differs from 0.
         assert_eq!(
             format!("{batch:?}"),

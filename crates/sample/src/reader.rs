@@ -18,7 +18,7 @@ use crate::encode::Encoder;
 use crate::error::SampleError;
 use crate::format::{Compression, DataConfig, Format};
 use crate::input::{self, InputFile};
-use crate::libsvm::{self, Lines};
+use crate::libsvm::{self, Lines, Scratch};
 use crate::scan::Isa;
 
 /// A row's id is the position of its file times this, plus its line (row, the first being 1) in the file.
@@ -173,7 +173,7 @@ pub struct Decoder {
     encoder: Arc<Encoder>,
     bad_rows: Arc<BadRows>,
     isa: Isa,
-    marks: Vec<u32>,
+    scratch: Scratch,
 }
 
 impl Decoder {
@@ -190,7 +190,7 @@ impl Decoder {
     #[must_use]
     pub fn with_isa(encoder: Arc<Encoder>, bad_rows: Arc<BadRows>, isa: Isa) -> Decoder {
         assert!(isa.is_available(), "{isa:?} is not available");
-        Decoder { encoder, bad_rows, isa, marks: Vec::new() }
+        Decoder { encoder, bad_rows, isa, scratch: Scratch::default() }
     }
 
     /// Appends every row of the unit to the batch; bad rows go to the account.
@@ -217,7 +217,7 @@ impl Decoder {
                     row_id_base: file.row_id_base,
                     isa: self.isa,
                 };
-                delimited::decode(&lines, layout, &unit.block, &mut self.marks, batch)
+                delimited::decode(&lines, layout, &unit.block, &mut self.scratch.marks, batch)
             }
         }
     }
@@ -235,7 +235,7 @@ impl Decoder {
     ) -> Result<(), SampleError> {
         let (encoder, bad_rows, isa) = (&*self.encoder, &*self.bad_rows, self.isa);
         let lines = Lines { encoder, bad_rows, path, row_id_base, isa };
-        libsvm::decode(&lines, block, &mut self.marks, batch)
+        libsvm::decode(&lines, block, &mut self.scratch, batch)
     }
 }
 

@@ -14,7 +14,7 @@ pub enum Isa {
     Scalar,
     /// AVX2, BMI1, BMI2.
     Avx2,
-    /// AVX-512 with byte compression (VBMI2): Ice Lake, Zen 4 and later.
+    /// AVX-512 (F, BW, VL, CD) with byte compression (VBMI2): Ice Lake, Zen 4 and later.
     Avx512,
 }
 
@@ -44,6 +44,8 @@ impl Isa {
                 Isa::Avx512 => {
                     avx2 && is_x86_feature_detected!("avx512f")
                         && is_x86_feature_detected!("avx512bw")
+                        && is_x86_feature_detected!("avx512vl")
+                        && is_x86_feature_detected!("avx512cd")
                         && is_x86_feature_detected!("avx512vbmi2")
                 }
             }
