@@ -1,0 +1,220 @@
+//! What the API promises beyond the arithmetic: errors, budget, pooling, initialisation, threads. Knows only the
+//! public API.
+
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use proptest::prelude::*;
+use sanderling_store::{Absent, Block, Init, Optimizer, Pooling, PushScale, StoreError, Table, TableConfig};
+
+const SGD: Optimizer = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
+const FTRL: Optimizer = Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1: 0.5, l2: 0.1 };
+
+fn table(dim: usize, init: Init, optimizer: Optimizer) -> Table {
+    Table::new(TableConfig::single("t", dim, init, optimizer)).unwrap()
+}
+
+#[test]
+fn impossible_configurations_are_refused() {
+    let check = |blocks: Vec<Block>, part: &str| {
+        let config = TableConfig { name: "lr".to_string(), blocks, seed: 0, budget_bytes: None };
+        let error = Table::new(config).unwrap_err();
+        assert!(matches!(error, StoreError::Config { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("\"lr\"") && text.contains(part), "{text}");
+    };
+    let block = |dims, init, optimizer| vec![Block { dims, init, optimizer }];
+    check(vec![], "1 to 64 blocks");
+    check(block(0, Init::Zero, SGD), "dim 0");
+    check(block(1 << 20, Init::Zero, SGD), "above the limit");
+    check(block(1, Init::Normal { std: f32::NAN }, SGD), "std");
+    check(block(1, Init::Zero, Optimizer::Sgd { lr: 0.0, l2: 0.0 }), "lr = 0");
+    check(
+        block(1, Init::Zero, Optimizer::Adam { lr: 1.0, beta1: 1.0, beta2: 0.9, eps: 1.0, l2: 0.0 }),
+        "beta1",
+    );
+    let flat = Optimizer::Ftrl { alpha: 1.0, beta: 0.0, l1: 0.0, l2: 0.0 };
+    check(block(1, Init::Normal { std: 1.0 }, flat), "beta > 0 or l2 > 0");
+    let mut config = TableConfig::single("", 1, Init::Zero, SGD);
+    assert!(Table::new(config.clone()).is_err());
+    config = TableConfig { name: "x".to_string(), budget_bytes: Some(10), ..config };
+    assert!(Table::new(config).unwrap_err().to_string().contains("budget_bytes"));
+}
+
+#[test]
+fn bad_requests_change_nothing() {
+    let t = table(2, Init::Zero, SGD);
+    t.push(&[1, 2], &[1.0; 4], PushScale::default()).unwrap();
+    let before = (t.get(1), t.get(2), t.stats());
+    let lr = PushScale::default();
+    let check = |result: Result<(), StoreError>, part: &str| {
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("\"t\"") && text.contains(part), "{text}");
+        assert_eq!((t.get(1), t.get(2), t.stats()), before);
+    };
+    check(t.push(&[1, 2], &[1.0; 3], lr), "grads has length 3, expected 4");
+    check(t.push_unique(&[1, 2], &[1], &[1.0; 4], lr), "counts has length 1, expected 2");
+    check(t.push(&[1, 3], &[1.0, 1.0, 1.0, f32::NAN], lr), "key 3, coordinate 1 is NaN");
+    check(t.push(&[1, 3], &[1.0, f32::INFINITY, 1.0, 1.0], lr), "key 1, coordinate 1 is inf");
+    check(t.push(&[1, 1], &[9e17; 4], lr), "key 1, coordinate 0 is 1800000");
+    check(t.push(&[1], &[1.0; 2], PushScale { lr: 0.0 }), "learning rate factor 0");
+    check(t.push(&[1], &[1.0; 2], PushScale { lr: f32::NAN }), "learning rate factor NaN");
+    check(t.pull(&[1], Absent::Zero, &mut [0.0; 3], None).map(drop), "out has length 3, expected 2");
+    let pooled = |keys: &[u64], values: Option<&[f32]>, offsets: &[u32], out: usize| {
+        t.pull_pooled(keys, values, offsets, Pooling::Sum, Absent::Zero, &mut vec![0.0; out], None).map(drop)
+    };
+    check(pooled(&[], None, &[], 0), "there are none");
+    check(pooled(&[1], None, &[1, 1], 2), "the first is 1");
+    check(pooled(&[1, 2], None, &[0, 2, 1], 4), "number 2 is 1, below the 2");
+    check(pooled(&[1, 2], None, &[0, 1], 2), "the last is 1, not the number of keys, 2");
+    check(pooled(&[1, 2], None, &[0, 2], 4), "out has length 4, expected 2");
+    check(pooled(&[1, 2], Some(&[1.0]), &[0, 2], 2), "values has length 1, expected 2");
+}
+
+#[test]
+fn a_full_table_says_what_it_left_out_and_goes_on() {
+    let mut config = TableConfig::single("t", 1, Init::Zero, SGD);
+    config.budget_bytes = Some(3 << 20);
+    let t = Table::new(config).unwrap();
+    let keys: Vec<u64> = (0..300_000).collect();
+    let error = t.push(&keys, &vec![1.0; keys.len()], PushScale::default()).unwrap_err();
+    let StoreError::TableFull { rows, budget_bytes, rejected, .. } = error else { panic!("{error:?}") };
+    assert!(rows > 10_000 && t.bytes() <= budget_bytes, "{rows} rows, {} bytes", t.bytes());
+    assert_eq!((rows + rejected, t.len() as u64), (300_000, rows));
+    let (mut out, mut missing) = (vec![0.0; keys.len()], Vec::new());
+    assert_eq!(t.pull(&keys, Absent::Zero, &mut out, Some(&mut missing)).unwrap() as u64, rejected);
+    for (key, &w) in out.iter().enumerate() {
+        assert_eq!(w, if missing.binary_search(&(key as u32)).is_ok() { 0.0 } else { -1.0 });
+    }
+    // Keys that have rows go on being updated, and a removed row makes room in its shard.
+    let old = keys.iter().copied().find(|&key| t.get(key).is_some()).unwrap();
+    t.push(&[old], &[1.0], PushScale::default()).unwrap();
+    assert_eq!(t.get(old).unwrap().weights, [-2.0]);
+    let removed = keys.iter().filter(|&&key| t.remove(key)).count() as u64;
+    assert_eq!((removed, t.len(), t.stats().free_rows), (rows, 0, rows));
+    let bytes = t.bytes();
+    t.push(&keys[..10_000], &[1.0; 10_000], PushScale::default()).unwrap();
+    assert_eq!((t.len(), t.bytes()), (10_000, bytes), "rows are reused");
+    t.clear();
+    assert!(t.is_empty() && t.bytes() < 8192);
+    t.push(&[1], &[1.0], PushScale::default()).unwrap();
+}
+
+#[test]
+fn first_weights_depend_on_seed_and_key_only() {
+    for optimizer in [SGD, FTRL] {
+        let (a, b) =
+            (table(6, Init::Normal { std: 0.3 }, optimizer), table(6, Init::Normal { std: 0.3 }, optimizer));
+        let keys: Vec<u64> = (0..500).map(|i| i * i).collect();
+        let mut initial = vec![0.0; keys.len() * 6];
+        assert_eq!(a.pull(&keys, Absent::Init, &mut initial, None).unwrap(), keys.len());
+        assert!(a.is_empty(), "a pull creates no rows");
+        // A push of nothing creates the rows; FTRL then rebuilds its weights from z.
+        a.push(&keys, &vec![0.0; keys.len() * 6], PushScale::default()).unwrap();
+        let reversed: Vec<u64> = keys.iter().rev().copied().collect();
+        for keys in reversed.chunks(7) {
+            b.push(keys, &vec![0.0; keys.len() * 6], PushScale::default()).unwrap();
+        }
+        for (&key, first) in keys.iter().zip(initial.chunks(6)) {
+            let (a, b) = (a.get(key).unwrap(), b.get(key).unwrap());
+            assert_eq!((&a.weights, &a.state), (&b.weights, &b.state));
+            for (w, first) in a.weights.iter().zip(first) {
+                assert!((w - first).abs() < 1e-6, "{w} {first}");
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_neither_lose_nor_invent_updates() {
+    const THREADS: u64 = 4;
+    const PUSHES: u64 = 200;
+    for dim in [1, 3] {
+        let t = table(dim, Init::Zero, SGD);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let t = &t;
+                scope.spawn(move || {
+                    let mut out = Vec::new();
+                    for push in 0..PUSHES {
+                        // 100 keys of a range that all threads share, each three times; 1 per occurrence.
+                        let keys: Vec<u64> =
+                            (0..300).map(|i| (push * 31 + thread * 17 + i % 100) % 1000).collect();
+                        t.push(&keys, &vec![1.0; keys.len() * dim], PushScale::default()).unwrap();
+                        out.resize(keys.len() * dim, 0.0);
+                        t.pull(&keys, Absent::Zero, &mut out, None).unwrap();
+                        for row in out.chunks(dim) {
+                            assert!(row.iter().all(|w| *w == row[0] && *w <= -3.0), "a torn row: {row:?}");
+                        }
+                    }
+                });
+            }
+        });
+        let (mut sum, mut frequency, mut updates) = (0.0, 0, 0);
+        t.for_each_row(|row| {
+            sum += f64::from(row.weights[0]);
+            frequency += u64::from(row.frequency);
+            updates += u64::from(row.version);
+            assert_eq!(f64::from(row.frequency), -f64::from(row.weights[0]));
+        });
+        let expected = THREADS * PUSHES * 300;
+        assert_eq!((sum, frequency, updates), (-(expected as f64), expected, expected / 3));
+        assert_eq!(t.stats().pushes, THREADS * PUSHES);
+    }
+}
+
+proptest! {
+    /// Pooled pulls against the same sums over single pulls, in f64.
+    #[test]
+    fn pooling(
+        samples in prop::collection::vec(prop::collection::vec((0_u64..50, -2.0_f32..2.0), 0..9), 0..40),
+        dim in 1_usize..5, mean: bool, weighted: bool, init: bool,
+    ) {
+        let t = table(dim, Init::Uniform { bound: 1.0 }, SGD);
+        t.push(&(0..25).collect::<Vec<u64>>(), &vec![0.25; 25 * dim], PushScale::default()).unwrap();
+        let absent = if init { Absent::Init } else { Absent::Zero };
+        let pooling = if mean { Pooling::Mean } else { Pooling::Sum };
+        let (keys, values): (Vec<u64>, Vec<f32>) = samples.iter().flatten().copied().unzip();
+        let mut offsets = vec![0];
+        for sample in &samples {
+            offsets.push(offsets[offsets.len() - 1] + sample.len() as u32);
+        }
+        let (mut out, mut missing, mut expected_missing) = (vec![5.0; samples.len() * dim], vec![1], Vec::new());
+        let found = t
+            .pull_pooled(&keys, weighted.then_some(&values[..]), &offsets, pooling, absent, &mut out, Some(&mut missing))
+            .unwrap();
+        let mut rows = vec![0.0; keys.len() * dim];
+        prop_assert_eq!(t.pull(&keys, absent, &mut rows, Some(&mut expected_missing)).unwrap(), found);
+        prop_assert_eq!(missing, expected_missing);
+        for (sample, (found, range)) in out.chunks(dim).zip(offsets.windows(2)).enumerate() {
+            for coordinate in 0..dim {
+                let mut sum = 0.0;
+                for at in range[0] as usize..range[1] as usize {
+                    let value = if weighted { f64::from(values[at]) } else { 1.0 };
+                    sum += value * f64::from(rows[at * dim + coordinate]);
+                }
+                if mean && range[1] > range[0] {
+                    sum /= f64::from(range[1] - range[0]);
+                }
+                prop_assert!((sum - f64::from(found[coordinate])).abs() < 1e-5, "sample {}", sample);
+            }
+        }
+    }
+}
+
+/// A request longer than the chunks of a pooled pull.
+#[test]
+fn pooling_over_chunks() {
+    let t = table(8, Init::Zero, SGD);
+    let keys: Vec<u64> = (0..30_000).collect();
+    t.push(&keys, &vec![-1.0; keys.len() * 8], PushScale::default()).unwrap();
+    let mut out = vec![0.0; 24];
+    let (mut missing, offsets) = (Vec::new(), [0, 20_000, 20_000, 30_001]);
+    let keys: Vec<u64> = (0..30_001).collect();
+    let absent = t
+        .pull_pooled(&keys, None, &offsets, Pooling::Sum, Absent::Init, &mut out, Some(&mut missing))
+        .unwrap();
+    assert_eq!((absent, missing), (1, vec![30_000]));
+    for (sums, expected) in out.chunks(8).zip([20_000.0, 0.0, 10_000.0]) {
+        assert_eq!(sums, [expected; 8]);
+    }
+}

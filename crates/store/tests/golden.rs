@@ -1,0 +1,85 @@
+//! Every optimizer against rows that float64 numpy computed (`golden/make.py`). Knows only the public API.
+
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::collections::HashMap;
+
+use sanderling_store::{Init, Optimizer, PushScale, Table, TableConfig};
+
+/// Weights and state may differ from float64 by this, relative to the largest of 1 and the value's size: f32 has
+/// 6e-8, and 40 updates of a few roundings each add up.
+const TOLERANCE: f64 = 1e-5;
+const DIM: usize = 5;
+
+fn optimizer(words: &mut std::str::SplitWhitespace<'_>) -> Optimizer {
+    let kind = words.next().unwrap();
+    let settings: HashMap<&str, f32> = words
+        .map(|word| word.split_once('=').map(|(name, value)| (name, value.parse().unwrap())).unwrap())
+        .collect();
+    let get = |name: &str| settings[name];
+    match kind {
+        "sgd" => Optimizer::Sgd { lr: get("lr"), l2: get("l2") },
+        "adagrad" => {
+            Optimizer::Adagrad { lr: get("lr"), eps: get("eps"), initial: get("initial"), l2: get("l2") }
+        }
+        "adam" => Optimizer::Adam {
+            lr: get("lr"),
+            beta1: get("beta1"),
+            beta2: get("beta2"),
+            eps: get("eps"),
+            l2: get("l2"),
+        },
+        "ftrl" => Optimizer::Ftrl { alpha: get("alpha"), beta: get("beta"), l1: get("l1"), l2: get("l2") },
+        other => panic!("unknown optimizer {other}"),
+    }
+}
+
+/// Runs a case with rows of `dim` coordinates, so that both the wide kernel and that of one coordinate are checked.
+fn check(dim: usize) {
+    let mut tables: Vec<Table> = Vec::new();
+    let (mut scale, mut rows, mut zeros) = (1.0, 0, 0);
+    for line in include_str!("golden/optimizers.txt").lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split_whitespace();
+        let what = words.next().unwrap();
+        if what == "case" {
+            let optimizer = optimizer(&mut words);
+            let table = || Table::new(TableConfig::single("t", dim, Init::Zero, optimizer)).unwrap();
+            tables = (0..DIM / dim).map(|_| table()).collect();
+            continue;
+        }
+        let values: Vec<f64> = words.map(|word| word.parse().unwrap()).collect();
+        if what == "push" {
+            scale = values[0] as f32;
+            let g: Vec<f32> = values[1..].iter().map(|&g| g as f32).collect();
+            for (table, g) in tables.iter().zip(g.chunks(dim)) {
+                table.push(&[7], g, PushScale { lr: scale }).unwrap();
+            }
+            continue;
+        }
+        for (part, table) in tables.iter().enumerate() {
+            let row = table.get(7).unwrap();
+            for (slot, found) in row.weights.chunks(dim).chain(row.state.chunks(dim)).enumerate() {
+                for (at, &found) in found.iter().enumerate() {
+                    let expected = values[slot * DIM + part * dim + at];
+                    let error = (f64::from(found) - expected).abs() / expected.abs().max(1.0);
+                    assert!(error < TOLERANCE, "{:?} slot {slot}: {found}, not {expected}", table.config());
+                    zeros += usize::from(slot == 0 && found == 0.0);
+                    assert!(slot > 0 || expected != 0.0 || found == 0.0, "L1 zeros are exact");
+                }
+            }
+        }
+        rows += 1;
+    }
+    assert_eq!(rows, 9 * 10);
+    assert!(zeros > 3 && scale < 1.0, "the cases cover L1 and schedules");
+}
+
+#[test]
+fn rows_of_five_coordinates() {
+    check(5);
+}
+
+#[test]
+fn rows_of_one_coordinate() {
+    check(1);
+}
