@@ -4,13 +4,20 @@ Shapes: `n` keys of a request, `dim` weights of a row, `rows` rows of a table.
 """
 
 import os
-from collections.abc import Sequence
-from typing import Any, Literal, final
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
+from sanderling.types import Evaluation, Metrics
+
+_Path: TypeAlias = str | os.PathLike[str]
+
 __all__ = [
+    "BadFileError",
+    "BadRowError",
     "ConfigError",
     "DamagedError",
     "DuplicateNameError",
@@ -18,14 +25,24 @@ __all__ = [
     "FileError",
     "GradientError",
     "LengthError",
+    "Model",
+    "ModelError",
+    "NoRowsError",
     "NotFoundError",
     "OffsetsError",
+    "StoppedError",
     "Table",
     "TableFullError",
+    "TooManyBadRowsError",
+    "TrainResult",
     "VersionError",
     "__version__",
     "checkpoint_tables",
+    "cli_main",
+    "load",
+    "metrics",
     "save_tables",
+    "train",
 ]
 
 __version__: str
@@ -61,7 +78,25 @@ class DuplicateNameError(Error):
     """Two tables of one checkpoint have the same name."""
 
 class NotFoundError(Error):
-    """A checkpoint does not hold what was asked for."""
+    """A checkpoint or a model does not hold what was asked for."""
+
+class BadRowError(Error):
+    """A row does not read as the format or the spec demand; the message names file, line and column."""
+
+class TooManyBadRowsError(Error):
+    """More rows were bad than `on_bad_row` allows."""
+
+class BadFileError(Error):
+    """A data file as a whole is not what its format says."""
+
+class NoRowsError(Error):
+    """The input had no rows."""
+
+class ModelError(Error):
+    """A saved model is there but cannot be used."""
+
+class StoppedError(Error):
+    """Work was stopped before there was anything to save."""
 
 @final
 class Table:
@@ -146,17 +181,96 @@ class Table:
         """Forget rows; returns how many there were."""
     def clear(self) -> None:
         """Forget all rows."""
-    def save(self, directory: str | os.PathLike[str]) -> None:
+    def save(self, directory: _Path) -> None:
         """Write a checkpoint that holds this table alone.
 
         An earlier checkpoint in the directory stays intact until the new one is complete.
         """
     @staticmethod
-    def load(directory: str | os.PathLike[str], name: str | None = None) -> Table:
+    def load(directory: _Path, name: str | None = None) -> Table:
         """Read a table from a checkpoint; the name may be left out if there is only one."""
 
-def save_tables(directory: str | os.PathLike[str], tables: Sequence[Table]) -> None:
+def save_tables(directory: _Path, tables: Sequence[Table]) -> None:
     """Write a checkpoint of several tables."""
 
-def checkpoint_tables(directory: str | os.PathLike[str]) -> list[str]:
+def checkpoint_tables(directory: _Path) -> list[str]:
     """Names of a checkpoint's tables."""
+
+@final
+class Model:
+    """A trained model with its tables in this process; several threads may use it."""
+
+    @property
+    def description(self) -> str:
+        """What the model is, in words."""
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration it was trained with, spec included."""
+    @property
+    def tables(self) -> list[str]:
+        """Names of the tables."""
+    def table(self, name: str) -> Table:
+        """The table itself, not a copy: what is pushed to it changes what the model predicts."""
+    def predict(self, files: _Path | Sequence[_Path], *, data: dict[str, Any] | None = None) -> npt.NDArray[np.float32]:
+        """A probability per row of the files, float32 [rows], in their order.
+
+        Files may be glob patterns, compressed, and without labels. `data` changes how they are read, entry by entry,
+        from how the training data were: `{"format": "csv", "on_bad_row": "skip:100"}`. A skipped row yields NaN.
+        """
+    def evaluate(
+        self, files: _Path | Sequence[_Path], *, threads: int = 1, data: dict[str, Any] | None = None
+    ) -> Evaluation:
+        """Metrics over labelled files; `data` as in `predict`."""
+
+def load(directory: _Path) -> Model:
+    """Open a saved model and verify every byte of it."""
+
+@final
+class TrainResult:
+    """What a run came to.
+
+    Metrics are those of the best validation, or without one of the training rows of the last pass, each scored before
+    it was learned from.
+    """
+
+    @property
+    def auc(self) -> float:
+        """Area under the ROC curve; NaN if there was only one class."""
+    @property
+    def logloss(self) -> float:
+        """Mean logistic loss."""
+    @property
+    def model_dir(self) -> Path:
+        """The model's directory."""
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Everything that `sanderling train --json` prints."""
+    def load(self) -> Model:
+        """Open the saved model."""
+
+def train(
+    config: dict[str, Any] | _Path,
+    *,
+    runs_dir: _Path | None = None,
+    resume: bool = False,
+    on_line: Callable[[dict[str, Any]], object] | None = None,
+) -> TrainResult:
+    """Train as the configuration says: a dictionary, or the path of a TOML file of the same structure.
+
+    The run's files go to `runs_dir/name` ("runs" if not given). `resume` goes on from the last checkpoint there.
+    `on_line` gets every line of metrics while the run goes on; an exception from it, like Ctrl-C, ends the run with
+    everything saved, to be resumed.
+    """
+
+def metrics(
+    labels: npt.NDArray[np.float32],
+    logits: npt.NDArray[np.float32],
+    weights: npt.NDArray[np.float32] | None = None,
+) -> Metrics:
+    """AUC, logloss and calibration of logits against labels of 0 and 1, all float32 [rows]."""
+
+def cli_main(argv: Sequence[str]) -> int:
+    """Run a command line, the program's name first; returns its exit code. Takes over SIGINT while it trains."""

@@ -3,6 +3,9 @@
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+use sanderling_client::ClientError;
+use sanderling_learner::LearnError;
+use sanderling_sample::SampleError;
 use sanderling_store::StoreError;
 
 create_exception!(sanderling, Error, PyException, "Whatever Sanderling refuses or fails to do.");
@@ -40,7 +43,52 @@ create_exception!(sanderling, FileError, Error, "A file could not be opened, rea
 create_exception!(sanderling, DamagedError, Error, "A file of a checkpoint is cut, changed, or not ours.");
 create_exception!(sanderling, VersionError, Error, "A file of a checkpoint was written by a newer version.");
 create_exception!(sanderling, DuplicateNameError, Error, "Two tables of one checkpoint have the same name.");
-create_exception!(sanderling, NotFoundError, Error, "A checkpoint does not hold what was asked for.");
+create_exception!(
+    sanderling,
+    NotFoundError,
+    Error,
+    "A checkpoint or a model does not hold what was asked for."
+);
+
+create_exception!(
+    sanderling,
+    BadRowError,
+    Error,
+    "A row does not read as the format or the spec demand; the message names file, line and column."
+);
+create_exception!(sanderling, TooManyBadRowsError, Error, "More rows were bad than `on_bad_row` allows.");
+create_exception!(sanderling, BadFileError, Error, "A data file as a whole is not what its format says.");
+create_exception!(sanderling, NoRowsError, Error, "The input had no rows.");
+create_exception!(sanderling, ModelError, Error, "A saved model is there but cannot be used.");
+create_exception!(sanderling, StoppedError, Error, "Work was stopped before there was anything to save.");
+
+/// The exception for an error of a run.
+pub(crate) fn of_learner(error: LearnError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        LearnError::Sample(error) => of_sample(&error),
+        LearnError::Client(ClientError::Store(error)) | LearnError::Store(error) => of_store(error),
+        LearnError::Config { .. } | LearnError::Client(ClientError::UnknownTable { .. }) => {
+            ConfigError::new_err(text)
+        }
+        LearnError::Io { .. } => FileError::new_err(text),
+        LearnError::NoRows(_) => NoRowsError::new_err(text),
+        LearnError::Model { .. } => ModelError::new_err(text),
+        LearnError::Stopped => StoppedError::new_err(text),
+    }
+}
+
+/// The exception for an error of reading.
+fn of_sample(error: &SampleError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        SampleError::Spec(_) => ConfigError::new_err(text),
+        SampleError::Io { .. } => FileError::new_err(text),
+        SampleError::BadRow { .. } => BadRowError::new_err(text),
+        SampleError::BadFile { .. } => BadFileError::new_err(text),
+        SampleError::TooManyBadRows { .. } => TooManyBadRowsError::new_err(text),
+    }
+}
 
 /// The exception for an error of the store.
 pub(crate) fn of_store(error: StoreError) -> PyErr {
@@ -74,6 +122,12 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         py.get_type::<VersionError>(),
         py.get_type::<DuplicateNameError>(),
         py.get_type::<NotFoundError>(),
+        py.get_type::<BadRowError>(),
+        py.get_type::<TooManyBadRowsError>(),
+        py.get_type::<BadFileError>(),
+        py.get_type::<NoRowsError>(),
+        py.get_type::<ModelError>(),
+        py.get_type::<StoppedError>(),
     ] {
         module.add(class.name()?, class)?;
     }

@@ -9,6 +9,12 @@ mod value;
 
 mod table;
 
+mod model;
+
+mod train;
+
+mod command;
+
 use pyo3::prelude::*;
 
 /// The native part of the package `sanderling`; import that instead.
@@ -17,7 +23,13 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
+    use crate::command::cli_main;
+    #[pymodule_export]
+    use crate::model::{PyModel, load, metrics};
+    #[pymodule_export]
     use crate::table::{PyTable, checkpoint_tables, save_tables};
+    #[pymodule_export]
+    use crate::train::{PyTrainResult, train};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use sanderling_learner::metrics::{Metrics, Scores};
-use sanderling_learner::{LearnError, Model, evaluate, predict};
+use sanderling_learner::{LearnError, Metrics, Model, Scores, evaluate, predict};
 use sanderling_sample::{BadRows, DataConfig};
 
 use crate::error::{LengthError, NotFoundError, of_learner};
@@ -31,9 +30,21 @@ impl Interrupt {
     /// Whether work should stop.
     pub(crate) fn is_raised(&mut self) -> bool {
         if self.raised.is_none() {
-            self.raised = Python::attach(|py| py.check_signals()).err();
+            #[expect(
+                clippy::redundant_closure_for_method_calls,
+                reason = "the method alone is not general enough"
+            )]
+            let raised = Python::attach(|py| py.check_signals()).err();
+            self.raised = raised;
         }
         self.raised.is_some()
+    }
+
+    /// Calls into Python, unless an exception waits already; one that the call raises ends the work.
+    pub(crate) fn unless(&mut self, call: impl FnOnce(Python<'_>) -> PyResult<()>) {
+        if self.raised.is_none() {
+            self.raised = Python::attach(call).err();
+        }
     }
 
     /// The result of the work, or the exception that ended it.
@@ -80,7 +91,10 @@ impl PyModel {
     /// A table by name.
     fn table(&self, name: &str) -> PyResult<PyTable> {
         let table = self.model.table(name).ok_or_else(|| {
-            NotFoundError::new_err(format!("no table named {name:?} (there are: {})", self.tables().join(", ")))
+            NotFoundError::new_err(format!(
+                "no table named {name:?} (there are: {})",
+                self.tables().join(", ")
+            ))
         })?;
         Ok(PyTable::of(Arc::clone(table)))
     }

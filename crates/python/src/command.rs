@@ -1,0 +1,11 @@
+//! The `sanderling` command inside the interpreter: arguments in, exit code out.
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+
+/// Runs a command line, the program's name first; returns its exit code.
+#[pyfunction]
+pub(crate) fn cli_main(py: Python<'_>, argv: Vec<OsString>) -> u8 {
+    py.detach(|| sanderling_cli::run(argv))
+}

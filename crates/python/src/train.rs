@@ -1,0 +1,113 @@
+//! `sanderling.train`: a run from a configuration to a model and its report, as the command does it.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use sanderling_learner::{Config, Event, RunOptions, Summary, train as run};
+
+use crate::error::of_learner;
+use crate::model::{Interrupt, PyModel, load};
+use crate::value::{to_python, to_text};
+
+/// A run that gives itself no name.
+const RUN_NAME: &str = "run";
+
+/// What a run came to.
+#[pyclass(name = "TrainResult", module = "sanderling", frozen)]
+pub(crate) struct PyTrainResult {
+    summary: Summary,
+}
+
+#[pymethods]
+impl PyTrainResult {
+    /// Area under the ROC curve; NaN if there was only one class.
+    #[getter]
+    fn auc(&self) -> f64 {
+        self.summary.auc.unwrap_or(f64::NAN)
+    }
+
+    /// Mean logistic loss.
+    #[getter]
+    fn logloss(&self) -> f64 {
+        self.summary.logloss.unwrap_or(f64::NAN)
+    }
+
+    /// The model's directory.
+    #[getter]
+    fn model_dir(&self) -> PathBuf {
+        self.summary.model.clone()
+    }
+
+    /// The HTML report.
+    #[getter]
+    fn report(&self) -> PathBuf {
+        self.summary.report.clone()
+    }
+
+    /// Everything the command prints with `--json`.
+    #[getter]
+    fn summary(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        to_python(py, &self.summary)
+    }
+
+    /// Opens the saved model.
+    fn load(&self, py: Python<'_>) -> PyResult<PyModel> {
+        load(py, self.model_dir())
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "TrainResult(auc={:.5}, logloss={:.5}, model_dir={:?})",
+            self.auc(),
+            self.logloss(),
+            self.summary.model.display().to_string()
+        )
+    }
+}
+
+/// Trains as the configuration says: a dictionary, or the path of a TOML file.
+#[pyfunction]
+#[pyo3(signature = (config, *, runs_dir = None, resume = false, on_line = None))]
+pub(crate) fn train(
+    py: Python<'_>,
+    config: &Bound<'_, PyAny>,
+    runs_dir: Option<PathBuf>,
+    resume: bool,
+    on_line: Option<Py<PyAny>>,
+) -> PyResult<PyTrainResult> {
+    let config = if config.is_instance_of::<PyDict>() {
+        Config::from_json(&to_text("config", config)?, RUN_NAME)
+    } else {
+        Config::read(&config.extract::<PathBuf>()?, |_| ())
+    };
+    let config = config.map_err(of_learner)?;
+    let mut options = RunOptions { resume, ..RunOptions::default() };
+    if let Some(runs_dir) = runs_dir {
+        options.runs_dir = runs_dir;
+    }
+    let stop = AtomicBool::new(false);
+    let mut interrupt = Interrupt::default();
+    let result = py.detach(|| {
+        let mut observe = |event: &Event<'_>| {
+            if let Some(on_line) = &on_line {
+                interrupt.unless(|py| tell(py, on_line, event));
+            }
+            stop.store(interrupt.is_raised(), Ordering::Relaxed);
+        };
+        run(config, &options, &stop, &mut observe)
+    });
+    Ok(PyTrainResult { summary: interrupt.or(result)? })
+}
+
+/// Passes a line of metrics on, as the dictionary that `metrics.jsonl` has in that line.
+fn tell(py: Python<'_>, on_line: &Py<PyAny>, event: &Event<'_>) -> PyResult<()> {
+    let line = match event {
+        Event::Step(line) => to_python(py, line)?,
+        Event::Valid(line) => to_python(py, line)?,
+        _ => return Ok(()),
+    };
+    on_line.call1(py, (line,))?;
+    Ok(())
+}

@@ -1,0 +1,27 @@
+"""Shapes of the dictionaries that Sanderling returns; for type checkers and readers, no code."""
+
+from typing import TypedDict
+
+
+class Metrics(TypedDict):
+    """Metrics over a set of rows, all of them weighted."""
+
+    examples: int
+    """Rows."""
+    auc: float
+    """Area under the ROC curve, ties count half; NaN if there is only one class."""
+    logloss: float
+    """Mean logistic loss, natural logarithm."""
+    prob_mean: float
+    """Mean predicted probability."""
+    real_mean: float
+    """Share of positives."""
+    auc_exact: bool
+    """Whether `auc` is exact, or from bins because there were too many rows to keep."""
+
+
+class Evaluation(Metrics):
+    """Metrics over files."""
+
+    bad_rows: int
+    """Rows that could not be read and were left out, as `on_bad_row` says."""

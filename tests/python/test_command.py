@@ -1,0 +1,56 @@
+"""The command that pip installs: the same program, with its exit codes and its JSON line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sanderling
+
+SCRIPT = Path(sys.executable).with_name("sanderling")
+
+
+def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_help_shows_an_example() -> None:
+    for command in ([], ["train"], ["eval"], ["predict"], ["inspect"], ["synth"]):
+        shown = run(*command, "--help")
+        assert shown.returncode == 0, shown.stderr
+        assert "xample" in shown.stdout
+
+
+def test_it_is_the_version_of_the_package() -> None:
+    assert sanderling.__version__ in run("--version").stdout
+    module = subprocess.run(
+        [sys.executable, "-m", "sanderling", "--version"], capture_output=True, text=True, check=True
+    )
+    assert module.stdout == run("--version").stdout
+
+
+@pytest.mark.parametrize("arguments", [["trian"], ["train", "nowhere.toml"], ["eval", "nowhere", "nowhere.csv"]])
+def test_what_fails_says_so(arguments: list[str]) -> None:
+    failed = run(*arguments)
+    assert failed.returncode != 0
+    assert failed.stdout == ""
+    assert arguments[-1] in failed.stderr or "nowhere" in failed.stderr
+
+
+def test_a_model_of_the_command_is_a_model_in_python(tmp_path: Path) -> None:
+    rows = "".join(f"{int(row % 3 == 0)},a{row % 3},b{row % 5}\n" for row in range(600))
+    (tmp_path / "rows.csv").write_text("label,a,b\n" + rows)
+    (tmp_path / "rows.toml").write_text(
+        'name = "rows"\n[data]\ntrain = "rows.csv"\n[[feature]]\nname = "a"\n[[feature]]\nname = "b"\n'
+    )
+    trained = run("train", "rows.toml", "--json", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    summary = json.loads(trained.stdout.splitlines()[-1])
+    assert summary["examples"] == 600
+    model = sanderling.load(tmp_path / summary["model"])
+    evaluated = run("eval", summary["model"], "rows.csv", "--json", cwd=tmp_path)
+    assert evaluated.returncode == 0, evaluated.stderr
+    line = json.loads(evaluated.stdout.splitlines()[-1])
+    assert line["auc"] == pytest.approx(model.evaluate(tmp_path / "rows.csv")["auc"], abs=1e-12)
