@@ -37,9 +37,12 @@ test-python: develop ## Python types, stubs and tests
 	$(BIN)/stubtest sanderling --mypy-config-file pyproject.toml
 	$(BIN)/pytest
 
-bench: ## Measure what docs/results holds the project to
-	cargo build --release --locked --bin sanderling
-	@if [ -f benches/run.sh ]; then bash benches/run.sh; else cargo bench --workspace --locked; fi
+bench: $(VENV)/ready ## Measure what docs/results holds the project to; minutes, on an idle machine
+	cargo build --release --locked --bin sanderling --examples
+	target/release/examples/parse_speed
+	target/release/examples/pull_push 1000000 512
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt
+	$(BIN)/python bench/ftrl_vs_vw.py
 
 develop: $(VENV)/ready ## Build the Python module into .venv (dev profile, the artifacts of the Rust tests)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
 import pytest
 from sklearn.metrics import roc_auc_score
 
@@ -93,6 +96,17 @@ def test_predictions_are_those_that_evaluation_judges(clicks: Path, result: sand
     twice = model.predict([clicks / "valid.csv", str(clicks / "valid.csv")])
     np.testing.assert_array_equal(twice, np.concatenate([probabilities, probabilities]))
     assert model.evaluate(clicks / "valid.csv", threads=3)["auc"] == pytest.approx(got["auc"], abs=1e-12)
+
+
+def test_parquet_and_arrow_read_as_csv_does(clicks: Path, result: sanderling.TrainResult, tmp_path: Path) -> None:
+    model = result.load()
+    table = pyarrow.csv.read_csv(clicks / "valid.csv")
+    pyarrow.parquet.write_table(table, tmp_path / "valid.parquet", row_group_size=700, compression="zstd")
+    pyarrow.feather.write_feather(table, tmp_path / "valid.arrow", compression="lz4")
+    wanted = model.predict(clicks / "valid.csv")
+    for file, format_ in [("valid.parquet", "parquet"), ("valid.arrow", "arrow")]:
+        np.testing.assert_array_equal(model.predict(tmp_path / file), wanted)
+        np.testing.assert_array_equal(model.predict(tmp_path / file, data={"format": format_}), wanted)
 
 
 def test_labels_may_be_absent_from_what_is_predicted(tmp_path: Path, result: sanderling.TrainResult) -> None:
