@@ -1,8 +1,10 @@
 """The command that pip installs: the same program, with its exit codes and its JSON line."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -39,12 +41,20 @@ def test_what_fails_says_so(arguments: list[str]) -> None:
     assert arguments[-1] in failed.stderr or "nowhere" in failed.stderr
 
 
-def test_a_model_of_the_command_is_a_model_in_python(tmp_path: Path) -> None:
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A small run; `passes = 1` stands in the file to be replaced."""
     rows = "".join(f"{int(row % 3 == 0)},a{row % 3},b{row % 5}\n" for row in range(600))
     (tmp_path / "rows.csv").write_text("label,a,b\n" + rows)
     (tmp_path / "rows.toml").write_text(
-        'name = "rows"\n[data]\ntrain = "rows.csv"\n[[feature]]\nname = "a"\n[[feature]]\nname = "b"\n'
+        'name = "rows"\n[data]\ntrain = "rows.csv"\n[train]\npasses = 1\nprint_every = 1\n'
+        '[[feature]]\nname = "a"\n[[feature]]\nname = "b"\n'
     )
+    return tmp_path / "rows.toml"
+
+
+def test_a_model_of_the_command_is_a_model_in_python(config: Path, tmp_path: Path) -> None:
+    del config
     trained = run("train", "rows.toml", "--json", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     summary = json.loads(trained.stdout.splitlines()[-1])
@@ -54,3 +64,27 @@ def test_a_model_of_the_command_is_a_model_in_python(tmp_path: Path) -> None:
     assert evaluated.returncode == 0, evaluated.stderr
     line = json.loads(evaluated.stdout.splitlines()[-1])
     assert line["auc"] == pytest.approx(model.evaluate(tmp_path / "rows.csv")["auc"], abs=1e-12)
+
+
+IN_PYTHON = """
+import sys, sanderling
+try:
+    sanderling.train("rows.toml")
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("program", [[SCRIPT, "train", "rows.toml"], [sys.executable, "-c", IN_PYTHON]])
+def test_ctrl_c_ends_a_run_with_everything_saved(config: Path, tmp_path: Path, program: list[str]) -> None:
+    config.write_text(config.read_text().replace("passes = 1", "passes = 1000000"))
+    process = subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "runs" / "rows" / "model" / "manifest.json").exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, "no model after a minute"
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, errors
+    assert len(sanderling.load(tmp_path / "runs" / "rows" / "model").table("a")) == 3
