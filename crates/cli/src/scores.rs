@@ -75,7 +75,8 @@ impl ScoreWriter {
                 }
             }
             Sink::Parquet(out, schema) => {
-                let column: Float32Array = scores.iter().map(|score| (!score.is_nan()).then_some(*score)).collect();
+                let column: Float32Array =
+                    scores.iter().map(|score| (!score.is_nan()).then_some(*score)).collect();
                 let batch = RecordBatch::try_new(Arc::clone(schema), vec![Arc::new(column)]);
                 out.write(&batch.map_err(Error::other)?)?;
             }

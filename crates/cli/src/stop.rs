@@ -1,7 +1,7 @@
 //! Ctrl-C and SIGTERM as a flag that long work looks at. The second signal ends the process at once.
 
-use std::sync::OnceLock;
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::INTERRUPTED;

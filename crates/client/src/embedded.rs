@@ -57,6 +57,16 @@ impl Client {
         &self.tables
     }
 
+    /// Per feature, its table.
+    pub(crate) fn column_tables(&self) -> &[usize] {
+        &self.column_tables
+    }
+
+    /// The table of the constant.
+    pub(crate) fn constant_table(&self) -> Option<usize> {
+        self.constant
+    }
+
     /// Room for one minibatch at a time.
     #[must_use]
     pub fn lookup(&self) -> Lookup {

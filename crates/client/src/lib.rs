@@ -7,3 +7,6 @@ pub use lookup::{CONSTANT_KEY, Lookup, TableLookup};
 
 mod embedded;
 pub use embedded::{Client, ClientError};
+
+mod online;
+pub use online::{Handles, Online};

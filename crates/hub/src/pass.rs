@@ -12,11 +12,9 @@ use sanderling_sample::{BadRows, Batch, DataConfig, Decoder, Encoder, Rows, Samp
 
 use crate::permute::{permutation, seed_of};
 
-/// How a pass is cut into minibatches.
+/// How a pass goes through the input.
 #[derive(Clone, Copy, Debug)]
 pub struct PassOptions {
-    /// Rows of a minibatch; the last one of a pass may have fewer.
-    pub batch: usize,
     /// Rows of the shuffle buffer, over all workers; 0 keeps the input's order. Rows are shuffled within consecutive
     /// runs of this many.
     pub shuffle: usize,
@@ -168,14 +166,18 @@ fn skip_rows(
 }
 
 impl Feed<'_> {
-    /// The next minibatch, or None at the end of the pass. The timer's first stages are [`STAGES`]; it is left in
+    /// The next minibatch, or None at the end of the pass. It has `batch` rows, or fewer at the end of the pass and at
+    /// the end of a shuffle buffer. The timer's first stages are [`STAGES`]; it is left in
     /// one of them.
-    pub fn next(&mut self, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
-        if self.chunk_rows > 0 { self.next_shuffled(timer) } else { self.next_in_order(timer) }
+    pub fn next(&mut self, batch: usize, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
+        if self.chunk_rows > 0 { self.next_shuffled(batch, timer) } else { self.next_in_order(batch, timer) }
     }
 
-    fn next_in_order(&mut self, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
-        let batch = self.pass.options.batch;
+    fn next_in_order(
+        &mut self,
+        batch: usize,
+        timer: &mut StageTimer,
+    ) -> Result<Option<Rows<'_>>, SampleError> {
         if self.pool.len() - self.head < batch && !self.end {
             timer.switch(ASSEMBLE);
             self.pool.drop_front(self.head);
@@ -187,7 +189,11 @@ impl Feed<'_> {
         Ok((!range.is_empty()).then_some(Rows { batch: &self.pool, range }))
     }
 
-    fn next_shuffled(&mut self, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
+    fn next_shuffled(
+        &mut self,
+        batch: usize,
+        timer: &mut StageTimer,
+    ) -> Result<Option<Rows<'_>>, SampleError> {
         if self.head == self.order.len() {
             self.pool.drop_front(self.order.len());
             self.order.clear();
@@ -201,7 +207,7 @@ impl Feed<'_> {
             self.chunk += 1;
         }
         timer.switch(ASSEMBLE);
-        let end = self.order.len().min(self.head + self.pass.options.batch);
+        let end = self.order.len().min(self.head + batch);
         self.minibatch.clear();
         self.minibatch.gather(&self.pool, &self.order[self.head..end]);
         self.head = end;

@@ -9,7 +9,7 @@
 //!
 //! Knows no optimizer and no table.
 
-use sanderling_client::Lookup;
+use sanderling_client::{Lookup, Online};
 use sanderling_sample::Rows;
 
 /// Scratch of one worker.
@@ -20,6 +20,8 @@ pub(crate) struct Compute {
     pub(crate) logits: Vec<f32>,
     /// Per row and factor: sum_i v_if x_i.
     sums: Vec<f32>,
+    /// Gradient of one row in online learning.
+    gradient: Vec<f32>,
     /// Derivative of the loss by the logit, one per row; the caller fills it between the two halves.
     pub(crate) errors: Vec<f32>,
 }
@@ -28,7 +30,13 @@ impl Compute {
     /// Scratch for a model with so many factors.
     #[must_use]
     pub(crate) fn new(factors: usize) -> Self {
-        Compute { factors, logits: Vec::new(), sums: Vec::new(), errors: Vec::new() }
+        Compute {
+            factors,
+            logits: Vec::new(),
+            sums: Vec::new(),
+            gradient: vec![0.0; factors + 1],
+            errors: Vec::new(),
+        }
     }
 
     /// Fills `logits` from the rows in `lookup`.
@@ -115,6 +123,67 @@ impl Compute {
             }
         }
     }
+}
+
+/// Online learning: one sample at a time, on the tables' present rows.
+impl Compute {
+    /// The logit of one sample of `rows`.
+    pub(crate) fn forward_row(&mut self, rows: &Rows<'_>, row: usize, online: &Online<'_>) -> f32 {
+        let mut logit = online.constant();
+        self.sums.clear();
+        self.sums.resize(self.factors, 0.0);
+        for column in 0..rows.batch.columns.len() {
+            let (handles, table) = online.column(column);
+            let (span, values) = (span(rows.offsets(column), row), rows.values(column));
+            let handles = &handles[span.clone()];
+            let value = |at: usize| values.map_or(1.0, |values| values[span.start + at]);
+            if self.factors == 0 {
+                let parts =
+                    handles.iter().enumerate().map(|(at, handle)| table.weights(*handle)[0] * value(at));
+                logit += parts.sum::<f32>();
+                continue;
+            }
+            for (at, handle) in handles.iter().enumerate() {
+                let (x, weights) = (value(at), table.weights(*handle));
+                let mut squares = 0.0;
+                for (sum, v) in self.sums.iter_mut().zip(&weights[1..]) {
+                    let vx = v * x;
+                    *sum += vx;
+                    squares += vx * vx;
+                }
+                logit += weights[0] * x - 0.5 * squares;
+            }
+        }
+        logit + 0.5 * self.sums.iter().map(|sum| sum * sum).sum::<f32>()
+    }
+
+    /// Updates the rows of the sample whose logit was computed last. A key that occurs twice in it is updated twice.
+    pub(crate) fn update_row(&mut self, rows: &Rows<'_>, row: usize, error: f32, online: &mut Online<'_>) {
+        for column in 0..rows.batch.columns.len() {
+            let (handles, table) = online.column_mut(column);
+            let (span, values) = (span(rows.offsets(column), row), rows.values(column));
+            for at in span {
+                let (x, handle) = (values.map_or(1.0, |values| values[at]), handles[at]);
+                let scale = error * x;
+                if self.factors == 0 {
+                    table.update(handle, &[scale]);
+                    continue;
+                }
+                self.gradient[0] = scale;
+                let weights = &table.weights(handle)[1..];
+                for ((g, v), sum) in self.gradient[1..].iter_mut().zip(weights).zip(&self.sums) {
+                    *g = scale * (sum - v * x);
+                }
+                table.update(handle, &self.gradient);
+            }
+        }
+        online.update_constant(error);
+    }
+}
+
+/// Where the keys of a row lie among those of all rows.
+fn span(offsets: &[u32], row: usize) -> std::ops::Range<usize> {
+    (offsets[row] - offsets[0]) as usize..(offsets[row + 1] - offsets[0]) as usize
 }
 
 fn linear(

@@ -184,7 +184,7 @@ pub enum ModelKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Train {
-    /// Rows per minibatch.
+    /// Rows per minibatch. At 1 learning is online: every row sees what the row before it taught.
     pub batch: usize,
     /// Passes over the training data.
     pub passes: u64,
@@ -205,7 +205,7 @@ pub struct Train {
     pub early_stop: u32,
     /// What validation looks at.
     pub monitor: Monitor,
-    /// Print a line of progressive metrics every so many steps.
+    /// Print a line of progressive metrics every so many steps; 0: every 256,000 rows or so.
     pub print_every: u64,
     /// Save the run every so many steps within a pass; 0: only after passes.
     pub save_every: u64,
@@ -226,12 +226,23 @@ impl Default for Train {
             warmup_steps: 0,
             early_stop: 0,
             monitor: Monitor::Auc,
-            print_every: 1000,
+            print_every: 0,
             save_every: 0,
             max_steps: 0,
         }
     }
 }
+
+impl Train {
+    /// Steps between two lines of progressive metrics.
+    #[must_use]
+    pub fn print_steps(&self) -> u64 {
+        if self.print_every > 0 { self.print_every } else { (PRINT_ROWS / self.batch as u64).max(1) }
+    }
+}
+
+/// Rows between two lines of progressive metrics, where the configuration does not say.
+const PRINT_ROWS: u64 = 256_000;
 
 /// How the gradients of a minibatch become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -278,7 +289,8 @@ impl Config {
     }
 
     fn from_toml(text: &str, path: &Path) -> Result<Self, LearnError> {
-        toml::from_str(text).map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })
+        toml::from_str(text)
+            .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })
     }
 
     /// Parses and checks a JSON value of the same structure, as other languages send it.
@@ -360,8 +372,8 @@ impl Config {
         within("train.shuffle", self.train.shuffle, 0, SHUFFLE_ROWS_MAX)?;
         within("train.threads", self.train.threads, 1, THREADS_MAX)?;
         within("model.rank", self.model.rank, 1, RANK_MAX)?;
-        if self.train.passes == 0 || self.train.print_every == 0 {
-            return Err("train.passes and train.print_every must be at least 1".to_string());
+        if self.train.passes == 0 {
+            return Err("train.passes must be at least 1".to_string());
         }
         if !(self.train.class_weight > 0.0 && self.train.class_weight.is_finite()) {
             return Err(format!("train.class_weight = {}: must be above 0", self.train.class_weight));

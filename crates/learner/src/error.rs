@@ -45,6 +45,14 @@ pub enum LearnError {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// A prediction became infinite or undefined.
+    #[error(
+        "training diverged at step {step}: lower the learning rate or bound the features (type = \"log\")"
+    )]
+    Diverged {
+        /// The step.
+        step: u64,
+    },
     /// The caller asked to stop before there was anything to save.
     #[error("stopped before the first step")]
     Stopped,

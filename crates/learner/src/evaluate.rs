@@ -42,14 +42,7 @@ pub fn evaluate(
     progress: &mut dyn FnMut(ScanProgress),
 ) -> Result<Scores, LearnError> {
     let encoder = model.encoder(LabelUse::Required, false)?;
-    let options = PassOptions {
-        batch: SCORE_BATCH_ROWS,
-        shuffle: 0,
-        seed: 0,
-        number: 0,
-        workers: threads,
-        used_rows: 0,
-    };
+    let options = PassOptions { shuffle: 0, seed: 0, number: 0, workers: threads, used_rows: 0 };
     let pass = Pass::open(inputs, config, &encoder, bad_rows, options)?;
     let stages = Stages::new(&STAGES);
     let failed = AtomicBool::new(false);
@@ -58,7 +51,7 @@ pub fn evaluate(
         let mut scores = Scores::new();
         let mut timer = stages.timer();
         while !stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
-            let Some(rows) = feed.next(&mut timer)? else { break };
+            let Some(rows) = feed.next(SCORE_BATCH_ROWS, &mut timer)? else { break };
             let logits = scorer.logits(model, &rows)?;
             for ((logit, label), weight) in logits.iter().zip(rows.labels()).zip(rows.weights()) {
                 scores.push(*logit, *label, *weight);

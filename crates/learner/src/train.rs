@@ -151,7 +151,6 @@ impl<'a> Trainer<'a> {
         loop {
             let bad_rows = Arc::new(BadRows::new(config.data.reading.on_bad_row));
             let options = PassOptions {
-                batch: train.batch,
                 shuffle: train.shuffle,
                 seed: config.seed,
                 number: self.state.pass,
@@ -283,7 +282,7 @@ impl<'a> Trainer<'a> {
         self.pass_scores.merge(&window.scores);
         self.line.scores.merge(&window.scores);
         self.line.steps += window.steps;
-        if self.line.steps >= train.print_every {
+        if self.line.steps >= train.print_steps() {
             self.print_line();
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 
-use sanderling_client::Lookup;
+use sanderling_client::{Handles, Lookup};
 use sanderling_hub::{Feed, Pass};
 use sanderling_observe::StageTimer;
 use sanderling_store::{Absent, PushScale};
@@ -50,10 +50,29 @@ pub(crate) struct Segment<'a> {
     pub(crate) halt: &'a AtomicBool,
 }
 
+impl Segment<'_> {
+    /// Derivative of a row's loss by its logit.
+    #[inline]
+    fn error(&self, logit: f32, label: f32, weight: f32) -> f32 {
+        let class = if label > 0.5 { self.train.class_weight } else { 1.0 };
+        weight * class * (sigmoid(logit) - label)
+    }
+
+    /// The learning rate at a step of the run.
+    fn scale(&self, step: u64) -> PushScale {
+        let train = self.train;
+        PushScale { lr: train.schedule.factor(step, self.pass_number, self.plateaus, train.warmup_steps) }
+    }
+}
+
+/// Rows whose keys are looked up together in online learning.
+const ONLINE_ROWS: u64 = 256;
+
 /// A worker with everything it reuses from minibatch to minibatch.
 pub(crate) struct Worker<'a> {
     pub(crate) feed: Feed<'a>,
     lookup: Lookup,
+    handles: Handles,
     compute: Compute,
     timer: StageTimer,
 }
@@ -61,7 +80,7 @@ pub(crate) struct Worker<'a> {
 impl<'a> Worker<'a> {
     pub(crate) fn new(model: &Model, feed: Feed<'a>, timer: StageTimer) -> Self {
         let compute = Compute::new(model.config().model.factors());
-        Worker { feed, lookup: model.client().lookup(), compute, timer }
+        Worker { feed, lookup: model.client().lookup(), handles: Handles::default(), compute, timer }
     }
 
     /// Takes minibatches until the pass ends (true), the quota is used up, or the segment is halted (false). With
@@ -73,7 +92,7 @@ impl<'a> Worker<'a> {
     ) -> Result<bool, LearnError> {
         let workers = segment.train.threads as u64;
         let window_rows = WINDOW_ROWS_MAX / segment.train.batch as u64;
-        let window_steps = (segment.train.print_every / workers).min(window_rows).max(1);
+        let window_steps = (segment.train.print_steps() / workers).min(window_rows).max(1);
         let mut scores = Scores::new();
         let mut steps = 0;
         let mut sent = 0;
@@ -81,15 +100,15 @@ impl<'a> Worker<'a> {
             if segment.halt.load(Ordering::Relaxed) || (steps >= segment.quota && workers == 1) {
                 break false;
             }
-            if steps == segment.quota {
+            if steps >= segment.quota {
                 segment.pass.stop();
             }
-            let step = segment.first_step + steps * workers;
-            if !self.step(segment, step, &mut scores)? {
+            let done = self.advance(segment, steps, &mut scores)?;
+            if done == 0 {
                 break true;
             }
-            steps += 1;
-            if steps - sent == window_steps {
+            steps += done;
+            if steps - sent >= window_steps {
                 // The coordinator outlives the workers; should it not, there is nobody to tell.
                 let _ = windows.send(Window { scores: std::mem::take(&mut scores), steps: steps - sent });
                 sent = steps;
@@ -100,10 +119,26 @@ impl<'a> Worker<'a> {
         Ok(ended)
     }
 
-    /// One minibatch; false at the end of the pass.
-    fn step(&mut self, segment: &Segment<'_>, step: u64, scores: &mut Scores) -> Result<bool, LearnError> {
-        let Worker { feed, lookup, compute, timer } = self;
-        let Some(rows) = feed.next(timer)? else { return Ok(false) };
+    /// One minibatch, or where a minibatch is one row, a run of them. `steps` were done in this segment. The number of
+    /// steps; 0 at the end of the pass.
+    fn advance(&mut self, segment: &Segment<'_>, steps: u64, scores: &mut Scores) -> Result<u64, LearnError> {
+        let step = segment.first_step + steps * segment.train.threads as u64;
+        if segment.train.batch > 1 {
+            return self.minibatch(segment, step, scores);
+        }
+        // A used-up quota has stopped the feed; what is left in it is trained on.
+        let quota = segment.quota.checked_sub(steps).filter(|left| *left > 0).unwrap_or(ONLINE_ROWS);
+        self.online(segment, step, quota.min(ONLINE_ROWS - step % ONLINE_ROWS), scores)
+    }
+
+    fn minibatch(
+        &mut self,
+        segment: &Segment<'_>,
+        step: u64,
+        scores: &mut Scores,
+    ) -> Result<u64, LearnError> {
+        let Worker { feed, lookup, compute, timer, .. } = self;
+        let Some(rows) = feed.next(segment.train.batch, timer)? else { return Ok(0) };
         let client = segment.model.client();
         timer.switch(PULL);
         client.pull(&rows, Absent::Init, lookup)?;
@@ -118,18 +153,42 @@ impl<'a> Worker<'a> {
             Reduction::Sum => 1.0,
             Reduction::Mean => 1.0 / rows.len() as f32,
         };
-        let class_weight = segment.train.class_weight;
         let graded = compute.logits.iter().zip(rows.labels()).zip(rows.weights());
         compute.errors.clear();
-        compute.errors.extend(graded.map(|((logit, label), weight)| {
-            let class = if *label > 0.5 { class_weight } else { 1.0 };
-            reduce * weight * class * (sigmoid(*logit) - label)
-        }));
+        compute
+            .errors
+            .extend(graded.map(|((logit, label), weight)| reduce * segment.error(*logit, *label, *weight)));
         compute.backward(&rows, lookup);
         timer.switch(PUSH);
-        let train = segment.train;
-        let lr = train.schedule.factor(step, segment.pass_number, segment.plateaus, train.warmup_steps);
-        client.push(lookup, PushScale { lr })?;
-        Ok(true)
+        client.push(lookup, segment.scale(step))?;
+        Ok(1)
+    }
+
+    /// Online learning: every row is a step of its own, but the keys of many rows are looked up together.
+    fn online(
+        &mut self,
+        segment: &Segment<'_>,
+        step: u64,
+        most: u64,
+        scores: &mut Scores,
+    ) -> Result<u64, LearnError> {
+        let Worker { feed, compute, timer, handles, .. } = self;
+        let Some(rows) = feed.next(most as usize, timer)? else { return Ok(0) };
+        timer.switch(PULL);
+        // The learning rate changes every ONLINE_ROWS steps of the run, wherever it was stopped and resumed.
+        let scale = segment.scale(step - step % ONLINE_ROWS);
+        let mut online = segment.model.client().online(&rows, scale, handles)?;
+        timer.switch(COMPUTE);
+        for row in 0..rows.len() {
+            let (label, weight) = (rows.labels()[row], rows.weights()[row]);
+            let logit = compute.forward_row(&rows, row, &online);
+            scores.push(logit, label, weight);
+            let error = segment.error(logit, label, weight);
+            if !error.is_finite() {
+                return Err(LearnError::Diverged { step: step + row as u64 });
+            }
+            compute.update_row(&rows, row, error, &mut online);
+        }
+        Ok(rows.len() as u64)
     }
 }

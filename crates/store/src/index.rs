@@ -13,7 +13,7 @@ const SLOTS_MIN: usize = 16;
 /// At most this share of the slots is used.
 const LOAD_MAX_PERCENT: usize = 70;
 /// Keys ahead of the probe whose slot is asked for.
-const PREFETCH_KEYS: usize = 16;
+pub(crate) const PREFETCH_KEYS: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
@@ -88,8 +88,14 @@ impl Index {
     #[inline(always)]
     pub(crate) fn prefetch_ahead<T>(&self, entries: &[T], at: usize, hash: impl Fn(&T) -> u64) {
         if let Some(ahead) = entries.get(at + PREFETCH_KEYS) {
-            prefetch(&self.slots, hash(ahead) as usize & (self.slots.len() - 1));
+            self.prefetch(hash(ahead));
         }
+    }
+
+    /// Asks the cache for the first slot of a hash.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        prefetch(&self.slots, hash as usize & (self.slots.len() - 1));
     }
 
     /// Inserts a hash that is not there, into room that [`Index::grow`] made.

@@ -22,6 +22,7 @@ mod request;
 mod shard;
 mod slab;
 mod table;
+mod writer;
 
 pub use checkpoint::{BlobEntry, Checkpoint, CheckpointWriter, TableEntry};
 pub use config::{Absent, Block, Init, Optimizer, Pooling, PushScale, TableConfig};
@@ -29,3 +30,4 @@ pub use config::{BLOCKS_MAX, DIM_MAX, GRADIENT_ABS_MAX, NAME_BYTES_MAX};
 pub use dedup::Dedup;
 pub use error::StoreError;
 pub use table::{Row, RowRef, Table, TableStats};
+pub use writer::{RowHandle, TableWriter};

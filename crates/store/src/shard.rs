@@ -110,16 +110,9 @@ impl Shard {
         let dim = layout.dim;
         for (entry, &row) in entries.iter().zip(&*rows).filter(|(_, row)| **row != NO_ROW) {
             let position = entry.position as usize;
-            let row = self.slab.row_mut(row);
-            let version = touch(row, update.counts[position], update.clock);
             let gradient = &update.gradients[position * dim..][..dim];
-            let (front, state) = row.split_at_mut(HEADER_WORDS + dim);
-            for (block, step) in layout.blocks.iter().zip(update.steps) {
-                let weights = &mut front[block.weights_at..][..block.dims];
-                let state_at = block.state_at - HEADER_WORDS - dim;
-                let state = &mut state[state_at..][..block.kernel.slots() * block.dims];
-                step.update(version, weights, state, &gradient[block.first..][..block.dims]);
-            }
+            let row = self.slab.row_mut(row);
+            update_row(layout, update.steps, row, update.counts[position], update.clock, gradient);
         }
         rejected
     }
@@ -127,7 +120,7 @@ impl Shard {
     /// Room for one more key, then a row for it, initialised. `None`: the budget is used up, nothing has changed
     /// but perhaps the size of the index.
     #[cold]
-    fn create(&mut self, layout: &Layout, budget: &Budget, hash: u64, key: u64) -> Option<u32> {
+    pub(crate) fn create(&mut self, layout: &Layout, budget: &Budget, hash: u64, key: u64) -> Option<u32> {
         let row = self.create_unwritten(budget, hash)?;
         layout.init_row(key, self.slab.row_mut(row));
         Some(row)
@@ -161,6 +154,26 @@ impl Shard {
             self.slab.release(row);
         }
         row != NO_ROW
+    }
+}
+
+/// One update of one row: its header and every block of it.
+#[inline(always)]
+pub(crate) fn update_row(
+    layout: &Layout,
+    steps: &[Step],
+    row: &mut [f32],
+    count: u32,
+    clock: u32,
+    gradient: &[f32],
+) {
+    let version = touch(row, count, clock);
+    let (front, state) = row.split_at_mut(HEADER_WORDS + layout.dim);
+    for (block, step) in layout.blocks.iter().zip(steps) {
+        let weights = &mut front[block.weights_at..][..block.dims];
+        let state_at = block.state_at - HEADER_WORDS - layout.dim;
+        let state = &mut state[state_at..][..block.kernel.slots() * block.dims];
+        step.update(version, weights, state, &gradient[block.first..][..block.dims]);
     }
 }
 

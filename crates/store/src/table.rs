@@ -13,7 +13,7 @@ use crate::pool::{Pooler, check_offsets};
 use crate::request::{CHUNK_KEYS, SHARDS, shard_of, with_route};
 use crate::shard::{Shard, Update, fill_absent, parts};
 use crate::slab::{HEADER_WORDS, Header};
-use crate::{Absent, Dedup, GRADIENT_ABS_MAX, Pooling, PushScale, StoreError, TableConfig};
+use crate::{Absent, Dedup, GRADIENT_ABS_MAX, Pooling, PushScale, StoreError, TableConfig, TableWriter};
 
 /// A thread keeps at most this much memory for summing duplicates and for pooling.
 const SCRATCH_BYTES_MAX: usize = 16 << 20;
@@ -44,9 +44,9 @@ impl Lock {
 #[derive(Debug)]
 pub struct Table {
     config: TableConfig,
-    layout: Layout,
+    pub(crate) layout: Layout,
     shards: Box<[Lock]>,
-    budget: Budget,
+    pub(crate) budget: Budget,
     /// Number of pushes.
     clock: AtomicU64,
 }
@@ -326,10 +326,8 @@ impl Table {
         self.check_length("grads", keys.len() * dim, grads.len())?;
         self.check_length("counts", keys.len(), counts.len())?;
         self.check_gradients(keys, grads)?;
-        if !(scale.lr.is_finite() && scale.lr > 0.0) {
-            return Err(StoreError::BadScale { table: self.config.name.clone(), lr: scale.lr });
-        }
-        let clock = self.clock.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u32;
+        self.check_scale(scale)?;
+        let clock = self.tick();
         let mut rejected = 0;
         with_route(|route| {
             let mut steps = std::mem::take(&mut route.steps);
@@ -342,6 +340,27 @@ impl Table {
             return Err(self.full(rejected));
         }
         Ok(())
+    }
+
+    /// The next reading of the use clock.
+    fn tick(&self) -> u32 {
+        self.clock.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u32
+    }
+
+    fn check_scale(&self, scale: PushScale) -> Result<(), StoreError> {
+        if scale.lr.is_finite() && scale.lr > 0.0 {
+            return Ok(());
+        }
+        Err(StoreError::BadScale { table: self.config.name.clone(), lr: scale.lr })
+    }
+
+    /// Exclusive access to the rows, for updates one by one: until the writer is dropped, every other access to the
+    /// table waits. `scale` holds for all its updates.
+    pub fn writer(&self, scale: PushScale) -> Result<TableWriter<'_>, StoreError> {
+        self.check_scale(scale)?;
+        let shards = std::array::from_fn(|number| self.shards[number].write());
+        let steps = self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr)).collect();
+        Ok(TableWriter::new(self, shards, steps, self.tick()))
     }
 
     fn scatter(
@@ -449,7 +468,7 @@ impl Table {
         *self.clock.get_mut() = clock;
     }
 
-    fn full(&self, rejected: u64) -> StoreError {
+    pub(crate) fn full(&self, rejected: u64) -> StoreError {
         let (rows, budget_bytes) = (self.len() as u64, self.budget.limit_bytes());
         StoreError::TableFull { table: self.config.name.clone(), rows, budget_bytes, rejected }
     }

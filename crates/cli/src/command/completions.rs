@@ -7,7 +7,9 @@ use crate::failure::Failure;
 
 /// Print a completion script for a shell
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  sanderling completions bash > ~/.local/share/bash-completion/completions/sanderling")]
+#[command(
+    after_help = "Example:\n  sanderling completions bash > ~/.local/share/bash-completion/completions/sanderling"
+)]
 pub(crate) struct Args {
     /// The shell
     shell: Shell,

@@ -15,7 +15,9 @@ use crate::reading::{ReadArgs, report_bad_rows};
 
 /// Measure a model on labelled files
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  sanderling eval runs/adult_fm/model data/adult/adult.test.gz --format csv --json")]
+#[command(
+    after_help = "Example:\n  sanderling eval runs/adult_fm/model data/adult/adult.test.gz --format csv --json"
+)]
 pub(crate) struct Args {
     /// Directory of the model
     model: PathBuf,
@@ -61,15 +63,10 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let bar = Bar::new(args.quiet);
     let stop = crate::stop::flag();
     let start = Instant::now();
-    let scores = evaluate(
-        &model,
-        &args.files,
-        &config,
-        &bad_rows,
-        usize::from(args.threads),
-        &stop,
-        &mut |scan| bar.scan("evaluating", scan),
-    );
+    let scores =
+        evaluate(&model, &args.files, &config, &bad_rows, usize::from(args.threads), &stop, &mut |scan| {
+            bar.scan("evaluating", scan)
+        });
     bar.finish();
     let metrics = scores?.metrics();
     let seconds = start.elapsed().as_secs_f64();
@@ -95,11 +92,19 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             ("logloss", output::metric(result.logloss)),
             (
                 "calibration",
-                format!("predicted {}, real {}", output::metric(result.prob_mean), output::metric(result.real_mean)),
+                format!(
+                    "predicted {}, real {}",
+                    output::metric(result.prob_mean),
+                    output::metric(result.real_mean)
+                ),
             ),
             (
                 "examples",
-                format!("{}, {} examples/s", output::count(result.examples), output::count(result.examples_per_s as u64)),
+                format!(
+                    "{}, {} examples/s",
+                    output::count(result.examples),
+                    output::count(result.examples_per_s as u64)
+                ),
             ),
             ("table rows", format!("{}, {}", output::count(result.rows), output::bytes(result.table_bytes))),
             ("bad rows", output::count(result.bad_rows)),

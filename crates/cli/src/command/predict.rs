@@ -46,7 +46,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let to_stdout = args.output.as_os_str() == "-";
     if args.json && to_stdout {
-        return Err(Failure::Usage("--json needs --output FILE: the scores themselves go to standard output".into()));
+        return Err(Failure::Usage(
+            "--json needs --output FILE: the scores themselves go to standard output".into(),
+        ));
     }
     let model = Model::load(&args.model)?;
     let mut config = model.config().data.reading.clone();

@@ -63,7 +63,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let to_stdout = args.output.as_os_str() == "-";
     if args.json && to_stdout {
-        return Err(Failure::Usage("--json needs an output file: the data itself goes to standard output".into()));
+        return Err(Failure::Usage(
+            "--json needs an output file: the data itself goes to standard output".into(),
+        ));
     }
     let format = args.format.as_ref().map(|name| serde_json::from_value::<SynthFormat>(name.as_str().into()));
     let format = format.transpose().map_err(|error| Failure::Usage(format!("--format: {error}")))?;
@@ -83,7 +85,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let shown = !args.quiet && !to_stdout && std::io::stderr().is_terminal();
     let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(Some(args.rows), target);
-    if let Ok(style) = ProgressStyle::with_template("writing [{bar:32}] {pos}/{len} rows {per_sec} eta {eta}") {
+    if let Ok(style) = ProgressStyle::with_template("writing [{bar:32}] {pos}/{len} rows {per_sec} eta {eta}")
+    {
         bar.set_style(style.progress_chars("=> "));
     }
     let start = Instant::now();
@@ -98,7 +101,13 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         output::text(&output::pairs(&[
             ("rows", format!("{}, {} positive", output::count(report.rows), output::count(report.positives))),
             ("bytes", format!("{} at {}/s", output::bytes(report.bytes), output::bytes(rate as u64))),
-            ("best AUC", format!("{}  by the probabilities the labels were drawn from", output::metric(report.best_auc))),
+            (
+                "best AUC",
+                format!(
+                    "{}  by the probabilities the labels were drawn from",
+                    output::metric(report.best_auc)
+                ),
+            ),
             ("best logloss", output::metric(report.best_logloss)),
         ]))?;
     }

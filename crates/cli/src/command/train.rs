@@ -163,7 +163,11 @@ fn for_people(summary: &Summary) -> String {
         ("logloss", output::metric(summary.logloss)),
         (
             "calibration",
-            format!("predicted {}, real {}", output::metric(summary.prob_mean), output::metric(summary.real_mean)),
+            format!(
+                "predicted {}, real {}",
+                output::metric(summary.prob_mean),
+                output::metric(summary.real_mean)
+            ),
         ),
         (
             "examples",

@@ -1,7 +1,9 @@
 //! A data file for a person: its columns, their values, and what looks like the label.
 
 use sanderling_sample::DataConfig;
-use sanderling_sample::profile::{ColumnProfile, DataProfile, ProfileOptions, SparseProfile, ValueCount, profile, suggest};
+use sanderling_sample::profile::{
+    ColumnProfile, DataProfile, ProfileOptions, SparseProfile, ValueCount, profile, suggest,
+};
 
 use super::Args;
 use crate::failure::Failure;
@@ -32,7 +34,15 @@ fn describe(found: &DataProfile) -> String {
     ];
     if let Some(label) = &found.label {
         let share = format!("{:.2} %", label.positive_share * 100.0);
-        head.push(("label", format!("{}: {} positive, {share} ({})", label.column, output::count(label.positives), label.reason)));
+        head.push((
+            "label",
+            format!(
+                "{}: {} positive, {share} ({})",
+                label.column,
+                output::count(label.positives),
+                label.reason
+            ),
+        ));
     } else {
         head.push(("label", "no column looks like one".to_string()));
     }

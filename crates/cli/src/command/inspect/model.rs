@@ -65,7 +65,11 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
         table_bytes: model.table_bytes(),
         tables: tables.collect(),
     };
-    if args.json { output::json(&view)? } else { output::text(&describe(&view))? }
+    if args.json {
+        output::json(&view)?
+    } else {
+        output::text(&describe(&view))?
+    }
     Ok(0)
 }
 
@@ -103,9 +107,9 @@ fn most_frequent(table: &Table, top: usize) -> Vec<KeyView> {
     let keys = sorted.into_iter().map(|Reverse((frequency, Reverse(key)))| KeyView {
         key,
         frequency: u64::from(frequency),
-        norm: table.get(key).map_or(0.0, |row| {
-            row.weights.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>().sqrt()
-        }),
+        norm: table
+            .get(key)
+            .map_or(0.0, |row| row.weights.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>().sqrt()),
     });
     keys.collect()
 }
@@ -116,7 +120,8 @@ fn describe(view: &ModelView) -> String {
         .tables
         .iter()
         .map(|table| {
-            let optimizers = table.optimizers.iter().map(|part| format!("{} x {}", part.dims, rule(&part.optimizer)));
+            let optimizers =
+                table.optimizers.iter().map(|part| format!("{} x {}", part.dims, rule(&part.optimizer)));
             vec![
                 table.name.clone(),
                 output::count(table.rows),
@@ -137,7 +142,9 @@ fn describe(view: &ModelView) -> String {
     ]);
     text += &format!("\n\n{}", output::table(&header, &rows));
     let keys = |keys: &[KeyView]| {
-        let keys = keys.iter().map(|key| format!("{} (norm {:.4}, seen {})", key.key, key.norm, output::count(key.frequency)));
+        let keys = keys
+            .iter()
+            .map(|key| format!("{} (norm {:.4}, seen {})", key.key, key.norm, output::count(key.frequency)));
         keys.collect::<Vec<_>>().join(", ")
     };
     for table in view.tables.iter().filter(|table| table.rows > 0) {
@@ -154,6 +161,7 @@ fn rule(optimizer: &sanderling_store::Optimizer) -> String {
         return format!("{optimizer:?}");
     };
     let name = fields.remove("type").and_then(|name| name.as_str().map(str::to_string)).unwrap_or_default();
-    let numbers = fields.iter().filter_map(|(field, value)| Some(format!("{field} {}", value.as_f64()? as f32)));
+    let numbers =
+        fields.iter().filter_map(|(field, value)| Some(format!("{field} {}", value.as_f64()? as f32)));
     format!("{name}({})", numbers.collect::<Vec<_>>().join(", "))
 }
