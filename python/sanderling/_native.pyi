@@ -20,6 +20,7 @@ __all__ = [
     "BadRowError",
     "ConfigError",
     "DamagedError",
+    "DivergedError",
     "DuplicateNameError",
     "Error",
     "FileError",
@@ -94,6 +95,9 @@ class NoRowsError(Error):
 
 class ModelError(Error):
     """A saved model is there but cannot be used."""
+
+class DivergedError(Error):
+    """Training diverged: a prediction became infinite or undefined."""
 
 class StoppedError(Error):
     """Work was stopped before there was anything to save."""

@@ -60,6 +60,12 @@ create_exception!(sanderling, TooManyBadRowsError, Error, "More rows were bad th
 create_exception!(sanderling, BadFileError, Error, "A data file as a whole is not what its format says.");
 create_exception!(sanderling, NoRowsError, Error, "The input had no rows.");
 create_exception!(sanderling, ModelError, Error, "A saved model is there but cannot be used.");
+create_exception!(
+    sanderling,
+    DivergedError,
+    Error,
+    "Training diverged: a prediction became infinite or undefined."
+);
 create_exception!(sanderling, StoppedError, Error, "Work was stopped before there was anything to save.");
 
 /// The exception for an error of a run.
@@ -74,6 +80,7 @@ pub(crate) fn of_learner(error: LearnError) -> PyErr {
         LearnError::Io { .. } => FileError::new_err(text),
         LearnError::NoRows(_) => NoRowsError::new_err(text),
         LearnError::Model { .. } => ModelError::new_err(text),
+        LearnError::Diverged { .. } => DivergedError::new_err(text),
         LearnError::Stopped => StoppedError::new_err(text),
     }
 }
@@ -127,6 +134,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         py.get_type::<BadFileError>(),
         py.get_type::<NoRowsError>(),
         py.get_type::<ModelError>(),
+        py.get_type::<DivergedError>(),
         py.get_type::<StoppedError>(),
     ] {
         module.add(class.name()?, class)?;
