@@ -36,9 +36,8 @@ pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, 
     let mut batch = encoder.new_batch();
     while batch.len() < FIT_ROWS_MAX && reader.next(&mut batch)? {}
     let mut columns = batch.columns.into_iter();
-    let unfitted = |feature: &&mut Feature| {
-        feature.kind == FeatureKind::Quantile && feature.boundaries.is_none()
-    };
+    let unfitted =
+        |feature: &&mut Feature| feature.kind == FeatureKind::Quantile && feature.boundaries.is_none();
     for (feature, column) in spec.feature.iter_mut().filter(unfitted).zip(&mut columns) {
         let mut values: Vec<f32> = column.values.into_iter().filter(|value| *value != f32::MIN).collect();
         let buckets = feature.buckets.unwrap_or(Spec::BUCKETS_DEFAULT);

@@ -4,6 +4,7 @@
 //! Linear probing over 16-byte slots, doubled at 70 % load, deletion by shifting back (no tombstones). An empty slot
 //! has the row number [`NO_ROW`], so that every 64-bit hash, and hence every key, is legal.
 
+use crate::memory::Buffer;
 use crate::prefetch::prefetch;
 
 /// Row number of an empty slot, and of a key that is absent.
@@ -13,7 +14,7 @@ const SLOTS_MIN: usize = 16;
 /// At most this share of the slots is used.
 const LOAD_MAX_PERCENT: usize = 70;
 /// Keys ahead of the probe whose slot is asked for.
-pub(crate) const PREFETCH_KEYS: usize = 16;
+pub(crate) const PREFETCH_KEYS: usize = 32;
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
@@ -26,7 +27,7 @@ const EMPTY: Slot = Slot { hash: 0, row: NO_ROW };
 #[derive(Debug)]
 pub(crate) struct Index {
     /// A power of two, never empty, and never full.
-    slots: Vec<Slot>,
+    slots: Buffer<Slot>,
     len: usize,
 }
 
@@ -35,7 +36,7 @@ impl Index {
     pub(crate) const NEW_BYTES: usize = SLOTS_MIN * size_of::<Slot>();
 
     pub(crate) fn new() -> Index {
-        Index { slots: vec![EMPTY; SLOTS_MIN], len: 0 }
+        Index { slots: Buffer::filled(SLOTS_MIN, EMPTY), len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -57,9 +58,9 @@ impl Index {
         if wanted <= self.slots.len() {
             return;
         }
-        let old = std::mem::replace(&mut self.slots, vec![EMPTY; wanted]);
+        let old = std::mem::replace(&mut self.slots, Buffer::filled(wanted, EMPTY));
         let mask = self.slots.len() - 1;
-        for slot in old.into_iter().filter(|slot| slot.row != NO_ROW) {
+        for &slot in old.iter().filter(|slot| slot.row != NO_ROW) {
             let mut at = slot.hash as usize & mask;
             while self.slots[at].row != NO_ROW {
                 at = (at + 1) & mask;
@@ -71,7 +72,7 @@ impl Index {
     /// Row of the hash, or [`NO_ROW`].
     #[inline(always)]
     pub(crate) fn find(&self, hash: u64) -> u32 {
-        let slots = self.slots.as_slice();
+        let slots = &*self.slots;
         let mask = slots.len() - 1;
         let mut at = hash as usize & mask;
         loop {

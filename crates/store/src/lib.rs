@@ -16,6 +16,7 @@ mod index;
 mod init;
 mod kernel;
 mod layout;
+mod memory;
 mod pool;
 mod prefetch;
 mod request;

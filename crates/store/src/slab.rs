@@ -6,13 +6,17 @@
 //! by side because an update touches both.
 
 use crate::budget::Budget;
+use crate::memory::Buffer;
 use crate::prefetch::prefetch;
 
 /// Words of a row's header.
 pub(crate) const HEADER_WORDS: usize = 5;
-/// An extent holds as many rows (a power of two) as fit in this, and at least one.
+/// A small extent holds as many rows (a power of two) as fit in this, and at least one.
 const EXTENT_BYTES: usize = 64 * 1024;
-/// Extents start on a cache line.
+/// After this many small extents come large ones of this many times the size: a small table stays small, and the rows
+/// of a large one lie on huge pages.
+const LARGE: usize = 32;
+/// Words of a cache line, on which extents start.
 const LINE_WORDS: usize = 16;
 /// End of the free list.
 const NO_NEXT: u32 = u32::MAX;
@@ -20,17 +24,10 @@ const NO_NEXT: u32 = u32::MAX;
 const ROWS_MAX: u64 = u32::MAX as u64;
 
 #[derive(Debug)]
-struct Extent {
-    words: Vec<f32>,
-    /// First word that lies on a cache line.
-    start: usize,
-}
-
-#[derive(Debug)]
 pub(crate) struct Slab {
-    extents: Vec<Extent>,
+    extents: Vec<Buffer<f32>>,
     stride: usize,
-    /// log2 of the rows of an extent.
+    /// log2 of the rows of a small extent.
     shift: u32,
     /// Rows handed out so far, freed ones included.
     made: u32,
@@ -50,12 +47,19 @@ impl Slab {
         Slab { extents: Vec::new(), stride, shift, made: 0, free: NO_NEXT, free_len: 0 }
     }
 
-    fn extent_words(&self) -> usize {
-        (self.stride << self.shift) + LINE_WORDS
+    /// Rows of the extent that comes next.
+    fn next_extent_rows(&self) -> usize {
+        if self.extents.len() < LARGE { 1 << self.shift } else { LARGE << self.shift }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.extents.len() * self.extent_words() * size_of::<f32>()
+        self.extents.iter().map(|extent| extent.len()).sum::<usize>() * size_of::<f32>()
+    }
+
+    /// Rows that the extents have room for.
+    fn room(&self) -> usize {
+        let (small, large) = (self.extents.len().min(LARGE), self.extents.len().saturating_sub(LARGE));
+        (small + large * LARGE) << self.shift
     }
 
     pub(crate) fn free_rows(&self) -> usize {
@@ -70,17 +74,13 @@ impl Slab {
             self.free_len -= 1;
             return Some(row);
         }
-        if (self.made as usize) >> self.shift == self.extents.len() {
-            let words = self.extent_words();
-            if u64::from(self.made) + (1_u64 << self.shift) > ROWS_MAX
-                || !budget.take(words * size_of::<f32>())
-            {
+        if self.made as usize == self.room() {
+            let rows = self.next_extent_rows();
+            let words = rows * self.stride;
+            if u64::from(self.made) + rows as u64 > ROWS_MAX || !budget.take(words * size_of::<f32>()) {
                 return None;
             }
-            let words = vec![0.0_f32; words];
-            // An allocation is aligned to its words, so that the offset is below one line; min() for Miri's sake.
-            let start = words.as_ptr().align_offset(LINE_WORDS * size_of::<f32>()).min(LINE_WORDS);
-            self.extents.push(Extent { words, start });
+            self.extents.push(Buffer::filled(words, 0.0));
         }
         self.made += 1;
         Some(self.made - 1)
@@ -96,32 +96,35 @@ impl Slab {
     #[inline(always)]
     fn locate(&self, row: u32) -> (usize, usize) {
         let row = row as usize;
-        (row >> self.shift, (row & ((1 << self.shift) - 1)) * self.stride)
+        let large_shift = self.shift + LARGE.ilog2();
+        let (extent, shift) = match row >> large_shift {
+            0 => (row >> self.shift, self.shift),
+            // The small extents hold as many rows as the first large one would.
+            large => (LARGE - 1 + large, large_shift),
+        };
+        (extent, (row & ((1 << shift) - 1)) * self.stride)
     }
 
     #[inline(always)]
     pub(crate) fn row(&self, row: u32) -> &[f32] {
         let (extent, at) = self.locate(row);
-        let extent = &self.extents[extent];
-        &extent.words[extent.start + at..][..self.stride]
+        &self.extents[extent][at..][..self.stride]
     }
 
     #[inline(always)]
     pub(crate) fn row_mut(&mut self, row: u32) -> &mut [f32] {
         let (extent, at) = self.locate(row);
-        let extent = &mut self.extents[extent];
-        &mut extent.words[extent.start + at..][..self.stride]
+        &mut self.extents[extent][at..][..self.stride]
     }
 
     /// Asks the cache for the first `words` words of a row.
     #[inline(always)]
     pub(crate) fn prefetch(&self, row: u32, words: usize) {
-        let (extent, at) = self.locate(row);
+        let (extent, first) = self.locate(row);
         let Some(extent) = self.extents.get(extent) else { return };
-        let first = extent.start + at;
         let mut word = first;
         while word < first + words {
-            prefetch(&extent.words, word);
+            prefetch(extent, word);
             word += LINE_WORDS;
         }
     }
@@ -174,7 +177,9 @@ mod tests {
         for stride in [6, 8, 37, 200_000] {
             let budget = Budget::new(None);
             let mut slab = Slab::new(stride);
-            for number in 0..3000_u32.min(60_000_000 / stride as u32 / 4) {
+            // Small rows go beyond the small extents.
+            let rows = if stride < 10 { 150_000 } else { 3000 };
+            for number in 0..rows.min(60_000_000 / stride as u32 / 4) {
                 let row = slab.allocate(&budget).unwrap();
                 assert_eq!(row, number);
                 slab.row_mut(row).fill(number as f32);
