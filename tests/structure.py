@@ -29,6 +29,7 @@ UNSAFE: dict[str, str] = {
     "crates/sample/src/libsvm.rs": "calls code compiled for instructions that were detected",
     "crates/sample/src/scan.rs": "vector loads and stores",
     "crates/sample/src/tokens.rs": "vector loads, stores and gathers",
+    "crates/store/src/memory.rs": "allocation aligned to huge pages, and advice to the kernel",
     "crates/store/src/prefetch.rs": "the prefetch instruction takes a raw pointer",
 }
 
