@@ -1,0 +1,216 @@
+//! Passes over real files: every row exactly once, the order a function of the seed alone, resumption exact.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sanderling_hub::{Feed, Pass, PassOptions, STAGES};
+use sanderling_observe::{StageTimer, Stages};
+use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Spec};
+
+/// Rows of the input: several units of text, the last one short.
+const ROWS: u64 = 9_000;
+
+struct Input {
+    _dir: tempfile::TempDir,
+    files: Vec<String>,
+    encoder: Arc<Encoder>,
+}
+
+impl Input {
+    /// The rows 0..ROWS, whose only key is their number, over two files of the kind.
+    fn new(kind: &str) -> Input {
+        let dir = tempfile::tempdir().unwrap();
+        // Fields nobody asks for make the lines long, and so the units many.
+        let padding = "x".repeat(120);
+        let line = |row: u64| match kind {
+            "csv" => format!("{},{row},{padding}\n", row % 2),
+            _ => format!("{} {row}:1\n", row % 2),
+        };
+        let cut = ROWS / 3;
+        let files = [0..cut, cut..ROWS].into_iter().enumerate().map(|(number, rows)| {
+            let path = dir.path().join(format!("{number}.{kind}"));
+            let head = if kind == "csv" { "label,id,padding\n" } else { "" };
+            std::fs::write(&path, head.to_string() + &rows.map(line).collect::<String>()).unwrap();
+            path.to_string_lossy().into_owned()
+        });
+        let files = files.collect();
+        let spec = match kind {
+            "csv" => toml::from_str("[[feature]]\nname = \"id\"\nkey = \"raw\"").unwrap(),
+            _ => Spec::libsvm(),
+        };
+        let options = EncodeOptions { missing: &[], label: LabelUse::Required, down_sample: true };
+        Input { _dir: dir, files, encoder: Arc::new(Encoder::new(&spec, &options).unwrap()) }
+    }
+
+    fn pass(&self, options: PassOptions) -> Pass {
+        let config = DataConfig::default();
+        let bad_rows = Arc::new(BadRows::new(config.on_bad_row));
+        Pass::open(&self.files, &config, &self.encoder, &bad_rows, options).unwrap()
+    }
+}
+
+fn options(shuffle: usize, workers: usize, used_rows: u64) -> PassOptions {
+    PassOptions { shuffle, seed: 1, number: 0, workers, used_rows }
+}
+
+/// The ids of the next minibatch.
+fn take(feed: &mut Feed<'_>, batch: usize, timer: &mut StageTimer) -> Option<Vec<u64>> {
+    let rows = feed.next(batch, timer).unwrap()?;
+    assert!((1..=batch).contains(&rows.len()));
+    assert!(rows.labels().iter().zip(rows.keys(0)).all(|(label, id)| *label == (id % 2) as f32));
+    Some(rows.keys(0).to_vec())
+}
+
+/// The minibatches of each of the workers, which run at the same time; each stops the pass after `stop` minibatches.
+fn run(pass: &Pass, workers: usize, batch: usize, stop: Option<usize>) -> Vec<Vec<Vec<u64>>> {
+    let stages = Stages::new(&STAGES);
+    let work = |mut feed: Feed<'_>| {
+        let mut timer = stages.timer();
+        let mut batches = Vec::new();
+        while let Some(ids) = take(&mut feed, batch, &mut timer) {
+            batches.push(ids);
+            if stop == Some(batches.len()) {
+                pass.stop();
+            }
+        }
+        batches
+    };
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..workers).map(|_| scope.spawn(|| work(pass.feed()))).collect();
+        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    })
+}
+
+/// All ids of one worker in its order.
+fn order(input: &Input, options: PassOptions, batch: usize) -> Vec<u64> {
+    run(&input.pass(options), 1, batch, None).concat().concat()
+}
+
+#[test]
+fn every_row_once_and_minibatches_full() {
+    for kind in ["csv", "libsvm"] {
+        let input = Input::new(kind);
+        for (batch, shuffle, workers) in [
+            (1, 0_usize, 1_usize),
+            (7, 0, 1),
+            (256, 0, 2),
+            (20_000, 0, 3),
+            (1, 1, 1),
+            (64, 1000, 1),
+            (64, 1000, 3),
+            (100, 17, 2),
+            (512, 20_000, 1),
+            (33, 20_000, 5),
+        ] {
+            let what = format!("{kind}, batch {batch}, shuffle {shuffle}, {workers} workers");
+            let mut all = Vec::new();
+            let chunk = shuffle.div_ceil(workers);
+            for batches in run(&input.pass(options(shuffle, workers, 0)), workers, batch, None) {
+                let mut in_chunk = 0;
+                for (number, ids) in batches.iter().enumerate() {
+                    in_chunk += ids.len();
+                    // Only the end of the pass or of a shuffle buffer may cut a minibatch short.
+                    let ends = number + 1 == batches.len() || (shuffle > 0 && in_chunk == chunk);
+                    assert!(ids.len() == batch || ends, "{what}: minibatch {number} has {}", ids.len());
+                    in_chunk = if in_chunk == chunk { 0 } else { in_chunk };
+                }
+                all.extend(batches.concat());
+            }
+            if workers == 1 && shuffle <= 1 {
+                assert!(all.iter().copied().eq(0..ROWS), "{what}: not in the order of the input");
+            }
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..ROWS), "{what}: not every row once");
+        }
+    }
+}
+
+#[test]
+fn the_order_depends_on_seed_and_pass_alone() {
+    let input = Input::new("csv");
+    let with = |seed, number| PassOptions { seed, number, ..options(1000, 1, 0) };
+    let first = order(&input, with(1, 0), 64);
+    assert_eq!(first, order(&input, with(1, 0), 7), "the size of minibatches must not matter");
+    for (seed, number) in [(1, 1), (2, 0), (0, 1)] {
+        assert_ne!(first, order(&input, with(seed, number), 64), "seed {seed}, pass {number}");
+    }
+    // Rows stay within their shuffle buffer, and within it hardly one stays where it was.
+    assert!(first.iter().enumerate().all(|(place, id)| place / 1000 == *id as usize / 1000));
+    let stayed = first.iter().enumerate().filter(|(place, id)| *place as u64 == **id).count();
+    assert!(stayed < 60, "{stayed} of {ROWS} rows stayed in place, about 9 are expected");
+}
+
+#[test]
+fn one_worker_goes_on_where_it_stopped() {
+    let input = Input::new("csv");
+    for shuffle in [0, 1, 1000, 20_000] {
+        let whole = order(&input, options(shuffle, 1, 0), 64);
+        for used in [0, 1, 64, 999, 1000, 1001, 2500, 2999, 3000, 3001, ROWS - 1, ROWS] {
+            let rest = order(&input, options(shuffle, 1, used), 64);
+            assert_eq!(rest, whole[used as usize..], "shuffle {shuffle}, {used} rows used");
+        }
+    }
+}
+
+#[test]
+fn minibatches_fall_as_if_the_run_had_not_stopped() {
+    let input = Input::new("libsvm");
+    for (shuffle, batch) in [(0, 64), (1000, 64), (1000, 1000)] {
+        let whole = run(&input.pass(options(shuffle, 1, 0)), 1, batch, None).concat();
+        for steps in [1, 3, 15, 16, 17, 40].into_iter().filter(|steps| *steps < whole.len()) {
+            let used = whole[..steps].iter().map(Vec::len).sum::<usize>();
+            let rest = run(&input.pass(options(shuffle, 1, used as u64)), 1, batch, None).concat();
+            assert_eq!(rest, whole[steps..], "shuffle {shuffle}, batch {batch}, after {steps} steps");
+        }
+    }
+}
+
+#[test]
+fn several_workers_stop_with_a_prefix_and_go_on_with_the_rest() {
+    let input = Input::new("csv");
+    for (workers, shuffle, stop) in [(2, 0, 1), (3, 0, 5), (2, 500, 1), (4, 500, 3), (2, 500, 1000)] {
+        let what = format!("{workers} workers, shuffle {shuffle}, stopped after {stop}");
+        let mut used =
+            run(&input.pass(options(shuffle, workers, 0)), workers, 10, Some(stop)).concat().concat();
+        used.sort_unstable();
+        let count = used.len() as u64;
+        assert!(used.into_iter().eq(0..count), "{what}: {count} rows are no prefix");
+        // Whoever goes on, with however many workers, gets the others; one shuffling worker counts by its own order.
+        for others in [1, 2, 3].into_iter().filter(|others| *others > 1 || shuffle == 0) {
+            let mut rest =
+                run(&input.pass(options(shuffle, others, count)), others, 10, None).concat().concat();
+            rest.sort_unstable();
+            assert!(
+                rest.into_iter().eq(count..ROWS),
+                "{what}: {others} workers did not get exactly the rest"
+            );
+        }
+    }
+}
+
+#[test]
+fn progress_ends_at_the_size_of_the_files() {
+    let input = Input::new("csv");
+    let pass = input.pass(options(0, 1, 0));
+    let size: u64 = input.files.iter().map(|file| Path::new(file).metadata().unwrap().len()).sum();
+    assert_eq!((pass.bytes_read(), pass.bytes_total()), (0, Some(size)));
+    run(&pass, 1, 64, None);
+    assert_eq!(pass.bytes_read(), size);
+}
+
+#[test]
+fn a_bad_row_reaches_the_worker_that_reads_it() {
+    let input = Input::new("csv");
+    let text = std::fs::read_to_string(&input.files[1]).unwrap();
+    std::fs::write(&input.files[1], text + "1,none,x\n").unwrap();
+    let pass = input.pass(options(0, 1, 0));
+    let stages = Stages::new(&STAGES);
+    let (mut feed, mut timer) = (pass.feed(), stages.timer());
+    let error = loop {
+        match feed.next(64, &mut timer) {
+            Ok(rows) => assert!(rows.is_some(), "the pass ended without an error"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.contains("1.csv:6002: column id"), "{error}");
+}
