@@ -1,0 +1,212 @@
+//! The client over embedded tables: what it looks up, and that pull and push do what a map of rows would.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use sanderling_client::{CONSTANT_KEY, Client, ClientError, Handles};
+use sanderling_sample::{Batch, Rows};
+use sanderling_store::{Absent, Block, Init, Optimizer, PushScale, Table, TableConfig};
+
+/// Features and the tables they read: two share one.
+const FEATURES: [(&str, &str); 3] = [("user", "user"), ("clicked", "item"), ("shown", "item")];
+const DIMS: [(&str, usize); 3] = [("user", 3), ("item", 2), ("bias", 1)];
+
+fn client(optimizer: Optimizer) -> Client {
+    let tables = DIMS.map(|(name, dims)| {
+        let init = if name == "bias" { Init::Zero } else { Init::Normal { std: 0.1 } };
+        let blocks = vec![Block { dims, init, optimizer }];
+        Arc::new(Table::new(TableConfig { name: name.into(), blocks, seed: 3, budget_bytes: None }).unwrap())
+    });
+    Client::embedded(tables.to_vec(), FEATURES, Some("bias")).unwrap()
+}
+
+/// Rows with 0 to 3 keys per feature; `distinct`: no key twice in a row's table.
+fn batch(rows: u64, distinct: bool) -> Batch {
+    let mut batch = Batch::new(&[false, true, false]);
+    let mut state = 1_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    for row in 0..rows {
+        let mut used = [HashSet::new(), HashSet::new()];
+        for (column, (_, table)) in FEATURES.iter().enumerate() {
+            for _ in 0..random(4) {
+                let key = random(40);
+                if used[usize::from(*table == "item")].insert(key) || !distinct {
+                    batch.columns[column].push(key, key as f32);
+                }
+            }
+        }
+        batch.close_row((row % 2) as f32, 1.0);
+    }
+    batch
+}
+
+/// A table as a map, its weights the first ones that the real table gives, updated by plain SGD.
+struct Model {
+    rows: HashMap<u64, Vec<f32>>,
+    frequency: HashMap<u64, u32>,
+}
+
+const LR: f32 = 0.5;
+
+#[test]
+fn pull_and_push_equal_a_map() {
+    let client = client(Optimizer::Sgd { lr: LR, l2: 0.0 });
+    let mut models: Vec<Model> =
+        DIMS.iter().map(|_| Model { rows: HashMap::new(), frequency: HashMap::new() }).collect();
+    let all = batch(300, false);
+    let mut lookup = client.lookup();
+    for (step, start) in (0..300).step_by(25).enumerate() {
+        let rows = Rows { batch: &all, range: start..start + 25 };
+        let missing = client.pull(&rows, Absent::Init, &mut lookup).unwrap();
+        let mut new: HashSet<(usize, u64)> = HashSet::new();
+        let mut touched: HashSet<(usize, u64)> = HashSet::new();
+        let mut pushed = Vec::new();
+        for (column, (_, name)) in FEATURES.iter().enumerate() {
+            let table = DIMS.iter().position(|(other, _)| other == name).unwrap();
+            let dim = DIMS[table].1;
+            let keys = rows.keys(column);
+            assert_eq!(lookup.indices(column).len(), keys.len());
+            for (at, key) in keys.iter().enumerate() {
+                let index = lookup.indices(column)[at] as usize;
+                let seen = &lookup.table(column).rows()[index * dim..][..dim];
+                let model = &mut models[table];
+                if !model.rows.contains_key(key) {
+                    new.insert((table, *key));
+                }
+                assert_eq!(*model.rows.entry(*key).or_insert_with(|| seen.to_vec()), seen, "step {step}");
+                *model.frequency.entry(*key).or_default() += 1;
+                touched.insert((table, *key));
+            }
+            // A gradient that depends on key and place, so that a mix-up shows.
+            let (indices, _, grads) = lookup.backward(column);
+            for (at, key) in keys.iter().enumerate() {
+                let grad = &mut grads[indices[at] as usize * dim..][..dim];
+                grad.iter_mut().enumerate().for_each(|(f, g)| *g += (*key as f32 + 1.0) * (f as f32 + 0.25));
+            }
+            pushed.extend(keys.iter().map(|key| (table, *key)));
+        }
+        // Features that share a table have seen the same rows; only now do these change.
+        for (table, key) in pushed {
+            let weights = models[table].rows.get_mut(&key).unwrap();
+            weights
+                .iter_mut()
+                .enumerate()
+                .for_each(|(f, w)| *w -= LR * (key as f32 + 1.0) * (f as f32 + 0.25));
+        }
+        new.extend((step == 0).then_some((2, CONSTANT_KEY)));
+        assert_eq!(missing, new.len(), "step {step}: absent keys");
+        assert_eq!(lookup.unique_keys(), touched.len() + 1, "step {step}: the constant is one more");
+        assert_eq!(lookup.constant(), [-LR * 2.0 * step as f32]);
+        lookup.constant_grad()[0] += 2.0;
+        client.push(&lookup, PushScale::default()).unwrap();
+        // Sums of gradients round differently from one update per occurrence: the map follows the table.
+        for (table, model) in client.tables().iter().zip(&mut models) {
+            for (key, expected) in &mut model.rows {
+                let row = table.get(*key).unwrap();
+                assert_eq!(row.frequency, model.frequency[key]);
+                for (expected, got) in expected.iter().zip(&row.weights) {
+                    assert!((expected - got).abs() <= 1e-5 * expected.abs().max(1.0), "{expected} {got}");
+                }
+                *expected = row.weights;
+            }
+        }
+    }
+    assert_eq!(client.tables().iter().map(|t| t.len()).collect::<Vec<_>>(), [40, 40, 1]);
+}
+
+#[test]
+fn a_pull_creates_nothing_and_absent_says_what_it_yields() {
+    let client = client(Optimizer::Sgd { lr: LR, l2: 0.0 });
+    let all = batch(50, false);
+    let mut lookup = client.lookup();
+    for (absent, is_zero) in [(Absent::Zero, true), (Absent::Init, false)] {
+        client.pull(&Rows::all(&all), absent, &mut lookup).unwrap();
+        assert_eq!(lookup.table(0).rows().iter().all(|w| *w == 0.0), is_zero, "{absent:?}");
+        assert_eq!(lookup.table(1).dim(), 2);
+        assert!(client.tables().iter().all(|table| table.is_empty()));
+    }
+    // Nothing asked for, nothing pushed.
+    client.pull(&Rows { batch: &all, range: 3..3 }, Absent::Init, &mut lookup).unwrap();
+    assert_eq!(lookup.unique_keys(), 1);
+}
+
+#[test]
+fn features_must_find_their_tables() {
+    let table = || {
+        vec![Arc::new(
+            Table::new(TableConfig::single("a", 1, Init::Zero, Optimizer::Sgd { lr: 0.1, l2: 0.0 })).unwrap(),
+        )]
+    };
+    assert!(Client::embedded(table(), [("x", "a")], None).unwrap().lookup().constant().is_empty());
+    for (features, constant, name) in
+        [(vec![("x", "a"), ("y", "b")], None, "\"b\""), (vec![], Some("c"), "\"c\"")]
+    {
+        let error = Client::embedded(table(), features, constant).unwrap_err();
+        assert!(matches!(error, ClientError::UnknownTable { .. }));
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+/// Weights, state and counts of every row; the use clock is left out, as it counts calls.
+fn contents(client: &Client) -> Vec<Vec<(u64, u32, u32, Vec<u32>)>> {
+    let bits = |floats: &[f32], more: &[f32]| floats.iter().chain(more).map(|f| f.to_bits()).collect();
+    let tables = client.tables().iter().map(|table| {
+        let mut rows = Vec::new();
+        table.for_each_row(|row| {
+            rows.push((row.key, row.frequency, row.version, bits(row.weights, row.state)))
+        });
+        rows.sort();
+        rows
+    });
+    tables.collect()
+}
+
+#[test]
+fn online_equals_a_pull_and_a_push_per_row() {
+    for optimizer in [
+        Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1: 0.01, l2: 0.1 },
+        Optimizer::Adam { lr: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, l2: 0.0 },
+    ] {
+        let (by_row, online) = (client(optimizer), client(optimizer));
+        let all = batch(200, true);
+        let scale = PushScale { lr: 0.7 };
+        // The gradient is made of the present weights, so that a stale read would show.
+        let slope = |weight: f32, row: usize| 0.3 * weight - (row % 7) as f32 * 0.1;
+        let mut lookup = by_row.lookup();
+        for row in 0..all.len() {
+            by_row.pull(&Rows { batch: &all, range: row..row + 1 }, Absent::Init, &mut lookup).unwrap();
+            for column in 0..FEATURES.len() {
+                let dim = lookup.table(column).dim();
+                let (indices, weights, grads) = lookup.backward(column);
+                for at in indices.iter().flat_map(|index| *index as usize * dim..(*index as usize + 1) * dim)
+                {
+                    grads[at] += slope(weights[at], row);
+                }
+            }
+            lookup.constant_grad()[0] += slope(lookup.constant()[0], row);
+            by_row.push(&lookup, scale).unwrap();
+        }
+        let mut handles = Handles::default();
+        for start in (0..all.len()).step_by(64) {
+            let rows = Rows { batch: &all, range: start..all.len().min(start + 64) };
+            let mut open = online.online(&rows, scale, &mut handles).unwrap();
+            for row in 0..rows.len() {
+                for column in 0..FEATURES.len() {
+                    let offsets = rows.offsets(column);
+                    for at in offsets[row] - offsets[0]..offsets[row + 1] - offsets[0] {
+                        let (handles, table) = open.column_mut(column);
+                        let handle = handles[at as usize];
+                        let grad: Vec<f32> =
+                            table.weights(handle).iter().map(|w| slope(*w, start + row)).collect();
+                        table.update(handle, &grad);
+                    }
+                }
+                open.update_constant(slope(open.constant(), start + row));
+            }
+        }
+        assert!(contents(&by_row) == contents(&online), "{optimizer:?}");
+    }
+}
