@@ -139,7 +139,7 @@ impl Compute {
             let value = |at: usize| values.map_or(1.0, |values| values[span.start + at]);
             if self.factors == 0 {
                 let parts =
-                    handles.iter().enumerate().map(|(at, handle)| table.weights(*handle)[0] * value(at));
+                    handles.iter().enumerate().map(|(at, handle)| table.first_weight(*handle) * value(at));
                 logit += parts.sum::<f32>();
                 continue;
             }

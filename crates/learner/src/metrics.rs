@@ -182,10 +182,8 @@ impl Scores {
             let filled = bins.iter().enumerate().filter(|(_, [p, n])| p + n > 0.0);
             return filled.map(|(bin, [p, n])| (score_of_bin(bin), *p, *n)).collect();
         }
-        let mut rows = self.rows.clone();
-        rows.sort_unstable_by(|a, b| a.score.total_cmp(&b.score));
         let mut groups: Vec<(f32, f64, f64)> = Vec::new();
-        for row in rows {
+        for row in sorted(&self.rows) {
             let (positive, negative) = (f64::from(row.positive), f64::from(row.negative));
             match groups.last_mut() {
                 // Zero and minus zero are equal scores.
@@ -264,11 +262,42 @@ impl Scores {
     }
 }
 
-/// The place of a score among [`BINS`]: floats ordered as integers, upper bits.
+/// The score's place in the order of all floats, as an integer.
+fn rank(score: f32) -> u32 {
+    let bits = score.to_bits();
+    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
+}
+
+/// Rows by ascending score: a radix sort over three digits, several times as fast as comparing.
+fn sorted(rows: &[Scored]) -> Vec<Scored> {
+    const DIGITS: [(u32, usize); 3] = [(0, 11), (11, 11), (22, 10)];
+    let mut rows = rows.to_vec();
+    if rows.len() < 1 << 12 {
+        rows.sort_unstable_by_key(|row| rank(row.score));
+        return rows;
+    }
+    let mut other = rows.clone();
+    for (shift, bits) in DIGITS {
+        let digit = |row: &Scored| (rank(row.score) >> shift) as usize & ((1 << bits) - 1);
+        let mut places = vec![0usize; 1 << bits];
+        rows.iter().for_each(|row| places[digit(row)] += 1);
+        let mut start = 0;
+        for place in &mut places {
+            start += std::mem::replace(place, start);
+        }
+        for row in &rows {
+            let place = &mut places[digit(row)];
+            other[*place] = *row;
+            *place += 1;
+        }
+        std::mem::swap(&mut rows, &mut other);
+    }
+    rows
+}
+
+/// The bin of a score: the upper bits of its rank.
 fn add_to_bin(bins: &mut [[f64; 2]], row: Scored) {
-    let bits = row.score.to_bits();
-    let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
-    let bin = &mut bins[(ordered >> (32 - BINS.ilog2())) as usize];
+    let bin = &mut bins[(rank(row.score) >> (32 - BINS.ilog2())) as usize];
     bin[0] += f64::from(row.positive);
     bin[1] += f64::from(row.negative);
 }
@@ -404,6 +433,17 @@ mod tests {
             let calibrated: f64 = whole.calibration(5).iter().map(|bin| bin.weight).sum();
             prop_assert!((calibrated - whole.weight).abs() < 1e-6);
         }
+    }
+
+    #[test]
+    fn the_radix_sort_sorts() {
+        let score = |i: u32| f32::from_bits(i.wrapping_mul(2_654_435_761));
+        let scores = (0..20_000).map(score).filter(|score| !score.is_nan());
+        let rows: Vec<Scored> = scores.map(|score| Scored { score, positive: 1.0, negative: 0.0 }).collect();
+        let mut expected = rows.clone();
+        expected.sort_by(|a, b| a.score.total_cmp(&b.score));
+        let bits = |rows: &[Scored]| rows.iter().map(|row| row.score.to_bits()).collect::<Vec<_>>();
+        assert!(rows.len() > 1 << 12 && bits(&sorted(&rows)) == bits(&expected));
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Segment<'_> {
 }
 
 /// Rows whose keys are looked up together in online learning.
-const ONLINE_ROWS: u64 = 256;
+const ONLINE_ROWS: u64 = 128;
 
 /// A worker with everything it reuses from minibatch to minibatch.
 pub(crate) struct Worker<'a> {

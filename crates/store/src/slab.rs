@@ -36,6 +36,14 @@ pub(crate) struct Slab {
     free_len: u32,
 }
 
+/// Where a row lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    extent: u32,
+    /// First word in the extent.
+    word: u32,
+}
+
 /// Words from the start of one row to the next: tiny rows are padded so that none straddles a cache line.
 pub(crate) fn stride_words(words: usize) -> usize {
     if words <= LINE_WORDS / 2 { words.next_power_of_two() } else { words }
@@ -93,8 +101,9 @@ impl Slab {
         self.free_len += 1;
     }
 
+    /// Where a row lies. It stays there until it is released.
     #[inline(always)]
-    fn locate(&self, row: u32) -> (usize, usize) {
+    pub(crate) fn place(&self, row: u32) -> Place {
         let row = row as usize;
         let large_shift = self.shift + LARGE.ilog2();
         let (extent, shift) = match row >> large_shift {
@@ -102,26 +111,43 @@ impl Slab {
             // The small extents hold as many rows as the first large one would.
             large => (LARGE - 1 + large, large_shift),
         };
-        (extent, (row & ((1 << shift) - 1)) * self.stride)
+        // An extent has at most EXTENT_BYTES * LARGE bytes or one row, far fewer words than a u32 counts.
+        Place { extent: extent as u32, word: ((row & ((1 << shift) - 1)) * self.stride) as u32 }
+    }
+
+    /// The words of a row.
+    #[inline(always)]
+    pub(crate) fn at(&self, place: Place) -> &[f32] {
+        &self.extents[place.extent as usize][place.word as usize..][..self.stride]
+    }
+
+    /// The words of a row, to change.
+    #[inline(always)]
+    pub(crate) fn at_mut(&mut self, place: Place) -> &mut [f32] {
+        &mut self.extents[place.extent as usize][place.word as usize..][..self.stride]
     }
 
     #[inline(always)]
     pub(crate) fn row(&self, row: u32) -> &[f32] {
-        let (extent, at) = self.locate(row);
-        &self.extents[extent][at..][..self.stride]
+        self.at(self.place(row))
     }
 
     #[inline(always)]
     pub(crate) fn row_mut(&mut self, row: u32) -> &mut [f32] {
-        let (extent, at) = self.locate(row);
-        &mut self.extents[extent][at..][..self.stride]
+        self.at_mut(self.place(row))
     }
 
     /// Asks the cache for the first `words` words of a row.
     #[inline(always)]
     pub(crate) fn prefetch(&self, row: u32, words: usize) {
-        let (extent, first) = self.locate(row);
-        let Some(extent) = self.extents.get(extent) else { return };
+        self.prefetch_at(self.place(row), words);
+    }
+
+    /// The same for a row whose place is known.
+    #[inline(always)]
+    pub(crate) fn prefetch_at(&self, place: Place, words: usize) {
+        let Some(extent) = self.extents.get(place.extent as usize) else { return };
+        let first = place.word as usize;
         let mut word = first;
         while word < first + words {
             prefetch(extent, word);

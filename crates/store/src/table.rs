@@ -117,6 +117,9 @@ impl Scratch {
     }
 }
 
+/// Rows that a visit of all rows asks the cache for at once.
+const VISIT_ROWS: usize = 32;
+
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
@@ -409,10 +412,21 @@ impl Table {
     pub fn for_each_row(&self, mut f: impl FnMut(RowRef<'_>)) {
         for shard in &self.shards {
             let shard = shard.read();
-            for row in shard.index.rows() {
-                let (header, weights, state) = parts(&self.layout, shard.slab.row(row));
-                let Header { key, frequency, last_use, version } = header;
-                f(RowRef { key, frequency, last_use, version, weights, state });
+            // Neighbours in the index lie anywhere in the slab: ask for some rows at a time.
+            let mut rows = shard.index.rows();
+            let mut group = [0; VISIT_ROWS];
+            loop {
+                let found = group.iter_mut().zip(&mut rows).map(|(place, row)| *place = row).count();
+                let group = &group[..found];
+                group.iter().for_each(|&row| shard.slab.prefetch(row, self.layout.words()));
+                for &row in group {
+                    let (header, weights, state) = parts(&self.layout, shard.slab.row(row));
+                    let Header { key, frequency, last_use, version } = header;
+                    f(RowRef { key, frequency, last_use, version, weights, state });
+                }
+                if found < VISIT_ROWS {
+                    break;
+                }
             }
         }
     }

@@ -10,14 +10,14 @@ use crate::index::{NO_ROW, PREFETCH_KEYS};
 use crate::kernel::Step;
 use crate::request::{SHARDS, shard_of};
 use crate::shard::{Shard, update_row};
-use crate::slab::{HEADER_WORDS, touch};
+use crate::slab::{HEADER_WORDS, Place, touch};
 use crate::table::Table;
 
 /// Where a row lies, for as long as the writer that resolved it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowHandle {
     shard: u32,
-    row: u32,
+    place: Place,
 }
 
 /// Exclusive access to a table's rows by handle. Every other access to the table waits until it is dropped.
@@ -46,21 +46,28 @@ impl<'a> TableWriter<'a> {
     pub fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) -> Result<(), StoreError> {
         let (layout, budget) = (&self.table.layout, &self.table.budget);
         handles.reserve(keys.len());
+        // Hashes of the keys from `at` on, round and round.
+        let mut hashes = [0; PREFETCH_KEYS];
+        for (place, &key) in hashes.iter_mut().zip(keys) {
+            *place = mix(key);
+            self.shards[shard_of(*place)].index.prefetch(*place);
+        }
         for (at, &key) in keys.iter().enumerate() {
+            let hash = hashes[at % PREFETCH_KEYS];
             if let Some(&ahead) = keys.get(at + PREFETCH_KEYS) {
-                let hash = mix(ahead);
-                self.shards[shard_of(hash)].index.prefetch(hash);
+                let ahead = mix(ahead);
+                self.shards[shard_of(ahead)].index.prefetch(ahead);
+                hashes[at % PREFETCH_KEYS] = ahead;
             }
-            let hash = mix(key);
             let number = shard_of(hash);
             let shard = &mut *self.shards[number];
             let mut row = shard.index.find(hash);
             if row == NO_ROW {
                 row = shard.create(layout, budget, hash, key).ok_or_else(|| self.table.full(1))?;
-            } else {
-                shard.slab.prefetch(row, layout.words());
             }
-            handles.push(RowHandle { shard: number as u32, row });
+            let place = shard.slab.place(row);
+            shard.slab.prefetch_at(place, layout.words());
+            handles.push(RowHandle { shard: number as u32, place });
         }
         Ok(())
     }
@@ -69,8 +76,19 @@ impl<'a> TableWriter<'a> {
     #[inline]
     #[must_use]
     pub fn weights(&self, handle: RowHandle) -> &[f32] {
-        let row = self.shards[handle.shard as usize].slab.row(handle.row);
-        &row[HEADER_WORDS..][..self.table.layout.dim]
+        &self.words(handle)[HEADER_WORDS..][..self.table.layout.dim]
+    }
+
+    /// The first weight of a row: all there is in logistic regression.
+    #[inline]
+    #[must_use]
+    pub fn first_weight(&self, handle: RowHandle) -> f32 {
+        self.words(handle)[HEADER_WORDS]
+    }
+
+    #[inline(always)]
+    fn words(&self, handle: RowHandle) -> &[f32] {
+        self.shards[handle.shard as usize % SHARDS].slab.at(handle.place)
     }
 
     /// Applies the optimizer to a row at once, as a push of this gradient alone would.
@@ -79,18 +97,24 @@ impl<'a> TableWriter<'a> {
     /// one are updated already.
     #[inline]
     pub fn update(&mut self, handle: RowHandle, gradient: &[f32]) {
-        let layout = &self.table.layout;
-        debug_assert!(gradient.len() == layout.dim && gradient.iter().all(|g| g.is_finite()));
-        let row = self.shards[handle.shard as usize].slab.row_mut(handle.row);
+        debug_assert!(gradient.len() == self.table.layout.dim && gradient.iter().all(|g| g.is_finite()));
         if let ([Step::Ftrl(step)], [gradient]) = (self.steps.as_slice(), gradient) {
             // The row of logistic regression: w, z, n after the header.
+            let row = self.shards[handle.shard as usize % SHARDS].slab.at_mut(handle.place);
             touch(row, 1, self.clock);
             if let [w, z, n, ..] = &mut row[HEADER_WORDS..] {
                 (*w, *z, *n) = step.update(*w, *z, *n, *gradient);
             }
             return;
         }
-        update_row(layout, &self.steps, row, 1, self.clock, gradient);
+        self.update_any(handle, gradient);
+    }
+
+    /// Apart, so that the short way above stays short.
+    #[inline(never)]
+    fn update_any(&mut self, handle: RowHandle, gradient: &[f32]) {
+        let row = self.shards[handle.shard as usize % SHARDS].slab.at_mut(handle.place);
+        update_row(&self.table.layout, &self.steps, row, 1, self.clock, gradient);
     }
 }
 
