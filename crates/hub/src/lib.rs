@@ -6,4 +6,6 @@
 mod pass;
 pub use pass::{Feed, Pass, PassOptions, STAGES};
 
+mod ahead;
+
 mod permute;

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sanderling_observe::StageTimer;
 use sanderling_sample::{BadRows, Batch, DataConfig, Decoder, Encoder, Rows, SampleError, Source, Unit};
 
+use crate::ahead::Ahead;
 use crate::permute::{permutation, seed_of};
 
 /// How a pass goes through the input.
@@ -30,28 +31,71 @@ pub struct PassOptions {
 
 /// One pass over the input.
 pub struct Pass {
-    source: Mutex<Source>,
-    encoder: Arc<Encoder>,
-    bad_rows: Arc<BadRows>,
+    shared: Arc<Shared>,
     options: PassOptions,
     /// Rows that were read beyond `used_rows` while skipping; the first feed begins with them.
     surplus: Mutex<Option<Batch>>,
-    stopped: AtomicBool,
     feeds: AtomicU64,
 }
 
+/// What all workers of a pass, and the threads that decode for them, look at.
+pub(crate) struct Shared {
+    source: Mutex<Source>,
+    pub(crate) encoder: Arc<Encoder>,
+    bad_rows: Arc<BadRows>,
+    stopped: AtomicBool,
+}
+
 /// The stages of a feed, in the order of their numbers: waiting for the source and reading it (decompression
-/// included), parsing and encoding, shuffling and copying rows into minibatches. A caller's timer begins with these.
-pub const STAGES: [&str; 3] = ["read", "decode", "assemble"];
+/// included), parsing and encoding, waiting for a thread that decodes ahead, shuffling and copying rows into
+/// minibatches. A caller's timer begins with these.
+pub const STAGES: [&str; 4] = ["read", "decode", "wait", "assemble"];
 const READ: usize = 0;
 const DECODE: usize = 1;
-const ASSEMBLE: usize = 2;
+const WAIT: usize = 2;
+const ASSEMBLE: usize = 3;
+
+/// Reading and decoding, unit by unit.
+pub(crate) struct Decoding {
+    decoder: Decoder,
+    unit: Unit,
+}
+
+impl Decoding {
+    pub(crate) fn new(shared: &Shared) -> Self {
+        let decoder = Decoder::new(Arc::clone(&shared.encoder), Arc::clone(&shared.bad_rows));
+        Decoding { decoder, unit: Unit::default() }
+    }
+
+    /// Appends the rows of the next unit; false at the end of the input, or when the pass was stopped.
+    pub(crate) fn next(
+        &mut self,
+        shared: &Shared,
+        batch: &mut Batch,
+        timer: &mut StageTimer,
+    ) -> Result<bool, SampleError> {
+        timer.switch(READ);
+        if shared.stopped.load(Ordering::Relaxed) || !lock(&shared.source).next_unit(&mut self.unit)? {
+            return Ok(false);
+        }
+        timer.switch(DECODE);
+        self.decoder.decode(&self.unit, batch)?;
+        Ok(true)
+    }
+}
+
+/// Who decodes for a feed.
+enum Input {
+    /// The worker itself.
+    Inline(Box<Decoding>),
+    /// A thread of its own.
+    Ahead(Ahead),
+}
 
 /// A worker's stream of minibatches.
 pub struct Feed<'a> {
     pass: &'a Pass,
-    decoder: Decoder,
-    unit: Unit,
+    input: Input,
     pool: Batch,
     minibatch: Batch,
     head: usize,
@@ -77,20 +121,28 @@ impl Pass {
         let mut source = Source::open(inputs, config, encoder)?;
         let skip = skipped_rows(&options);
         let surplus = if skip > 0 { skip_rows(&mut source, encoder, bad_rows, skip)? } else { None };
-        Ok(Pass {
+        let shared = Shared {
             source: Mutex::new(source),
             encoder: Arc::clone(encoder),
             bad_rows: Arc::clone(bad_rows),
-            options,
-            surplus: Mutex::new(surplus),
             stopped: AtomicBool::new(false),
-            feeds: AtomicU64::new(0),
-        })
+        };
+        Ok(Pass { shared: Arc::new(shared), options, surplus: Mutex::new(surplus), feeds: AtomicU64::new(0) })
     }
 
     /// The stream of minibatches of one worker; call it once per worker.
     #[must_use]
     pub fn feed(&self) -> Feed<'_> {
+        self.feed_from(Input::Inline(Box::new(Decoding::new(&self.shared))))
+    }
+
+    /// The same, with a thread that reads and decodes ahead of the worker, on a timer of its own.
+    #[must_use]
+    pub fn feed_ahead(&self, timer: StageTimer) -> Feed<'_> {
+        self.feed_from(Input::Ahead(Ahead::start(Arc::clone(&self.shared), timer)))
+    }
+
+    fn feed_from(&self, input: Input) -> Feed<'_> {
         let worker = self.feeds.fetch_add(1, Ordering::Relaxed);
         let surplus = lock(&self.surplus).take();
         let options = &self.options;
@@ -98,10 +150,9 @@ impl Pass {
         let skip = skipped_rows(options);
         Feed {
             pass: self,
-            decoder: Decoder::new(Arc::clone(&self.encoder), Arc::clone(&self.bad_rows)),
-            unit: Unit::default(),
-            pool: surplus.unwrap_or_else(|| self.encoder.new_batch()),
-            minibatch: self.encoder.new_batch(),
+            input,
+            pool: surplus.unwrap_or_else(|| self.shared.encoder.new_batch()),
+            minibatch: self.shared.encoder.new_batch(),
             head: 0,
             order: Vec::new(),
             worker,
@@ -115,22 +166,22 @@ impl Pass {
     /// Tells all feeds to read no more; they still hand out what they hold, so that what was used is a prefix of the
     /// input whatever the number of workers.
     pub fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
+        self.shared.stopped.store(true, Ordering::Relaxed);
     }
 
     /// Whether the pass was told to stop.
     pub fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+        self.shared.stopped.load(Ordering::Relaxed)
     }
 
     /// Bytes read so far, as stored (compressed), for progress bars.
     pub fn bytes_read(&self) -> u64 {
-        lock(&self.source).bytes_read()
+        lock(&self.shared.source).bytes_read()
     }
 
     /// Bytes of the whole input, if it is known.
     pub fn bytes_total(&self) -> Option<u64> {
-        lock(&self.source).bytes_total()
+        lock(&self.shared.source).bytes_total()
     }
 }
 
@@ -166,63 +217,84 @@ fn skip_rows(
 }
 
 impl Feed<'_> {
-    /// The next minibatch, or None at the end of the pass. It has `batch` rows, or fewer at the end of the pass and at
-    /// the end of a shuffle buffer. The timer's first stages are [`STAGES`]; it is left in
-    /// one of them.
+    /// The next minibatch, or None at the end of the pass. It has `batch` rows, or fewer at the end of the pass. The
+    /// timer's first stages are [`STAGES`]; it is left in one of them.
     pub fn next(&mut self, batch: usize, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
-        if self.chunk_rows > 0 { self.next_shuffled(batch, timer) } else { self.next_in_order(batch, timer) }
+        if self.chunk_rows > 0 { self.next_shuffled(batch, timer) } else { self.next_in_order(batch, batch, timer) }
+    }
+
+    /// The next rows, at least one and at most `most` of them, however many are at hand; None at the end of the pass.
+    pub fn next_some(&mut self, most: usize, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
+        if self.chunk_rows > 0 { self.next_shuffled(most, timer) } else { self.next_in_order(1, most, timer) }
     }
 
     fn next_in_order(
         &mut self,
-        batch: usize,
+        least: usize,
+        most: usize,
         timer: &mut StageTimer,
     ) -> Result<Option<Rows<'_>>, SampleError> {
-        if self.pool.len() - self.head < batch && !self.end {
+        if self.pool.len() - self.head < least && !self.end {
             timer.switch(ASSEMBLE);
             self.pool.drop_front(self.head);
             self.head = 0;
-            self.fill(batch, timer)?;
+            self.fill(least, timer)?;
         }
-        let range = self.head..self.pool.len().min(self.head + batch);
+        let range = self.head..self.pool.len().min(self.head + most);
         self.head = range.end;
         Ok((!range.is_empty()).then_some(Rows { batch: &self.pool, range }))
     }
 
-    fn next_shuffled(
-        &mut self,
-        batch: usize,
-        timer: &mut StageTimer,
-    ) -> Result<Option<Rows<'_>>, SampleError> {
-        if self.head == self.order.len() {
-            self.pool.drop_front(self.order.len());
-            self.order.clear();
-            self.fill(self.chunk_rows, timer)?;
-            timer.switch(ASSEMBLE);
-            let options = &self.pass.options;
-            let rows = self.pool.len().min(self.chunk_rows);
-            let seed = seed_of(&[options.seed, options.number, self.worker, self.chunk]);
-            permutation(rows, seed, &mut self.order);
-            self.head = std::mem::take(&mut self.chunk_skip).min(rows);
-            self.chunk += 1;
-        }
+    fn next_shuffled(&mut self, batch: usize, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
         timer.switch(ASSEMBLE);
-        let end = self.order.len().min(self.head + batch);
         self.minibatch.clear();
-        self.minibatch.gather(&self.pool, &self.order[self.head..end]);
-        self.head = end;
+        while self.minibatch.len() < batch {
+            if self.head == self.order.len() && !self.next_chunk(timer)? {
+                break;
+            }
+            let end = self.order.len().min(self.head + batch - self.minibatch.len());
+            self.minibatch.gather(&self.pool, &self.order[self.head..end]);
+            self.head = end;
+        }
         Ok((!self.minibatch.is_empty()).then(|| Rows::all(&self.minibatch)))
     }
 
-    /// Reads units until the pool holds `rows` rows, or as many keys as a batch may hold, or the input ends.
+    /// Fills the shuffle buffer again and draws a new order; false at the end of the pass.
+    fn next_chunk(&mut self, timer: &mut StageTimer) -> Result<bool, SampleError> {
+        self.pool.drop_front(self.order.len());
+        self.order.clear();
+        self.fill(self.chunk_rows, timer)?;
+        timer.switch(ASSEMBLE);
+        let options = &self.pass.options;
+        let rows = self.pool.len().min(self.chunk_rows);
+        let seed = seed_of(&[options.seed, options.number, self.worker, self.chunk]);
+        permutation(rows, seed, &mut self.order);
+        self.head = std::mem::take(&mut self.chunk_skip).min(rows);
+        self.chunk += 1;
+        Ok(rows > 0)
+    }
+
+    /// Takes units until the pool holds `rows` rows, or as many keys as a batch may hold, or the input ends.
     fn fill(&mut self, rows: usize, timer: &mut StageTimer) -> Result<(), SampleError> {
         while self.pool.len() < rows && !self.end && self.pool.max_keys() < Batch::MAX_KEYS / 2 {
-            timer.switch(READ);
-            let stopped = self.pass.stopped.load(Ordering::Relaxed);
-            self.end = stopped || !lock(&self.pass.source).next_unit(&mut self.unit)?;
-            if !self.end {
-                timer.switch(DECODE);
-                self.decoder.decode(&self.unit, &mut self.pool)?;
+            match &mut self.input {
+                Input::Inline(decoding) => {
+                    self.end = !decoding.next(&self.pass.shared, &mut self.pool, timer)?;
+                }
+                Input::Ahead(ahead) => {
+                    timer.switch(WAIT);
+                    let Some(mut batch) = ahead.receive()? else {
+                        self.end = true;
+                        break;
+                    };
+                    timer.switch(ASSEMBLE);
+                    if self.pool.is_empty() {
+                        std::mem::swap(&mut self.pool, &mut batch);
+                    } else {
+                        self.pool.append_rows(&batch, 0..batch.len());
+                    }
+                    ahead.give_back(batch);
+                }
             }
         }
         Ok(())

@@ -190,6 +190,8 @@ pub struct Train {
     pub passes: u64,
     /// Worker threads. One gives the same model every time; more are faster and update asynchronously.
     pub threads: usize,
+    /// Whether a second thread reads and decodes ahead of a single worker. The result is the same.
+    pub decode_ahead: bool,
     /// Rows of the shuffle buffer; 0: the order of the input.
     pub shuffle: usize,
     /// How a minibatch's gradients become one; default: `sum` for FTRL, `mean` for the others.
@@ -219,6 +221,7 @@ impl Default for Train {
             batch: 256,
             passes: 1,
             threads: 1,
+            decode_ahead: true,
             shuffle: 100_000,
             reduction: None,
             class_weight: 1.0,

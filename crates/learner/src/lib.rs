@@ -11,6 +11,8 @@ pub mod schedule;
 pub mod config;
 pub use config::Config;
 
+mod sum;
+
 pub mod metrics;
 pub use metrics::{Metrics, Scores};
 

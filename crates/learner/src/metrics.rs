@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::sum::Sum;
+
 /// Up to this many rows AUC is exact. Beyond it, rows fall into [`BINS`] bins of their score and ties within a bin
 /// count half, which bounds memory; [`Metrics::auc_exact`] says so.
 pub const EXACT_ROWS_MAX: usize = 1 << 27;
@@ -84,10 +86,10 @@ pub struct Scores {
     rows: Vec<Scored>,
     bins: Option<Vec<[f64; 2]>>,
     examples: u64,
-    weight: f64,
-    positive: f64,
-    loss: f64,
-    prob: f64,
+    weight: Sum,
+    positive: Sum,
+    loss: Sum,
+    prob: Sum,
     exact_rows_max: Option<usize>,
 }
 
@@ -123,10 +125,10 @@ impl Scores {
         // ln(1 + e^-|x|) never overflows; the loss of a positive is softplus(-x), of a negative softplus(x).
         let e = (-x.abs()).exp();
         let wrong_side = if y { (-x).max(0.0) } else { x.max(0.0) };
-        self.loss += w * (wrong_side + e.ln_1p());
-        self.prob += w * if x >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) };
-        self.weight += w;
-        self.positive += if y { w } else { 0.0 };
+        self.loss.add(w * (wrong_side + e.ln_1p()));
+        self.prob.add(w * if x >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) });
+        self.weight.add(w);
+        self.positive.add(if y { w } else { 0.0 });
         self.examples += 1;
         let (positive, negative) = if y { (weight, 0.0) } else { (0.0, weight) };
         self.keep(Scored { score: logit, positive, negative });
@@ -135,10 +137,10 @@ impl Scores {
     /// Adds all rows of another set.
     pub fn merge(&mut self, other: &Scores) {
         self.examples += other.examples;
-        self.weight += other.weight;
-        self.positive += other.positive;
-        self.loss += other.loss;
-        self.prob += other.prob;
+        self.weight.merge(other.weight);
+        self.positive.merge(other.positive);
+        self.loss.merge(other.loss);
+        self.prob.merge(other.prob);
         for row in &other.rows {
             self.keep(*row);
         }
@@ -206,12 +208,13 @@ impl Scores {
             below += negative;
             positives += positive;
         }
+        let weight = self.weight.value();
         Metrics {
             examples: self.examples,
             auc: area / (positives * below),
-            logloss: self.loss / self.weight,
-            prob_mean: self.prob / self.weight,
-            real_mean: self.positive / self.weight,
+            logloss: self.loss.value() / weight,
+            prob_mean: self.prob.value() / weight,
+            real_mean: self.positive.value() / weight,
             auc_exact: self.bins.is_none(),
         }
     }
@@ -246,7 +249,7 @@ impl Scores {
     #[must_use]
     pub fn calibration(&self, bins: usize) -> Vec<CalibrationBin> {
         let groups = self.groups();
-        let per_bin = self.weight / bins.max(1) as f64;
+        let per_bin = self.weight.value() / bins.max(1) as f64;
         let mut result: Vec<CalibrationBin> = Vec::new();
         let (mut weight, mut prob, mut real) = (0.0, 0.0, 0.0);
         for (index, (score, positive, negative)) in groups.iter().enumerate() {
@@ -307,19 +310,19 @@ fn score_of_bin(bin: usize) -> f32 {
     f32::from_bits(if ordered >> 31 == 1 { ordered & !(1 << 31) } else { !ordered })
 }
 
-/// Bytes before the rows or bins of a saved set: kind, examples and four sums.
-const SAVED_HEAD_BYTES: usize = 48;
+/// Bytes before the rows or bins of a saved set: kind, examples and four sums of two parts.
+const SAVED_HEAD_BYTES: usize = 80;
 
 impl Scores {
-    /// The set as bytes (little endian), for a run that is resumed: 0 or 1 for rows or bins, examples, four sums,
-    /// then 12 bytes per row or 16 per bin.
+    /// The set as bytes (little endian), for a run that is resumed: 0 or 1 for rows or bins, examples, the
+    /// two parts of four sums, then 12 bytes per row or 16 per bin.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(SAVED_HEAD_BYTES + self.rows.len() * 12);
         bytes.extend(u64::from(self.bins.is_some()).to_le_bytes());
         bytes.extend(self.examples.to_le_bytes());
         for sum in [self.weight, self.positive, self.loss, self.prob] {
-            bytes.extend(sum.to_le_bytes());
+            sum.parts().iter().for_each(|part| bytes.extend(part.to_le_bytes()));
         }
         for row in &self.rows {
             [row.score, row.positive, row.negative].iter().for_each(|x| bytes.extend(x.to_le_bytes()));
@@ -334,7 +337,8 @@ impl Scores {
     #[must_use]
     pub fn from_bytes(bytes: &[u8], exact_rows_max: usize) -> Option<Self> {
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let sum = |index: usize| word(16 + 8 * index).map(f64::from_bits);
+        let part = |index: usize| word(16 + 8 * index).map(f64::from_bits);
+        let sum = |index: usize| Some(Sum::of_parts(part(2 * index)?, part(2 * index + 1)?));
         let body = bytes.get(SAVED_HEAD_BYTES..)?;
         let mut scores = Scores {
             examples: word(8)?,
@@ -428,10 +432,10 @@ mod tests {
             for scores in [&whole, &merged, &binned, &restored, &again] {
                 let got = scores.metrics().auc;
                 prop_assert!(got == expected || (got - expected).abs() < 1e-9 || (got.is_nan() && expected.is_nan()));
-                prop_assert!((scores.metrics().logloss - whole.metrics().logloss).abs() < 1e-9 || whole.weight == 0.0);
+                prop_assert!((scores.metrics().logloss - whole.metrics().logloss).abs() < 1e-9 || whole.weight.value() == 0.0);
             }
             let calibrated: f64 = whole.calibration(5).iter().map(|bin| bin.weight).sum();
-            prop_assert!((calibrated - whole.weight).abs() < 1e-6);
+            prop_assert!((calibrated - whole.weight.value()).abs() < 1e-6);
         }
     }
 

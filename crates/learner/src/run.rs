@@ -2,10 +2,10 @@
 //! and Python both call. Knows no terminal.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sanderling_observe::{Machine, Resident, StageTotal};
@@ -105,6 +105,13 @@ pub fn train(
         }
         let spec = fit(&config.spec(), &config.data.train.0, &config.data.reading)?;
         let model = Model::new(Config { feature: spec.feature, ..config })?;
+        // What an earlier run of this name left to resume from is not this run's.
+        match std::fs::remove_dir_all(&last_dir) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(LearnError::io(&last_dir)(error));
+            }
+            _ => {}
+        }
         (model, RunState::default(), Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX))
     };
     let words = model.describe();
@@ -124,13 +131,8 @@ pub fn train(
     log.finish()?;
 
     let stages = stages.totals();
-    let whole = state.pass >= model.config().train.passes || stopped_early(&model, &state);
-    let stopped = stop.load(Ordering::Relaxed) || !whole;
-    let best_model = if state.best.is_some_and(|(pass, _)| pass != state.pass) {
-        Arc::new(Model::load(&model_dir)?)
-    } else {
-        model
-    };
+    let stopped = !state.is_whole(&model.config().train);
+    let best_model = if state.is_best() { model } else { Arc::new(Model::load(&model_dir)?) };
     let report_path = run_dir.join("report.html");
     let outcome = Outcome { model: &best_model, state: &state, pass_scores: &pass_scores, valid_scores };
     let summary = outcome.summary(&model_dir, &report_path, stopped);
@@ -142,11 +144,6 @@ pub fn train(
     Ok(summary)
 }
 
-fn stopped_early(model: &Model, state: &RunState) -> bool {
-    let patience = model.config().train.early_stop;
-    patience > 0 && state.since_best >= patience
-}
-
 /// Loads the latest checkpoint of a run and checks that the configuration still fits it. How long and with how many
 /// threads to train may change; what the tables and the data mean may not.
 fn resume(
@@ -154,9 +151,21 @@ fn resume(
     model_dir: &Path,
     last_dir: &Path,
 ) -> Result<(Model, RunState, Scores), LearnError> {
-    let path = if last_dir.exists() { last_dir } else { model_dir };
-    let checkpoint = Checkpoint::open(path)?;
-    let (state, scores) = RunState::from_checkpoint(&checkpoint, path)?;
+    let open = |path| -> Result<_, LearnError> {
+        let checkpoint = Checkpoint::open(path)?;
+        let (state, scores) = RunState::from_checkpoint(&checkpoint, path)?;
+        Ok((path, checkpoint, state, scores))
+    };
+    let (path, checkpoint, state, scores) = match (model_dir.exists(), last_dir.exists()) {
+        (true, true) => {
+            // Killed between its two saves after a pass, a run is further in its model.
+            let (model, last) = (open(model_dir)?, open(last_dir)?);
+            let progress = |state: &RunState| (state.step, !state.pass_to_judge);
+            if progress(&model.2) > progress(&last.2) { model } else { last }
+        }
+        (false, true) => open(last_dir)?,
+        (_, false) => open(model_dir)?,
+    };
     let mut model = Model::from_checkpoint(&checkpoint, path)?;
     let saved = model.config();
     let fitted = fitted_like(config, saved);
@@ -172,6 +181,13 @@ fn resume(
         ("how data is read", fitted.data.reading != saved.data.reading),
         ("train.batch", fitted.train.batch != saved.train.batch),
         ("train.shuffle", fitted.train.shuffle != saved.train.shuffle),
+        // One worker counts used rows in the order of its shuffle, several in the order of the input.
+        (
+            "train.threads, one or several, in the middle of a shuffled pass",
+            state.used_rows > 0
+                && saved.train.shuffle > 0
+                && (fitted.train.threads == 1) != (saved.train.threads == 1),
+        ),
     ];
     if let Some((what, _)) = differing.iter().find(|(_, differs)| *differs) {
         return Err(LearnError::Model {

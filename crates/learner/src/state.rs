@@ -3,6 +3,7 @@
 use sanderling_store::Checkpoint;
 use serde::{Deserialize, Serialize};
 
+use crate::config::Train;
 use crate::error::LearnError;
 use crate::metrics::{Metrics, Scores};
 
@@ -47,6 +48,17 @@ pub struct RunState {
 }
 
 impl RunState {
+    /// Whether all passes are done and judged, or enough of them brought nothing.
+    pub(crate) fn is_whole(&self, train: &Train) -> bool {
+        let stopped_early = train.early_stop > 0 && self.since_best >= train.early_stop;
+        !self.pass_to_judge && (self.pass >= train.passes || stopped_early)
+    }
+
+    /// Whether the tables now are those of the best validation, or nothing was validated.
+    pub(crate) fn is_best(&self) -> bool {
+        self.best.is_none_or(|(pass, _)| pass == self.pass && self.used_rows == 0)
+    }
+
     /// Adds a point of the training curve; when there are too many, every second one goes.
     pub(crate) fn add_train_point(&mut self, metrics: Metrics) {
         if self.train_curve.len() == CURVE_POINTS_MAX {

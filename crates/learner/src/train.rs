@@ -87,13 +87,13 @@ impl<'a> Trainer<'a> {
         let encoder = self.model.encoder(LabelUse::Required, true)?;
         loop {
             if self.state.pass_to_judge && !self.judge_pass()? {
-                return self.save_state();
+                return self.save_stopped();
             }
             if self.is_finished() {
                 return Ok(());
             }
             match self.pass(&encoder)? {
-                PassEnd::Stopped => return self.save_state(),
+                PassEnd::Stopped => return self.save_stopped(),
                 PassEnd::Whole => {
                     self.state.pass += 1;
                     self.state.used_rows = 0;
@@ -159,7 +159,12 @@ impl<'a> Trainer<'a> {
             };
             let pass = Pass::open(&config.data.train.0, &config.data.reading, encoder, &bad_rows, options)?;
             let mut workers: Vec<Worker<'_>> = (0..train.threads)
-                .map(|_| Worker::new(&self.model, pass.feed(), self.stages.timer()))
+                .map(|_| {
+                    // Several workers decode for themselves; one has nobody else to do it meanwhile.
+                    let ahead = train.decode_ahead && train.threads == 1;
+                    let feed = if ahead { pass.feed_ahead(self.stages.timer()) } else { pass.feed() };
+                    Worker::new(&self.model, feed, self.stages.timer())
+                })
                 .collect();
             // One worker keeps its feed between segments; several have emptied theirs and reopen the input.
             loop {
@@ -340,6 +345,14 @@ impl<'a> Trainer<'a> {
         (self.observer)(&Event::Valid(&line));
         self.line.since = Instant::now();
         Ok(best)
+    }
+
+    /// Saves a run that ends here: before the first validation, what was trained so far is the best there is.
+    fn save_stopped(&mut self) -> Result<(), LearnError> {
+        if self.validates() && self.state.best.is_none() {
+            self.save(&self.model_dir.clone())?;
+        }
+        self.save_state()
     }
 
     /// Saves what a resumed run needs: beside the best model if there is one, else as the model.

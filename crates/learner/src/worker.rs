@@ -16,14 +16,14 @@ use crate::metrics::{Scores, sigmoid};
 use crate::model::Model;
 
 /// Stages of a training worker, after those of its feed; the last two are the coordinator's.
-pub(crate) const STAGES: [&str; 9] =
-    ["read", "decode", "assemble", "pull", "compute", "push", "score", "evaluate", "save"];
-const PULL: usize = 3;
-const COMPUTE: usize = 4;
-const PUSH: usize = 5;
-const SCORE: usize = 6;
-pub(crate) const EVALUATE: usize = 7;
-pub(crate) const SAVE: usize = 8;
+pub(crate) const STAGES: [&str; 10] =
+    ["read", "decode", "wait", "assemble", "pull", "compute", "push", "score", "evaluate", "save"];
+const PULL: usize = 4;
+const COMPUTE: usize = 5;
+const PUSH: usize = 6;
+const SCORE: usize = 7;
+pub(crate) const EVALUATE: usize = 8;
+pub(crate) const SAVE: usize = 9;
 
 /// A window is handed over before it holds many more rows than this, however rarely metrics are printed.
 const WINDOW_ROWS_MAX: u64 = 1 << 18;
@@ -173,7 +173,7 @@ impl<'a> Worker<'a> {
         scores: &mut Scores,
     ) -> Result<u64, LearnError> {
         let Worker { feed, compute, timer, handles, .. } = self;
-        let Some(rows) = feed.next(most as usize, timer)? else { return Ok(0) };
+        let Some(rows) = feed.next_some(most as usize, timer)? else { return Ok(0) };
         timer.switch(PULL);
         // The learning rate changes every ONLINE_ROWS steps of the run, wherever it was stopped and resumed.
         let scale = segment.scale(step - step % ONLINE_ROWS);
