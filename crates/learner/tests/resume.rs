@@ -1,0 +1,223 @@
+//! A run that was stopped and resumed ends as one that was not: the same tables, bit for bit, and the same metrics.
+
+mod runs;
+
+use runs::{Place, RowBits, contents};
+use sanderling_learner::{Event, Summary, ValidLine};
+
+const ROWS: u64 = 900;
+const PASSES: u64 = 4;
+
+/// What a run ends with.
+#[derive(Debug, PartialEq)]
+struct End {
+    numbers: String,
+    valid: Vec<String>,
+    tables: Vec<(String, Vec<RowBits>)>,
+}
+
+fn end(place: &Place, name: &str, summary: &Summary, valid: &[ValidLine]) -> End {
+    let s = summary;
+    assert!(!s.stopped && s.model.join("manifest.json").exists() && s.report.exists());
+    let valid =
+        valid.iter().map(|line| format!("{} {} {:?} {}", line.step, line.pass, line.metrics, line.best));
+    End {
+        numbers: format!(
+            "{:?} {:?} {:?} {:?} {} {} {} {} {} {}",
+            s.auc,
+            s.logloss,
+            s.prob_mean,
+            s.real_mean,
+            s.measured_on,
+            s.examples,
+            s.steps,
+            s.passes,
+            s.best_pass,
+            s.rows
+        ),
+        valid: valid.collect(),
+        tables: contents(&place.model(name)),
+    }
+}
+
+fn assert_same(got: &End, expected: &End, what: &str) {
+    assert_eq!(got.numbers, expected.numbers, "{what}");
+    assert_eq!(got.valid, expected.valid, "{what}");
+    assert!(got.tables == expected.tables, "{what}: the tables differ");
+}
+
+/// Settings that together reach every part of the state.
+const PLAIN: &str = "";
+const JUDGED: &str =
+    "early_stop = 1, monitor = \"logloss\", schedule = { type = \"plateau\", factor = 0.5 },";
+const DECAYED: &str = "schedule = { type = \"exponential\", factor = 0.7 }, warmup_steps = 50,";
+
+fn check(batch: usize, shuffle: usize, settings: &str, model: &str, cuts: &[u64]) {
+    let place = Place::new();
+    let train = place.synth("train.svm", 0, ROWS);
+    let valid = place.synth("valid.svm", ROWS, 300);
+    let valid = if settings == JUDGED { format!(", valid = {valid}") } else { String::new() };
+    // A few times a pass, and not where the passes end.
+    let save_every = 7 * 64 / batch;
+    let toml = |name: &str, max_steps: u64| {
+        format!(
+            "name = {name:?}\ndata = {{ train = {train}{valid} }}\n{model}\n\
+             train = {{ {settings} save_every = {save_every}, batch = {batch}, shuffle = {shuffle}, passes = {PASSES}, max_steps = {max_steps} }}"
+        )
+    };
+    let (whole, lines) = place.run_with(&toml("whole", 0), false, |_| false).unwrap();
+    let expected = end(&place, "whole", &whole, &lines);
+    if settings == JUDGED {
+        assert!(whole.passes > whole.best_pass, "this run is to see a pass that does not improve");
+    }
+    // Once more, uncut: one thread and a seed give one result.
+    let (again, lines) = place.run_with(&toml("again", 0), false, |_| false).unwrap();
+    assert_same(&end(&place, "again", &again, &lines), &expected, "the same run again");
+    // Each cut alone, then all of them in one run.
+    let cuts: Vec<u64> = cuts.iter().copied().filter(|cut| *cut < whole.steps).collect();
+    for several in cuts.iter().map(std::slice::from_ref).chain([&cuts[..]]) {
+        let what = format!("batch {batch}, shuffle {shuffle}, {settings} cut after {several:?}");
+        let mut lines = Vec::new();
+        for (number, cut) in several.iter().enumerate() {
+            let (part, more) = place.run_with(&toml("cut", *cut), number > 0, |_| false).unwrap();
+            assert_eq!((part.steps, part.stopped), (*cut, true), "{what}");
+            lines.extend(more);
+            // What was saved so far is a model.
+            place.model("cut");
+        }
+        let (last, more) = place.run_with(&toml("cut", 0), true, |_| false).unwrap();
+        lines.extend(more);
+        assert_same(&end(&place, "cut", &last, &lines), &expected, &what);
+    }
+    // A run that has ended has nothing to go on with.
+    let (idle, lines) = place.run_with(&toml("cut", 0), true, |_| false).unwrap();
+    assert_eq!((idle.steps, idle.auc, lines.len()), (whole.steps, whole.auc, 0));
+}
+
+const FM: &str = "model = { type = \"fm\", rank = 3 }\nfactor_optimizer = { type = \"adagrad\", lr = 0.05 }";
+
+/// Steps of 64 rows: 15 in order, and with a shuffle buffer of 250 rows 4 + 4 + 4 + 3 a pass.
+const BATCH_CUTS: [u64; 8] = [1, 4, 6, 15, 16, 29, 30, 47];
+/// Steps of one row, which are looked up 256 at a time.
+const ONLINE_CUTS: [u64; 8] = [1, 250, 255, 257, 900, 901, 1800, 2999];
+
+#[test]
+fn minibatches_in_order() {
+    check(64, 0, PLAIN, "", &BATCH_CUTS);
+}
+
+#[test]
+fn minibatches_shuffled() {
+    check(64, 250, DECAYED, FM, &BATCH_CUTS);
+}
+
+#[test]
+fn minibatches_judged() {
+    check(64, 250, JUDGED, "optimizer = { type = \"ftrl\", alpha = 1.0 }", &BATCH_CUTS);
+}
+
+#[test]
+fn online_in_order() {
+    check(1, 0, DECAYED, FM, &ONLINE_CUTS);
+}
+
+#[test]
+fn online_shuffled() {
+    check(1, 250, PLAIN, "", &ONLINE_CUTS);
+}
+
+#[test]
+fn online_judged() {
+    check(1, 1000, JUDGED, "optimizer = { type = \"ftrl\", alpha = 1.0 }", &ONLINE_CUTS);
+}
+
+/// Stopped from outside, at whatever step that is, during training and during validation.
+#[test]
+fn asked_to_stop() {
+    let place = Place::new();
+    let train = place.synth("train.svm", 0, ROWS);
+    let valid = place.synth("valid.svm", ROWS, 300);
+    for threads in [1, 3] {
+        let toml = |name: &str| {
+            format!(
+                "name = {name:?}\ndata = {{ train = {train}, valid = {valid} }}\n\
+                 train = {{ batch = 16, shuffle = 250, passes = 2, print_every = 5, threads = {threads} }}"
+            )
+        };
+        let (whole, lines) = place.run_with(&toml("whole"), false, |_| false).unwrap();
+        let expected = end(&place, "whole", &whole, &lines);
+        let training: fn(&Event<'_>) -> bool = |event| matches!(event, Event::Step(_));
+        let validating: fn(&Event<'_>) -> bool = |event| matches!(event, Event::Validating { .. });
+        for (at, stop_at) in [("training", training), ("validating", validating)] {
+            let what = format!("{threads} threads, stopped while {at}");
+            let (mut last, mut lines) = place.run_with(&toml("cut"), false, stop_at).unwrap();
+            assert!(last.stopped, "{what}");
+            place.model("cut");
+            for _ in 0..1000 {
+                if !last.stopped {
+                    break;
+                }
+                // Stopped again and again while training; the validation must be let through once.
+                let again = if at == "training" { stop_at } else { |_: &Event<'_>| false };
+                let (next, more) = place.run_with(&toml("cut"), true, again).unwrap();
+                lines.extend(more);
+                last = next;
+            }
+            assert_eq!(last.examples, 2 * ROWS, "{what}: every row once a pass");
+            if threads == 1 {
+                assert_same(&end(&place, "cut", &last, &lines), &expected, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_may_not_change_between_sessions() {
+    let place = Place::new();
+    let (train, other) = (place.synth("train.svm", 0, 300), place.synth("other.svm", 300, 300));
+    let toml = |train: &str, rest: &str| {
+        format!("data = {{ train = {train} }}\ntrain = {{ batch = 10, max_steps = 7, passes = 3 }}\n{rest}")
+    };
+    place.run(&toml(&train, "")).unwrap();
+    let changed = |old: &str, new: &str| toml(&train, "").replace(old, new);
+    for (toml, reason) in [
+        (toml(&train, "optimizer = { type = \"ftrl\", alpha = 0.2 }"), "optimizer"),
+        (toml(&train, "optimizer = { type = \"sgd\" }"), "optimizer"),
+        (toml(&train, "model = { type = \"fm\" }"), "model"),
+        (toml(&train, "seed = 1"), "seed"),
+        (toml(&train, "label = { threshold = 0.5 }"), "label"),
+        (toml(&other, ""), "data.train"),
+        (changed("batch = 10", "batch = 11"), "train.batch"),
+        (changed("batch = 10", "batch = 10, shuffle = 7"), "train.shuffle"),
+        (changed("batch = 10", "batch = 10, threads = 2"), "train.threads"),
+    ] {
+        let error = place.resume(&toml).unwrap_err().to_string();
+        assert!(error.contains("cannot resume") && error.contains(reason), "{toml}\n{error}");
+    }
+    let more = changed("max_steps = 7, passes = 3", "passes = 4, print_every = 3");
+    assert_eq!(place.resume(&more).unwrap().examples, 1200);
+}
+
+/// Checkpoints of an earlier run of the same name are not what a new run goes on from.
+#[test]
+fn a_new_run_forgets_the_one_before() {
+    let place = Place::new();
+    let (train, valid) = (place.synth("train.svm", 0, 300), place.synth("valid.svm", 300, 100));
+    let toml = |valid: &str, seed: u64, max_steps: u64| {
+        format!(
+            "seed = {seed}\ndata = {{ train = {train}{valid} }}\n\
+             train = {{ batch = 10, passes = 3, max_steps = {max_steps} }}"
+        )
+    };
+    let valid = format!(", valid = {valid}");
+    place.run(&toml(&valid, 1, 0)).unwrap();
+    let first = contents(&place.model("run"));
+    // Without validation nothing is saved beside the model.
+    assert_eq!(place.run(&toml("", 2, 40)).unwrap().steps, 40);
+    assert_eq!(place.resume(&toml("", 2, 0)).unwrap().steps, 90);
+    // Stopped before its first validation, the model is what was trained so far.
+    assert_eq!(place.run(&toml(&valid, 1, 5)).unwrap().steps, 5);
+    assert!(contents(&place.model("run")) != first);
+    assert_eq!(place.resume(&toml(&valid, 1, 0)).unwrap().steps, 90);
+    assert!(contents(&place.model("run")) == first);
+}
