@@ -162,13 +162,17 @@ impl Compute {
         for column in 0..rows.batch.columns.len() {
             let (handles, table) = online.column_mut(column);
             let (span, values) = (span(rows.offsets(column), row), rows.values(column));
-            for at in span {
-                let (x, handle) = (values.map_or(1.0, |values| values[at]), handles[at]);
-                let scale = error * x;
-                if self.factors == 0 {
-                    table.update(handle, &[scale]);
-                    continue;
+            let handles = &handles[span.clone()];
+            let value = |at: usize| values.map_or(1.0, |values| values[span.start + at]);
+            if self.factors == 0 {
+                for (at, &handle) in handles.iter().enumerate() {
+                    table.update(handle, &[error * value(at)]);
                 }
+                continue;
+            }
+            for (at, &handle) in handles.iter().enumerate() {
+                let x = value(at);
+                let scale = error * x;
                 self.gradient[0] = scale;
                 let weights = &table.weights(handle)[1..];
                 for ((g, v), sum) in self.gradient[1..].iter_mut().zip(weights).zip(&self.sums) {

@@ -118,20 +118,23 @@ impl Scores {
         self.examples == 0
     }
 
-    /// Adds a row: its logit, its label (above one half is positive) and its weight.
+    /// Adds a row: its logit, its label (above one half is positive) and its weight. Returns the row's probability.
     #[inline]
-    pub fn push(&mut self, logit: f32, label: f32, weight: f32) {
+    pub fn push(&mut self, logit: f32, label: f32, weight: f32) -> f32 {
         let (x, y, w) = (f64::from(logit), label > 0.5, f64::from(weight));
         // ln(1 + e^-|x|) never overflows; the loss of a positive is softplus(-x), of a negative softplus(x).
         let e = (-x.abs()).exp();
         let wrong_side = if y { (-x).max(0.0) } else { x.max(0.0) };
-        self.loss.add(w * (wrong_side + e.ln_1p()));
-        self.prob.add(w * if x >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) });
+        let probability = if x >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) };
+        // Below e = 1e-16 this ln gives 0 where ln_1p would give e: nothing, in a sum of losses.
+        self.loss.add(w * (wrong_side + (1.0 + e).ln()));
+        self.prob.add(w * probability);
         self.weight.add(w);
         self.positive.add(if y { w } else { 0.0 });
         self.examples += 1;
         let (positive, negative) = if y { (weight, 0.0) } else { (0.0, weight) };
         self.keep(Scored { score: logit, positive, negative });
+        probability as f32
     }
 
     /// Adds all rows of another set.

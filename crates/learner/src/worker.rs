@@ -12,7 +12,7 @@ use sanderling_store::{Absent, PushScale};
 use crate::compute::Compute;
 use crate::config::{Reduction, Train};
 use crate::error::LearnError;
-use crate::metrics::{Scores, sigmoid};
+use crate::metrics::Scores;
 use crate::model::Model;
 
 /// Stages of a training worker, after those of its feed; the last two are the coordinator's.
@@ -53,9 +53,9 @@ pub(crate) struct Segment<'a> {
 impl Segment<'_> {
     /// Derivative of a row's loss by its logit.
     #[inline]
-    fn error(&self, logit: f32, label: f32, weight: f32) -> f32 {
+    fn error(&self, probability: f32, label: f32, weight: f32) -> f32 {
         let class = if label > 0.5 { self.train.class_weight } else { 1.0 };
-        weight * class * (sigmoid(logit) - label)
+        weight * class * (probability - label)
     }
 
     /// The learning rate at a step of the run.
@@ -182,8 +182,8 @@ impl<'a> Worker<'a> {
         for row in 0..rows.len() {
             let (label, weight) = (rows.labels()[row], rows.weights()[row]);
             let logit = compute.forward_row(&rows, row, &online);
-            scores.push(logit, label, weight);
-            let error = segment.error(logit, label, weight);
+            let probability = scores.push(logit, label, weight);
+            let error = segment.error(probability, label, weight);
             if !error.is_finite() {
                 return Err(LearnError::Diverged { step: step + row as u64 });
             }
