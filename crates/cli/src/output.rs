@@ -26,7 +26,7 @@ pub(crate) fn pairs(rows: &[(&str, String)]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A table with a header, columns aligned: the first to the left, the others to the right.
+/// A table with a header, columns aligned: the first and the last to the left, the others to the right.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..header.len())
         .map(|at| rows.iter().map(|row| row[at].chars().count()).chain([header[at].len()]).max().unwrap_or(0))
@@ -34,6 +34,7 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let line = |cells: &[String]| {
         let cells = cells.iter().zip(&widths).enumerate().map(|(at, (cell, width))| match at {
             0 => format!("{cell:width$}"),
+            _ if at + 1 == header.len() => cell.clone(),
             _ => format!("{cell:>width$}"),
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
@@ -52,7 +53,7 @@ pub(crate) fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut grouped = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);
@@ -85,7 +86,7 @@ mod tests {
         for (value, expected) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB")] {
             assert_eq!(bytes(value), expected);
         }
-        let rows = [vec!["a".to_string(), "10".to_string()]];
-        assert_eq!(table(&["name", "n"], &rows), "name   n\na     10");
+        let rows = [["a", "10", "x"].map(str::to_string).to_vec()];
+        assert_eq!(table(&["name", "n", "last"], &rows), "name   n  last\na     10  x");
     }
 }

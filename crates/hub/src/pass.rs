@@ -220,11 +220,19 @@ impl Feed<'_> {
     /// The next minibatch, or None at the end of the pass. It has `batch` rows, or fewer at the end of the pass. The
     /// timer's first stages are [`STAGES`]; it is left in one of them.
     pub fn next(&mut self, batch: usize, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
-        if self.chunk_rows > 0 { self.next_shuffled(batch, timer) } else { self.next_in_order(batch, batch, timer) }
+        if self.chunk_rows > 0 {
+            self.next_shuffled(batch, timer)
+        } else {
+            self.next_in_order(batch, batch, timer)
+        }
     }
 
     /// The next rows, at least one and at most `most` of them, however many are at hand; None at the end of the pass.
-    pub fn next_some(&mut self, most: usize, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
+    pub fn next_some(
+        &mut self,
+        most: usize,
+        timer: &mut StageTimer,
+    ) -> Result<Option<Rows<'_>>, SampleError> {
         if self.chunk_rows > 0 { self.next_shuffled(most, timer) } else { self.next_in_order(1, most, timer) }
     }
 
@@ -245,7 +253,11 @@ impl Feed<'_> {
         Ok((!range.is_empty()).then_some(Rows { batch: &self.pool, range }))
     }
 
-    fn next_shuffled(&mut self, batch: usize, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
+    fn next_shuffled(
+        &mut self,
+        batch: usize,
+        timer: &mut StageTimer,
+    ) -> Result<Option<Rows<'_>>, SampleError> {
         timer.switch(ASSEMBLE);
         self.minibatch.clear();
         while self.minibatch.len() < batch {

@@ -104,16 +104,10 @@ fn every_row_once_and_minibatches_full() {
         ] {
             let what = format!("{kind}, batch {batch}, shuffle {shuffle}, {workers} workers");
             let mut all = Vec::new();
-            let chunk = shuffle.div_ceil(workers);
             for batches in run(&input.pass(options(shuffle, workers, 0)), workers, batch, None) {
-                let mut in_chunk = 0;
-                for (number, ids) in batches.iter().enumerate() {
-                    in_chunk += ids.len();
-                    // Only the end of the pass or of a shuffle buffer may cut a minibatch short.
-                    let ends = number + 1 == batches.len() || (shuffle > 0 && in_chunk == chunk);
-                    assert!(ids.len() == batch || ends, "{what}: minibatch {number} has {}", ids.len());
-                    in_chunk = if in_chunk == chunk { 0 } else { in_chunk };
-                }
+                // Only the end of the pass cuts a minibatch short.
+                let full = batches.iter().rev().skip(1).all(|ids| ids.len() == batch);
+                assert!(full, "{what}: a short minibatch within the pass");
                 all.extend(batches.concat());
             }
             if workers == 1 && shuffle <= 1 {
@@ -149,6 +143,34 @@ fn one_worker_goes_on_where_it_stopped() {
             let rest = order(&input, options(shuffle, 1, used), 64);
             assert_eq!(rest, whole[used as usize..], "shuffle {shuffle}, {used} rows used");
         }
+    }
+}
+
+#[test]
+fn decoding_ahead_changes_nothing() {
+    let input = Input::new("csv");
+    let stages = Stages::new(&STAGES);
+    for (shuffle, batch, used) in
+        [(0, 64, 0), (0, 64, 3100), (1000, 64, 0), (700, 1000, 3100), (20_000, 7, 64)]
+    {
+        let pass = input.pass(options(shuffle, 1, used));
+        let (mut feed, mut timer) = (pass.feed_ahead(stages.timer()), stages.timer());
+        let batches = std::iter::from_fn(|| take(&mut feed, batch, &mut timer)).collect::<Vec<_>>();
+        let inline = run(&input.pass(options(shuffle, 1, used)), 1, batch, None).concat();
+        assert_eq!(batches, inline, "shuffle {shuffle}, batch {batch}, {used} rows used");
+        // Pieces of whatever size are the same rows in the same order.
+        let pass = input.pass(options(shuffle, 1, used));
+        let mut feed = pass.feed_ahead(stages.timer());
+        let mut rows = Vec::new();
+        while let Some(some) = feed.next_some(batch, &mut timer).unwrap() {
+            assert!((1..=batch).contains(&some.len()));
+            rows.extend_from_slice(some.keys(0));
+        }
+        assert_eq!(rows, inline.concat());
+        // A feed that is given up does not wait for the input to end.
+        let pass = input.pass(options(shuffle, 1, used));
+        let mut feed = pass.feed_ahead(stages.timer());
+        assert!(take(&mut feed, batch, &mut timer).is_some());
     }
 }
 
@@ -203,14 +225,17 @@ fn a_bad_row_reaches_the_worker_that_reads_it() {
     let input = Input::new("csv");
     let text = std::fs::read_to_string(&input.files[1]).unwrap();
     std::fs::write(&input.files[1], text + "1,none,x\n").unwrap();
-    let pass = input.pass(options(0, 1, 0));
     let stages = Stages::new(&STAGES);
-    let (mut feed, mut timer) = (pass.feed(), stages.timer());
-    let error = loop {
-        match feed.next(64, &mut timer) {
-            Ok(rows) => assert!(rows.is_some(), "the pass ended without an error"),
-            Err(error) => break error.to_string(),
-        }
-    };
-    assert!(error.contains("1.csv:6002: column id"), "{error}");
+    for ahead in [false, true] {
+        let pass = input.pass(options(0, 1, 0));
+        let mut feed = if ahead { pass.feed_ahead(stages.timer()) } else { pass.feed() };
+        let mut timer = stages.timer();
+        let error = loop {
+            match feed.next(64, &mut timer) {
+                Ok(rows) => assert!(rows.is_some(), "the pass ended without an error"),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(error.contains("1.csv:6002: column id"), "{error}");
+    }
 }

@@ -67,9 +67,10 @@ impl Compute {
         let factors = self.factors;
         let per_row = self.sums.chunks_exact_mut(factors).zip(&mut self.logits);
         for ((sums, logit), span) in per_row.zip(offsets.windows(2)) {
-            for at in (span[0] - offsets[0]) as usize..(span[1] - offsets[0]) as usize {
+            let keys = (span[0] - offsets[0]) as usize..(span[1] - offsets[0]) as usize;
+            for (at, index) in keys.clone().zip(&indices[keys]) {
                 let x = value(at);
-                let start = indices[at] as usize * (factors + 1);
+                let start = *index as usize * (factors + 1);
                 let row = &table[start..start + factors + 1];
                 let mut squares = 0.0;
                 for (sum, v) in sums.iter_mut().zip(&row[1..]) {
@@ -110,9 +111,10 @@ impl Compute {
         let factors = self.factors;
         let per_row = self.sums.chunks_exact(factors).zip(&self.errors);
         for ((sums, error), span) in per_row.zip(offsets.windows(2)) {
-            for at in (span[0] - offsets[0]) as usize..(span[1] - offsets[0]) as usize {
+            let keys = (span[0] - offsets[0]) as usize..(span[1] - offsets[0]) as usize;
+            for (at, index) in keys.clone().zip(&indices[keys]) {
                 let x = value(at);
-                let start = indices[at] as usize * (factors + 1);
+                let start = *index as usize * (factors + 1);
                 let row = &table[start + 1..start + factors + 1];
                 let grad = &mut grads[start..start + factors + 1];
                 let scale = error * x;

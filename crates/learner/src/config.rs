@@ -387,9 +387,7 @@ impl Config {
         if self.data.train.is_empty() {
             return Err("data.train: name at least one file, pattern or \"-\"".to_string());
         }
-        if self.data.train.0.iter().any(|input| input == "-") && self.train.passes > 1 {
-            return Err("train.passes > 1 needs files: standard input can be read only once".to_string());
-        }
+        self.check_standard_input()?;
         let validates = !self.data.valid.is_empty();
         if !validates
             && (self.train.early_stop > 0 || matches!(self.train.schedule, Schedule::Plateau { .. }))
@@ -400,6 +398,29 @@ impl Config {
             return Err("factor_optimizer: only a factorization machine has factors".to_string());
         }
         self.train.schedule.check()
+    }
+
+    /// Standard input gives its rows once.
+    fn check_standard_input(&self) -> Result<(), String> {
+        let reads = |inputs: &Inputs| inputs.0.iter().any(|input| input == sanderling_sample::input::STDIN);
+        let (trains, validates) = (reads(&self.data.train), reads(&self.data.valid));
+        if (trains || validates) && self.train.passes > 1 {
+            return Err("train.passes > 1 needs files: standard input can be read only once".to_string());
+        }
+        if trains && validates {
+            return Err("data.train and data.valid: standard input can be read only once".to_string());
+        }
+        if trains && self.train.threads > 1 && self.train.save_every > 0 {
+            return Err("save_every with several threads reopens the input, so it needs files".to_string());
+        }
+        let spec = self.spec();
+        match spec.unfitted().next() {
+            Some(feature) if trains => Err(format!(
+                "feature {:?}: quantile boundaries are fitted to a file before the first pass; standard input can be read only once, so give boundaries",
+                feature.name
+            )),
+            _ => Ok(()),
+        }
     }
 }
 

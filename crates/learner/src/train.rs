@@ -127,7 +127,10 @@ impl<'a> Trainer<'a> {
         if best {
             self.save(&self.model_dir.clone())?;
         }
-        if validates {
+        if validates && best && self.is_finished() {
+            // The model just saved is the state to resume from, too.
+            remove(&self.last_dir)?;
+        } else if validates {
             self.save(&self.last_dir.clone())?;
         }
         if self.stopped_early() {
@@ -368,6 +371,14 @@ impl<'a> Trainer<'a> {
         timer.stop();
         (self.observer)(&Event::Saved { path });
         Ok(())
+    }
+}
+
+/// Removes a directory, if it is there.
+fn remove(path: &Path) -> Result<(), LearnError> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(LearnError::io(path)(error)),
+        _ => Ok(()),
     }
 }
 

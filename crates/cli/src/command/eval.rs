@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let start = Instant::now();
     let scores =
         evaluate(&model, &args.files, &config, &bad_rows, usize::from(args.threads), &stop, &mut |scan| {
-            bar.scan("evaluating", scan)
+            bar.scan("evaluating", scan);
         });
     bar.finish();
     let metrics = scores?.metrics();

@@ -66,9 +66,9 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
         tables: tables.collect(),
     };
     if args.json {
-        output::json(&view)?
+        output::json(&view)?;
     } else {
-        output::text(&describe(&view))?
+        output::text(&describe(&view))?;
     }
     Ok(0)
 }
