@@ -51,7 +51,7 @@ pub(crate) struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Derivative of a row's loss by its logit.
+    /// Derivative of a row's loss by its logit, from the probability.
     #[inline]
     fn error(&self, probability: f32, label: f32, weight: f32) -> f32 {
         let class = if label > 0.5 { self.train.class_weight } else { 1.0 };
@@ -144,20 +144,21 @@ impl<'a> Worker<'a> {
         client.pull(&rows, Absent::Init, lookup)?;
         timer.switch(COMPUTE);
         compute.forward(&rows, lookup);
-        timer.switch(SCORE);
-        for ((logit, label), weight) in compute.logits.iter().zip(rows.labels()).zip(rows.weights()) {
-            scores.push(*logit, *label, *weight);
+        if !compute.logits.iter().all(|logit| logit.is_finite()) {
+            return Err(LearnError::Diverged { step });
         }
-        timer.switch(COMPUTE);
+        timer.switch(SCORE);
         let reduce = match segment.reduction {
             Reduction::Sum => 1.0,
             Reduction::Mean => 1.0 / rows.len() as f32,
         };
-        let graded = compute.logits.iter().zip(rows.labels()).zip(rows.weights());
+        let scored = compute.logits.iter().zip(rows.labels()).zip(rows.weights());
         compute.errors.clear();
-        compute
-            .errors
-            .extend(graded.map(|((logit, label), weight)| reduce * segment.error(*logit, *label, *weight)));
+        compute.errors.extend(scored.map(|((logit, label), weight)| {
+            let probability = scores.push(*logit, *label, *weight);
+            reduce * segment.error(probability, *label, *weight)
+        }));
+        timer.switch(COMPUTE);
         compute.backward(&rows, lookup);
         timer.switch(PUSH);
         client.push(lookup, segment.scale(step))?;
@@ -184,7 +185,7 @@ impl<'a> Worker<'a> {
             let logit = compute.forward_row(&rows, row, &online);
             let probability = scores.push(logit, label, weight);
             let error = segment.error(probability, label, weight);
-            if !error.is_finite() {
+            if !logit.is_finite() || !error.is_finite() {
                 return Err(LearnError::Diverged { step: step + row as u64 });
             }
             compute.update_row(&rows, row, error, &mut online);

@@ -52,14 +52,15 @@ fn class_weight_shifts_and_down_sampling_does_not() {
     let (train, valid) = (place.synth("train.svm", 0, 20_000), place.synth("valid.svm", 20_000, 5_000));
     let ratio = |rest: &str| {
         let summary = place.run(&format!(
-            "data = {{ train = {train} }}\noptimizer = {{ type = \"ftrl\", alpha = 0.05, l2 = 1.0 }}\n{rest}"
+            "data = {{ train = {train} }}\n{rest}\n\
+             optimizer = {{ type = \"ftrl\", alpha = 0.05, l2 = 1.0 }}"
         ));
         let metrics = measure(&place.model("run"), &valid, 2);
         (metrics.prob_mean / metrics.real_mean, summary.unwrap())
     };
-    let (plain, all) = ratio("");
-    let (weighted, _) = ratio("train = { class_weight = 4.0 }");
-    let (sampled, kept) = ratio("negatives = { keep = 0.3 }");
+    let (plain, all) = ratio("train = { batch = 1 }");
+    let (weighted, _) = ratio("train = { batch = 1, class_weight = 4.0 }");
+    let (sampled, kept) = ratio("train = { batch = 1 }\nnegatives = { keep = 0.3 }");
     close(plain, 1.0, 0.05, "calibration of a plain run");
     close(sampled, 1.0, 0.05, "calibration with 0.3 of the negatives");
     assert!(weighted > 1.5, "positives of weight 4 give predictions of {weighted} times the truth");
@@ -137,7 +138,7 @@ fn quantiles_are_fitted_once_and_kept() {
 fn threads_find_about_the_same_model() {
     let place = Place::new();
     let (train, valid) = (place.synth("train.svm", 0, 30_000), place.synth("valid.svm", 30_000, 10_000));
-    for (model, batch) in [("type = \"lr\"", 1), ("type = \"lr\"", 64), ("type = \"fm\", rank = 4", 64)] {
+    for (model, batch) in [("type = \"lr\"", 1), ("type = \"lr\"", 16), ("type = \"fm\", rank = 4", 16)] {
         let auc = |threads: usize| {
             let summary = place.run(&format!(
                 "data = {{ train = {train}, valid = {valid} }}\nmodel = {{ {model} }}\n\
@@ -186,6 +187,7 @@ fn a_diverging_run_says_so() {
     let place = Place::new();
     let line = |i: u64| format!("{} {}:1e{} {}:3\n", i % 2, 1 + i % 7, 10 + i % 9, 9 + i % 3);
     let train = place.file("train.svm", &(0..400).map(line).collect::<String>());
+    let mut diverged = 0;
     for batch in [1, 16] {
         for model in ["type = \"lr\"", "type = \"fm\", rank = 3, init_std = 0.5"] {
             for optimizer in
@@ -196,14 +198,26 @@ fn a_diverging_run_says_so() {
                      train = {{ batch = {batch}, passes = 5 }}"
                 );
                 match place.run(&toml) {
-                    Err(LearnError::Diverged { step }) => assert!(step <= 2000, "{toml}"),
+                    Err(LearnError::Diverged { .. }) => diverged += 1,
+                    // The table refuses a gradient that is too large.
+                    Err(LearnError::Client(ClientError::Store(StoreError::BadGradient { .. }))) => {
+                        diverged += 1
+                    }
                     Err(error) => panic!("{toml}\nfailed otherwise: {error}"),
-                    // Adaptive rates may survive it, then with weights that are numbers.
-                    Ok(summary) => assert!(summary.logloss.is_some() && !optimizer.contains("sgd"), "{toml}"),
+                    // Who survives it has weights and a loss that are numbers.
+                    Ok(summary) => {
+                        assert!(summary.logloss.is_some(), "{toml}");
+                        place.model("run").tables().for_each(|table| {
+                            table.for_each_row(|row| {
+                                assert!(row.weights.iter().all(|w| w.is_finite()), "{toml}")
+                            });
+                        });
+                    }
                 }
             }
         }
     }
+    assert!(diverged >= 4, "{diverged} of 12 runs diverged");
 }
 
 #[test]
@@ -215,7 +229,7 @@ fn a_full_table_is_named() {
             &place,
             &format!(
                 "data = {{ train = {train} }}\nmodel = {{ table_budget_bytes = 40000 }}\n\
-                 train = {{ batch = {batch} }}\n[[feature]]\nname = \"I1\"\n[[feature]]\nname = \"C3\"\ntable = \"ids\""
+                 train = {{ batch = {batch} }}\n[[feature]]\nname = \"C3\"\ntable = \"ids\""
             ),
         );
         let text = error.to_string();

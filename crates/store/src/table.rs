@@ -483,7 +483,12 @@ impl Table {
     }
 
     pub(crate) fn full(&self, rejected: u64) -> StoreError {
-        let (rows, budget_bytes) = (self.len() as u64, self.budget.limit_bytes());
+        self.full_with(self.len(), rejected)
+    }
+
+    /// The same for a caller that holds the shards' locks and has counted the rows.
+    pub(crate) fn full_with(&self, rows: usize, rejected: u64) -> StoreError {
+        let (rows, budget_bytes) = (rows as u64, self.budget.limit_bytes());
         StoreError::TableFull { table: self.config.name.clone(), rows, budget_bytes, rejected }
     }
 

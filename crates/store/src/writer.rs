@@ -63,7 +63,12 @@ impl<'a> TableWriter<'a> {
             let shard = &mut *self.shards[number];
             let mut row = shard.index.find(hash);
             if row == NO_ROW {
-                row = shard.create(layout, budget, hash, key).ok_or_else(|| self.table.full(1))?;
+                let Some(created) = shard.create(layout, budget, hash, key) else {
+                    // Counted here: this writer holds the locks that the table would wait for.
+                    let rows = self.shards.iter().map(|shard| shard.index.len()).sum();
+                    return Err(self.table.full_with(rows, 1));
+                };
+                row = created;
             }
             let place = shard.slab.place(row);
             shard.slab.prefetch_at(place, layout.words());
