@@ -31,6 +31,19 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Whether whoever read our output has gone, as `head` does when it has seen enough.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        let source = match self {
+            Failure::Output(source) => source,
+            Failure::Learn(
+                LearnError::Io { source, .. } | LearnError::Sample(SampleError::Io { source, .. }),
+            )
+            | Failure::Sample(SampleError::Io { source, .. }) => source,
+            _ => return false,
+        };
+        source.kind() == std::io::ErrorKind::BrokenPipe
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) | Failure::Learn(LearnError::Config { .. }) => USAGE,

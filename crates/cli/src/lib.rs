@@ -17,8 +17,6 @@ mod reading;
 mod scores;
 mod stop;
 
-use failure::Failure;
-
 /// Train, evaluate and look into CTR models whose embedding tables outgrow a laptop.
 #[derive(Debug, Parser)]
 #[command(name = "sanderling", version, max_term_width = 100, after_help = EXAMPLES)]
@@ -73,7 +71,7 @@ where
     match result {
         Ok(code) => code,
         // Whoever read our output has seen enough, as `head` does.
-        Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
+        Err(failure) if failure.is_broken_pipe() => 0,
         Err(failure) => {
             eprintln!("error: {failure}");
             failure.exit_code()

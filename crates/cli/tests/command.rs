@@ -1,0 +1,316 @@
+//! The binary end to end: what it prints where, what it leaves behind, and which exit code says what.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const ADULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/adult");
+/// What `--json` of train and eval promises.
+const METRICS: [&str; 8] =
+    ["auc", "logloss", "prob_mean", "real_mean", "examples", "examples_per_s", "rows", "table_bytes"];
+
+/// What a command did.
+struct Done {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Done {
+    /// The JSON object that is all of standard output.
+    fn json(&self) -> Value {
+        assert_eq!(self.code, Some(0), "{}", self.err);
+        assert_eq!(self.out.lines().count(), 1, "standard output:\n{}", self.out);
+        serde_json::from_str(&self.out).unwrap()
+    }
+}
+
+/// A directory in which commands run.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn spawn(&self, line: &str) -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
+        command.args(line.split_whitespace()).current_dir(self.0.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Runs a command line with a text on its standard input.
+    fn run_with(&self, line: &str, input: &[u8]) -> Done {
+        let mut child = self.spawn(line);
+        let mut stdin = child.stdin.take().unwrap();
+        std::thread::scope(|scope| {
+            // A command that does not read closes its end.
+            scope.spawn(move || drop(stdin.write_all(input)));
+            let output = child.wait_with_output().unwrap();
+            let text = |bytes| String::from_utf8(bytes).unwrap();
+            Done { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+        })
+    }
+
+    fn run(&self, line: &str) -> Done {
+        self.run_with(line, b"")
+    }
+
+    /// Synthetic rows in files of several kinds, and a configuration for libsvm.
+    fn with_synth() -> Self {
+        let place = Place::new();
+        for line in [
+            "synth train.svm --rows 3000 --vocabulary 2000",
+            "synth valid.svm --rows 1000 --first-row 3000 --vocabulary 2000",
+            "synth valid.svm.gz --rows 1000 --first-row 3000 --vocabulary 2000",
+        ] {
+            let synth = place.run(&format!("{line} --json")).json();
+            assert!(synth["best_auc"].as_f64().unwrap() > 0.7, "{synth}");
+        }
+        place.write("c.toml", "data = { train = \"train.svm\" }\ntrain = { batch = 16 }\n");
+        place
+    }
+}
+
+fn has_metrics(json: &Value, examples: u64) {
+    METRICS.iter().for_each(|key| assert!(json[key].is_number(), "{key} in {json}"));
+    assert_eq!(json["examples"], examples, "{json}");
+}
+
+/// AUC by its definition, ties half.
+fn auc(labels: &[bool], scores: &[f64]) -> f64 {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|a, b| scores[*a].total_cmp(&scores[*b]));
+    let (mut below, mut wins, mut at) = (0.0, 0.0, 0);
+    while at < order.len() {
+        let tied = order[at..].iter().take_while(|i| scores[**i] == scores[order[at]]).count();
+        let positives = order[at..at + tied].iter().filter(|i| labels[**i]).count() as f64;
+        let negatives = tied as f64 - positives;
+        wins += positives * (below + negatives / 2.0);
+        below += negatives;
+        at += tied;
+    }
+    wins / (below * (labels.len() as f64 - below))
+}
+
+#[test]
+fn adult_from_train_to_predict() {
+    let place = Place::new();
+    let config = std::fs::read_to_string(format!("{ADULT}/../../examples/adult_lr.toml")).unwrap();
+    place.write("adult.toml", &config.replace("data/adult", ADULT));
+    let trained = place.run("train adult.toml --passes 2 --json");
+    let json = trained.json();
+    has_metrics(&json, 2 * 32_561);
+    assert!(json["auc"].as_f64().unwrap() > 0.895, "{json}");
+    for part in ["step ", ", auc 0.", "prob_mean", "real_mean", "it/s", "pass 2 validated"] {
+        assert!(trained.err.contains(part), "{part} in\n{}", trained.err);
+    }
+    assert!(place.read("runs/adult/report.html").contains("<svg"));
+    let lines: Vec<Value> = place
+        .read("runs/adult/metrics.jsonl")
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(lines.iter().any(|line| line["kind"] == "step" && line["auc"].is_number()));
+    assert_eq!(lines.iter().filter(|line| line["kind"] == "valid").count(), 2);
+    // The same numbers from the model on disk, and from its predictions.
+    let test = format!("{ADULT}/adult.test.gz");
+    let eval = place.run(&format!("eval runs/adult/model {test} --json")).json();
+    has_metrics(&eval, 16_281);
+    assert_eq!((&eval["auc"], &eval["rows"]), (&json["auc"], &json["rows"]));
+    let predicted = place.run(&format!("predict runs/adult/model {test}"));
+    assert_eq!(predicted.code, Some(0), "{}", predicted.err);
+    let scores: Vec<f64> = predicted.out.lines().map(|line| line.parse().unwrap()).collect();
+    let mut text = String::new();
+    let file = std::fs::File::open(test).unwrap();
+    flate2::read::MultiGzDecoder::new(file).read_to_string(&mut text).unwrap();
+    let labels: Vec<bool> =
+        text.lines().filter(|line| line.contains(',')).map(|line| line.contains(">50K")).collect();
+    assert_eq!(scores.len(), labels.len());
+    let (by_scores, by_eval) = (auc(&labels, &scores), eval["auc"].as_f64().unwrap());
+    // Scores are probabilities in f32: logits that round to the same one tie.
+    assert!((by_scores - by_eval).abs() < 1e-6, "{by_scores} by the scores, {by_eval} by eval");
+    let model = place.run("inspect runs/adult/model --json").json();
+    assert_eq!(model["tables"].as_array().unwrap().len(), 14);
+    assert!(place.run("inspect runs/adult/model").out.contains("marital_status"));
+    // A first configuration from the bare file trains.
+    let data = place.run(&format!("inspect {ADULT}/adult.data.gz --suggest"));
+    place.write("first.toml", &data.out);
+    has_metrics(&place.run("train first.toml --json -q --passes 1").json(), 32_561);
+}
+
+#[test]
+fn standard_input_compression_and_bad_rows() {
+    let place = Place::with_synth();
+    let (train, valid) = (place.read("train.svm"), place.read("valid.svm"));
+    let from_file = place.run("train c.toml --json --name file").json();
+    let piped =
+        place.run_with("train c.toml --train - --format libsvm --json --name piped", train.as_bytes());
+    has_metrics(&piped.json(), 3000);
+    assert_eq!(piped.json()["auc"], from_file["auc"]);
+    let eval = place.run("eval runs/file/model valid.svm --json").json();
+    has_metrics(&eval, 1000);
+    for (line, input) in [
+        ("eval runs/piped/model - --format libsvm --json", valid.as_bytes()),
+        ("eval runs/file/model valid.svm.gz --json --threads 3", b"".as_slice()),
+    ] {
+        let again = place.run_with(line, input).json();
+        assert_eq!((&again["auc"], &again["logloss"]), (&eval["auc"], &eval["logloss"]), "{line}");
+    }
+    let scores = place.run("predict runs/file/model valid.svm").out;
+    assert_eq!(scores.lines().count(), 1000);
+    let piped = place.run_with("predict runs/file/model - --format libsvm", valid.as_bytes());
+    assert_eq!(piped.out, scores);
+    // One line per line of input, also where a row cannot be read.
+    let mut lines: Vec<&str> = valid.lines().collect();
+    lines.insert(2, "nonsense");
+    place.write("bad.svm", &lines.join("\n"));
+    let failed = place.run("predict runs/file/model bad.svm -o out.csv");
+    assert_eq!(failed.code, Some(3));
+    assert!(failed.err.contains("bad.svm:3") && !place.path("out.csv").exists(), "{}", failed.err);
+    let skipped = place.run("predict runs/file/model bad.svm -o out.csv --on-bad-row skip --json");
+    assert_eq!((&skipped.json()["examples"], &skipped.json()["bad_rows"]), (&1001.into(), &1.into()));
+    assert!(skipped.err.contains("bad.svm:3"), "{}", skipped.err);
+    let written = place.read("out.csv");
+    assert_eq!(written.lines().nth(2), Some(""));
+    let rest: Vec<&str> =
+        written.lines().enumerate().filter(|(at, _)| *at != 2).map(|(_, line)| line).collect();
+    assert!(rest.into_iter().eq(scores.lines()));
+    let parquet = place.run("predict runs/file/model bad.svm -o out.parquet --on-bad-row skip --json").json();
+    assert_eq!(parquet["examples"], 1001);
+    let found = place.run("inspect out.parquet --json").json();
+    assert_eq!((&found["rows"], &found["columns"][0]["missing"]), (&1001.into(), &1.into()));
+    let eval = place.run("eval runs/file/model bad.svm --on-bad-row skip:1 --json").json();
+    assert_eq!((&eval["examples"], &eval["bad_rows"]), (&1000.into(), &1.into()));
+    // A reader that has seen enough is no failure.
+    for line in
+        ["predict runs/file/model train.svm train.svm train.svm", "synth - --format libsvm --rows 100000"]
+    {
+        let mut child = place.spawn(line);
+        let mut first = [0; 1];
+        child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), err.as_str()), (Some(0), ""), "{line}");
+    }
+}
+
+#[test]
+fn help_and_exit_codes() {
+    let place = Place::with_synth();
+    place.run("train c.toml -q");
+    place.write("wrong.toml", "data = { train = \"train.svm\" }\nepochs = 3\n");
+    place.write("bad.svm", "1 2:3\n1 x\n");
+    place.write("empty.svm", "");
+    for command in ["train", "eval", "predict", "inspect", "synth", "completions"] {
+        let help = place.run(&format!("{command} --help"));
+        assert_eq!(help.code, Some(0));
+        assert!(
+            help.out.contains("Example") && help.out.contains(&format!("sanderling {command} ")),
+            "{}",
+            help.out
+        );
+    }
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = place.run(&format!("completions {shell}"));
+        assert!(script.code == Some(0) && script.out.contains("predict"), "{shell}");
+    }
+    std::fs::create_dir(place.path("damaged")).unwrap();
+    for file in std::fs::read_dir(place.path("runs/c/model")).unwrap() {
+        let path = file.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(place.path("damaged").join(path.file_name().unwrap()), bytes).unwrap();
+    }
+    for (line, code, part) in [
+        ("--version", 0, ""),
+        ("", 2, "Usage"),
+        ("trian c.toml", 2, "trian"),
+        ("train c.toml --batch 0", 2, "train.batch"),
+        ("train wrong.toml", 2, "epochs"),
+        ("train missing.toml", 1, "missing.toml"),
+        ("train c.toml --train missing.svm", 1, "missing.svm"),
+        ("train c.toml --train bad.svm", 3, "bad.svm:2"),
+        ("train c.toml --train empty.svm", 3, "no rows"),
+        ("eval runs/c/model bad.svm", 3, "bad.svm:2"),
+        ("eval damaged valid.svm", 4, "damaged"),
+        ("eval nowhere valid.svm", 4, "nowhere"),
+        ("predict runs/c/model valid.svm --json", 2, "--output"),
+        ("synth out.xls", 2, "format"),
+        ("train c.toml --seed 7 --resume", 4, "seed"),
+    ] {
+        let done = place.run(line);
+        assert_eq!(done.code, Some(code), "{line}\n{}", done.err);
+        assert!(done.err.contains(part), "{line}\n{}", done.err);
+        assert!(code == 0 || done.out.is_empty(), "{line} printed {}", done.out);
+    }
+}
+
+/// Waits until a line of metrics shows that training is under way.
+fn wait_for_steps(place: &Place, run: &str) {
+    let start = Instant::now();
+    let path: &Path = &place.path(&format!("runs/{run}/metrics.jsonl"));
+    while std::fs::read_to_string(path).map_or(0, |text| text.lines().count()) < 3 {
+        assert!(start.elapsed() < Duration::from_secs(60), "no step after a minute");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+}
+
+#[test]
+fn interrupted_and_killed() {
+    let place = Place::with_synth();
+    place.write(
+        "long.toml",
+        "data = { train = \"train.svm\", valid = \"valid.svm\" }\n\
+         train = { batch = 1, passes = 100000, print_every = 500, save_every = 2000 }\n",
+    );
+    for valid in [true, false] {
+        let name = if valid { "long" } else { "plain" };
+        if !valid {
+            place.write("plain.toml", &place.read("long.toml").replace(", valid = \"valid.svm\"", ""));
+        }
+        let child = place.spawn(&format!("train {name}.toml --json"));
+        wait_for_steps(&place, name);
+        signal(&child, "-INT");
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["stopped"], true);
+        has_metrics(&place.run(&format!("eval runs/{name}/model valid.svm --json")).json(), 1000);
+        // Killed on its way, a run leaves the model that was there, and can be resumed.
+        let mut child = place.spawn(&format!("train {name}.toml --resume"));
+        std::thread::sleep(Duration::from_millis(300));
+        signal(&child, "-KILL");
+        child.wait().unwrap();
+        has_metrics(&place.run(&format!("eval runs/{name}/model valid.svm --json")).json(), 1000);
+        let steps = json["steps"].as_u64().unwrap();
+        let passes = steps / 3000 + 5000;
+        let stop_at = steps + 200_000;
+        let resumed = place
+            .run(&format!("train {name}.toml --resume -q --json --passes {passes} --max-steps {stop_at}"));
+        let resumed = resumed.json();
+        assert!(resumed["steps"].as_u64().unwrap() >= stop_at, "{resumed}");
+    }
+}
