@@ -1,4 +1,5 @@
 //! The binary end to end: what it prints where, what it leaves behind, and which exit code says what.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
 //! The client over embedded tables: what it looks up, and that pull and push do what a map of rows would.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -150,13 +151,16 @@ fn features_must_find_their_tables() {
     }
 }
 
-/// Weights, state and counts of every row; the use clock is left out, as it counts calls.
-fn contents(client: &Client) -> Vec<Vec<(u64, u32, u32, Vec<u32>)>> {
+/// Key, frequency, version, bits of weights and state; the use clock is left out, as it counts calls.
+type RowBits = (u64, u32, u32, Vec<u32>);
+
+/// Every row of every table.
+fn contents(client: &Client) -> Vec<Vec<RowBits>> {
     let bits = |floats: &[f32], more: &[f32]| floats.iter().chain(more).map(|f| f.to_bits()).collect();
     let tables = client.tables().iter().map(|table| {
         let mut rows = Vec::new();
         table.for_each_row(|row| {
-            rows.push((row.key, row.frequency, row.version, bits(row.weights, row.state)))
+            rows.push((row.key, row.frequency, row.version, bits(row.weights, row.state)));
         });
         rows.sort();
         rows

@@ -1,4 +1,5 @@
 //! Passes over real files: every row exactly once, the order a function of the seed alone, resumption exact.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -134,10 +134,14 @@ impl Model {
         self.client.tables().iter().find(|table| table.name() == name)
     }
 
-    /// An encoder for the model's spec.
+    /// An encoder for the model's spec; where labels are optional, for prediction, it asks for no weights either.
     pub fn encoder(&self, label: LabelUse, down_sample: bool) -> Result<Arc<Encoder>, SampleError> {
         let missing = &self.config.data.reading.missing;
-        Encoder::new(&self.config.spec(), &EncodeOptions { missing, label, down_sample }).map(Arc::new)
+        let mut spec = self.config.spec();
+        if label == LabelUse::Optional {
+            spec.weight = None;
+        }
+        Encoder::new(&spec, &EncodeOptions { missing, label, down_sample }).map(Arc::new)
     }
 
     /// Rows over all tables.

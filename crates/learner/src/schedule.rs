@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// However long it has decayed, a rate is above zero, and its inverse (FTRL) finite.
+const FACTOR_MIN: f32 = 1e-12;
+
 /// How the learning rate changes over a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
@@ -44,7 +47,7 @@ impl Schedule {
             Schedule::Plateau { factor, min } => factor.powi(plateaus as i32).max(min),
         };
         let warm = if step < warmup_steps { (step + 1) as f32 / warmup_steps as f32 } else { 1.0 };
-        factor * warm
+        (factor * warm).max(FACTOR_MIN)
     }
 
     /// What is wrong with the schedule, if anything.
@@ -78,9 +81,13 @@ mod tests {
             (plateau, 0, 9, 0, 0, 1.0),
             (plateau, 0, 9, 1, 0, 0.1),
             (plateau, 0, 9, 5, 0, 0.05),
+            (Schedule::Exponential { factor: 0.1 }, 0, 100, 0, 0, FACTOR_MIN),
         ] {
             let got = schedule.factor(step, pass, plateaus, warmup);
-            assert!((got - expected).abs() < 1e-6, "{schedule:?} {step} {pass} {plateaus}: {got}");
+            assert!(
+                (got - expected).abs() <= 1e-6 * expected,
+                "{schedule:?} {step} {pass} {plateaus}: {got}"
+            );
         }
         assert!(Schedule::Exponential { factor: 0.0 }.check().is_err());
     }

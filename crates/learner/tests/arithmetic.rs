@@ -1,5 +1,6 @@
 //! What one update does, against float64: FTRL against McMahan et al. 2013, factorization machines against finite
 //! differences, schedules against plain gradient descent, and the online path against the one for minibatches.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 mod runs;
 

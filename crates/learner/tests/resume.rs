@@ -1,4 +1,5 @@
 //! A run that was stopped and resumed ends as one that was not: the same tables, bit for bit, and the same metrics.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 mod runs;
 

@@ -1,4 +1,5 @@
 //! What the settings of a run do to its result, and how runs that cannot succeed say so.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 mod runs;
 
@@ -8,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use runs::{Place, Random, close, row};
 use sanderling_client::ClientError;
-use sanderling_learner::{Config, LearnError, Metrics, Model, evaluate};
+use sanderling_learner::{Config, LearnError, Metrics, Model, evaluate, predict};
 use sanderling_sample::profile::{ProfileOptions, profile, suggest};
 use sanderling_sample::{BadRows, DataConfig};
 use sanderling_store::StoreError;
@@ -101,6 +102,17 @@ fn a_weight_is_so_many_rows() {
                 close(*a, b, 1e-4, model);
             }
         }
+        // A prediction needs neither label nor weight.
+        place.file("new.csv", "x,f\n0.5,3\n0.25,4\n");
+        let files = [place.path("new.csv").to_string_lossy().into_owned()];
+        let (reading, mut scores) = (DataConfig::default(), Vec::new());
+        let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
+        let rows = predict(&a, &files, &reading, &bad_rows, |some, _| {
+            scores.extend_from_slice(some);
+            Ok(())
+        });
+        assert_eq!(rows.unwrap(), 2);
+        assert!(scores.iter().all(|p| (0.0..=1.0).contains(p)), "{scores:?}");
     }
 }
 
@@ -201,7 +213,7 @@ fn a_diverging_run_says_so() {
                     Err(LearnError::Diverged { .. }) => diverged += 1,
                     // The table refuses a gradient that is too large.
                     Err(LearnError::Client(ClientError::Store(StoreError::BadGradient { .. }))) => {
-                        diverged += 1
+                        diverged += 1;
                     }
                     Err(error) => panic!("{toml}\nfailed otherwise: {error}"),
                     // Who survives it has weights and a loss that are numbers.
@@ -209,7 +221,7 @@ fn a_diverging_run_says_so() {
                         assert!(summary.logloss.is_some(), "{toml}");
                         place.model("run").tables().for_each(|table| {
                             table.for_each_row(|row| {
-                                assert!(row.weights.iter().all(|w| w.is_finite()), "{toml}")
+                                assert!(row.weights.iter().all(|w| w.is_finite()), "{toml}");
                             });
                         });
                     }

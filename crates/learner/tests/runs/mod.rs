@@ -1,6 +1,7 @@
 //! Short runs in a directory of their own, for the tests of this folder. Knows what a run takes and leaves behind, not
 //! what is right.
 #![allow(dead_code)] // Each test file uses its part.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
