@@ -11,6 +11,7 @@
 
 use sanderling_client::{Lookup, Online};
 use sanderling_sample::Rows;
+use sanderling_store::GRADIENT_ABS_MAX;
 
 /// Scratch of one worker.
 #[derive(Debug)]
@@ -160,7 +161,15 @@ impl Compute {
     }
 
     /// Updates the rows of the sample whose logit was computed last. A key that occurs twice in it is updated twice.
-    pub(crate) fn update_row(&mut self, rows: &Rows<'_>, row: usize, error: f32, online: &mut Online<'_>) {
+    /// False at a gradient that a table would refuse in a push: it and what comes after it were not applied.
+    #[must_use]
+    pub(crate) fn update_row(
+        &mut self,
+        rows: &Rows<'_>,
+        row: usize,
+        error: f32,
+        online: &mut Online<'_>,
+    ) -> bool {
         for column in 0..rows.batch.columns.len() {
             let (handles, table) = online.column_mut(column);
             let (span, values) = (span(rows.offsets(column), row), rows.values(column));
@@ -168,7 +177,13 @@ impl Compute {
             let value = |at: usize| values.map_or(1.0, |values| values[span.start + at]);
             if self.factors == 0 {
                 for (at, &handle) in handles.iter().enumerate() {
-                    table.update(handle, &[error * value(at)]);
+                    let gradient = error * value(at);
+                    // NaN is not below it either.
+                    let applies = gradient.abs() < GRADIENT_ABS_MAX;
+                    if !applies {
+                        return false;
+                    }
+                    table.update(handle, &[gradient]);
                 }
                 continue;
             }
@@ -177,13 +192,20 @@ impl Compute {
                 let scale = error * x;
                 self.gradient[0] = scale;
                 let weights = &table.weights(handle)[1..];
+                // Without a branch per factor, so that it vectorises.
+                let mut applies = scale.abs() < GRADIENT_ABS_MAX;
                 for ((g, v), sum) in self.gradient[1..].iter_mut().zip(weights).zip(&self.sums) {
                     *g = scale * (sum - v * x);
+                    applies &= g.abs() < GRADIENT_ABS_MAX;
+                }
+                if !applies {
+                    return false;
                 }
                 table.update(handle, &self.gradient);
             }
         }
         online.update_constant(error);
+        true
     }
 }
 

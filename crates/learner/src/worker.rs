@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 use sanderling_client::{Handles, Lookup};
 use sanderling_hub::{Feed, Pass};
 use sanderling_observe::StageTimer;
-use sanderling_store::{Absent, PushScale};
+use sanderling_store::{Absent, GRADIENT_ABS_MAX, PushScale};
 
 use crate::compute::Compute;
 use crate::config::{Reduction, Train};
@@ -185,10 +185,10 @@ impl<'a> Worker<'a> {
             let logit = compute.forward_row(&rows, row, &online);
             let probability = scores.push(logit, label, weight);
             let error = segment.error(probability, label, weight);
-            if !logit.is_finite() || !error.is_finite() {
+            let applies = logit.is_finite() && error.abs() < GRADIENT_ABS_MAX;
+            if !applies || !compute.update_row(&rows, row, error, &mut online) {
                 return Err(LearnError::Diverged { step: step + row as u64 });
             }
-            compute.update_row(&rows, row, error, &mut online);
         }
         Ok(rows.len() as u64)
     }
