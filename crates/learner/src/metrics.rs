@@ -378,7 +378,9 @@ mod tests {
 
     fn collect(rows: &[(f32, f32, f32)]) -> Scores {
         let mut scores = Scores::new();
-        rows.iter().for_each(|(logit, label, weight)| scores.push(*logit, *label, *weight));
+        for (logit, label, weight) in rows {
+            scores.push(*logit, *label, *weight);
+        }
         scores
     }
 
