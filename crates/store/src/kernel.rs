@@ -31,12 +31,12 @@ impl Kernel {
         Kernel(optimizer)
     }
 
-    /// State values per coordinate.
-    pub(crate) fn slots(self) -> usize {
+    /// State values of a block of `dims` coordinates.
+    pub(crate) fn state_len(self, dims: usize) -> usize {
         match self.0 {
             Optimizer::Sgd { .. } => 0,
-            Optimizer::Adagrad { .. } => 1,
-            Optimizer::Adam { .. } | Optimizer::Ftrl { .. } => 2,
+            Optimizer::Adagrad { .. } => dims,
+            Optimizer::Adam { .. } | Optimizer::Ftrl { .. } => 2 * dims,
         }
     }
 

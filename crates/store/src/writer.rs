@@ -1,42 +1,34 @@
 //! Updates row by row: keys are resolved to rows once, many at a time, and then every update is applied at once, so
 //! that the next read sees it. What online learning needs, where a push per sample would look every key up twice.
-//! Knows nothing of how rows are found or updated; it holds the locks while others do that.
-
-use std::sync::RwLockWriteGuard;
+//! Knows nothing of how rows are found or updated; it keeps other writers out while that happens.
 
 use crate::StoreError;
-use crate::hash::mix;
-use crate::index::{NO_ROW, PREFETCH_KEYS};
+use crate::index::NO_ROW;
 use crate::kernel::Step;
-use crate::request::{SHARDS, shard_of};
-use crate::shard::{Shard, update_row};
-use crate::slab::{HEADER_WORDS, touch};
+use crate::layout::Update;
+use crate::lookup::{CHUNK_KEYS, with_lookup};
+use crate::slab::Exclusive;
 use crate::table::Table;
 
 /// Where a row lies, for as long as the writer that resolved it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RowHandle {
-    shard: u32,
-    row: u32,
-}
+pub struct RowHandle(u32);
 
-/// Exclusive access to a table's rows by handle. Every other access to the table waits until it is dropped.
+/// Exclusive access to a table's rows by handle. Until it is dropped, every other change of the table waits; pulls do
+/// not, they see each row before or after an update.
 #[derive(Debug)]
 pub struct TableWriter<'a> {
     table: &'a Table,
-    shards: [RwLockWriteGuard<'a, Shard>; SHARDS],
+    rows: Exclusive<'a>,
     steps: Vec<Step>,
     clock: u32,
+    /// Room for the words of a row.
+    words: Vec<f32>,
 }
 
 impl<'a> TableWriter<'a> {
-    pub(crate) fn new(
-        table: &'a Table,
-        shards: [RwLockWriteGuard<'a, Shard>; SHARDS],
-        steps: Vec<Step>,
-        clock: u32,
-    ) -> Self {
-        TableWriter { table, shards, steps, clock }
+    pub(crate) fn new(table: &'a Table, rows: Exclusive<'a>, steps: Vec<Step>, clock: u32) -> Self {
+        TableWriter { table, rows, steps, clock, words: vec![0.0; table.layout.words()] }
     }
 
     /// Appends the row of every key to `handles`; keys without a row get one. Keys may repeat.
@@ -44,53 +36,45 @@ impl<'a> TableWriter<'a> {
     /// Fails with [`StoreError::TableFull`] when the budget has no room; rows created until then stay, with their
     /// first weights.
     pub fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) -> Result<(), StoreError> {
-        let (layout, budget) = (&self.table.layout, &self.table.budget);
         handles.reserve(keys.len());
-        for (at, &key) in keys.iter().enumerate() {
-            if let Some(&ahead) = keys.get(at + PREFETCH_KEYS) {
-                let hash = mix(ahead);
-                self.shards[shard_of(hash)].index.prefetch(hash);
+        with_lookup(|lookup| {
+            for keys in keys.chunks(CHUNK_KEYS) {
+                lookup.assign(keys);
+                for group in lookup.groups() {
+                    self.table.find(lookup, group.clone(), self.words.len());
+                    let rejected = self.table.create_absent(lookup, group.clone(), keys);
+                    let found = lookup.rows.iter().take_while(|&&row| row != NO_ROW);
+                    handles.extend(found.map(|&row| RowHandle(row)));
+                    if rejected > 0 {
+                        return Err(self.table.full(rejected));
+                    }
+                }
             }
-            let hash = mix(key);
-            let number = shard_of(hash);
-            let shard = &mut *self.shards[number];
-            let mut row = shard.index.find(hash);
-            if row == NO_ROW {
-                row = shard.create(layout, budget, hash, key).ok_or_else(|| self.table.full(1))?;
-            } else {
-                shard.slab.prefetch(row, layout.words());
-            }
-            handles.push(RowHandle { shard: number as u32, row });
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// The weights of a row.
     #[inline]
     #[must_use]
     pub fn weights(&self, handle: RowHandle) -> &[f32] {
-        let row = self.shards[handle.shard as usize].slab.row(handle.row);
-        &row[HEADER_WORDS..][..self.table.layout.dim]
+        self.rows.peek(handle.0, self.table.layout.dim)
     }
 
     /// Applies the optimizer to a row at once, as a push of this gradient alone would.
     ///
-    /// The gradient must have the table's dim and be finite; the caller has made sure of it, as the rows before this
-    /// one are updated already.
+    /// The gradient must be finite; the caller has made sure of it, as the rows before this one are updated already.
+    ///
+    /// # Panics
+    /// If the gradient does not have the table's dim.
     #[inline]
     pub fn update(&mut self, handle: RowHandle, gradient: &[f32]) {
         let layout = &self.table.layout;
-        debug_assert!(gradient.len() == layout.dim && gradient.iter().all(|g| g.is_finite()));
-        let row = self.shards[handle.shard as usize].slab.row_mut(handle.row);
-        if let ([Step::Ftrl(step)], [gradient]) = (self.steps.as_slice(), gradient) {
-            // The row of logistic regression: w, z, n after the header.
-            touch(row, 1, self.clock);
-            if let [w, z, n, ..] = &mut row[HEADER_WORDS..] {
-                (*w, *z, *n) = step.update(*w, *z, *n, *gradient);
-            }
-            return;
-        }
-        update_row(layout, &self.steps, row, 1, self.clock, gradient);
+        debug_assert!(gradient.iter().all(|g| g.is_finite()));
+        // Before the row's version is odd, where a panic would leave it.
+        assert_eq!(gradient.len(), layout.dim, "a gradient has one value per weight");
+        let update = Update { count: 1, clock: self.clock, gradient };
+        self.rows.change(handle.0, |row| layout.update(&self.steps, row, &mut self.words, update));
     }
 }
 

@@ -1,0 +1,96 @@
+//! One request's keys on their way to their rows: hashed together, looked up in groups, so that the cache misses of
+//! many keys overlap. Knows nothing of what is done with the rows.
+//!
+//! The buffers belong to the thread and are reused; requests go through them in chunks, which bounds them.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use crate::hash::mix;
+use crate::index::{Index, NO_ROW};
+use crate::kernel::Step;
+use crate::slab::Slab;
+
+/// Keys that are hashed at once.
+pub(crate) const CHUNK_KEYS: usize = 8192;
+/// Keys that are looked up together before their rows are used; found by a sweep (`examples/pull_push.rs`).
+pub(crate) const GROUP_KEYS: usize = 128;
+/// Keys ahead of the search whose bucket is asked for; found by the same sweep.
+const PREFETCH_KEYS: usize = 48;
+
+/// The buffers of a thread.
+#[derive(Debug, Default)]
+pub(crate) struct Lookup {
+    hashes: Vec<u64>,
+    /// Row numbers of the present group.
+    pub(crate) rows: Vec<u32>,
+    /// Positions in the chunk of keys that are not in their home bucket.
+    displaced: Vec<u32>,
+    /// The words of one row, for the caller.
+    pub(crate) words: Vec<f32>,
+    /// The optimizers of a push, block by block, for the caller.
+    pub(crate) steps: Vec<Step>,
+}
+
+impl Lookup {
+    /// Takes a chunk of at most [`CHUNK_KEYS`] keys.
+    pub(crate) fn assign(&mut self, keys: &[u64]) {
+        debug_assert!(keys.len() <= CHUNK_KEYS);
+        self.hashes.clear();
+        self.hashes.extend(keys.iter().map(|&key| mix(key)));
+    }
+
+    /// The groups of the chunk, in order.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let keys = self.hashes.len();
+        (0..keys).step_by(GROUP_KEYS).map(move |start| start..(start + GROUP_KEYS).min(keys))
+    }
+
+    #[inline(always)]
+    pub(crate) fn hash(&self, at: usize) -> u64 {
+        self.hashes[at]
+    }
+
+    /// Asks the cache for the buckets of the chunk's first keys; after this, [`Lookup::find`] stays ahead.
+    pub(crate) fn prefetch_first(&self, index: &Index) {
+        self.hashes.iter().take(PREFETCH_KEYS).for_each(|&hash| index.prefetch(hash));
+    }
+
+    /// Fills `rows` for a group, and asks the cache for the first `words` words of every row.
+    #[inline(always)]
+    pub(crate) fn find(&mut self, index: &Index, slab: &Slab, group: Range<usize>, words: usize) {
+        self.rows.clear();
+        self.displaced.clear();
+        for at in group.clone() {
+            if let Some(&ahead) = self.hashes.get(at + PREFETCH_KEYS) {
+                index.prefetch(ahead);
+            }
+            let hash = self.hashes[at];
+            let probe = index.probe_home(hash);
+            if probe.row != NO_ROW {
+                slab.prefetch(probe.row, words);
+            } else if probe.goes_on {
+                // Its next bucket is on the way while the others are looked up.
+                index.prefetch_second(hash);
+                self.displaced.push(at as u32);
+            }
+            self.rows.push(probe.row);
+        }
+        for &at in &self.displaced {
+            let row = index.find_displaced(self.hashes[at as usize]);
+            if row != NO_ROW {
+                slab.prefetch(row, words);
+            }
+            self.rows[at as usize - group.start] = row;
+        }
+    }
+}
+
+thread_local! {
+    static LOOKUP: RefCell<Lookup> = RefCell::default();
+}
+
+/// Lends the thread's buffers.
+pub(crate) fn with_lookup<R>(f: impl FnOnce(&mut Lookup) -> R) -> R {
+    LOOKUP.with_borrow_mut(f)
+}
