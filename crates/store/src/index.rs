@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, fence};
 
 use crate::memory::{Region, ZeroAtomics};
 use crate::prefetch::prefetch;
+use crate::words::{self, Width};
 
 /// Row number of a key that is absent.
 pub(crate) const NO_ROW: u32 = u32::MAX;
@@ -70,13 +71,10 @@ impl Bucket {
     }
 
     #[inline(always)]
-    fn probe(&self, hash: u64) -> Probe {
+    fn probe(&self, width: Width, hash: u64) -> Probe {
         loop {
             let meta = (self.0[7].load(Acquire) >> 32) as u32;
-            let mut matches = 0_u32;
-            for slot in 0..SLOTS {
-                matches |= u32::from(self.word(slot) == hash) << slot;
-            }
+            let mut matches = words::equal(width, &self.0, hash);
             let mut row = 0;
             // More than one turn only for slots that are empty and hold an old hash.
             while matches != 0 && row == 0 {
@@ -145,6 +143,7 @@ impl Bucket {
 pub(crate) struct Index {
     buckets: Region<Bucket>,
     len: AtomicUsize,
+    width: Width,
 }
 
 impl Index {
@@ -157,7 +156,7 @@ impl Index {
     }
 
     fn with_buckets(buckets: usize) -> Option<Index> {
-        Some(Index { buckets: Region::zeroed(buckets)?, len: AtomicUsize::new(0) })
+        Some(Index { buckets: Region::zeroed(buckets)?, len: AtomicUsize::new(0), width: Width::detect() })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -232,7 +231,7 @@ impl Index {
     /// Looks into the hash's home bucket.
     #[inline(always)]
     pub(crate) fn probe_home(&self, hash: u64) -> Probe {
-        self.buckets[self.home(hash)].probe(hash)
+        self.buckets[self.home(hash)].probe(self.width, hash)
     }
 
     /// Looks into the buckets after the hash's home bucket; its row or [`NO_ROW`].
@@ -240,7 +239,7 @@ impl Index {
         let mut at = self.home(hash);
         for _ in 1..self.buckets.len() {
             at = self.after(at);
-            let probe = self.buckets[at].probe(hash);
+            let probe = self.buckets[at].probe(self.width, hash);
             if !probe.goes_on {
                 return probe.row;
             }

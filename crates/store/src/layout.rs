@@ -2,7 +2,7 @@
 //!
 //! Weights come first, on the boundary of a cache line where that matters, because a pull reads nothing else.
 
-use crate::kernel::{Kernel, Step};
+use crate::kernel::{Kernel, Place, Step};
 use crate::slab::{Change, stride_words};
 use crate::{Absent, Init, TableConfig, init};
 
@@ -134,11 +134,15 @@ impl Layout {
         state.copy_from_slice(&values[self.dim..]);
     }
 
-    /// One update of one row, in one pass: its header and every block of it. `words` is room for a row's words;
-    /// `gradient` has one value per weight.
+    /// One update of one row, in one pass: its header and every block of it. `gradient` has one value per weight.
     #[inline(always)]
-    pub(crate) fn update(&self, steps: &[Step], row: Change<'_>, words: &mut [f32], update: Update<'_>) {
+    pub(crate) fn update(&self, steps: &[Step], row: Change<'_>, update: Update<'_>) {
         let Update { count, clock, gradient } = update;
+        let header = self.dim;
+        let version = row.get(header + 4).saturating_add(1);
+        row.set(header + 2, row.get(header + 2).saturating_add(count));
+        row.set(header + 3, clock);
+        row.set(header + 4, version);
         if let ([Step::Ftrl(step)], [gradient]) = (steps, gradient) {
             // The row of logistic regression: w, header, z, n.
             let [w, z, n] = [0, 1 + HEADER_WORDS, 2 + HEADER_WORDS].map(|at| f32::from_bits(row.get(at)));
@@ -146,24 +150,16 @@ impl Layout {
             row.set(0, w.to_bits());
             row.set(1 + HEADER_WORDS, z.to_bits());
             row.set(2 + HEADER_WORDS, n.to_bits());
-            row.set(3, row.get(3).saturating_add(count));
-            row.set(4, clock);
-            row.set(5, row.get(5).saturating_add(1));
             return;
         }
-        row.load(0, words);
-        let (weights, rest) = words.split_at_mut(self.dim);
-        let (header, state) = rest.split_at_mut(HEADER_WORDS);
-        let version = header[4].to_bits().saturating_add(1);
-        header[2] = f32::from_bits(header[2].to_bits().saturating_add(count));
-        header[3] = f32::from_bits(clock);
-        header[4] = f32::from_bits(version);
         for (block, step) in self.blocks.iter().zip(steps) {
-            let weights = &mut weights[block.first..][..block.dims];
-            let state = &mut state[block.state.clone()];
-            step.update(version, weights, state, &gradient[block.first..][..block.dims]);
+            let place = Place {
+                weights_at: block.first,
+                state_at: self.dim + HEADER_WORDS + block.state.start,
+                dims: block.dims,
+            };
+            step.update(row, place, version, &gradient[block.first..][..block.dims]);
         }
-        row.store(0, words);
     }
 }
 

@@ -16,6 +16,7 @@ mod index;
 mod init;
 mod kernel;
 mod layout;
+pub mod limit;
 mod lookup;
 mod memory;
 mod pool;

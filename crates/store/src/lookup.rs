@@ -24,7 +24,7 @@ pub(crate) struct Lookup {
     hashes: Vec<u64>,
     /// Row numbers of the present group.
     pub(crate) rows: Vec<u32>,
-    /// Positions in the chunk of keys that are not in their home bucket.
+    /// Positions in the group of keys that are not in their home bucket.
     displaced: Vec<u32>,
     /// The words of one row, for the caller.
     pub(crate) words: Vec<f32>,
@@ -59,29 +59,33 @@ impl Lookup {
     /// Fills `rows` for a group, and asks the cache for the first `words` words of every row.
     #[inline(always)]
     pub(crate) fn find(&mut self, index: &Index, slab: &Slab, group: Range<usize>, words: usize) {
-        self.rows.clear();
-        self.displaced.clear();
-        for at in group.clone() {
-            if let Some(&ahead) = self.hashes.get(at + PREFETCH_KEYS) {
+        self.rows.resize(group.len(), NO_ROW);
+        self.displaced.resize(GROUP_KEYS, 0);
+        let (ahead, hashes) = (&self.hashes[group.start..], &self.hashes[group]);
+        let ahead = ahead.get(PREFETCH_KEYS..).unwrap_or_default();
+        let (rows, displaced) = (&mut self.rows[..hashes.len()], &mut self.displaced[..hashes.len()]);
+        let mut displaced_len = 0;
+        for (at, (&hash, row)) in hashes.iter().zip(&mut *rows).enumerate() {
+            if let Some(&ahead) = ahead.get(at) {
                 index.prefetch(ahead);
             }
-            let hash = self.hashes[at];
             let probe = index.probe_home(hash);
+            *row = probe.row;
             if probe.row != NO_ROW {
                 slab.prefetch(probe.row, words);
             } else if probe.goes_on {
                 // Its next bucket is on the way while the others are looked up.
                 index.prefetch_second(hash);
-                self.displaced.push(at as u32);
+                displaced[displaced_len] = at as u32;
+                displaced_len += 1;
             }
-            self.rows.push(probe.row);
         }
-        for &at in &self.displaced {
-            let row = index.find_displaced(self.hashes[at as usize]);
+        for &at in &displaced[..displaced_len] {
+            let row = index.find_displaced(hashes[at as usize]);
             if row != NO_ROW {
                 slab.prefetch(row, words);
             }
-            self.rows[at as usize - group.start] = row;
+            rows[at as usize] = row;
         }
     }
 }

@@ -11,6 +11,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
 /// From this size on a region is mapped: its pages cost nothing until they are touched.
 const MAPPED_BYTES_MIN: usize = 128 * 1024;
+/// Can address space be had without memory?
+const CAN_RESERVE: bool = cfg!(all(target_os = "linux", not(miri)));
+/// Where it cannot, a reservation is memory: this much, and little for Miri, which is slow.
+const RESERVED_BYTES_MAX: usize = if cfg!(miri) { 1 << 20 } else { 1 << 30 };
 /// Alignment of smaller regions: a cache line.
 const LINE_BYTES: usize = 64;
 
@@ -44,7 +48,7 @@ impl<T: ZeroAtomics> Region<T> {
     pub(crate) fn zeroed(len: usize) -> Option<Region<T>> {
         let layout = Self::layout(len)?;
         if layout.size() >= MAPPED_BYTES_MIN
-            && let Some((start, mapped)) = map(layout.size())
+            && let Some((start, mapped)) = map(layout.size(), 0)
         {
             return Some(Region { start: start.cast(), len, mapped: Some(mapped) });
         }
@@ -54,6 +58,20 @@ impl<T: ZeroAtomics> Region<T> {
         // SAFETY: the size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Region { start: start.cast(), len, mapped: None })
+    }
+
+    /// A region of zeroed values, as many as the system grants address space for, at most `len`: memory is taken as they
+    /// are touched. Huge pages begin after the first [`HUGE_BYTES`], so that little is touched when little is used.
+    pub(crate) fn reserved(mut len: usize) -> Option<Region<T>> {
+        if CAN_RESERVE {
+            while len * size_of::<T>() >= MAPPED_BYTES_MIN {
+                if let Some((start, mapped)) = map(len * size_of::<T>(), HUGE_BYTES) {
+                    return Some(Region { start: start.cast(), len, mapped: Some(mapped) });
+                }
+                len /= 2;
+            }
+        }
+        Region::zeroed(len.min(RESERVED_BYTES_MAX / size_of::<T>()))
     }
 
     fn layout(len: usize) -> Option<Layout> {
@@ -105,9 +123,10 @@ impl<T: ZeroAtomics> Deref for Region<T> {
 /// Where a mapping's values start, and all that was mapped.
 type Mapping = (NonNull<u8>, (NonNull<u8>, usize));
 
-/// Maps `bytes` of zeros, aligned to a huge page if there are enough of them for one.
+/// Maps `bytes` of zeros, aligned to a huge page if there are enough of them for one, and on huge pages but for the
+/// first `small_bytes`.
 #[cfg(all(target_os = "linux", not(miri)))]
-fn map(bytes: usize) -> Option<Mapping> {
+fn map(bytes: usize, small_bytes: usize) -> Option<Mapping> {
     let align = if bytes >= HUGE_BYTES { HUGE_BYTES } else { LINE_BYTES };
     let whole = bytes.checked_add(align)?;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -121,16 +140,18 @@ fn map(bytes: usize) -> Option<Mapping> {
     let offset = mapped.as_ptr().align_offset(align);
     // SAFETY: the offset is below `align`, and `align` bytes more than needed were mapped.
     let start = unsafe { mapped.add(offset) };
-    if bytes >= HUGE_BYTES {
+    if bytes >= small_bytes + HUGE_BYTES {
         // Where they are off or memory is fragmented, small pages serve as well, only slower.
         // SAFETY: the range is ours, and the advice changes no content.
-        unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+        unsafe {
+            libc::madvise(start.as_ptr().add(small_bytes).cast(), bytes - small_bytes, libc::MADV_HUGEPAGE)
+        };
     }
     Some((start, (mapped, whole)))
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
-fn map(_bytes: usize) -> Option<Mapping> {
+fn map(_bytes: usize, _small_bytes: usize) -> Option<Mapping> {
     None
 }
 
@@ -159,6 +180,20 @@ fn unmap(start: NonNull<u8>, bytes: usize) {
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
 fn unmap(_start: NonNull<u8>, _bytes: usize) {}
+
+/// Bytes of memory that this machine has; where it does not say, a guess.
+pub(crate) fn machine_bytes() -> usize {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    {
+        // SAFETY: both calls only read settings.
+        let (pages, page) =
+            unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+        if let (Ok(pages), Ok(page)) = (usize::try_from(pages), usize::try_from(page)) {
+            return pages.saturating_mul(page);
+        }
+    }
+    1 << 36
+}
 
 /// Bytes of these address ranges that lie on huge pages right now, as the system counts them; 0 where it does not say.
 /// A mapping that holds other memory besides a range is counted up to the range's size.

@@ -1,8 +1,9 @@
 //! Rows of one table: fixed-size runs of 32-bit words that never move, with a free list, and the versions that make a
 //! row's words one row. Knows neither keys nor optimizers, only the length of a row in words.
 //!
-//! Extents double in size, so that a row is found by its number without a look-up in memory; their pages cost nothing
-//! until rows are made on them, and are charged to the budget as that happens, in pieces of at most 2 MiB.
+//! A slab reserves address space for all rows that the machine or the budget could hold, so that a row is found by its
+//! number without a look-up in memory. Memory is taken as rows are made, and charged to the budget in pieces that grow
+//! with the slab, up to 2 MiB.
 //!
 //! A reader copies a row between two looks at its version and starts over when the version was odd or has changed; a
 //! writer makes it odd, stores, and makes it even. Versions are not in the rows but in a small array that rows share by
@@ -12,19 +13,19 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, fence};
-use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::budget::Budget;
-use crate::memory::Region;
+use crate::memory::{HUGE_BYTES, Region, machine_bytes};
 use crate::prefetch::prefetch;
 use crate::words::{self, Width};
 
-/// The first extent holds as many rows (a power of two) as fit in this, and at least one.
-const EXTENT_BYTES: usize = 64 * 1024;
-/// Pieces in which an extent is charged to the budget are of about this size.
-const PIECE_BYTES: usize = 2 << 20;
-/// Extents that a table can have: each but the first doubles the number of rows.
-const EXTENTS: usize = 33;
+/// The first piece that is charged to the budget has as many rows (a power of two) as fit in this, and at least one.
+const FIRST_PIECE_BYTES: usize = 64 * 1024;
+/// Later pieces are as large as all before them together, up to about this size: a huge page.
+const PIECE_BYTES: usize = HUGE_BYTES;
+/// Address space for rows, as a multiple of the machine's memory.
+const RESERVE_FACTOR: usize = 2;
 /// Words of a cache line.
 const LINE_WORDS: usize = 16;
 /// Row versions of a table; a power of two.
@@ -36,17 +37,16 @@ const LIMBO_ROWS: usize = 256;
 /// End of the free list.
 const NO_NEXT: u32 = u32::MAX;
 /// Row numbers stay below this, because the index keeps them plus one and uses `u32::MAX` for "no row".
-const ROWS_MAX: u64 = u32::MAX as u64 - 2;
+const ROWS_MAX: usize = u32::MAX as usize - 2;
 
 #[derive(Debug)]
 pub(crate) struct Slab {
-    extents: [OnceLock<Region<AtomicU32>>; EXTENTS],
+    words: Region<AtomicU32>,
     versions: Box<[AtomicU32]>,
     stride: usize,
-    /// log2 of the rows of the first extent.
-    shift: u32,
-    /// log2 of the rows that are charged at once in large extents.
-    piece_shift: u32,
+    /// Rows of the first piece, and the most rows of a piece; powers of two.
+    first_piece: u64,
+    piece_max: u64,
     width: Width,
     /// Shared by those who change rows under their versions; exclusive for who removes rows or keeps all others out.
     updates: RwLock<()>,
@@ -80,58 +80,48 @@ impl Slab {
     /// Bytes of a slab without rows.
     pub(crate) const NEW_BYTES: usize = VERSIONS * size_of::<AtomicU32>();
 
-    pub(crate) fn new(stride: usize) -> Slab {
+    /// A slab for rows of `stride` words, of which the budget allows `limit_bytes`. `None` without address space.
+    pub(crate) fn new(stride: usize, limit_bytes: u64) -> Option<Slab> {
         let row_bytes = stride * size_of::<u32>();
-        let shift = (EXTENT_BYTES / row_bytes).max(1).ilog2();
-        Slab {
-            extents: [const { OnceLock::new() }; EXTENTS],
+        let power = |bytes: usize| 1 << (bytes / row_bytes).max(1).ilog2();
+        let reserve_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX);
+        let reserve_bytes = reserve_bytes.min(machine_bytes().saturating_mul(RESERVE_FACTOR)).max(row_bytes);
+        let rows = (reserve_bytes / row_bytes).min(ROWS_MAX);
+        Some(Slab {
+            words: Region::reserved(rows * stride)?,
             versions: (0..VERSIONS).map(|_| AtomicU32::new(0)).collect(),
             stride,
-            shift,
-            piece_shift: (PIECE_BYTES / row_bytes).max(1).ilog2().max(shift),
+            first_piece: power(FIRST_PIECE_BYTES),
+            piece_max: power(PIECE_BYTES),
             width: Width::detect(),
             updates: RwLock::new(()),
-        }
+        })
     }
 
-    /// Address ranges of the rows that have been charged.
-    pub(crate) fn addresses(&self) -> Vec<(usize, usize)> {
-        self.extents.iter().filter_map(|extent| extent.get().map(Region::addresses)).collect()
+    /// Address range of the rows that have been charged.
+    pub(crate) fn addresses(&self, rows: &Allocation) -> (usize, usize) {
+        let (first, _) = self.words.addresses();
+        (first, first + rows.charged_bytes)
     }
 
-    /// Extent of a row, and the row's first word in it. Extent 0 has `1 << shift` rows, and each further one as many
-    /// as all before it together.
+    /// The widest copy that the machine can do.
     #[inline(always)]
-    fn locate(&self, row: u32) -> (usize, usize) {
-        let extent = u32::BITS - (row >> self.shift).leading_zeros();
-        // The first row of extent e > 0 is 1 << (shift + e - 1).
-        let first = (1_u64 << (self.shift + extent)) >> 1;
-        let first = if extent == 0 { 0 } else { first };
-        (extent as usize, (u64::from(row) - first) as usize * self.stride)
-    }
-
-    /// Rows of an extent.
-    fn extent_rows(&self, extent: usize) -> u64 {
-        1_u64 << (self.shift as usize + extent.saturating_sub(1))
+    pub(crate) fn width(&self) -> Width {
+        self.width
     }
 
     /// The words of a row that has been made.
     #[inline(always)]
     fn words(&self, row: u32) -> &[AtomicU32] {
-        let (extent, at) = self.locate(row);
-        let extent: &[AtomicU32] = self.extents[extent].get().map_or(&[], |extent| extent);
-        &extent[at..][..self.stride]
+        &self.words[row as usize * self.stride..][..self.stride]
     }
 
     /// Asks the cache for the first `words` words of a row.
     #[inline(always)]
     pub(crate) fn prefetch(&self, row: u32, words: usize) {
-        let (extent, first) = self.locate(row);
-        let Some(extent) = self.extents[extent].get() else { return };
-        let mut word = first;
-        while word < first + words {
-            prefetch(extent, word);
-            word += LINE_WORDS;
+        let first = row as usize * self.stride;
+        for line in 0..words.div_ceil(LINE_WORDS) {
+            prefetch(&self.words, first + line * LINE_WORDS);
         }
     }
 
@@ -187,7 +177,32 @@ fn pause(spins: &mut u32) {
     if *spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
 
-/// The words of a row while its version is odd.
+/// A row while its version is odd.
+#[derive(Debug)]
+pub(crate) struct Changing<'a> {
+    pub(crate) row: Change<'a>,
+    version: &'a AtomicU32,
+    before: u32,
+}
+
+impl<'a> Changing<'a> {
+    #[inline(always)]
+    fn new(slab: &'a Slab, row: u32, before: u32) -> Changing<'a> {
+        // The odd version is visible before any store of the change.
+        fence(Release);
+        let change = Change { words: slab.words(row), width: slab.width };
+        Changing { row: change, version: slab.version(row), before }
+    }
+}
+
+impl Drop for Changing<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.version.store(self.before.wrapping_add(2), Release);
+    }
+}
+
+/// The words of such a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Change<'a> {
     words: &'a [AtomicU32],
@@ -224,9 +239,10 @@ pub(crate) struct Shared<'a> {
 }
 
 impl Shared<'_> {
-    /// Changes a row; others see it as it was or as it is afterwards.
+    /// Waits until nobody changes the row, and then lets the caller do so; others see it as it was before or as it is
+    /// when the result is dropped. One thread must not change two rows at once: they may share a version.
     #[inline(always)]
-    pub(crate) fn change(&self, row: u32, change: impl FnOnce(Change<'_>)) {
+    pub(crate) fn change(&self, row: u32) -> Changing<'_> {
         let (version, mut spins) = (self.slab.version(row), 0);
         let before = loop {
             let before = version.load(Relaxed);
@@ -236,10 +252,7 @@ impl Shared<'_> {
             }
             pause(&mut spins);
         };
-        // The odd version is visible before any store of the change.
-        fence(Release);
-        change(Change { words: self.slab.words(row), width: self.slab.width });
-        version.store(before.wrapping_add(2), Release);
+        Changing::new(self.slab, row, before)
     }
 }
 
@@ -253,13 +266,11 @@ pub(crate) struct Exclusive<'a> {
 impl Exclusive<'_> {
     /// As [`Shared::change`], without having to reckon with other writers.
     #[inline(always)]
-    pub(crate) fn change(&mut self, row: u32, change: impl FnOnce(Change<'_>)) {
+    pub(crate) fn change(&mut self, row: u32) -> Changing<'_> {
         let version = self.slab.version(row);
         let before = version.load(Relaxed);
         version.store(before | 1, Relaxed);
-        fence(Release);
-        change(Change { words: self.slab.words(row), width: self.slab.width });
-        version.store(before.wrapping_add(2), Release);
+        Changing::new(self.slab, row, before)
     }
 
     /// The first `len` words of a row in place.
@@ -306,18 +317,12 @@ impl Allocation {
             return Some(row);
         }
         if u64::from(self.made) == self.charged {
-            let (extent, _) = slab.locate(self.made);
-            let rows = slab.extent_rows(extent).min(1 << slab.piece_shift);
+            let rows = self.charged.clamp(slab.first_piece, slab.piece_max);
+            let room = (slab.words.len() / slab.stride) as u64 - self.charged;
+            let rows = rows.min(room);
             let bytes = rows as usize * slab.stride * size_of::<u32>();
-            if self.charged + rows > ROWS_MAX || !budget.take(bytes) {
+            if rows == 0 || !budget.take(bytes) {
                 return None;
-            }
-            if slab.extents[extent].get().is_none() {
-                let Some(region) = Region::zeroed(slab.extent_rows(extent) as usize * slab.stride) else {
-                    budget.give_back(bytes);
-                    return None;
-                };
-                let _ = slab.extents[extent].set(region);
             }
             self.charged += rows;
             self.charged_bytes += bytes;
@@ -346,11 +351,7 @@ impl Allocation {
 
     /// Forgets all rows and gives their memory back. The caller has made sure that nobody can reach a row.
     pub(crate) fn clear(&mut self, slab: &Slab, budget: &Budget) {
-        let mut left = self.made as usize * slab.stride;
-        for extent in slab.extents.iter().filter_map(OnceLock::get) {
-            extent.discard(left, |word| word.store(0, Relaxed));
-            left = left.saturating_sub(extent.len());
-        }
+        slab.words.discard(self.made as usize * slab.stride, |word| word.store(0, Relaxed));
         budget.give_back(self.charged_bytes);
         *self = Allocation::new();
     }
@@ -365,7 +366,7 @@ mod tests {
         for (stride, rows) in [(6, 150_000), (8, 70_000), (37, 3000), (200_000, 70)] {
             let rows = if cfg!(miri) { 20 } else { rows };
             let budget = Budget::new(None);
-            let (slab, mut allocation) = (Slab::new(stride), Allocation::new());
+            let (slab, mut allocation) = (Slab::new(stride, u64::MAX).unwrap(), Allocation::new());
             for number in 0..rows {
                 let row = allocation.allocate(&slab, &budget).unwrap();
                 assert_eq!(row, number);
@@ -383,7 +384,7 @@ mod tests {
             assert_eq!((next(), next(), next()), (Some(1), Some(0), Some(rows)));
             assert_eq!(allocation.bytes() as u64, budget.used_bytes());
             let used = rows as usize * stride * 4;
-            assert!((used..used * 2 + EXTENT_BYTES + PIECE_BYTES).contains(&allocation.bytes()));
+            assert!((used..used * 2 + FIRST_PIECE_BYTES + PIECE_BYTES).contains(&allocation.bytes()));
             allocation.clear(&slab, &budget);
             assert_eq!((budget.used_bytes(), allocation.allocate(&slab, &budget)), (0, Some(0)));
             slab.read(rows - 1, 0, &mut values);
@@ -412,7 +413,8 @@ mod tests {
     fn readers_see_whole_rows() {
         const STRIDE: usize = 37;
         let rounds = if cfg!(miri) { 30 } else { 100_000 };
-        let (slab, mut allocation, budget) = (Slab::new(STRIDE), Allocation::new(), Budget::new(None));
+        let (slab, mut allocation, budget) =
+            (Slab::new(STRIDE, u64::MAX).unwrap(), Allocation::new(), Budget::new(None));
         for _ in 0..4 {
             let row = allocation.allocate(&slab, &budget).unwrap();
             slab.write_unseen(row, &[1.0; STRIDE]);
@@ -421,12 +423,12 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for round in 0..rounds {
-                        slab.share().change(round % 4, |row| {
-                            let mut values = [0.0; STRIDE];
-                            row.load(0, &mut values);
-                            assert!(values.iter().all(|&value| value == values[0]));
-                            row.store(0, &values.map(|value| value + 1.0));
-                        });
+                        let shared = slab.share();
+                        let changing = shared.change(round % 4);
+                        let mut values = [0.0; STRIDE];
+                        changing.row.load(0, &mut values);
+                        assert!(values.iter().all(|&value| value == values[0]));
+                        changing.row.store(0, &values.map(|value| value + 1.0));
                     }
                 });
             }

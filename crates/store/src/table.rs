@@ -19,6 +19,7 @@ use crate::memory::granted_huge_bytes;
 use crate::pool::{Pooler, check_offsets};
 use crate::readers::{self, Published};
 use crate::slab::{Allocation, Slab};
+use crate::words::{self, Width, Work};
 use crate::{Absent, Dedup, GRADIENT_ABS_MAX, Pooling, PushScale, StoreError, TableConfig, TableWriter};
 
 /// A thread keeps at most this much memory for summing duplicates.
@@ -132,9 +133,10 @@ impl Table {
         if !budget.take(bytes) {
             return fail(format!("budget_bytes is below the {bytes} bytes of an empty table"));
         }
-        let Some(index) = Index::new() else { return fail("no memory for an empty table".to_string()) };
         let layout = Layout::new(&config);
-        let slab = Slab::new(layout.stride);
+        let (Some(index), Some(slab)) = (Index::new(), Slab::new(layout.stride, budget.limit_bytes())) else {
+            return fail("no memory for an empty table".to_string());
+        };
         let index = Arc::new(index);
         let structure = Mutex::new(Structure { index: Arc::clone(&index), rows: Allocation::new() });
         let index = Published::new(index);
@@ -188,15 +190,13 @@ impl Table {
     pub fn stats(&self) -> TableStats {
         let structure = self.structure();
         let index = &structure.index;
-        let mut ranges = self.slab.addresses();
-        ranges.push(index.addresses());
         TableStats {
             rows: index.len() as u64,
             free_rows: structure.rows.free_rows() as u64,
             pushes: self.clock.load(Ordering::Relaxed),
             index_bytes: (index.bytes() + Slab::NEW_BYTES) as u64,
             slab_bytes: structure.rows.bytes() as u64,
-            huge_bytes: granted_huge_bytes(&ranges),
+            huge_bytes: granted_huge_bytes(&[index.addresses(), self.slab.addresses(&structure.rows)]),
         }
     }
 
@@ -344,10 +344,12 @@ impl Table {
         let rejected = with_lookup(|lookup| {
             lookup.steps.clear();
             lookup.steps.extend(self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr)));
-            lookup.words.resize(self.layout.words(), 0.0);
             let chunks =
                 keys.chunks(CHUNK_KEYS).zip(counts.chunks(CHUNK_KEYS)).zip(grads.chunks(CHUNK_KEYS * dim));
-            chunks.map(|((keys, counts), grads)| self.scatter(lookup, keys, counts, grads, clock)).sum()
+            let scatter = |((keys, counts), grads)| {
+                words::run(self.width(), Scatter { table: self, lookup, keys, counts, grads, clock })
+            };
+            chunks.map(scatter).sum()
         });
         if rejected > 0 {
             return Err(self.full(rejected));
@@ -355,29 +357,14 @@ impl Table {
         Ok(())
     }
 
-    /// A chunk of a push; the number of keys that were left out.
-    fn scatter(&self, lookup: &mut Lookup, keys: &[u64], counts: &[u32], grads: &[f32], clock: u32) -> u64 {
-        let dim = self.layout.dim;
-        let mut rejected = 0;
-        // No row is removed while this right is held, so that row numbers stay good without being a reader.
-        let shared = self.slab.share();
-        lookup.assign(keys);
-        for group in lookup.groups() {
-            self.find(lookup, group.clone(), self.layout.words());
-            rejected += self.create_absent(lookup, group.clone(), keys);
-            let Lookup { rows, steps, words, .. } = &mut *lookup;
-            for (at, &row) in group.zip(&*rows) {
-                if row != NO_ROW {
-                    let update = Update { count: counts[at], clock, gradient: &grads[at * dim..][..dim] };
-                    shared.change(row, |row| self.layout.update(steps, row, words, update));
-                }
-            }
-        }
-        rejected
+    /// The widest copy that the machine can do.
+    pub(crate) fn width(&self) -> Width {
+        self.slab.width()
     }
 
     /// Looks a group up and asks the cache for the first `words` words of every row. The caller holds a right to change
     /// rows, or the rows may be gone by the time it looks at them.
+    #[inline(always)]
     pub(crate) fn find(&self, lookup: &mut Lookup, group: Range<usize>, words: usize) {
         let reading = readers::enter();
         let index = self.index.get(&reading);
@@ -591,5 +578,41 @@ impl Table {
         let at = grads.iter().position(|g| !good(g)).unwrap_or_default();
         let (key, coordinate) = (keys[at / self.layout.dim], at % self.layout.dim);
         Err(StoreError::BadGradient { table: self.config.name.clone(), key, coordinate, value: grads[at] })
+    }
+}
+
+/// A chunk of a push. Its result is the number of keys that were left out.
+struct Scatter<'a> {
+    table: &'a Table,
+    lookup: &'a mut Lookup,
+    keys: &'a [u64],
+    counts: &'a [u32],
+    grads: &'a [f32],
+    clock: u32,
+}
+
+impl Work for Scatter<'_> {
+    type Output = u64;
+
+    #[inline(always)]
+    fn run(self) -> u64 {
+        let Scatter { table, lookup, keys, counts, grads, clock } = self;
+        let (layout, dim) = (&table.layout, table.layout.dim);
+        let mut rejected = 0;
+        // No row is removed while this right is held, so that row numbers stay good without being a reader.
+        let shared = table.slab.share();
+        lookup.assign(keys);
+        for group in lookup.groups() {
+            table.find(lookup, group.clone(), layout.words());
+            rejected += table.create_absent(lookup, group.clone(), keys);
+            let (counts, grads) = (&counts[group.clone()], grads[group.start * dim..].chunks_exact(dim));
+            for ((&row, &count), gradient) in lookup.rows.iter().zip(counts).zip(grads) {
+                if row != NO_ROW {
+                    let changing = shared.change(row);
+                    layout.update(&lookup.steps, changing.row, Update { count, clock, gradient });
+                }
+            }
+        }
+        rejected
     }
 }

@@ -5,8 +5,8 @@
 //! at once; the machine tears no aligned word. A version check around them makes a row of the words.
 #![allow(unsafe_code)] // inline assembly
 
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Words that one instruction may move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(crate) enum Width {
     One,
     /// SSE, which every `x86_64` has.
     Four,
-    /// AVX-512.
+    /// AVX-512 (F, BW, DQ, VL).
     Sixteen,
 }
 
@@ -25,7 +25,12 @@ impl Width {
     #[inline(always)]
     pub(crate) fn detect() -> Width {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        return if std::arch::is_x86_feature_detected!("avx512f") { Width::Sixteen } else { Width::Four };
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let base = has!("bmi1") && has!("bmi2") && has!("lzcnt") && has!("fma");
+            let wide = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+            if base && wide { Width::Sixteen } else { Width::Four }
+        }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         Width::One
     }
@@ -58,6 +63,51 @@ macro_rules! move_4 {
         std::arch::asm!("movups {x}, [{from}]", "movups [{to}], {x}", from = in(reg) $from, to = in(reg) $to,
             x = out(xmm_reg) _, options(nostack, preserves_flags))
     };
+}
+
+/// Work that is compiled for the machine's widest registers. Its `run`, and what that calls, should be
+/// `#[inline(always)]`: only what is inlined is compiled so.
+pub(crate) trait Work {
+    type Output;
+    fn run(self) -> Self::Output;
+}
+
+/// Does the work, with AVX-512 where the width says that it was detected.
+#[inline(always)]
+pub(crate) fn run<W: Work>(width: Width, work: W) -> W::Output {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if width == Width::Sixteen {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,fma")]
+        fn run_wide<W: Work>(work: W) -> W::Output {
+            work.run()
+        }
+        // SAFETY: `Width::Sixteen` is only made where all of these were detected.
+        return unsafe { run_wide(work) };
+    }
+    let _ = width;
+    work.run()
+}
+
+/// Which of the first five of eight words are equal to `value`: a bit for each.
+#[inline(always)]
+pub(crate) fn equal(width: Width, words: &[AtomicU64; 8], value: u64) -> u32 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if width == Width::Sixteen {
+        let mask: u32;
+        // SAFETY: eight words are read, and AVX-512 was detected. The assembly stands for eight relaxed loads.
+        unsafe {
+            std::arch::asm!("vpbroadcastq zmm16, {value}", "vpcmpeqq k1, zmm16, [{words}]", "kmovw {mask:e}, k1",
+                value = in(reg) value, words = in(reg) words, mask = out(reg) mask,
+                out("xmm16") _, out("k1") _, options(nostack, preserves_flags, readonly));
+        }
+        return mask & 31;
+    }
+    let _ = width;
+    let mut mask = 0;
+    for (at, word) in words[..5].iter().enumerate() {
+        mask |= u32::from(word.load(Relaxed) == value) << at;
+    }
+    mask
 }
 
 /// Loads `out.len()` words.
@@ -137,6 +187,15 @@ pub(crate) fn store(width: Width, words: &[AtomicU32], values: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_width_compares_five_words() {
+        let words: [AtomicU64; 8] = [7, 1 << 63, 7, 0, u64::MAX, 7, 7, 7].map(AtomicU64::new);
+        for width in [Width::One, Width::detect()] {
+            let found = [7, 1 << 63, 0, u64::MAX, 8].map(|value| equal(width, &words, value));
+            assert_eq!(found, [0b101, 0b10, 0b1000, 0b1_0000, 0]);
+        }
+    }
 
     #[test]
     fn every_width_copies_every_length_and_nothing_beyond() {

@@ -5,10 +5,11 @@
 use crate::StoreError;
 use crate::index::NO_ROW;
 use crate::kernel::Step;
-use crate::layout::Update;
+use crate::layout::{Layout, Update};
 use crate::lookup::{CHUNK_KEYS, with_lookup};
-use crate::slab::Exclusive;
+use crate::slab::{Change, Exclusive};
 use crate::table::Table;
+use crate::words::{self, Width, Work};
 
 /// Where a row lies, for as long as the writer that resolved it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,13 +23,12 @@ pub struct TableWriter<'a> {
     rows: Exclusive<'a>,
     steps: Vec<Step>,
     clock: u32,
-    /// Room for the words of a row.
-    words: Vec<f32>,
+    width: Width,
 }
 
 impl<'a> TableWriter<'a> {
     pub(crate) fn new(table: &'a Table, rows: Exclusive<'a>, steps: Vec<Step>, clock: u32) -> Self {
-        TableWriter { table, rows, steps, clock, words: vec![0.0; table.layout.words()] }
+        TableWriter { table, rows, steps, clock, width: table.width() }
     }
 
     /// Appends the row of every key to `handles`; keys without a row get one. Keys may repeat.
@@ -41,7 +41,7 @@ impl<'a> TableWriter<'a> {
             for keys in keys.chunks(CHUNK_KEYS) {
                 lookup.assign(keys);
                 for group in lookup.groups() {
-                    self.table.find(lookup, group.clone(), self.words.len());
+                    self.table.find(lookup, group.clone(), self.table.layout.words());
                     let rejected = self.table.create_absent(lookup, group.clone(), keys);
                     let found = lookup.rows.iter().take_while(|&&row| row != NO_ROW);
                     handles.extend(found.map(|&row| RowHandle(row)));
@@ -74,7 +74,25 @@ impl<'a> TableWriter<'a> {
         // Before the row's version is odd, where a panic would leave it.
         assert_eq!(gradient.len(), layout.dim, "a gradient has one value per weight");
         let update = Update { count: 1, clock: self.clock, gradient };
-        self.rows.change(handle.0, |row| layout.update(&self.steps, row, &mut self.words, update));
+        let changing = self.rows.change(handle.0);
+        words::run(self.width, RowUpdate { layout, steps: &self.steps, row: changing.row, update });
+    }
+}
+
+/// One update.
+struct RowUpdate<'a> {
+    layout: &'a Layout,
+    steps: &'a [Step],
+    row: Change<'a>,
+    update: Update<'a>,
+}
+
+impl Work for RowUpdate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        self.layout.update(self.steps, self.row, self.update);
     }
 }
 
