@@ -24,7 +24,7 @@ fn main() -> Result<(), StoreError> {
     let adagrad = Optimizer::Adagrad { lr: 0.01, eps: 1e-8, initial: 0.1, l2: 0.0 };
     let table = Table::new(TableConfig::single("t", dim, Init::Zero, adagrad))?;
     let start = Instant::now();
-    let gradients = vec![0.5; FILL * dim];
+    let gradients = vec![0.5; FILL.max(batch) * dim];
     for first in (0..keys as u64).step_by(FILL) {
         let all: Vec<u64> = (first..(first + FILL as u64).min(keys as u64)).collect();
         table.push(&all, &gradients[..all.len() * dim], PushScale::default())?;
@@ -48,33 +48,47 @@ fn main() -> Result<(), StoreError> {
     };
     let mut out = vec![0.0; batch * dim];
     let counts = vec![1; batch];
-    let mut names = vec!["pull".to_string(), "push_unique".to_string()];
-    names.extend(AHEAD.iter().flat_map(|ahead| [format!("gather {ahead}"), format!("rewrite {ahead}")]));
-    let mut rates: Vec<Vec<f64>> = vec![Vec::new(); names.len()];
-    for _ in 0..rounds {
-        for (at, rates) in rates.iter_mut().enumerate() {
-            // Fresh ones each time, or the second to read them would find them in the cache.
-            let rows: Vec<u32> = (0..batch * BATCHES).map(|_| draw(keys)).collect();
-            let buckets: Vec<u32> = (0..batch * BATCHES).map(|_| draw(lines)).collect();
-            let requests: Vec<u64> = rows.iter().map(|&row| u64::from(row)).collect();
-            let start = Instant::now();
-            for batch_at in 0..BATCHES {
-                let range = batch_at * batch..(batch_at + 1) * batch;
-                match at {
-                    0 => drop(table.pull(&requests[range], Absent::Zero, &mut out, None)?),
-                    1 => table.push_unique(
-                        &requests[range],
-                        &counts,
-                        &gradients[..batch * dim],
-                        PushScale::default(),
-                    )?,
-                    _ if at % 2 == 0 => {
-                        limit.gather(&buckets[range.clone()], &rows[range], AHEAD[at / 2 - 1], &mut out);
+    let words = 2 * dim + 5;
+    let operations: Vec<(String, Operation)> = [("pull".to_string(), Operation::Pull)]
+        .into_iter()
+        .chain(AHEAD.map(|ahead| (format!("gather, {ahead} ahead"), Operation::Gather(ahead))))
+        .chain([("push_unique".to_string(), Operation::Push)])
+        .chain(AHEAD.map(|ahead| (format!("rewrite, {ahead} ahead"), Operation::Rewrite(ahead))))
+        .collect();
+    let mut rates: Vec<Vec<f64>> = vec![Vec::new(); operations.len()];
+    // Reads first, then writes: what was written leaves the cache slowly, at the expense of what comes next.
+    for range in [0..=AHEAD.len(), AHEAD.len() + 1..=2 * AHEAD.len() + 1] {
+        for round in 0..=rounds {
+            for at in range.clone() {
+                // Fresh ones each time, or the second to read them would find them in the cache.
+                let rows: Vec<u32> = (0..batch * BATCHES).map(|_| draw(keys)).collect();
+                let buckets: Vec<u32> = (0..batch * BATCHES).map(|_| draw(lines)).collect();
+                let requests: Vec<u64> = rows.iter().map(|&row| u64::from(row)).collect();
+                let start = Instant::now();
+                for ((rows, buckets), requests) in
+                    rows.chunks(batch).zip(buckets.chunks(batch)).zip(requests.chunks(batch))
+                {
+                    match operations[at].1 {
+                        Operation::Pull => {
+                            table.pull(requests, Absent::Zero, &mut out, None)?;
+                        }
+                        Operation::Gather(ahead) => limit.gather(buckets, rows, ahead, &mut out),
+                        Operation::Push => {
+                            table.push_unique(
+                                requests,
+                                &counts,
+                                &gradients[..batch * dim],
+                                PushScale::default(),
+                            )?;
+                        }
+                        Operation::Rewrite(ahead) => limit.rewrite(rows, words, ahead),
                     }
-                    _ => limit.rewrite(&rows[range], 2 * dim + 5, AHEAD[at / 2 - 1]),
+                }
+                // The first round warms up.
+                if round > 0 {
+                    rates[at].push((batch * BATCHES) as f64 / start.elapsed().as_secs_f64() / 1e6);
                 }
             }
-            rates.push((batch * BATCHES) as f64 / start.elapsed().as_secs_f64() / 1e6);
         }
     }
     let medians: Vec<f64> = rates
@@ -84,11 +98,20 @@ fn main() -> Result<(), StoreError> {
             rates[rates.len() / 2]
         })
         .collect();
-    for (name, median) in names.iter().zip(&medians) {
-        println!("{name:14} {median:7.1} M keys/s");
+    for ((name, _), median) in operations.iter().zip(&medians) {
+        println!("{name:18} {median:7.1} M keys/s");
     }
-    let best = |first: usize| medians[first..].iter().step_by(2).copied().fold(0.0, f64::max);
-    println!("pull / gather limit  {:.0} %", 100.0 * medians[0] / best(2));
-    println!("push / rewrite limit {:.0} %", 100.0 * medians[1] / best(3));
+    let best = |medians: &[f64]| medians.iter().copied().fold(0.0, f64::max);
+    let (reads, writes) = medians.split_at(AHEAD.len() + 1);
+    println!("pull / gather limit  {:.0} %", 100.0 * reads[0] / best(&reads[1..]));
+    println!("push / rewrite limit {:.0} %", 100.0 * writes[0] / best(&writes[1..]));
     Ok(())
+}
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Pull,
+    Gather(usize),
+    Push,
+    Rewrite(usize),
 }

@@ -11,21 +11,20 @@ use crate::index::{Index, NO_ROW};
 use crate::kernel::Step;
 use crate::slab::Slab;
 
-/// Keys that are hashed at once.
-pub(crate) const CHUNK_KEYS: usize = 8192;
-/// Keys that are looked up together before their rows are used; found by a sweep (`examples/pull_push.rs`).
+/// Keys that are hashed at once, and that a reader may hold up others for.
+pub(crate) const CHUNK_KEYS: usize = 2048;
+/// Keys that are looked up together; at most 256, from the same sweep.
 pub(crate) const GROUP_KEYS: usize = 128;
-/// Keys ahead of the search whose bucket is asked for; found by the same sweep.
+/// Keys ahead of the search whose bucket is asked for; found by a sweep (`examples/limit.rs`).
 const PREFETCH_KEYS: usize = 48;
-
 /// The buffers of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Lookup {
     hashes: Vec<u64>,
-    /// Row numbers of the present group.
+    /// Positions of keys without a row, for the caller.
+    pub(crate) absent: Vec<u32>,
+    /// Row numbers, for the caller.
     pub(crate) rows: Vec<u32>,
-    /// Positions in the group of keys that are not in their home bucket.
-    displaced: Vec<u32>,
     /// The words of one row, for the caller.
     pub(crate) words: Vec<f32>,
     /// The optimizers of a push, block by block, for the caller.
@@ -56,14 +55,43 @@ impl Lookup {
         self.hashes.iter().take(PREFETCH_KEYS).for_each(|&hash| index.prefetch(hash));
     }
 
-    /// Fills `rows` for a group, and asks the cache for the first `words` words of every row.
+    /// Calls `f` for every key of the chunk, in order, with its position and its row, or [`NO_ROW`]. The rows' first
+    /// `words` words are in the cache by then: while a group's rows are used, those of the next are on their way.
     #[inline(always)]
-    pub(crate) fn find(&mut self, index: &Index, slab: &Slab, group: Range<usize>, words: usize) {
-        self.rows.resize(group.len(), NO_ROW);
-        self.displaced.resize(GROUP_KEYS, 0);
+    pub(crate) fn walk(&self, index: &Index, slab: &Slab, words: usize, mut f: impl FnMut(usize, u32)) {
+        let mut rows = [[NO_ROW; GROUP_KEYS]; 2];
+        let mut groups = self.groups();
+        self.prefetch_first(index);
+        let mut next = groups.next();
+        if let Some(group) = next.clone() {
+            self.find(index, slab, group, words, &mut rows[0]);
+        }
+        let mut turn = 0;
+        while let Some(group) = next {
+            next = groups.next();
+            if let Some(group) = next.clone() {
+                self.find(index, slab, group, words, &mut rows[1 - turn]);
+            }
+            for (at, &row) in group.zip(&rows[turn]) {
+                f(at, row);
+            }
+            turn = 1 - turn;
+        }
+    }
+
+    /// Fills the first of `rows` for a group, and asks the cache for the first `words` words of every row.
+    #[inline(always)]
+    pub(crate) fn find(
+        &self,
+        index: &Index,
+        slab: &Slab,
+        group: Range<usize>,
+        words: usize,
+        rows: &mut [u32; GROUP_KEYS],
+    ) {
         let (ahead, hashes) = (&self.hashes[group.start..], &self.hashes[group]);
         let ahead = ahead.get(PREFETCH_KEYS..).unwrap_or_default();
-        let (rows, displaced) = (&mut self.rows[..hashes.len()], &mut self.displaced[..hashes.len()]);
+        let mut displaced = [0_u8; GROUP_KEYS];
         let mut displaced_len = 0;
         for (at, (&hash, row)) in hashes.iter().zip(&mut *rows).enumerate() {
             if let Some(&ahead) = ahead.get(at) {
@@ -76,7 +104,7 @@ impl Lookup {
             } else if probe.goes_on {
                 // Its next bucket is on the way while the others are looked up.
                 index.prefetch_second(hash);
-                displaced[displaced_len] = at as u32;
+                displaced[displaced_len] = at as u8;
                 displaced_len += 1;
             }
         }

@@ -6,7 +6,6 @@
 //! `slab.share()` or `slab.exclude()`, then `structure`; and never by a reader.
 
 use std::cell::RefCell;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -231,38 +230,30 @@ impl Table {
         missing: Option<&mut Vec<u32>>,
         mut f: impl FnMut(usize, Option<u32>),
     ) -> usize {
-        let mut absent_keys = 0;
         let mut missing = missing;
         if let Some(missing) = missing.as_deref_mut() {
             missing.clear();
         }
         with_lookup(|lookup| {
+            let mut absent_keys = 0;
             for (chunk, keys) in keys.chunks(CHUNK_KEYS).enumerate() {
                 lookup.assign(keys);
-                for group in lookup.groups() {
-                    // Until the group's rows have been read, none of them is reused.
-                    let reading = readers::enter();
-                    let index = self.index.get(&reading);
-                    if group.start == 0 {
-                        lookup.prefetch_first(index);
-                    }
-                    lookup.find(index, &self.slab, group.clone(), self.layout.dim);
-                    for (at, &row) in group.zip(&lookup.rows) {
-                        let at = chunk * CHUNK_KEYS + at;
-                        if row == NO_ROW {
-                            absent_keys += 1;
-                            if let Some(missing) = missing.as_deref_mut() {
-                                missing.push(at as u32);
-                            }
-                            f(at, None);
-                        } else {
-                            f(at, Some(row));
+                // Until the chunk's rows have been read, none of them is reused.
+                let reading = readers::enter();
+                let index = self.index.get(&reading);
+                lookup.walk(index, &self.slab, self.layout.dim, |at, row| {
+                    let at = chunk * CHUNK_KEYS + at;
+                    if row == NO_ROW {
+                        absent_keys += 1;
+                        if let Some(missing) = missing.as_deref_mut() {
+                            missing.push(at as u32);
                         }
                     }
-                }
+                    f(at, (row != NO_ROW).then_some(row));
+                });
             }
-        });
-        absent_keys
+            absent_keys
+        })
     }
 
     /// Pulls and pools: sample `s` has the keys `offsets[s]..offsets[s + 1]`, each weighted by its value (1 when
@@ -362,40 +353,33 @@ impl Table {
         self.slab.width()
     }
 
-    /// Looks a group up and asks the cache for the first `words` words of every row. The caller holds a right to change
-    /// rows, or the rows may be gone by the time it looks at them.
+    /// Looks the chunk up; the caller gets the row of every key, or [`NO_ROW`], in order, with the rows' first `words`
+    /// words in the cache. It holds a right to change rows, or they may be gone by the time it looks at them.
     #[inline(always)]
-    pub(crate) fn find(&self, lookup: &mut Lookup, group: Range<usize>, words: usize) {
+    pub(crate) fn walk(&self, lookup: &Lookup, words: usize, f: impl FnMut(usize, u32)) {
         let reading = readers::enter();
-        let index = self.index.get(&reading);
-        if group.start == 0 {
-            lookup.prefetch_first(index);
-        }
-        lookup.find(index, &self.slab, group, words);
+        lookup.walk(self.index.get(&reading), &self.slab, words, f);
     }
 
-    /// Makes rows for the keys of a group that have none. How many were left out because the budget has no room: their
-    /// row stays [`NO_ROW`]. The caller must not be a reader.
-    pub(crate) fn create_absent(&self, lookup: &mut Lookup, group: Range<usize>, keys: &[u64]) -> u64 {
-        if !lookup.rows.contains(&NO_ROW) {
-            return 0;
-        }
+    /// Makes rows for the keys at the positions `absent`, unless they have one by now, and puts them into
+    /// `lookup.rows`, in their order. How many were left out because the budget has no room: their row stays [`NO_ROW`].
+    /// The caller must not be a reader.
+    pub(crate) fn create_absent(&self, lookup: &mut Lookup, keys: &[u64], absent: &[u32]) -> u64 {
         let mut structure = self.structure();
         let mut words = std::mem::take(&mut lookup.words);
         words.resize(self.layout.words(), 0.0);
+        lookup.rows.clear();
         let mut rejected = 0;
-        for at in group.clone() {
-            if lookup.rows[at - group.start] == NO_ROW {
-                let hash = lookup.hash(at);
-                // Somebody else, or an earlier place in the group, may have made it.
-                let mut row = structure.index.find(hash);
-                if row == NO_ROW {
-                    self.layout.init_row(keys[at], &mut words);
-                    row = self.insert(&mut structure, hash, &words).unwrap_or(NO_ROW);
-                }
-                rejected += u64::from(row == NO_ROW);
-                lookup.rows[at - group.start] = row;
+        for &at in absent {
+            let hash = lookup.hash(at as usize);
+            // Somebody else, or an earlier place in the request, may have made it.
+            let mut row = structure.index.find(hash);
+            if row == NO_ROW {
+                self.layout.init_row(keys[at as usize], &mut words);
+                row = self.insert(&mut structure, hash, &words).unwrap_or(NO_ROW);
             }
+            rejected += u64::from(row == NO_ROW);
+            lookup.rows.push(row);
         }
         lookup.words = words;
         rejected
@@ -476,8 +460,8 @@ impl Table {
         // Without removals no key can have two rows, one after the other.
         let _shared = self.slab.share();
         let made = self.structure().rows.made();
-        let (mut keys, mut lookup, mut words) =
-            (Vec::new(), Lookup::default(), vec![0.0; self.layout.words()]);
+        let (mut keys, mut lookup, mut found) = (Vec::new(), Lookup::default(), Vec::new());
+        let mut words = vec![0.0; self.layout.words()];
         for first in (0..made).step_by(GROUP_KEYS) {
             let rows = first..(first + GROUP_KEYS as u32).min(made);
             let dim = self.layout.dim;
@@ -486,9 +470,10 @@ impl Table {
                 u64::from(self.slab.word(row, dim)) | u64::from(self.slab.word(row, dim + 1)) << 32
             }));
             lookup.assign(&keys);
-            self.find(&mut lookup, 0..keys.len(), 0);
+            found.clear();
+            self.walk(&lookup, 0, |_, row| found.push(row));
             // A row is in use if its key leads to it.
-            for (row, _) in rows.zip(&lookup.rows).filter(|(row, found)| row == *found) {
+            for (row, _) in rows.zip(&found).filter(|(row, found)| row == *found) {
                 self.slab.read(row, 0, &mut words);
                 let (weights, header, state) = self.layout.parts(&words);
                 let Header { key, frequency, last_use, version } = header;
@@ -598,21 +583,28 @@ impl Work for Scatter<'_> {
     fn run(self) -> u64 {
         let Scatter { table, lookup, keys, counts, grads, clock } = self;
         let (layout, dim) = (&table.layout, table.layout.dim);
-        let mut rejected = 0;
-        // No row is removed while this right is held, so that row numbers stay good without being a reader.
+        // No row is removed while this right is held, so that row numbers stay good.
         let shared = table.slab.share();
+        let Lookup { steps, absent, .. } = lookup;
+        let (steps, mut absent) = (std::mem::take(steps), std::mem::take(absent));
+        absent.clear();
+        let update = |at: usize, row: u32| {
+            let changing = shared.change(row);
+            let gradient = &grads[at * dim..][..dim];
+            layout.update(&steps, changing.row, Update { count: counts[at], clock, gradient });
+        };
         lookup.assign(keys);
-        for group in lookup.groups() {
-            table.find(lookup, group.clone(), layout.words());
-            rejected += table.create_absent(lookup, group.clone(), keys);
-            let (counts, grads) = (&counts[group.clone()], grads[group.start * dim..].chunks_exact(dim));
-            for ((&row, &count), gradient) in lookup.rows.iter().zip(counts).zip(grads) {
-                if row != NO_ROW {
-                    let changing = shared.change(row);
-                    layout.update(&lookup.steps, changing.row, Update { count, clock, gradient });
-                }
+        table.walk(lookup, layout.words(), |at, row| {
+            if row == NO_ROW { absent.push(at as u32) } else { update(at, row) }
+        });
+        let mut rejected = 0;
+        if !absent.is_empty() {
+            rejected = table.create_absent(lookup, keys, &absent);
+            for (&at, &row) in absent.iter().zip(&lookup.rows).filter(|(_, row)| **row != NO_ROW) {
+                update(at as usize, row);
             }
         }
+        (lookup.steps, lookup.absent) = (steps, absent);
         rejected
     }
 }

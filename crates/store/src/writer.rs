@@ -40,15 +40,25 @@ impl<'a> TableWriter<'a> {
         with_lookup(|lookup| {
             for keys in keys.chunks(CHUNK_KEYS) {
                 lookup.assign(keys);
-                for group in lookup.groups() {
-                    self.table.find(lookup, group.clone(), self.table.layout.words());
-                    let rejected = self.table.create_absent(lookup, group.clone(), keys);
-                    let found = lookup.rows.iter().take_while(|&&row| row != NO_ROW);
-                    handles.extend(found.map(|&row| RowHandle(row)));
+                let (first, mut absent) = (handles.len(), std::mem::take(&mut lookup.absent));
+                absent.clear();
+                self.table.walk(lookup, self.table.layout.words(), |at, row| {
+                    handles.push(RowHandle(row));
+                    if row == NO_ROW {
+                        absent.push(at as u32);
+                    }
+                });
+                if !absent.is_empty() {
+                    let rejected = self.table.create_absent(lookup, keys, &absent);
                     if rejected > 0 {
+                        handles.truncate(first);
                         return Err(self.table.full(rejected));
                     }
+                    for (&at, &row) in absent.iter().zip(&lookup.rows) {
+                        handles[first + at as usize] = RowHandle(row);
+                    }
                 }
+                lookup.absent = absent;
             }
             Ok(())
         })
