@@ -29,8 +29,12 @@ UNSAFE: dict[str, str] = {
     "crates/sample/src/libsvm.rs": "calls code compiled for instructions that were detected",
     "crates/sample/src/scan.rs": "vector loads and stores",
     "crates/sample/src/tokens.rs": "vector loads, stores and gathers",
-    "crates/store/src/memory.rs": "allocation aligned to huge pages, and advice to the kernel",
+    "crates/store/src/index.rs": "promises that a bucket is made of atomics",
+    "crates/store/src/memory.rs": "mapping of huge pages, advice to the kernel, slices over what was mapped",
     "crates/store/src/prefetch.rs": "the prefetch instruction takes a raw pointer",
+    "crates/store/src/readers.rs": "pointers to what is freed only after its readers have left",
+    "crates/store/src/slab.rs": "shows a row's atomics as plain numbers while nobody may change them",
+    "crates/store/src/words.rs": "vector loads and stores of atomics, which only assembly can express",
 }
 
 # Names that say nothing of what is in the file.

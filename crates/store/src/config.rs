@@ -16,7 +16,7 @@ pub const GRADIENT_ABS_MAX: f32 = 1e18;
 
 /// How a push turns a gradient `g` into new weights. All of them touch only the rows that are pushed.
 ///
-/// `l2` of SGD, Adagrad and Adam adds `l2 * w` to the gradient of touched rows (lazy weight decay).
+/// `l2` of all but FTRL adds `l2 * w` to the gradient of touched rows (lazy weight decay).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Optimizer {
@@ -29,8 +29,36 @@ pub enum Optimizer {
         #[serde(default)]
         l2: f32,
     },
+    /// Polyak 1964, lazy: `v = momentum * v + g; w -= lr * v`. The velocity of rows that are not pushed stands still.
+    Momentum {
+        /// Learning rate.
+        #[serde(default = "default_rate")]
+        lr: f32,
+        /// Decay of the velocity.
+        #[serde(default = "default_beta1")]
+        momentum: f32,
+        /// Weight decay.
+        #[serde(default)]
+        l2: f32,
+    },
     /// Duchi et al. 2011: `a += g^2; w -= lr * g / (sqrt(a) + eps)`.
     Adagrad {
+        /// Learning rate.
+        #[serde(default = "default_rate")]
+        lr: f32,
+        /// Added to the root.
+        #[serde(default = "default_adagrad_eps")]
+        eps: f32,
+        /// First value of the accumulator.
+        #[serde(default)]
+        initial: f32,
+        /// Weight decay.
+        #[serde(default)]
+        l2: f32,
+    },
+    /// Adagrad with one accumulator per row: `a += mean(g^2); w -= lr * g / (sqrt(a) + eps)`, the mean over the
+    /// block's coordinates (Naumov et al. 2019). Four bytes of state per row.
+    RowAdagrad {
         /// Learning rate.
         #[serde(default = "default_rate")]
         lr: f32,
@@ -62,6 +90,25 @@ pub enum Optimizer {
         /// Weight decay.
         #[serde(default)]
         l2: f32,
+    },
+    /// Loshchilov & Hutter 2019: Adam whose weight decay does not pass through the moments, `w -= lr * decay * w`.
+    #[serde(rename = "adamw")]
+    AdamW {
+        /// Learning rate.
+        #[serde(default = "default_adam_rate")]
+        lr: f32,
+        /// Decay of the first moment.
+        #[serde(default = "default_beta1")]
+        beta1: f32,
+        /// Decay of the second moment.
+        #[serde(default = "default_beta2")]
+        beta2: f32,
+        /// Added to the root of the second moment.
+        #[serde(default = "default_adam_eps")]
+        eps: f32,
+        /// Decoupled weight decay.
+        #[serde(default = "default_rate")]
+        decay: f32,
     },
     /// FTRL-proximal, McMahan et al. 2013, algorithm 1, per coordinate.
     Ftrl {
@@ -144,8 +191,8 @@ pub struct TableConfig {
     /// Seed of the initialisation.
     pub seed: u64,
     /// Most bytes of index and slab; `None` for no limit. A push that needs more gives
-    /// [`StoreError::TableFull`]. While a shard's index doubles, its old one (a small part of the table) exists
-    /// beside the new one for a moment and is not counted.
+    /// [`StoreError::TableFull`]. While the index grows, its old one exists beside the new one for a moment and is not
+    /// counted.
     pub budget_bytes: Option<u64>,
 }
 
@@ -226,15 +273,25 @@ impl Optimizer {
     fn check(self, init: Init) -> Result<(), String> {
         match self {
             Optimizer::Sgd { lr, l2 } => above_zero("lr", lr).and(at_least_zero("l2", l2)),
-            Optimizer::Adagrad { lr, eps, initial, l2 } => above_zero("lr", lr)
-                .and(at_least_zero("eps", eps))
-                .and(at_least_zero("initial", initial))
-                .and(at_least_zero("l2", l2)),
+            Optimizer::Momentum { lr, momentum, l2 } => {
+                above_zero("lr", lr).and(decay("momentum", momentum)).and(at_least_zero("l2", l2))
+            }
+            Optimizer::Adagrad { lr, eps, initial, l2 } | Optimizer::RowAdagrad { lr, eps, initial, l2 } => {
+                above_zero("lr", lr)
+                    .and(at_least_zero("eps", eps))
+                    .and(at_least_zero("initial", initial))
+                    .and(at_least_zero("l2", l2))
+            }
             Optimizer::Adam { lr, beta1, beta2, eps, l2 } => above_zero("lr", lr)
                 .and(decay("beta1", beta1))
                 .and(decay("beta2", beta2))
                 .and(above_zero("eps", eps))
                 .and(at_least_zero("l2", l2)),
+            Optimizer::AdamW { lr, beta1, beta2, eps, decay: weight_decay } => above_zero("lr", lr)
+                .and(decay("beta1", beta1))
+                .and(decay("beta2", beta2))
+                .and(above_zero("eps", eps))
+                .and(at_least_zero("decay", weight_decay)),
             Optimizer::Ftrl { alpha, beta, l1, l2 } => {
                 above_zero("alpha", alpha)
                     .and(at_least_zero("beta", beta))

@@ -1,9 +1,15 @@
-//! The optimizers' arithmetic on slices: weights, state and gradient of one block of one row. Knows nothing of
-//! tables, keys or locks.
+//! The optimizers' arithmetic on one block of one row: weights, state and gradient. Knows nothing of tables, keys or
+//! locks.
 //!
-//! All state is `f32`, one value per coordinate and slot, slot after slot: Adagrad [a], Adam [m, v], FTRL [z, n].
+//! All state is `f32`, one value per coordinate and slot, slot after slot: momentum [v], Adagrad [a], Adam and AdamW
+//! [m, v], FTRL [z, n]; row-wise Adagrad has one value [a] for the whole block. Blocks are updated sixteen coordinates at
+//! a time, by operations that are the same one by one: results do not depend on the machine.
 
 use crate::Optimizer;
+use crate::slab::Change;
+
+/// Coordinates that are updated together: a cache line, and a register of AVX-512.
+const LANES: usize = 16;
 
 /// An optimizer, as a row's layout holds it.
 #[derive(Debug, Clone, Copy)]
@@ -13,8 +19,10 @@ pub(crate) struct Kernel(Optimizer);
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
     Sgd { lr: f32, l2: f32 },
+    Momentum { lr: f32, momentum: f32, l2: f32 },
     Adagrad { lr: f32, eps: f32, l2: f32 },
-    Adam { lr: f32, beta1: f32, beta2: f32, eps: f32, l2: f32 },
+    RowAdagrad { lr: f32, eps: f32, l2: f32 },
+    Adam { lr: f32, beta1: f32, beta2: f32, eps: f32, l2: f32, keep: f32 },
     Ftrl(FtrlStep),
 }
 
@@ -26,26 +34,37 @@ pub(crate) struct FtrlStep {
     l2: f32,
 }
 
+/// Where a block lies in its row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) weights_at: usize,
+    pub(crate) state_at: usize,
+    pub(crate) dims: usize,
+}
+
 impl Kernel {
     pub(crate) fn new(optimizer: Optimizer) -> Kernel {
         Kernel(optimizer)
     }
 
-    /// State values per coordinate.
-    pub(crate) fn slots(self) -> usize {
+    /// State values of a block of `dims` coordinates.
+    pub(crate) fn state_len(self, dims: usize) -> usize {
         match self.0 {
             Optimizer::Sgd { .. } => 0,
-            Optimizer::Adagrad { .. } => 1,
-            Optimizer::Adam { .. } | Optimizer::Ftrl { .. } => 2,
+            Optimizer::RowAdagrad { .. } => 1,
+            Optimizer::Momentum { .. } | Optimizer::Adagrad { .. } => dims,
+            Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Ftrl { .. } => 2 * dims,
         }
     }
 
     /// State of a row that has just been created with these weights.
     pub(crate) fn init_state(self, weights: &[f32], state: &mut [f32]) {
         match self.0 {
-            Optimizer::Sgd { .. } => {}
-            Optimizer::Adagrad { initial, .. } => state.fill(initial),
-            Optimizer::Adam { .. } => state.fill(0.0),
+            Optimizer::Adagrad { initial, .. } | Optimizer::RowAdagrad { initial, .. } => state.fill(initial),
+            Optimizer::Sgd { .. }
+            | Optimizer::Momentum { .. }
+            | Optimizer::Adam { .. }
+            | Optimizer::AdamW { .. } => state.fill(0.0),
             Optimizer::Ftrl { alpha, beta, l1, l2 } => {
                 let (z, n) = state.split_at_mut(weights.len());
                 n.fill(0.0);
@@ -61,9 +80,15 @@ impl Kernel {
     pub(crate) fn step(self, lr_scale: f32) -> Step {
         match self.0 {
             Optimizer::Sgd { lr, l2 } => Step::Sgd { lr: lr * lr_scale, l2 },
+            Optimizer::Momentum { lr, momentum, l2 } => Step::Momentum { lr: lr * lr_scale, momentum, l2 },
             Optimizer::Adagrad { lr, eps, l2, .. } => Step::Adagrad { lr: lr * lr_scale, eps, l2 },
+            Optimizer::RowAdagrad { lr, eps, l2, .. } => Step::RowAdagrad { lr: lr * lr_scale, eps, l2 },
             Optimizer::Adam { lr, beta1, beta2, eps, l2 } => {
-                Step::Adam { lr: lr * lr_scale, beta1, beta2, eps, l2 }
+                Step::Adam { lr: lr * lr_scale, beta1, beta2, eps, l2, keep: 1.0 }
+            }
+            Optimizer::AdamW { lr, beta1, beta2, eps, decay } => {
+                let lr = lr * lr_scale;
+                Step::Adam { lr, beta1, beta2, eps, l2: 0.0, keep: 1.0 - lr * decay }
             }
             Optimizer::Ftrl { alpha, beta, l1, l2 } => {
                 Step::Ftrl(FtrlStep { alpha_inverse: 1.0 / (alpha * lr_scale), beta, l1, l2 })
@@ -88,41 +113,110 @@ impl FtrlStep {
 }
 
 impl Step {
-    /// Updates one block of a row. `version` is the row's number of updates, this one included.
+    /// Updates one block of a row. `version` is the row's number of updates, this one included; `gradient` has one value
+    /// per coordinate.
     #[inline(always)]
-    pub(crate) fn update(self, version: u32, weights: &mut [f32], state: &mut [f32], gradient: &[f32]) {
+    pub(crate) fn update(self, row: Change<'_>, place: Place, version: u32, gradient: &[f32]) {
         match self {
-            Step::Sgd { lr, l2 } => {
-                for (w, &g) in weights.iter_mut().zip(gradient) {
-                    *w -= lr * (g + l2 * *w);
-                }
+            Step::Sgd { lr, l2 } => each(row, place, gradient, |w, [], g| (w - lr * (g + l2 * w), [])),
+            Step::Momentum { lr, momentum, l2 } => each(row, place, gradient, |w, [v], g| {
+                let v = momentum * v + (g + l2 * w);
+                (w - lr * v, [v])
+            }),
+            Step::Adagrad { lr, eps, l2 } => each(row, place, gradient, |w, [a], g| {
+                let g = g + l2 * w;
+                let a = a + g * g;
+                (w - lr * g / (a.sqrt() + eps), [a])
+            }),
+            Step::RowAdagrad { lr, eps, l2 } => {
+                let mean = mean_square(row, place, gradient, l2);
+                let a = f32::from_bits(row.get(place.state_at)) + mean;
+                row.set(place.state_at, a.to_bits());
+                let root = a.sqrt() + eps;
+                each(row, place, gradient, |w, [], g| (w - lr * (g + l2 * w) / root, []));
             }
-            Step::Adagrad { lr, eps, l2 } => {
-                for ((w, a), &g) in weights.iter_mut().zip(state).zip(gradient) {
-                    let g = g + l2 * *w;
-                    *a += g * g;
-                    *w -= lr * g / (a.sqrt() + eps);
-                }
-            }
-            Step::Adam { lr, beta1, beta2, eps, l2 } => {
+            Step::Adam { lr, beta1, beta2, eps, l2, keep } => {
                 // In f64: 1 - beta2 loses half of an f32's digits.
                 let pushes = i32::try_from(version).unwrap_or(i32::MAX);
                 let correct1 = (1.0 / (1.0 - f64::from(beta1).powi(pushes))) as f32;
                 let correct2 = (1.0 / (1.0 - f64::from(beta2).powi(pushes))) as f32;
-                let (m, v) = state.split_at_mut(weights.len());
-                for (((w, m), v), &g) in weights.iter_mut().zip(m).zip(v).zip(gradient) {
-                    let g = g + l2 * *w;
-                    *m = beta1 * *m + (1.0 - beta1) * g;
-                    *v = beta2 * *v + (1.0 - beta2) * (g * g);
-                    *w -= lr * (*m * correct1) / ((*v * correct2).sqrt() + eps);
-                }
+                each(row, place, gradient, |w, [m, v], g| {
+                    let g = g + l2 * w;
+                    let m = beta1 * m + (1.0 - beta1) * g;
+                    let v = beta2 * v + (1.0 - beta2) * (g * g);
+                    (keep * w - lr * (m * correct1) / ((v * correct2).sqrt() + eps), [m, v])
+                });
             }
-            Step::Ftrl(step) => {
-                let (z, n) = state.split_at_mut(weights.len());
-                for (((w, z), n), &g) in weights.iter_mut().zip(z).zip(n).zip(gradient) {
-                    (*w, *z, *n) = step.update(*w, *z, *n, g);
-                }
-            }
+            Step::Ftrl(step) => each(row, place, gradient, |w, [z, n], g| {
+                let (w, z, n) = step.update(w, z, n, g);
+                (w, [z, n])
+            }),
         }
     }
+}
+
+/// Applies a rule to every coordinate of a block: weight, state of each slot, gradient -> new weight and state.
+#[inline(always)]
+fn each<const S: usize>(
+    row: Change<'_>,
+    place: Place,
+    gradient: &[f32],
+    rule: impl Fn(f32, [f32; S], f32) -> (f32, [f32; S]) + Copy,
+) {
+    let (whole, rest) = gradient.as_chunks::<LANES>();
+    let mut first = 0;
+    for gradient in whole {
+        lanes(row, place, first, LANES, gradient, rule);
+        first += LANES;
+    }
+    if !rest.is_empty() {
+        let mut gradient = [0.0; LANES];
+        gradient[..rest.len()].copy_from_slice(rest);
+        lanes(row, place, first, rest.len(), &gradient, rule);
+    }
+}
+
+/// The same for `len` coordinates, which lanes beyond do not disturb: they compute on zeros and are not stored.
+#[inline(always)]
+fn lanes<const S: usize>(
+    row: Change<'_>,
+    place: Place,
+    first: usize,
+    len: usize,
+    gradient: &[f32; LANES],
+    rule: impl Fn(f32, [f32; S], f32) -> (f32, [f32; S]),
+) {
+    let mut weights = [0.0; LANES];
+    let mut state = [[0.0; LANES]; S];
+    row.load(place.weights_at + first, &mut weights[..len]);
+    for (slot, values) in state.iter_mut().enumerate() {
+        row.load(place.state_at + slot * place.dims + first, &mut values[..len]);
+    }
+    for lane in 0..LANES {
+        let old = std::array::from_fn(|slot| state[slot][lane]);
+        let (weight, new) = rule(weights[lane], old, gradient[lane]);
+        weights[lane] = weight;
+        for slot in 0..S {
+            state[slot][lane] = new[slot];
+        }
+    }
+    row.store(place.weights_at + first, &weights[..len]);
+    for (slot, values) in state.iter().enumerate() {
+        row.store(place.state_at + slot * place.dims + first, &values[..len]);
+    }
+}
+
+/// Mean square of a block's gradient with weight decay, summed in sixteen lanes whatever the machine.
+#[inline(always)]
+fn mean_square(row: Change<'_>, place: Place, gradient: &[f32], l2: f32) -> f32 {
+    let mut sums = [0.0_f32; LANES];
+    for (chunk, gradient) in gradient.chunks(LANES).enumerate() {
+        let mut weights = [0.0; LANES];
+        row.load(place.weights_at + chunk * LANES, &mut weights[..gradient.len()]);
+        for ((sum, &w), &g) in sums.iter_mut().zip(&weights).zip(gradient) {
+            let g = g + l2 * w;
+            *sum += g * g;
+        }
+    }
+    sums.iter().sum::<f32>() / place.dims as f32
 }

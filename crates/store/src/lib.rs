@@ -3,8 +3,8 @@
 //! Deliberately knows no network, no async runtime, no file format of samples, no Python: callers bring slices of
 //! keys and gradients and get slices of weights.
 //!
-//! A [`Table`] is split into shards by a hash of the key; each shard is an index (key -> row number) beside a slab
-//! of rows. A request is sorted by shard once and takes each shard's lock once, so nothing is locked per key.
+//! A [`Table`] is an index (key -> row number) beside a slab of rows. What a request costs is cache misses, so keys are
+//! looked up many at a time and their misses overlap; pulls take no lock and write nothing that other threads read.
 
 mod budget;
 mod checkpoint;
@@ -16,13 +16,15 @@ mod index;
 mod init;
 mod kernel;
 mod layout;
+pub mod limit;
+mod lookup;
 mod memory;
 mod pool;
 mod prefetch;
-mod request;
-mod shard;
+mod readers;
 mod slab;
 mod table;
+mod words;
 mod writer;
 
 pub use checkpoint::{BlobEntry, Checkpoint, CheckpointWriter, TableEntry};

@@ -1,54 +1,51 @@
-//! The table: a request's way through validation, routing, locks and shards. Knows nothing of files.
+//! The table: a request's way through validation, look-up and the rows. Knows nothing of files.
+//!
+//! Who may do what at the same time: pulls announce themselves as readers and otherwise neither wait nor write. Pushes
+//! share the right to change rows, each row under its version. Making rows, and growing the index, is for the holder of
+//! `structure`; removing rows also excludes pushes, so that a push may keep row numbers. Locks are taken in the order
+//! `slab.share()` or `slab.exclude()`, then `structure`; and never by a reader.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::budget::Budget;
 use crate::hash::mix;
 use crate::index::{Index, NO_ROW};
-use crate::kernel::Step;
-use crate::layout::Layout;
+use crate::layout::{Header, Layout, Update};
+use crate::lookup::{CHUNK_KEYS, GROUP_KEYS, Lookup, with_lookup};
+use crate::memory::granted_huge_bytes;
 use crate::pool::{Pooler, check_offsets};
-use crate::request::{CHUNK_KEYS, SHARDS, shard_of, with_route};
-use crate::shard::{Shard, Update, fill_absent, parts};
-use crate::slab::{HEADER_WORDS, Header};
+use crate::readers::{self, Published};
+use crate::slab::{Allocation, Slab};
+use crate::words::{self, Width, Work};
 use crate::{Absent, Dedup, GRADIENT_ABS_MAX, Pooling, PushScale, StoreError, TableConfig, TableWriter};
 
-/// A thread keeps at most this much memory for summing duplicates and for pooling.
+/// A thread keeps at most this much memory for summing duplicates.
 const SCRATCH_BYTES_MAX: usize = 16 << 20;
-/// Weights that a pooled pull materialises at once.
-const POOL_FLOATS: usize = 64 * 1024;
-
-/// On its own cache lines, so that threads in different shards do not disturb each other.
-#[repr(align(128))]
-#[derive(Debug)]
-struct Lock(RwLock<Shard>);
-
-impl Lock {
-    // A panic of another thread inside a shard is a bug that its own thread reports; the shard's invariants hold
-    // between the steps of every operation, so the others go on.
-    fn read(&self) -> RwLockReadGuard<'_, Shard> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Shard> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// An embedding table: 64-bit key -> row of `dim` weights with optimizer state.
 ///
-/// All methods take `&self` and may run in several threads. Within one shard (a sixteenth of the keys) a request is
-/// atomic: a pull sees each row before or after a push, never between. Every 64-bit key is legal.
+/// All methods take `&self` and may run in several threads. A pull sees each row before or after a push, never
+/// between, and waits for nobody. Every 64-bit key is legal.
 #[derive(Debug)]
 pub struct Table {
     config: TableConfig,
     pub(crate) layout: Layout,
-    shards: Box<[Lock]>,
-    pub(crate) budget: Budget,
+    index: Published<Index>,
+    slab: Slab,
+    structure: Mutex<Structure>,
+    budget: Budget,
     /// Number of pushes.
     clock: AtomicU64,
+}
+
+/// What makes and removes rows.
+#[derive(Debug)]
+struct Structure {
+    /// The published one.
+    index: Arc<Index>,
+    rows: Allocation,
 }
 
 /// A copy of one row.
@@ -94,12 +91,16 @@ pub struct TableStats {
     pub free_rows: u64,
     /// Pushes so far.
     pub pushes: u64,
-    /// Bytes of all indexes.
+    /// Bytes of the index and of what else a table without rows has.
     pub index_bytes: u64,
-    /// Bytes of all slabs.
+    /// Bytes of the rows, free ones and their reserve included.
     pub slab_bytes: u64,
+    /// Bytes of both that the system has put on huge pages. It counts them as it pleases: read this after loading,
+    /// not per request.
+    pub huge_bytes: u64,
 }
 
+/// What summing duplicates needs, kept by each thread.
 #[derive(Default)]
 struct Scratch {
     dedup: Dedup,
@@ -117,9 +118,6 @@ impl Scratch {
     }
 }
 
-/// Rows that a visit of all rows asks the cache for at once.
-const VISIT_ROWS: usize = 32;
-
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
@@ -128,15 +126,26 @@ impl Table {
     /// An empty table. Fails when the configuration is impossible or the budget is too small for an empty table.
     pub fn new(config: TableConfig) -> Result<Table, StoreError> {
         config.check()?;
-        let layout = Layout::new(&config);
+        let fail = |reason: String| Err(StoreError::Config { table: config.name.clone(), reason });
         let budget = Budget::new(config.budget_bytes);
-        if !budget.take(Index::NEW_BYTES * SHARDS) {
-            let reason =
-                format!("budget_bytes is below the {} bytes of an empty table", Index::NEW_BYTES * SHARDS);
-            return Err(StoreError::Config { table: config.name, reason });
+        let bytes = Index::NEW_BYTES + Slab::NEW_BYTES;
+        if !budget.take(bytes) {
+            return fail(format!("budget_bytes is below the {bytes} bytes of an empty table"));
         }
-        let shards = (0..SHARDS).map(|_| Lock(RwLock::new(Shard::new(layout.stride)))).collect();
-        Ok(Table { config, layout, shards, budget, clock: AtomicU64::new(0) })
+        let layout = Layout::new(&config);
+        let (Some(index), Some(slab)) = (Index::new(), Slab::new(layout.stride, budget.limit_bytes())) else {
+            return fail("no memory for an empty table".to_string());
+        };
+        let index = Arc::new(index);
+        let structure = Mutex::new(Structure { index: Arc::clone(&index), rows: Allocation::new() });
+        let index = Published::new(index);
+        Ok(Table { config, layout, index, slab, structure, budget, clock: AtomicU64::new(0) })
+    }
+
+    // A panic of another thread is a bug that its own thread reports; the structure's invariants hold between the
+    // steps of every operation, so the others go on.
+    fn structure(&self) -> MutexGuard<'_, Structure> {
+        self.structure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the table was made from.
@@ -160,7 +169,7 @@ impl Table {
     /// Number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.read().index.len()).sum()
+        self.index.get(&readers::enter()).len()
     }
 
     /// Has it no rows?
@@ -178,16 +187,16 @@ impl Table {
     /// Sizes.
     #[must_use]
     pub fn stats(&self) -> TableStats {
-        let pushes = self.clock.load(Ordering::Relaxed);
-        let mut stats = TableStats { rows: 0, free_rows: 0, pushes, index_bytes: 0, slab_bytes: 0 };
-        for shard in &self.shards {
-            let shard = shard.read();
-            stats.rows += shard.index.len() as u64;
-            stats.free_rows += shard.slab.free_rows() as u64;
-            stats.index_bytes += shard.index.bytes() as u64;
-            stats.slab_bytes += shard.slab.bytes() as u64;
+        let structure = self.structure();
+        let index = &structure.index;
+        TableStats {
+            rows: index.len() as u64,
+            free_rows: structure.rows.free_rows() as u64,
+            pushes: self.clock.load(Ordering::Relaxed),
+            index_bytes: (index.bytes() + Slab::NEW_BYTES) as u64,
+            slab_bytes: structure.rows.bytes() as u64,
+            huge_bytes: granted_huge_bytes(&[index.addresses(), self.slab.addresses(&structure.rows)]),
         }
-        stats
     }
 
     /// Copies the weights of `keys` to `out` (`keys.len() * dim`, row-major). Keys may repeat. Returns how many of
@@ -198,54 +207,53 @@ impl Table {
         keys: &[u64],
         absent: Absent,
         out: &mut [f32],
-        mut missing: Option<&mut Vec<u32>>,
+        missing: Option<&mut Vec<u32>>,
     ) -> Result<usize, StoreError> {
         self.check_length("out", keys.len() * self.layout.dim, out.len())?;
+        let dim = self.layout.dim;
+        let slab = &self.slab;
+        Ok(self.visit(keys, missing, |at, row| {
+            let out = &mut out[at * dim..][..dim];
+            match row {
+                Some(row) => slab.read(row, 0, out),
+                None => self.layout.fill_absent(absent, keys[at], out),
+            }
+        }))
+    }
+
+    /// Looks every key up and shows `f` its position and its row, in order. Returns how many have none; their positions
+    /// replace the content of `missing`.
+    #[inline(always)]
+    fn visit(
+        &self,
+        keys: &[u64],
+        missing: Option<&mut Vec<u32>>,
+        mut f: impl FnMut(usize, Option<u32>),
+    ) -> usize {
+        let mut missing = missing;
         if let Some(missing) = missing.as_deref_mut() {
             missing.clear();
         }
-        let absent_keys = self.gather(keys, 0, absent, out, missing.as_deref_mut());
-        if let Some(missing) = missing {
-            missing.sort_unstable();
-        }
-        Ok(absent_keys)
-    }
-
-    /// The inside of a pull; `first` is the position of the first key in the caller's request.
-    fn gather(
-        &self,
-        keys: &[u64],
-        first: usize,
-        absent: Absent,
-        out: &mut [f32],
-        mut missing: Option<&mut Vec<u32>>,
-    ) -> usize {
-        let dim = self.layout.dim;
-        let mut absent_keys = 0;
-        with_route(|route| {
-            for (chunk, (keys, out)) in
-                keys.chunks(CHUNK_KEYS).zip(out.chunks_mut(CHUNK_KEYS * dim)).enumerate()
-            {
-                route.assign(keys);
-                route.absent.clear();
-                for (number, shard) in self.shards.iter().enumerate() {
-                    let part = route.shard(number);
-                    if !part.entries.is_empty() {
-                        shard.read().pull(&self.layout, part.entries, part.rows, out, part.absent);
+        with_lookup(|lookup| {
+            let mut absent_keys = 0;
+            for (chunk, keys) in keys.chunks(CHUNK_KEYS).enumerate() {
+                lookup.assign(keys);
+                // Until the chunk's rows have been read, none of them is reused.
+                let reading = readers::enter();
+                let index = self.index.get(&reading);
+                lookup.walk(index, &self.slab, self.layout.dim, |at, row| {
+                    let at = chunk * CHUNK_KEYS + at;
+                    if row == NO_ROW {
+                        absent_keys += 1;
+                        if let Some(missing) = missing.as_deref_mut() {
+                            missing.push(at as u32);
+                        }
                     }
-                }
-                for &position in &route.absent {
-                    let at = position as usize;
-                    fill_absent(&self.layout, absent, keys[at], &mut out[at * dim..][..dim]);
-                }
-                absent_keys += route.absent.len();
-                if let Some(missing) = missing.as_deref_mut() {
-                    let first = (first + chunk * CHUNK_KEYS) as u32;
-                    missing.extend(route.absent.iter().map(|position| first + position));
-                }
+                    f(at, (row != NO_ROW).then_some(row));
+                });
             }
-        });
-        absent_keys
+            absent_keys
+        })
     }
 
     /// Pulls and pools: sample `s` has the keys `offsets[s]..offsets[s + 1]`, each weighted by its value (1 when
@@ -260,7 +268,7 @@ impl Table {
         pooling: Pooling,
         absent: Absent,
         out: &mut [f32],
-        mut missing: Option<&mut Vec<u32>>,
+        missing: Option<&mut Vec<u32>>,
     ) -> Result<usize, StoreError> {
         let dim = self.layout.dim;
         let samples = check_offsets(self.name(), offsets, keys.len())?;
@@ -268,26 +276,19 @@ impl Table {
         if let Some(values) = values {
             self.check_length("values", keys.len(), values.len())?;
         }
-        if let Some(missing) = missing.as_deref_mut() {
-            missing.clear();
-        }
         out.fill(0.0);
+        let slab = &self.slab;
         let mut pooler = Pooler::new(offsets, values, dim);
-        let mut absent_keys = 0;
-        SCRATCH.with_borrow_mut(|scratch| {
-            let chunk_keys = (POOL_FLOATS / dim).max(1);
-            for (chunk, keys) in keys.chunks(chunk_keys).enumerate() {
-                scratch.floats.resize((keys.len() * dim).max(scratch.floats.len()), 0.0);
-                let rows = &mut scratch.floats[..keys.len() * dim];
-                absent_keys += self.gather(keys, chunk * chunk_keys, absent, rows, missing.as_deref_mut());
-                pooler.add(rows, out);
+        // One row at a time, which stays in the nearest cache.
+        let mut weights = vec![0.0; dim];
+        let absent_keys = self.visit(keys, missing, |at, row| {
+            match row {
+                Some(row) => slab.read(row, 0, &mut weights),
+                None => self.layout.fill_absent(absent, keys[at], &mut weights),
             }
-            scratch.trim();
+            pooler.add(&weights, out);
         });
         pooler.finish(pooling, out);
-        if let Some(missing) = missing {
-            missing.sort_unstable();
-        }
         Ok(absent_keys)
     }
 
@@ -331,18 +332,90 @@ impl Table {
         self.check_gradients(keys, grads)?;
         self.check_scale(scale)?;
         let clock = self.tick();
-        let mut rejected = 0;
-        with_route(|route| {
-            let mut steps = std::mem::take(&mut route.steps);
-            steps.clear();
-            steps.extend(self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr)));
-            rejected = self.scatter(route, keys, counts, grads, &steps, clock);
-            route.steps = steps;
+        let rejected = with_lookup(|lookup| {
+            lookup.steps.clear();
+            lookup.steps.extend(self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr)));
+            let chunks =
+                keys.chunks(CHUNK_KEYS).zip(counts.chunks(CHUNK_KEYS)).zip(grads.chunks(CHUNK_KEYS * dim));
+            let scatter = |((keys, counts), grads)| {
+                words::run(self.width(), Scatter { table: self, lookup, keys, counts, grads, clock })
+            };
+            chunks.map(scatter).sum()
         });
         if rejected > 0 {
             return Err(self.full(rejected));
         }
         Ok(())
+    }
+
+    /// The widest copy that the machine can do.
+    pub(crate) fn width(&self) -> Width {
+        self.slab.width()
+    }
+
+    /// Looks the chunk up; the caller gets the row of every key, or [`NO_ROW`], in order, with the rows' first `words`
+    /// words in the cache. It holds a right to change rows, or they may be gone by the time it looks at them.
+    #[inline(always)]
+    pub(crate) fn walk(&self, lookup: &Lookup, words: usize, f: impl FnMut(usize, u32)) {
+        let reading = readers::enter();
+        lookup.walk(self.index.get(&reading), &self.slab, words, f);
+    }
+
+    /// Makes rows for the keys at the positions `absent`, unless they have one by now, and puts them into
+    /// `lookup.rows`, in their order. How many were left out because the budget has no room: their row stays [`NO_ROW`].
+    /// The caller must not be a reader.
+    pub(crate) fn create_absent(&self, lookup: &mut Lookup, keys: &[u64], absent: &[u32]) -> u64 {
+        let mut structure = self.structure();
+        let mut words = std::mem::take(&mut lookup.words);
+        words.resize(self.layout.words(), 0.0);
+        lookup.rows.clear();
+        let mut rejected = 0;
+        for &at in absent {
+            let hash = lookup.hash(at as usize);
+            // Somebody else, or an earlier place in the request, may have made it.
+            let mut row = structure.index.find(hash);
+            if row == NO_ROW {
+                self.layout.init_row(keys[at as usize], &mut words);
+                row = self.insert(&mut structure, hash, &words).unwrap_or(NO_ROW);
+            }
+            rejected += u64::from(row == NO_ROW);
+            lookup.rows.push(row);
+        }
+        lookup.words = words;
+        rejected
+    }
+
+    /// A row of these words for a hash that has none. `None`: the budget is used up, nothing has changed but perhaps
+    /// the size of the index. The caller must not be a reader.
+    fn insert(&self, structure: &mut Structure, hash: u64, words: &[f32]) -> Option<u32> {
+        let grown_bytes = structure.index.grown_bytes();
+        if grown_bytes > 0 && !self.grow(structure, grown_bytes) && !structure.index.has_room() {
+            return None;
+        }
+        let row = structure.rows.allocate(&self.slab, &self.budget)?;
+        self.slab.write_unseen(row, words);
+        structure.index.insert(hash, row);
+        Some(row)
+    }
+
+    /// Replaces the index by one of `bytes`; false when there is no budget or memory for it. Searches go on in the old
+    /// one meanwhile. The caller must not be a reader.
+    fn grow(&self, structure: &mut Structure, bytes: usize) -> bool {
+        let more_bytes = bytes - structure.index.bytes();
+        if !self.budget.take(more_bytes) {
+            return false;
+        }
+        let Some(grown) = structure.index.grown(bytes) else {
+            self.budget.give_back(more_bytes);
+            return false;
+        };
+        self.publish(structure, grown);
+        true
+    }
+
+    fn publish(&self, structure: &mut Structure, index: Index) {
+        structure.index = Arc::new(index);
+        self.index.replace(Arc::clone(&structure.index));
     }
 
     /// The next reading of the use clock.
@@ -357,117 +430,104 @@ impl Table {
         Err(StoreError::BadScale { table: self.config.name.clone(), lr: scale.lr })
     }
 
-    /// Exclusive access to the rows, for updates one by one: until the writer is dropped, every other access to the
+    /// Exclusive access to the rows, for updates one by one: until the writer is dropped, every other change of the
     /// table waits. `scale` holds for all its updates.
     pub fn writer(&self, scale: PushScale) -> Result<TableWriter<'_>, StoreError> {
         self.check_scale(scale)?;
-        let shards = std::array::from_fn(|number| self.shards[number].write());
         let steps = self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr)).collect();
-        Ok(TableWriter::new(self, shards, steps, self.tick()))
-    }
-
-    fn scatter(
-        &self,
-        route: &mut crate::request::Route,
-        keys: &[u64],
-        counts: &[u32],
-        grads: &[f32],
-        steps: &[Step],
-        clock: u32,
-    ) -> u64 {
-        let dim = self.layout.dim;
-        let mut rejected = 0;
-        let chunks =
-            keys.chunks(CHUNK_KEYS).zip(counts.chunks(CHUNK_KEYS)).zip(grads.chunks(CHUNK_KEYS * dim));
-        for ((keys, counts), gradients) in chunks {
-            route.assign(keys);
-            let update = Update { keys, counts, gradients, steps, clock };
-            for (number, shard) in self.shards.iter().enumerate() {
-                let part = route.shard(number);
-                if !part.entries.is_empty() {
-                    let mut shard = shard.write();
-                    rejected += shard.push(&self.layout, &self.budget, part.entries, part.rows, &update);
-                }
-            }
-        }
-        rejected
+        Ok(TableWriter::new(self, self.slab.exclude(), steps, self.tick()))
     }
 
     /// A copy of the key's row.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<Row> {
-        let hash = mix(key);
-        let shard = self.shards[shard_of(hash)].read();
-        let row = shard.index.find(hash);
+        let reading = readers::enter();
+        let row = self.index.get(&reading).find(mix(key));
         if row == NO_ROW {
             return None;
         }
-        let (header, weights, state) = parts(&self.layout, shard.slab.row(row));
+        let mut words = vec![0.0; self.layout.words()];
+        self.slab.read(row, 0, &mut words);
+        let (weights, header, state) = self.layout.parts(&words);
         let Header { key, frequency, last_use, version } = header;
         Some(Row { key, frequency, last_use, version, weights: weights.to_vec(), state: state.to_vec() })
     }
 
-    /// Calls `f` on every row, in no particular order (the same for the same history). A shard's rows are read under
-    /// its lock: `f` must not call this table. Rows that are pushed meanwhile may be seen before or after.
+    /// Calls `f` on every row, in no particular order (the same for the same history). Rows that are pushed meanwhile
+    /// may be seen before or after, new rows may be seen or not. `f` may pull from this table but must not change it:
+    /// removals wait until this is done.
     pub fn for_each_row(&self, mut f: impl FnMut(RowRef<'_>)) {
-        for shard in &self.shards {
-            let shard = shard.read();
-            // Neighbours in the index lie anywhere in the slab: ask for some rows at a time.
-            let mut rows = shard.index.rows();
-            let mut group = [0; VISIT_ROWS];
-            loop {
-                let found = group.iter_mut().zip(&mut rows).map(|(place, row)| *place = row).count();
-                let group = &group[..found];
-                group.iter().for_each(|&row| shard.slab.prefetch(row, self.layout.words()));
-                for &row in group {
-                    let (header, weights, state) = parts(&self.layout, shard.slab.row(row));
-                    let Header { key, frequency, last_use, version } = header;
-                    f(RowRef { key, frequency, last_use, version, weights, state });
-                }
-                if found < VISIT_ROWS {
-                    break;
-                }
+        // Without removals no key can have two rows, one after the other.
+        let _shared = self.slab.share();
+        let made = self.structure().rows.made();
+        let (mut keys, mut lookup, mut found) = (Vec::new(), Lookup::default(), Vec::new());
+        let mut words = vec![0.0; self.layout.words()];
+        for first in (0..made).step_by(GROUP_KEYS) {
+            let rows = first..(first + GROUP_KEYS as u32).min(made);
+            let dim = self.layout.dim;
+            keys.clear();
+            keys.extend(rows.clone().map(|row| {
+                u64::from(self.slab.word(row, dim)) | u64::from(self.slab.word(row, dim + 1)) << 32
+            }));
+            lookup.assign(&keys);
+            found.clear();
+            self.walk(&lookup, 0, |_, row| found.push(row));
+            // A row is in use if its key leads to it.
+            for (row, _) in rows.zip(&found).filter(|(row, found)| row == *found) {
+                self.slab.read(row, 0, &mut words);
+                let (weights, header, state) = self.layout.parts(&words);
+                let Header { key, frequency, last_use, version } = header;
+                f(RowRef { key, frequency, last_use, version, weights, state });
             }
         }
     }
 
     /// Removes the key's row; was there one? Its memory is reused by later rows.
     pub fn remove(&self, key: u64) -> bool {
-        let hash = mix(key);
-        self.shards[shard_of(hash)].write().remove(hash)
+        let _exclusive = self.slab.exclude();
+        let mut structure = self.structure();
+        let row = structure.index.remove(mix(key));
+        if row != NO_ROW {
+            structure.rows.release(&self.slab, row);
+        }
+        row != NO_ROW
     }
 
     /// Removes all rows and frees their memory.
     pub fn clear(&self) {
-        for shard in &self.shards {
-            let mut shard = shard.write();
-            let old = std::mem::replace(&mut *shard, Shard::new(self.layout.stride));
-            self.budget.give_back(old.bytes() - shard.bytes());
-        }
+        let _exclusive = self.slab.exclude();
+        let mut structure = self.structure();
+        let bytes = structure.index.bytes();
+        let Some(index) = Index::new() else { return };
+        // Once the index is replaced, nobody finds a row any more.
+        self.publish(&mut structure, index);
+        self.budget.give_back(bytes - Index::NEW_BYTES);
+        structure.rows.clear(&self.slab, &self.budget);
     }
 
-    /// Room in the indexes for `rows` rows in all, as evenly as the hash spreads them. Ends silently at the budget.
+    /// Room in the index for `rows` rows in all. Ends silently at the budget.
     pub(crate) fn reserve(&mut self, rows: u64) {
-        let per_shard = rows.div_ceil(SHARDS as u64) as usize;
-        for shard in &self.shards {
-            let mut shard = shard.write();
-            let extra = per_shard.saturating_sub(shard.index.len());
-            shard.reserve(&self.budget, extra);
+        let mut structure = self.structure();
+        let bytes = structure.index.reserved_bytes(rows as usize);
+        if bytes > 0 {
+            self.grow(&mut structure, bytes);
         }
     }
 
     /// Inserts a row as a checkpoint holds it: `values` are weights, then state. False when the key is there.
     pub(crate) fn restore_row(&mut self, header: Header, values: &[f32]) -> Result<bool, StoreError> {
         let hash = mix(header.key);
-        let shard = self.shards[shard_of(hash)].0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if shard.index.find(hash) != NO_ROW {
+        let mut structure = self.structure();
+        if structure.index.find(hash) != NO_ROW {
             return Ok(false);
         }
-        let Some(row) = shard.create_unwritten(&self.budget, hash) else { return Err(self.full(1)) };
-        let row = shard.slab.row_mut(row);
-        header.write(row);
-        row[HEADER_WORDS..][..values.len()].copy_from_slice(values);
-        Ok(true)
+        let restored = with_lookup(|lookup| {
+            lookup.words.resize(self.layout.words(), 0.0);
+            self.layout.join_row(header, values, &mut lookup.words);
+            self.insert(&mut structure, hash, &lookup.words)
+        });
+        drop(structure);
+        restored.map(|_| true).ok_or_else(|| self.full(1))
     }
 
     pub(crate) fn state_len(&self) -> usize {
@@ -483,12 +543,7 @@ impl Table {
     }
 
     pub(crate) fn full(&self, rejected: u64) -> StoreError {
-        self.full_with(self.len(), rejected)
-    }
-
-    /// The same for a caller that holds the shards' locks and has counted the rows.
-    pub(crate) fn full_with(&self, rows: usize, rejected: u64) -> StoreError {
-        let (rows, budget_bytes) = (rows as u64, self.budget.limit_bytes());
+        let (rows, budget_bytes) = (self.len() as u64, self.budget.limit_bytes());
         StoreError::TableFull { table: self.config.name.clone(), rows, budget_bytes, rejected }
     }
 
@@ -508,5 +563,48 @@ impl Table {
         let at = grads.iter().position(|g| !good(g)).unwrap_or_default();
         let (key, coordinate) = (keys[at / self.layout.dim], at % self.layout.dim);
         Err(StoreError::BadGradient { table: self.config.name.clone(), key, coordinate, value: grads[at] })
+    }
+}
+
+/// A chunk of a push. Its result is the number of keys that were left out.
+struct Scatter<'a> {
+    table: &'a Table,
+    lookup: &'a mut Lookup,
+    keys: &'a [u64],
+    counts: &'a [u32],
+    grads: &'a [f32],
+    clock: u32,
+}
+
+impl Work for Scatter<'_> {
+    type Output = u64;
+
+    #[inline(always)]
+    fn run(self) -> u64 {
+        let Scatter { table, lookup, keys, counts, grads, clock } = self;
+        let (layout, dim) = (&table.layout, table.layout.dim);
+        // No row is removed while this right is held, so that row numbers stay good.
+        let shared = table.slab.share();
+        let Lookup { steps, absent, .. } = lookup;
+        let (steps, mut absent) = (std::mem::take(steps), std::mem::take(absent));
+        absent.clear();
+        let update = |at: usize, row: u32| {
+            let changing = shared.change(row);
+            let gradient = &grads[at * dim..][..dim];
+            layout.update(&steps, changing.row, Update { count: counts[at], clock, gradient });
+        };
+        lookup.assign(keys);
+        table.walk(lookup, layout.words(), |at, row| {
+            if row == NO_ROW { absent.push(at as u32) } else { update(at, row) }
+        });
+        let mut rejected = 0;
+        if !absent.is_empty() {
+            rejected = table.create_absent(lookup, keys, &absent);
+            for (&at, &row) in absent.iter().zip(&lookup.rows).filter(|(_, row)| **row != NO_ROW) {
+                update(at as usize, row);
+            }
+        }
+        (lookup.steps, lookup.absent) = (steps, absent);
+        rejected
     }
 }

@@ -1,42 +1,34 @@
 //! Updates row by row: keys are resolved to rows once, many at a time, and then every update is applied at once, so
 //! that the next read sees it. What online learning needs, where a push per sample would look every key up twice.
-//! Knows nothing of how rows are found or updated; it holds the locks while others do that.
-
-use std::sync::RwLockWriteGuard;
+//! Knows nothing of how rows are found or updated; it keeps other writers out while that happens.
 
 use crate::StoreError;
-use crate::hash::mix;
-use crate::index::{NO_ROW, PREFETCH_KEYS};
+use crate::index::NO_ROW;
 use crate::kernel::Step;
-use crate::request::{SHARDS, shard_of};
-use crate::shard::{Shard, update_row};
-use crate::slab::{HEADER_WORDS, Place, touch};
+use crate::layout::{Layout, Update};
+use crate::lookup::{CHUNK_KEYS, with_lookup};
+use crate::slab::{Change, Exclusive};
 use crate::table::Table;
+use crate::words::{self, Width, Work};
 
 /// Where a row lies, for as long as the writer that resolved it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RowHandle {
-    shard: u32,
-    place: Place,
-}
+pub struct RowHandle(u32);
 
-/// Exclusive access to a table's rows by handle. Every other access to the table waits until it is dropped.
+/// Exclusive access to a table's rows by handle. Until it is dropped, every other change of the table waits; pulls do
+/// not, they see each row before or after an update.
 #[derive(Debug)]
 pub struct TableWriter<'a> {
     table: &'a Table,
-    shards: [RwLockWriteGuard<'a, Shard>; SHARDS],
+    rows: Exclusive<'a>,
     steps: Vec<Step>,
     clock: u32,
+    width: Width,
 }
 
 impl<'a> TableWriter<'a> {
-    pub(crate) fn new(
-        table: &'a Table,
-        shards: [RwLockWriteGuard<'a, Shard>; SHARDS],
-        steps: Vec<Step>,
-        clock: u32,
-    ) -> Self {
-        TableWriter { table, shards, steps, clock }
+    pub(crate) fn new(table: &'a Table, rows: Exclusive<'a>, steps: Vec<Step>, clock: u32) -> Self {
+        TableWriter { table, rows, steps, clock, width: table.width() }
     }
 
     /// Appends the row of every key to `handles`; keys without a row get one. Keys may repeat.
@@ -44,82 +36,80 @@ impl<'a> TableWriter<'a> {
     /// Fails with [`StoreError::TableFull`] when the budget has no room; rows created until then stay, with their
     /// first weights.
     pub fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) -> Result<(), StoreError> {
-        let (layout, budget) = (&self.table.layout, &self.table.budget);
         handles.reserve(keys.len());
-        // Hashes of the keys from `at` on, round and round.
-        let mut hashes = [0; PREFETCH_KEYS];
-        for (place, &key) in hashes.iter_mut().zip(keys) {
-            *place = mix(key);
-            self.shards[shard_of(*place)].index.prefetch(*place);
-        }
-        for (at, &key) in keys.iter().enumerate() {
-            let hash = hashes[at % PREFETCH_KEYS];
-            if let Some(&ahead) = keys.get(at + PREFETCH_KEYS) {
-                let ahead = mix(ahead);
-                self.shards[shard_of(ahead)].index.prefetch(ahead);
-                hashes[at % PREFETCH_KEYS] = ahead;
+        with_lookup(|lookup| {
+            for keys in keys.chunks(CHUNK_KEYS) {
+                lookup.assign(keys);
+                let (first, mut absent) = (handles.len(), std::mem::take(&mut lookup.absent));
+                absent.clear();
+                self.table.walk(lookup, self.table.layout.words(), |at, row| {
+                    handles.push(RowHandle(row));
+                    if row == NO_ROW {
+                        absent.push(at as u32);
+                    }
+                });
+                if !absent.is_empty() {
+                    let rejected = self.table.create_absent(lookup, keys, &absent);
+                    if rejected > 0 {
+                        handles.truncate(first);
+                        return Err(self.table.full(rejected));
+                    }
+                    for (&at, &row) in absent.iter().zip(&lookup.rows) {
+                        handles[first + at as usize] = RowHandle(row);
+                    }
+                }
+                lookup.absent = absent;
             }
-            let number = shard_of(hash);
-            let shard = &mut *self.shards[number];
-            let mut row = shard.index.find(hash);
-            if row == NO_ROW {
-                let Some(created) = shard.create(layout, budget, hash, key) else {
-                    // Counted here: this writer holds the locks that the table would wait for.
-                    let rows = self.shards.iter().map(|shard| shard.index.len()).sum();
-                    return Err(self.table.full_with(rows, 1));
-                };
-                row = created;
-            }
-            let place = shard.slab.place(row);
-            shard.slab.prefetch_at(place, layout.words());
-            handles.push(RowHandle { shard: number as u32, place });
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// The weights of a row.
     #[inline]
     #[must_use]
     pub fn weights(&self, handle: RowHandle) -> &[f32] {
-        &self.words(handle)[HEADER_WORDS..][..self.table.layout.dim]
+        self.rows.peek(handle.0, self.table.layout.dim)
     }
 
     /// The first weight of a row: all there is in logistic regression.
     #[inline]
     #[must_use]
     pub fn first_weight(&self, handle: RowHandle) -> f32 {
-        self.words(handle)[HEADER_WORDS]
-    }
-
-    #[inline(always)]
-    fn words(&self, handle: RowHandle) -> &[f32] {
-        self.shards[handle.shard as usize % SHARDS].slab.at(handle.place)
+        self.weights(handle)[0]
     }
 
     /// Applies the optimizer to a row at once, as a push of this gradient alone would.
     ///
-    /// The gradient must have the table's dim and be finite; the caller has made sure of it, as the rows before this
-    /// one are updated already.
+    /// The gradient must be finite; the caller has made sure of it, as the rows before this one are updated already.
+    ///
+    /// # Panics
+    /// If the gradient does not have the table's dim.
     #[inline]
     pub fn update(&mut self, handle: RowHandle, gradient: &[f32]) {
-        debug_assert!(gradient.len() == self.table.layout.dim && gradient.iter().all(|g| g.is_finite()));
-        if let ([Step::Ftrl(step)], [gradient]) = (self.steps.as_slice(), gradient) {
-            // The row of logistic regression: w, z, n after the header.
-            let row = self.shards[handle.shard as usize % SHARDS].slab.at_mut(handle.place);
-            touch(row, 1, self.clock);
-            if let [w, z, n, ..] = &mut row[HEADER_WORDS..] {
-                (*w, *z, *n) = step.update(*w, *z, *n, *gradient);
-            }
-            return;
-        }
-        self.update_any(handle, gradient);
+        let layout = &self.table.layout;
+        debug_assert!(gradient.iter().all(|g| g.is_finite()));
+        // Before the row's version is odd, where a panic would leave it.
+        assert_eq!(gradient.len(), layout.dim, "a gradient has one value per weight");
+        let update = Update { count: 1, clock: self.clock, gradient };
+        let changing = self.rows.change(handle.0);
+        words::run(self.width, RowUpdate { layout, steps: &self.steps, row: changing.row, update });
     }
+}
 
-    /// Apart, so that the short way above stays short.
-    #[inline(never)]
-    fn update_any(&mut self, handle: RowHandle, gradient: &[f32]) {
-        let row = self.shards[handle.shard as usize % SHARDS].slab.at_mut(handle.place);
-        update_row(&self.table.layout, &self.steps, row, 1, self.clock, gradient);
+/// One update.
+struct RowUpdate<'a> {
+    layout: &'a Layout,
+    steps: &'a [Step],
+    row: Change<'a>,
+    update: Update<'a>,
+}
+
+impl Work for RowUpdate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        self.layout.update(self.steps, self.row, self.update);
     }
 }
 

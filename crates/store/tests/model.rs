@@ -22,6 +22,15 @@ fn adagrad() -> Optimizer {
 fn adam() -> Optimizer {
     Optimizer::Adam { lr: 0.01, beta1: 0.9, beta2: 0.99, eps: 1e-4, l2: 0.01 }
 }
+fn momentum() -> Optimizer {
+    Optimizer::Momentum { lr: 0.05, momentum: 0.8, l2: 0.01 }
+}
+fn row_adagrad() -> Optimizer {
+    Optimizer::RowAdagrad { lr: 0.1, eps: 1e-6, initial: 0.1, l2: 0.01 }
+}
+fn adamw() -> Optimizer {
+    Optimizer::AdamW { lr: 0.01, beta1: 0.9, beta2: 0.99, eps: 1e-4, decay: 0.1 }
+}
 fn ftrl() -> Optimizer {
     Optimizer::Ftrl { alpha: 0.2, beta: 1.0, l1: 0.05, l2: 0.1 }
 }
@@ -41,7 +50,9 @@ fn model_row(config: &TableConfig, first: &[f32]) -> ModelRow {
         for _ in 0..block.dims {
             let w = f64::from(first[row.coordinates.len()]);
             row.coordinates.push(match block.optimizer {
-                Optimizer::Adagrad { initial, .. } => [w, f64::from(initial), 0.0],
+                Optimizer::Adagrad { initial, .. } | Optimizer::RowAdagrad { initial, .. } => {
+                    [w, f64::from(initial), 0.0]
+                }
                 Optimizer::Ftrl { alpha, beta, l1, l2 } if w != 0.0 => {
                     let slope = f64::from(beta) / f64::from(alpha) + f64::from(l2);
                     [w, -w * slope - w.signum() * f64::from(l1), 0.0]
@@ -57,9 +68,36 @@ fn model_update(config: &TableConfig, row: &mut ModelRow, count: u32, clock: u32
     row.frequency += count;
     row.version += 1;
     row.last_use = clock;
+    let mut first = 0;
+    // Mean squares of the blocks' gradients, for row-wise Adagrad.
+    let mut squares = Vec::new();
+    for block in &config.blocks {
+        let l2 = if let Optimizer::RowAdagrad { l2, .. } = block.optimizer { f64::from(l2) } else { 0.0 };
+        let range = first..first + block.dims;
+        let sum: f64 = range.clone().map(|at| (g[at] + l2 * row.coordinates[at][0]).powi(2)).sum();
+        squares.extend(vec![sum / block.dims as f64; block.dims]);
+        first = range.end;
+    }
     let optimizers = config.blocks.iter().flat_map(|block| vec![block.optimizer; block.dims]);
-    for ((optimizer, [w, a, b]), &g) in optimizers.zip(&mut row.coordinates).zip(g) {
+    for (((optimizer, square), [w, a, b]), &g) in optimizers.zip(squares).zip(&mut row.coordinates).zip(g) {
         match optimizer {
+            Optimizer::Momentum { lr, momentum, l2 } => {
+                *a = f64::from(momentum) * *a + g + f64::from(l2) * *w;
+                *w -= f64::from(lr) * scale * *a;
+            }
+            Optimizer::RowAdagrad { lr, eps, l2, .. } => {
+                // Every coordinate of the model has the same copy.
+                *a += square;
+                *w -= f64::from(lr) * scale * (g + f64::from(l2) * *w) / (a.sqrt() + f64::from(eps));
+            }
+            Optimizer::AdamW { lr, beta1, beta2, eps, decay } => {
+                let (beta1, beta2, lr) = (f64::from(beta1), f64::from(beta2), f64::from(lr) * scale);
+                *a = beta1 * *a + (1.0 - beta1) * g;
+                *b = beta2 * *b + (1.0 - beta2) * g * g;
+                let m = *a / (1.0 - beta1.powi(row.version as i32));
+                let v = *b / (1.0 - beta2.powi(row.version as i32));
+                *w -= lr * (f64::from(decay) * *w + m / (v.sqrt() + f64::from(eps)));
+            }
             Optimizer::Sgd { lr, l2 } => *w -= f64::from(lr) * scale * (g + f64::from(l2) * *w),
             Optimizer::Adagrad { lr, eps, l2, .. } => {
                 let g = g + f64::from(l2) * *w;
@@ -133,11 +171,15 @@ impl Pair {
             assert_eq!(header, (model.frequency, model.version, model.last_use));
             let (mut coordinate, mut state_at) = (0, 0);
             for block in &self.table.config().blocks {
-                let slots = row.state.len().min(match block.optimizer {
-                    Optimizer::Sgd { .. } => 0,
-                    Optimizer::Adagrad { .. } => 1,
-                    Optimizer::Adam { .. } | Optimizer::Ftrl { .. } => 2,
-                });
+                let slots = match block.optimizer {
+                    Optimizer::Sgd { .. } | Optimizer::RowAdagrad { .. } => 0,
+                    Optimizer::Adagrad { .. } | Optimizer::Momentum { .. } => 1,
+                    Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Ftrl { .. } => 2,
+                };
+                if let Optimizer::RowAdagrad { .. } = block.optimizer {
+                    close(row.state[state_at], model.coordinates[coordinate][1]);
+                    state_at += 1;
+                }
                 for i in 0..block.dims {
                     let expected = model.coordinates[coordinate + i];
                     close(row.weights[coordinate + i], expected[0]);
@@ -271,6 +313,11 @@ proptest! {
     }
 
     #[test]
+    fn adagrad_dim_37(operations in prop::collection::vec(operation(), 1..16)) {
+        run(vec![Block { dims: 37, init: NORMAL, optimizer: adagrad() }], operations);
+    }
+
+    #[test]
     fn blocks_of_every_kind(operations in prop::collection::vec(operation(), 1..24)) {
         run(
             vec![
@@ -278,6 +325,9 @@ proptest! {
                 Block { dims: 5, init: NORMAL, optimizer: adagrad() },
                 Block { dims: 2, init: NORMAL, optimizer: sgd() },
                 Block { dims: 3, init: NORMAL, optimizer: adam() },
+                Block { dims: 18, init: NORMAL, optimizer: row_adagrad() },
+                Block { dims: 2, init: NORMAL, optimizer: momentum() },
+                Block { dims: 17, init: NORMAL, optimizer: adamw() },
             ],
             operations,
         );

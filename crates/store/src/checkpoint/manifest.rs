@@ -79,10 +79,48 @@ enum InitRecord {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum OptimizerRecord {
-    Sgd { lr: f32, l2: f32 },
-    Adagrad { lr: f32, eps: f32, initial: f32, l2: f32 },
-    Adam { lr: f32, beta1: f32, beta2: f32, eps: f32, l2: f32 },
-    Ftrl { alpha: f32, beta: f32, l1: f32, l2: f32 },
+    Sgd {
+        lr: f32,
+        l2: f32,
+    },
+    Momentum {
+        lr: f32,
+        momentum: f32,
+        l2: f32,
+    },
+    Adagrad {
+        lr: f32,
+        eps: f32,
+        initial: f32,
+        l2: f32,
+    },
+    RowAdagrad {
+        lr: f32,
+        eps: f32,
+        initial: f32,
+        l2: f32,
+    },
+    Adam {
+        lr: f32,
+        beta1: f32,
+        beta2: f32,
+        eps: f32,
+        l2: f32,
+    },
+    #[serde(rename = "adamw")]
+    AdamW {
+        lr: f32,
+        beta1: f32,
+        beta2: f32,
+        eps: f32,
+        decay: f32,
+    },
+    Ftrl {
+        alpha: f32,
+        beta: f32,
+        l1: f32,
+        l2: f32,
+    },
 }
 
 /// A table that a checkpoint holds.
@@ -221,6 +259,13 @@ impl From<&Block> for BlockRecord {
         };
         let optimizer = match block.optimizer {
             Optimizer::Sgd { lr, l2 } => OptimizerRecord::Sgd { lr, l2 },
+            Optimizer::Momentum { lr, momentum, l2 } => OptimizerRecord::Momentum { lr, momentum, l2 },
+            Optimizer::RowAdagrad { lr, eps, initial, l2 } => {
+                OptimizerRecord::RowAdagrad { lr, eps, initial, l2 }
+            }
+            Optimizer::AdamW { lr, beta1, beta2, eps, decay } => {
+                OptimizerRecord::AdamW { lr, beta1, beta2, eps, decay }
+            }
             Optimizer::Adagrad { lr, eps, initial, l2 } => OptimizerRecord::Adagrad { lr, eps, initial, l2 },
             Optimizer::Adam { lr, beta1, beta2, eps, l2 } => {
                 OptimizerRecord::Adam { lr, beta1, beta2, eps, l2 }
@@ -240,6 +285,13 @@ impl From<&BlockRecord> for Block {
         };
         let optimizer = match record.optimizer {
             OptimizerRecord::Sgd { lr, l2 } => Optimizer::Sgd { lr, l2 },
+            OptimizerRecord::Momentum { lr, momentum, l2 } => Optimizer::Momentum { lr, momentum, l2 },
+            OptimizerRecord::RowAdagrad { lr, eps, initial, l2 } => {
+                Optimizer::RowAdagrad { lr, eps, initial, l2 }
+            }
+            OptimizerRecord::AdamW { lr, beta1, beta2, eps, decay } => {
+                Optimizer::AdamW { lr, beta1, beta2, eps, decay }
+            }
             OptimizerRecord::Adagrad { lr, eps, initial, l2 } => Optimizer::Adagrad { lr, eps, initial, l2 },
             OptimizerRecord::Adam { lr, beta1, beta2, eps, l2 } => {
                 Optimizer::Adam { lr, beta1, beta2, eps, l2 }

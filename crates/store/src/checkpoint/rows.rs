@@ -4,7 +4,7 @@
 use std::io::{self, Read};
 
 use crate::Table;
-use crate::slab::Header;
+use crate::layout::Header;
 
 const MAGIC: [u8; 8] = *b"SNDLROWS";
 pub(crate) const VERSION: u32 = 1;

@@ -1,0 +1,221 @@
+//! Copies between rows, whose words are atomics, and plain slices of `f32`. Knows nothing of rows.
+//!
+//! What the functions do is: every word is loaded or stored by itself, relaxed. Compilers do not merge such accesses
+//! into vectors, so where it pays they are written out in assembly, which moves sixteen (AVX-512) or four (SSE) words
+//! at once; the machine tears no aligned word. A version check around them makes a row of the words.
+#![allow(unsafe_code)] // inline assembly
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Words that one instruction may move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Width {
+    /// Word by word; what the others stand for.
+    #[cfg_attr(all(target_arch = "x86_64", not(miri)), allow(dead_code))] // the tests compare with it
+    One,
+    /// SSE, which every `x86_64` has.
+    Four,
+    /// AVX-512 (F, BW, DQ, VL).
+    Sixteen,
+}
+
+impl Width {
+    /// The widest that this machine has.
+    #[inline(always)]
+    pub(crate) fn detect() -> Width {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let base = has!("bmi1") && has!("bmi2") && has!("lzcnt") && has!("fma");
+            let wide = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+            if base && wide { Width::Sixteen } else { Width::Four }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        Width::One
+    }
+}
+
+/// Moves 16 words with AVX-512.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+macro_rules! move_16 {
+    ($from:expr, $to:expr) => {
+        // zmm16 and above do not slow down the SSE code around.
+        std::arch::asm!("vmovups zmm16, [{from}]", "vmovups [{to}], zmm16", from = in(reg) $from, to = in(reg) $to,
+            out("xmm16") _, options(nostack, preserves_flags))
+    };
+}
+
+/// Moves `mask.count_ones()` words from the start on, at most 16, with AVX-512.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+macro_rules! move_masked {
+    ($from:expr, $to:expr, $mask:expr) => {
+        std::arch::asm!("kmovw k1, {mask:e}", "vmovups zmm16{{k1}}{{z}}, [{from}]", "vmovups [{to}]{{k1}}, zmm16",
+            from = in(reg) $from, to = in(reg) $to, mask = in(reg) $mask,
+            out("xmm16") _, out("k1") _, options(nostack, preserves_flags))
+    };
+}
+
+/// Moves 4 words with SSE.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+macro_rules! move_4 {
+    ($from:expr, $to:expr) => {
+        std::arch::asm!("movups {x}, [{from}]", "movups [{to}], {x}", from = in(reg) $from, to = in(reg) $to,
+            x = out(xmm_reg) _, options(nostack, preserves_flags))
+    };
+}
+
+/// Work that is compiled for the machine's widest registers. Its `run`, and what that calls, should be
+/// `#[inline(always)]`: only what is inlined is compiled so.
+pub(crate) trait Work {
+    type Output;
+    fn run(self) -> Self::Output;
+}
+
+/// Does the work, with AVX-512 where the width says that it was detected.
+#[inline(always)]
+pub(crate) fn run<W: Work>(width: Width, work: W) -> W::Output {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if width == Width::Sixteen {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,fma")]
+        fn run_wide<W: Work>(work: W) -> W::Output {
+            work.run()
+        }
+        // SAFETY: `Width::Sixteen` is only made where all of these were detected.
+        return unsafe { run_wide(work) };
+    }
+    let _ = width;
+    work.run()
+}
+
+/// Which of the first five of eight words are equal to `value`: a bit for each.
+#[inline(always)]
+pub(crate) fn equal(width: Width, words: &[AtomicU64; 8], value: u64) -> u32 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if width == Width::Sixteen {
+        let mask: u32;
+        // SAFETY: eight words are read, and AVX-512 was detected. The assembly stands for eight relaxed loads.
+        unsafe {
+            std::arch::asm!("vpbroadcastq zmm16, {value}", "vpcmpeqq k1, zmm16, [{words}]", "kmovw {mask:e}, k1",
+                value = in(reg) value, words = in(reg) words, mask = out(reg) mask,
+                out("xmm16") _, out("k1") _, options(nostack, preserves_flags, readonly));
+        }
+        return mask & 31;
+    }
+    let _ = width;
+    let mut mask = 0;
+    for (at, word) in words[..5].iter().enumerate() {
+        mask |= u32::from(word.load(Relaxed) == value) << at;
+    }
+    mask
+}
+
+/// Loads `out.len()` words.
+#[inline(always)]
+pub(crate) fn load(width: Width, words: &[AtomicU32], out: &mut [f32]) {
+    let len = out.len();
+    let words = &words[..len];
+    #[allow(unused_mut)]
+    let mut at = 0;
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let (from, to) = (words.as_ptr(), out.as_mut_ptr());
+        if width == Width::Sixteen {
+            while at + 16 <= len {
+                // SAFETY: 16 words from `at` on lie within both slices, and AVX-512 was detected. The assembly stands
+                // for 16 relaxed loads, and 16 plain stores to a slice that is borrowed mutably.
+                unsafe { move_16!(from.add(at), to.add(at)) };
+                at += 16;
+            }
+            if at < len {
+                // SAFETY: as above, for the `len - at` words that the mask selects.
+                unsafe { move_masked!(from.add(at), to.add(at), (1_u32 << (len - at)) - 1) };
+            }
+            return;
+        }
+        if width == Width::Four {
+            while at + 4 <= len {
+                // SAFETY: as above, with 4 words and SSE.
+                unsafe { move_4!(from.add(at), to.add(at)) };
+                at += 4;
+            }
+        }
+    }
+    let _ = width;
+    for (out, word) in out[at..].iter_mut().zip(&words[at..]) {
+        *out = f32::from_bits(word.load(Relaxed));
+    }
+}
+
+/// Stores all of `values`.
+#[inline(always)]
+pub(crate) fn store(width: Width, words: &[AtomicU32], values: &[f32]) {
+    let len = values.len();
+    let words = &words[..len];
+    #[allow(unused_mut)]
+    let mut at = 0;
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let (from, to) = (values.as_ptr(), words.as_ptr());
+        if width == Width::Sixteen {
+            while at + 16 <= len {
+                // SAFETY: 16 words from `at` on lie within both slices, and AVX-512 was detected. The assembly stands
+                // for 16 plain loads and 16 relaxed stores to atomics, which allow stores behind shared references.
+                unsafe { move_16!(from.add(at), to.add(at)) };
+                at += 16;
+            }
+            if at < len {
+                // SAFETY: as above, for the `len - at` words that the mask selects.
+                unsafe { move_masked!(from.add(at), to.add(at), (1_u32 << (len - at)) - 1) };
+            }
+            return;
+        }
+        if width == Width::Four {
+            while at + 4 <= len {
+                // SAFETY: as above, with 4 words and SSE.
+                unsafe { move_4!(from.add(at), to.add(at)) };
+                at += 4;
+            }
+        }
+    }
+    let _ = width;
+    for (&value, word) in values[at..].iter().zip(&words[at..]) {
+        word.store(value.to_bits(), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_width_compares_five_words() {
+        let words: [AtomicU64; 8] = [7, 1 << 63, 7, 0, u64::MAX, 7, 7, 7].map(AtomicU64::new);
+        for width in [Width::One, Width::detect()] {
+            let found = [7, 1 << 63, 0, u64::MAX, 8].map(|value| equal(width, &words, value));
+            assert_eq!(found, [0b101, 0b10, 0b1000, 0b1_0000, 0]);
+        }
+    }
+
+    #[test]
+    fn every_width_copies_every_length_and_nothing_beyond() {
+        let mut widths = vec![Width::One];
+        if cfg!(all(target_arch = "x86_64", not(miri))) {
+            widths.push(Width::Four);
+            widths.push(Width::detect());
+        }
+        for width in widths {
+            for len in 0..70 {
+                let values: Vec<f32> = (0..len).map(|at| f32::from_bits(0x7FA0_0001 + at as u32)).collect();
+                let words: Vec<AtomicU32> = (0..len + 2).map(|_| AtomicU32::new(9)).collect();
+                store(width, &words[1..], &values);
+                let mut out = vec![0.0; len + 2];
+                load(width, &words[1..], &mut out[1..=len]);
+                let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&out[1..=len]), bits(&values), "{width:?} {len}");
+                assert_eq!((out[0], out[len + 1]), (0.0, 0.0));
+                assert_eq!((words[0].load(Relaxed), words[len + 1].load(Relaxed)), (9, 9));
+            }
+        }
+    }
+}
