@@ -11,6 +11,11 @@ use crate::slab::Change;
 /// Coordinates that are updated together: a cache line, and a register of AVX-512.
 const LANES: usize = 16;
 
+/// On a cache line of its own, or storing and loading it as a whole is slow.
+#[repr(align(64))]
+#[derive(Clone, Copy)]
+struct Lanes([f32; LANES]);
+
 /// An optimizer, as a row's layout holds it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kernel(Optimizer);
@@ -186,23 +191,23 @@ fn lanes<const S: usize>(
     gradient: &[f32; LANES],
     rule: impl Fn(f32, [f32; S], f32) -> (f32, [f32; S]),
 ) {
-    let mut weights = [0.0; LANES];
-    let mut state = [[0.0; LANES]; S];
-    row.load(place.weights_at + first, &mut weights[..len]);
+    let mut weights = Lanes([0.0; LANES]);
+    let mut state = [Lanes([0.0; LANES]); S];
+    row.load(place.weights_at + first, &mut weights.0[..len]);
     for (slot, values) in state.iter_mut().enumerate() {
-        row.load(place.state_at + slot * place.dims + first, &mut values[..len]);
+        row.load(place.state_at + slot * place.dims + first, &mut values.0[..len]);
     }
     for lane in 0..LANES {
-        let old = std::array::from_fn(|slot| state[slot][lane]);
-        let (weight, new) = rule(weights[lane], old, gradient[lane]);
-        weights[lane] = weight;
+        let old = std::array::from_fn(|slot| state[slot].0[lane]);
+        let (weight, new) = rule(weights.0[lane], old, gradient[lane]);
+        weights.0[lane] = weight;
         for slot in 0..S {
-            state[slot][lane] = new[slot];
+            state[slot].0[lane] = new[slot];
         }
     }
-    row.store(place.weights_at + first, &weights[..len]);
+    row.store(place.weights_at + first, &weights.0[..len]);
     for (slot, values) in state.iter().enumerate() {
-        row.store(place.state_at + slot * place.dims + first, &values[..len]);
+        row.store(place.state_at + slot * place.dims + first, &values.0[..len]);
     }
 }
 

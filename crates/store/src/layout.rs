@@ -4,6 +4,7 @@
 
 use crate::kernel::{Kernel, Place, Step};
 use crate::slab::{Change, stride_words};
+use crate::words::Work;
 use crate::{Absent, Init, TableConfig, init};
 
 /// Words of a row's header: key low, key high, frequency, last use, version, kept as the bits of f32 values.
@@ -171,6 +172,24 @@ pub(crate) struct Update<'a> {
     /// The table's use clock.
     pub(crate) clock: u32,
     pub(crate) gradient: &'a [f32],
+}
+
+/// [`Layout::update`] by itself, compiled for the machine.
+#[derive(Debug)]
+pub(crate) struct RowUpdate<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) steps: &'a [Step],
+    pub(crate) row: Change<'a>,
+    pub(crate) update: Update<'a>,
+}
+
+impl Work for RowUpdate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        self.layout.update(self.steps, self.row, self.update);
+    }
 }
 
 #[cfg(test)]

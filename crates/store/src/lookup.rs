@@ -13,10 +13,25 @@ use crate::slab::Slab;
 
 /// Keys that are hashed at once, and that a reader may hold up others for.
 pub(crate) const CHUNK_KEYS: usize = 2048;
-/// Keys that are looked up together; at most 256, from the same sweep.
+/// Most keys that are looked up together; at most 256, from the same sweep.
 pub(crate) const GROUP_KEYS: usize = 128;
+/// Cache lines of rows that a group may ask for: half of them are in use while the other half are on their way.
+const GROUP_LINES: usize = 128;
 /// Keys ahead of the search whose bucket is asked for; found by a sweep (`examples/limit.rs`).
 const PREFETCH_KEYS: usize = 48;
+/// What is done with the rows of a chunk.
+pub(crate) trait Visit {
+    /// Gets the position of a key in the chunk, and its row or [`NO_ROW`].
+    fn visit(&mut self, at: usize, row: u32);
+}
+
+impl<F: FnMut(usize, u32)> Visit for F {
+    #[inline(always)]
+    fn visit(&mut self, at: usize, row: u32) {
+        self(at, row);
+    }
+}
+
 /// The buffers of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Lookup {
@@ -39,10 +54,11 @@ impl Lookup {
         self.hashes.extend(keys.iter().map(|&key| mix(key)));
     }
 
-    /// The groups of the chunk, in order.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+    /// The groups of the chunk, in order, for rows of which `words` words are used.
+    fn groups(&self, words: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let keys = self.hashes.len();
-        (0..keys).step_by(GROUP_KEYS).map(move |start| start..(start + GROUP_KEYS).min(keys))
+        let group = (GROUP_LINES / words.div_ceil(16).max(1)).clamp(8, GROUP_KEYS);
+        (0..keys).step_by(group).map(move |start| start..(start + group).min(keys))
     }
 
     #[inline(always)]
@@ -55,12 +71,11 @@ impl Lookup {
         self.hashes.iter().take(PREFETCH_KEYS).for_each(|&hash| index.prefetch(hash));
     }
 
-    /// Calls `f` for every key of the chunk, in order, with its position and its row, or [`NO_ROW`]. The rows' first
-    /// `words` words are in the cache by then: while a group's rows are used, those of the next are on their way.
+    /// Shows `f` every key of the chunk, in order. The rows' first `words` words are in the cache by then: while a group's rows are used, those of the next are on their way.
     #[inline(always)]
-    pub(crate) fn walk(&self, index: &Index, slab: &Slab, words: usize, mut f: impl FnMut(usize, u32)) {
+    pub(crate) fn walk(&self, index: &Index, slab: &Slab, words: usize, f: &mut impl Visit) {
         let mut rows = [[NO_ROW; GROUP_KEYS]; 2];
-        let mut groups = self.groups();
+        let mut groups = self.groups(words);
         self.prefetch_first(index);
         let mut next = groups.next();
         if let Some(group) = next.clone() {
@@ -73,7 +88,7 @@ impl Lookup {
                 self.find(index, slab, group, words, &mut rows[1 - turn]);
             }
             for (at, &row) in group.zip(&rows[turn]) {
-                f(at, row);
+                f.visit(at, row);
             }
             turn = 1 - turn;
         }

@@ -12,12 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::budget::Budget;
 use crate::hash::mix;
 use crate::index::{Index, NO_ROW};
+use crate::kernel::Step;
 use crate::layout::{Header, Layout, Update};
-use crate::lookup::{CHUNK_KEYS, GROUP_KEYS, Lookup, with_lookup};
+use crate::lookup::{CHUNK_KEYS, GROUP_KEYS, Lookup, Visit, with_lookup};
 use crate::memory::granted_huge_bytes;
 use crate::pool::{Pooler, check_offsets};
 use crate::readers::{self, Published};
-use crate::slab::{Allocation, Slab};
+use crate::slab::{Allocation, Shared, Slab};
 use crate::words::{self, Width, Work};
 use crate::{Absent, Dedup, GRADIENT_ABS_MAX, Pooling, PushScale, StoreError, TableConfig, TableWriter};
 
@@ -241,7 +242,7 @@ impl Table {
                 // Until the chunk's rows have been read, none of them is reused.
                 let reading = readers::enter();
                 let index = self.index.get(&reading);
-                lookup.walk(index, &self.slab, self.layout.dim, |at, row| {
+                lookup.walk(index, &self.slab, self.layout.dim, &mut |at: usize, row: u32| {
                     let at = chunk * CHUNK_KEYS + at;
                     if row == NO_ROW {
                         absent_keys += 1;
@@ -356,7 +357,7 @@ impl Table {
     /// Looks the chunk up; the caller gets the row of every key, or [`NO_ROW`], in order, with the rows' first `words`
     /// words in the cache. It holds a right to change rows, or they may be gone by the time it looks at them.
     #[inline(always)]
-    pub(crate) fn walk(&self, lookup: &Lookup, words: usize, f: impl FnMut(usize, u32)) {
+    pub(crate) fn walk(&self, lookup: &Lookup, words: usize, f: &mut impl Visit) {
         let reading = readers::enter();
         lookup.walk(self.index.get(&reading), &self.slab, words, f);
     }
@@ -471,7 +472,7 @@ impl Table {
             }));
             lookup.assign(&keys);
             found.clear();
-            self.walk(&lookup, 0, |_, row| found.push(row));
+            self.walk(&lookup, 0, &mut |_: usize, row: u32| found.push(row));
             // A row is in use if its key leads to it.
             for (row, _) in rows.zip(&found).filter(|(row, found)| row == *found) {
                 self.slab.read(row, 0, &mut words);
@@ -576,35 +577,62 @@ struct Scatter<'a> {
     clock: u32,
 }
 
+/// Updates the rows of a chunk and notes who has none.
+struct Updater<'a> {
+    table: &'a Table,
+    rows: &'a Shared<'a>,
+    steps: &'a [Step],
+    counts: &'a [u32],
+    grads: &'a [f32],
+    clock: u32,
+    absent: Vec<u32>,
+}
+
+impl Updater<'_> {
+    #[inline(always)]
+    fn update(&self, at: usize, row: u32) {
+        let layout = &self.table.layout;
+        let gradient = &self.grads[at * layout.dim..][..layout.dim];
+        let update = Update { count: self.counts[at], clock: self.clock, gradient };
+        let changing = self.rows.change(row);
+        layout.update(self.steps, changing.row, update);
+    }
+}
+
+impl Visit for Updater<'_> {
+    // Not a closure: it must be inlined to be compiled for the machine.
+    #[inline(always)]
+    fn visit(&mut self, at: usize, row: u32) {
+        if row == NO_ROW {
+            self.absent.push(at as u32);
+        } else {
+            self.update(at, row);
+        }
+    }
+}
+
 impl Work for Scatter<'_> {
     type Output = u64;
 
     #[inline(always)]
     fn run(self) -> u64 {
         let Scatter { table, lookup, keys, counts, grads, clock } = self;
-        let (layout, dim) = (&table.layout, table.layout.dim);
-        // No row is removed while this right is held, so that row numbers stay good.
-        let shared = table.slab.share();
-        let Lookup { steps, absent, .. } = lookup;
-        let (steps, mut absent) = (std::mem::take(steps), std::mem::take(absent));
+        let (steps, mut absent) = (std::mem::take(&mut lookup.steps), std::mem::take(&mut lookup.absent));
         absent.clear();
-        let update = |at: usize, row: u32| {
-            let changing = shared.change(row);
-            let gradient = &grads[at * dim..][..dim];
-            layout.update(&steps, changing.row, Update { count: counts[at], clock, gradient });
-        };
+        // No row is removed while this right is held, so that row numbers stay good.
+        let rows = &table.slab.share();
+        let mut updater = Updater { table, rows, steps: &steps, counts, grads, clock, absent };
         lookup.assign(keys);
-        table.walk(lookup, layout.words(), |at, row| {
-            if row == NO_ROW { absent.push(at as u32) } else { update(at, row) }
-        });
+        table.walk(lookup, table.layout.words(), &mut updater);
         let mut rejected = 0;
-        if !absent.is_empty() {
-            rejected = table.create_absent(lookup, keys, &absent);
-            for (&at, &row) in absent.iter().zip(&lookup.rows).filter(|(_, row)| **row != NO_ROW) {
-                update(at as usize, row);
+        if !updater.absent.is_empty() {
+            rejected = table.create_absent(lookup, keys, &updater.absent);
+            for (&at, &row) in updater.absent.iter().zip(&lookup.rows).filter(|(_, row)| **row != NO_ROW) {
+                updater.update(at as usize, row);
             }
         }
-        (lookup.steps, lookup.absent) = (steps, absent);
+        lookup.absent = updater.absent;
+        lookup.steps = steps;
         rejected
     }
 }

@@ -5,11 +5,11 @@
 use crate::StoreError;
 use crate::index::NO_ROW;
 use crate::kernel::Step;
-use crate::layout::{Layout, Update};
+use crate::layout::{RowUpdate, Update};
 use crate::lookup::{CHUNK_KEYS, with_lookup};
-use crate::slab::{Change, Exclusive};
+use crate::slab::Exclusive;
 use crate::table::Table;
-use crate::words::{self, Width, Work};
+use crate::words::{self, Width};
 
 /// Where a row lies, for as long as the writer that resolved it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl<'a> TableWriter<'a> {
                 lookup.assign(keys);
                 let (first, mut absent) = (handles.len(), std::mem::take(&mut lookup.absent));
                 absent.clear();
-                self.table.walk(lookup, self.table.layout.words(), |at, row| {
+                self.table.walk(lookup, self.table.layout.words(), &mut |at: usize, row: u32| {
                     handles.push(RowHandle(row));
                     if row == NO_ROW {
                         absent.push(at as u32);
@@ -93,23 +93,6 @@ impl<'a> TableWriter<'a> {
         let update = Update { count: 1, clock: self.clock, gradient };
         let changing = self.rows.change(handle.0);
         words::run(self.width, RowUpdate { layout, steps: &self.steps, row: changing.row, update });
-    }
-}
-
-/// One update.
-struct RowUpdate<'a> {
-    layout: &'a Layout,
-    steps: &'a [Step],
-    row: Change<'a>,
-    update: Update<'a>,
-}
-
-impl Work for RowUpdate<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        self.layout.update(self.steps, self.row, self.update);
     }
 }
 
