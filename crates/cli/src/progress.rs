@@ -18,7 +18,7 @@ impl Bar {
         let bar = ProgressBar::with_draw_target(None, target);
         // The template is a constant; should it not parse, the plain bar is as good.
         if let Ok(style) = ProgressStyle::with_template(
-            "{msg:.bold} [{bar:32}] {percent:>3}% {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}",
+            "{msg:.bold} [{wide_bar}] {percent:>3}% {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}",
         ) {
             bar.set_style(style.progress_chars("=> "));
         }

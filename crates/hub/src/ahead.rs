@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use sanderling_observe::StageTimer;
 use sanderling_sample::{Batch, SampleError};
 
-use crate::pass::{Decoding, Shared};
+use crate::decoding::{Decoding, Shared};
 
 /// Decoded units that may wait for the learner; with the one being decoded and the one in use this bounds memory.
 const UNITS_AHEAD: usize = 4;

@@ -4,7 +4,10 @@
 //! table and no model.
 
 mod pass;
-pub use pass::{Feed, Pass, PassOptions, STAGES};
+pub use pass::{Feed, Pass, PassOptions};
+
+mod decoding;
+pub use decoding::STAGES;
 
 mod ahead;
 

@@ -5,12 +5,13 @@
 //! already used) is enough to go on exactly where a run stopped.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sanderling_observe::StageTimer;
 use sanderling_sample::{BadRows, Batch, DataConfig, Decoder, Encoder, Rows, SampleError, Source, Unit};
 
 use crate::ahead::Ahead;
+use crate::decoding::{ASSEMBLE, Decoding, Shared, WAIT, lock};
 use crate::permute::{permutation, seed_of};
 
 /// How a pass goes through the input.
@@ -36,52 +37,6 @@ pub struct Pass {
     /// Rows that were read beyond `used_rows` while skipping; the first feed begins with them.
     surplus: Mutex<Option<Batch>>,
     feeds: AtomicU64,
-}
-
-/// What all workers of a pass, and the threads that decode for them, look at.
-pub(crate) struct Shared {
-    source: Mutex<Source>,
-    pub(crate) encoder: Arc<Encoder>,
-    bad_rows: Arc<BadRows>,
-    stopped: AtomicBool,
-}
-
-/// The stages of a feed, in the order of their numbers: waiting for the source and reading it (decompression
-/// included), parsing and encoding, waiting for a thread that decodes ahead, shuffling and copying rows into
-/// minibatches. A caller's timer begins with these.
-pub const STAGES: [&str; 4] = ["read", "decode", "wait", "assemble"];
-const READ: usize = 0;
-const DECODE: usize = 1;
-const WAIT: usize = 2;
-const ASSEMBLE: usize = 3;
-
-/// Reading and decoding, unit by unit.
-pub(crate) struct Decoding {
-    decoder: Decoder,
-    unit: Unit,
-}
-
-impl Decoding {
-    pub(crate) fn new(shared: &Shared) -> Self {
-        let decoder = Decoder::new(Arc::clone(&shared.encoder), Arc::clone(&shared.bad_rows));
-        Decoding { decoder, unit: Unit::default() }
-    }
-
-    /// Appends the rows of the next unit; false at the end of the input, or when the pass was stopped.
-    pub(crate) fn next(
-        &mut self,
-        shared: &Shared,
-        batch: &mut Batch,
-        timer: &mut StageTimer,
-    ) -> Result<bool, SampleError> {
-        timer.switch(READ);
-        if shared.stopped.load(Ordering::Relaxed) || !lock(&shared.source).next_unit(&mut self.unit)? {
-            return Ok(false);
-        }
-        timer.switch(DECODE);
-        self.decoder.decode(&self.unit, batch)?;
-        Ok(true)
-    }
 }
 
 /// Who decodes for a feed.
@@ -311,9 +266,4 @@ impl Feed<'_> {
         }
         Ok(())
     }
-}
-
-/// A worker that panicked while it read leaves the source as it was between two units.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

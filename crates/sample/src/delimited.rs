@@ -7,8 +7,9 @@ use std::path::Path;
 
 use crate::batch::Batch;
 use crate::blocks::{Block, LineBlocks};
-use crate::encode::{Encoder, Field};
+use crate::encode::Encoder;
 use crate::error::{SampleError, quote};
+use crate::field::Field;
 use crate::format::{DataConfig, Format};
 use crate::libsvm::Lines;
 use crate::scan::{Marked, find_marks};

@@ -15,8 +15,13 @@ pub use spec::Spec;
 
 pub mod key;
 
+mod field;
+pub use field::Field;
+
+mod compile;
+
 mod encode;
-pub use encode::{EncodeOptions, Encoder, Fate, Field, LabelUse};
+pub use encode::{EncodeOptions, Encoder, Fate, LabelUse};
 
 pub mod format;
 pub use format::{BadRowPolicy, Compression, DataConfig, Format};

@@ -25,8 +25,8 @@ pub use suggest::suggest;
 
 use crate::blocks::{Block, LineBlocks};
 use crate::columnar::{Cells, ColumnarFile, cells_of};
-use crate::encode::Field;
 use crate::error::SampleError;
+use crate::field::Field;
 use crate::format::{Compression, DataConfig, Format};
 use crate::input::{self, InputFile};
 use column::{ColumnStats, Limits};

@@ -14,8 +14,9 @@ use arrow::error::ArrowError;
 
 use super::{bad_file, guarded};
 use crate::batch::Batch;
-use crate::encode::{Encoder, Fate, Field};
+use crate::encode::{Encoder, Fate};
 use crate::error::SampleError;
+use crate::field::Field;
 
 /// Appends the rows of a record batch (columns parallel to the encoder's input columns, as
 /// [`super::ColumnarFile::next`] yields them) to a batch. `first_row` is the file row of the first one, counted from

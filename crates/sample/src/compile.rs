@@ -1,0 +1,197 @@
+//! One feature of a spec made ready: turns the fields of its columns into keys and values. Knows no label and no
+//! other feature.
+
+use crate::batch::Column;
+use crate::error::FieldError;
+use crate::field::{Field, is_missing, number_of, wanted, with_text};
+use crate::key;
+use crate::spec::{DefaultField, Feature, FeatureKind, KeyRule, Pooling};
+
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) kind: FeatureKind,
+    pub(crate) inputs: Vec<usize>,
+    pub(crate) rule: KeyRule,
+    pub(crate) salt: u64,
+    separator: u8,
+    mean: bool,
+    default_text: Option<Vec<u8>>,
+    default_number: Option<f64>,
+    boundaries: Vec<f64>,
+    /// Key of a numeric feature's value, and of its being missing.
+    value_key: u64,
+    missing_key: u64,
+}
+
+impl Compiled {
+    pub(crate) fn new(feature: &Feature, inputs: Vec<usize>) -> Self {
+        let salt = key::salt(feature.salt());
+        let (default_text, default_number) = match &feature.default {
+            Some(DefaultField::Text(text)) => (Some(text.clone().into_bytes()), None),
+            Some(DefaultField::Number(number)) => {
+                (with_text(Field::Float(*number), <[u8]>::to_vec), Some(*number))
+            }
+            None => (None, None),
+        };
+        // A table may be shared by several numeric features: their keys carry the feature's name.
+        let own = key::hash(feature.name.as_bytes(), salt);
+        Compiled {
+            kind: feature.kind,
+            inputs,
+            rule: feature.key_rule(),
+            salt,
+            separator: feature.separator.unwrap_or('|') as u8,
+            mean: feature.pooling == Pooling::Mean,
+            default_text,
+            default_number,
+            boundaries: feature.boundaries.clone().unwrap_or_default(),
+            value_key: own,
+            missing_key: key::hash(b"missing", own),
+        }
+    }
+
+    pub(crate) fn weighted(&self) -> bool {
+        match self.kind {
+            FeatureKind::Numeric | FeatureKind::Log | FeatureKind::Sparse => true,
+            FeatureKind::Quantile | FeatureKind::Cross => false,
+            FeatureKind::Categorical => self.mean && self.inputs.len() > 1,
+            FeatureKind::Multi => self.mean,
+        }
+    }
+
+    pub(crate) fn encode(
+        &self,
+        fields: &[Field<'_>],
+        missing: &[Vec<u8>],
+        column: &mut Column,
+    ) -> Result<(), FieldError> {
+        let start = column.keys.len();
+        match self.kind {
+            FeatureKind::Numeric | FeatureKind::Log | FeatureKind::Quantile => {
+                let input = self.inputs[0];
+                let (key, value) = self.number(input, fields[input], missing)?;
+                column.push(key, value);
+            }
+            FeatureKind::Cross => {
+                let mut key = self.salt;
+                for &input in &self.inputs {
+                    let field = fields[input];
+                    let part = if is_missing(field, missing) { Field::Text(b"") } else { field };
+                    key = with_text(part, |text| key::hash(text, key))
+                        .ok_or_else(|| wanted(input, "one value, not a list", field))?;
+                }
+                if let KeyRule::Modulo(size) = self.rule {
+                    key %= size;
+                }
+                column.push(key, 1.0);
+            }
+            FeatureKind::Categorical => {
+                for &input in &self.inputs {
+                    if let Some(key) = self.category(input, fields[input], missing)? {
+                        column.push(key, 1.0);
+                    }
+                }
+            }
+            FeatureKind::Multi => {
+                for &input in &self.inputs {
+                    self.parts(input, fields[input], missing, column)?;
+                }
+            }
+            FeatureKind::Sparse => {}
+        }
+        if self.mean && self.weighted() {
+            let keys = column.keys.len() - start;
+            column.values[start..].fill(1.0 / keys.max(1) as f32);
+        }
+        Ok(())
+    }
+
+    fn number(&self, input: usize, field: Field<'_>, missing: &[Vec<u8>]) -> Result<(u64, f32), FieldError> {
+        let number = if is_missing(field, missing) {
+            match self.default_number {
+                Some(number) => number,
+                None => return Ok((self.missing_key, 1.0)),
+            }
+        } else {
+            number_of(field).ok_or_else(|| wanted(input, "a finite number", field))?
+        };
+        Ok(match self.kind {
+            FeatureKind::Log => (self.value_key, (number.signum() * number.abs().ln_1p()) as f32),
+            FeatureKind::Quantile => {
+                let bucket = self.boundaries.partition_point(|boundary| *boundary < number);
+                (key::hash(&(bucket as u64).to_le_bytes(), self.value_key), 1.0)
+            }
+            _ => {
+                let value = number as f32;
+                if !value.is_finite() {
+                    return Err(wanted(input, "a number within the range of f32", field));
+                }
+                (self.value_key, value)
+            }
+        })
+    }
+
+    fn category(
+        &self,
+        input: usize,
+        field: Field<'_>,
+        missing: &[Vec<u8>],
+    ) -> Result<Option<u64>, FieldError> {
+        let field = match (is_missing(field, missing), &self.default_text) {
+            (false, _) => field,
+            (true, Some(text)) => Field::Text(text),
+            (true, None) if self.rule == KeyRule::Raw => return Ok(None),
+            (true, None) => Field::Text(b""),
+        };
+        self.key(input, field).map(Some)
+    }
+
+    fn parts(
+        &self,
+        input: usize,
+        field: Field<'_>,
+        missing: &[Vec<u8>],
+        column: &mut Column,
+    ) -> Result<(), FieldError> {
+        if is_missing(field, missing) {
+            if let Some(text) = &self.default_text {
+                column.push(self.key(input, Field::Text(text))?, 1.0);
+            }
+            return Ok(());
+        }
+        match field {
+            Field::Text(text) => {
+                for part in text.split(|byte| *byte == self.separator).map(<[u8]>::trim_ascii) {
+                    if !part.is_empty() {
+                        column.push(self.key(input, Field::Text(part))?, 1.0);
+                    }
+                }
+            }
+            Field::List(parts) => {
+                for part in parts.iter().filter(|part| !is_missing(**part, missing)) {
+                    column.push(self.key(input, *part)?, 1.0);
+                }
+            }
+            one => column.push(self.key(input, one)?, 1.0),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn key(&self, input: usize, field: Field<'_>) -> Result<u64, FieldError> {
+        if self.rule == KeyRule::Raw {
+            let key = match field {
+                Field::Int(number) => u64::try_from(number).ok(),
+                Field::Text(text) => key::raw(text),
+                _ => None,
+            };
+            return key.ok_or_else(|| wanted(input, "an unsigned integer (key = \"raw\")", field));
+        }
+        let hash = with_text(field, |text| key::hash(text, self.salt))
+            .ok_or_else(|| wanted(input, "one value, not a list (type = \"multi\" takes lists)", field))?;
+        Ok(match self.rule {
+            KeyRule::Modulo(size) => hash % size,
+            _ => hash,
+        })
+    }
+}
