@@ -21,7 +21,7 @@ pub(crate) struct Compute {
     pub(crate) logits: Vec<f32>,
     /// Per row and factor: sum_i v_if x_i.
     sums: Vec<f32>,
-    /// Gradient of one row in online learning.
+    /// Online learning: the gradient of one row, or without factors those of all rows of a sample.
     gradient: Vec<f32>,
     /// Derivative of the loss by the logit, one per row; the caller fills it between the two halves.
     pub(crate) errors: Vec<f32>,
@@ -176,15 +176,13 @@ impl Compute {
             let handles = &handles[span.clone()];
             let value = |at: usize| values.map_or(1.0, |values| values[span.start + at]);
             if self.factors == 0 {
-                for (at, &handle) in handles.iter().enumerate() {
-                    let gradient = error * value(at);
-                    // NaN is not below it either.
-                    let applies = gradient.abs() < GRADIENT_ABS_MAX;
-                    if !applies {
-                        return false;
-                    }
-                    table.update(handle, &[gradient]);
+                self.gradient.clear();
+                self.gradient.extend((0..handles.len()).map(|at| error * value(at)));
+                // NaN is not below it either.
+                if !self.gradient.iter().all(|gradient| gradient.abs() < GRADIENT_ABS_MAX) {
+                    return false;
                 }
+                table.update_ones(handles, &self.gradient);
                 continue;
             }
             for (at, &handle) in handles.iter().enumerate() {

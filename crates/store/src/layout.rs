@@ -146,7 +146,10 @@ impl Layout {
         row.set(header + 4, version);
         if let ([Step::Ftrl(step)], [gradient]) = (steps, gradient) {
             // The row of logistic regression: w, header, z, n.
-            let [w, z, n] = [0, 1 + HEADER_WORDS, 2 + HEADER_WORDS].map(|at| f32::from_bits(row.get(at)));
+            // Not an array's map(): it is not inlined here, and then costs more than the update.
+            let w = f32::from_bits(row.get(0));
+            let z = f32::from_bits(row.get(1 + HEADER_WORDS));
+            let n = f32::from_bits(row.get(2 + HEADER_WORDS));
             let (w, z, n) = step.update(w, z, n, *gradient);
             row.set(0, w.to_bits());
             row.set(1 + HEADER_WORDS, z.to_bits());

@@ -5,11 +5,11 @@
 use crate::StoreError;
 use crate::index::NO_ROW;
 use crate::kernel::Step;
-use crate::layout::{RowUpdate, Update};
+use crate::layout::{Layout, RowUpdate, Update};
 use crate::lookup::{CHUNK_KEYS, with_lookup};
 use crate::slab::Exclusive;
 use crate::table::Table;
-use crate::words::{self, Width};
+use crate::words::{self, Width, Work};
 
 /// Where a row lies, for as long as the writer that resolved it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +93,41 @@ impl<'a> TableWriter<'a> {
         let update = Update { count: 1, clock: self.clock, gradient };
         let changing = self.rows.change(handle.0);
         words::run(self.width, RowUpdate { layout, steps: &self.steps, row: changing.row, update });
+    }
+
+    /// [`TableWriter::update`] for several rows of a table of dim 1, one gradient each, in their order; a row that is
+    /// there twice is updated twice.
+    ///
+    /// # Panics
+    /// If the table has another dim, or there are not as many gradients as handles.
+    pub fn update_ones(&mut self, handles: &[RowHandle], gradients: &[f32]) {
+        let layout = &self.table.layout;
+        assert!(layout.dim == 1 && handles.len() == gradients.len(), "one gradient per row of dim 1");
+        let (rows, steps, clock) = (&mut self.rows, self.steps.as_slice(), self.clock);
+        words::run(self.width, OnesUpdate { layout, steps, rows, handles, gradients, clock });
+    }
+}
+
+/// Single-weight rows and a gradient for each, one after the other, compiled for the machine.
+struct OnesUpdate<'a, 'b> {
+    layout: &'a Layout,
+    steps: &'a [Step],
+    rows: &'a mut Exclusive<'b>,
+    handles: &'a [RowHandle],
+    gradients: &'a [f32],
+    clock: u32,
+}
+
+impl Work for OnesUpdate<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (handle, gradient) in self.handles.iter().zip(self.gradients) {
+            let update = Update { count: 1, clock: self.clock, gradient: std::slice::from_ref(gradient) };
+            let changing = self.rows.change(handle.0);
+            self.layout.update(self.steps, changing.row, update);
+        }
     }
 }
 
