@@ -315,6 +315,11 @@ impl Config {
             .expand()
             .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })?;
         self.feature = spec.feature;
+        if let Some(feature) = self.feature.iter().find(|feature| feature.table() == crate::BIAS_TABLE) {
+            let reason =
+                format!("feature {:?}: the table {:?} is the constant term's", feature.name, feature.table());
+            return Err(LearnError::Config { path: path.into(), reason });
+        }
         let factors = self.model.factors();
         let dim = 1 + factors;
         if let Some(feature) = self.feature.iter().find(|feature| feature.dim.is_some_and(|d| d != dim)) {
@@ -445,6 +450,7 @@ mod tests {
             (format!("{head}[train]\nbatch = 0"), Err("train.batch")),
             (format!("{head}[train]\nbatches = 1"), Err("batches")),
             (format!("{head}[train]\nearly_stop = 1"), Err("data.valid")),
+            (format!("{head}table = \"(bias)\""), Err("constant term")),
             (format!("{head}dim = 3\n[model]\ntype = \"fm\"\nrank = 3"), Err("leave dim out")),
             (format!("{head}dim = 4\n[model]\ntype = \"fm\"\nrank = 3"), Ok(())),
             (format!("{head}[factor_optimizer]\ntype = \"adam\""), Err("factor_optimizer")),
