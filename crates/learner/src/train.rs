@@ -304,7 +304,7 @@ impl<'a> Trainer<'a> {
         let line = StepLine {
             step: self.state.step,
             pass: self.state.pass + 1,
-            examples: self.state.examples,
+            trained_examples: self.state.examples,
             metrics: self.line.scores.metrics(),
             steps_per_s: self.line.steps as f64 / seconds,
             examples_per_s: self.line.scores.len() as f64 / seconds,
