@@ -264,6 +264,8 @@ fn help_and_exit_codes() {
         ("eval runs/c/model bad.svm", 3, "bad.svm:2"),
         ("eval damaged valid.svm", 4, "damaged"),
         ("eval nowhere valid.svm", 4, "nowhere"),
+        ("eval runs/c valid.svm", 4, "did you mean runs/c/model?"),
+        ("train c.toml --name unknown --resume", 4, "nothing was saved here"),
         ("predict runs/c/model valid.svm --json", 2, "--output"),
         ("synth out.xls", 2, "format"),
         ("train c.toml --seed 7 --resume", 4, "seed"),

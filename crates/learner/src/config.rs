@@ -310,6 +310,13 @@ impl Config {
             self.name = name.to_string();
         }
         self.check().map_err(|reason| LearnError::Config { path: path.into(), reason })?;
+        if self.feature.is_empty() && self.format().is_none() {
+            let input = self.data.train.0.first().map_or("", String::as_str);
+            let reason = format!(
+                "data.format: {input:?} does not tell its format, and without a [[feature]] only libsvm and criteo are complete"
+            );
+            return Err(LearnError::Config { path: path.into(), reason });
+        }
         let spec = self
             .spec()
             .expand()
@@ -336,8 +343,7 @@ impl Config {
     /// The feature spec: what the file says, or the spec that its format implies.
     #[must_use]
     pub fn spec(&self) -> Spec {
-        let format = self.data.reading.format.or_else(|| Format::of_path(self.data.train.0.first()?));
-        let implied = match format {
+        let implied = match self.format() {
             _ if !self.feature.is_empty() => self.feature.clone(),
             Some(Format::Libsvm) => Spec::libsvm().feature,
             Some(Format::Criteo) => Spec::criteo().feature,
@@ -349,6 +355,11 @@ impl Config {
             negatives: self.negatives.clone(),
             feature: implied,
         }
+    }
+
+    /// The format of the first training input, if it is given or its name tells.
+    fn format(&self) -> Option<Format> {
+        self.data.reading.format.or_else(|| Format::of_path(self.data.train.0.first()?))
     }
 
     /// The reduction in force.
@@ -445,6 +456,7 @@ mod tests {
             ("[data]\ntrain = [\"a.svm\", \"b.svm\"]".to_string(), Ok(())),
             ("[data]\ntrain = \"a.criteo.gz\"".to_string(), Ok(())),
             ("[data]\ntrain = \"a.csv\"".to_string(), Err("no features")),
+            ("[data]\ntrain = \"-\"".to_string(), Err("data.format")),
             ("[data]\ntrian = \"a.csv\"".to_string(), Err("trian")),
             (String::new(), Err("data.train")),
             (format!("{head}[train]\nbatch = 0"), Err("train.batch")),

@@ -183,7 +183,11 @@ fn resume(
             if progress(&model.2) > progress(&last.2) { model } else { last }
         }
         (false, true) => open(last_dir)?,
-        (_, false) => open(model_dir)?,
+        (true, false) => open(model_dir)?,
+        (false, false) => {
+            let reason = "nothing was saved here to resume; start the run without --resume".to_string();
+            return Err(LearnError::Model { path: model_dir.into(), reason });
+        }
     };
     let mut model = Model::from_checkpoint(&checkpoint, path)?;
     let saved = model.config();
