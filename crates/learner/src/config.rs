@@ -410,6 +410,13 @@ impl Config {
         {
             return Err("early_stop and the plateau schedule need data.valid".to_string());
         }
+        let scheduled = self.train.schedule != Schedule::Constant || self.train.warmup_steps > 0;
+        let is_ftrl = |optimizer: &Optimizer| matches!(optimizer, Optimizer::Ftrl { .. });
+        if scheduled && is_ftrl(&self.optimizer) && self.factor_optimizer.as_ref().is_none_or(is_ftrl) {
+            return Err("train.schedule and train.warmup_steps do not act on FTRL, which lowers its rate per coordinate \
+                        by itself; leave them out or take another optimizer"
+                .to_string());
+        }
         if self.factor_optimizer.is_some() && self.model.kind == ModelKind::Lr {
             return Err("factor_optimizer: only a factorization machine has factors".to_string());
         }
@@ -465,6 +472,8 @@ mod tests {
             (format!("{head}table = \"(bias)\""), Err("constant term")),
             (format!("{head}dim = 3\n[model]\ntype = \"fm\"\nrank = 3"), Err("leave dim out")),
             (format!("{head}dim = 4\n[model]\ntype = \"fm\"\nrank = 3"), Ok(())),
+            (format!("{head}[train]\nwarmup_steps = 5"), Err("FTRL")),
+            (format!("{head}[train]\nwarmup_steps = 5\n[optimizer]\ntype = \"sgd\""), Ok(())),
             (format!("{head}[factor_optimizer]\ntype = \"adam\""), Err("factor_optimizer")),
             (format!("{head}[optimizer]\ntype = \"ftrl\"\nalhpa = 1.0"), Err("alhpa")),
             (format!("name = \"../x\"\n{head}"), Err("letters")),

@@ -114,7 +114,7 @@ fn minibatches_shuffled() {
 
 #[test]
 fn minibatches_judged() {
-    check(64, 250, JUDGED, "optimizer = { type = \"ftrl\", alpha = 1.0 }", &BATCH_CUTS);
+    check(64, 250, JUDGED, "optimizer = { type = \"adagrad\", lr = 1.0 }", &BATCH_CUTS);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn online_shuffled() {
 
 #[test]
 fn online_judged() {
-    check(1, 1000, JUDGED, "optimizer = { type = \"ftrl\", alpha = 1.0 }", &ONLINE_CUTS);
+    check(1, 1000, JUDGED, "optimizer = { type = \"adagrad\", lr = 1.0 }", &ONLINE_CUTS);
 }
 
 /// Stopped from outside, at whatever step that is, during training and during validation.
