@@ -175,10 +175,10 @@ def test_lines_of_metrics_arrive_and_an_exception_stops_the_run(
 ) -> None:
     lines: list[dict[str, Any]] = []
     sanderling.train(config_of(clicks), runs_dir=tmp_path / "whole", on_line=lines.append)
-    assert [line["step"] for line in lines if "best" not in line][:2] == [50, 100]
-    assert sum("best" in line for line in lines) == 3
+    assert [line["step"] for line in lines if line["kind"] == "step"][:2] == [50, 100]
+    assert sum(line["kind"] == "valid" for line in lines) == 3
     logged = (tmp_path / "whole" / "clicks" / "metrics.jsonl").read_text().splitlines()
-    assert any(json.loads(line).get("step") == 50 for line in logged)
+    assert [json.loads(line) for line in logged] == lines
 
     class EnoughError(Exception):
         pass

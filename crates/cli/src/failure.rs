@@ -46,7 +46,10 @@ impl Failure {
 
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Failure::Usage(_) | Failure::Learn(LearnError::Config { .. }) => USAGE,
+            Failure::Usage(_)
+            | Failure::Learn(LearnError::Config { .. } | LearnError::Store(StoreError::Config { .. })) => {
+                USAGE
+            }
             Failure::Sample(error) | Failure::Learn(LearnError::Sample(error)) => of_sample(error),
             Failure::Learn(LearnError::NoRows(_)) => BAD_DATA,
             Failure::Store(_) | Failure::Learn(LearnError::Store(_) | LearnError::Model { .. }) => BAD_MODEL,

@@ -128,6 +128,9 @@ fn adult_from_train_to_predict() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert!(lines.iter().any(|line| line["kind"] == "step" && line["auc"].is_number()));
+    let last = lines.iter().rfind(|line| line["kind"] == "step").unwrap();
+    assert_eq!(last["trained_examples"], 2 * 32_561);
+    assert!(last["examples"].as_u64().unwrap() < 2 * 32_561);
     assert_eq!(lines.iter().filter(|line| line["kind"] == "valid").count(), 2);
     // The same numbers from the model on disk, and from its predictions.
     let test = format!("{ADULT}/adult.test.gz");
@@ -217,6 +220,11 @@ fn help_and_exit_codes() {
     let place = Place::with_synth();
     place.run("train c.toml -q");
     place.write("wrong.toml", "data = { train = \"train.svm\" }\nepochs = 3\n");
+    place.write(
+        "rate.toml",
+        "data = { train = \"train.svm\" }\noptimizer = { type = \"ftrl\", alpha = 0.0 }\n",
+    );
+    place.write("single.toml", "data = { train = \"train.svm\" }\nlabel = { threshold = 7.5 }\n");
     place.write("bad.svm", "1 2:3\n1 x\n");
     place.write("empty.svm", "");
     for command in ["train", "eval", "predict", "inspect", "synth", "completions"] {
@@ -245,6 +253,9 @@ fn help_and_exit_codes() {
         ("", 2, "Usage"),
         ("trian c.toml", 2, "trian"),
         ("train c.toml --batch 0", 2, "train.batch"),
+        ("train rate.toml", 2, "alpha"),
+        ("train single.toml -q", 0, "every row is negative"),
+        ("predict runs/c/model valid.svm -o scores.csv.gz", 2, "scores.csv.gz"),
         ("train wrong.toml", 2, "epochs"),
         ("train missing.toml", 1, "missing.toml"),
         ("train c.toml --train missing.svm", 1, "missing.svm"),
@@ -253,6 +264,8 @@ fn help_and_exit_codes() {
         ("eval runs/c/model bad.svm", 3, "bad.svm:2"),
         ("eval damaged valid.svm", 4, "damaged"),
         ("eval nowhere valid.svm", 4, "nowhere"),
+        ("eval runs/c valid.svm", 4, "did you mean runs/c/model?"),
+        ("train c.toml --name unknown --resume", 4, "nothing was saved here"),
         ("predict runs/c/model valid.svm --json", 2, "--output"),
         ("synth out.xls", 2, "format"),
         ("train c.toml --seed 7 --resume", 4, "seed"),

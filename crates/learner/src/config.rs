@@ -310,11 +310,23 @@ impl Config {
             self.name = name.to_string();
         }
         self.check().map_err(|reason| LearnError::Config { path: path.into(), reason })?;
+        if self.feature.is_empty() && self.format().is_none() {
+            let input = self.data.train.0.first().map_or("", String::as_str);
+            let reason = format!(
+                "data.format: {input:?} does not tell its format, and without a [[feature]] only libsvm and criteo are complete"
+            );
+            return Err(LearnError::Config { path: path.into(), reason });
+        }
         let spec = self
             .spec()
             .expand()
             .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })?;
         self.feature = spec.feature;
+        if let Some(feature) = self.feature.iter().find(|feature| feature.table() == crate::BIAS_TABLE) {
+            let reason =
+                format!("feature {:?}: the table {:?} is the constant term's", feature.name, feature.table());
+            return Err(LearnError::Config { path: path.into(), reason });
+        }
         let factors = self.model.factors();
         let dim = 1 + factors;
         if let Some(feature) = self.feature.iter().find(|feature| feature.dim.is_some_and(|d| d != dim)) {
@@ -331,8 +343,7 @@ impl Config {
     /// The feature spec: what the file says, or the spec that its format implies.
     #[must_use]
     pub fn spec(&self) -> Spec {
-        let format = self.data.reading.format.or_else(|| Format::of_path(self.data.train.0.first()?));
-        let implied = match format {
+        let implied = match self.format() {
             _ if !self.feature.is_empty() => self.feature.clone(),
             Some(Format::Libsvm) => Spec::libsvm().feature,
             Some(Format::Criteo) => Spec::criteo().feature,
@@ -344,6 +355,11 @@ impl Config {
             negatives: self.negatives.clone(),
             feature: implied,
         }
+    }
+
+    /// The format of the first training input, if it is given or its name tells.
+    fn format(&self) -> Option<Format> {
+        self.data.reading.format.or_else(|| Format::of_path(self.data.train.0.first()?))
     }
 
     /// The reduction in force.
@@ -394,6 +410,13 @@ impl Config {
         {
             return Err("early_stop and the plateau schedule need data.valid".to_string());
         }
+        let scheduled = self.train.schedule != Schedule::Constant || self.train.warmup_steps > 0;
+        let is_ftrl = |optimizer: &Optimizer| matches!(optimizer, Optimizer::Ftrl { .. });
+        if scheduled && is_ftrl(&self.optimizer) && self.factor_optimizer.as_ref().is_none_or(is_ftrl) {
+            return Err("train.schedule and train.warmup_steps do not act on FTRL, which lowers its rate per coordinate \
+                        by itself; leave them out or take another optimizer"
+                .to_string());
+        }
         if self.factor_optimizer.is_some() && self.model.kind == ModelKind::Lr {
             return Err("factor_optimizer: only a factorization machine has factors".to_string());
         }
@@ -440,13 +463,17 @@ mod tests {
             ("[data]\ntrain = [\"a.svm\", \"b.svm\"]".to_string(), Ok(())),
             ("[data]\ntrain = \"a.criteo.gz\"".to_string(), Ok(())),
             ("[data]\ntrain = \"a.csv\"".to_string(), Err("no features")),
+            ("[data]\ntrain = \"-\"".to_string(), Err("data.format")),
             ("[data]\ntrian = \"a.csv\"".to_string(), Err("trian")),
             (String::new(), Err("data.train")),
             (format!("{head}[train]\nbatch = 0"), Err("train.batch")),
             (format!("{head}[train]\nbatches = 1"), Err("batches")),
             (format!("{head}[train]\nearly_stop = 1"), Err("data.valid")),
+            (format!("{head}table = \"(bias)\""), Err("constant term")),
             (format!("{head}dim = 3\n[model]\ntype = \"fm\"\nrank = 3"), Err("leave dim out")),
             (format!("{head}dim = 4\n[model]\ntype = \"fm\"\nrank = 3"), Ok(())),
+            (format!("{head}[train]\nwarmup_steps = 5"), Err("FTRL")),
+            (format!("{head}[train]\nwarmup_steps = 5\n[optimizer]\ntype = \"sgd\""), Ok(())),
             (format!("{head}[factor_optimizer]\ntype = \"adam\""), Err("factor_optimizer")),
             (format!("{head}[optimizer]\ntype = \"ftrl\"\nalhpa = 1.0"), Err("alhpa")),
             (format!("name = \"../x\"\n{head}"), Err("letters")),

@@ -53,8 +53,8 @@ pub enum LearnError {
         /// The step.
         step: u64,
     },
-    /// The caller asked to stop before there was anything to save.
-    #[error("stopped before the first step")]
+    /// The caller asked to stop before there was a result.
+    #[error("stopped before there was a result")]
     Stopped,
 }
 

@@ -15,8 +15,8 @@ pub struct StepLine {
     /// The pass, first is 1.
     pub pass: u64,
     /// Rows of the run so far.
-    pub examples: u64,
-    /// Metrics of the rows since the line before.
+    pub trained_examples: u64,
+    /// Metrics of the rows since the line before, how many included.
     #[serde(flatten)]
     pub metrics: Metrics,
     /// Steps per second since the line before.

@@ -34,6 +34,8 @@ mod worker;
 
 mod train;
 
+mod metrics_log;
+
 mod run;
 pub use run::{RunOptions, Summary, table_summaries, train};
 

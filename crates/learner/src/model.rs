@@ -1,11 +1,12 @@
 //! A model: its configuration and its tables, in memory and as a directory on disk. Knows no training loop.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use sanderling_client::Client;
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse, SampleError, key};
-use sanderling_store::{Block, Checkpoint, CheckpointWriter, Init, Table, TableConfig};
+use sanderling_store::{Block, Checkpoint, CheckpointWriter, Init, StoreError, Table, TableConfig};
 
 use crate::config::{Config, ModelKind};
 use crate::error::LearnError;
@@ -67,7 +68,7 @@ impl Model {
 
     /// Opens a saved model and verifies every byte of it.
     pub fn load(path: &Path) -> Result<Self, LearnError> {
-        let checkpoint = Checkpoint::open(path)?;
+        let checkpoint = Checkpoint::open(path).map_err(|error| not_a_model(error, path))?;
         Self::from_checkpoint(&checkpoint, path)
     }
 
@@ -163,5 +164,18 @@ impl Model {
             ModelKind::Lr => "logistic regression".to_string(),
             ModelKind::Fm => format!("factorization machine, rank {}", self.config.model.rank),
         }
+    }
+}
+
+/// Says where the model is, if a directory is named that holds none.
+fn not_a_model(error: StoreError, path: &Path) -> LearnError {
+    match &error {
+        StoreError::Io { source, .. } if source.kind() == ErrorKind::NotFound && path.is_dir() => {
+            let inside = path.join("model");
+            let hint =
+                if inside.is_dir() { format!("; did you mean {}?", inside.display()) } else { String::new() };
+            LearnError::Model { path: path.into(), reason: format!("holds no model{hint}") }
+        }
+        _ => error.into(),
     }
 }

@@ -1,22 +1,24 @@
 //! A whole run: from a configuration to a directory with the model, the metrics and the report. What the command line
 //! and Python both call. Knows no terminal.
 
-use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sanderling_observe::{Machine, Resident, StageTotal};
+use sanderling_sample::BadRows;
 use sanderling_sample::fit::fit;
 use sanderling_store::Checkpoint;
 use serde::Serialize;
 
 use crate::config::Config;
 use crate::error::LearnError;
+use crate::evaluate::evaluate;
 use crate::event::Event;
 use crate::metrics::{Metrics, Scores};
+use crate::metrics_log::MetricsLog;
 use crate::model::Model;
 use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
@@ -116,7 +118,9 @@ pub fn train(
     };
     let words = model.describe();
     observer(&Event::Started { model: &words, run_dir: &run_dir, resumed_step: state.step });
-    let mut log = MetricsLog::open(&run_dir.join("metrics.jsonl"), options.resume)?;
+    let log_path = run_dir.join("metrics.jsonl");
+    let mut log =
+        if options.resume { MetricsLog::resume(&log_path, &state)? } else { MetricsLog::create(&log_path)? };
     let mut bad_row_messages = Vec::new();
     let mut watch = |event: &Event<'_>| {
         log.write(event);
@@ -127,14 +131,18 @@ pub fn train(
     };
     let mut trainer = Trainer::new(model, state, scores, (model_dir.clone(), last_dir), stop, &mut watch);
     trainer.run()?;
-    let Trainer { model, state, pass_scores, stages, valid_scores, .. } = trainer;
+    let Trainer { model, state, pass_scores, stages, mut plot_scores, .. } = trainer;
     log.finish()?;
 
     let stages = stages.totals();
     let stopped = !state.is_whole(&model.config().train);
     let best_model = if state.is_best() { model } else { Arc::new(Model::load(&model_dir)?) };
+    if plot_scores.is_none() && state.best.is_some() {
+        // The best validation was before this session, which resumed the run: score it again for the plots.
+        plot_scores = validate_again(&best_model, stop)?;
+    }
     let report_path = run_dir.join("report.html");
-    let outcome = Outcome { model: &best_model, state: &state, pass_scores: &pass_scores, valid_scores };
+    let outcome = Outcome { model: &best_model, state: &state, pass_scores: &pass_scores, plot_scores };
     let summary = outcome.summary(&model_dir, &report_path, stopped);
     let page = outcome.report(&summary, stages, bad_row_messages, started_unix_s);
     std::fs::write(&report_path, report::render(&page)).map_err(LearnError::io(&report_path))?;
@@ -142,6 +150,17 @@ pub fn train(
     let json = serde_json::to_vec_pretty(&summary).unwrap_or_default();
     std::fs::write(&summary_path, json).map_err(LearnError::io(&summary_path))?;
     Ok(summary)
+}
+
+/// The scores of the validation files, or none where somebody asks to stop.
+fn validate_again(model: &Model, stop: &AtomicBool) -> Result<Option<Scores>, LearnError> {
+    let config = model.config();
+    let bad_rows = Arc::new(BadRows::new(config.data.reading.on_bad_row));
+    let (inputs, reading) = (&config.data.valid.0, &config.data.reading);
+    match evaluate(model, inputs, reading, &bad_rows, config.train.threads, stop, &mut |_| {}) {
+        Err(LearnError::Stopped) => Ok(None),
+        scores => scores.map(Some),
+    }
 }
 
 /// Loads the latest checkpoint of a run and checks that the configuration still fits it. How long and with how many
@@ -164,7 +183,11 @@ fn resume(
             if progress(&model.2) > progress(&last.2) { model } else { last }
         }
         (false, true) => open(last_dir)?,
-        (_, false) => open(model_dir)?,
+        (true, false) => open(model_dir)?,
+        (false, false) => {
+            let reason = "nothing was saved here to resume; start the run without --resume".to_string();
+            return Err(LearnError::Model { path: model_dir.into(), reason });
+        }
     };
     let mut model = Model::from_checkpoint(&checkpoint, path)?;
     let saved = model.config();
@@ -236,7 +259,7 @@ struct Outcome<'a> {
     model: &'a Model,
     state: &'a RunState,
     pass_scores: &'a Scores,
-    valid_scores: Option<Scores>,
+    plot_scores: Option<Scores>,
 }
 
 impl Outcome<'_> {
@@ -290,7 +313,9 @@ impl Outcome<'_> {
                 .collect()
         };
         let valid = &config.data.valid.0;
-        let scores = self.valid_scores.as_ref();
+        // A pass that was stopped, and nothing validated: the plots are of the rows seen, as the metrics are.
+        let seen = (self.state.best.is_none() && !self.pass_scores.is_empty()).then_some(self.pass_scores);
+        let scores = seen.or(self.plot_scores.as_ref());
         let example_file = valid.first().or(config.data.train.0.first()).map_or("FILE", String::as_str);
         RunReport {
             name: summary.name.clone(),
@@ -302,7 +327,7 @@ impl Outcome<'_> {
             threads: config.train.threads,
             examples_per_s: summary.examples_per_s,
             metrics: self.metrics().0,
-            valid: (!valid.is_empty()).then(|| valid.join(", ")),
+            valid: self.state.best.map(|_| valid.join(", ")),
             train_curve: curve(&self.state.train_curve),
             valid_curve: curve(&self.state.valid_curve),
             roc: scores.map(|scores| scores.roc(ROC_POINTS)).unwrap_or_default(),
@@ -317,46 +342,5 @@ impl Outcome<'_> {
             eval_command: format!("sanderling eval {} {example_file}", summary.model.display()),
             config: config.to_toml(),
         }
-    }
-}
-
-/// The metrics of a run as JSON lines: `{"kind": "step" | "valid", ...}`.
-struct MetricsLog {
-    path: PathBuf,
-    file: BufWriter<File>,
-    failed: Option<std::io::Error>,
-}
-
-impl MetricsLog {
-    fn open(path: &Path, append: bool) -> Result<Self, LearnError> {
-        let file = File::options().create(true).write(true).append(append).truncate(!append).open(path);
-        let file = BufWriter::new(file.map_err(LearnError::io(path))?);
-        Ok(MetricsLog { path: path.into(), file, failed: None })
-    }
-
-    fn write(&mut self, event: &Event<'_>) {
-        #[derive(Serialize)]
-        struct Line<'a, T> {
-            kind: &'a str,
-            #[serde(flatten)]
-            line: &'a T,
-        }
-        let json = match event {
-            Event::Step(line) => serde_json::to_string(&Line { kind: "step", line: *line }),
-            Event::Valid(line) => serde_json::to_string(&Line { kind: "valid", line: *line }),
-            _ => return,
-        };
-        // Each line is flushed, so that whoever follows the file sees it, and a killed run leaves whole lines.
-        let written = json.map_err(std::io::Error::from).and_then(|json| {
-            writeln!(self.file, "{json}")?;
-            self.file.flush()
-        });
-        if let Err(error) = written {
-            self.failed.get_or_insert(error);
-        }
-    }
-
-    fn finish(self) -> Result<(), LearnError> {
-        self.failed.map_or(Ok(()), |error| Err(LearnError::io(self.path)(error)))
     }
 }

@@ -34,8 +34,8 @@ pub(crate) struct Trainer<'a> {
     /// Progressive scores of the pass under way.
     pub(crate) pass_scores: Scores,
     pub(crate) stages: Stages,
-    /// Scores of the best or latest validation, for the plots.
-    pub(crate) valid_scores: Option<Scores>,
+    /// Scores of the best validation of this session, or without validation of the last whole pass, for the plots.
+    pub(crate) plot_scores: Option<Scores>,
     /// Where the served model and the state to resume from are saved.
     pub(crate) model_dir: PathBuf,
     pub(crate) last_dir: PathBuf,
@@ -73,7 +73,7 @@ impl<'a> Trainer<'a> {
             state,
             pass_scores,
             stages,
-            valid_scores: None,
+            plot_scores: None,
             model_dir,
             last_dir,
             stop,
@@ -99,7 +99,11 @@ impl<'a> Trainer<'a> {
                     self.state.used_rows = 0;
                     self.state.progressive = Some(self.pass_scores.metrics());
                     self.state.pass_to_judge = true;
-                    self.pass_scores.clear();
+                    if self.validates() {
+                        self.pass_scores.clear();
+                    } else {
+                        self.plot_scores = Some(std::mem::take(&mut self.pass_scores));
+                    }
                 }
             }
         }
@@ -300,7 +304,7 @@ impl<'a> Trainer<'a> {
         let line = StepLine {
             step: self.state.step,
             pass: self.state.pass + 1,
-            examples: self.state.examples,
+            trained_examples: self.state.examples,
             metrics: self.line.scores.metrics(),
             steps_per_s: self.line.steps as f64 / seconds,
             examples_per_s: self.line.scores.len() as f64 / seconds,
@@ -336,7 +340,7 @@ impl<'a> Trainer<'a> {
         if best {
             self.state.best = Some((self.state.pass, metrics));
             self.state.since_best = 0;
-            self.valid_scores = Some(scores);
+            self.plot_scores = Some(scores);
         } else {
             self.state.since_best += 1;
             self.state.plateaus += 1;

@@ -114,7 +114,7 @@ fn minibatches_shuffled() {
 
 #[test]
 fn minibatches_judged() {
-    check(64, 250, JUDGED, "optimizer = { type = \"ftrl\", alpha = 1.0 }", &BATCH_CUTS);
+    check(64, 250, JUDGED, "optimizer = { type = \"adagrad\", lr = 1.0 }", &BATCH_CUTS);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn online_shuffled() {
 
 #[test]
 fn online_judged() {
-    check(1, 1000, JUDGED, "optimizer = { type = \"ftrl\", alpha = 1.0 }", &ONLINE_CUTS);
+    check(1, 1000, JUDGED, "optimizer = { type = \"adagrad\", lr = 1.0 }", &ONLINE_CUTS);
 }
 
 /// Stopped from outside, at whatever step that is, during training and during validation.
@@ -221,4 +221,32 @@ fn a_new_run_forgets_the_one_before() {
     assert!(contents(&place.model("run")) != first);
     assert_eq!(place.resume(&toml(&valid, 1, 0)).unwrap().steps, 90);
     assert!(contents(&place.model("run")) == first);
+}
+
+/// With and without validation, stopped, resumed, and with nothing left to do.
+#[test]
+fn every_report_has_its_plots() {
+    let place = Place::new();
+    let (train, valid) = (place.synth("train.svm", 0, 300), place.synth("valid.svm", 300, 100));
+    for valid in [String::new(), format!(", valid = {valid}")] {
+        let toml = |max_steps: u64| {
+            format!(
+                "data = {{ train = {train}{valid} }}\ntrain = {{ batch = 10, passes = 2, max_steps = {max_steps} }}"
+            )
+        };
+        let check = |what: &str| {
+            let page = std::fs::read_to_string(place.run_dir("run").join("report.html")).unwrap();
+            assert!(!page.contains("No curve was measured"), "{what}{valid}");
+        };
+        place.run(&toml(5)).unwrap();
+        check("stopped");
+        place.resume(&toml(40)).unwrap();
+        check("stopped again");
+        place.resume(&toml(0)).unwrap();
+        check("ended");
+        if !valid.is_empty() {
+            place.resume(&toml(0)).unwrap();
+            check("with nothing left to do");
+        }
+    }
 }

@@ -103,11 +103,12 @@ pub(crate) fn train(
 
 /// Passes a line of metrics on, as the dictionary that `metrics.jsonl` has in that line.
 fn tell(py: Python<'_>, on_line: &Py<PyAny>, event: &Event<'_>) -> PyResult<()> {
-    let line = match event {
-        Event::Step(line) => to_python(py, line)?,
-        Event::Valid(line) => to_python(py, line)?,
+    let (kind, line) = match event {
+        Event::Step(line) => ("step", to_python(py, line)?),
+        Event::Valid(line) => ("valid", to_python(py, line)?),
         _ => return Ok(()),
     };
+    line.set_item("kind", kind)?;
     on_line.call1(py, (line,))?;
     Ok(())
 }

@@ -285,6 +285,7 @@ impl Spec {
         {
             return Err(bad(format!("negatives.keep = {}: must be above 0 and at most 1", negatives.keep)));
         }
+        self.check_label()?;
         let mut names = std::collections::HashSet::new();
         for feature in &self.feature {
             if !names.insert(feature.name.as_str()) {
@@ -298,6 +299,20 @@ impl Spec {
         let sparse = self.feature.iter().filter(|feature| feature.kind == FeatureKind::Sparse).count();
         if sparse > 0 && self.feature.len() > 1 {
             return Err(bad("a sparse feature (libsvm text) must be the only feature"));
+        }
+        Ok(())
+    }
+
+    fn check_label(&self) -> Result<(), SampleError> {
+        let label = &self.label;
+        if !label.threshold.is_finite() {
+            return Err(bad(format!("label.threshold = {}: must be finite", label.threshold)));
+        }
+        if !label.positive.is_empty() && label.threshold != 0.0 {
+            return Err(bad("label has both positive and threshold; texts or numbers, not both"));
+        }
+        if self.weight.as_ref().is_some_and(|weight| weight.column == label.column) {
+            return Err(bad(format!("weight.column = {:?} is the label column", label.column)));
         }
         Ok(())
     }
@@ -350,6 +365,10 @@ impl Feature {
         }
         if self.key_rule() == KeyRule::Modulo(0) {
             return Err("key = {modulo = 0}: must be at least 1".to_string());
+        }
+        let many = matches!(self.kind, FeatureKind::Categorical | FeatureKind::Multi);
+        if self.pooling == Pooling::Mean && !many {
+            return Err("pooling = \"mean\" applies to categorical and multi features only".to_string());
         }
         if self.separator.is_some() && self.kind != FeatureKind::Multi {
             return Err("separator applies to type = \"multi\" only".to_string());
@@ -415,6 +434,14 @@ mod tests {
         check(&feature("type = \"quantile\"\nboundaries = [2.0, 1.0]"), Err("ascending"));
         check(&feature("buckets = 4"), Err("quantile"));
         check(&(feature("type = \"sparse\"") + "\n[[feature]]\nname = \"b\""), Err("only feature"));
+        check(&feature("type = \"numeric\"\npooling = \"mean\""), Err("pooling"));
+        check(&feature("type = \"multi\"\npooling = \"mean\""), Ok(1));
+        check(&("[label]\nthreshold = nan\n".to_string() + &feature("")), Err("label.threshold"));
+        check(
+            &("[label]\nthreshold = 3.5\npositive = [\"y\"]\n".to_string() + &feature("")),
+            Err("positive and threshold"),
+        );
+        check(&("[weight]\ncolumn = \"label\"\n".to_string() + &feature("")), Err("weight.column"));
         check("[negatives]\nkeep = 0.0\n[[feature]]\nname = \"a\"", Err("above 0"));
         assert_eq!(Spec::criteo().expand().unwrap().feature.len(), 39);
         assert!(Spec::libsvm().expand().unwrap().is_sparse());

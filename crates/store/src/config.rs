@@ -328,7 +328,8 @@ pub enum Pooling {
 /// What a push scales its update by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PushScale {
-    /// Multiplies the optimizer's `lr` (FTRL: `alpha`) for this push only: learning-rate schedules.
+    /// Multiplies the optimizer's `lr` for this push only: learning-rate schedules. FTRL is not scaled: it lowers its
+    /// rate per coordinate by itself, and another `alpha` would change weights already learned.
     pub lr: f32,
 }
 

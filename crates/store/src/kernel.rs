@@ -96,7 +96,9 @@ impl Kernel {
                 Step::Adam { lr, beta1, beta2, eps, l2: 0.0, keep: 1.0 - lr * decay }
             }
             Optimizer::Ftrl { alpha, beta, l1, l2 } => {
-                Step::Ftrl(FtrlStep { alpha_inverse: 1.0 / (alpha * lr_scale), beta, l1, l2 })
+                // No schedule: the rate is in the weight itself (w follows from z, n and alpha), and a smaller alpha
+                // would shrink what was learned. FTRL lowers its rate per coordinate by itself.
+                Step::Ftrl(FtrlStep { alpha_inverse: 1.0 / alpha, beta, l1, l2 })
             }
         }
     }

@@ -113,7 +113,7 @@ fn model_update(config: &TableConfig, row: &mut ModelRow, count: u32, clock: u32
                 *w -= f64::from(lr) * scale * m / (v.sqrt() + f64::from(eps));
             }
             Optimizer::Ftrl { alpha, beta, l1, l2 } => {
-                let (alpha, l1) = (f64::from(alpha) * scale, f64::from(l1));
+                let (alpha, l1) = (f64::from(alpha), f64::from(l1));
                 let sigma = ((*b + g * g).sqrt() - b.sqrt()) / alpha;
                 *a += g - sigma * *w;
                 *b += g * g;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sanderling_learner::{LearnError, Model};
-use sanderling_sample::BadRows;
+use sanderling_sample::{BadRows, Compression};
 
 use crate::failure::Failure;
 use crate::output;
@@ -49,6 +49,12 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         return Err(Failure::Usage(
             "--json needs --output FILE: the scores themselves go to standard output".into(),
         ));
+    }
+    if Compression::of_path(&args.output) != Compression::None {
+        let name = args.output.display();
+        return Err(Failure::Usage(format!(
+            "--output {name}: scores are written as CSV or Parquet, not compressed"
+        )));
     }
     let model = Model::load(&args.model)?;
     let mut config = model.config().data.reading.clone();

@@ -85,7 +85,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let shown = !args.quiet && !to_stdout && std::io::stderr().is_terminal();
     let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(Some(args.rows), target);
-    if let Ok(style) = ProgressStyle::with_template("writing [{wide_bar}] {pos}/{len} rows {per_sec} eta {eta}")
+    if let Ok(style) =
+        ProgressStyle::with_template("writing [{wide_bar}] {pos}/{len} rows {per_sec} eta {eta}")
     {
         bar.set_style(style.progress_chars("=> "));
     }

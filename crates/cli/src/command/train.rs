@@ -105,12 +105,28 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     });
     bar.finish();
     let summary = result?;
+    if let Some(warning) = one_class(&summary) {
+        eprintln!("{warning}");
+    }
     if args.json {
         output::json(&summary)?;
     } else {
         output::text(&for_people(&summary))?;
     }
     Ok(if summary.stopped && stop.load(std::sync::atomic::Ordering::Relaxed) { INTERRUPTED } else { 0 })
+}
+
+/// What is most likely wrong if the labels are all alike; told even to the quiet.
+fn one_class(summary: &Summary) -> Option<String> {
+    let class = match summary.real_mean {
+        Some(0.0) => "negative",
+        Some(1.0) => "positive",
+        _ => return None,
+    };
+    let data = summary.measured_on;
+    Some(format!(
+        "warning: every row is {class} (data.{data}), so there is no AUC: look at [label], its column, positive and threshold"
+    ))
 }
 
 /// An event in words; bad rows are told even to the quiet, by the summary.

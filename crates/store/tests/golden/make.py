@@ -50,7 +50,7 @@ def adamw(s, w, state, g, t, scale):
 
 def ftrl(s, w, state, g, t, scale):
     z, n = state
-    alpha = s["alpha"] * scale
+    alpha = s["alpha"]  # schedules do not act on FTRL
     sigma = (np.sqrt(n + g**2) - np.sqrt(n)) / alpha
     z, n = z + g - sigma * w, n + g**2
     slope = (s["beta"] + np.sqrt(n)) / alpha + s["l2"]
