@@ -185,6 +185,7 @@ fn each<const S: usize>(
 
 /// The same for `len` coordinates, which lanes beyond do not disturb: they compute on zeros and are not stored.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "one lane of several arrays at a time")]
 fn lanes<const S: usize>(
     row: Change<'_>,
     place: Place,
@@ -195,9 +196,9 @@ fn lanes<const S: usize>(
 ) {
     let mut weights = Lanes([0.0; LANES]);
     let mut state = [Lanes([0.0; LANES]); S];
-    row.load(place.weights_at + first, &mut weights.0[..len]);
+    row.load_padded(place.weights_at + first, len, &mut weights.0);
     for (slot, values) in state.iter_mut().enumerate() {
-        row.load(place.state_at + slot * place.dims + first, &mut values.0[..len]);
+        row.load_padded(place.state_at + slot * place.dims + first, len, &mut values.0);
     }
     for lane in 0..LANES {
         let old = std::array::from_fn(|slot| state[slot].0[lane]);
@@ -218,9 +219,9 @@ fn lanes<const S: usize>(
 fn mean_square(row: Change<'_>, place: Place, gradient: &[f32], l2: f32) -> f32 {
     let mut sums = [0.0_f32; LANES];
     for (chunk, gradient) in gradient.chunks(LANES).enumerate() {
-        let mut weights = [0.0; LANES];
-        row.load(place.weights_at + chunk * LANES, &mut weights[..gradient.len()]);
-        for ((sum, &w), &g) in sums.iter_mut().zip(&weights).zip(gradient) {
+        let mut weights = Lanes([0.0; LANES]);
+        row.load_padded(place.weights_at + chunk * LANES, gradient.len(), &mut weights.0);
+        for ((sum, &w), &g) in sums.iter_mut().zip(&weights.0).zip(gradient) {
             let g = g + l2 * w;
             *sum += g * g;
         }

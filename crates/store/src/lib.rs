@@ -21,6 +21,8 @@ mod lookup;
 mod memory;
 mod pool;
 mod prefetch;
+mod pull;
+mod push;
 mod readers;
 mod slab;
 mod table;

@@ -48,6 +48,7 @@ pub(crate) struct Lookup {
 
 impl Lookup {
     /// Takes a chunk of at most [`CHUNK_KEYS`] keys.
+    #[inline(always)]
     pub(crate) fn assign(&mut self, keys: &[u64]) {
         debug_assert!(keys.len() <= CHUNK_KEYS);
         self.hashes.clear();

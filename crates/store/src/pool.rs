@@ -19,6 +19,7 @@ impl<'a> Pooler<'a> {
     }
 
     /// Adds the next rows, `dim` weights each, to their samples in `out`.
+    #[inline(always)]
     pub(crate) fn add(&mut self, rows: &[f32], out: &mut [f32]) {
         let dim = self.dim;
         for row in rows.chunks_exact(dim) {

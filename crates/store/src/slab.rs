@@ -130,16 +130,27 @@ impl Slab {
         &self.versions[(row.wrapping_mul(0x9E37_79B1) >> (u32::BITS - VERSIONS.ilog2())) as usize]
     }
 
-    /// Copies the words of a row from number `first` on, as they are before or after a change, never between.
+    /// Copies the first words of a row, as they are before or after a change, never between.
     #[inline(always)]
-    pub(crate) fn read(&self, row: u32, first: usize, out: &mut [f32]) {
-        let words = &self.words(row)[first..];
+    pub(crate) fn read(&self, row: u32, out: &mut [f32]) {
+        self.read_with(row, |words| words::load(self.width, words, out));
+    }
+
+    /// As [`Slab::read`] for `len` words, padded with zeros to the length of `out`, see [`words::load_padded`].
+    #[inline(always)]
+    pub(crate) fn read_padded(&self, row: u32, len: usize, out: &mut [f32]) {
+        self.read_with(row, |words| words::load_padded(self.width, &words[..len], out));
+    }
+
+    #[inline(always)]
+    fn read_with(&self, row: u32, mut copy: impl FnMut(&[AtomicU32])) {
+        let words = self.words(row);
         let version = self.version(row);
         let mut spins = 0;
         loop {
             let before = version.load(Acquire);
             if before & 1 == 0 {
-                words::load(self.width, words, out);
+                copy(words);
                 fence(Acquire);
                 if version.load(Relaxed) == before {
                     return;
@@ -210,9 +221,10 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
+    /// Loads `len` words and pads them with zeros to the length of `out`, see [`words::load_padded`].
     #[inline(always)]
-    pub(crate) fn load(&self, first: usize, out: &mut [f32]) {
-        words::load(self.width, &self.words[first..], out);
+    pub(crate) fn load_padded(&self, first: usize, len: usize, out: &mut [f32]) {
+        words::load_padded(self.width, &self.words[first..][..len], out);
     }
 
     #[inline(always)]
@@ -374,7 +386,7 @@ mod tests {
             }
             let mut values = vec![0.0; stride];
             for number in 0..rows {
-                slab.read(number, 0, &mut values);
+                slab.read(number, &mut values);
                 assert!(values.iter().all(|&word| word == number as f32));
             }
             allocation.release(&slab, 0);
@@ -387,7 +399,7 @@ mod tests {
             assert!((used..used * 2 + FIRST_PIECE_BYTES + PIECE_BYTES).contains(&allocation.bytes()));
             allocation.clear(&slab, &budget);
             assert_eq!((budget.used_bytes(), allocation.allocate(&slab, &budget)), (0, Some(0)));
-            slab.read(rows - 1, 0, &mut values);
+            slab.read(rows - 1, &mut values);
             assert!(values.iter().all(|&word| word == 0.0));
         }
     }
@@ -425,17 +437,17 @@ mod tests {
                     for round in 0..rounds {
                         let shared = slab.share();
                         let changing = shared.change(round % 4);
-                        let mut values = [0.0; STRIDE];
-                        changing.row.load(0, &mut values);
-                        assert!(values.iter().all(|&value| value == values[0]));
-                        changing.row.store(0, &values.map(|value| value + 1.0));
+                        let mut values = [0.0; STRIDE.next_multiple_of(16)];
+                        changing.row.load_padded(0, STRIDE, &mut values);
+                        assert!(values[..STRIDE].iter().all(|&value| value == values[0]));
+                        changing.row.store(0, &values.map(|value| value + 1.0)[..STRIDE]);
                     }
                 });
             }
             scope.spawn(|| {
                 let mut values = [0.0; STRIDE];
                 for round in 0..rounds {
-                    slab.read(round % 4, 0, &mut values);
+                    slab.read(round % 4, &mut values);
                     assert!(values.iter().all(|&value| value == values[0]), "{values:?}");
                 }
             });

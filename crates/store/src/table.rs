@@ -12,14 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::budget::Budget;
 use crate::hash::mix;
 use crate::index::{Index, NO_ROW};
-use crate::kernel::Step;
-use crate::layout::{Header, Layout, Update};
+use crate::layout::{Header, Layout};
 use crate::lookup::{CHUNK_KEYS, GROUP_KEYS, Lookup, Visit, with_lookup};
 use crate::memory::granted_huge_bytes;
 use crate::pool::{Pooler, check_offsets};
+use crate::pull::{Copy, CopyOne, Pool, Pull, Sink};
+use crate::push::Scatter;
 use crate::readers::{self, Published};
 use crate::slab::{Allocation, Shared, Slab};
-use crate::words::{self, Width, Work};
+use crate::words::{self, PAD, Width};
 use crate::{Absent, Dedup, GRADIENT_ABS_MAX, Pooling, PushScale, StoreError, TableConfig, TableWriter};
 
 /// A thread keeps at most this much memory for summing duplicates.
@@ -211,50 +212,16 @@ impl Table {
         missing: Option<&mut Vec<u32>>,
     ) -> Result<usize, StoreError> {
         self.check_length("out", keys.len() * self.layout.dim, out.len())?;
-        let dim = self.layout.dim;
-        let slab = &self.slab;
-        Ok(self.visit(keys, missing, |at, row| {
-            let out = &mut out[at * dim..][..dim];
-            match row {
-                Some(row) => slab.read(row, 0, out),
-                None => self.layout.fill_absent(absent, keys[at], out),
-            }
-        }))
+        let copy = Copy { slab: &self.slab, layout: &self.layout, absent, out };
+        Ok(if self.layout.dim == 1 {
+            self.pull_into(keys, missing, CopyOne(copy))
+        } else {
+            self.pull_into(keys, missing, copy)
+        })
     }
 
-    /// Looks every key up and shows `f` its position and its row, in order. Returns how many have none; their positions
-    /// replace the content of `missing`.
-    #[inline(always)]
-    fn visit(
-        &self,
-        keys: &[u64],
-        missing: Option<&mut Vec<u32>>,
-        mut f: impl FnMut(usize, Option<u32>),
-    ) -> usize {
-        let mut missing = missing;
-        if let Some(missing) = missing.as_deref_mut() {
-            missing.clear();
-        }
-        with_lookup(|lookup| {
-            let mut absent_keys = 0;
-            for (chunk, keys) in keys.chunks(CHUNK_KEYS).enumerate() {
-                lookup.assign(keys);
-                // Until the chunk's rows have been read, none of them is reused.
-                let reading = readers::enter();
-                let index = self.index.get(&reading);
-                lookup.walk(index, &self.slab, self.layout.dim, &mut |at: usize, row: u32| {
-                    let at = chunk * CHUNK_KEYS + at;
-                    if row == NO_ROW {
-                        absent_keys += 1;
-                        if let Some(missing) = missing.as_deref_mut() {
-                            missing.push(at as u32);
-                        }
-                    }
-                    f(at, (row != NO_ROW).then_some(row));
-                });
-            }
-            absent_keys
-        })
+    fn pull_into(&self, keys: &[u64], missing: Option<&mut Vec<u32>>, sink: impl Sink) -> usize {
+        with_lookup(|lookup| words::run(self.width(), Pull { table: self, lookup, keys, sink, missing }))
     }
 
     /// Pulls and pools: sample `s` has the keys `offsets[s]..offsets[s + 1]`, each weighted by its value (1 when
@@ -278,16 +245,13 @@ impl Table {
             self.check_length("values", keys.len(), values.len())?;
         }
         out.fill(0.0);
-        let slab = &self.slab;
         let mut pooler = Pooler::new(offsets, values, dim);
-        // One row at a time, which stays in the nearest cache.
-        let mut weights = vec![0.0; dim];
-        let absent_keys = self.visit(keys, missing, |at, row| {
-            match row {
-                Some(row) => slab.read(row, 0, &mut weights),
-                None => self.layout.fill_absent(absent, keys[at], &mut weights),
-            }
-            pooler.add(&weights, out);
+        let absent_keys = SCRATCH.with_borrow_mut(|scratch| {
+            scratch.floats.clear();
+            scratch.floats.resize(dim.next_multiple_of(PAD), 0.0);
+            let (weights, pooler, out) = (scratch.floats.as_mut_slice(), &mut pooler, &mut *out);
+            let sink = Pool { slab: &self.slab, layout: &self.layout, absent, pooler, weights, out };
+            self.pull_into(keys, missing, sink)
         });
         pooler.finish(pooling, out);
         Ok(absent_keys)
@@ -354,8 +318,14 @@ impl Table {
         self.slab.width()
     }
 
+    /// The right to change rows.
+    pub(crate) fn share(&self) -> Shared<'_> {
+        self.slab.share()
+    }
+
     /// Looks the chunk up; the caller gets the row of every key, or [`NO_ROW`], in order, with the rows' first `words`
-    /// words in the cache. It holds a right to change rows, or they may be gone by the time it looks at them.
+    /// words in the cache. Once this has
+    /// returned, rows may be removed, unless the caller holds a right to change them.
     #[inline(always)]
     pub(crate) fn walk(&self, lookup: &Lookup, words: usize, f: &mut impl Visit) {
         let reading = readers::enter();
@@ -448,7 +418,7 @@ impl Table {
             return None;
         }
         let mut words = vec![0.0; self.layout.words()];
-        self.slab.read(row, 0, &mut words);
+        self.slab.read(row, &mut words);
         let (weights, header, state) = self.layout.parts(&words);
         let Header { key, frequency, last_use, version } = header;
         Some(Row { key, frequency, last_use, version, weights: weights.to_vec(), state: state.to_vec() })
@@ -475,7 +445,7 @@ impl Table {
             self.walk(&lookup, 0, &mut |_: usize, row: u32| found.push(row));
             // A row is in use if its key leads to it.
             for (row, _) in rows.zip(&found).filter(|(row, found)| row == *found) {
-                self.slab.read(row, 0, &mut words);
+                self.slab.read(row, &mut words);
                 let (weights, header, state) = self.layout.parts(&words);
                 let Header { key, frequency, last_use, version } = header;
                 f(RowRef { key, frequency, last_use, version, weights, state });
@@ -564,75 +534,5 @@ impl Table {
         let at = grads.iter().position(|g| !good(g)).unwrap_or_default();
         let (key, coordinate) = (keys[at / self.layout.dim], at % self.layout.dim);
         Err(StoreError::BadGradient { table: self.config.name.clone(), key, coordinate, value: grads[at] })
-    }
-}
-
-/// A chunk of a push. Its result is the number of keys that were left out.
-struct Scatter<'a> {
-    table: &'a Table,
-    lookup: &'a mut Lookup,
-    keys: &'a [u64],
-    counts: &'a [u32],
-    grads: &'a [f32],
-    clock: u32,
-}
-
-/// Updates the rows of a chunk and notes who has none.
-struct Updater<'a> {
-    table: &'a Table,
-    rows: &'a Shared<'a>,
-    steps: &'a [Step],
-    counts: &'a [u32],
-    grads: &'a [f32],
-    clock: u32,
-    absent: Vec<u32>,
-}
-
-impl Updater<'_> {
-    #[inline(always)]
-    fn update(&self, at: usize, row: u32) {
-        let layout = &self.table.layout;
-        let gradient = &self.grads[at * layout.dim..][..layout.dim];
-        let update = Update { count: self.counts[at], clock: self.clock, gradient };
-        let changing = self.rows.change(row);
-        layout.update(self.steps, changing.row, update);
-    }
-}
-
-impl Visit for Updater<'_> {
-    // Not a closure: it must be inlined to be compiled for the machine.
-    #[inline(always)]
-    fn visit(&mut self, at: usize, row: u32) {
-        if row == NO_ROW {
-            self.absent.push(at as u32);
-        } else {
-            self.update(at, row);
-        }
-    }
-}
-
-impl Work for Scatter<'_> {
-    type Output = u64;
-
-    #[inline(always)]
-    fn run(self) -> u64 {
-        let Scatter { table, lookup, keys, counts, grads, clock } = self;
-        let (steps, mut absent) = (std::mem::take(&mut lookup.steps), std::mem::take(&mut lookup.absent));
-        absent.clear();
-        // No row is removed while this right is held, so that row numbers stay good.
-        let rows = &table.slab.share();
-        let mut updater = Updater { table, rows, steps: &steps, counts, grads, clock, absent };
-        lookup.assign(keys);
-        table.walk(lookup, table.layout.words(), &mut updater);
-        let mut rejected = 0;
-        if !updater.absent.is_empty() {
-            rejected = table.create_absent(lookup, keys, &updater.absent);
-            for (&at, &row) in updater.absent.iter().zip(&lookup.rows).filter(|(_, row)| **row != NO_ROW) {
-                updater.update(at as usize, row);
-            }
-        }
-        lookup.absent = updater.absent;
-        lookup.steps = steps;
-        rejected
     }
 }

@@ -8,6 +8,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+/// Rows are padded to a multiple of this by [`load_padded`].
+pub(crate) const PAD: usize = 16;
+
 /// Words that one instruction may move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Width {
@@ -46,12 +49,13 @@ macro_rules! move_16 {
     };
 }
 
-/// Moves `mask.count_ones()` words from the start on, at most 16, with AVX-512.
+/// Moves the words of the mask with AVX-512, and zeros beside them: 16 in all. `$load` is the narrowest register that
+/// has room for the words, because a load waits for all the cache lines that it could touch.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-macro_rules! move_masked {
-    ($from:expr, $to:expr, $mask:expr) => {
-        std::arch::asm!("kmovw k1, {mask:e}", "vmovups zmm16{{k1}}{{z}}, [{from}]", "vmovups [{to}]{{k1}}, zmm16",
-            from = in(reg) $from, to = in(reg) $to, mask = in(reg) $mask,
+macro_rules! move_padded {
+    ($load:literal, $from:expr, $to:expr, $mask:expr) => {
+        std::arch::asm!("kmovw k1, {mask:e}", concat!("vmovups ", $load, "{{k1}}{{z}}, [{from}]"),
+            "vmovups [{to}], zmm16", from = in(reg) $from, to = in(reg) $to, mask = in(reg) $mask,
             out("xmm16") _, out("k1") _, options(nostack, preserves_flags))
     };
 }
@@ -127,13 +131,9 @@ pub(crate) fn load(width: Width, words: &[AtomicU32], out: &mut [f32]) {
                 unsafe { move_16!(from.add(at), to.add(at)) };
                 at += 16;
             }
-            if at < len {
-                // SAFETY: as above, for the `len - at` words that the mask selects.
-                unsafe { move_masked!(from.add(at), to.add(at), (1_u32 << (len - at)) - 1) };
-            }
-            return;
         }
-        if width == Width::Four {
+        // What is left, too: masked moves that cross a cache line are slow.
+        if width != Width::One {
             while at + 4 <= len {
                 // SAFETY: as above, with 4 words and SSE.
                 unsafe { move_4!(from.add(at), to.add(at)) };
@@ -145,6 +145,35 @@ pub(crate) fn load(width: Width, words: &[AtomicU32], out: &mut [f32]) {
     for (out, word) in out[at..].iter_mut().zip(&words[at..]) {
         *out = f32::from_bits(word.load(Relaxed));
     }
+}
+
+/// Loads `words`, and zeros after them up to the next multiple of [`PAD`], which is the length of `out`. Each sixteen of
+/// them are stored at once, so that what loads them next need not wait.
+#[inline(always)]
+pub(crate) fn load_padded(width: Width, words: &[AtomicU32], out: &mut [f32]) {
+    let len = words.len();
+    assert!(out.len() == len.next_multiple_of(PAD));
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if width == Width::Sixteen {
+        let whole = len / PAD * PAD;
+        load(width, &words[..whole], &mut out[..whole]);
+        if whole < len {
+            let (from, to) = (&raw const words[whole], &raw mut out[whole]);
+            let mask = (1_u32 << (len - whole)) - 1;
+            // SAFETY: the `len - whole` words that the mask selects lie in `words`; all 16 that are stored lie in `out`,
+            // whose length was checked. AVX-512 was detected.
+            unsafe {
+                match len - whole {
+                    0..=4 => move_padded!("xmm16", from, to, mask),
+                    5..=8 => move_padded!("ymm16", from, to, mask),
+                    _ => move_padded!("zmm16", from, to, mask),
+                }
+            }
+        }
+        return;
+    }
+    load(width, words, &mut out[..len]);
+    out[len..].fill(0.0);
 }
 
 /// Stores all of `values`.
@@ -164,13 +193,9 @@ pub(crate) fn store(width: Width, words: &[AtomicU32], values: &[f32]) {
                 unsafe { move_16!(from.add(at), to.add(at)) };
                 at += 16;
             }
-            if at < len {
-                // SAFETY: as above, for the `len - at` words that the mask selects.
-                unsafe { move_masked!(from.add(at), to.add(at), (1_u32 << (len - at)) - 1) };
-            }
-            return;
         }
-        if width == Width::Four {
+        // What is left, too: masked moves that cross a cache line are slow.
+        if width != Width::One {
             while at + 4 <= len {
                 // SAFETY: as above, with 4 words and SSE.
                 unsafe { move_4!(from.add(at), to.add(at)) };
@@ -214,6 +239,10 @@ mod tests {
                 let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(&out[1..=len]), bits(&values), "{width:?} {len}");
                 assert_eq!((out[0], out[len + 1]), (0.0, 0.0));
+                let mut padded = vec![5.0; len.next_multiple_of(PAD)];
+                load_padded(width, &words[1..=len], &mut padded);
+                assert_eq!(bits(&padded[..len]), bits(&values), "{width:?} {len}");
+                assert!(padded[len..].iter().all(|&pad| pad == 0.0));
                 assert_eq!((words[0].load(Relaxed), words[len + 1].load(Relaxed)), (9, 9));
             }
         }
