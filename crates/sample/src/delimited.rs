@@ -94,6 +94,13 @@ impl Layout {
             .map(|fields| fields.iter().map(|field| String::from_utf8_lossy(field).into_owned()).collect());
         let has_header = config.header.unwrap_or(given.is_none() || given == first);
         let bad = |reason: String| Err(SampleError::BadFile { path: path.to_path_buf(), reason });
+        if let (Some(given), Some(first)) = (&given, &first)
+            && is_other_order(given, first)
+        {
+            let reason = "the first line names the columns in another order than data.columns; \
+                          drop data.columns and say that the file has a header";
+            return bad(reason.to_string());
+        }
         match (has_header, given, first) {
             (true, given, Some(header)) => {
                 lines.skip_line()?;
@@ -192,6 +199,16 @@ impl Layout {
 
 const CLOSING: &str = "a closing quote before the end of the line";
 const AFTER_QUOTE: &str = "a separator after the closing quote";
+
+/// Whether two lists hold the same names, but not in the same places.
+fn is_other_order(given: &[String], first: &[String]) -> bool {
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort_unstable();
+        names
+    };
+    given.len() == first.len() && given != first && sorted(given) == sorted(first)
+}
 
 fn quote_names(names: &[String]) -> String {
     names.iter().map(|name| quote(name.as_bytes())).collect::<Vec<_>>().join(", ")
