@@ -15,7 +15,7 @@ pub(crate) struct ReadArgs {
     /// Column separator of CSV and TSV, one character
     #[arg(long, value_name = "CHAR")]
     pub(crate) separator: Option<char>,
-    /// Whether CSV and TSV files begin with a line of column names
+    /// Whether CSV and TSV files begin with a line of column names; true: use those, not the saved `columns`
     #[arg(long, value_name = "true|false")]
     pub(crate) header: Option<bool>,
     /// Column names, separated by commas, for files that do not name them
@@ -43,6 +43,9 @@ impl ReadArgs {
         }
         if self.columns.is_some() {
             config.columns.clone_from(&self.columns);
+        } else if self.header == Some(true) {
+            // The file's own names, not those that other files of the configuration needed.
+            config.columns = None;
         }
         if self.comment.is_some() {
             config.comment = self.comment;

@@ -216,6 +216,22 @@ fn standard_input_compression_and_bad_rows() {
 }
 
 #[test]
+fn criteo_without_labels() {
+    let place = Place::new();
+    place.run("synth clicks.tsv --rows 500 --vocabulary 2000");
+    place.write("c.toml", "data = { train = \"clicks.tsv\", format = \"criteo\" }\n");
+    has_metrics(&place.run("train c.toml --json").json(), 500);
+    let unlabelled: String =
+        place.read("clicks.tsv").lines().map(|line| line[2..].to_string() + "\n").collect();
+    place.write("unlabelled.tsv", &unlabelled);
+    let [with, without] =
+        ["clicks", "unlabelled"].map(|name| place.run(&format!("predict runs/c/model {name}.tsv")));
+    assert_eq!((with.code, without.code), (Some(0), Some(0)), "{}", without.err);
+    assert!(with.out == without.out && with.out.lines().count() == 500);
+    assert_eq!(place.run("eval runs/c/model unlabelled.tsv").code, Some(3));
+}
+
+#[test]
 fn help_and_exit_codes() {
     let place = Place::with_synth();
     place.run("train c.toml -q");

@@ -12,7 +12,7 @@ use sanderling_store::Absent;
 
 use crate::compute::Compute;
 use crate::error::LearnError;
-use crate::metrics::{Scores, sigmoid};
+use crate::metrics::{EXACT_ROWS_MAX, Scores, sigmoid};
 use crate::model::Model;
 
 /// Rows scored at a time: enough keys per table to look up in one go, few enough to stay in the cache.
@@ -48,7 +48,8 @@ pub fn evaluate(
     let failed = AtomicBool::new(false);
     let work = |mut feed: sanderling_hub::Feed<'_>| -> Result<Scores, LearnError> {
         let mut scorer = Scorer::new(model);
-        let mut scores = Scores::new();
+        // All threads together hold no more rows than one may.
+        let mut scores = Scores::with_exact_rows(EXACT_ROWS_MAX / threads.max(1));
         let mut timer = stages.timer();
         while !stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
             let Some(rows) = feed.next(SCORE_BATCH_ROWS, &mut timer)? else { break };

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::sum::Sum;
 
-/// Up to this many rows AUC is exact. Beyond it, rows fall into [`BINS`] bins of their score and ties within a bin
-/// count half, which bounds memory; [`Metrics::auc_exact`] says so.
+/// Up to this many rows, in equal parts over the threads that score them, AUC is exact. Beyond it, rows fall into
+/// [`BINS`] bins of their score and ties within a bin count half, which bounds memory; [`Metrics::auc_exact`] says so.
 pub const EXACT_ROWS_MAX: usize = 1 << 27;
 /// Bins of scores beyond [`EXACT_ROWS_MAX`]: the upper 20 bits of the score as an ordered integer.
 pub const BINS: usize = 1 << 20;

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sanderling_observe::{Machine, Resident, StageTotal};
-use sanderling_sample::BadRows;
 use sanderling_sample::fit::fit;
+use sanderling_sample::{BadRows, LabelUse, Source};
 use sanderling_store::Checkpoint;
 use serde::Serialize;
 
@@ -107,6 +107,7 @@ pub fn train(
         }
         let spec = fit(&config.spec(), &config.data.train.0, &config.data.reading)?;
         let model = Model::new(Config { feature: spec.feature, ..config })?;
+        check_inputs(&model)?;
         // What an earlier run of this name left to resume from is not this run's.
         match std::fs::remove_dir_all(&last_dir) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -150,6 +151,16 @@ pub fn train(
     let json = serde_json::to_vec_pretty(&summary).unwrap_or_default();
     std::fs::write(&summary_path, json).map_err(LearnError::io(&summary_path))?;
     Ok(summary)
+}
+
+/// Finds out that a file is missing before an earlier run of this name is touched, and before a pass is trained.
+fn check_inputs(model: &Model) -> Result<(), LearnError> {
+    let encoder = model.encoder(LabelUse::Required, true)?;
+    let data = &model.config().data;
+    for inputs in [&data.train, &data.valid].into_iter().filter(|inputs| !inputs.is_empty()) {
+        Source::open(&inputs.0, &data.reading, &encoder)?;
+    }
+    Ok(())
 }
 
 /// The scores of the validation files, or none where somebody asks to stop.

@@ -250,3 +250,23 @@ fn every_report_has_its_plots() {
         }
     }
 }
+
+/// A run that cannot begin takes nothing from the one before it.
+#[test]
+fn a_missing_file_is_found_before_anything_is_touched() {
+    let place = Place::new();
+    let (train, valid) = (place.synth("train.svm", 0, 300), place.synth("valid.svm", 300, 100));
+    let toml = |train: &str, valid: &str, max_steps: u64| {
+        format!(
+            "data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch = 10, passes = 2, max_steps = {max_steps} }}"
+        )
+    };
+    place.run(&toml(&train, &valid, 35)).unwrap();
+    let before = std::fs::read(place.run_dir("run").join("metrics.jsonl")).unwrap();
+    for (train, valid) in [("\"nowhere.svm\"", valid.as_str()), (train.as_str(), "\"nowhere.svm\"")] {
+        let error = place.run(&toml(train, valid, 0)).unwrap_err().to_string();
+        assert!(error.contains("nowhere.svm"), "{error}");
+    }
+    assert_eq!(std::fs::read(place.run_dir("run").join("metrics.jsonl")).unwrap(), before);
+    assert_eq!(place.resume(&toml(&train, &valid, 0)).unwrap().steps, 60);
+}

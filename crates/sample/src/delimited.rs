@@ -61,7 +61,7 @@ impl Layout {
             names: Vec::new(),
             inputs: Vec::new(),
         };
-        layout.names = layout.column_names(lines, path, format, config)?;
+        layout.names = layout.column_names(lines, path, format, config, encoder)?;
         layout.inputs = layout.match_inputs(path, encoder)?;
         Ok(layout)
     }
@@ -72,8 +72,9 @@ impl Layout {
         path: &Path,
         format: Format,
         config: &DataConfig,
+        encoder: &Encoder,
     ) -> Result<Vec<String>, SampleError> {
-        let given = match (&config.columns, format) {
+        let mut given = match (&config.columns, format) {
             (Some(columns), _) => Some(columns.clone()),
             (None, Format::Criteo) => Some(criteo_columns()),
             (None, _) => None,
@@ -92,8 +93,23 @@ impl Layout {
         };
         let first: Option<Vec<String>> = first
             .map(|fields| fields.iter().map(|field| String::from_utf8_lossy(field).into_owned()).collect());
+        // The published test set of Criteo's log has no labels: all other columns, and nothing in the label's place.
+        if let (None, Format::Criteo, Some(names), Some(first)) =
+            (&config.columns, format, &mut given, &first)
+            && first.len() + 1 == names.len()
+            && encoder.is_optional(0)
+        {
+            names.remove(0);
+        }
         let has_header = config.header.unwrap_or(given.is_none() || given == first);
         let bad = |reason: String| Err(SampleError::BadFile { path: path.to_path_buf(), reason });
+        if let (Some(given), Some(first)) = (&given, &first)
+            && is_other_order(given, first)
+        {
+            let reason = "the first line names the columns in another order than data.columns; \
+                          drop data.columns and say that the file has a header";
+            return bad(reason.to_string());
+        }
         match (has_header, given, first) {
             (true, given, Some(header)) => {
                 lines.skip_line()?;
@@ -192,6 +208,16 @@ impl Layout {
 
 const CLOSING: &str = "a closing quote before the end of the line";
 const AFTER_QUOTE: &str = "a separator after the closing quote";
+
+/// Whether two lists hold the same names, but not in the same places.
+fn is_other_order(given: &[String], first: &[String]) -> bool {
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort_unstable();
+        names
+    };
+    given.len() == first.len() && given != first && sorted(given) == sorted(first)
+}
 
 fn quote_names(names: &[String]) -> String {
     names.iter().map(|name| quote(name.as_bytes())).collect::<Vec<_>>().join(", ")

@@ -113,7 +113,7 @@ fn headers() {
     let config = DataConfig::default;
     let full = &["label", "a", "b"][..];
     type Row<'a> = (&'a str, DataConfig, Result<(&'a [&'a str], u64), &'a str>);
-    let rows: [Row<'_>; 14] = [
+    let rows: [Row<'_>; 16] = [
         ("label,a,b\n", config(), Ok((full, 2))),
         ("\u{feff}label, \"a\" ,b\r\n1,2,3", config(), Ok((full, 2))),
         ("b,x,a,label", config(), Ok((&["b", "x", "a", "label"], 2))),
@@ -134,6 +134,12 @@ fn headers() {
             "x,y\n",
             DataConfig { columns: columns(full), header: Some(true), ..config() },
             Err("the header has 2 columns"),
+        ),
+        ("b,label,a\n", DataConfig { columns: columns(full), ..config() }, Err("in another order")),
+        (
+            "b,label,a\n",
+            DataConfig { columns: columns(full), header: Some(true), ..config() },
+            Err("in another order"),
         ),
         ("", DataConfig { header: Some(false), ..config() }, Ok((&[], 1))),
         ("|x\n|y\nlabel,a,b\n", DataConfig { comment: Some('|'), ..config() }, Ok((full, 4))),

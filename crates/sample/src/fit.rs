@@ -11,7 +11,11 @@ use crate::spec::{DefaultField, Feature, FeatureKind, Spec};
 /// Boundaries are fitted to the first this many rows.
 pub const FIT_ROWS_MAX: usize = 1_000_000;
 
-/// The spec with the boundaries of all quantile features, fitted to the first [`FIT_ROWS_MAX`] rows of the input.
+/// And to fewer of them where there are many quantile features: this many values are held at most, 16 bytes each.
+pub const FIT_VALUES_MAX: usize = 1 << 25;
+
+/// The spec with the boundaries of all quantile features, fitted to the first [`FIT_ROWS_MAX`] rows of the input, or
+/// to as many as hold [`FIT_VALUES_MAX`] values.
 /// Missing fields do not count. Rows are read as `config` says, bad ones included.
 pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, SampleError> {
     let mut spec = spec.expand()?;
@@ -29,12 +33,13 @@ pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, 
             ..feature.clone()
         })
         .collect();
+    let rows_max = FIT_ROWS_MAX.min(FIT_VALUES_MAX / numbers.len());
     let numeric = Spec { feature: numbers, weight: None, negatives: None, ..spec.clone() };
     let options = EncodeOptions { missing: &config.missing, label: LabelUse::Optional, down_sample: false };
     let encoder = Arc::new(Encoder::new(&numeric, &options)?);
     let mut reader = Reader::open(inputs, config, &encoder)?;
     let mut batch = encoder.new_batch();
-    while batch.len() < FIT_ROWS_MAX && reader.next(&mut batch)? {}
+    while batch.len() < rows_max && reader.next(&mut batch)? {}
     let mut columns = batch.columns.into_iter();
     let unfitted =
         |feature: &&mut Feature| feature.kind == FeatureKind::Quantile && feature.boundaries.is_none();
