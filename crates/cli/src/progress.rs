@@ -16,13 +16,18 @@ impl Bar {
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(None, target);
-        // The template is a constant; should it not parse, the plain bar is as good.
-        if let Ok(style) = ProgressStyle::with_template(
+        let bar = Bar { bar, shown };
+        bar.set_style(
             "{msg:.bold} [{wide_bar}] {percent:>3}% {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}",
-        ) {
-            bar.set_style(style.progress_chars("=> "));
+        );
+        bar
+    }
+
+    /// The template is a constant; should it not parse, the plain bar is as good.
+    fn set_style(&self, template: &str) {
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style.progress_chars("=> "));
         }
-        Bar { bar, shown }
     }
 
     /// Shows how far a named piece of work is.
@@ -30,7 +35,11 @@ impl Bar {
         if !self.shown {
             return;
         }
-        self.bar.set_length(scan.bytes_total.unwrap_or(scan.bytes_read));
+        match scan.bytes_total {
+            Some(total) => self.bar.set_length(total),
+            // A stream: how much has been read is all there is to show.
+            None => self.set_style("{spinner} {msg:.bold} {bytes} {binary_bytes_per_sec}"),
+        }
         if self.bar.message() != what {
             self.bar.set_message(what.to_string());
             self.bar.reset_eta();

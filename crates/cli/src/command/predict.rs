@@ -1,5 +1,6 @@
 //! `sanderling predict`: a score per line of input.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -60,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let mut config = model.config().data.reading.clone();
     args.reading.apply(&mut config);
     let bad_rows = Arc::new(BadRows::new(config.on_bad_row).placeholder(true));
-    let bar = Bar::new(args.quiet || to_stdout);
+    let bar = Bar::new(args.quiet || (to_stdout && std::io::stdout().is_terminal()));
     let stop = crate::stop::flag();
     let mut writer = ScoreWriter::create(&args.output, args.output_header)?;
     let rows = sanderling_learner::predict(&model, &args.files, &config, &bad_rows, |scores, scan| {

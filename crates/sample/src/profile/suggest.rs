@@ -67,7 +67,9 @@ fn write_all(profile: &DataProfile, data_path: &str, out: &mut String) -> std::f
     writeln!(out, "rank = 8\n")?;
     writeln!(out, "[optimizer]")?;
     writeln!(out, "type = \"ftrl\"\nalpha = 0.05\nl1 = 0.0\nl2 = 1.0\n")?;
-    writeln!(out, "[train]\nbatch = 256\npasses = 3")
+    writeln!(out, "[factor_optimizer]    # the factors overfit at the rate of the linear weights")?;
+    writeln!(out, "type = \"ftrl\"\nalpha = 0.01\nl2 = 10.0\n")?;
+    writeln!(out, "[train]\nbatch = 16\npasses = 3")
 }
 
 fn write_data(profile: &DataProfile, data_path: &str, out: &mut String) -> std::fmt::Result {
