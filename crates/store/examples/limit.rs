@@ -49,63 +49,66 @@ fn main() -> Result<(), StoreError> {
     let mut out = vec![0.0; batch * dim];
     let counts = vec![1; batch];
     let words = 2 * dim + 5;
-    let operations: Vec<(String, Operation)> = [("pull".to_string(), Operation::Pull)]
-        .into_iter()
-        .chain(AHEAD.map(|ahead| (format!("gather, {ahead} ahead"), Operation::Gather(ahead))))
-        .chain([("push_unique".to_string(), Operation::Push)])
-        .chain(AHEAD.map(|ahead| (format!("rewrite, {ahead} ahead"), Operation::Rewrite(ahead))))
-        .collect();
-    let mut rates: Vec<Vec<f64>> = vec![Vec::new(); operations.len()];
-    // Reads first, then writes: what was written leaves the cache slowly, at the expense of what comes next.
-    for range in [0..=AHEAD.len(), AHEAD.len() + 1..=2 * AHEAD.len() + 1] {
-        for round in 0..=rounds {
-            for at in range.clone() {
-                // Fresh ones each time, or the second to read them would find them in the cache.
-                let rows: Vec<u32> = (0..batch * BATCHES).map(|_| draw(keys)).collect();
-                let buckets: Vec<u32> = (0..batch * BATCHES).map(|_| draw(lines)).collect();
-                let requests: Vec<u64> = rows.iter().map(|&row| u64::from(row)).collect();
-                let start = Instant::now();
-                for ((rows, buckets), requests) in
-                    rows.chunks(batch).zip(buckets.chunks(batch)).zip(requests.chunks(batch))
-                {
-                    match operations[at].1 {
-                        Operation::Pull => {
-                            table.pull(requests, Absent::Zero, &mut out, None)?;
-                        }
-                        Operation::Gather(ahead) => limit.gather(buckets, rows, ahead, &mut out),
-                        Operation::Push => {
-                            table.push_unique(
-                                requests,
-                                &counts,
-                                &gradients[..batch * dim],
-                                PushScale::default(),
-                            )?;
-                        }
-                        Operation::Rewrite(ahead) => limit.rewrite(rows, words, ahead),
-                    }
+    let mut measure = |operation: Operation| -> Result<f64, StoreError> {
+        // Fresh ones each time, or the second to read them would find them in the cache.
+        let rows: Vec<u32> = (0..batch * BATCHES).map(|_| draw(keys)).collect();
+        let buckets: Vec<u32> = (0..batch * BATCHES).map(|_| draw(lines)).collect();
+        let requests: Vec<u64> = rows.iter().map(|&row| u64::from(row)).collect();
+        let start = Instant::now();
+        for ((rows, buckets), requests) in
+            rows.chunks(batch).zip(buckets.chunks(batch)).zip(requests.chunks(batch))
+        {
+            match operation {
+                Operation::Pull => {
+                    table.pull(requests, Absent::Zero, &mut out, None)?;
                 }
-                // The first round warms up.
-                if round > 0 {
-                    rates[at].push((batch * BATCHES) as f64 / start.elapsed().as_secs_f64() / 1e6);
+                Operation::Gather(ahead) => limit.gather(buckets, rows, ahead, &mut out),
+                Operation::Push => {
+                    let gradients = &gradients[..batch * dim];
+                    table.push_unique(requests, &counts, gradients, PushScale::default())?;
                 }
+                Operation::Rewrite(ahead) => limit.rewrite(rows, words, ahead),
             }
         }
+        Ok((batch * BATCHES) as f64 / start.elapsed().as_secs_f64() / 1e6)
+    };
+    // Reads first, then writes: what was written leaves the cache slowly, at the expense of what comes next.
+    for operation in [Operation::Pull, Operation::Push] {
+        let (name, limit): (_, fn(usize) -> Operation) = match operation {
+            Operation::Pull => ("pull", Operation::Gather),
+            _ => ("push_unique", Operation::Rewrite),
+        };
+        let (mut best, mut best_rate) = (AHEAD[0], 0.0);
+        for ahead in AHEAD {
+            let mut rates = Vec::new();
+            for _ in 0..rounds {
+                rates.push(measure(limit(ahead))?);
+            }
+            if median(&mut rates) > best_rate {
+                (best, best_rate) = (ahead, median(&mut rates));
+            }
+        }
+        let (mut rates, mut limits, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..rounds * 4 {
+            rates.push(measure(operation)?);
+            limits.push(measure(limit(best))?);
+            if let (Some(rate), Some(limit)) = (rates.last(), limits.last()) {
+                ratios.push(100.0 * rate / limit);
+            }
+        }
+        println!(
+            "{name:12} {:6.1} M keys/s, limit {:6.1} (prefetched {best} ahead): {:.0} %",
+            median(&mut rates),
+            median(&mut limits),
+            median(&mut ratios)
+        );
     }
-    let medians: Vec<f64> = rates
-        .iter_mut()
-        .map(|rates| {
-            rates.sort_by(f64::total_cmp);
-            rates[rates.len() / 2]
-        })
-        .collect();
-    for ((name, _), median) in operations.iter().zip(&medians) {
-        println!("{name:18} {median:7.1} M keys/s");
-    }
-    let best = |medians: &[f64]| medians.iter().copied().fold(0.0, f64::max);
-    let (reads, writes) = medians.split_at(AHEAD.len() + 1);
-    println!("pull / gather limit  {:.0} %", 100.0 * reads[0] / best(&reads[1..]));
-    println!("push / rewrite limit {:.0} %", 100.0 * writes[0] / best(&writes[1..]));
     Ok(())
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 #[derive(Clone, Copy)]

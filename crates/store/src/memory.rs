@@ -228,15 +228,16 @@ mod tests {
 
     #[test]
     fn regions_are_aligned_zeroed_discarded_and_freed() {
-        for len in [1, 7, 1000, 65_536, HUGE_BYTES / 8, HUGE_BYTES / 8 + 3] {
+        // Miri is slow.
+        let large = if cfg!(miri) { 300 } else { HUGE_BYTES / 8 };
+        for len in [1, 7, 100, large, large + 3] {
             let region = Region::<AtomicU64>::zeroed(len).unwrap();
             assert!(region.len() == len && region.iter().all(|word| word.load(Relaxed) == 0));
             let align = if len * 8 >= HUGE_BYTES && cfg!(not(miri)) { HUGE_BYTES } else { LINE_BYTES };
             assert!((region.as_ptr() as usize).is_multiple_of(align));
             region.iter().for_each(|word| word.store(7, Relaxed));
-            let half = len / 2;
             region.discard(len, |word| word.store(0, Relaxed));
-            assert!(region.iter().all(|word| word.load(Relaxed) == 0), "{len} {half}");
+            assert!(region.iter().all(|word| word.load(Relaxed) == 0), "{len}");
         }
         assert!(Region::<AtomicU64>::zeroed(usize::MAX / 8).is_none());
     }
