@@ -108,7 +108,7 @@ fn tell(py: Python<'_>, on_line: &Py<PyAny>, event: &Event<'_>) -> PyResult<()> 
         Event::Valid(line) => ("valid", to_python(py, line)?),
         _ => return Ok(()),
     };
-    line.set_item("kind", kind)?;
+    line.bind(py).set_item("kind", kind)?;
     on_line.call1(py, (line,))?;
     Ok(())
 }
