@@ -344,3 +344,25 @@ fn interrupted_and_killed() {
         assert!(resumed["steps"].as_u64().unwrap() >= stop_at, "{resumed}");
     }
 }
+
+/// A stream that stays open and says nothing more must not keep a run from stopping.
+#[test]
+fn interrupted_while_standard_input_is_silent() {
+    let place = Place::with_synth();
+    place.write(
+        "stream.toml",
+        "data = { train = \"-\", format = \"libsvm\" }\ntrain = { shuffle = 0, print_every = 1 }",
+    );
+    let mut child = place.spawn("train stream.toml");
+    let mut input = child.stdin.take().unwrap();
+    let rows = "1 1:1 2:1\n0 2:1 3:1\n".repeat(40_000);
+    input.write_all(rows.as_bytes()).unwrap();
+    input.flush().unwrap();
+    wait_for_steps(&place, "stream");
+    signal(&child, "-INT");
+    // The pipe is still open here.
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    drop(input);
+    assert_eq!(place.run("inspect runs/stream/model").code, Some(0));
+}

@@ -2,8 +2,10 @@
 //! nothing of shuffling or minibatches.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use sanderling_observe::StageTimer;
 use sanderling_sample::{Batch, SampleError};
@@ -13,13 +15,27 @@ use crate::decoding::{Decoding, Shared};
 /// Decoded units that may wait for the learner; with the one being decoded and the one in use this bounds memory.
 const UNITS_AHEAD: usize = 4;
 
-/// The thread and the channels to it. Dropping it ends the thread.
+/// How often a waiting learner looks whether the pass was stopped.
+const POLL: Duration = Duration::from_millis(50);
+
+/// The thread and the channels to it. When it is dropped the thread ends at its next unit; nobody waits for that, since
+/// it may be reading a stream that is silent.
 pub(crate) struct Ahead {
-    /// None only while dropping.
-    decoded: Option<Receiver<Result<Batch, SampleError>>>,
+    shared: Arc<Shared>,
+    decoded: Receiver<Result<Batch, SampleError>>,
     /// Batches on their way back, so that their memory is used again.
     empty: SyncSender<Batch>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What a wait for the thread ends with.
+pub(crate) enum Received {
+    /// The rows of a unit.
+    Batch(Batch),
+    /// The end of the input.
+    End,
+    /// The pass was stopped before its end.
+    Stopped,
 }
 
 impl Ahead {
@@ -27,7 +43,9 @@ impl Ahead {
     pub(crate) fn start(shared: Arc<Shared>, mut timer: StageTimer) -> Self {
         let (sender, decoded) = sync_channel(UNITS_AHEAD);
         let (empty, returned) = sync_channel::<Batch>(UNITS_AHEAD + 2);
+        let for_thread = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
+            let shared = for_thread;
             let mut decoding = Decoding::new(&shared);
             loop {
                 let mut batch = returned.try_recv().unwrap_or_else(|_| shared.encoder.new_batch());
@@ -45,35 +63,33 @@ impl Ahead {
                 }
             }
         });
-        Ahead { decoded: Some(decoded), empty, thread: Some(thread) }
+        Ahead { shared, decoded, empty, thread: Some(thread) }
     }
 
-    /// The next decoded unit; None at the end.
-    pub(crate) fn receive(&mut self) -> Result<Option<Batch>, SampleError> {
-        let received = self.decoded.as_ref().and_then(|decoded| decoded.recv().ok());
-        if received.is_none()
-            && let Some(thread) = self.thread.take()
+    /// The next decoded unit. Returns within moments of the pass being stopped, even if the input is silent.
+    pub(crate) fn receive(&mut self) -> Result<Received, SampleError> {
+        loop {
+            let stopped = self.shared.stopped.load(Ordering::Relaxed);
+            match self.decoded.recv_timeout(POLL) {
+                Ok(batch) => return batch.map(Received::Batch),
+                Err(_) if stopped => return Ok(Received::Stopped),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        // The end of the input and a panic look alike from the channel.
+        if let Some(thread) = self.thread.take()
             && let Err(panic) = thread.join()
         {
-            // The end of the input and a panic look alike from the channel.
             std::panic::resume_unwind(panic);
         }
-        received.transpose()
+        let stopped = self.shared.stopped.load(Ordering::Relaxed);
+        Ok(if stopped { Received::Stopped } else { Received::End })
     }
 
     /// Gives a batch back to be filled again.
     pub(crate) fn give_back(&self, batch: Batch) {
         // A full channel has enough of them.
         let _ = self.empty.try_send(batch);
-    }
-}
-
-impl Drop for Ahead {
-    fn drop(&mut self) {
-        self.decoded = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic was about rows that nobody will use any more.
-            let _ = thread.join();
-        }
     }
 }

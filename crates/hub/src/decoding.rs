@@ -1,7 +1,7 @@
 //! Reading and decoding one unit after the other, from a source that several threads share. Knows nothing of shuffling
 //! or minibatches.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sanderling_observe::StageTimer;
@@ -22,6 +22,9 @@ pub(crate) struct Shared {
     pub(crate) encoder: Arc<Encoder>,
     pub(crate) bad_rows: Arc<BadRows>,
     pub(crate) stopped: AtomicBool,
+    /// Apart from the source, whose lock a read may hold for as long as a stream is silent.
+    pub(crate) bytes_read: Arc<AtomicU64>,
+    pub(crate) bytes_total: Option<u64>,
 }
 
 /// Reading and decoding, unit by unit.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use sanderling_observe::StageTimer;
 use sanderling_sample::{BadRows, Batch, DataConfig, Decoder, Encoder, Rows, SampleError, Source, Unit};
 
-use crate::ahead::Ahead;
+use crate::ahead::{Ahead, Received};
 use crate::decoding::{ASSEMBLE, Decoding, Shared, WAIT, lock};
 use crate::permute::{permutation, seed_of};
 
@@ -62,6 +62,9 @@ pub struct Feed<'a> {
     /// Rows of the first chunk that were used already.
     chunk_skip: usize,
     end: bool,
+    /// Whether the pass was stopped while this feed waited: what it holds is no whole minibatch or shuffle buffer and
+    /// must not be used; a resumed run reads it again.
+    cut: bool,
 }
 
 impl Pass {
@@ -76,7 +79,10 @@ impl Pass {
         let mut source = Source::open(inputs, config, encoder)?;
         let skip = skipped_rows(&options);
         let surplus = if skip > 0 { skip_rows(&mut source, encoder, bad_rows, skip)? } else { None };
+        let (bytes_read, bytes_total) = (source.bytes_counter(), source.bytes_total());
         let shared = Shared {
+            bytes_read,
+            bytes_total,
             source: Mutex::new(source),
             encoder: Arc::clone(encoder),
             bad_rows: Arc::clone(bad_rows),
@@ -115,11 +121,13 @@ impl Pass {
             chunk_rows,
             chunk_skip: (options.used_rows - skip) as usize,
             end: false,
+            cut: false,
         }
     }
 
-    /// Tells all feeds to read no more; they still hand out what they hold, so that what was used is a prefix of the
-    /// input whatever the number of workers.
+    /// Tells all feeds to read no more. They still hand out what they hold, so that what was used is a prefix of the
+    /// input whatever the number of workers; but a feed that somebody decodes ahead for hands out whole minibatches only,
+    /// as if it had not been stopped.
     pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
     }
@@ -131,12 +139,12 @@ impl Pass {
 
     /// Bytes read so far, as stored (compressed), for progress bars.
     pub fn bytes_read(&self) -> u64 {
-        lock(&self.shared.source).bytes_read()
+        self.shared.bytes_read.load(Ordering::Relaxed)
     }
 
     /// Bytes of the whole input, if it is known.
     pub fn bytes_total(&self) -> Option<u64> {
-        lock(&self.shared.source).bytes_total()
+        self.shared.bytes_total
     }
 }
 
@@ -203,6 +211,9 @@ impl Feed<'_> {
             self.head = 0;
             self.fill(least, timer)?;
         }
+        if self.cut {
+            return Ok(None);
+        }
         let range = self.head..self.pool.len().min(self.head + most);
         self.head = range.end;
         Ok((!range.is_empty()).then_some(Rows { batch: &self.pool, range }))
@@ -223,7 +234,7 @@ impl Feed<'_> {
             self.minibatch.gather(&self.pool, &self.order[self.head..end]);
             self.head = end;
         }
-        Ok((!self.minibatch.is_empty()).then(|| Rows::all(&self.minibatch)))
+        Ok((!self.minibatch.is_empty() && !self.cut).then(|| Rows::all(&self.minibatch)))
     }
 
     /// Fills the shuffle buffer again and draws a new order; false at the end of the pass.
@@ -250,9 +261,17 @@ impl Feed<'_> {
                 }
                 Input::Ahead(ahead) => {
                     timer.switch(WAIT);
-                    let Some(mut batch) = ahead.receive()? else {
-                        self.end = true;
-                        break;
+                    let mut batch = match ahead.receive()? {
+                        Received::Batch(batch) => batch,
+                        Received::End => {
+                            self.end = true;
+                            break;
+                        }
+                        Received::Stopped => {
+                            self.end = true;
+                            self.cut = true;
+                            break;
+                        }
                     };
                     timer.switch(ASSEMBLE);
                     if self.pool.is_empty() {

@@ -270,9 +270,9 @@ impl<'a> Trainer<'a> {
                 (self.observer)(&Event::Training { pass, passes, scan });
                 if self.stop.load(Ordering::Relaxed) {
                     // One worker stops where it is; several finish what they hold, which makes it a prefix.
-                    if segment.train.threads == 1 {
-                        halt.store(true, Ordering::Relaxed);
-                    } else {
+                    let alone = segment.train.threads == 1;
+                    halt.fetch_or(alone, Ordering::Relaxed);
+                    if !alone || segment.train.decode_ahead {
                         segment.pass.stop();
                     }
                 }
@@ -388,7 +388,8 @@ fn remove(path: &Path) -> Result<(), LearnError> {
 
 fn improves(monitor: Monitor, new: &Metrics, best: &Metrics) -> bool {
     match monitor {
-        Monitor::Auc => new.auc > best.auc,
-        Monitor::Logloss => new.logloss < best.logloss,
+        // One class has no AUC: then the loss decides, rather than the first pass for ever.
+        Monitor::Auc if new.auc.is_finite() && best.auc.is_finite() => new.auc > best.auc,
+        Monitor::Auc | Monitor::Logloss => new.logloss < best.logloss,
     }
 }

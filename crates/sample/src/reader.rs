@@ -99,6 +99,12 @@ impl Source {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
+    /// The counter behind it, for whoever watches while another thread reads.
+    #[must_use]
+    pub fn bytes_counter(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.bytes_read)
+    }
+
     /// Replaces `unit` with the next piece; false at the end of the last input.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ fn read_back(toml: &str) -> (DataConfig, Spec) {
     let mut table: toml::Table = toml::from_str(toml).unwrap_or_else(|error| panic!("{error}\n{toml}"));
     let mut data = table.remove("data").unwrap().try_into::<toml::Table>().unwrap();
     assert!(data.remove("train").is_some());
-    for name in ["name", "seed", "model", "optimizer", "train"] {
+    for name in ["name", "seed", "model", "optimizer", "factor_optimizer", "train"] {
         assert!(table.remove(name).is_some(), "{name}");
     }
     let spec: Spec = toml::Value::Table(table).try_into().unwrap_or_else(|error| panic!("{error}\n{toml}"));
