@@ -48,6 +48,19 @@ pub(crate) fn metric(value: Option<f64>) -> String {
     value.map_or_else(|| "undefined".to_string(), |value| format!("{value:.6}"))
 }
 
+/// The rows of [`pairs`] that every measurement of a model begins with; `on` says what it was measured on.
+pub(crate) fn quality(
+    (auc, logloss): (Option<f64>, Option<f64>),
+    (prob_mean, real_mean): (Option<f64>, Option<f64>),
+    on: &str,
+) -> Vec<(&'static str, String)> {
+    vec![
+        ("AUC", format!("{}  {on}", metric(auc)).trim_end().to_string()),
+        ("logloss", metric(logloss)),
+        ("calibration", format!("predicted {}, real {}", metric(prob_mean), metric(real_mean))),
+    ]
+}
+
 /// Digits in groups of three.
 pub(crate) fn count(value: u64) -> String {
     let digits = value.to_string();

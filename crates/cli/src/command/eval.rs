@@ -87,17 +87,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if args.json {
         output::json(&result)?;
     } else {
-        output::text(&output::pairs(&[
-            ("AUC", output::metric(result.auc)),
-            ("logloss", output::metric(result.logloss)),
-            (
-                "calibration",
-                format!(
-                    "predicted {}, real {}",
-                    output::metric(result.prob_mean),
-                    output::metric(result.real_mean)
-                ),
-            ),
+        let (scores, means) = ((result.auc, result.logloss), (result.prob_mean, result.real_mean));
+        let mut rows = output::quality(scores, means, "");
+        rows.extend([
             (
                 "examples",
                 format!(
@@ -108,7 +100,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             ),
             ("table rows", format!("{}, {}", output::count(result.rows), output::bytes(result.table_bytes))),
             ("bad rows", output::count(result.bad_rows)),
-        ]))?;
+        ]);
+        output::text(&output::pairs(&rows))?;
     }
     Ok(0)
 }

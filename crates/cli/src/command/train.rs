@@ -174,17 +174,9 @@ fn for_people(summary: &Summary) -> String {
         "valid" => format!("on the validation data, after pass {}", summary.best_pass),
         _ => "on the training data, each row before it was learned from".to_string(),
     };
-    let mut rows = vec![
-        ("AUC", format!("{}  {on}", output::metric(summary.auc))),
-        ("logloss", output::metric(summary.logloss)),
-        (
-            "calibration",
-            format!(
-                "predicted {}, real {}",
-                output::metric(summary.prob_mean),
-                output::metric(summary.real_mean)
-            ),
-        ),
+    let (scores, means) = ((summary.auc, summary.logloss), (summary.prob_mean, summary.real_mean));
+    let mut rows = output::quality(scores, means, &on);
+    rows.extend([
         (
             "examples",
             format!(
@@ -206,7 +198,7 @@ fn for_people(summary: &Summary) -> String {
         ("bad rows", output::count(summary.bad_rows)),
         ("model", summary.model.display().to_string()),
         ("report", summary.report.display().to_string()),
-    ];
+    ]);
     if summary.stopped {
         rows.insert(0, ("stopped", format!("after step {}; go on with --resume", summary.steps)));
     }
