@@ -237,6 +237,13 @@ impl Default for Train {
 }
 
 impl Train {
+    /// Whether a second thread decodes: for a single worker, where there is a processor for it.
+    pub(crate) fn decodes_ahead(&self) -> bool {
+        self.decode_ahead
+            && self.threads == 1
+            && std::thread::available_parallelism().is_ok_and(|n| n.get() > 1)
+    }
+
     /// Steps between two lines of progressive metrics.
     #[must_use]
     pub fn print_steps(&self) -> u64 {

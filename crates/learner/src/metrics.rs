@@ -106,6 +106,12 @@ impl Scores {
         Scores { exact_rows_max: Some(exact_rows_max), ..Self::default() }
     }
 
+    /// Room for so many rows, taken once rather than by doubling.
+    #[must_use]
+    pub(crate) fn with_room(rows: usize) -> Self {
+        Scores { rows: Vec::with_capacity(rows), ..Self::default() }
+    }
+
     /// Number of rows.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -144,8 +150,12 @@ impl Scores {
         self.positive.merge(other.positive);
         self.loss.merge(other.loss);
         self.prob.merge(other.prob);
-        for row in &other.rows {
-            self.keep(*row);
+        if self.bins.is_none()
+            && self.rows.len() + other.rows.len() <= self.exact_rows_max.unwrap_or(EXACT_ROWS_MAX)
+        {
+            self.rows.extend_from_slice(&other.rows);
+        } else {
+            other.rows.iter().for_each(|row| self.keep(*row));
         }
         if let Some(theirs) = &other.bins {
             self.fold();
@@ -181,24 +191,23 @@ impl Scores {
         }
     }
 
-    /// Groups of equal score in ascending order, as (score, weight of positives, weight of negatives).
-    fn groups(&self) -> Vec<(f32, f64, f64)> {
+    /// Calls `f` for each group of equal score, ascending: score, weight of positives, weight of negatives.
+    fn for_each_group(&self, mut f: impl FnMut(f32, f64, f64)) {
         if let Some(bins) = &self.bins {
             let filled = bins.iter().enumerate().filter(|(_, [p, n])| p + n > 0.0);
-            return filled.map(|(bin, [p, n])| (score_of_bin(bin), *p, *n)).collect();
+            return filled.for_each(|(bin, [p, n])| f(score_of_bin(bin), *p, *n));
         }
-        let mut groups: Vec<(f32, f64, f64)> = Vec::new();
-        for row in sorted(&self.rows) {
-            let (positive, negative) = (f64::from(row.positive), f64::from(row.negative));
-            match groups.last_mut() {
-                // Zero and minus zero are equal scores.
-                Some(last) if last.0 == row.score => {
-                    last.1 += positive;
-                    last.2 += negative;
-                }
-                _ => groups.push((row.score, positive, negative)),
-            }
+        let rows = sorted(&self.rows);
+        // Zero and minus zero are equal scores.
+        for group in rows.chunk_by(|a, b| a.score == b.score) {
+            let sum = |weight: fn(&Scored) -> f32| group.iter().map(|row| f64::from(weight(row))).sum();
+            f(group[0].score, sum(|row| row.positive), sum(|row| row.negative));
         }
+    }
+
+    fn groups(&self) -> Vec<(f32, f64, f64)> {
+        let mut groups = Vec::new();
+        self.for_each_group(|score, positive, negative| groups.push((score, positive, negative)));
         groups
     }
 
@@ -206,11 +215,11 @@ impl Scores {
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         let (mut below, mut area, mut positives) = (0.0, 0.0, 0.0);
-        for (_, positive, negative) in self.groups() {
+        self.for_each_group(|_, positive, negative| {
             area += positive * (below + negative / 2.0);
             below += negative;
             positives += positive;
-        }
+        });
         let weight = self.weight.value();
         Metrics {
             examples: self.examples,

@@ -168,7 +168,7 @@ impl<'a> Trainer<'a> {
             let mut workers: Vec<Worker<'_>> = (0..train.threads)
                 .map(|_| {
                     // Several workers decode for themselves; one has nobody else to do it meanwhile.
-                    let ahead = train.decode_ahead && train.threads == 1;
+                    let ahead = train.decodes_ahead();
                     let feed = if ahead { pass.feed_ahead(self.stages.timer()) } else { pass.feed() };
                     Worker::new(&self.model, feed, self.stages.timer())
                 })
@@ -272,7 +272,7 @@ impl<'a> Trainer<'a> {
                     // One worker stops where it is; several finish what they hold, which makes it a prefix.
                     let alone = segment.train.threads == 1;
                     halt.fetch_or(alone, Ordering::Relaxed);
-                    if !alone || segment.train.decode_ahead {
+                    if !alone || segment.train.decodes_ahead() {
                         segment.pass.stop();
                     }
                 }

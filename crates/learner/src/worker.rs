@@ -93,7 +93,9 @@ impl<'a> Worker<'a> {
         let workers = segment.train.threads as u64;
         let window_rows = WINDOW_ROWS_MAX / segment.train.batch as u64;
         let window_steps = (segment.train.print_steps() / workers).min(window_rows).max(1);
-        let mut scores = Scores::new();
+        let room =
+            ((window_steps + ONLINE_ROWS) * segment.train.batch as u64).min(2 * WINDOW_ROWS_MAX) as usize;
+        let mut scores = Scores::with_room(room);
         let mut steps = 0;
         let mut sent = 0;
         let ended = loop {
@@ -110,7 +112,8 @@ impl<'a> Worker<'a> {
             steps += done;
             if steps - sent >= window_steps {
                 // The coordinator outlives the workers; should it not, there is nobody to tell.
-                let _ = windows.send(Window { scores: std::mem::take(&mut scores), steps: steps - sent });
+                let scores = std::mem::replace(&mut scores, Scores::with_room(room));
+                let _ = windows.send(Window { scores, steps: steps - sent });
                 sent = steps;
             }
         };

@@ -63,6 +63,8 @@ pub struct TableTally {
     weighted_sum: f64,
     frequency_total: u64,
     top: Vec<KeyNorm>,
+    /// Smallest norm that can still be among the top.
+    norm_least: f64,
 }
 
 impl TableTally {
@@ -78,6 +80,7 @@ impl TableTally {
             weighted_sum: 0.0,
             frequency_total: 0,
             top: Vec::with_capacity(2 * TOP_KEYS_MAX),
+            norm_least: 0.0,
         }
     }
 
@@ -90,7 +93,8 @@ impl TableTally {
         self.norm_max = self.norm_max.max(norm);
         self.weighted_sum += norm * frequency as f64;
         self.frequency_total += frequency;
-        if norm > 0.0 {
+        // Most rows of a large table cannot be among the top: they cost one comparison.
+        if norm > 0.0 && norm >= self.norm_least {
             if self.top.len() == 2 * TOP_KEYS_MAX {
                 self.keep_top();
             }
@@ -120,6 +124,9 @@ impl TableTally {
     fn keep_top(&mut self) {
         self.top.sort_by(by_norm);
         self.top.truncate(TOP_KEYS_MAX);
+        if self.top.len() == TOP_KEYS_MAX {
+            self.norm_least = self.top[TOP_KEYS_MAX - 1].norm;
+        }
     }
 }
 
