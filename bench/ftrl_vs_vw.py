@@ -84,7 +84,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--l1", type=float, default=0.0, help="L1 of both (0)")
     add("--l2", type=float, default=0.0, help="L2 of both (0)")
     add("--bits", type=int, default=26, help="VW's hash bits (26)")
-    add("--batch", type=int, default=256, help="sanderling's minibatch; VW updates row by row (256)")
+    add("--batch", type=int, default=1, help="sanderling's minibatch; 1: row by row, as VW does (1)")
     add("--core", type=int, default=0, help="the core of the pinned runs (0)")
     add("--data", type=Path, help="a folder with train.libsvm and test.libsvm, instead of synthetic rows")
     add("--only", choices=["vw", "sanderling"], help="measure one of the two")
