@@ -1,7 +1,6 @@
 //! A whole run: from a configuration to a directory with the model, the metrics and the report. What the command line
 //! and Python both call. Knows no terminal.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +21,7 @@ use crate::metrics_log::MetricsLog;
 use crate::model::Model;
 use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
-use crate::train::Trainer;
+use crate::train::{Trainer, remove_dir};
 
 /// Points of the ROC curve in the report, and bins of its calibration plot.
 const ROC_POINTS: usize = 200;
@@ -109,12 +108,7 @@ pub fn train(
         let model = Model::new(Config { feature: spec.feature, ..config })?;
         check_inputs(&model)?;
         // What an earlier run of this name left to resume from is not this run's.
-        match std::fs::remove_dir_all(&last_dir) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(LearnError::io(&last_dir)(error));
-            }
-            _ => {}
-        }
+        remove_dir(&last_dir)?;
         (model, RunState::default(), Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX))
     };
     let words = model.describe();

@@ -50,8 +50,12 @@ pub struct RunState {
 impl RunState {
     /// Whether all passes are done and judged, or enough of them brought nothing.
     pub(crate) fn is_whole(&self, train: &Train) -> bool {
-        let stopped_early = train.early_stop > 0 && self.since_best >= train.early_stop;
-        !self.pass_to_judge && (self.pass >= train.passes || stopped_early)
+        !self.pass_to_judge && (self.pass >= train.passes || self.stopped_early(train))
+    }
+
+    /// Whether so many passes brought nothing that the run ends.
+    pub(crate) fn stopped_early(&self, train: &Train) -> bool {
+        train.early_stop > 0 && self.since_best >= train.early_stop
     }
 
     /// Whether the tables now are those of the best validation, or nothing was validated.

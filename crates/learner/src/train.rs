@@ -89,7 +89,7 @@ impl<'a> Trainer<'a> {
             if self.state.pass_to_judge && !self.judge_pass()? {
                 return self.save_stopped();
             }
-            if self.is_finished() {
+            if self.state.is_whole(&self.model.config().train) {
                 return Ok(());
             }
             match self.pass(&encoder)? {
@@ -109,16 +109,6 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    fn is_finished(&self) -> bool {
-        let train = &self.model.config().train;
-        self.state.pass >= train.passes || self.stopped_early()
-    }
-
-    fn stopped_early(&self) -> bool {
-        let patience = self.model.config().train.early_stop;
-        patience > 0 && self.state.since_best >= patience
-    }
-
     /// Validates the pass just ended, if there is something to validate on, and saves it; false if that was stopped.
     fn judge_pass(&mut self) -> Result<bool, LearnError> {
         let validates = self.validates();
@@ -131,13 +121,15 @@ impl<'a> Trainer<'a> {
         if best {
             self.save(&self.model_dir.clone())?;
         }
-        if validates && best && self.is_finished() {
+        let train = &self.model.config().train;
+        let (whole, early) = (self.state.is_whole(train), self.state.stopped_early(train));
+        if validates && best && whole {
             // The model just saved is the state to resume from, too.
-            remove(&self.last_dir)?;
+            remove_dir(&self.last_dir)?;
         } else if validates {
             self.save(&self.last_dir.clone())?;
         }
-        if self.stopped_early() {
+        if early {
             let best_pass = self.state.best.map_or(0, |best| best.0);
             (self.observer)(&Event::EarlyStop { best_pass });
         }
@@ -379,7 +371,7 @@ impl<'a> Trainer<'a> {
 }
 
 /// Removes a directory, if it is there.
-fn remove(path: &Path) -> Result<(), LearnError> {
+pub(crate) fn remove_dir(path: &Path) -> Result<(), LearnError> {
     match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(LearnError::io(path)(error)),
         _ => Ok(()),
