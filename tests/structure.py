@@ -17,10 +17,14 @@ EDGES: dict[str, set[str]] = {
     "sample": set(),
     "hub": {"sample", "observe"},
     "store": set(),
-    "client": {"sample", "store"},
+    "wire": set(),
+    "client": {"sample", "store", "wire", "transport"},
     "learner": {"sample", "hub", "client", "store", "observe"},
     "observe": set(),
-    "cli": {"sample", "hub", "store", "client", "learner", "observe"},
+    "transport": set(),
+    "server": {"wire", "transport", "store", "observe"},
+    "bench": {"sample", "store", "observe"},
+    "cli": {"sample", "hub", "store", "client", "learner", "observe", "bench", "server", "wire", "transport"},
     "python": {"cli", "learner", "sample", "store", "client", "hub"},
 }
 
@@ -29,12 +33,15 @@ UNSAFE: dict[str, str] = {
     "crates/sample/src/libsvm.rs": "calls code compiled for instructions that were detected",
     "crates/sample/src/scan.rs": "vector loads and stores",
     "crates/sample/src/tokens.rs": "vector loads, stores and gathers",
-    "crates/store/src/index.rs": "promises that a bucket is made of atomics",
+    "crates/store/src/directory.rs": "a pointer to the present index, freed only after its readers have left",
+    "crates/store/src/bucket.rs": "promises that a bucket is made of atomics",
     "crates/store/src/memory.rs": "mapping of huge pages, advice to the kernel, slices over what was mapped",
     "crates/store/src/prefetch.rs": "the prefetch instruction takes a raw pointer",
-    "crates/store/src/readers.rs": "pointers to what is freed only after its readers have left",
     "crates/store/src/slab.rs": "shows a row's atomics as plain numbers while nobody may change them",
     "crates/store/src/words.rs": "vector loads and stores of atomics, which only assembly can express",
+    "crates/store/src/words/halves.rs": "the same for halves",
+    "crates/transport/src/shm/memory.rs": "mapping of shared memory, references and copies into what was mapped",
+    "crates/transport/tests/ring_model.rs": "loom's cells give raw pointers",
 }
 
 # Names that say nothing of what is in the file.

@@ -19,6 +19,7 @@ __all__ = [
     "BadFileError",
     "BadRowError",
     "ConfigError",
+    "Connection",
     "DamagedError",
     "DivergedError",
     "DuplicateNameError",
@@ -31,6 +32,8 @@ __all__ = [
     "NoRowsError",
     "NotFoundError",
     "OffsetsError",
+    "RemoteTable",
+    "ServerError",
     "StoppedError",
     "Table",
     "TableFullError",
@@ -40,6 +43,7 @@ __all__ = [
     "__version__",
     "checkpoint_tables",
     "cli_main",
+    "connect",
     "load",
     "metrics",
     "save_tables",
@@ -99,6 +103,9 @@ class ModelError(Error):
 class DivergedError(Error):
     """Training diverged: a prediction became infinite or undefined."""
 
+class ServerError(Error):
+    """A parameter server refused, did not answer in time, or was started anew; the message names it."""
+
 class StoppedError(Error):
     """Work was stopped before there was anything to save."""
 
@@ -110,6 +117,12 @@ class Table:
     `{"type": "normal", "std": ...}` or `{"type": "uniform", "bound": ...}`; a bare string stands for the type with its
     defaults. The default is SGD with a learning rate of 0.01 from zero weights. `budget_bytes` bounds the memory of
     index and rows.
+
+    `dtype` says how weights are kept (optimizer state and all arrays are float32); `admission` which new keys get a
+    row: all, those pushed in n requests (`{"type": "sightings", "sightings": n}`) or with a probability
+    (`{"type": "probability", "probability": p}`); `eviction` which rows make room when the budget is used up: none
+    (then a push raises TableFullError), those unused for longest ("clock"), for so many pushes (`{"type": "age",
+    "pushes": n}`), or small ones (`{"type": "norm", "below": x}`); `writes` whether an updated row stays where it is.
 
     Arrays must have the stated dtype (anything else is a TypeError). Contiguous ones are used in place. Several
     threads may use one table; the interpreter is released while it works.
@@ -124,6 +137,10 @@ class Table:
         init: dict[str, Any] | str | None = None,
         seed: int = 0,
         budget_bytes: int | None = None,
+        dtype: Literal["f32", "f16", "bf16"] | None = None,
+        admission: dict[str, Any] | str | None = None,
+        eviction: dict[str, Any] | str | None = None,
+        writes: Literal["in_place", "copy_on_write"] | None = None,
     ) -> Table: ...
     @property
     def name(self) -> str:
@@ -137,6 +154,20 @@ class Table:
     @property
     def blocks(self) -> list[dict[str, Any]]:
         """What a row consists of: per block its `dims`, `init` and `optimizer`."""
+    def stats(self) -> dict[str, int]:
+        """Sizes, and what has happened.
+
+        `rows`, `free_rows`, `pushes`, `index_bytes`, `slab_bytes`, `huge_bytes`, `admitted`, `rejected`, `evicted`,
+        `full`, `moved_home`.
+        """
+    def reserve(self, rows: int) -> bool:
+        """Makes room in the index for so many rows in all; False when there is none."""
+    def maintain(self, budget: int = 4096) -> dict[str, int]:
+        """Moves up to `budget` hot keys to where searches for them begin, and lets stale rows go.
+
+        Of the next `budget` rows those go that `eviction` by age or norm finds too old or too small. Returns
+        `sampled`, `moved_home` and `evicted`.
+        """
     def __len__(self) -> int: ...
     def __contains__(self, key: int, /) -> bool: ...
     def pull(
@@ -193,6 +224,96 @@ class Table:
     @staticmethod
     def load(directory: _Path, name: str | None = None) -> Table:
         """Read a table from a checkpoint; the name may be left out if there is only one."""
+
+@final
+class RemoteTable:
+    """A table on parameter servers; made by a `Connection`.
+
+    Requests are as those of `Table`, rows as those of a `Table` with the same configuration, wherever they are.
+    Several threads may use one, each gets connections of its own; the interpreter is released while servers work.
+    After an error of one server others may have carried out their part of a push.
+    """
+
+    @property
+    def name(self) -> str:
+        """The table's name on the servers."""
+    @property
+    def dim(self) -> int:
+        """Weights per row."""
+    @property
+    def bytes(self) -> int:
+        """Bytes of memory on all servers."""
+    def __len__(self) -> int: ...
+    def __contains__(self, key: int, /) -> bool: ...
+    def pull(
+        self,
+        keys: npt.NDArray[np.uint64],
+        *,
+        absent: Literal["init", "zero"] = "init",
+        out: npt.NDArray[np.float32] | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """Rows by key, float32 [n, dim]; never creates one."""
+    def pull_pooled(
+        self,
+        keys: npt.NDArray[np.uint64],
+        offsets: npt.NDArray[np.uint32],
+        *,
+        values: npt.NDArray[np.float32] | None = None,
+        pooling: Literal["sum", "mean"] = "sum",
+        absent: Literal["init", "zero"] = "init",
+        out: npt.NDArray[np.float32] | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """One row per bag of keys, float32 [len(offsets) - 1, dim], summed where the rows are."""
+    def push(self, keys: npt.NDArray[np.uint64], grads: npt.NDArray[np.float32], *, lr: float = 1.0) -> None:
+        """Apply gradients, float32 [n, dim], exactly once, even if a connection breaks meanwhile."""
+    def keys(self) -> npt.NDArray[np.uint64]:
+        """Keys of all rows, uint64 [rows]."""
+    def rows(self) -> npt.NDArray[np.float32]:
+        """Weights of all rows, float32 [rows, dim]."""
+    def frequency(self) -> npt.NDArray[np.uint32]:
+        """How often each key was pushed, duplicates counted, uint32 [rows]."""
+    def remove(self, keys: npt.NDArray[np.uint64]) -> int:
+        """Forget rows; returns how many there were."""
+
+@final
+class Connection:
+    """Connections to the servers of a cluster; made by `connect`."""
+
+    @property
+    def servers(self) -> list[str]:
+        """Addresses over which the servers are talked to, by shard."""
+    def table(
+        self,
+        name: str,
+        dim: int,
+        *,
+        optimizer: dict[str, Any] | str | None = None,
+        init: dict[str, Any] | str | None = None,
+        seed: int = 0,
+        budget_bytes: int | None = None,
+    ) -> RemoteTable:
+        """Make a table, or open the one that is there with the same configuration; see `Table`.
+
+        Each server gets an equal part of `budget_bytes`.
+        """
+    def open(self, name: str) -> RemoteTable:
+        """Open a table that is there."""
+    def drop(self, name: str) -> bool:
+        """Drop a table on all servers and say whether it was there."""
+
+def connect(
+    address: str,
+    *,
+    token: str | None = None,
+    ca_file: _Path | None = None,
+    timeout: float = 20.0,
+    prefer_local: bool = True,
+) -> Connection:
+    """Reach all servers of a cluster: "tcp://host:port,host:port", "unix:PATH", "shm:NAME", with commas between them.
+
+    `ca_file` (PEM) turns TLS on and says whom to trust. A request without an answer after `timeout` seconds fails. With
+    `prefer_local` servers of this host are talked to over the fastest way that they offer.
+    """
 
 def save_tables(directory: _Path, tables: Sequence[Table]) -> None:
     """Write a checkpoint of several tables."""

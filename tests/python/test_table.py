@@ -203,3 +203,37 @@ def test_a_checkpoint_holds_several_tables_and_is_replaced_as_a_whole(tmp_path: 
     sanderling.save_tables(tmp_path, [user])
     assert sanderling.checkpoint_tables(tmp_path) == ["user"]
     assert len(Table.load(tmp_path)) == 0
+
+
+def test_a_bounded_table_admits_and_evicts() -> None:
+    table = Table(
+        "clicks",
+        4,
+        dtype="bf16",
+        budget_bytes=4 << 20,
+        admission={"type": "sightings", "sightings": 2, "filter_bytes": 1 << 20},
+        eviction="clock",
+    )
+    assert table.reserve(1000)
+    grads = np.ones((1000, 4), dtype=np.float32)
+    for first in range(0, 100_000, 1000):
+        keys = np.arange(first, first + 1000, dtype=np.uint64)
+        table.push(keys, grads)
+        table.push(keys, grads)
+    stats = table.stats()
+    assert stats["rows"] == len(table) == stats["admitted"] - stats["evicted"]
+    assert stats["evicted"] > 0
+    assert stats["full"] == 0
+    assert table.bytes <= 4 << 20
+    assert stats["rejected"] >= 90_000  # the first sighting of nearly all
+    assert set(table.maintain(100)) == {"sampled", "moved_home", "evicted"}
+
+
+def test_rows_may_move_on_every_update() -> None:
+    tables = [Table("a", 3, optimizer="adam"), Table("a", 3, optimizer="adam", writes="copy_on_write")]
+    keys = np.array([5, 6, 5], dtype=np.uint64)
+    for table in tables:
+        for step in range(10):
+            table.push(keys, np.full((3, 3), step, dtype=np.float32))
+    in_place, moved = (table.pull(keys) for table in tables)
+    assert np.array_equal(in_place, moved)

@@ -1,8 +1,10 @@
 //! The subcommands, one file each.
 
+pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod eval;
 pub(crate) mod inspect;
 pub(crate) mod predict;
+pub(crate) mod ps;
 pub(crate) mod synth;
 pub(crate) mod train;

@@ -1,7 +1,10 @@
 //! Why a command failed, and which exit code says so.
 
+use sanderling_bench::BenchError;
+use sanderling_client::ClientError;
 use sanderling_learner::LearnError;
 use sanderling_sample::SampleError;
+use sanderling_server::ServerError;
 use sanderling_store::StoreError;
 
 /// Anything not named below.
@@ -24,6 +27,12 @@ pub(crate) enum Failure {
     Sample(#[from] SampleError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    #[error(transparent)]
+    Server(#[from] ServerError),
     #[error("{0}")]
     Usage(String),
     #[error("writing the result: {0}")]
@@ -47,14 +56,22 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_)
+            | Failure::Server(ServerError::Config(_))
+            | Failure::Bench(BenchError::Options(_))
             | Failure::Learn(LearnError::Config { .. } | LearnError::Store(StoreError::Config { .. })) => {
                 USAGE
             }
             Failure::Sample(error) | Failure::Learn(LearnError::Sample(error)) => of_sample(error),
             Failure::Learn(LearnError::NoRows(_)) => BAD_DATA,
-            Failure::Store(_) | Failure::Learn(LearnError::Store(_) | LearnError::Model { .. }) => BAD_MODEL,
+            Failure::Server(ServerError::Restore(_))
+            | Failure::Store(_)
+            | Failure::Learn(LearnError::Store(_) | LearnError::Model { .. }) => BAD_MODEL,
             Failure::Learn(LearnError::Stopped) => INTERRUPTED,
-            Failure::Output(_) | Failure::Learn(_) => FAILED,
+            Failure::Output(_)
+            | Failure::Learn(_)
+            | Failure::Client(_)
+            | Failure::Bench(_)
+            | Failure::Server(_) => FAILED,
         }
     }
 }

@@ -15,6 +15,7 @@ mod output;
 mod progress;
 mod reading;
 mod scores;
+mod servers;
 mod stop;
 
 /// Train, evaluate and look into CTR models whose embedding tables outgrow a laptop.
@@ -41,7 +42,9 @@ enum Command {
     Eval(command::eval::Args),
     Predict(command::predict::Args),
     Inspect(command::inspect::Args),
+    Ps(Box<command::ps::Args>),
     Synth(command::synth::Args),
+    Bench(command::bench::Args),
     Completions(command::completions::Args),
 }
 
@@ -65,7 +68,9 @@ where
         Command::Eval(args) => command::eval::run(&args),
         Command::Predict(args) => command::predict::run(&args),
         Command::Inspect(args) => command::inspect::run(&args),
+        Command::Ps(args) => command::ps::run(*args),
         Command::Synth(args) => command::synth::run(&args),
+        Command::Bench(args) => command::bench::run(&args),
         Command::Completions(args) => command::completions::run(&args),
     };
     match result {

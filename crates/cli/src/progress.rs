@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sanderling_learner::ScanProgress;
 
-/// A bar over the bytes of the input.
+/// A bar over the bytes of the input, or over steps.
 pub(crate) struct Bar {
     bar: ProgressBar,
     shown: bool,
@@ -45,6 +45,19 @@ impl Bar {
             self.bar.reset_eta();
         }
         self.bar.set_position(scan.bytes_read);
+    }
+
+    /// Shows how far a piece of work in steps of about the same length is, and what it is at.
+    pub(crate) fn steps(&self, what: &str, done: usize, of: usize) {
+        if !self.shown {
+            return;
+        }
+        if self.bar.length() != Some(of as u64) {
+            self.set_style("[{wide_bar}] {percent:>3}% {msg:.bold} eta {eta}");
+            self.bar.set_length(of as u64);
+        }
+        self.bar.set_message(what.to_string());
+        self.bar.set_position(done as u64);
     }
 
     /// Prints a line above the bar.

@@ -1,12 +1,45 @@
 //! The trainer's side of the tables: deduplicate a minibatch's keys, pull their rows, push their gradients.
 //!
-//! Embedded: the tables live in this process. The crate knows no file and no model; what a row means is the caller's.
+//! The tables are in this process ([`Client::embedded`]) or on the servers of a [`Cluster`] ([`Client::remote`]). The crate knows no file and
+//! no model; what a row means is the caller's.
+//!
+//! The way of a remote request: [`Session`] shares its keys out (`fan`, by `placement`) and asks all servers at once;
+//! `links` moves frames over the thread's connections; `exchange`, one per server, decides what is sent, sent again and
+//! given up.
+
+mod error;
+pub use error::ClientError;
 
 mod lookup;
 pub use lookup::{CONSTANT_KEY, Lookup, TableLookup};
 
-mod embedded;
-pub use embedded::{Client, ClientError};
+mod client;
+pub use client::Client;
 
 mod online;
 pub use online::{Handles, Online};
+
+mod options;
+pub use options::ConnectOptions;
+
+mod cluster;
+pub use cluster::{Cluster, Server, addresses};
+
+mod remote;
+pub use remote::RemoteTable;
+
+mod session;
+pub use session::Session;
+
+mod fan;
+mod placement;
+
+mod links;
+
+mod exchange;
+pub use exchange::Peer;
+
+mod random;
+
+pub use sanderling_transport::{Address, TlsClient};
+pub use sanderling_wire::{Fault, RowBlock};

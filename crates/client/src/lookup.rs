@@ -6,6 +6,9 @@ use std::ops::Range;
 use sanderling_sample::Rows;
 use sanderling_store::Dedup;
 
+use crate::fan::Fan;
+use crate::session::Session;
+
 /// The distinct keys of one table in a minibatch, with their rows and gradients.
 #[derive(Debug)]
 pub struct TableLookup {
@@ -23,6 +26,9 @@ pub struct Lookup {
     columns: Vec<(usize, Range<usize>)>,
     /// The table whose one row every minibatch needs (a model's bias).
     constant: Option<usize>,
+    /// For tables on servers: which of each table's distinct keys is where, and the connections.
+    pub(crate) fans: Vec<Fan>,
+    pub(crate) session: Option<Session>,
 }
 
 /// The key of the one row of the constant table.
@@ -40,6 +46,8 @@ impl Lookup {
             tables: tables.collect(),
             columns: column_tables.iter().map(|table| (*table, 0..0)).collect(),
             constant,
+            fans: Vec::new(),
+            session: None,
         }
     }
 

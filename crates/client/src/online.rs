@@ -5,7 +5,8 @@
 use sanderling_sample::Rows;
 use sanderling_store::{PushScale, RowHandle, TableWriter};
 
-use crate::embedded::{Client, ClientError};
+use crate::client::Client;
+use crate::error::ClientError;
 use crate::lookup::CONSTANT_KEY;
 
 /// The rows of a run of samples, per feature in the order of its keys; one per worker, reused.
@@ -26,13 +27,16 @@ pub struct Online<'a> {
 
 impl Client {
     /// Resolves the rows of all keys of `rows`, creating those that are absent, and keeps other workers out of the
-    /// tables until the result is dropped. `scale` holds for all updates.
+    /// tables until the result is dropped. `scale` holds for all updates. Tables on servers have no such rows.
     pub fn online<'a>(
         &'a self,
         rows: &Rows<'_>,
         scale: PushScale,
         handles: &'a mut Handles,
     ) -> Result<Online<'a>, ClientError> {
+        if !self.remote_tables().is_empty() {
+            return Err(ClientError::NotHere);
+        }
         // Always in the same order, so that two workers cannot wait for each other.
         let writers = self.tables().iter().map(|table| table.writer(scale));
         let mut writers: Vec<TableWriter<'a>> = writers.collect::<Result<_, _>>()?;

@@ -16,7 +16,7 @@ fn client(optimizer: Optimizer) -> Client {
     let tables = DIMS.map(|(name, dims)| {
         let init = if name == "bias" { Init::Zero } else { Init::Normal { std: 0.1 } };
         let blocks = vec![Block { dims, init, optimizer }];
-        Arc::new(Table::new(TableConfig { name: name.into(), blocks, seed: 3, budget_bytes: None }).unwrap())
+        Arc::new(Table::new(TableConfig { seed: 3, ..TableConfig::new(name, blocks) }).unwrap())
     });
     Client::embedded(tables.to_vec(), FEATURES, Some("bias")).unwrap()
 }
@@ -102,7 +102,7 @@ fn pull_and_push_equal_a_map() {
         assert_eq!(lookup.unique_keys(), touched.len() + 1, "step {step}: the constant is one more");
         assert_eq!(lookup.constant(), [-LR * 2.0 * step as f32]);
         lookup.constant_grad()[0] += 2.0;
-        client.push(&lookup, PushScale::default()).unwrap();
+        client.push(&mut lookup, PushScale::default()).unwrap();
         // Sums of gradients round differently from one update per occurrence: the map follows the table.
         for (table, model) in client.tables().iter().zip(&mut models) {
             for (key, expected) in &mut model.rows {
@@ -191,7 +191,7 @@ fn online_equals_a_pull_and_a_push_per_row() {
                 }
             }
             lookup.constant_grad()[0] += slope(lookup.constant()[0], row);
-            by_row.push(&lookup, scale).unwrap();
+            by_row.push(&mut lookup, scale).unwrap();
         }
         let mut handles = Handles::default();
         for start in (0..all.len()).step_by(64) {

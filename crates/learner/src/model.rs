@@ -4,9 +4,11 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use sanderling_client::Client;
+use sanderling_client::{Client, Cluster, RemoteTable};
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse, SampleError, key};
-use sanderling_store::{Block, Checkpoint, CheckpointWriter, Init, StoreError, Table, TableConfig};
+use sanderling_store::{
+    Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, StoreError, Table, TableConfig,
+};
 
 use crate::config::{Config, ModelKind};
 use crate::error::LearnError;
@@ -15,8 +17,10 @@ use crate::error::LearnError;
 pub const BIAS_TABLE: &str = "(bias)";
 /// The configuration inside a model's directory.
 pub(crate) const CONFIG_BLOB: &str = "config.toml";
+/// The addresses of the servers that hold the optimizer state of a model that was trained there, a line each.
+pub(crate) const SERVERS_BLOB: &str = "servers.txt";
 
-/// A model with its tables in this process.
+/// A model; while it is trained its tables may be on servers, else they are in this process.
 #[derive(Debug)]
 pub struct Model {
     config: Config,
@@ -26,44 +30,64 @@ pub struct Model {
 impl Model {
     /// An untrained model. Quantile boundaries must be fitted.
     pub fn new(config: Config) -> Result<Self, LearnError> {
-        let mut names: Vec<&str> = Vec::new();
-        for feature in &config.feature {
-            if !names.contains(&feature.table()) {
-                names.push(feature.table());
-            }
-        }
-        let factors = config.model.factors();
-        let linear = Block { dims: 1, init: Init::Zero, optimizer: config.optimizer };
-        let mut blocks = vec![linear];
-        if factors > 0 {
-            let optimizer = config.factor_optimizer.unwrap_or(config.optimizer);
-            let init = Init::Normal { std: config.model.init_std };
-            blocks.push(Block { dims: factors, init, optimizer });
-        }
-        let budget_bytes = (config.model.table_budget_bytes > 0).then_some(config.model.table_budget_bytes);
-        let mut tables = Vec::new();
-        for name in names {
-            // Tables differ in their seed, or equal keys would start alike in all of them.
-            let seed = key::hash(name.as_bytes(), config.seed);
-            tables.push(Table::new(TableConfig {
-                name: name.to_string(),
-                blocks: blocks.clone(),
-                seed,
-                budget_bytes,
-            })?);
-        }
-        if config.model.bias {
-            let name = BIAS_TABLE.to_string();
-            tables.push(Table::new(TableConfig { name, blocks: vec![linear], seed: 0, budget_bytes: None })?);
-        }
+        let tables = table_configs(&config).into_iter().map(Table::new).collect::<Result<_, _>>()?;
         Self::from_tables(config, tables)
     }
 
-    fn from_tables(config: Config, tables: Vec<Table>) -> Result<Self, LearnError> {
-        let features = config.feature.iter().map(|feature| (feature.name.as_str(), feature.table()));
+    /// A model whose tables are on parameter servers, as `RUN/TABLE`. `fresh`: untrained, in the place of what an earlier
+    /// run of this name left there; else the tables as they are.
+    pub fn on_servers(config: Config, cluster: &Arc<Cluster>, fresh: bool) -> Result<Self, LearnError> {
+        let mut tables = Vec::new();
+        for mut table in table_configs(&config) {
+            let name = std::mem::take(&mut table.name);
+            table.name = format!("{}/{name}", config.name);
+            if fresh {
+                RemoteTable::drop_named(cluster, &table.name)?;
+            } else {
+                // It must be there, or training would go on from nothing.
+                RemoteTable::open(cluster, &table.name)?;
+            }
+            tables.push((name, RemoteTable::create(cluster, &table)?));
+        }
         let bias = config.model.bias.then_some(BIAS_TABLE);
-        let client = Client::embedded(tables.into_iter().map(Arc::new).collect(), features, bias)?;
+        let client = Client::remote(tables, features(&config), bias)?;
         Ok(Model { config, client })
+    }
+
+    fn from_tables(config: Config, tables: Vec<Table>) -> Result<Self, LearnError> {
+        let bias = config.model.bias.then_some(BIAS_TABLE);
+        let tables = tables.into_iter().map(Arc::new).collect();
+        let client = Client::embedded(tables, features(&config), bias)?;
+        Ok(Model { config, client })
+    }
+
+    /// Are its tables on servers?
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        !self.client.remote_tables().is_empty()
+    }
+
+    /// A copy of a model on servers whose tables are in this process: all weights and frequencies, no optimizer state.
+    fn local_copy(&self) -> Result<Self, LearnError> {
+        let mut tables = Vec::new();
+        for (mut config, remote) in table_configs(&self.config).into_iter().zip(self.client.remote_tables()) {
+            // One step of gradient descent from zero, with the weights as gradients, gives exactly these weights.
+            for block in &mut config.blocks {
+                (block.init, block.optimizer) = (Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
+            }
+            config.budget_bytes = None;
+            let table = Table::new(config)?;
+            let (mut grads, mut pushed) = (Vec::new(), Ok(()));
+            remote.export(|rows| {
+                grads.clear();
+                grads.extend(rows.weights.iter().map(|weight| -weight));
+                let push = |()| table.push_unique(rows.keys, rows.frequencies, &grads, PushScale::default());
+                pushed = std::mem::replace(&mut pushed, Ok(())).and_then(push);
+            })?;
+            pushed?;
+            tables.push(table);
+        }
+        Self::from_tables(self.config.clone(), tables)
     }
 
     /// Opens a saved model and verifies every byte of it.
@@ -95,7 +119,17 @@ impl Model {
     }
 
     /// Writes the model to a directory; whatever was there stays whole until the new one is.
+    /// Tables on servers are fetched for that; what is saved predicts as they do, and their optimizer state stays there.
     pub fn save(&self, path: &Path, blobs: &[(&str, Vec<u8>)]) -> Result<(), LearnError> {
+        if self.is_remote() {
+            let servers = self.client.remote_tables().iter().flat_map(|table| table.cluster().servers());
+            let mut servers: Vec<String> = servers.map(|server| server.address.to_string()).collect();
+            servers.sort_unstable();
+            servers.dedup();
+            let mut blobs = blobs.to_vec();
+            blobs.push((SERVERS_BLOB, servers.join("\n").into_bytes()));
+            return self.local_copy()?.save(path, &blobs);
+        }
         let mut writer = CheckpointWriter::create(path)?;
         for table in self.client.tables() {
             writer.table(table)?;
@@ -118,7 +152,7 @@ impl Model {
         &mut self.config
     }
 
-    /// The tables behind the features, and the bias.
+    /// The tables behind the features, and the bias; those in this process are what the methods below speak of.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
@@ -137,12 +171,7 @@ impl Model {
 
     /// An encoder for the model's spec; where labels are optional, for prediction, it asks for no weights either.
     pub fn encoder(&self, label: LabelUse, down_sample: bool) -> Result<Arc<Encoder>, SampleError> {
-        let missing = &self.config.data.reading.missing;
-        let mut spec = self.config.spec();
-        if label == LabelUse::Optional {
-            spec.weight = None;
-        }
-        Encoder::new(&spec, &EncodeOptions { missing, label, down_sample }).map(Arc::new)
+        encoder(&self.config, label, down_sample)
     }
 
     /// Rows over all tables.
@@ -157,6 +186,12 @@ impl Model {
         self.client.tables().iter().map(|table| table.bytes()).sum()
     }
 
+    /// Bytes of all tables on servers.
+    pub(crate) fn remote_bytes(&self) -> Result<u64, LearnError> {
+        let sizes = self.client.remote_tables().iter().map(RemoteTable::size);
+        Ok(sizes.map(|size| size.map(|(_, bytes)| bytes)).sum::<Result<_, _>>()?)
+    }
+
     /// What the model is called in a sentence.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -165,6 +200,54 @@ impl Model {
             ModelKind::Fm => format!("factorization machine, rank {}", self.config.model.rank),
         }
     }
+}
+
+/// As [`Model::encoder`], before there is a model.
+pub(crate) fn encoder(
+    config: &Config,
+    label: LabelUse,
+    down_sample: bool,
+) -> Result<Arc<Encoder>, SampleError> {
+    let missing = &config.data.reading.missing;
+    let mut spec = config.spec();
+    if label == LabelUse::Optional {
+        spec.weight = None;
+    }
+    Encoder::new(&spec, &EncodeOptions { missing, label, down_sample }).map(Arc::new)
+}
+
+/// Per feature, its table.
+fn features(config: &Config) -> impl Iterator<Item = (&str, &str)> {
+    config.feature.iter().map(|feature| (feature.name.as_str(), feature.table()))
+}
+
+/// The tables that a configuration needs, that of the bias last.
+fn table_configs(config: &Config) -> Vec<TableConfig> {
+    let mut names: Vec<&str> = Vec::new();
+    for feature in &config.feature {
+        if !names.contains(&feature.table()) {
+            names.push(feature.table());
+        }
+    }
+    let factors = config.model.factors();
+    let linear = Block { dims: 1, init: Init::Zero, optimizer: config.optimizer };
+    let mut blocks = vec![linear];
+    if factors > 0 {
+        let optimizer = config.factor_optimizer.unwrap_or(config.optimizer);
+        let init = Init::Normal { std: config.model.init_std };
+        blocks.push(Block { dims: factors, init, optimizer });
+    }
+    let budget_bytes = (config.model.table_budget_bytes > 0).then_some(config.model.table_budget_bytes);
+    let table = |name: &&str| {
+        // Tables differ in their seed, or equal keys would start alike in all of them.
+        let seed = key::hash(name.as_bytes(), config.seed);
+        TableConfig { seed, budget_bytes, ..TableConfig::new(*name, blocks.clone()) }
+    };
+    let mut tables: Vec<TableConfig> = names.iter().map(table).collect();
+    if config.model.bias {
+        tables.push(TableConfig::new(BIAS_TABLE, vec![linear]));
+    }
+    tables
 }
 
 /// Says where the model is, if a directory is named that holds none.

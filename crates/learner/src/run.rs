@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use sanderling_client::Cluster;
 use sanderling_observe::{Machine, Resident, StageTotal};
 use sanderling_sample::fit::fit;
 use sanderling_sample::{BadRows, LabelUse, Source};
@@ -18,7 +19,7 @@ use crate::evaluate::evaluate;
 use crate::event::Event;
 use crate::metrics::{Metrics, Scores};
 use crate::metrics_log::MetricsLog;
-use crate::model::Model;
+use crate::model::{Model, SERVERS_BLOB, encoder};
 use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
 use crate::train::{Trainer, remove_dir};
@@ -34,11 +35,13 @@ pub struct RunOptions {
     pub runs_dir: PathBuf,
     /// Whether to go on from the checkpoint in the run's directory.
     pub resume: bool,
+    /// Parameter servers that hold the tables; `None`: this process does.
+    pub servers: Option<Arc<Cluster>>,
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { runs_dir: PathBuf::from("runs"), resume: false }
+        RunOptions { runs_dir: PathBuf::from("runs"), resume: false, servers: None }
     }
 }
 
@@ -94,19 +97,24 @@ pub fn train(
     observer: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Summary, LearnError> {
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    check_servers(&config, options)?;
     let run_dir = options.runs_dir.join(&config.name);
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
     std::fs::create_dir_all(&run_dir).map_err(LearnError::io(&run_dir))?;
     let (model, state, scores) = if options.resume {
-        resume(&config, &model_dir, &last_dir)?
+        resume(&config, options, &model_dir, &last_dir)?
     } else {
         let unfitted = config.spec().unfitted().count();
         if unfitted > 0 {
             observer(&Event::Fitting { features: unfitted });
         }
         let spec = fit(&config.spec(), &config.data.train.0, &config.data.reading)?;
-        let model = Model::new(Config { feature: spec.feature, ..config })?;
-        check_inputs(&model)?;
+        let config = Config { feature: spec.feature, ..config };
+        check_inputs(&config)?;
+        let model = match &options.servers {
+            Some(cluster) => Model::on_servers(config, cluster, true)?,
+            None => Model::new(config)?,
+        };
         // What an earlier run of this name left to resume from is not this run's.
         remove_dir(&last_dir)?;
         (model, RunState::default(), Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX))
@@ -131,13 +139,17 @@ pub fn train(
 
     let stages = stages.totals();
     let stopped = !state.is_whole(&model.config().train);
-    let best_model = if state.is_best() { model } else { Arc::new(Model::load(&model_dir)?) };
+    let table_bytes = if model.is_remote() { Some(model.remote_bytes()?) } else { None };
+    let best_model =
+        if state.is_best() && !model.is_remote() { model } else { Arc::new(Model::load(&model_dir)?) };
     if plot_scores.is_none() && state.best.is_some() {
         // The best validation was before this session, which resumed the run: score it again for the plots.
         plot_scores = validate_again(&best_model, stop)?;
     }
     let report_path = run_dir.join("report.html");
-    let outcome = Outcome { model: &best_model, state: &state, pass_scores: &pass_scores, plot_scores };
+    let table_bytes = table_bytes.unwrap_or_else(|| best_model.table_bytes());
+    let outcome =
+        Outcome { model: &best_model, table_bytes, state: &state, pass_scores: &pass_scores, plot_scores };
     let summary = outcome.summary(&model_dir, &report_path, stopped);
     let page = outcome.report(&summary, stages, bad_row_messages, started_unix_s);
     std::fs::write(&report_path, report::render(&page)).map_err(LearnError::io(&report_path))?;
@@ -147,10 +159,20 @@ pub fn train(
     Ok(summary)
 }
 
+/// What tables on servers cannot do.
+fn check_servers(config: &Config, options: &RunOptions) -> Result<(), LearnError> {
+    if options.servers.is_none() || config.train.batch > 1 {
+        return Ok(());
+    }
+    let reason = "online learning (batch = 1) updates row by row in the memory of one process; with parameter servers \
+                  set train.batch to 2 or more (256 is the default)";
+    Err(LearnError::Config { path: "train.batch".into(), reason: reason.to_string() })
+}
+
 /// Finds out that a file is missing before an earlier run of this name is touched, and before a pass is trained.
-fn check_inputs(model: &Model) -> Result<(), LearnError> {
-    let encoder = model.encoder(LabelUse::Required, true)?;
-    let data = &model.config().data;
+fn check_inputs(config: &Config) -> Result<(), LearnError> {
+    let encoder = encoder(config, LabelUse::Required, true)?;
+    let data = &config.data;
     for inputs in [&data.train, &data.valid].into_iter().filter(|inputs| !inputs.is_empty()) {
         Source::open(&inputs.0, &data.reading, &encoder)?;
     }
@@ -172,6 +194,7 @@ fn validate_again(model: &Model, stop: &AtomicBool) -> Result<Option<Scores>, Le
 /// threads to train may change; what the tables and the data mean may not.
 fn resume(
     config: &Config,
+    options: &RunOptions,
     model_dir: &Path,
     last_dir: &Path,
 ) -> Result<(Model, RunState, Scores), LearnError> {
@@ -194,6 +217,17 @@ fn resume(
             return Err(LearnError::Model { path: model_dir.into(), reason });
         }
     };
+    let was_remote = checkpoint.blobs().iter().any(|blob| blob.name == SERVERS_BLOB);
+    let misplaced = match (was_remote, &options.servers) {
+        (true, None) => Some("the optimizer state is on parameter servers; name them (--ps)"),
+        (false, Some(_)) => {
+            Some("the run was trained in one process, and servers take over no tables; leave out --ps")
+        }
+        _ => None,
+    };
+    if let Some(reason) = misplaced {
+        return Err(LearnError::Model { path: path.into(), reason: format!("cannot resume: {reason}") });
+    }
     let mut model = Model::from_checkpoint(&checkpoint, path)?;
     let saved = model.config();
     let fitted = fitted_like(config, saved);
@@ -225,7 +259,10 @@ fn resume(
             ),
         });
     }
-    *model.config_mut() = fitted;
+    match &options.servers {
+        Some(cluster) => model = Model::on_servers(fitted, cluster, false)?,
+        None => *model.config_mut() = fitted,
+    }
     Ok((model, state, scores))
 }
 
@@ -262,6 +299,8 @@ pub fn table_summaries(model: &Model, examples: u64) -> Vec<TableSummary> {
 /// What a run ended with.
 struct Outcome<'a> {
     model: &'a Model,
+    /// Of the tables that were trained, wherever they are.
+    table_bytes: u64,
     state: &'a RunState,
     pass_scores: &'a Scores,
     plot_scores: Option<Scores>,
@@ -294,7 +333,7 @@ impl Outcome<'_> {
             passes: state.pass,
             best_pass: state.best.map_or(state.pass, |(pass, _)| pass),
             rows: self.model.rows(),
-            table_bytes: self.model.table_bytes(),
+            table_bytes: self.table_bytes,
             memory_peak_bytes: Resident::read().peak_bytes,
             bad_rows: state.bad_rows,
             stopped,

@@ -117,6 +117,9 @@ impl<'a> Worker<'a> {
                 sent = steps;
             }
         };
+        // What is said to be done has arrived.
+        self.timer.switch(PUSH);
+        segment.model.client().finish(&mut self.lookup)?;
         self.timer.stop();
         let _ = windows.send(Window { scores, steps: steps - sent });
         Ok(ended)

@@ -256,7 +256,7 @@ fn a_full_table_is_named() {
             &place,
             &format!(
                 "data = {{ train = {train} }}\nmodel = {{ table_budget_bytes = 40000 }}\n\
-                 train = {{ batch = {batch} }}\n[[feature]]\nname = \"C3\"\ntable = \"ids\""
+                 train = {{ batch = {batch} }}\n[[feature]]\nname = \"ids\"\ncolumns = [\"C3\", \"C4\", \"C10\", \"C12\", \"C16\", \"C21\"]\ntable = \"ids\""
             ),
         );
         let text = error.to_string();

@@ -1,9 +1,12 @@
-//! What any process can say about itself: the machine it runs on, where its time goes, and charts of numbers.
+//! What any process can say about itself: the machine it runs on, where its time goes, how long things take, and charts of
+//! numbers.
 //! Knows no domain type: no batch, no table, no model. Prints nothing and opens no file but `/proc` and `/etc`.
 
+pub mod latency;
 pub mod machine;
 pub mod plot;
 pub mod stages;
 
+pub use latency::{Latency, LatencySummary};
 pub use machine::{Machine, Resident, SimdLevel};
 pub use stages::{StageTimer, StageTotal, Stages};

@@ -101,6 +101,24 @@ impl Machine {
     }
 }
 
+/// Number of the running kernel: processes that see the same one can share memory. 0 where the system does not tell.
+#[must_use]
+pub fn host_id() -> u64 {
+    host_id_of(&fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default())
+}
+
+/// The first 64 bits of a UUID's text.
+fn host_id_of(uuid: &str) -> u64 {
+    let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
+}
+
+/// Memory that can be had at this moment without taking any from others; `None` where the system does not say.
+#[must_use]
+pub fn available_bytes() -> Option<u64> {
+    kib_field(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
+}
+
 /// Memory of this process that lies in DRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Resident {
@@ -161,6 +179,20 @@ mod tests {
         assert!(!machine.cpu.is_empty() && !machine.os.is_empty() && !machine.kernel.is_empty());
         let json = serde_json::to_string(&machine).unwrap();
         assert_eq!(serde_json::from_str::<Machine>(&json).unwrap(), machine);
+    }
+
+    #[test]
+    fn a_host_has_the_first_half_of_its_boot_id() {
+        assert_eq!(host_id_of("01234567-89ab-cdef-fedc-ba9876543210\n"), 0x0123_4567_89ab_cdef);
+        assert_eq!(host_id_of(""), 0);
+        assert_eq!(host_id(), host_id());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn less_memory_is_available_than_there_is() {
+        let available_bytes = available_bytes().unwrap();
+        assert!(0 < available_bytes && available_bytes < Machine::detect().memory_bytes);
     }
 
     #[cfg(target_os = "linux")]

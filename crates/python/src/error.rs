@@ -3,7 +3,7 @@
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use sanderling_client::ClientError;
+use sanderling_client::{ClientError, Fault};
 use sanderling_learner::LearnError;
 use sanderling_sample::SampleError;
 use sanderling_store::StoreError;
@@ -66,6 +66,12 @@ create_exception!(
     Error,
     "Training diverged: a prediction became infinite or undefined."
 );
+create_exception!(
+    sanderling,
+    ServerError,
+    Error,
+    "A parameter server refused, did not answer in time, or was started anew; the message names it."
+);
 create_exception!(sanderling, StoppedError, Error, "Work was stopped before there was anything to save.");
 
 /// The exception for an error of a run.
@@ -73,15 +79,37 @@ pub(crate) fn of_learner(error: LearnError) -> PyErr {
     let text = error.to_string();
     match error {
         LearnError::Sample(error) => of_sample(&error),
-        LearnError::Client(ClientError::Store(error)) | LearnError::Store(error) => of_store(error),
-        LearnError::Config { .. } | LearnError::Client(ClientError::UnknownTable { .. }) => {
-            ConfigError::new_err(text)
-        }
+        LearnError::Client(error) => of_client(error),
+        LearnError::Store(error) => of_store(error),
+        LearnError::Config { .. } => ConfigError::new_err(text),
         LearnError::Io { .. } => FileError::new_err(text),
         LearnError::NoRows(_) => NoRowsError::new_err(text),
         LearnError::Model { .. } => ModelError::new_err(text),
         LearnError::Diverged { .. } => DivergedError::new_err(text),
         LearnError::Stopped => StoppedError::new_err(text),
+    }
+}
+
+/// The exception for an error of a client. What a server refuses has the class that it has in one process.
+pub(crate) fn of_client(error: ClientError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        ClientError::Store(error) => of_store(error),
+        ClientError::UnknownTable { .. } | ClientError::NotHere | ClientError::Address(_) => {
+            ConfigError::new_err(text)
+        }
+        ClientError::Refused { fault, .. } => match fault {
+            Fault::TableExists | Fault::BadConfig | Fault::DimensionMismatch { .. } => {
+                ConfigError::new_err(text)
+            }
+            Fault::TableFull { .. } => TableFullError::new_err(text),
+            Fault::BadGradient { .. } => GradientError::new_err(text),
+            Fault::UnknownTable | Fault::UnknownCheckpoint => NotFoundError::new_err(text),
+            Fault::Damaged => DamagedError::new_err(text),
+            Fault::Io { .. } => FileError::new_err(text),
+            _ => ServerError::new_err(text),
+        },
+        _ => ServerError::new_err(text),
     }
 }
 
@@ -135,6 +163,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         py.get_type::<NoRowsError>(),
         py.get_type::<ModelError>(),
         py.get_type::<DivergedError>(),
+        py.get_type::<ServerError>(),
         py.get_type::<StoppedError>(),
     ] {
         module.add(class.name()?, class)?;

@@ -9,6 +9,8 @@ mod value;
 
 mod table;
 
+mod remote;
+
 mod model;
 
 mod train;
@@ -26,6 +28,8 @@ mod _native {
     use crate::command::cli_main;
     #[pymodule_export]
     use crate::model::{PyModel, load, metrics};
+    #[pymodule_export]
+    use crate::remote::{PyConnection, PyRemoteTable, connect};
     #[pymodule_export]
     use crate::table::{PyTable, checkpoint_tables, save_tables};
     #[pymodule_export]

@@ -31,25 +31,6 @@ impl PyTable {
         PyTable { table }
     }
 
-    /// The array to fill: the caller's, if it has the right shape, or a new one.
-    fn output<'py>(
-        &self,
-        py: Python<'py>,
-        rows: usize,
-        out: Option<Bound<'py, PyArray2<f32>>>,
-    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let shape = [rows, self.table.dim()];
-        match out {
-            None => Ok(PyArray2::zeros(py, shape, false)),
-            Some(out) if out.shape() == shape && out.is_c_contiguous() && out.is_aligned() => Ok(out),
-            Some(out) => Err(LengthError::new_err(format!(
-                "table {:?}: out must be a C-contiguous array of shape {shape:?}, found {:?}",
-                self.table.name(),
-                out.shape()
-            ))),
-        }
-    }
-
     /// One value per row, in the table's own order.
     fn collect<T: Send>(
         &self,
@@ -65,6 +46,44 @@ impl PyTable {
     }
 }
 
+/// The array to fill: the caller's, if it has the right shape, or a new one.
+pub(crate) fn output<'py>(
+    py: Python<'py>,
+    table: &str,
+    shape: [usize; 2],
+    out: Option<Bound<'py, PyArray2<f32>>>,
+) -> PyResult<Bound<'py, PyArray2<f32>>> {
+    match out {
+        None => Ok(PyArray2::zeros(py, shape, false)),
+        Some(out) if out.shape() == shape && out.is_c_contiguous() && out.is_aligned() => Ok(out),
+        Some(out) => Err(LengthError::new_err(format!(
+            "table {table:?}: out must be a C-contiguous array of shape {shape:?}, found {:?}",
+            out.shape()
+        ))),
+    }
+}
+
+/// The configuration of a table of one block.
+pub(crate) fn config(
+    name: &str,
+    dim: usize,
+    optimizer: Option<&Bound<'_, PyAny>>,
+    init: Option<&Bound<'_, PyAny>>,
+    seed: u64,
+    budget_bytes: Option<u64>,
+) -> PyResult<TableConfig> {
+    let optimizer = match optimizer {
+        None => Optimizer::Sgd { lr: 0.01, l2: 0.0 },
+        Some(optimizer) => from_python("optimizer", &typed(optimizer)?)?,
+    };
+    let init = match init {
+        None => Init::Zero,
+        Some(init) => from_python("init", &typed(init)?)?,
+    };
+    let blocks = vec![Block { dims: dim, init, optimizer }];
+    Ok(TableConfig { seed, budget_bytes, ..TableConfig::new(name, blocks) })
+}
+
 /// The array itself if its elements lie side by side in C order, else a copy of which that is true.
 pub(crate) fn side_by_side<'py, T: Element, D: Dimension>(
     array: PyReadonlyArray<'py, T, D>,
@@ -76,7 +95,7 @@ pub(crate) fn side_by_side<'py, T: Element, D: Dimension>(
     Ok(copy.try_readonly()?)
 }
 
-fn absent(name: &str) -> PyResult<Absent> {
+pub(crate) fn absent(name: &str) -> PyResult<Absent> {
     match name {
         "init" => Ok(Absent::Init),
         "zero" => Ok(Absent::Zero),
@@ -84,7 +103,7 @@ fn absent(name: &str) -> PyResult<Absent> {
     }
 }
 
-fn pooling(name: &str) -> PyResult<Pooling> {
+pub(crate) fn pooling(name: &str) -> PyResult<Pooling> {
     match name {
         "sum" => Ok(Pooling::Sum),
         "mean" => Ok(Pooling::Mean),
@@ -95,7 +114,9 @@ fn pooling(name: &str) -> PyResult<Pooling> {
 #[pymethods]
 impl PyTable {
     #[new]
-    #[pyo3(signature = (name, dim, *, optimizer = None, init = None, seed = 0, budget_bytes = None))]
+    #[pyo3(signature = (name, dim, *, optimizer = None, init = None, seed = 0, budget_bytes = None, dtype = None,
+        admission = None, eviction = None, writes = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         name: &str,
         dim: usize,
@@ -103,17 +124,24 @@ impl PyTable {
         init: Option<&Bound<'_, PyAny>>,
         seed: u64,
         budget_bytes: Option<u64>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        admission: Option<&Bound<'_, PyAny>>,
+        eviction: Option<&Bound<'_, PyAny>>,
+        writes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyTable> {
-        let optimizer = match optimizer {
-            None => Optimizer::Sgd { lr: 0.01, l2: 0.0 },
-            Some(optimizer) => from_python("optimizer", &typed(optimizer)?)?,
-        };
-        let init = match init {
-            None => Init::Zero,
-            Some(init) => from_python("init", &typed(init)?)?,
-        };
-        let blocks = vec![Block { dims: dim, init, optimizer }];
-        let config = TableConfig { name: name.to_string(), blocks, seed, budget_bytes };
+        let mut config = config(name, dim, optimizer, init, seed, budget_bytes)?;
+        if let Some(dtype) = dtype {
+            config.dtype = from_python("dtype", dtype)?;
+        }
+        if let Some(admission) = admission {
+            config.admission = from_python("admission", &typed(admission)?)?;
+        }
+        if let Some(eviction) = eviction {
+            config.eviction = from_python("eviction", &typed(eviction)?)?;
+        }
+        if let Some(writes) = writes {
+            config.writes = from_python("writes", writes)?;
+        }
         Ok(PyTable::of(Arc::new(Table::new(config).map_err(of_store)?)))
     }
 
@@ -143,6 +171,23 @@ impl PyTable {
             serde_json::json!({ "dims": block.dims, "init": text(&block.init), "optimizer": text(&block.optimizer) })
         });
         to_python(py, &blocks.collect::<Vec<_>>())
+    }
+
+    /// Sizes, and what has happened: rows, free_rows, pushes, index_bytes, slab_bytes, huge_bytes, admitted, rejected,
+    /// evicted, full, moved_home.
+    fn stats(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        to_python(py, &text(&py.detach(|| self.table.stats())))
+    }
+
+    /// Makes room in the index for so many rows in all; False when there is none.
+    fn reserve(&self, py: Python<'_>, rows: u64) -> bool {
+        py.detach(|| self.table.reserve(rows))
+    }
+
+    /// Moves up to `budget` hot keys home and lets up to as many rows go that are too old or too small.
+    #[pyo3(signature = (budget = 4096))]
+    fn maintain(&self, py: Python<'_>, budget: usize) -> PyResult<Py<PyAny>> {
+        to_python(py, &text(&py.detach(|| self.table.maintain(budget))))
     }
 
     fn __len__(&self) -> usize {
@@ -175,7 +220,7 @@ impl PyTable {
         let absent = self::absent(absent)?;
         let keys = side_by_side(keys)?;
         let keys = keys.as_slice()?;
-        let array = self.output(py, keys.len(), out)?;
+        let array = output(py, self.name(), [keys.len(), self.table.dim()], out)?;
         let mut rows: PyReadwriteArray2<'_, f32> = array.try_readwrite()?;
         let into = rows.as_slice_mut()?;
         py.detach(|| self.table.pull(keys, absent, into, None)).map_err(of_store)?;
@@ -201,7 +246,7 @@ impl PyTable {
         let (keys, offsets) = (keys.as_slice()?, offsets.as_slice()?);
         let values = values.map(side_by_side).transpose()?;
         let values = values.as_ref().map(|values| values.as_slice()).transpose()?;
-        let array = self.output(py, offsets.len().saturating_sub(1), out)?;
+        let array = output(py, self.name(), [offsets.len().saturating_sub(1), self.table.dim()], out)?;
         let mut rows: PyReadwriteArray2<'_, f32> = array.try_readwrite()?;
         let into = rows.as_slice_mut()?;
         py.detach(|| self.table.pull_pooled(keys, values, offsets, pooling, absent, into, None))

@@ -55,4 +55,6 @@ pub mod fit;
 
 pub mod profile;
 
+pub mod random;
+
 pub mod synth;

@@ -18,7 +18,6 @@ mod sink;
 mod tests;
 mod text;
 mod truth;
-mod zipf;
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

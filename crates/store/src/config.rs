@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::StoreError;
+use crate::optimizer::above_zero;
+use crate::{Init, Optimizer, StoreError};
 
 /// Most weights that one row may have.
 pub const DIM_MAX: usize = 1 << 16;
@@ -11,164 +12,10 @@ pub const DIM_MAX: usize = 1 << 16;
 pub const BLOCKS_MAX: usize = 64;
 /// Longest name of a table or a blob.
 pub const NAME_BYTES_MAX: usize = 256;
+/// Largest counting filter.
+pub const FILTER_BYTES_MAX: u64 = 1 << 34;
 /// A gradient of this size or more is refused: its square would overflow the optimizer's accumulators.
 pub const GRADIENT_ABS_MAX: f32 = 1e18;
-
-/// How a push turns a gradient `g` into new weights. All of them touch only the rows that are pushed.
-///
-/// `l2` of all but FTRL adds `l2 * w` to the gradient of touched rows (lazy weight decay).
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Optimizer {
-    /// `w -= lr * g`.
-    Sgd {
-        /// Learning rate.
-        #[serde(default = "default_rate")]
-        lr: f32,
-        /// Weight decay.
-        #[serde(default)]
-        l2: f32,
-    },
-    /// Polyak 1964, lazy: `v = momentum * v + g; w -= lr * v`. The velocity of rows that are not pushed stands still.
-    Momentum {
-        /// Learning rate.
-        #[serde(default = "default_rate")]
-        lr: f32,
-        /// Decay of the velocity.
-        #[serde(default = "default_beta1")]
-        momentum: f32,
-        /// Weight decay.
-        #[serde(default)]
-        l2: f32,
-    },
-    /// Duchi et al. 2011: `a += g^2; w -= lr * g / (sqrt(a) + eps)`.
-    Adagrad {
-        /// Learning rate.
-        #[serde(default = "default_rate")]
-        lr: f32,
-        /// Added to the root.
-        #[serde(default = "default_adagrad_eps")]
-        eps: f32,
-        /// First value of the accumulator.
-        #[serde(default)]
-        initial: f32,
-        /// Weight decay.
-        #[serde(default)]
-        l2: f32,
-    },
-    /// Adagrad with one accumulator per row: `a += mean(g^2); w -= lr * g / (sqrt(a) + eps)`, the mean over the
-    /// block's coordinates (Naumov et al. 2019). Four bytes of state per row.
-    RowAdagrad {
-        /// Learning rate.
-        #[serde(default = "default_rate")]
-        lr: f32,
-        /// Added to the root.
-        #[serde(default = "default_adagrad_eps")]
-        eps: f32,
-        /// First value of the accumulator.
-        #[serde(default)]
-        initial: f32,
-        /// Weight decay.
-        #[serde(default)]
-        l2: f32,
-    },
-    /// Kingma & Ba 2015, lazy: moments of rows that are not pushed stand still, and the bias correction counts the
-    /// row's own pushes.
-    Adam {
-        /// Learning rate.
-        #[serde(default = "default_adam_rate")]
-        lr: f32,
-        /// Decay of the first moment.
-        #[serde(default = "default_beta1")]
-        beta1: f32,
-        /// Decay of the second moment.
-        #[serde(default = "default_beta2")]
-        beta2: f32,
-        /// Added to the root of the second moment.
-        #[serde(default = "default_adam_eps")]
-        eps: f32,
-        /// Weight decay.
-        #[serde(default)]
-        l2: f32,
-    },
-    /// Loshchilov & Hutter 2019: Adam whose weight decay does not pass through the moments, `w -= lr * decay * w`.
-    #[serde(rename = "adamw")]
-    AdamW {
-        /// Learning rate.
-        #[serde(default = "default_adam_rate")]
-        lr: f32,
-        /// Decay of the first moment.
-        #[serde(default = "default_beta1")]
-        beta1: f32,
-        /// Decay of the second moment.
-        #[serde(default = "default_beta2")]
-        beta2: f32,
-        /// Added to the root of the second moment.
-        #[serde(default = "default_adam_eps")]
-        eps: f32,
-        /// Decoupled weight decay.
-        #[serde(default = "default_rate")]
-        decay: f32,
-    },
-    /// FTRL-proximal, McMahan et al. 2013, algorithm 1, per coordinate.
-    Ftrl {
-        /// Scale of the per-coordinate learning rate.
-        #[serde(default = "default_alpha")]
-        alpha: f32,
-        /// Smoothing of the per-coordinate learning rate.
-        #[serde(default = "default_beta")]
-        beta: f32,
-        /// L1: weights whose `|z|` stays at or below it are exactly zero.
-        #[serde(default)]
-        l1: f32,
-        /// L2.
-        #[serde(default)]
-        l2: f32,
-    },
-}
-
-const fn default_rate() -> f32 {
-    0.01
-}
-const fn default_adagrad_eps() -> f32 {
-    1e-10
-}
-const fn default_adam_rate() -> f32 {
-    0.001
-}
-const fn default_beta1() -> f32 {
-    0.9
-}
-const fn default_beta2() -> f32 {
-    0.999
-}
-const fn default_adam_eps() -> f32 {
-    1e-8
-}
-const fn default_alpha() -> f32 {
-    0.1
-}
-const fn default_beta() -> f32 {
-    1.0
-}
-
-/// First weights of a row: a function of (table seed, key, coordinate), whoever creates the row and when.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Init {
-    /// All zero.
-    Zero,
-    /// Normal with mean zero.
-    Normal {
-        /// Standard deviation.
-        std: f32,
-    },
-    /// Uniform in `[-bound, bound)`.
-    Uniform {
-        /// Largest absolute value.
-        bound: f32,
-    },
-}
 
 /// Consecutive coordinates of a row that share initialisation and optimizer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -179,6 +26,83 @@ pub struct Block {
     pub init: Init,
     /// Update rule.
     pub optimizer: Optimizer,
+}
+
+/// How the weights of a row are kept. Optimizer state is always f32, and so are pulls, gradients and checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dtype {
+    /// IEEE single precision.
+    #[default]
+    F32,
+    /// IEEE half precision: 11 bits of precision, largest value 65504. Updates round stochastically.
+    F16,
+    /// The upper half of an f32: 8 bits of precision, its range. Updates round stochastically.
+    Bf16,
+}
+
+/// Which keys without a row get one when they are pushed. The gradients of the others are dropped and counted
+/// ([`TableStats::rejected`](crate::TableStats)); pulls see them as absent.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Admission {
+    /// All.
+    #[default]
+    Always,
+    /// Those pushed in at least this many requests, this one included, as a counting filter (count-min sketch of
+    /// saturating 8-bit counters, Cormode & Muthukrishnan 2005) remembers: never more than that many are needed, now
+    /// and then fewer. All counts are halved after as many sightings as the filter has bytes, so that rare keys are forgotten.
+    Sightings {
+        /// 2 to 255.
+        sightings: u8,
+        /// Size of the filter, rounded up to a power of two; about eight times the number of new keys that it should
+        /// tell apart.
+        #[serde(default = "default_filter_bytes")]
+        filter_bytes: u64,
+    },
+    /// Each time with this probability, drawn from (table seed, key, use clock).
+    Probability {
+        /// Above 0, at most 1.
+        probability: f32,
+    },
+}
+
+const fn default_filter_bytes() -> u64 {
+    1 << 20
+}
+
+/// Which rows make room for new ones when the budget is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Eviction {
+    /// None: a push that needs room gives [`StoreError::TableFull`].
+    #[default]
+    Never,
+    /// The CLOCK algorithm (Corbató 1968): a hand goes round the rows and takes those that were not used since it last
+    /// came by. Pushes count as use, and so does a sample of the pulls.
+    Clock,
+    /// Those not used for this many pushes of the table; [`StoreError::TableFull`] when there are none.
+    Age {
+        /// Above 0.
+        pushes: u32,
+    },
+    /// Those whose weights have a Euclidean norm below this; [`StoreError::TableFull`] when there are none.
+    Norm {
+        /// Above 0.
+        below: f32,
+    },
+}
+
+/// Where an updated row goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Writes {
+    /// Where it was, under its version.
+    #[default]
+    InPlace,
+    /// To another place; readers find it there from one moment to the next. What a reader has found never changes while
+    /// it looks. Costs a row more per key of a request in flight, and a store to the index per update.
+    CopyOnWrite,
 }
 
 /// What a table is made from. A row's weights are the blocks one after the other.
@@ -194,24 +118,43 @@ pub struct TableConfig {
     /// [`StoreError::TableFull`]. While the index grows, its old one exists beside the new one for a moment and is not
     /// counted.
     pub budget_bytes: Option<u64>,
+    /// How weights are kept.
+    pub dtype: Dtype,
+    /// Which new keys get a row.
+    pub admission: Admission,
+    /// Which rows make room when there is none.
+    pub eviction: Eviction,
+    /// Where an updated row goes.
+    pub writes: Writes,
 }
 
 impl TableConfig {
-    /// A table of one block.
+    /// A table of these blocks: seed 0, no limit, f32, every key admitted, nothing evicted, rows updated in place.
     #[must_use]
-    pub fn single(name: &str, dims: usize, init: Init, optimizer: Optimizer) -> TableConfig {
+    pub fn new(name: impl Into<String>, blocks: Vec<Block>) -> TableConfig {
         TableConfig {
-            name: name.to_string(),
-            blocks: vec![Block { dims, init, optimizer }],
+            name: name.into(),
+            blocks,
             seed: 0,
             budget_bytes: None,
+            dtype: Dtype::default(),
+            admission: Admission::default(),
+            eviction: Eviction::default(),
+            writes: Writes::default(),
         }
+    }
+
+    /// A table of one block, otherwise as [`TableConfig::new`].
+    #[must_use]
+    pub fn single(name: &str, dims: usize, init: Init, optimizer: Optimizer) -> TableConfig {
+        TableConfig::new(name, vec![Block { dims, init, optimizer }])
     }
 
     /// Weights per row.
     #[must_use]
     pub fn dim(&self) -> usize {
-        self.blocks.iter().map(|block| block.dims).sum()
+        // A damaged checkpoint may say anything here, before it is checked.
+        self.blocks.iter().fold(0, |dim, block| dim.saturating_add(block.dims))
     }
 
     pub(crate) fn check(&self) -> Result<(), StoreError> {
@@ -235,73 +178,33 @@ impl TableConfig {
         if dim > DIM_MAX {
             return fail(format!("dim {dim} is above the limit of {DIM_MAX}"));
         }
-        Ok(())
+        self.admission.check().and_then(|()| self.eviction.check()).or_else(fail)
     }
 }
 
-fn at_least_zero(name: &str, value: f32) -> Result<(), String> {
-    if value.is_finite() && value >= 0.0 {
-        Ok(())
-    } else {
-        Err(format!("{name} = {value} must be finite and >= 0"))
-    }
-}
-
-fn above_zero(name: &str, value: f32) -> Result<(), String> {
-    if value.is_finite() && value > 0.0 {
-        Ok(())
-    } else {
-        Err(format!("{name} = {value} must be finite and > 0"))
-    }
-}
-
-fn decay(name: &str, value: f32) -> Result<(), String> {
-    if (0.0..1.0).contains(&value) { Ok(()) } else { Err(format!("{name} = {value} must be in [0, 1)")) }
-}
-
-impl Init {
+impl Admission {
     fn check(self) -> Result<(), String> {
         match self {
-            Init::Zero => Ok(()),
-            Init::Normal { std } => at_least_zero("init std", std),
-            Init::Uniform { bound } => at_least_zero("init bound", bound),
+            Admission::Sightings { sightings: 0..2, .. } => {
+                Err("admission after sightings needs at least 2 of them".to_string())
+            }
+            Admission::Sightings { filter_bytes, .. } if filter_bytes > FILTER_BYTES_MAX => Err(format!(
+                "admission filter_bytes = {filter_bytes} is above the limit of {FILTER_BYTES_MAX}"
+            )),
+            Admission::Probability { probability } if !(probability > 0.0 && probability <= 1.0) => {
+                Err(format!("admission probability = {probability} must be above 0 and at most 1"))
+            }
+            _ => Ok(()),
         }
     }
 }
 
-impl Optimizer {
-    fn check(self, init: Init) -> Result<(), String> {
+impl Eviction {
+    fn check(self) -> Result<(), String> {
         match self {
-            Optimizer::Sgd { lr, l2 } => above_zero("lr", lr).and(at_least_zero("l2", l2)),
-            Optimizer::Momentum { lr, momentum, l2 } => {
-                above_zero("lr", lr).and(decay("momentum", momentum)).and(at_least_zero("l2", l2))
-            }
-            Optimizer::Adagrad { lr, eps, initial, l2 } | Optimizer::RowAdagrad { lr, eps, initial, l2 } => {
-                above_zero("lr", lr)
-                    .and(at_least_zero("eps", eps))
-                    .and(at_least_zero("initial", initial))
-                    .and(at_least_zero("l2", l2))
-            }
-            Optimizer::Adam { lr, beta1, beta2, eps, l2 } => above_zero("lr", lr)
-                .and(decay("beta1", beta1))
-                .and(decay("beta2", beta2))
-                .and(above_zero("eps", eps))
-                .and(at_least_zero("l2", l2)),
-            Optimizer::AdamW { lr, beta1, beta2, eps, decay: weight_decay } => above_zero("lr", lr)
-                .and(decay("beta1", beta1))
-                .and(decay("beta2", beta2))
-                .and(above_zero("eps", eps))
-                .and(at_least_zero("decay", weight_decay)),
-            Optimizer::Ftrl { alpha, beta, l1, l2 } => {
-                above_zero("alpha", alpha)
-                    .and(at_least_zero("beta", beta))
-                    .and(at_least_zero("l1", l1))
-                    .and(at_least_zero("l2", l2))?;
-                if init != Init::Zero && beta / alpha + l2 <= 0.0 {
-                    return Err("ftrl with a non-zero init needs beta > 0 or l2 > 0".to_string());
-                }
-                Ok(())
-            }
+            Eviction::Age { pushes: 0 } => Err("eviction pushes = 0 must be above 0".to_string()),
+            Eviction::Norm { below } => above_zero("eviction below", below),
+            _ => Ok(()),
         }
     }
 }

@@ -6,7 +6,10 @@
 //! a time, by operations that are the same one by one: results do not depend on the machine.
 
 use crate::Optimizer;
+use crate::half::{Half, Noise};
 use crate::slab::Change;
+use crate::words::Vector;
+use crate::words::halves::Singles;
 
 /// Coordinates that are updated together: a cache line, and a register of AVX-512.
 const LANES: usize = 16;
@@ -42,9 +45,50 @@ pub(crate) struct FtrlStep {
 /// Where a block lies in its row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    pub(crate) weights_at: usize,
+    /// Number of its first weight.
+    pub(crate) first: usize,
+    /// Word of its first state value.
     pub(crate) state_at: usize,
     pub(crate) dims: usize,
+}
+
+/// How a row's weights are kept. The arithmetic is compiled once for each.
+pub(crate) trait Weights: Copy {
+    /// Loads `len` weights, at most [`LANES`], and pads them with zeros.
+    fn load(self, row: Change<'_, impl Vector>, first: usize, len: usize, out: &mut [f32; LANES]);
+    /// Stores `len` weights.
+    fn store(self, row: Change<'_, impl Vector>, first: usize, len: usize, values: &[f32; LANES]);
+}
+
+impl Weights for Singles {
+    #[inline(always)]
+    fn load(self, row: Change<'_, impl Vector>, first: usize, len: usize, out: &mut [f32; LANES]) {
+        row.load_padded(first, len, out);
+    }
+
+    #[inline(always)]
+    fn store(self, row: Change<'_, impl Vector>, first: usize, len: usize, values: &[f32; LANES]) {
+        row.store(first, &values[..len]);
+    }
+}
+
+/// As halves, rounded by the noise of this update of this row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Halves {
+    pub(crate) half: Half,
+    pub(crate) noise: Noise,
+}
+
+impl Weights for Halves {
+    #[inline(always)]
+    fn load(self, row: Change<'_, impl Vector>, first: usize, len: usize, out: &mut [f32; LANES]) {
+        row.load_halves(self.half, first, len, out);
+    }
+
+    #[inline(always)]
+    fn store(self, row: Change<'_, impl Vector>, first: usize, len: usize, values: &[f32; LANES]) {
+        row.store_halves(first, len, &self.half.round_row(self.noise, first, values));
+    }
 }
 
 impl Kernel {
@@ -123,38 +167,47 @@ impl Step {
     /// Updates one block of a row. `version` is the row's number of updates, this one included; `gradient` has one value
     /// per coordinate.
     #[inline(always)]
-    pub(crate) fn update(self, row: Change<'_>, place: Place, version: u32, gradient: &[f32]) {
+    pub(crate) fn update(
+        self,
+        row: Change<'_, impl Vector>,
+        weights: impl Weights,
+        place: Place,
+        version: u32,
+        gradient: &[f32],
+    ) {
         match self {
-            Step::Sgd { lr, l2 } => each(row, place, gradient, |w, [], g| (w - lr * (g + l2 * w), [])),
-            Step::Momentum { lr, momentum, l2 } => each(row, place, gradient, |w, [v], g| {
+            Step::Sgd { lr, l2 } => {
+                each(row, weights, place, gradient, |w, [], g| (w - lr * (g + l2 * w), []));
+            }
+            Step::Momentum { lr, momentum, l2 } => each(row, weights, place, gradient, |w, [v], g| {
                 let v = momentum * v + (g + l2 * w);
                 (w - lr * v, [v])
             }),
-            Step::Adagrad { lr, eps, l2 } => each(row, place, gradient, |w, [a], g| {
+            Step::Adagrad { lr, eps, l2 } => each(row, weights, place, gradient, |w, [a], g| {
                 let g = g + l2 * w;
                 let a = a + g * g;
                 (w - lr * g / (a.sqrt() + eps), [a])
             }),
             Step::RowAdagrad { lr, eps, l2 } => {
-                let mean = mean_square(row, place, gradient, l2);
+                let mean = mean_square(row, weights, place, gradient, l2);
                 let a = f32::from_bits(row.get(place.state_at)) + mean;
                 row.set(place.state_at, a.to_bits());
                 let root = a.sqrt() + eps;
-                each(row, place, gradient, |w, [], g| (w - lr * (g + l2 * w) / root, []));
+                each(row, weights, place, gradient, |w, [], g| (w - lr * (g + l2 * w) / root, []));
             }
             Step::Adam { lr, beta1, beta2, eps, l2, keep } => {
                 // In f64: 1 - beta2 loses half of an f32's digits.
                 let pushes = i32::try_from(version).unwrap_or(i32::MAX);
                 let correct1 = (1.0 / (1.0 - f64::from(beta1).powi(pushes))) as f32;
                 let correct2 = (1.0 / (1.0 - f64::from(beta2).powi(pushes))) as f32;
-                each(row, place, gradient, |w, [m, v], g| {
+                each(row, weights, place, gradient, |w, [m, v], g| {
                     let g = g + l2 * w;
                     let m = beta1 * m + (1.0 - beta1) * g;
                     let v = beta2 * v + (1.0 - beta2) * (g * g);
                     (keep * w - lr * (m * correct1) / ((v * correct2).sqrt() + eps), [m, v])
                 });
             }
-            Step::Ftrl(step) => each(row, place, gradient, |w, [z, n], g| {
+            Step::Ftrl(step) => each(row, weights, place, gradient, |w, [z, n], g| {
                 let (w, z, n) = step.update(w, z, n, g);
                 (w, [z, n])
             }),
@@ -165,7 +218,8 @@ impl Step {
 /// Applies a rule to every coordinate of a block: weight, state of each slot, gradient -> new weight and state.
 #[inline(always)]
 fn each<const S: usize>(
-    row: Change<'_>,
+    row: Change<'_, impl Vector>,
+    weights: impl Weights,
     place: Place,
     gradient: &[f32],
     rule: impl Fn(f32, [f32; S], f32) -> (f32, [f32; S]) + Copy,
@@ -173,13 +227,13 @@ fn each<const S: usize>(
     let (whole, rest) = gradient.as_chunks::<LANES>();
     let mut first = 0;
     for gradient in whole {
-        lanes(row, place, first, LANES, gradient, rule);
+        lanes(row, weights, place, first, LANES, gradient, rule);
         first += LANES;
     }
     if !rest.is_empty() {
         let mut gradient = [0.0; LANES];
         gradient[..rest.len()].copy_from_slice(rest);
-        lanes(row, place, first, rest.len(), &gradient, rule);
+        lanes(row, weights, place, first, rest.len(), &gradient, rule);
     }
 }
 
@@ -187,7 +241,8 @@ fn each<const S: usize>(
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "one lane of several arrays at a time")]
 fn lanes<const S: usize>(
-    row: Change<'_>,
+    row: Change<'_, impl Vector>,
+    format: impl Weights,
     place: Place,
     first: usize,
     len: usize,
@@ -196,7 +251,7 @@ fn lanes<const S: usize>(
 ) {
     let mut weights = Lanes([0.0; LANES]);
     let mut state = [Lanes([0.0; LANES]); S];
-    row.load_padded(place.weights_at + first, len, &mut weights.0);
+    format.load(row, place.first + first, len, &mut weights.0);
     for (slot, values) in state.iter_mut().enumerate() {
         row.load_padded(place.state_at + slot * place.dims + first, len, &mut values.0);
     }
@@ -208,7 +263,7 @@ fn lanes<const S: usize>(
             state[slot].0[lane] = new[slot];
         }
     }
-    row.store(place.weights_at + first, &weights.0[..len]);
+    format.store(row, place.first + first, len, &weights.0);
     for (slot, values) in state.iter().enumerate() {
         row.store(place.state_at + slot * place.dims + first, &values.0[..len]);
     }
@@ -216,11 +271,17 @@ fn lanes<const S: usize>(
 
 /// Mean square of a block's gradient with weight decay, summed in sixteen lanes whatever the machine.
 #[inline(always)]
-fn mean_square(row: Change<'_>, place: Place, gradient: &[f32], l2: f32) -> f32 {
+fn mean_square(
+    row: Change<'_, impl Vector>,
+    format: impl Weights,
+    place: Place,
+    gradient: &[f32],
+    l2: f32,
+) -> f32 {
     let mut sums = [0.0_f32; LANES];
     for (chunk, gradient) in gradient.chunks(LANES).enumerate() {
         let mut weights = Lanes([0.0; LANES]);
-        row.load_padded(place.weights_at + chunk * LANES, gradient.len(), &mut weights.0);
+        format.load(row, place.first + chunk * LANES, gradient.len(), &mut weights.0);
         for ((sum, &w), &g) in sums.iter_mut().zip(&weights.0).zip(gradient) {
             let g = g + l2 * w;
             *sum += g * g;

@@ -1,10 +1,13 @@
 //! Where the parts of a row lie: weights, header, then each block's optimizer state. Knows no row's values.
 //!
-//! Weights come first, on the boundary of a cache line where that matters, because a pull reads nothing else.
+//! Weights come first, on the boundary of a cache line where that matters, because a pull reads nothing else. They may
+//! be halves, two to a word; the rest is words. Outside of the slab a row's weights are always f32.
 
-use crate::kernel::{Kernel, Place, Step};
-use crate::slab::{Change, stride_words};
-use crate::words::Work;
+use crate::half::{Half, Noise};
+use crate::kernel::{Halves, Kernel, Place, Step, Weights};
+use crate::slab::{Change, Slab, stride_words};
+use crate::words::halves::{Format, Singles};
+use crate::words::{Vector, Work};
 use crate::{Absent, Init, TableConfig, init};
 
 /// Words of a row's header: key low, key high, frequency, last use, version, kept as the bits of f32 values.
@@ -26,6 +29,10 @@ pub(crate) struct BlockLayout {
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     pub(crate) dim: usize,
+    /// The format of the weights, if they are not f32.
+    pub(crate) half: Option<Half>,
+    /// Words of the weights: where the header begins.
+    pub(crate) weight_words: usize,
     /// Floats of optimizer state.
     pub(crate) state: usize,
     /// Words from row to row.
@@ -82,16 +89,42 @@ impl Layout {
             first += block.dims;
             state += values;
         }
-        let stride = stride_words(dim + HEADER_WORDS + state, dim);
-        Layout { dim, state, stride, seed: config.seed, blocks }
+        let half = Half::of(config.dtype);
+        let weight_words = if half.is_some() { dim.div_ceil(2) } else { dim };
+        let stride = stride_words(weight_words + HEADER_WORDS + state, weight_words);
+        Layout { dim, half, weight_words, state, stride, seed: config.seed, blocks }
     }
 
     /// Words of a row that are in use.
     pub(crate) fn words(&self) -> usize {
+        self.weight_words + HEADER_WORDS + self.state
+    }
+
+    /// Length of an unpacked row: one whose weights are f32.
+    pub(crate) fn unpacked(&self) -> usize {
         self.dim + HEADER_WORDS + self.state
     }
 
-    /// A row's weights, header and state.
+    /// Where the header begins.
+    pub(crate) fn header_at(&self) -> usize {
+        self.weight_words
+    }
+
+    /// Copies a row out of the slab, and unpacks it.
+    pub(crate) fn read_row(&self, slab: &Slab, row: u32, unpacked: &mut [f32]) {
+        slab.read(row, &mut unpacked[self.dim - self.weight_words..]);
+        if let Some(half) = self.half {
+            half.unpack(&mut unpacked[..self.dim]);
+        }
+    }
+
+    /// The words of a row from an unpacked one, in its place.
+    fn pack<'a>(&self, unpacked: &'a mut [f32]) -> &'a [f32] {
+        let first = self.half.map_or(0, |half| half.pack(&mut unpacked[..self.dim]));
+        &unpacked[first..]
+    }
+
+    /// An unpacked row's weights, header and state.
     #[inline(always)]
     pub(crate) fn parts<'a>(&self, row: &'a [f32]) -> (&'a [f32], Header, &'a [f32]) {
         let (weights, rest) = row.split_at(self.dim);
@@ -104,6 +137,11 @@ impl Layout {
         for block in &self.blocks {
             init::fill(block.init, self.seed, key, block.first, &mut weights[block.first..][..block.dims]);
         }
+        if let Some(half) = self.half {
+            for weight in weights {
+                *weight = half.widen(half.nearest(*weight));
+            }
+        }
     }
 
     /// Weights for a key without a row.
@@ -115,35 +153,50 @@ impl Layout {
         }
     }
 
-    /// Fills the words of a new row: header, first weights, first optimizer state.
-    pub(crate) fn init_row(&self, key: u64, row: &mut [f32]) {
-        let (weights, rest) = row.split_at_mut(self.dim);
+    /// The words of a new row (header, first weights, first optimizer state), made in `unpacked`.
+    pub(crate) fn init_row<'a>(&self, key: u64, unpacked: &'a mut [f32]) -> &'a [f32] {
+        let (weights, rest) = unpacked.split_at_mut(self.dim);
         let (header, state) = rest.split_at_mut(HEADER_WORDS);
         Header { key, frequency: 0, last_use: 0, version: 0 }.write(header);
         self.init_weights(key, weights);
         for block in &self.blocks {
             block.kernel.init_state(&weights[block.first..][..block.dims], &mut state[block.state.clone()]);
         }
+        self.pack(unpacked)
     }
 
-    /// Fills the words of a row from a header and its values: weights, then state.
-    pub(crate) fn join_row(&self, header: Header, values: &[f32], row: &mut [f32]) {
-        let (weights, rest) = row.split_at_mut(self.dim);
+    /// The words of a row from a header and its values (weights, then state), made in `unpacked`. Where weights are halves,
+    /// they are rounded to the nearest, which changes nothing if they were halves before.
+    pub(crate) fn join_row<'a>(&self, header: Header, values: &[f32], unpacked: &'a mut [f32]) -> &'a [f32] {
+        let (weights, rest) = unpacked.split_at_mut(self.dim);
         let (words, state) = rest.split_at_mut(HEADER_WORDS);
         header.write(words);
         weights.copy_from_slice(&values[..self.dim]);
         state.copy_from_slice(&values[self.dim..]);
+        self.pack(unpacked)
     }
 
-    /// One update of one row, in one pass: its header and every block of it. `gradient` has one value per weight.
+    /// One update of one row, in one pass: its header and every block of it. `gradient` has one value per weight, and
+    /// `format` is the table's.
     #[inline(always)]
-    pub(crate) fn update(&self, steps: &[Step], row: Change<'_>, update: Update<'_>) {
+    pub(crate) fn update(
+        &self,
+        steps: &[Step],
+        format: impl Format,
+        row: Change<'_, impl Vector>,
+        update: Update<'_>,
+    ) {
         let Update { count, clock, gradient } = update;
-        let header = self.dim;
+        let header = self.weight_words;
         let version = row.get(header + 4).saturating_add(1);
         row.set(header + 2, row.get(header + 2).saturating_add(count));
         row.set(header + 3, clock);
         row.set(header + 4, version);
+        if let Some(half) = format.half() {
+            let key = u64::from(row.get(header)) | u64::from(row.get(header + 1)) << 32;
+            let noise = Noise::new(self.seed, key, version);
+            return self.update_blocks(steps, row, Halves { half, noise }, version, gradient);
+        }
         if let ([Step::Ftrl(step)], [gradient]) = (steps, gradient) {
             // The row of logistic regression: w, header, z, n.
             // Not an array's map(): it is not inlined here, and then costs more than the update.
@@ -156,13 +209,25 @@ impl Layout {
             row.set(2 + HEADER_WORDS, n.to_bits());
             return;
         }
+        self.update_blocks(steps, row, Singles, version, gradient);
+    }
+
+    #[inline(always)]
+    fn update_blocks(
+        &self,
+        steps: &[Step],
+        row: Change<'_, impl Vector>,
+        weights: impl Weights,
+        version: u32,
+        gradient: &[f32],
+    ) {
         for (block, step) in self.blocks.iter().zip(steps) {
             let place = Place {
-                weights_at: block.first,
-                state_at: self.dim + HEADER_WORDS + block.state.start,
+                first: block.first,
+                state_at: self.weight_words + HEADER_WORDS + block.state.start,
                 dims: block.dims,
             };
-            step.update(row, place, version, &gradient[block.first..][..block.dims]);
+            step.update(row, weights, place, version, &gradient[block.first..][..block.dims]);
         }
     }
 }
@@ -179,25 +244,30 @@ pub(crate) struct Update<'a> {
 
 /// [`Layout::update`] by itself, compiled for the machine.
 #[derive(Debug)]
-pub(crate) struct RowUpdate<'a> {
+pub(crate) struct RowUpdate<'a, F> {
+    pub(crate) format: F,
     pub(crate) layout: &'a Layout,
     pub(crate) steps: &'a [Step],
     pub(crate) row: Change<'a>,
     pub(crate) update: Update<'a>,
 }
 
-impl Work for RowUpdate<'_> {
+impl<F: Format> Work for RowUpdate<'_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
-        self.layout.update(self.steps, self.row, self.update);
+    fn run(self, vector: impl Vector) {
+        self.layout.update(self.steps, self.format, self.row.by(vector), self.update);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
     use super::*;
+    use crate::words::{self, Width};
+    use crate::{Block, Dtype, Optimizer};
 
     #[test]
     fn header_keeps_every_bit() {
@@ -208,6 +278,61 @@ mod tests {
             header.write(&mut words);
             let copy = words;
             assert_eq!(Header::read(&copy), header);
+        }
+    }
+
+    /// Every width gives the same bits, whatever the format, also where blocks begin in the middle of a word.
+    #[test]
+    fn every_width_updates_alike() {
+        let adagrad = Optimizer::Adagrad { lr: 0.1, eps: 1e-6, initial: 0.1, l2: 0.01 };
+        let row_adagrad = Optimizer::RowAdagrad { lr: 0.1, eps: 1e-6, initial: 0.1, l2: 0.01 };
+        let ftrl = Optimizer::Ftrl { alpha: 0.2, beta: 1.0, l1: 0.05, l2: 0.1 };
+        let adam = Optimizer::Adam { lr: 0.01, beta1: 0.9, beta2: 0.99, eps: 1e-4, l2: 0.01 };
+        let init = Init::Normal { std: 0.1 };
+        let blocks = [(1, ftrl), (37, adagrad), (16, adam), (5, row_adagrad), (33, ftrl)]
+            .map(|(dims, optimizer)| Block { dims, init, optimizer });
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            let config = TableConfig { dtype, seed: 5, ..TableConfig::new("t", blocks.to_vec()) };
+            let layout = Layout::new(&config);
+            let steps: Vec<Step> =
+                blocks.iter().map(|block| Kernel::new(block.optimizer).step(1.0)).collect();
+            let rows = Width::all().into_iter().map(|width| {
+                let mut unpacked = vec![0.0; layout.unpacked()];
+                let words: Vec<AtomicU32> =
+                    layout.init_row(77, &mut unpacked).iter().map(|word| word.to_bits().into()).collect();
+                assert_eq!(words.len(), layout.words());
+                for clock in 1..20_u32 {
+                    let gradient: Vec<f32> =
+                        (0..layout.dim).map(|at| (at as f32 + 7.3 * clock as f32).sin()).collect();
+                    let update = Update { count: 1, clock, gradient: &gradient };
+                    let row = Change::of(&words, width);
+                    let (layout, steps) = (&layout, steps.as_slice());
+                    match layout.half {
+                        None => words::run(width, RowUpdate { format: Singles, layout, steps, row, update }),
+                        Some(format) => words::run(width, RowUpdate { format, layout, steps, row, update }),
+                    }
+                }
+                words.into_iter().map(AtomicU32::into_inner).collect::<Vec<u32>>()
+            });
+            let rows: Vec<Vec<u32>> = rows.collect();
+            assert!(rows.iter().all(|row| *row == rows[0]), "{dtype:?}");
+        }
+    }
+
+    /// Halves take half of the words, and half of the lines that a pull reads.
+    #[test]
+    fn half_rows_are_packed() {
+        let layout = |dtype, dims| {
+            let sgd = Optimizer::Sgd { lr: 0.1, l2: 0.0 };
+            Layout::new(&TableConfig { dtype, ..TableConfig::single("t", dims, Init::Zero, sgd) })
+        };
+        for (dims, words, stride) in [(64, 32, 48), (1, 1, 8), (5, 3, 8), (32, 16, 32)] {
+            for dtype in [Dtype::F16, Dtype::Bf16] {
+                let layout = layout(dtype, dims);
+                assert_eq!((layout.weight_words, layout.stride), (words, stride), "{dims}");
+                assert_eq!(layout.words(), words + HEADER_WORDS);
+            }
+            assert_eq!(layout(Dtype::F32, dims).weight_words, dims);
         }
     }
 }

@@ -6,33 +6,59 @@
 //! A [`Table`] is an index (key -> row number) beside a slab of rows. What a request costs is cache misses, so keys are
 //! looked up many at a time and their misses overlap; pulls take no lock and write nothing that other threads read.
 
+mod bucket;
 mod budget;
 mod checkpoint;
+mod clock;
 mod config;
+mod create;
 mod dedup;
+mod directory;
 mod error;
+mod evict;
+mod half;
 mod hash;
 mod index;
 mod init;
 mod kernel;
+mod lanes;
 mod layout;
 pub mod limit;
 mod lookup;
+mod maintain;
 mod memory;
+#[cfg(all(test, loom))]
+mod models;
+mod optimizer;
 mod pool;
 mod prefetch;
 mod pull;
 mod push;
 mod readers;
+mod rights;
+mod row;
+mod rows;
+mod samples;
+mod scratch;
+mod sketch;
 mod slab;
+mod stats;
+mod sync;
 mod table;
+mod versions;
+mod walk;
 mod words;
 mod writer;
 
 pub use checkpoint::{BlobEntry, Checkpoint, CheckpointWriter, TableEntry};
-pub use config::{Absent, Block, Init, Optimizer, Pooling, PushScale, TableConfig};
-pub use config::{BLOCKS_MAX, DIM_MAX, GRADIENT_ABS_MAX, NAME_BYTES_MAX};
+pub use config::{Absent, Admission, Block, Dtype, Eviction, Pooling, PushScale, TableConfig, Writes};
+pub use config::{BLOCKS_MAX, DIM_MAX, FILTER_BYTES_MAX, GRADIENT_ABS_MAX, NAME_BYTES_MAX};
 pub use dedup::Dedup;
 pub use error::StoreError;
-pub use table::{Row, RowRef, Table, TableStats};
+pub use lookup::Distances;
+pub use maintain::{Maintained, Maintenance};
+pub use optimizer::{Init, Optimizer};
+pub use row::{Row, RowRef};
+pub use stats::TableStats;
+pub use table::Table;
 pub use writer::{RowHandle, TableWriter};

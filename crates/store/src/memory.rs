@@ -1,11 +1,12 @@
 //! Memory for indexes and slabs: zeroed regions on cache-line boundaries that never move, large ones on huge pages
 //! where the system grants them. Knows nothing of what is stored.
+#![cfg_attr(loom, allow(dead_code, unused_imports))] // the model checker has regions of its own
 #![allow(unsafe_code)] // mapping, advice to the kernel, and slices over what was mapped
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// Size of a huge page.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
@@ -14,7 +15,7 @@ const MAPPED_BYTES_MIN: usize = 128 * 1024;
 /// Can address space be had without memory?
 const CAN_RESERVE: bool = cfg!(all(target_os = "linux", not(miri)));
 /// Where it cannot, a reservation is memory: this much, and little for Miri, which is slow.
-const RESERVED_BYTES_MAX: usize = if cfg!(miri) { 1 << 20 } else { 1 << 30 };
+const RESERVED_BYTES_MAX: usize = if cfg!(any(miri, loom)) { 1 << 20 } else { 1 << 30 };
 /// Alignment of smaller regions: a cache line.
 const LINE_BYTES: usize = 64;
 
@@ -23,13 +24,29 @@ const LINE_BYTES: usize = 64;
 /// # Safety
 /// Both must be true: regions hand out `&[T]` over zeroed memory, and `discard` zeroes it again behind shared
 /// references.
-pub(crate) unsafe trait ZeroAtomics: Sync {}
-// SAFETY: it is an atomic, and zero is one of its values.
-unsafe impl ZeroAtomics for AtomicU32 {}
-// SAFETY: it is an atomic, and zero is one of its values.
-unsafe impl ZeroAtomics for AtomicU64 {}
+pub(crate) unsafe trait ZeroAtomics: Sync {
+    /// What zeroed memory stands for.
+    #[cfg(loom)]
+    fn zero() -> Self;
+}
+
+macro_rules! zero_atomics {
+    ($($name:ty),+) => {$(
+        // SAFETY: it is an atomic, and zero is one of its values.
+        unsafe impl ZeroAtomics for $name {
+            #[cfg(loom)]
+            fn zero() -> Self {
+                <$name>::new(0)
+            }
+        }
+    )+};
+}
+zero_atomics!(AtomicU8, AtomicU32, AtomicU64);
+#[cfg(loom)]
+zero_atomics!(crate::sync::AtomicU32); // of row versions
 
 /// `len` zeroed values that never move.
+#[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct Region<T: ZeroAtomics> {
     start: NonNull<T>,
@@ -38,11 +55,14 @@ pub(crate) struct Region<T: ZeroAtomics> {
     mapped: Option<(NonNull<u8>, usize)>,
 }
 
+#[cfg(not(loom))]
 // SAFETY: a region owns its memory alone, as a `Box<[T]>` does; `T` is made of atomics.
 unsafe impl<T: ZeroAtomics> Send for Region<T> {}
+#[cfg(not(loom))]
 // SAFETY: shared access gives `&[T]` of atomics only.
 unsafe impl<T: ZeroAtomics> Sync for Region<T> {}
 
+#[cfg(not(loom))]
 impl<T: ZeroAtomics> Region<T> {
     /// A region of `len > 0` zeroed values; `None` when the system has no memory (or address space) for it.
     pub(crate) fn zeroed(len: usize) -> Option<Region<T>> {
@@ -99,6 +119,7 @@ impl<T: ZeroAtomics> Region<T> {
     }
 }
 
+#[cfg(not(loom))]
 impl<T: ZeroAtomics> Drop for Region<T> {
     fn drop(&mut self) {
         if let Some((start, bytes)) = self.mapped {
@@ -110,6 +131,7 @@ impl<T: ZeroAtomics> Drop for Region<T> {
     }
 }
 
+#[cfg(not(loom))]
 impl<T: ZeroAtomics> Deref for Region<T> {
     type Target = [T];
 
@@ -117,6 +139,44 @@ impl<T: ZeroAtomics> Deref for Region<T> {
     fn deref(&self) -> &[T] {
         // SAFETY: `len` zeroed values at `start`, valid as such by `ZeroAtomics`, live as long as the region.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+/// The same for the model checker, whose atomics are no plain memory.
+#[cfg(loom)]
+#[derive(Debug)]
+pub(crate) struct Region<T: ZeroAtomics>(Box<[T]>);
+
+#[cfg(loom)]
+impl<T: ZeroAtomics> Region<T> {
+    pub(crate) fn zeroed(len: usize) -> Option<Region<T>> {
+        Some(Region((0..len).map(|_| T::zero()).collect()))
+    }
+
+    pub(crate) fn reserved(len: usize) -> Option<Region<T>> {
+        Region::zeroed(len.min(RESERVED_BYTES_MAX / size_of::<T>()))
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+
+    pub(crate) fn discard(&self, len: usize, zero: impl Fn(&T)) {
+        self.0[..len.min(self.0.len())].iter().for_each(zero);
+    }
+
+    pub(crate) fn addresses(&self) -> (usize, usize) {
+        let start = self.0.as_ptr() as usize;
+        (start, start + self.bytes())
+    }
+}
+
+#[cfg(loom)]
+impl<T: ZeroAtomics> Deref for Region<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
     }
 }
 
@@ -220,7 +280,7 @@ pub(crate) fn granted_huge_bytes(ranges: &[(usize, usize)]) -> u64 {
     granted
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 

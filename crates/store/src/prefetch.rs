@@ -1,15 +1,41 @@
 //! Hints to the cache: the one instruction that safe Rust has no name for. Knows nothing of what is loaded.
 #![allow(unsafe_code)] // the prefetch intrinsic takes a raw pointer
 
-/// Asks for the cache line of `items[at]`; nothing happens when `at` is outside.
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+/// Asks for the cache line of `items[at]`. Anything may happen to the cache, but nothing else, when `at` is outside.
 #[inline(always)]
 pub(crate) fn prefetch<T>(items: &[T], at: usize) {
+    prefetch_lines(items, at, 1, To::Read);
+}
+
+/// What a line is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum To {
+    Read,
+    /// Other processors give their copies up.
+    Change,
+}
+
+/// The same for so many cache lines from that on.
+#[inline(always)]
+pub(crate) fn prefetch_lines<T>(items: &[T], at: usize, lines: usize, to: To) {
     #[cfg(target_arch = "x86_64")]
-    if let Some(item) = items.get(at) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing and cannot fault, and the pointer is to a live item besides.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(item).cast::<i8>()) };
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+        let first = items.as_ptr().wrapping_add(at).cast::<i8>();
+        for line in 0..lines {
+            let line = first.wrapping_add(line * LINE_BYTES);
+            // SAFETY: a prefetch reads nothing and cannot fault, wherever the pointer leads.
+            unsafe {
+                match to {
+                    To::Read => _mm_prefetch::<_MM_HINT_T0>(line),
+                    To::Change => _mm_prefetch::<_MM_HINT_ET0>(line),
+                }
+            }
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (items, at);
+    let _ = (items, at, lines, to);
 }

@@ -1,17 +1,94 @@
 //! The inside of a push: every key is looked up, rows are made where there are none, and each is updated. Knows nothing
 //! of how keys are found or of the optimizers.
 
+use crate::create::Newcomers;
+use crate::directory::Locked;
 use crate::index::NO_ROW;
 use crate::kernel::Step;
+use crate::lanes::lane;
 use crate::layout::Update;
-use crate::lookup::{Lookup, Visit};
-use crate::slab::Shared;
+use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
+use crate::prefetch::To;
+use crate::rights::Sharing;
+use crate::scratch::{Scratch, with_scratch};
+use crate::slab::Change;
 use crate::table::Table;
-use crate::words::Work;
+use crate::words::halves::{Format, Singles};
+use crate::words::{self, Vector, Work};
+use crate::{GRADIENT_ABS_MAX, PushScale, StoreError, Writes};
 
-/// A chunk of a push. Its result is the number of keys that were left out.
+impl Table {
+    /// Applies the optimizer. `grads` is `keys.len() * dim`, row-major. Gradients of a key that occurs more than
+    /// once are summed first (f32, in order) and its row is updated once. Keys without a row get one.
+    pub fn push(&self, keys: &[u64], grads: &[f32], scale: PushScale) -> Result<(), StoreError> {
+        let dim = self.layout.dim;
+        self.check_length("grads", keys.len() * dim, grads.len())?;
+        with_scratch(|scratch| {
+            let Scratch { dedup, floats } = scratch;
+            dedup.assign(keys);
+            if dedup.unique.len() == keys.len() {
+                self.push_unique(&dedup.unique, &dedup.counts, grads, scale)
+            } else {
+                floats.clear();
+                floats.resize(dedup.unique.len() * dim, 0.0);
+                for (gradient, &unique) in grads.chunks_exact(dim).zip(&dedup.inverse) {
+                    for (sum, g) in floats[unique as usize * dim..][..dim].iter_mut().zip(gradient) {
+                        *sum += g;
+                    }
+                }
+                self.push_unique(&dedup.unique, &dedup.counts, floats, scale)
+            }
+        })
+    }
+
+    /// [`Table::push`] for keys that the caller knows to be distinct. `counts[i]` occurrences are added to the
+    /// row's frequency. (A key that does occur twice is updated twice.)
+    pub fn push_unique(
+        &self,
+        keys: &[u64],
+        counts: &[u32],
+        grads: &[f32],
+        scale: PushScale,
+    ) -> Result<(), StoreError> {
+        let dim = self.layout.dim;
+        self.check_length("grads", keys.len() * dim, grads.len())?;
+        self.check_length("counts", keys.len(), counts.len())?;
+        self.check_gradients(keys, grads)?;
+        self.check_scale(scale)?;
+        let lane = lane();
+        let clock = self.clock.tick(lane);
+        let rejected = with_lookup(|lookup| {
+            lookup.steps.clear();
+            lookup.steps.extend(self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr)));
+            let chunks =
+                keys.chunks(CHUNK_KEYS).zip(counts.chunks(CHUNK_KEYS)).zip(grads.chunks(CHUNK_KEYS * dim));
+            let scatter = |((keys, counts), grads)| {
+                words::run(self.width(), Scatter { table: self, lane, lookup, keys, counts, grads, clock })
+            };
+            chunks.map(scatter).sum()
+        });
+        if rejected > 0 {
+            return Err(self.full(rejected));
+        }
+        Ok(())
+    }
+
+    fn check_gradients(&self, keys: &[u64], grads: &[f32]) -> Result<(), StoreError> {
+        // Without a branch per value, so that it vectorises; the comparison is false for NaN.
+        let good = |g: &f32| g.abs() < GRADIENT_ABS_MAX;
+        if grads.iter().fold(true, |all, g| all & good(g)) {
+            return Ok(());
+        }
+        let at = grads.iter().position(|g| !good(g)).unwrap_or_default();
+        let (key, coordinate) = (keys[at / self.layout.dim], at % self.layout.dim);
+        Err(StoreError::BadGradient { table: self.name().to_string(), key, coordinate, value: grads[at] })
+    }
+}
+
+/// A chunk of a push. Its result is the number of keys that were left out because the table is full.
 pub(crate) struct Scatter<'a> {
     pub(crate) table: &'a Table,
+    pub(crate) lane: usize,
     pub(crate) lookup: &'a mut Lookup,
     pub(crate) keys: &'a [u64],
     pub(crate) counts: &'a [u32],
@@ -20,9 +97,11 @@ pub(crate) struct Scatter<'a> {
 }
 
 /// Updates the rows of a chunk and notes who has none.
-struct Updater<'a> {
+struct Updater<'a, F, V> {
+    format: F,
+    vector: V,
     table: &'a Table,
-    rows: &'a Shared<'a>,
+    sharing: &'a Sharing<'a>,
     steps: &'a [Step],
     counts: &'a [u32],
     grads: &'a [f32],
@@ -30,25 +109,107 @@ struct Updater<'a> {
     absent: Vec<u32>,
 }
 
-impl Updater<'_> {
+impl<F: Format, V: Vector> Updater<'_, F, V> {
     #[inline(always)]
-    fn update(&self, at: usize, row: u32) {
+    fn update(&self, at: usize, row: Change<'_>) {
         let layout = &self.table.layout;
         let gradient = &self.grads[at * layout.dim..][..layout.dim];
         let update = Update { count: self.counts[at], clock: self.clock, gradient };
-        let changing = self.rows.change(row);
-        layout.update(self.steps, changing.row, update);
+        layout.update(self.steps, self.format, row.by(self.vector), update);
+    }
+
+    #[inline(always)]
+    fn update_in_place(&self, at: usize, row: u32) {
+        let changing = self.table.slab.change(row, self.sharing);
+        self.update(at, changing.row);
     }
 }
 
-impl Visit for Updater<'_> {
+impl<F: Format, V: Vector> Visit for Updater<'_, F, V> {
+    const TO: To = To::Change;
+
     // Not a closure: it must be inlined to be compiled for the machine.
     #[inline(always)]
     fn visit(&mut self, at: usize, row: u32) {
         if row == NO_ROW {
             self.absent.push(at as u32);
         } else {
-            self.update(at, row);
+            self.update_in_place(at, row);
+        }
+    }
+}
+
+impl<F: Format, V: Vector> Newcomers for Updater<'_, F, V> {
+    #[inline(always)]
+    fn new_row(&mut self, at: usize, _row: u32, words: Change<'_>) {
+        self.update(at, words);
+    }
+
+    fn has_row(&mut self, at: usize, row: u32, _: &Locked<'_>) {
+        self.update_in_place(at, row);
+    }
+}
+
+/// The same for tables whose rows are not changed in place. New rows come from `spare`; what has no room there waits.
+struct Mover<'a, F, V> {
+    updater: Updater<'a, F, V>,
+    hashes: &'a [u64],
+    keys: &'a [u64],
+    words: Vec<f32>,
+    spare: Vec<u32>,
+    retired: Vec<u32>,
+    waiting: Vec<u32>,
+}
+
+impl<F: Format, V: Vector> Mover<'_, F, V> {
+    /// Updates a copy of the key's row and publishes it. False: the key has no row any more.
+    fn update_elsewhere(&mut self, at: usize, to: u32, locked: &Locked<'_>) -> bool {
+        let (table, index) = (self.updater.table, locked.index());
+        // The one that was found may have been replaced before the key was locked.
+        let from = index.find(self.hashes[at]);
+        if from == NO_ROW {
+            return false;
+        }
+        table.slab.read(from, &mut self.words);
+        table.slab.write_unseen(to, &self.words);
+        self.updater.update(at, table.slab.unseen(to));
+        table.rows.note_moved(self.keys[at], from, to, locked);
+        index.replace(self.hashes[at], to);
+        self.retired.push(from);
+        true
+    }
+
+    fn update_present(&mut self, at: usize) {
+        let Some(to) = self.spare.pop() else { return self.waiting.push(at as u32) };
+        let locked = self.updater.table.directory.lock(self.hashes[at]);
+        if !self.update_elsewhere(at, to, &locked) {
+            self.spare.push(to);
+            self.updater.absent.push(at as u32);
+        }
+    }
+}
+
+impl<F: Format, V: Vector> Visit for Mover<'_, F, V> {
+    const TO: To = To::Read;
+
+    fn visit(&mut self, at: usize, row: u32) {
+        if row == NO_ROW {
+            self.updater.absent.push(at as u32);
+        } else {
+            self.update_present(at);
+        }
+    }
+}
+
+impl<F: Format, V: Vector> Newcomers for Mover<'_, F, V> {
+    fn new_row(&mut self, at: usize, _row: u32, words: Change<'_>) {
+        self.updater.update(at, words);
+    }
+
+    fn has_row(&mut self, at: usize, _row: u32, locked: &Locked<'_>) {
+        match self.spare.pop() {
+            Some(to) => _ = self.update_elsewhere(at, to, locked),
+            None => self.waiting.push(at as u32),
         }
     }
 }
@@ -57,24 +218,106 @@ impl Work for Scatter<'_> {
     type Output = u64;
 
     #[inline(always)]
-    fn run(self) -> u64 {
-        let Scatter { table, lookup, keys, counts, grads, clock } = self;
+    fn run(self, vector: impl Vector) -> u64 {
+        // Once per chunk, not per row.
+        match self.table.layout.half {
+            None => self.run_as(Singles, vector),
+            Some(half) => self.run_as(half, vector),
+        }
+    }
+}
+
+impl Scatter<'_> {
+    #[inline(always)]
+    fn run_as(self, format: impl Format, vector: impl Vector) -> u64 {
+        let Scatter { table, lane, lookup, keys, counts, grads, clock } = self;
         let (steps, mut absent) = (std::mem::take(&mut lookup.steps), std::mem::take(&mut lookup.absent));
         absent.clear();
-        // No row is removed while this right is held, so that row numbers stay good.
-        let rows = &table.share();
-        let mut updater = Updater { table, rows, steps: &steps, counts, grads, clock, absent };
         lookup.assign(keys);
-        table.walk(lookup, table.layout.words(), &mut updater);
-        let mut rejected = 0;
-        if !updater.absent.is_empty() {
-            rejected = table.create_absent(lookup, keys, &updater.absent);
-            for (&at, &row) in updater.absent.iter().zip(&lookup.rows).filter(|(_, row)| **row != NO_ROW) {
-                updater.update(at as usize, row);
+        let sharing = &table.rights.share(lane);
+        let mut updater =
+            Updater { format, vector, table, sharing, steps: &steps, counts, grads, clock, absent };
+        let rejected = if table.config().writes == Writes::CopyOnWrite {
+            move_rows(lane, lookup, keys, updater)
+        } else {
+            table.walk(vector, lane, lookup, table.layout.words(), &mut updater);
+            let mut rejected = 0;
+            lookup.absent = std::mem::take(&mut updater.absent);
+            if !lookup.absent.is_empty() {
+                table.admit(lane, lookup, clock);
+                rejected = table.create_absent(lane, lookup, keys, Some(sharing), &mut updater);
             }
-        }
-        lookup.absent = updater.absent;
+            rejected
+        };
         lookup.steps = steps;
         rejected
     }
+}
+
+/// A chunk of a push to a copy-on-write table.
+fn move_rows(
+    lane: usize,
+    lookup: &mut Lookup,
+    keys: &[u64],
+    updater: Updater<'_, impl Format, impl Vector>,
+) -> u64 {
+    let (table, sharing, clock) = (updater.table, updater.sharing, updater.clock);
+    let take = |rows: usize, spare: &mut Vec<u32>| {
+        table.rows.take(lane, rows, &table.slab, &table.budget, &table.directory, spare);
+    };
+    let hashes = lookup.hashes().to_vec();
+    let mut mover = Mover {
+        updater,
+        hashes: &hashes,
+        keys,
+        words: vec![0.0; table.layout.words()],
+        spare: Vec::new(),
+        retired: std::mem::take(&mut lookup.retired),
+        waiting: Vec::new(),
+    };
+    take(keys.len(), &mut mover.spare);
+    let vector = mover.updater.vector;
+    table.walk(vector, lane, lookup, table.layout.words(), &mut mover);
+    // The table is all but full: as soon as one row is free, it serves the next, which frees another.
+    let have_spare = |mover: &mut Mover<'_, _, _>| {
+        if mover.spare.is_empty() {
+            table.rows.retire_now(lane, &table.slab, &table.directory, &mut mover.retired);
+            take(1, &mut mover.spare);
+        }
+        while mover.spare.is_empty() && table.evict(lane, 1, sharing) > 0 {
+            take(1, &mut mover.spare);
+        }
+        !mover.spare.is_empty()
+    };
+    // Rows for those of `lookup.absent`.
+    let create = |mover: &mut Mover<'_, _, _>, lookup: &mut Lookup| {
+        // New rows come from the same memory, but for one: a key that has come meanwhile may need it, and if no thread
+        // makes rows without, there is always one left to update the others by.
+        if !have_spare(mover) {
+            return table.leave_out(lane, lookup);
+        }
+        table.rows.give_back(lane, &table.slab, &mut mover.spare.split_off(1));
+        table.create_absent(lane, lookup, keys, Some(sharing), mover)
+    };
+    let mut rejected = 0;
+    lookup.absent = std::mem::take(&mut mover.updater.absent);
+    table.admit(lane, lookup, clock);
+    // More than one turn only if rows were evicted in the course of this, and perhaps made again by others.
+    while !lookup.absent.is_empty() || !mover.waiting.is_empty() {
+        if !lookup.absent.is_empty() {
+            rejected += create(&mut mover, lookup);
+        }
+        for at in std::mem::take(&mut mover.waiting) {
+            if have_spare(&mut mover) {
+                mover.update_present(at as usize);
+            } else {
+                rejected += 1;
+            }
+        }
+        lookup.absent = std::mem::take(&mut mover.updater.absent);
+    }
+    table.rows.give_back(lane, &table.slab, &mut mover.spare);
+    table.rows.retire(lane, &table.slab, &table.directory, &mut mover.retired);
+    lookup.retired = mover.retired;
+    rejected
 }

@@ -1,30 +1,34 @@
 //! The table: a request's way through validation, look-up and the rows. Knows nothing of files.
 //!
 //! Who may do what at the same time: pulls announce themselves as readers and otherwise neither wait nor write. Pushes
-//! share the right to change rows, each row under its version. Making rows, and growing the index, is for the holder of
-//! `structure`; removing rows also excludes pushes, so that a push may keep row numbers. Locks are taken in the order
-//! `slab.share()` or `slab.exclude()`, then `structure`; and never by a reader.
-
-use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+//! and removals share the right to change the table; a row is changed under its version, a key comes, goes or moves under
+//! its lock. Only a [`TableWriter`] and [`Table::clear`] are alone. What is taken is taken in this order: the right to
+//! change the table; the hand, the heat or the walk; a view, or a lane's rows; the lock of a key. Who has a view or a
+//! key's lock does not wait for readers.
 
 use crate::budget::Budget;
+use crate::clock::Clock;
+use crate::create::Gate;
+use crate::directory::Directory;
+use crate::evict::Hand;
 use crate::hash::mix;
 use crate::index::{Index, NO_ROW};
-use crate::layout::{Header, Layout};
-use crate::lookup::{CHUNK_KEYS, GROUP_KEYS, Lookup, Visit, with_lookup};
+use crate::lanes::{Lanes, lane};
+use crate::layout::Layout;
+use crate::lookup::{Distances, Lookup, Visit, with_lookup};
+use crate::maintain::Heat;
 use crate::memory::granted_huge_bytes;
 use crate::pool::{Pooler, check_offsets};
 use crate::pull::{Copy, CopyOne, Pool, Pull, Sink};
-use crate::push::Scatter;
-use crate::readers::{self, Published};
-use crate::slab::{Allocation, Shared, Slab};
-use crate::words::{self, PAD, Width};
-use crate::{Absent, Dedup, GRADIENT_ABS_MAX, Pooling, PushScale, StoreError, TableConfig, TableWriter};
-
-/// A thread keeps at most this much memory for summing duplicates.
-const SCRATCH_BYTES_MAX: usize = 16 << 20;
+use crate::rights::Rights;
+use crate::rows::Rows;
+use crate::samples::Samples;
+use crate::scratch::with_scratch;
+use crate::slab::Slab;
+use crate::stats::{Counters, TableStats};
+use crate::sync::Mutex;
+use crate::words::{self, PAD, Vector, Width};
+use crate::{Absent, Admission, Eviction, Pooling, PushScale, StoreError, TableConfig, TableWriter, Writes};
 
 /// An embedding table: 64-bit key -> row of `dim` weights with optimizer state.
 ///
@@ -34,94 +38,20 @@ const SCRATCH_BYTES_MAX: usize = 16 << 20;
 pub struct Table {
     config: TableConfig,
     pub(crate) layout: Layout,
-    index: Published<Index>,
-    slab: Slab,
-    structure: Mutex<Structure>,
-    budget: Budget,
-    /// Number of pushes.
-    clock: AtomicU64,
-}
-
-/// What makes and removes rows.
-#[derive(Debug)]
-struct Structure {
-    /// The published one.
-    index: Arc<Index>,
-    rows: Allocation,
-}
-
-/// A copy of one row.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Row {
-    /// The key.
-    pub key: u64,
-    /// Occurrences of the key in pushes, saturating.
-    pub frequency: u32,
-    /// The table's use clock (its number of pushes, modulo 2^32) at the row's last push.
-    pub last_use: u32,
-    /// Updates of this row, saturating.
-    pub version: u32,
-    /// Weights, `dim` of them.
-    pub weights: Vec<f32>,
-    /// Optimizer state, block after block, slot after slot: Adagrad `a`, Adam `m v`, FTRL `z n`, `dims` values each.
-    pub state: Vec<f32>,
-}
-
-/// A row in place, as [`Table::for_each_row`] shows it; fields as in [`Row`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RowRef<'a> {
-    /// The key.
-    pub key: u64,
-    /// Occurrences of the key in pushes, saturating.
-    pub frequency: u32,
-    /// The table's use clock at the row's last push.
-    pub last_use: u32,
-    /// Updates of this row, saturating.
-    pub version: u32,
-    /// Weights.
-    pub weights: &'a [f32],
-    /// Optimizer state.
-    pub state: &'a [f32],
-}
-
-/// Sizes of a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TableStats {
-    /// Rows.
-    pub rows: u64,
-    /// Rows that were removed and wait to be reused.
-    pub free_rows: u64,
-    /// Pushes so far.
-    pub pushes: u64,
-    /// Bytes of the index and of what else a table without rows has.
-    pub index_bytes: u64,
-    /// Bytes of the rows, free ones and their reserve included.
-    pub slab_bytes: u64,
-    /// Bytes of both that the system has put on huge pages. It counts them as it pleases: read this after loading,
-    /// not per request.
-    pub huge_bytes: u64,
-}
-
-/// What summing duplicates needs, kept by each thread.
-#[derive(Default)]
-struct Scratch {
-    dedup: Dedup,
-    floats: Vec<f32>,
-}
-
-impl Scratch {
-    fn trim(&mut self) {
-        if self.dedup.bytes() > SCRATCH_BYTES_MAX {
-            self.dedup = Dedup::new();
-        }
-        if self.floats.capacity() * size_of::<f32>() > SCRATCH_BYTES_MAX {
-            self.floats = Vec::new();
-        }
-    }
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    pub(crate) directory: Directory,
+    pub(crate) slab: Slab,
+    pub(crate) rows: Rows,
+    pub(crate) rights: Rights,
+    pub(crate) budget: Budget,
+    pub(crate) clock: Clock,
+    pub(crate) gate: Gate,
+    pub(crate) samples: Samples,
+    pub(crate) counters: Lanes<Counters>,
+    pub(crate) hand: Mutex<Hand>,
+    pub(crate) heat: Mutex<Heat>,
+    pub(crate) distances: Distances,
+    /// Held by who walks over all rows.
+    pub(crate) walk: Mutex<()>,
 }
 
 impl Table {
@@ -130,24 +60,55 @@ impl Table {
         config.check()?;
         let fail = |reason: String| Err(StoreError::Config { table: config.name.clone(), reason });
         let budget = Budget::new(config.budget_bytes);
-        let bytes = Index::NEW_BYTES + Slab::NEW_BYTES;
+        let bytes = Index::NEW_BYTES + Table::new_bytes();
         if !budget.take(bytes) {
             return fail(format!("budget_bytes is below the {bytes} bytes of an empty table"));
         }
+        let gate = match Gate::new(config.admission, config.seed, &budget) {
+            Ok(gate) => gate,
+            Err(bytes) => return fail(format!("no room for the {bytes} bytes of its admission filter")),
+        };
         let layout = Layout::new(&config);
-        let (Some(index), Some(slab)) = (Index::new(), Slab::new(layout.stride, budget.limit_bytes())) else {
+        let slab = Slab::new(layout.stride, budget.limit_bytes());
+        let (Some(index), Some((slab, rows))) =
+            (Index::new(), slab.and_then(|slab| Rows::new(&slab).map(|rows| (slab, rows))))
+        else {
             return fail("no memory for an empty table".to_string());
         };
-        let index = Arc::new(index);
-        let structure = Mutex::new(Structure { index: Arc::clone(&index), rows: Allocation::new() });
-        let index = Published::new(index);
-        Ok(Table { config, layout, index, slab, structure, budget, clock: AtomicU64::new(0) })
+        let heat = Heat::new(&budget);
+        Ok(Table {
+            config,
+            layout,
+            directory: Directory::new(index),
+            slab,
+            rows,
+            rights: Rights::new(),
+            budget,
+            clock: Clock::new(),
+            gate,
+            samples: Samples::new(),
+            counters: Lanes::new(),
+            hand: Mutex::default(),
+            heat: Mutex::new(heat),
+            distances: Distances::default(),
+            walk: Mutex::default(),
+        })
     }
 
-    // A panic of another thread is a bug that its own thread reports; the structure's invariants hold between the
-    // steps of every operation, so the others go on.
-    fn structure(&self) -> MutexGuard<'_, Structure> {
-        self.structure.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Bytes of a table without rows beside those of its index and its admission filter.
+    fn new_bytes() -> usize {
+        Directory::bytes()
+            + Rows::new_bytes()
+            + Rights::bytes()
+            + Clock::bytes()
+            + Samples::bytes()
+            + Lanes::<Counters>::bytes()
+    }
+
+    /// Makes look-ups run ahead otherwise than by default: for benchmarks that look for better distances.
+    #[doc(hidden)]
+    pub fn set_distances(&mut self, distances: Distances) {
+        self.distances = distances;
     }
 
     /// What the table was made from.
@@ -171,7 +132,7 @@ impl Table {
     /// Number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.index.get(&readers::enter()).len()
+        self.directory.len()
     }
 
     /// Has it no rows?
@@ -186,19 +147,21 @@ impl Table {
         self.budget.used_bytes()
     }
 
-    /// Sizes.
+    /// Sizes, and what has happened.
     #[must_use]
     pub fn stats(&self) -> TableStats {
-        let structure = self.structure();
-        let index = &structure.index;
+        let slab_bytes = self.rows.bytes() as u64;
+        let index = self.directory.view(lane()).index().addresses();
         TableStats {
-            rows: index.len() as u64,
-            free_rows: structure.rows.free_rows() as u64,
-            pushes: self.clock.load(Ordering::Relaxed),
-            index_bytes: (index.bytes() + Slab::NEW_BYTES) as u64,
-            slab_bytes: structure.rows.bytes() as u64,
-            huge_bytes: granted_huge_bytes(&[index.addresses(), self.slab.addresses(&structure.rows)]),
+            rows: self.directory.len() as u64,
+            free_rows: self.rows.free_rows() as u64,
+            pushes: self.clock.total(),
+            index_bytes: self.budget.used_bytes().saturating_sub(slab_bytes),
+            slab_bytes,
+            huge_bytes: granted_huge_bytes(&[index, self.slab.addresses(self.rows.charged())]),
+            ..TableStats::default()
         }
+        .count(&self.counters)
     }
 
     /// Copies the weights of `keys` to `out` (`keys.len() * dim`, row-major). Keys may repeat. Returns how many of
@@ -212,7 +175,7 @@ impl Table {
         missing: Option<&mut Vec<u32>>,
     ) -> Result<usize, StoreError> {
         self.check_length("out", keys.len() * self.layout.dim, out.len())?;
-        let copy = Copy { slab: &self.slab, layout: &self.layout, absent, out };
+        let copy = Copy { slab: self.slab.view(), layout: &self.layout, absent, out };
         Ok(if self.layout.dim == 1 {
             self.pull_into(keys, missing, CopyOne(copy))
         } else {
@@ -221,7 +184,10 @@ impl Table {
     }
 
     fn pull_into(&self, keys: &[u64], missing: Option<&mut Vec<u32>>, sink: impl Sink) -> usize {
-        with_lookup(|lookup| words::run(self.width(), Pull { table: self, lookup, keys, sink, missing }))
+        let lane = lane();
+        with_lookup(|lookup| {
+            words::run(self.width(), Pull { table: self, lane, lookup, keys, sink, missing })
+        })
     }
 
     /// Pulls and pools: sample `s` has the keys `offsets[s]..offsets[s + 1]`, each weighted by its value (1 when
@@ -246,71 +212,15 @@ impl Table {
         }
         out.fill(0.0);
         let mut pooler = Pooler::new(offsets, values, dim);
-        let absent_keys = SCRATCH.with_borrow_mut(|scratch| {
+        let absent_keys = with_scratch(|scratch| {
             scratch.floats.clear();
             scratch.floats.resize(dim.next_multiple_of(PAD), 0.0);
             let (weights, pooler, out) = (scratch.floats.as_mut_slice(), &mut pooler, &mut *out);
-            let sink = Pool { slab: &self.slab, layout: &self.layout, absent, pooler, weights, out };
+            let sink = Pool { slab: self.slab.view(), layout: &self.layout, absent, pooler, weights, out };
             self.pull_into(keys, missing, sink)
         });
         pooler.finish(pooling, out);
         Ok(absent_keys)
-    }
-
-    /// Applies the optimizer. `grads` is `keys.len() * dim`, row-major. Gradients of a key that occurs more than
-    /// once are summed first (f32, in order) and its row is updated once. Keys without a row get one.
-    pub fn push(&self, keys: &[u64], grads: &[f32], scale: PushScale) -> Result<(), StoreError> {
-        let dim = self.layout.dim;
-        self.check_length("grads", keys.len() * dim, grads.len())?;
-        SCRATCH.with_borrow_mut(|scratch| {
-            let Scratch { dedup, floats } = scratch;
-            dedup.assign(keys);
-            let result = if dedup.unique.len() == keys.len() {
-                self.push_unique(&dedup.unique, &dedup.counts, grads, scale)
-            } else {
-                floats.clear();
-                floats.resize(dedup.unique.len() * dim, 0.0);
-                for (gradient, &unique) in grads.chunks_exact(dim).zip(&dedup.inverse) {
-                    for (sum, g) in floats[unique as usize * dim..][..dim].iter_mut().zip(gradient) {
-                        *sum += g;
-                    }
-                }
-                self.push_unique(&dedup.unique, &dedup.counts, floats, scale)
-            };
-            scratch.trim();
-            result
-        })
-    }
-
-    /// [`Table::push`] for keys that the caller knows to be distinct. `counts[i]` occurrences are added to the
-    /// row's frequency. (A key that does occur twice is updated twice.)
-    pub fn push_unique(
-        &self,
-        keys: &[u64],
-        counts: &[u32],
-        grads: &[f32],
-        scale: PushScale,
-    ) -> Result<(), StoreError> {
-        let dim = self.layout.dim;
-        self.check_length("grads", keys.len() * dim, grads.len())?;
-        self.check_length("counts", keys.len(), counts.len())?;
-        self.check_gradients(keys, grads)?;
-        self.check_scale(scale)?;
-        let clock = self.tick();
-        let rejected = with_lookup(|lookup| {
-            lookup.steps.clear();
-            lookup.steps.extend(self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr)));
-            let chunks =
-                keys.chunks(CHUNK_KEYS).zip(counts.chunks(CHUNK_KEYS)).zip(grads.chunks(CHUNK_KEYS * dim));
-            let scatter = |((keys, counts), grads)| {
-                words::run(self.width(), Scatter { table: self, lookup, keys, counts, grads, clock })
-            };
-            chunks.map(scatter).sum()
-        });
-        if rejected > 0 {
-            return Err(self.full(rejected));
-        }
-        Ok(())
     }
 
     /// The widest copy that the machine can do.
@@ -318,83 +228,49 @@ impl Table {
         self.slab.width()
     }
 
-    /// The right to change rows.
-    pub(crate) fn share(&self) -> Shared<'_> {
-        self.slab.share()
-    }
-
     /// Looks the chunk up; the caller gets the row of every key, or [`NO_ROW`], in order, with the rows' first `words`
-    /// words in the cache. Once this has
-    /// returned, rows may be removed, unless the caller holds a right to change them.
+    /// words in the cache. A row that it gets is not used for another key before it returns.
     #[inline(always)]
-    pub(crate) fn walk(&self, lookup: &Lookup, words: usize, f: &mut impl Visit) {
-        let reading = readers::enter();
-        lookup.walk(self.index.get(&reading), &self.slab, words, f);
+    pub(crate) fn walk(
+        &self,
+        vector: impl Vector,
+        lane: usize,
+        lookup: &Lookup,
+        words: usize,
+        f: &mut impl Visit,
+    ) {
+        self.samples.note(lane, lookup.hashes());
+        let view = self.directory.view(lane);
+        lookup.walk(vector, view.index(), self.slab.view(), words, self.distances, f);
     }
 
-    /// Makes rows for the keys at the positions `absent`, unless they have one by now, and puts them into
-    /// `lookup.rows`, in their order. How many were left out because the budget has no room: their row stays [`NO_ROW`].
-    /// The caller must not be a reader.
-    pub(crate) fn create_absent(&self, lookup: &mut Lookup, keys: &[u64], absent: &[u32]) -> u64 {
-        let mut structure = self.structure();
-        let mut words = std::mem::take(&mut lookup.words);
-        words.resize(self.layout.words(), 0.0);
-        lookup.rows.clear();
-        let mut rejected = 0;
-        for &at in absent {
-            let hash = lookup.hash(at as usize);
-            // Somebody else, or an earlier place in the request, may have made it.
-            let mut row = structure.index.find(hash);
-            if row == NO_ROW {
-                self.layout.init_row(keys[at as usize], &mut words);
-                row = self.insert(&mut structure, hash, &words).unwrap_or(NO_ROW);
-            }
-            rejected += u64::from(row == NO_ROW);
-            lookup.rows.push(row);
+    /// Replaces the index by one of as many bytes as `wanted` says of the present one, or leaves it where that is 0;
+    /// false when there is no budget or memory for it. Searches go on in the old one meanwhile. The caller must neither have a
+    /// view nor a key locked.
+    pub(crate) fn grow(&self, wanted: impl Fn(&Index) -> usize) -> bool {
+        let all = self.directory.lock_all();
+        let bytes = wanted(all.index());
+        if bytes == 0 {
+            return true;
         }
-        lookup.words = words;
-        rejected
-    }
-
-    /// A row of these words for a hash that has none. `None`: the budget is used up, nothing has changed but perhaps
-    /// the size of the index. The caller must not be a reader.
-    fn insert(&self, structure: &mut Structure, hash: u64, words: &[f32]) -> Option<u32> {
-        let grown_bytes = structure.index.grown_bytes();
-        if grown_bytes > 0 && !self.grow(structure, grown_bytes) && !structure.index.has_room() {
-            return None;
-        }
-        let row = structure.rows.allocate(&self.slab, &self.budget)?;
-        self.slab.write_unseen(row, words);
-        structure.index.insert(hash, row);
-        Some(row)
-    }
-
-    /// Replaces the index by one of `bytes`; false when there is no budget or memory for it. Searches go on in the old
-    /// one meanwhile. The caller must not be a reader.
-    fn grow(&self, structure: &mut Structure, bytes: usize) -> bool {
-        let more_bytes = bytes - structure.index.bytes();
+        let more_bytes = bytes - all.index().bytes();
         if !self.budget.take(more_bytes) {
             return false;
         }
-        let Some(grown) = structure.index.grown(bytes) else {
+        let Some(grown) = all.index().grown(bytes) else {
             self.budget.give_back(more_bytes);
             return false;
         };
-        self.publish(structure, grown);
+        all.replace(grown);
         true
     }
 
-    fn publish(&self, structure: &mut Structure, index: Index) {
-        structure.index = Arc::new(index);
-        self.index.replace(Arc::clone(&structure.index));
+    /// Does eviction go by when a row was last used?
+    pub(crate) fn evicts_by_use(&self) -> bool {
+        matches!(self.config.eviction, Eviction::Clock | Eviction::Age { .. })
     }
 
-    /// The next reading of the use clock.
-    fn tick(&self) -> u32 {
-        self.clock.fetch_add(1, Ordering::Relaxed).wrapping_add(1) as u32
-    }
-
-    fn check_scale(&self, scale: PushScale) -> Result<(), StoreError> {
+    pub(crate) fn check_scale(&self, scale: PushScale) -> Result<(), StoreError> {
         if scale.lr.is_finite() && scale.lr > 0.0 {
             return Ok(());
         }
@@ -403,102 +279,55 @@ impl Table {
 
     /// Exclusive access to the rows, for updates one by one: until the writer is dropped, every other change of the
     /// table waits. `scale` holds for all its updates.
+    ///
+    /// Fails for tables that do not give every key a row of its own place for good: those with an admission, with
+    /// copy-on-write, or whose weights are not f32.
     pub fn writer(&self, scale: PushScale) -> Result<TableWriter<'_>, StoreError> {
         self.check_scale(scale)?;
+        let (admission, writes) = (self.config.admission, self.config.writes);
+        if admission != Admission::Always || writes != Writes::InPlace || self.layout.half.is_some() {
+            let reason =
+                "updates row by row need rows that are made at once, stay in place and show their weights: \
+                          admission = always, writes = in_place, dtype = f32; push to this table"
+                    .to_string();
+            return Err(StoreError::Config { table: self.config.name.clone(), reason });
+        }
         let steps = self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr)).collect();
-        Ok(TableWriter::new(self, self.slab.exclude(), steps, self.tick()))
-    }
-
-    /// A copy of the key's row.
-    #[must_use]
-    pub fn get(&self, key: u64) -> Option<Row> {
-        let reading = readers::enter();
-        let row = self.index.get(&reading).find(mix(key));
-        if row == NO_ROW {
-            return None;
-        }
-        let mut words = vec![0.0; self.layout.words()];
-        self.slab.read(row, &mut words);
-        let (weights, header, state) = self.layout.parts(&words);
-        let Header { key, frequency, last_use, version } = header;
-        Some(Row { key, frequency, last_use, version, weights: weights.to_vec(), state: state.to_vec() })
-    }
-
-    /// Calls `f` on every row, in no particular order (the same for the same history). Rows that are pushed meanwhile
-    /// may be seen before or after, new rows may be seen or not. `f` may pull from this table but must not change it:
-    /// removals wait until this is done.
-    pub fn for_each_row(&self, mut f: impl FnMut(RowRef<'_>)) {
-        // Without removals no key can have two rows, one after the other.
-        let _shared = self.slab.share();
-        let made = self.structure().rows.made();
-        let (mut keys, mut lookup, mut found) = (Vec::new(), Lookup::default(), Vec::new());
-        let mut words = vec![0.0; self.layout.words()];
-        for first in (0..made).step_by(GROUP_KEYS) {
-            let rows = first..(first + GROUP_KEYS as u32).min(made);
-            let dim = self.layout.dim;
-            keys.clear();
-            keys.extend(rows.clone().map(|row| {
-                u64::from(self.slab.word(row, dim)) | u64::from(self.slab.word(row, dim + 1)) << 32
-            }));
-            lookup.assign(&keys);
-            found.clear();
-            self.walk(&lookup, 0, &mut |_: usize, row: u32| found.push(row));
-            // A row is in use if its key leads to it.
-            for (row, _) in rows.zip(&found).filter(|(row, found)| row == *found) {
-                self.slab.read(row, &mut words);
-                let (weights, header, state) = self.layout.parts(&words);
-                let Header { key, frequency, last_use, version } = header;
-                f(RowRef { key, frequency, last_use, version, weights, state });
-            }
-        }
+        let lane = lane();
+        Ok(TableWriter::new(self, lane, self.rights.exclude(), steps, self.clock.tick(lane)))
     }
 
     /// Removes the key's row; was there one? Its memory is reused by later rows.
     pub fn remove(&self, key: u64) -> bool {
-        let _exclusive = self.slab.exclude();
-        let mut structure = self.structure();
-        let row = structure.index.remove(mix(key));
+        let (lane, hash) = (lane(), mix(key));
+        let _sharing = self.rights.share(lane);
+        let row = self.directory.lock(hash).index().remove(hash);
         if row != NO_ROW {
-            structure.rows.release(&self.slab, row);
+            self.directory.unclaim(1);
+            self.rows.retire(lane, &self.slab, &self.directory, &mut vec![row]);
         }
         row != NO_ROW
     }
 
     /// Removes all rows and frees their memory.
     pub fn clear(&self) {
-        let _exclusive = self.slab.exclude();
-        let mut structure = self.structure();
-        let bytes = structure.index.bytes();
+        let _alone = self.rights.exclude();
         let Some(index) = Index::new() else { return };
+        let all = self.directory.lock_all();
+        let bytes = all.index().bytes();
         // Once the index is replaced, nobody finds a row any more.
-        self.publish(&mut structure, index);
+        all.replace(index);
+        self.directory.unclaim(self.directory.len());
         self.budget.give_back(bytes - Index::NEW_BYTES);
-        structure.rows.clear(&self.slab, &self.budget);
+        self.rows.clear(&self.slab, &self.budget);
+        self.gate.clear();
     }
 
-    /// Room in the index for `rows` rows in all. Ends silently at the budget.
-    pub(crate) fn reserve(&mut self, rows: u64) {
-        let mut structure = self.structure();
-        let bytes = structure.index.reserved_bytes(rows as usize);
-        if bytes > 0 {
-            self.grow(&mut structure, bytes);
-        }
-    }
-
-    /// Inserts a row as a checkpoint holds it: `values` are weights, then state. False when the key is there.
-    pub(crate) fn restore_row(&mut self, header: Header, values: &[f32]) -> Result<bool, StoreError> {
-        let hash = mix(header.key);
-        let mut structure = self.structure();
-        if structure.index.find(hash) != NO_ROW {
-            return Ok(false);
-        }
-        let restored = with_lookup(|lookup| {
-            lookup.words.resize(self.layout.words(), 0.0);
-            self.layout.join_row(header, values, &mut lookup.words);
-            self.insert(&mut structure, hash, &lookup.words)
-        });
-        drop(structure);
-        restored.map(|_| true).ok_or_else(|| self.full(1))
+    /// Makes room in the index for `rows` rows in all, so that it need not grow step by step while they come. False when
+    /// the budget or the memory has none.
+    pub fn reserve(&self, rows: u64) -> bool {
+        let rows = usize::try_from(rows).unwrap_or(usize::MAX / 128);
+        self.grow(|index| index.reserved_bytes(rows))
     }
 
     pub(crate) fn state_len(&self) -> usize {
@@ -506,11 +335,11 @@ impl Table {
     }
 
     pub(crate) fn clock(&self) -> u64 {
-        self.clock.load(Ordering::Relaxed)
+        self.clock.total()
     }
 
     pub(crate) fn set_clock(&mut self, clock: u64) {
-        *self.clock.get_mut() = clock;
+        self.clock.set(clock);
     }
 
     pub(crate) fn full(&self, rejected: u64) -> StoreError {
@@ -518,21 +347,15 @@ impl Table {
         StoreError::TableFull { table: self.config.name.clone(), rows, budget_bytes, rejected }
     }
 
-    fn check_length(&self, what: &'static str, expected: usize, found: usize) -> Result<(), StoreError> {
+    pub(crate) fn check_length(
+        &self,
+        what: &'static str,
+        expected: usize,
+        found: usize,
+    ) -> Result<(), StoreError> {
         if expected == found {
             return Ok(());
         }
         Err(StoreError::Length { table: self.config.name.clone(), what, expected, found })
-    }
-
-    fn check_gradients(&self, keys: &[u64], grads: &[f32]) -> Result<(), StoreError> {
-        // Without a branch per value, so that it vectorises; the comparison is false for NaN.
-        let good = |g: &f32| g.abs() < GRADIENT_ABS_MAX;
-        if grads.iter().fold(true, |all, g| all & good(g)) {
-            return Ok(());
-        }
-        let at = grads.iter().position(|g| !good(g)).unwrap_or_default();
-        let (key, coordinate) = (keys[at / self.layout.dim], at % self.layout.dim);
-        Err(StoreError::BadGradient { table: self.config.name.clone(), key, coordinate, value: grads[at] })
     }
 }

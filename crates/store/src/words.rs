@@ -1,12 +1,14 @@
 //! Copies between rows, whose words are atomics, and plain slices of `f32`. Knows nothing of rows.
 //!
 //! What the functions do is: every word is loaded or stored by itself, relaxed. Compilers do not merge such accesses
-//! into vectors, so where it pays they are written out in assembly, which moves sixteen (AVX-512) or four (SSE) words
-//! at once; the machine tears no aligned word. A version check around them makes a row of the words.
+//! into vectors, so where it pays they are written out in assembly, which moves sixteen (AVX-512), eight (AVX2) or four
+//! (SSE) words at once; the machine tears no aligned word. A version check around them makes a row of the words.
 #![allow(unsafe_code)] // inline assembly
 
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::sync::AtomicU64;
 
 /// Rows are padded to a multiple of this by [`load_padded`].
 pub(crate) const PAD: usize = 16;
@@ -15,11 +17,18 @@ pub(crate) const PAD: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Width {
     /// Word by word; what the others stand for.
-    #[cfg_attr(all(target_arch = "x86_64", not(miri)), allow(dead_code))] // the tests compare with it
+    #[cfg_attr(all(target_arch = "x86_64", not(miri), not(scalar)), allow(dead_code))]
+    // the tests compare with it
     One,
     /// SSE, which every `x86_64` has.
+    #[cfg_attr(not(all(target_arch = "x86_64", not(miri), not(scalar))), allow(dead_code))]
     Four,
+    /// AVX2, with F16C and what else came with it. For work that [`run`] does: it leaves the registers so that other
+    /// code is not slowed down. See [`Width::elsewhere`].
+    #[cfg_attr(not(all(target_arch = "x86_64", not(miri))), allow(dead_code))]
+    Eight,
     /// AVX-512 (F, BW, DQ, VL).
+    #[cfg_attr(not(all(target_arch = "x86_64", not(miri), not(scalar))), allow(dead_code))]
     Sixteen,
 }
 
@@ -27,15 +36,35 @@ impl Width {
     /// The widest that this machine has.
     #[inline(always)]
     pub(crate) fn detect() -> Width {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        #[cfg(all(target_arch = "x86_64", not(miri), not(scalar)))]
         {
             use std::arch::is_x86_feature_detected as has;
-            let base = has!("bmi1") && has!("bmi2") && has!("lzcnt") && has!("fma");
-            let wide = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
-            if base && wide { Width::Sixteen } else { Width::Four }
+            let scalar = has!("bmi1") && has!("bmi2") && has!("lzcnt");
+            let eight = scalar && has!("avx2") && has!("fma") && has!("f16c");
+            let sixteen = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+            match (eight, sixteen) {
+                (true, true) => Width::Sixteen,
+                (true, false) => Width::Eight,
+                (false, _) => Width::Four,
+            }
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        // Sanitizers do not see what assembly loads and stores: `--cfg scalar`.
+        #[cfg(not(all(target_arch = "x86_64", not(miri), not(scalar))))]
         Width::One
+    }
+
+    /// What to use outside of [`run`].
+    #[inline(always)]
+    pub(crate) fn elsewhere(self) -> Width {
+        if self == Width::Eight { Width::Four } else { self }
+    }
+
+    /// All that this machine has.
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Width> {
+        let mut widths = vec![Width::One, Width::Four, Width::Eight, Width::Sixteen];
+        widths.truncate(1 + widths.iter().position(|&width| width == Width::detect()).unwrap_or(0));
+        widths
     }
 }
 
@@ -60,42 +89,103 @@ macro_rules! move_padded {
     };
 }
 
-/// Moves 4 words with SSE.
+/// Moves 8 words with AVX2.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-macro_rules! move_4 {
+macro_rules! move_8 {
     ($from:expr, $to:expr) => {
-        std::arch::asm!("movups {x}, [{from}]", "movups [{to}], {x}", from = in(reg) $from, to = in(reg) $to,
+        std::arch::asm!("vmovups {x:y}, [{from}]", "vmovups [{to}], {x:y}", from = in(reg) $from, to = in(reg) $to,
             x = out(xmm_reg) _, options(nostack, preserves_flags))
     };
+}
+
+/// Moves 4 words: `movups` with SSE, `vmovups` where wider registers may be in use, which the other would wait for.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+macro_rules! move_4 {
+    ($move:literal, $from:expr, $to:expr) => {
+        std::arch::asm!(concat!($move, " {x}, [{from}]"), concat!($move, " [{to}], {x}"), from = in(reg) $from,
+            to = in(reg) $to, x = out(xmm_reg) _, options(nostack, preserves_flags))
+    };
+}
+
+// After the macros that it uses.
+pub(crate) mod halves;
+
+/// A width that is known when the program runs, or, within [`run`], when it is compiled.
+pub(crate) trait Vector: Copy {
+    fn width(self) -> Width;
+}
+
+impl Vector for Width {
+    #[inline(always)]
+    fn width(self) -> Width {
+        self
+    }
+}
+
+/// [`Width::Eight`].
+#[derive(Debug, Clone, Copy)]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+struct Avx2;
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+impl Vector for Avx2 {
+    #[inline(always)]
+    fn width(self) -> Width {
+        Width::Eight
+    }
+}
+
+/// [`Width::Sixteen`].
+#[derive(Debug, Clone, Copy)]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+struct Avx512;
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+impl Vector for Avx512 {
+    #[inline(always)]
+    fn width(self) -> Width {
+        Width::Sixteen
+    }
 }
 
 /// Work that is compiled for the machine's widest registers. Its `run`, and what that calls, should be
 /// `#[inline(always)]`: only what is inlined is compiled so.
 pub(crate) trait Work {
     type Output;
-    fn run(self) -> Self::Output;
+    fn run(self, vector: impl Vector) -> Self::Output;
 }
 
-/// Does the work, with AVX-512 where the width says that it was detected.
+/// Does the work, with AVX-512 or AVX2 where the width says that it was detected.
 #[inline(always)]
 pub(crate) fn run<W: Work>(width: Width, work: W) -> W::Output {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if width == Width::Sixteen {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,fma")]
         fn run_wide<W: Work>(work: W) -> W::Output {
-            work.run()
+            work.run(Avx512)
         }
         // SAFETY: `Width::Sixteen` is only made where all of these were detected.
         return unsafe { run_wide(work) };
     }
-    let _ = width;
-    work.run()
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if width == Width::Eight {
+        #[target_feature(enable = "avx2,f16c,bmi1,bmi2,lzcnt,fma")]
+        fn run_eight<W: Work>(work: W) -> W::Output {
+            let output = work.run(Avx2);
+            std::arch::x86_64::_mm256_zeroupper();
+            output
+        }
+        // SAFETY: `Width::Eight` is only made where all of these were detected.
+        return unsafe { run_eight(work) };
+    }
+    work.run(width)
 }
 
 /// Which of the first five of eight words are equal to `value`: a bit for each.
 #[inline(always)]
-pub(crate) fn equal(width: Width, words: &[AtomicU64; 8], value: u64) -> u32 {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) fn equal(vector: impl Vector, words: &[AtomicU64; 8], value: u64) -> u32 {
+    let width = vector.width();
+    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     if width == Width::Sixteen {
         let mask: u32;
         // SAFETY: eight words are read, and AVX-512 was detected. The assembly stands for eight relaxed loads.
@@ -105,6 +195,19 @@ pub(crate) fn equal(width: Width, words: &[AtomicU64; 8], value: u64) -> u32 {
                 out("xmm16") _, out("k1") _, options(nostack, preserves_flags, readonly));
         }
         return mask & 31;
+    }
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if width == Width::Eight {
+        let mask: u32;
+        // Of the results' 64 bits each, 32 are kept, which makes four of them one register.
+        // SAFETY: four words are read, and AVX2 was detected. The assembly stands for four relaxed loads.
+        unsafe {
+            std::arch::asm!("vmovq {a}, {value}", "vpbroadcastq {a}, {a}", "vpcmpeqq {b}, {a}, [{words} + 16]",
+                "vpcmpeqq {a}, {a}, [{words}]", "vpackssdw {a}, {a}, {b}", "vmovmskps {mask:e}, {a}",
+                value = in(reg) value, words = in(reg) words, mask = out(reg) mask,
+                a = out(xmm_reg) _, b = out(xmm_reg) _, options(nostack, preserves_flags, readonly));
+        }
+        return mask | u32::from(words[4].load(Relaxed) == value) << 4;
     }
     let _ = width;
     let mut mask = 0;
@@ -116,7 +219,8 @@ pub(crate) fn equal(width: Width, words: &[AtomicU64; 8], value: u64) -> u32 {
 
 /// Loads `out.len()` words.
 #[inline(always)]
-pub(crate) fn load(width: Width, words: &[AtomicU32], out: &mut [f32]) {
+pub(crate) fn load(vector: impl Vector, words: &[AtomicU32], out: &mut [f32]) {
+    let width = vector.width();
     let len = out.len();
     let words = &words[..len];
     #[allow(unused_mut)]
@@ -132,11 +236,25 @@ pub(crate) fn load(width: Width, words: &[AtomicU32], out: &mut [f32]) {
                 at += 16;
             }
         }
+        if width == Width::Eight {
+            while at + 8 <= len {
+                // SAFETY: as above, with 8 words and AVX2.
+                unsafe { move_8!(from.add(at), to.add(at)) };
+                at += 8;
+            }
+        }
         // What is left, too: masked moves that cross a cache line are slow.
-        if width != Width::One {
+        if matches!(width, Width::Eight | Width::Sixteen) {
+            while at + 4 <= len {
+                // SAFETY: as above, with 4 words.
+                unsafe { move_4!("vmovups", from.add(at), to.add(at)) };
+                at += 4;
+            }
+        }
+        if width == Width::Four {
             while at + 4 <= len {
                 // SAFETY: as above, with 4 words and SSE.
-                unsafe { move_4!(from.add(at), to.add(at)) };
+                unsafe { move_4!("movups", from.add(at), to.add(at)) };
                 at += 4;
             }
         }
@@ -150,7 +268,8 @@ pub(crate) fn load(width: Width, words: &[AtomicU32], out: &mut [f32]) {
 /// Loads `words`, and zeros after them up to the next multiple of [`PAD`], which is the length of `out`. Each sixteen of
 /// them are stored at once, so that what loads them next need not wait.
 #[inline(always)]
-pub(crate) fn load_padded(width: Width, words: &[AtomicU32], out: &mut [f32]) {
+pub(crate) fn load_padded(vector: impl Vector, words: &[AtomicU32], out: &mut [f32]) {
+    let width = vector.width();
     let len = words.len();
     assert!(out.len() == len.next_multiple_of(PAD));
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -178,7 +297,8 @@ pub(crate) fn load_padded(width: Width, words: &[AtomicU32], out: &mut [f32]) {
 
 /// Stores all of `values`.
 #[inline(always)]
-pub(crate) fn store(width: Width, words: &[AtomicU32], values: &[f32]) {
+pub(crate) fn store(vector: impl Vector, words: &[AtomicU32], values: &[f32]) {
+    let width = vector.width();
     let len = values.len();
     let words = &words[..len];
     #[allow(unused_mut)]
@@ -194,11 +314,25 @@ pub(crate) fn store(width: Width, words: &[AtomicU32], values: &[f32]) {
                 at += 16;
             }
         }
+        if width == Width::Eight {
+            while at + 8 <= len {
+                // SAFETY: as above, with 8 words and AVX2.
+                unsafe { move_8!(from.add(at), to.add(at)) };
+                at += 8;
+            }
+        }
         // What is left, too: masked moves that cross a cache line are slow.
-        if width != Width::One {
+        if matches!(width, Width::Eight | Width::Sixteen) {
+            while at + 4 <= len {
+                // SAFETY: as above, with 4 words.
+                unsafe { move_4!("vmovups", from.add(at), to.add(at)) };
+                at += 4;
+            }
+        }
+        if width == Width::Four {
             while at + 4 <= len {
                 // SAFETY: as above, with 4 words and SSE.
-                unsafe { move_4!(from.add(at), to.add(at)) };
+                unsafe { move_4!("movups", from.add(at), to.add(at)) };
                 at += 4;
             }
         }
@@ -209,14 +343,14 @@ pub(crate) fn store(width: Width, words: &[AtomicU32], values: &[f32]) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
     fn every_width_compares_five_words() {
         let words: [AtomicU64; 8] = [7, 1 << 63, 7, 0, u64::MAX, 7, 7, 7].map(AtomicU64::new);
-        for width in [Width::One, Width::detect()] {
+        for width in Width::all() {
             let found = [7, 1 << 63, 0, u64::MAX, 8].map(|value| equal(width, &words, value));
             assert_eq!(found, [0b101, 0b10, 0b1000, 0b1_0000, 0]);
         }
@@ -224,12 +358,7 @@ mod tests {
 
     #[test]
     fn every_width_copies_every_length_and_nothing_beyond() {
-        let mut widths = vec![Width::One];
-        if cfg!(all(target_arch = "x86_64", not(miri))) {
-            widths.push(Width::Four);
-            widths.push(Width::detect());
-        }
-        for width in widths {
+        for width in Width::all() {
             for len in 0..70 {
                 let values: Vec<f32> = (0..len).map(|at| f32::from_bits(0x7FA0_0001 + at as u32)).collect();
                 let words: Vec<AtomicU32> = (0..len + 2).map(|_| AtomicU32::new(9)).collect();

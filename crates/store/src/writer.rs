@@ -3,13 +3,17 @@
 //! Knows nothing of how rows are found or updated; it keeps other writers out while that happens.
 
 use crate::StoreError;
+use crate::create::Newcomers;
+use crate::directory::Locked;
 use crate::index::NO_ROW;
 use crate::kernel::Step;
 use crate::layout::{Layout, RowUpdate, Update};
 use crate::lookup::{CHUNK_KEYS, with_lookup};
-use crate::slab::Exclusive;
+use crate::rights::Alone;
+use crate::slab::{Change, Slab};
 use crate::table::Table;
-use crate::words::{self, Width, Work};
+use crate::words::halves::Singles;
+use crate::words::{self, Vector, Width, Work};
 
 /// Where a row lies, for as long as the writer that resolved it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,21 +24,22 @@ pub struct RowHandle(u32);
 #[derive(Debug)]
 pub struct TableWriter<'a> {
     table: &'a Table,
-    rows: Exclusive<'a>,
+    lane: usize,
+    alone: Alone<'a>,
     steps: Vec<Step>,
     clock: u32,
     width: Width,
 }
 
 impl<'a> TableWriter<'a> {
-    pub(crate) fn new(table: &'a Table, rows: Exclusive<'a>, steps: Vec<Step>, clock: u32) -> Self {
-        TableWriter { table, rows, steps, clock, width: table.width() }
+    pub(crate) fn new(table: &'a Table, lane: usize, alone: Alone<'a>, steps: Vec<Step>, clock: u32) -> Self {
+        TableWriter { table, lane, alone, steps, clock, width: table.width() }
     }
 
     /// Appends the row of every key to `handles`; keys without a row get one. Keys may repeat.
     ///
     /// Fails with [`StoreError::TableFull`] when the budget has no room; rows created until then stay, with their
-    /// first weights.
+    /// first weights. (A writer does not evict: the rows of its handles stay.)
     pub fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) -> Result<(), StoreError> {
         handles.reserve(keys.len());
         with_lookup(|lookup| {
@@ -42,23 +47,28 @@ impl<'a> TableWriter<'a> {
                 lookup.assign(keys);
                 let (first, mut absent) = (handles.len(), std::mem::take(&mut lookup.absent));
                 absent.clear();
-                self.table.walk(lookup, self.table.layout.words(), &mut |at: usize, row: u32| {
-                    handles.push(RowHandle(row));
-                    if row == NO_ROW {
-                        absent.push(at as u32);
-                    }
-                });
-                if !absent.is_empty() {
-                    let rejected = self.table.create_absent(lookup, keys, &absent);
+                let vector = self.width.elsewhere();
+                self.table.walk(
+                    vector,
+                    self.lane,
+                    lookup,
+                    self.table.layout.words(),
+                    &mut |at: usize, row: u32| {
+                        handles.push(RowHandle(row));
+                        if row == NO_ROW {
+                            absent.push(at as u32);
+                        }
+                    },
+                );
+                lookup.absent = absent;
+                if !lookup.absent.is_empty() {
+                    let mut made = Made { handles: &mut handles[first..] };
+                    let rejected = self.table.create_absent(self.lane, lookup, keys, None, &mut made);
                     if rejected > 0 {
                         handles.truncate(first);
                         return Err(self.table.full(rejected));
                     }
-                    for (&at, &row) in absent.iter().zip(&lookup.rows) {
-                        handles[first + at as usize] = RowHandle(row);
-                    }
                 }
-                lookup.absent = absent;
             }
             Ok(())
         })
@@ -68,7 +78,7 @@ impl<'a> TableWriter<'a> {
     #[inline]
     #[must_use]
     pub fn weights(&self, handle: RowHandle) -> &[f32] {
-        self.rows.peek(handle.0, self.table.layout.dim)
+        self.table.slab.peek(handle.0, self.table.layout.dim, &self.alone)
     }
 
     /// The first weight of a row: all there is in logistic regression.
@@ -91,8 +101,9 @@ impl<'a> TableWriter<'a> {
         // Before the row's version is odd, where a panic would leave it.
         assert_eq!(gradient.len(), layout.dim, "a gradient has one value per weight");
         let update = Update { count: 1, clock: self.clock, gradient };
-        let changing = self.rows.change(handle.0);
-        words::run(self.width, RowUpdate { layout, steps: &self.steps, row: changing.row, update });
+        let changing = self.table.slab.change_alone(handle.0, &mut self.alone);
+        let update = RowUpdate { format: Singles, layout, steps: &self.steps, row: changing.row, update };
+        words::run(self.width, update);
     }
 
     /// [`TableWriter::update`] for several rows of a table of dim 1, one gradient each, in their order; a row that is
@@ -101,10 +112,25 @@ impl<'a> TableWriter<'a> {
     /// # Panics
     /// If the table has another dim, or there are not as many gradients as handles.
     pub fn update_ones(&mut self, handles: &[RowHandle], gradients: &[f32]) {
-        let layout = &self.table.layout;
+        let (layout, slab) = (&self.table.layout, &self.table.slab);
         assert!(layout.dim == 1 && handles.len() == gradients.len(), "one gradient per row of dim 1");
-        let (rows, steps, clock) = (&mut self.rows, self.steps.as_slice(), self.clock);
-        words::run(self.width, OnesUpdate { layout, steps, rows, handles, gradients, clock });
+        let (alone, steps, clock) = (&mut self.alone, self.steps.as_slice(), self.clock);
+        words::run(self.width, OnesUpdate { layout, slab, steps, alone, handles, gradients, clock });
+    }
+}
+
+/// Notes the rows of keys that had none.
+struct Made<'a> {
+    handles: &'a mut [RowHandle],
+}
+
+impl Newcomers for Made<'_> {
+    fn new_row(&mut self, at: usize, row: u32, _: Change<'_>) {
+        self.handles[at] = RowHandle(row);
+    }
+
+    fn has_row(&mut self, at: usize, row: u32, _: &Locked<'_>) {
+        self.handles[at] = RowHandle(row);
     }
 }
 
@@ -112,7 +138,8 @@ impl<'a> TableWriter<'a> {
 struct OnesUpdate<'a, 'b> {
     layout: &'a Layout,
     steps: &'a [Step],
-    rows: &'a mut Exclusive<'b>,
+    slab: &'a Slab,
+    alone: &'a mut Alone<'b>,
     handles: &'a [RowHandle],
     gradients: &'a [f32],
     clock: u32,
@@ -122,11 +149,11 @@ impl Work for OnesUpdate<'_, '_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run(self, vector: impl Vector) {
         for (handle, gradient) in self.handles.iter().zip(self.gradients) {
             let update = Update { count: 1, clock: self.clock, gradient: std::slice::from_ref(gradient) };
-            let changing = self.rows.change(handle.0);
-            self.layout.update(self.steps, changing.row, update);
+            let changing = self.slab.change_alone(handle.0, self.alone);
+            self.layout.update(self.steps, Singles, changing.row.by(vector), update);
         }
     }
 }
@@ -142,7 +169,7 @@ mod tests {
             Block { dims: 1, init: Init::Zero, optimizer: ftrl },
             Block { dims: 3, init: Init::Normal { std: 0.1 }, optimizer: adam },
         ];
-        Table::new(TableConfig { name: "t".into(), blocks, seed: 7, budget_bytes: None }).unwrap()
+        Table::new(TableConfig { seed: 7, ..TableConfig::new("t", blocks) }).unwrap()
     }
 
     #[test]

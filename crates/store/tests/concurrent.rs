@@ -3,12 +3,15 @@
 
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sanderling_store::{Absent, Init, Optimizer, PushScale, Table, TableConfig};
+use sanderling_store::{
+    Absent, Eviction, Init, Maintenance, Optimizer, PushScale, Table, TableConfig, Writes,
+};
 
 const DIM: usize = 37;
 const SGD: Optimizer = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
@@ -20,6 +23,15 @@ fn table(dim: usize) -> Table {
 fn duration() -> Duration {
     let seconds = std::env::var("SANDERLING_TEST_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     Duration::from_secs_f64(seconds.unwrap_or(1.0))
+}
+
+/// Stops the other threads, also when this one panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 /// Random numbers of a thread.
@@ -53,8 +65,23 @@ fn assert_whole(row: &[f32]) {
 
 #[test]
 fn rows_are_seen_whole() {
-    let (t, stop) = (table(DIM), AtomicBool::new(false));
-    let keys = 50;
+    rows_are_seen_whole_in(TableConfig::single("t", DIM, Init::Zero, SGD));
+}
+
+#[test]
+fn copied_rows_are_seen_whole() {
+    let writes = Writes::CopyOnWrite;
+    rows_are_seen_whole_in(TableConfig { writes, ..TableConfig::single("t", DIM, Init::Zero, SGD) });
+    // The same with nearly no row to spare.
+    let budget_bytes = Some(150 << 10);
+    let config = TableConfig { writes, budget_bytes, ..TableConfig::single("t", DIM, Init::Zero, SGD) };
+    rows_are_seen_whole_in(TableConfig { eviction: Eviction::Clock, ..config });
+}
+
+fn rows_are_seen_whole_in(config: TableConfig) {
+    let (t, stop) = (Table::new(config).unwrap(), AtomicBool::new(false));
+    let in_place = t.config().writes == Writes::InPlace;
+    let keys = if in_place { 50 } else { 450 };
     thread::scope(|scope| {
         for thread in 0..2 {
             let (t, stop) = (&t, &stop);
@@ -82,8 +109,14 @@ fn rows_are_seen_whole() {
         }
         // One more changes rows by handle, alone.
         scope.spawn(|| {
+            let _stop = Stop(&stop);
             let (mut draw, start, mut handles) = (Draw(99), Instant::now(), Vec::new());
             while start.elapsed() < duration() {
+                if !in_place {
+                    t.maintain(1000);
+                    thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
                 let request: Vec<u64> = (0..20).map(|_| draw.below(keys) << 20).collect();
                 handles.clear();
                 let mut writer = t.writer(PushScale::default()).unwrap();
@@ -95,7 +128,6 @@ fn rows_are_seen_whole() {
                 drop(writer);
                 thread::yield_now();
             }
-            stop.store(true, Relaxed);
         });
     });
     t.for_each_row(|row| assert_whole(row.weights));
@@ -191,4 +223,172 @@ fn removed_rows_are_never_another_keys() {
     let (stats, bytes) = (t.stats(), t.bytes());
     assert!(stats.rows + stats.free_rows <= keys + 300, "rows are reused: {stats:?}");
     assert_eq!(stats.index_bytes + stats.slab_bytes, bytes);
+}
+
+/// Four threads make rows for the same keys at once, and all update them: no key has two rows, no update is lost.
+#[test]
+fn a_key_gets_one_row_whoever_makes_it() {
+    for writes in [Writes::InPlace, Writes::CopyOnWrite] {
+        let start = Instant::now();
+        while start.elapsed() < duration() / 2 {
+            let t =
+                Table::new(TableConfig { writes, ..TableConfig::single("t", 2, Init::Zero, SGD) }).unwrap();
+            let (keys, pushes) = (5000_u64, 3);
+            thread::scope(|scope| {
+                for thread in 0..4 {
+                    let t = &t;
+                    scope.spawn(move || {
+                        // All in another order.
+                        let request: Vec<u64> =
+                            (0..keys).map(|i| ((i * (thread * 2 + 7)) % keys) << 17).collect();
+                        for _ in 0..pushes {
+                            for request in request.chunks(700) {
+                                t.push(request, &vec![-1.0; request.len() * 2], PushScale::default())
+                                    .unwrap();
+                            }
+                        }
+                    });
+                }
+            });
+            let mut rows = 0;
+            t.for_each_row(|row| {
+                rows += 1;
+                // 5000 and the steps have no common divisor: each key once per push and thread.
+                assert_eq!((row.weights, row.version, row.frequency), (&[12.0; 2][..], 12, 12), "{writes:?}");
+            });
+            let stats = t.stats();
+            assert_eq!((rows, stats.rows, stats.admitted), (keys, keys, keys), "{writes:?}");
+        }
+    }
+}
+
+/// Hot keys move about in a crowded index under readers and writers; whoever is there is never missed.
+#[test]
+fn keys_are_found_while_they_move_home() {
+    for writes in [Writes::InPlace, Writes::CopyOnWrite] {
+        // Room for all rows, but not for a larger index.
+        let sized = table(2);
+        assert!(sized.reserve(16_000));
+        let budget_bytes = Some(sized.bytes() + (1 << 20) + (100 << 10));
+        let config = TableConfig { writes, budget_bytes, ..TableConfig::single("t", 2, Init::Zero, SGD) };
+        let t = Arc::new(Table::new(config).unwrap());
+        assert!(t.reserve(16_000));
+        t.maintain(1);
+        let keys: Vec<u64> = (0..22_000).map(|i: u64| i << 20).collect();
+        for keys in keys.chunks(1000) {
+            t.push(keys, &vec![-1.0; keys.len() * 2], PushScale::default()).unwrap();
+        }
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for thread in 0..3_u64 {
+                let (t, stop, keys) = (&t, &stop, &keys);
+                scope.spawn(move || {
+                    let mut draw = Draw(thread);
+                    let mut out = vec![0.0; 512 * 2];
+                    let mut hot = 0;
+                    while !stop.load(Relaxed) {
+                        // Another tenth of the keys is hot now and then, so that they push each other out.
+                        hot += u64::from(draw.below(200) == 0);
+                        let request: Vec<u64> = (0..512)
+                            .map(|_| keys[(hot * 2200 + draw.below(2200)) as usize % keys.len()])
+                            .collect();
+                        if thread == 2 {
+                            t.push(&request, &[-1.0; 1024], PushScale::default()).unwrap();
+                        }
+                        assert_eq!(t.pull(&request, Absent::Zero, &mut out, None).unwrap(), 0);
+                        assert!(out.chunks(2).all(|row| row[0] == row[1] && row[0] >= 1.0));
+                        assert!(t.get(request[0]).is_some());
+                    }
+                });
+            }
+            let (_stop, start) = (Stop(&stop), Instant::now());
+            let maintenance = Maintenance::start(vec![Arc::clone(&t)], Duration::ZERO, 1000).unwrap();
+            while start.elapsed() < duration() {
+                thread::sleep(Duration::from_millis(10));
+            }
+            drop(maintenance);
+        });
+        assert!(t.stats().moved_home > 100, "{:?}", t.stats());
+        assert_eq!((t.len(), t.stats().admitted), (22_000, 22_000));
+    }
+}
+
+/// Rows are evicted for others under readers, while the table is emptied and, where that is possible, changed by a
+/// writer alone; a key's weights are its own.
+#[test]
+fn eviction_goes_on_beside_everything() {
+    for (writes, eviction) in [
+        (Writes::InPlace, Eviction::Clock),
+        (Writes::CopyOnWrite, Eviction::Clock),
+        (Writes::InPlace, Eviction::Age { pushes: 3 }),
+    ] {
+        let budget_bytes = Some(700 << 10);
+        let config =
+            TableConfig { writes, eviction, budget_bytes, ..TableConfig::single("t", DIM, Init::Zero, SGD) };
+        let (t, stop) = (Table::new(config).unwrap(), AtomicBool::new(false));
+        let keys = 20_000;
+        let weights =
+            |key: u64| -> Vec<f32> { (0..DIM).map(|at| (key * 3 + at as u64 + 1) as f32).collect() };
+        thread::scope(|scope| {
+            for thread in 0..2 {
+                let (t, stop) = (&t, &stop);
+                scope.spawn(move || {
+                    let mut draw = Draw(thread);
+                    while !stop.load(Relaxed) {
+                        let mut request: Vec<u64> = (0..300).map(|_| draw.below(keys)).collect();
+                        request.sort_unstable();
+                        request.dedup();
+                        let grads: Vec<f32> =
+                            request.iter().flat_map(|&key| weights(key).into_iter().map(|w| -w)).collect();
+                        let pushed = t.push(&request, &grads, PushScale::default());
+                        assert!(eviction != Eviction::Clock || pushed.is_ok(), "{writes:?}: {pushed:?}");
+                    }
+                });
+                scope.spawn(move || {
+                    let mut draw = Draw(thread + 10);
+                    let mut out = vec![0.0; 200 * DIM];
+                    while !stop.load(Relaxed) {
+                        let request: Vec<u64> = (0..200).map(|_| draw.below(keys)).collect();
+                        t.pull(&request, Absent::Zero, &mut out, None).unwrap();
+                        for (key, row) in request.iter().zip(out.chunks(DIM)) {
+                            // As often as it was pushed.
+                            let (one, times) = (weights(*key), row[0] / weights(*key)[0]);
+                            assert!(
+                                row.iter().zip(one).all(|(&w, one)| w == one * times),
+                                "key {key}: {row:?}"
+                            );
+                        }
+                    }
+                });
+            }
+            let (_stop, start, mut draw) = (Stop(&stop), Instant::now(), Draw(33));
+            while start.elapsed() < duration() {
+                match draw.below(20) {
+                    0 => t.clear(),
+                    1..4 => _ = t.maintain(10_000),
+                    4..7 => _ = (0..500).filter(|_| t.remove(draw.below(keys))).count(),
+                    7 => _ = t.reserve(draw.below(1000)),
+                    8 => {
+                        let mut rows = std::collections::HashSet::new();
+                        t.for_each_row(|row| assert!(rows.insert(row.key)));
+                    }
+                    _ if writes == Writes::InPlace => {
+                        let mut writer = t.writer(PushScale::default()).unwrap();
+                        let (mut handles, key) = (Vec::new(), draw.below(keys));
+                        if writer.resolve(&[key], &mut handles).is_ok() {
+                            let gradient: Vec<f32> = weights(key).into_iter().map(|w| -w).collect();
+                            writer.update(handles[0], &gradient);
+                        }
+                    }
+                    _ => thread::yield_now(),
+                }
+            }
+        });
+        let (stats, mut rows) = (t.stats(), 0);
+        t.for_each_row(|_| rows += 1);
+        assert!(
+            stats.rows == rows && stats.evicted > 0 && budget_bytes.is_some_and(|budget| t.bytes() <= budget),
+            "{stats:?}"
+        );
+    }
 }

@@ -17,7 +17,7 @@ fn table(name: &str, keys: u64) -> Table {
         Block { dims: 1, init: Init::Zero, optimizer },
         Block { dims: 2, init: Init::Normal { std: 0.01 }, optimizer: factors },
     ];
-    let config = TableConfig { name: name.to_string(), blocks, seed: 9, budget_bytes: Some(64 << 20) };
+    let config = TableConfig { seed: 9, budget_bytes: Some(64 << 20), ..TableConfig::new(name, blocks) };
     let table = Table::new(config).unwrap();
     let keys: Vec<u64> = (0..keys).map(|key| key << 33).collect();
     table.push(&keys, &vec![0.5; keys.len() * 3], PushScale { lr: 1.0 }).unwrap();

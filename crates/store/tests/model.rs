@@ -6,7 +6,8 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use sanderling_store::{
-    Absent, Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, Table, TableConfig,
+    Absent, Block, Checkpoint, CheckpointWriter, Dtype, Init, Optimizer, PushScale, Table, TableConfig,
+    Writes,
 };
 
 /// f32 rows may differ from the f64 model by this, relative to the largest of 1 and the value's size: up to 60
@@ -131,8 +132,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(blocks: Vec<Block>) -> Pair {
-        let config = TableConfig { name: "t".to_string(), blocks, seed: 3, budget_bytes: None };
+    fn new(blocks: Vec<Block>, dtype: Dtype, writes: Writes) -> Pair {
+        let config = TableConfig { seed: 3, dtype, writes, ..TableConfig::new("t", blocks) };
         Pair { table: Table::new(config).unwrap(), model: HashMap::new(), clock: 0 }
     }
 
@@ -157,6 +158,15 @@ impl Pair {
             let first = self.first_weights(key);
             let row = self.model.entry(key).or_insert_with(|| model_row(self.table.config(), &first));
             model_update(self.table.config(), row, count, self.clock, &sum, f64::from(lr));
+            // Halves have gone to one of the two neighbours of the exact weight; the model goes on from there.
+            if self.table.config().dtype != Dtype::F32 {
+                let weights = self.table.get(key).unwrap().weights;
+                for ([exact, ..], &found) in row.coordinates.iter_mut().zip(&weights) {
+                    let most = unit(self.table.config().dtype, *exact) + TOLERANCE / 10.0;
+                    assert!((f64::from(found) - *exact).abs() <= most, "{found} is not next to {exact}");
+                    *exact = f64::from(found);
+                }
+            }
         }
     }
 
@@ -210,6 +220,12 @@ impl Pair {
     }
 }
 
+/// Distance of the halves around a value.
+fn unit(dtype: Dtype, value: f64) -> f64 {
+    let (precision, smallest) = if dtype == Dtype::F16 { (10, -24) } else { (7, -133) };
+    2_f64.powi((value.abs().max(1e-30).log2().floor() as i32 - precision).max(smallest))
+}
+
 fn close(found: f32, expected: f64) {
     let error = (f64::from(found) - expected).abs() / expected.abs().max(1.0);
     assert!(error <= TOLERANCE, "{found} is not {expected}");
@@ -225,6 +241,8 @@ enum Operation {
     Remove(u64),
     SaveAndLoad,
     Clear,
+    Maintain,
+    Reserve(u64),
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -234,6 +252,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         4 => key().prop_map(Operation::Remove),
         1 => Just(Operation::SaveAndLoad),
         1 => Just(Operation::Clear),
+        2 => Just(Operation::Maintain),
+        1 => (0_u64..3000).prop_map(Operation::Reserve),
     ]
 }
 
@@ -248,8 +268,16 @@ fn gradients(n: usize, mut seed: u64) -> Vec<f32> {
         .collect()
 }
 
-fn run(blocks: Vec<Block>, operations: Vec<Operation>) {
-    let mut pair = Pair::new(blocks);
+fn run(blocks: &[Block], operations: &[Operation]) {
+    let (in_place, copied) = (Writes::InPlace, Writes::CopyOnWrite);
+    for (dtype, writes) in
+        [(Dtype::F32, in_place), (Dtype::F32, copied), (Dtype::F16, in_place), (Dtype::Bf16, copied)]
+    {
+        run_with(Pair::new(blocks.to_vec(), dtype, writes), operations.to_vec());
+    }
+}
+
+fn run_with(mut pair: Pair, operations: Vec<Operation>) {
     let mut seen = vec![1, 2, 3, u64::MAX];
     for operation in operations {
         match operation {
@@ -262,6 +290,8 @@ fn run(blocks: Vec<Block>, operations: Vec<Operation>) {
                 pair.table.clear();
                 pair.model.clear();
             }
+            Operation::Maintain => assert_eq!(pair.table.maintain(100).evicted, 0),
+            Operation::Reserve(rows) => assert!(pair.table.reserve(rows)),
             Operation::SaveAndLoad => {
                 let dir = tempfile::tempdir().unwrap();
                 let mut writer = CheckpointWriter::create(dir.path()).unwrap();
@@ -289,38 +319,38 @@ proptest! {
 
     #[test]
     fn sgd_dim_1(operations in prop::collection::vec(operation(), 1..24)) {
-        run(vec![Block { dims: 1, init: Init::Zero, optimizer: sgd() }], operations);
+        run(&[Block { dims: 1, init: Init::Zero, optimizer: sgd() }], &operations);
     }
 
     #[test]
     fn adagrad_dim_4(operations in prop::collection::vec(operation(), 1..24)) {
-        run(vec![Block { dims: 4, init: Init::Uniform { bound: 0.5 }, optimizer: adagrad() }], operations);
+        run(&[Block { dims: 4, init: Init::Uniform { bound: 0.5 }, optimizer: adagrad() }], &operations);
     }
 
     #[test]
     fn adam_dim_3(operations in prop::collection::vec(operation(), 1..24)) {
-        run(vec![Block { dims: 3, init: NORMAL, optimizer: adam() }], operations);
+        run(&[Block { dims: 3, init: NORMAL, optimizer: adam() }], &operations);
     }
 
     #[test]
     fn ftrl_dim_1(operations in prop::collection::vec(operation(), 1..24)) {
-        run(vec![Block { dims: 1, init: Init::Zero, optimizer: ftrl() }], operations);
+        run(&[Block { dims: 1, init: Init::Zero, optimizer: ftrl() }], &operations);
     }
 
     #[test]
     fn ftrl_dim_9_from_normal(operations in prop::collection::vec(operation(), 1..24)) {
-        run(vec![Block { dims: 9, init: NORMAL, optimizer: ftrl() }], operations);
+        run(&[Block { dims: 9, init: NORMAL, optimizer: ftrl() }], &operations);
     }
 
     #[test]
     fn adagrad_dim_37(operations in prop::collection::vec(operation(), 1..16)) {
-        run(vec![Block { dims: 37, init: NORMAL, optimizer: adagrad() }], operations);
+        run(&[Block { dims: 37, init: NORMAL, optimizer: adagrad() }], &operations);
     }
 
     #[test]
     fn blocks_of_every_kind(operations in prop::collection::vec(operation(), 1..24)) {
         run(
-            vec![
+            &[
                 Block { dims: 1, init: Init::Zero, optimizer: ftrl() },
                 Block { dims: 5, init: NORMAL, optimizer: adagrad() },
                 Block { dims: 2, init: NORMAL, optimizer: sgd() },
@@ -329,7 +359,7 @@ proptest! {
                 Block { dims: 2, init: NORMAL, optimizer: momentum() },
                 Block { dims: 17, init: NORMAL, optimizer: adamw() },
             ],
-            operations,
+            &operations,
         );
     }
 }
@@ -337,7 +367,8 @@ proptest! {
 /// Many more keys than one chunk of a request, through several doublings of the indexes and several extents.
 #[test]
 fn growth_over_many_chunks() {
-    let mut pair = Pair::new(vec![Block { dims: 2, init: NORMAL, optimizer: adagrad() }]);
+    let mut pair =
+        Pair::new(vec![Block { dims: 2, init: NORMAL, optimizer: adagrad() }], Dtype::F16, Writes::InPlace);
     let keys: Vec<u64> = (0..100_000_u64).map(|i| (i % 70_000) << 20).collect();
     pair.push(&keys, &gradients(keys.len() * 2, 5), 1.0);
     pair.check(&keys);

@@ -9,16 +9,22 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
 use crate::progress::Bar;
 use crate::reading::ReadArgs;
+use crate::servers::ServerArgs;
 
 /// Train a model as a configuration file says
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   sanderling train examples/adult_fm.toml
+  sanderling train clicks.toml --ps 127.0.0.1:7000,127.0.0.1:7001
   sanderling train clicks.toml --threads 2 --passes 3 --json | tail -1 | jq .auc
 
 The run's files go to runs/<name>: model/ (for eval, predict, inspect), report.html, metrics.jsonl, summary.json.
-Ctrl-C saves and stops; --resume goes on from there.")]
+Ctrl-C saves and stops; --resume goes on from there.
+
+With --ps the rows and their optimizer state are on parameter servers (sanderling ps), in tables named RUN/TABLE that
+replace those of an earlier run of this name. The model is fetched and saved here all the same. --resume then goes on
+from the rows as they are on the servers, which must still have them.")]
 pub(crate) struct Args {
     /// Configuration, TOML
     config: PathBuf,
@@ -59,6 +65,8 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Overrides")]
     max_steps: Option<u64>,
     #[command(flatten)]
+    servers: ServerArgs,
+    #[command(flatten)]
     reading: ReadArgs,
 }
 
@@ -96,7 +104,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             bar.line(line);
         }
     };
-    let options = RunOptions { runs_dir: args.runs_dir.clone(), resume: args.resume };
+    let servers = args.servers.connect()?;
+    let options = RunOptions { runs_dir: args.runs_dir.clone(), resume: args.resume, servers };
     let stop = crate::stop::flag();
     let result = sanderling_learner::train(config, &options, &stop, &mut |event| match event {
         Event::Training { pass, passes, scan } => bar.scan(&format!("pass {pass}/{passes}"), *scan),

@@ -68,7 +68,7 @@ impl Place {
         stop_at: impl Fn(&Event<'_>) -> bool,
     ) -> Result<(Summary, Vec<ValidLine>), LearnError> {
         let config = Config::parse(toml, Path::new("test.toml"), "run")?;
-        let options = RunOptions { runs_dir: self.path("runs"), resume };
+        let options = RunOptions { runs_dir: self.path("runs"), resume, servers: None };
         let stop = AtomicBool::new(false);
         let mut valid = Vec::new();
         let summary = train(config, &options, &stop, &mut |event| {

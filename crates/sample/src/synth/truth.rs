@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use super::zipf::{Rng, Zipf, below, mix};
 use super::{CATEGORICAL, NUMERIC, SynthConfig};
+use crate::random::{Rng, Zipf, below, mix};
 
 /// Rows that share one random stream, and the unit of work of a thread. Part of what a seed means.
 pub(super) const CHUNK_ROWS: u64 = 1024;
@@ -153,7 +153,7 @@ impl Generator {
         for (index, size) in vocabularies(config.vocabulary).into_iter().enumerate() {
             let fade = |rank: u32| (1.0 / (1.0 + f64::from(rank) / FADE_RANK).sqrt()) as f32;
             categorical.push(Categorical {
-                zipf: Zipf::new(size, config.zipf_exponent, fade),
+                zipf: Zipf::with_amplitudes(size, config.zipf_exponent, fade),
                 first_id,
                 size,
                 step: coprime(size, rng.next()),

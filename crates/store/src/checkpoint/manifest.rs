@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Block, Init, Optimizer, StoreError, TableConfig};
+use crate::{Admission, Block, Dtype, Eviction, Init, Optimizer, StoreError, TableConfig, Writes};
 
 pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const MANIFEST_NEW: &str = "manifest.json.new";
@@ -51,7 +51,56 @@ pub(crate) struct TableRecord {
     pub(crate) seed: u64,
     pub(crate) budget_bytes: Option<u64>,
     pub(crate) blocks: Vec<BlockRecord>,
+    // Absent when as by default, so that files from before these existed are files without them.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) dtype: DtypeRecord,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) admission: AdmissionRecord,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) eviction: EvictionRecord,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) writes: WritesRecord,
 }
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Declares a record of this format that mirrors a configuration enum, and the conversions between them.
+macro_rules! mirror {
+    ($record:ident of $config:ident { $first:ident, $($name:ident $({ $($field:ident: $type:ty),+ })?),+ }) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case", deny_unknown_fields)]
+        pub(crate) enum $record {
+            #[default]
+            $first,
+            $($name $({ $($field: $type),+ })?),+
+        }
+
+        impl From<$config> for $record {
+            fn from(config: $config) -> $record {
+                match config {
+                    $config::$first => $record::$first,
+                    $($config::$name $({ $($field),+ })? => $record::$name $({ $($field),+ })?),+
+                }
+            }
+        }
+
+        impl From<$record> for $config {
+            fn from(record: $record) -> $config {
+                match record {
+                    $record::$first => $config::$first,
+                    $($record::$name $({ $($field),+ })? => $config::$name $({ $($field),+ })?),+
+                }
+            }
+        }
+    };
+}
+
+mirror!(DtypeRecord of Dtype { F32, F16, Bf16 });
+mirror!(AdmissionRecord of Admission { Always, Sightings { sightings: u8, filter_bytes: u64 }, Probability { probability: f32 } });
+mirror!(EvictionRecord of Eviction { Never, Clock, Age { pushes: u32 }, Norm { below: f32 } });
+mirror!(WritesRecord of Writes { InPlace, CopyOnWrite });
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -231,7 +280,19 @@ impl TableRecord {
     pub(crate) fn new(config: &TableConfig, file: FileRecord, rows: u64, pushes: u64) -> TableRecord {
         let blocks = config.blocks.iter().map(BlockRecord::from).collect();
         let (name, seed, budget_bytes) = (config.name.clone(), config.seed, config.budget_bytes);
-        TableRecord { name, file, rows, pushes, seed, budget_bytes, blocks }
+        TableRecord {
+            name,
+            file,
+            rows,
+            pushes,
+            seed,
+            budget_bytes,
+            blocks,
+            dtype: config.dtype.into(),
+            admission: config.admission.into(),
+            eviction: config.eviction.into(),
+            writes: config.writes.into(),
+        }
     }
 
     pub(crate) fn config(&self) -> TableConfig {
@@ -240,6 +301,10 @@ impl TableRecord {
             blocks: self.blocks.iter().map(Block::from).collect(),
             seed: self.seed,
             budget_bytes: self.budget_bytes,
+            dtype: self.dtype.into(),
+            admission: self.admission.into(),
+            eviction: self.eviction.into(),
+            writes: self.writes.into(),
         }
     }
 

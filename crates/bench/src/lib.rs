@@ -1,0 +1,15 @@
+//! What this machine can do: the operations of a store beside what its memory allows, in interleaved rounds.
+//!
+//! Knows no command line, prints nothing and draws nothing: options come in, and a report goes out.
+
+pub mod keys;
+pub mod options;
+pub mod result;
+pub mod rounds;
+pub mod store;
+mod traffic;
+
+pub use keys::{BAG_KEYS_MAX, Dist, Ids, KEYS_MAX, Keys};
+pub use options::{Op, RowOptimizer, StoreOptions, THREADS_MAX};
+pub use result::{BenchError, LoadRow, ResultRow, StoreReport, SweepRow};
+pub use rounds::{Measured, Passes, interleave, median, percentile};

@@ -1,0 +1,257 @@
+//! `sanderling ps`: a parameter server, from its command line and file to its end by a signal.
+
+mod quantity;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sanderling_server::{Config, Control, Server, systemd};
+use serde::Deserialize;
+
+use crate::failure::{Failure, INTERRUPTED};
+use crate::output;
+
+/// Where a server listens unless told otherwise.
+const LISTEN_DEFAULT: &str = "127.0.0.1:7000";
+
+/// Run a parameter server: tables that many trainers share
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sanderling ps                                        one server on this machine, nothing saved
+  sanderling ps --listen 127.0.0.1:7000 --shard 0/2 --data /var/lib/sanderling --save-every 10m
+  sanderling ps --config ps.toml                       the same options from a file
+  sanderling ps --listen 0.0.0.0:7000 --expose --token-file token --tls-cert cert.pem --tls-key key.pem
+
+Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. A server with a TCP port is also found by clients of the
+same host over shared memory and a unix socket, unless --no-local is given.
+
+In the file, options have the same names with _ for -, such as save_every = \"10m\"; the command line wins.
+
+Prints one line per address when ready, and tells systemd. SIGTERM or Ctrl-C: clients are told to go, what is under way
+is answered, tables are saved, exit code 0. A second signal ends at once.")]
+pub(crate) struct Args {
+    /// Options from a TOML file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// What the command line and the file have in common.
+#[derive(Debug, Default, clap::Args, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Options {
+    /// Addresses to listen at [default: 127.0.0.1:7000]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    listen: Vec<String>,
+    /// Which shard this is, and of how many [default: 0/1]
+    #[arg(long, value_name = "I/N")]
+    shard: Option<String>,
+    /// Addresses of all shards, in their order, for clients that know only one
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    peers: Vec<String>,
+    /// Name in lists and logs
+    #[arg(long)]
+    name: Option<String>,
+    /// Folder for checkpoints; the latest is restored at the start and saved at the end
+    #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
+    data: Option<PathBuf>,
+    /// Start from the checkpoint of this name instead of the latest
+    #[arg(long, value_name = "NAME", help_heading = "Checkpoints")]
+    restore: Option<String>,
+    /// Save so often, such as 10m
+    #[arg(long, value_name = "TIME", help_heading = "Checkpoints")]
+    save_every: Option<String>,
+    /// Most memory of any table, such as 4GiB
+    #[arg(long, value_name = "BYTES", help_heading = "Resources")]
+    table_budget: Option<String>,
+    /// Threads that serve [default: one per processor]
+    #[arg(long, value_name = "N", help_heading = "Resources")]
+    workers: Option<usize>,
+    /// Bind each of them to a processor
+    #[arg(long, help_heading = "Resources")]
+    pin: bool,
+    /// How long they wait awake before they sleep, in microseconds
+    #[arg(long, value_name = "N", help_heading = "Resources")]
+    spin_us: Option<u32>,
+    /// Longest frame; the buffers of a connection grow up to it [default: 16MiB]
+    #[arg(long, value_name = "BYTES", help_heading = "Resources")]
+    frame_max: Option<String>,
+    /// A client that takes nothing for so long is closed [default: 10s]
+    #[arg(long, value_name = "TIME", help_heading = "Resources")]
+    write_timeout: Option<String>,
+    /// How long requests are still answered after SIGTERM [default: 10s]
+    #[arg(long, value_name = "TIME", help_heading = "Resources")]
+    drain_within: Option<String>,
+    /// Clients must say what is in this file
+    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    token_file: Option<PathBuf>,
+    /// Certificate chain, PEM; TCP is then TLS
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Security")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Security")]
+    tls_key: Option<PathBuf>,
+    /// Let other machines connect; needs TLS and a token
+    #[arg(long, help_heading = "Security")]
+    expose: bool,
+    /// Let them connect without TLS and token: whoever reaches the port can read and change all tables
+    #[arg(long, help_heading = "Security")]
+    insecure: bool,
+    /// Listen at the given addresses only
+    #[arg(long, help_heading = "Security")]
+    no_local: bool,
+    /// Folder of the unix socket for clients of this host
+    #[arg(long, value_name = "DIR", help_heading = "Security")]
+    runtime_dir: Option<PathBuf>,
+}
+
+impl Options {
+    fn read(path: &Path) -> Result<Options, Failure> {
+        let failed = |what: &dyn std::fmt::Display| Failure::Usage(format!("{}: {what}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+        toml::from_str(&text).map_err(|error| failed(&error))
+    }
+
+    /// These where they are given, else those.
+    fn or(self, other: Options) -> Options {
+        let list = |one: Vec<String>, other| if one.is_empty() { other } else { one };
+        Options {
+            listen: list(self.listen, other.listen),
+            shard: self.shard.or(other.shard),
+            peers: list(self.peers, other.peers),
+            name: self.name.or(other.name),
+            data: self.data.or(other.data),
+            restore: self.restore.or(other.restore),
+            save_every: self.save_every.or(other.save_every),
+            table_budget: self.table_budget.or(other.table_budget),
+            workers: self.workers.or(other.workers),
+            pin: self.pin || other.pin,
+            spin_us: self.spin_us.or(other.spin_us),
+            frame_max: self.frame_max.or(other.frame_max),
+            write_timeout: self.write_timeout.or(other.write_timeout),
+            drain_within: self.drain_within.or(other.drain_within),
+            token_file: self.token_file.or(other.token_file),
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
+            expose: self.expose || other.expose,
+            insecure: self.insecure || other.insecure,
+            no_local: self.no_local || other.no_local,
+            runtime_dir: self.runtime_dir.or(other.runtime_dir),
+        }
+    }
+
+    fn config(self) -> Result<Config, Failure> {
+        let mut config = Config::default();
+        let usage = |what: &str, error: String| Failure::Usage(format!("{what}: {error}"));
+        let listen = if self.listen.is_empty() { vec![LISTEN_DEFAULT.to_owned()] } else { self.listen };
+        for address in &listen {
+            config.listen.push(address.parse().map_err(|error| usage("listen", format!("{error}")))?);
+        }
+        if let Some(text) = &self.shard {
+            let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+            (config.shard, config.shards) =
+                numbers.ok_or_else(|| usage("shard", format!("{text:?} is not of the form 0/2")))?;
+        }
+        if let Some(path) = &self.token_file {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| usage("token_file", format!("{}: {error}", path.display())))?;
+            config.token = Some(text.trim().to_owned());
+        }
+        let time = |what, text: &Option<String>| {
+            text.as_deref().map(quantity::time).transpose().map_err(|error| usage(what, error))
+        };
+        let bytes = |what, text: &Option<String>| {
+            text.as_deref().map(quantity::bytes).transpose().map_err(|error| usage(what, error))
+        };
+        config.save_every = time("save_every", &self.save_every)?;
+        config.write_timeout = time("write_timeout", &self.write_timeout)?.unwrap_or(config.write_timeout);
+        config.drain_within = time("drain_within", &self.drain_within)?.unwrap_or(config.drain_within);
+        config.table_budget_bytes = bytes("table_budget", &self.table_budget)?;
+        if let Some(frame_bytes_max) = bytes("frame_max", &self.frame_max)? {
+            config.frame_bytes_max = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
+        }
+        config.tls = match (self.tls_cert, self.tls_key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err(usage("tls_cert, tls_key", "one needs the other".to_owned())),
+        };
+        (config.local, config.expose, config.insecure) = (!self.no_local, self.expose, self.insecure);
+        (config.peers, config.data, config.restore) = (self.peers, self.data, self.restore);
+        (config.pin, config.workers) = (self.pin, self.workers.unwrap_or(config.workers));
+        config.spin_us = self.spin_us.unwrap_or(config.spin_us);
+        config.runtime_dir = self.runtime_dir.unwrap_or(config.runtime_dir);
+        config.name = self.name.unwrap_or_else(|| format!("{}/{}", config.shard, config.shards));
+        Ok(config)
+    }
+}
+
+pub(crate) fn run(args: Args) -> Result<u8, Failure> {
+    let file = args.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
+    let config = args.options.or(file).config()?;
+    let server = Server::start(&config, |event| eprintln!("{event}"))?;
+    on_signal(server.control());
+    for address in server.addresses() {
+        output::text(&format!("listening at {address}"))?;
+    }
+    tell_manager("READY=1");
+    server.wait();
+    tell_manager("STOPPING=1");
+    server.finish()?;
+    Ok(0)
+}
+
+/// The first signal drains the server, the second ends the process.
+fn on_signal(control: Control) {
+    let seen = AtomicBool::new(false);
+    let installed = ctrlc::set_handler(move || {
+        if seen.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+        control.drain();
+    });
+    // Inside another program, such as Python, somebody else may own the signals: then they end the process.
+    drop(installed);
+}
+
+fn tell_manager(state: &str) {
+    if let Err(error) = systemd::notify(state) {
+        eprintln!("cannot tell the service manager {state}: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let file: Options = toml::from_str(
+            "listen = ['10.0.0.1:1']\nshard = '1/4'\nworkers = 3\npin = true\nsave_every = '10m'\ndata = '/d'\ntable_budget = '4GiB'",
+        )
+        .expect("it is a file");
+        let line = Options { listen: vec!["127.0.0.1:2".into()], workers: Some(1), ..Options::default() };
+        let config = line.or(file).config().expect("it is a configuration");
+        assert_eq!(config.listen[0].to_string(), "tcp://127.0.0.1:2");
+        assert_eq!((config.shard, config.shards, config.workers, config.pin), (1, 4, 1, true));
+        assert_eq!(config.save_every.map(|every| every.as_secs()), Some(600));
+        assert_eq!(config.table_budget_bytes, Some(4 << 30));
+        assert_eq!((config.name.as_str(), config.local), ("1/4", true));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        for (text, expected) in [
+            ("listen = ['x']", "listen: address \"x\""),
+            ("shard = '1'", "shard: \"1\" is not of the form 0/2"),
+            ("save_every = '5 lightyears'", "save_every: "),
+            ("tls_cert = 'c'", "one needs the other"),
+            ("token_file = '/nowhere'", "token_file: /nowhere"),
+        ] {
+            let error = toml::from_str::<Options>(text).expect(text).config().expect_err(text).to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        assert!(toml::from_str::<Options>("listne = []").is_err());
+    }
+}

@@ -1,0 +1,50 @@
+//! Options about parameter servers, shared by the commands that talk to some.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use sanderling_client::{Address, Cluster, ConnectOptions, TlsClient, addresses};
+
+use crate::failure::Failure;
+
+/// Where the parameter servers are, and how they are asked.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Parameter servers")]
+pub(crate) struct ServerArgs {
+    /// Keep the tables on these servers, all shards: host:port, tcp://host:port, unix:PATH or shm:NAME, with commas
+    /// between them
+    #[arg(long, value_name = "ADDR,...")]
+    ps: Option<String>,
+    /// The servers' token is in this file
+    #[arg(long, value_name = "FILE", requires = "ps")]
+    ps_token_file: Option<PathBuf>,
+    /// Talk TLS, and trust servers whose certificate this one (PEM) has signed
+    #[arg(long, value_name = "FILE", requires = "ps")]
+    ps_ca: Option<PathBuf>,
+    /// Use the addresses as they are, even if a server of this host offers a faster way
+    #[arg(long, requires = "ps")]
+    ps_no_local: bool,
+}
+
+impl ServerArgs {
+    /// The servers, if any were named.
+    pub(crate) fn connect(&self) -> Result<Option<Arc<Cluster>>, Failure> {
+        let Some(text) = &self.ps else { return Ok(None) };
+        let found = addresses(text).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;
+        if found == [Address::Embedded] {
+            return Ok(None);
+        }
+        let mut options = ConnectOptions { prefer_local: !self.ps_no_local, ..ConnectOptions::default() };
+        if let Some(path) = &self.ps_token_file {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Failure::Usage(format!("--ps-token-file {}: {error}", path.display())))?;
+            text.trim().clone_into(&mut options.token);
+        }
+        if let Some(path) = &self.ps_ca {
+            let tls = TlsClient::from_ca_file(path);
+            options.tls = Some(tls.map_err(|error| Failure::Usage(format!("--ps-ca: {error}")))?);
+        }
+        Ok(Some(Cluster::connect(&found, options)?))
+    }
+}

@@ -1,0 +1,98 @@
+//! `sanderling bench` end to end, tiny: what it prints where, and what its JSON promises. Judges no number.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn run(line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sanderling")).args(line.split_whitespace()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// What `results` promises, and how it says it.
+fn check_rows(json: &Value, ops: &[&str], dists: &[&str], threads: &[u64]) {
+    let rows = json["results"].as_array().unwrap();
+    assert_eq!(rows.len(), ops.len() * dists.len() * threads.len(), "{json}");
+    for row in rows {
+        assert!(ops.contains(&row["op"].as_str().unwrap()), "{row}");
+        assert!(dists.contains(&row["dist"].as_str().unwrap()), "{row}");
+        assert!(threads.contains(&row["threads"].as_u64().unwrap()), "{row}");
+        for key in ["keys", "dim", "batch"] {
+            assert!(row[key].as_u64().unwrap() > 0, "{key} of {row}");
+        }
+        for key in ["mkeys_per_s", "limit_mkeys_per_s", "ratio", "ns_per_key", "p50_us", "p99_us", "gb_per_s"]
+        {
+            assert!(row[key].as_f64().unwrap() > 0.0, "{key} of {row}");
+        }
+        assert_eq!(row["read_only_mkeys_per_s"].is_number(), row["op"] == "mix98", "{row}");
+    }
+}
+
+const TINY: &str = "bench store --keys 2000 --dim 4 --batch 32 --samples 2 --rounds 1 --batches 50";
+
+#[test]
+fn json_on_standard_output_is_all_there_is() {
+    let done = run(&format!("{TINY} --threads 1,2 --ids shifted --json -"));
+    assert!(done.status.success() && done.stderr.is_empty(), "{}", text(&done.stderr));
+    assert_eq!(text(&done.stdout).lines().count(), 1);
+    let json: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let ops = ["pull", "pull_pooled", "push", "mix98"];
+    check_rows(&json, &ops, &["uniform", "zipf0.9", "zipf0.99"], &[1, 2]);
+    assert!(json["machine"]["cpu"].is_string() && json["options"]["ids"] == "shifted");
+    let load = json["load"].as_array().unwrap();
+    assert_eq!(load.iter().map(|row| row["threads"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
+    assert!(load.iter().all(|row| row["rows"] == 2000 && row["mrows_per_s"].as_f64().unwrap() > 0.0));
+}
+
+#[test]
+fn a_table_for_people_and_json_in_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.json");
+    let options = "--threads 1 --ops pull,mix98 --dists zipf1.1 --optimizer sgd --sweep";
+    let done = run(&format!("{TINY} {options} --json {}", path.display()));
+    assert!(done.status.success() && done.stderr.is_empty(), "{}", text(&done.stderr));
+    for part in [
+        "2,000 keys, dim 4, sgd, f32",
+        "M rows/s, 1 thread",
+        "huge pages",
+        "p99 us",
+        "pulls only",
+        "limit of",
+        "best ",
+    ] {
+        assert!(text(&done.stdout).contains(part), "{part} in {}", text(&done.stdout));
+    }
+    let json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    check_rows(&json, &["pull", "mix98"], &["zipf1.1"], &[1]);
+    let mut best = json["sweep"].as_array().unwrap().iter().filter(|row| row["op"] == "pull");
+    let ahead = &json["results"][0]["limit_ahead"];
+    assert!(best.any(|row| &row["ahead"] == ahead), "{json}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_said() {
+    for (line, code, part) in [
+        ("bench", 2, "sanderling bench"),
+        ("bench store --keys 0", 2, "keys = 0"),
+        ("bench store --threads 0", 2, "threads = 0"),
+        ("bench store --ops pul", 2, "pull_pooled"),
+        ("bench store --dists zipf", 2, "zipf0.99"),
+        ("bench store --ids odd", 2, "shifted"),
+        ("bench store --keys 2000000000 --dim 4096", 1, "lower the keys or the dim"),
+        (
+            "bench store --keys 10 --rounds 1 --batches 1 --samples 1 --json /nonexistent/a.json",
+            1,
+            "/nonexistent/a.json",
+        ),
+    ] {
+        let done = run(line);
+        assert_eq!(done.status.code(), Some(code), "{line}: {}", text(&done.stderr));
+        assert!(text(&done.stderr).contains(part), "{line}: {}", text(&done.stderr));
+    }
+    let help = run("bench store --help");
+    assert!(text(&help.stdout).contains("Example:\n  sanderling bench store"), "{}", text(&help.stdout));
+}

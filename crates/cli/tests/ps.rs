@@ -1,0 +1,246 @@
+//! `sanderling ps` as a process of its own: readiness, signals, what survives a kill and a full disk.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
+
+#[path = "../../server/tests/peer/mod.rs"]
+mod peer;
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use peer::{LONG, Peer, TABLE};
+use sanderling_transport::Address;
+use sanderling_wire::{Fault, Reply, Request, Save};
+
+/// A running server; it is killed if a test forgets it.
+struct Process {
+    child: Child,
+    addresses: Vec<Address>,
+}
+
+impl Process {
+    /// Starts it below a folder, with the shell's words before its own, and waits until it listens.
+    fn start(folder: &Path, before: &str, options: &str) -> Process {
+        let line = format!(
+            "{before} exec '{}' ps --listen 127.0.0.1:0 --runtime-dir run --workers 1 {options}",
+            env!("CARGO_BIN_EXE_sanderling")
+        );
+        let mut child = Command::new("sh")
+            .args(["-c", &line])
+            .current_dir(folder)
+            .env("NOTIFY_SOCKET", folder.join("notify"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let addresses = (0..3).map_while(|_| lines.next());
+        let addresses =
+            addresses.map(|line| line.unwrap().strip_prefix("listening at ").unwrap().parse().unwrap());
+        let addresses: Vec<Address> = addresses.collect();
+        if addresses.len() < 3 {
+            let mut errors = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+            panic!("it listens at {addresses:?}: {errors}");
+        }
+        Process { child, addresses }
+    }
+
+    fn peer(&self) -> Peer {
+        Peer::new(&self.addresses[0])
+    }
+
+    fn signal(&self, name: &str) {
+        let done =
+            Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status().unwrap();
+        assert!(done.success());
+    }
+
+    /// Waits for its end; what it said on standard error.
+    fn end(mut self) -> (ExitStatus, String) {
+        let mut errors = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        (self.child.wait().unwrap(), errors)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn save(peer: &mut Peer, name: &str) -> Result<u64, Fault> {
+    let saved = peer.ask(&Request::Save(Save { name }), |reply| match reply {
+        Reply::Save(saved) => saved.rows,
+        other => panic!("{other:?}"),
+    });
+    saved.map_err(|(fault, _)| fault)
+}
+
+#[test]
+fn it_tells_when_it_is_ready_and_comes_back_after_a_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let manager = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    manager.set_read_timeout(Some(LONG)).unwrap();
+    let told = || {
+        let mut bytes = [0; 100];
+        let count = manager.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..count].to_vec()).unwrap()
+    };
+    let keys: Vec<u64> = (0..100).collect();
+    let mut expected = None;
+    for (round, signal) in ["TERM", "INT", "TERM"].into_iter().enumerate() {
+        let process = Process::start(folder.path(), "", "--data data --save-every 1h");
+        assert_eq!(told(), "READY=1");
+        for address in &process.addresses {
+            Peer::new(address).create("t", TABLE).unwrap();
+        }
+        let mut peer = process.peer();
+        let table = peer.create("t", TABLE).unwrap();
+        let found = peer.pull(table, &keys).unwrap();
+        assert_eq!(found, *expected.get_or_insert(found.clone()), "round {round}");
+        peer.push(table, 1, &keys, 0.5).unwrap();
+        expected = Some(peer.pull(table, &keys).unwrap());
+        process.signal(signal);
+        assert_eq!(told(), "STOPPING=1");
+        let (_, notice) = peer.receive(|reply| matches!(reply, Reply::Goaway(_))).unwrap().unwrap();
+        assert_eq!(notice, Ok(true));
+        let (status, errors) = process.end();
+        assert!(status.success(), "{errors}");
+        assert!(errors.contains("saved latest: 100 rows"), "{errors}");
+    }
+}
+
+#[test]
+fn a_request_under_way_is_answered_before_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(folder.path(), "", "--data data");
+    let mut peer = process.peer();
+    let table = peer.create("t", TABLE).unwrap();
+    let keys: Vec<u64> = (0..100_000).collect();
+    peer.push(table, 1, &keys, 0.5).unwrap();
+    let id = peer.send(&Request::Save(Save { name: "other" })).unwrap();
+    process.signal("TERM");
+    let mut answered = false;
+    while let Ok(Some((found, result))) = peer.receive(|reply| matches!(reply, Reply::Save(_))) {
+        answered |= found == id && result == Ok(true);
+    }
+    let (status, errors) = process.end();
+    assert!(status.success() && answered, "{errors}");
+}
+
+#[test]
+fn a_killed_server_has_what_it_acknowledged_as_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys: Vec<u64> = (0..20_000).collect();
+    let process = Process::start(folder.path(), "", "--data data");
+    let mut peer = process.peer();
+    let table = peer.create("t", TABLE).unwrap();
+    peer.push(table, 1, &keys, 0.5).unwrap();
+    assert_eq!(save(&mut peer, "latest"), Ok(20_000));
+    let expected = peer.pull(table, &keys).unwrap();
+    // In the middle of another save.
+    for sequence in 2..10 {
+        peer.push(table, sequence, &keys, 0.5).unwrap();
+    }
+    let pushed = peer.pull(table, &keys).unwrap();
+    peer.send(&Request::Save(Save { name: "latest" })).unwrap();
+    process.signal("KILL");
+    while let Ok(Some(_)) = peer.receive(|_| ()) {}
+    drop(process.end());
+
+    let process = Process::start(folder.path(), "", "--data data");
+    let mut peer = process.peer();
+    let table = peer.create("t", TABLE).unwrap();
+    let found = peer.pull(table, &keys).unwrap();
+    // The second save was whole before the kill, or it is as if it had never been.
+    assert!(found == expected || found == pushed);
+}
+
+#[test]
+fn a_full_disk_leaves_the_checkpoint_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    // Files of more than 256 blocks, of 512 or 1024 bytes as the shell counts, cannot be written.
+    let process = Process::start(folder.path(), "trap '' XFSZ; ulimit -f 256;", "--data data");
+    let mut peer = process.peer();
+    let table = peer.create("t", TABLE).unwrap();
+    let (few, many): (Vec<u64>, Vec<u64>) = ((0..100).collect(), (0..50_000).collect());
+    peer.push(table, 1, &few, 0.5).unwrap();
+    assert_eq!(save(&mut peer, "latest"), Ok(100));
+    let expected = peer.pull(table, &few).unwrap();
+    peer.push(table, 2, &many, 0.5).unwrap();
+    const FILE_TOO_LARGE: u32 = 27;
+    assert_eq!(save(&mut peer, "latest"), Err(Fault::Io { os_error: FILE_TOO_LARGE }));
+    assert!(peer.pull(table, &many).is_ok(), "it goes on serving");
+    process.signal("TERM");
+    let (status, errors) = process.end();
+    assert_eq!(status.code(), Some(1), "{errors}");
+    assert!(errors.contains("saving latest failed, the checkpoint before it is intact"), "{errors}");
+
+    let process = Process::start(folder.path(), "", "--data data");
+    let mut peer = process.peer();
+    let table = peer.create("t", TABLE).unwrap();
+    assert_eq!(peer.pull(table, &few).unwrap(), expected);
+    assert_eq!(peer.counter("rows"), 100);
+}
+
+#[test]
+fn the_second_signal_ends_it_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(folder.path(), "", "--drain-within 1h");
+    // Somebody asks for ever, so that it would never be quiet.
+    let address = process.addresses[0].clone();
+    let asking = std::thread::spawn(move || {
+        let mut peer = Peer::new(&address);
+        let table = peer.create("t", TABLE).unwrap();
+        let keys = [1];
+        let pull = sanderling_wire::Pull {
+            table,
+            dim: peer::DIM,
+            absent: sanderling_wire::Absent::Zero,
+            format: sanderling_wire::RowFormat::F32,
+            keys: &keys,
+        };
+        while peer.send(&Request::Pull(pull)).is_ok() && matches!(peer.receive(|_| ()), Ok(Some(_))) {}
+    });
+    let start = Instant::now();
+    while process.peer().counter("connections") < 2 {
+        assert!(start.elapsed() < LONG);
+    }
+    process.signal("TERM");
+    std::thread::sleep(Duration::from_millis(500));
+    process.signal("TERM");
+    let (status, errors) = process.end();
+    assert_eq!(status.code(), Some(130), "{errors}");
+    asking.join().unwrap();
+}
+
+#[test]
+fn what_is_wrong_is_said_before_it_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("bad.toml"), "listne = ['127.0.0.1:0']").unwrap();
+    for (options, code, expected) in [
+        ("--listen nonsense", 2, "nonsense"),
+        ("--listen 127.0.0.1:0 --shard 2/2", 2, "shard 2/2"),
+        ("--listen 0.0.0.0:0", 1, "not a loopback address"),
+        ("--listen 0.0.0.0:0 --expose", 1, "without TLS and a token"),
+        ("--config bad.toml", 2, "unknown field `listne`"),
+        ("--listen 127.0.0.1:0 --data d --restore nothing", 4, "no checkpoint \"nothing\""),
+        ("--listen 127.0.0.1:0 --save-every 10m", 2, "need a folder for checkpoints"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_sanderling"))
+            .arg("ps")
+            .args(options.split_whitespace())
+            .args(["--no-local"])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{options}: {errors}");
+        assert!(errors.contains(expected), "{options}: {errors}");
+    }
+}

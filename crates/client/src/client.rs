@@ -1,0 +1,166 @@
+//! The tables of a model, in this process or on servers, and which feature reads which. Knows nothing of what the rows
+//! mean.
+
+use std::sync::Arc;
+
+use sanderling_sample::Rows;
+use sanderling_store::{Absent, PushScale, Table};
+
+use crate::error::ClientError;
+use crate::lookup::Lookup;
+use crate::remote::RemoteTable;
+use crate::session::{PullInto, PullPart};
+
+/// The tables of a model, and which feature reads which. Cheap to share: workers bring their own [`Lookup`].
+#[derive(Debug)]
+pub struct Client {
+    tables: Tables,
+    column_tables: Vec<usize>,
+    constant: Option<usize>,
+}
+
+/// Where the tables are.
+#[derive(Debug)]
+enum Tables {
+    Embedded(Vec<Arc<Table>>),
+    Remote(Vec<RemoteTable>),
+}
+
+impl Client {
+    /// A client over tables in this process. `features` are `(feature, table)` names in the order of a batch's columns;
+    /// `constant` names a table whose row [`crate::CONSTANT_KEY`] every minibatch gets (a bias).
+    pub fn embedded<'a>(
+        tables: Vec<Arc<Table>>,
+        features: impl IntoIterator<Item = (&'a str, &'a str)>,
+        constant: Option<&'a str>,
+    ) -> Result<Self, ClientError> {
+        let names: Vec<String> = tables.iter().map(|table| table.name().to_owned()).collect();
+        Client::new(Tables::Embedded(tables), &names, features, constant)
+    }
+
+    /// A client over tables on servers, each with the name by which features know it.
+    pub fn remote<'a>(
+        tables: Vec<(String, RemoteTable)>,
+        features: impl IntoIterator<Item = (&'a str, &'a str)>,
+        constant: Option<&'a str>,
+    ) -> Result<Self, ClientError> {
+        let (names, tables): (Vec<String>, Vec<RemoteTable>) = tables.into_iter().unzip();
+        Client::new(Tables::Remote(tables), &names, features, constant)
+    }
+
+    fn new<'a>(
+        tables: Tables,
+        names: &[String],
+        features: impl IntoIterator<Item = (&'a str, &'a str)>,
+        constant: Option<&'a str>,
+    ) -> Result<Self, ClientError> {
+        let find = |feature: &str, name: &str| {
+            names.iter().position(|other| other == name).ok_or_else(|| ClientError::UnknownTable {
+                feature: feature.to_string(),
+                table: name.to_string(),
+            })
+        };
+        let column_tables =
+            features.into_iter().map(|(feature, name)| find(feature, name)).collect::<Result<_, _>>()?;
+        let constant = constant.map(|name| find("(constant)", name)).transpose()?;
+        Ok(Client { tables, column_tables, constant })
+    }
+
+    /// The tables in this process, in the order given; none if they are on servers.
+    #[must_use]
+    pub fn tables(&self) -> &[Arc<Table>] {
+        match &self.tables {
+            Tables::Embedded(tables) => tables,
+            Tables::Remote(_) => &[],
+        }
+    }
+
+    /// The tables on servers, in the order given; none if they are in this process.
+    #[must_use]
+    pub fn remote_tables(&self) -> &[RemoteTable] {
+        match &self.tables {
+            Tables::Embedded(_) => &[],
+            Tables::Remote(tables) => tables,
+        }
+    }
+
+    /// Per feature, its table.
+    pub(crate) fn column_tables(&self) -> &[usize] {
+        &self.column_tables
+    }
+
+    /// The table of the constant.
+    pub(crate) fn constant_table(&self) -> Option<usize> {
+        self.constant
+    }
+
+    /// Room for one minibatch at a time. With tables on servers it also holds the connections of the worker, which are
+    /// made when it is used first.
+    #[must_use]
+    pub fn lookup(&self) -> Lookup {
+        let dims: Vec<usize> = match &self.tables {
+            Tables::Embedded(tables) => tables.iter().map(|table| table.dim()).collect(),
+            Tables::Remote(tables) => tables.iter().map(RemoteTable::dim).collect(),
+        };
+        Lookup::new(dims.into_iter(), &self.column_tables, self.constant)
+    }
+
+    /// Pulls the rows of a minibatch's distinct keys into `lookup`. Returns how many of them have no row yet.
+    pub fn pull(&self, rows: &Rows<'_>, absent: Absent, lookup: &mut Lookup) -> Result<usize, ClientError> {
+        lookup.assign(rows);
+        let tables = match &self.tables {
+            Tables::Embedded(tables) => {
+                let mut missing = 0;
+                for (table, part) in tables.iter().zip(&mut lookup.tables) {
+                    missing += table.pull(&part.dedup.unique, absent, &mut part.rows, None)?;
+                }
+                return Ok(missing);
+            }
+            Tables::Remote(tables) => tables,
+        };
+        let Lookup { tables: parts, fans, session, .. } = lookup;
+        let session = match (session, tables.first()) {
+            (Some(session), _) => session,
+            (none, Some(table)) => none.insert(table.cluster().session()?),
+            (_, None) => return Ok(0),
+        };
+        fans.resize_with(tables.len(), Default::default);
+        for ((table, part), fan) in tables.iter().zip(&*parts).zip(&mut *fans) {
+            fan.assign(session.placement(), table.home(), &part.dedup.unique);
+        }
+        let asked: Vec<PullPart<'_>> =
+            tables.iter().zip(&*fans).map(|(table, fan)| PullPart { table, fan }).collect();
+        let mut into: Vec<PullInto<'_>> =
+            parts.iter_mut().map(|part| PullInto { out: &mut part.rows, missing: None }).collect();
+        session.pull_parts(&asked, &mut into, absent)
+    }
+
+    /// Pushes the gradients that were added up in `lookup` since the pull: one update per distinct key. On servers they
+    /// are under way when this returns: the lookup's next pull sees them, and says if they failed, as [`Client::finish`]
+    /// does.
+    pub fn push(&self, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
+        let parts = &lookup.tables;
+        match &self.tables {
+            Tables::Embedded(tables) => {
+                for (table, part) in tables.iter().zip(parts) {
+                    if !part.dedup.unique.is_empty() {
+                        table.push_unique(&part.dedup.unique, &part.dedup.counts, &part.grads, scale)?;
+                    }
+                }
+            }
+            Tables::Remote(tables) => {
+                let Some(session) = &mut lookup.session else { return Ok(()) };
+                for ((table, part), fan) in tables.iter().zip(parts).zip(&lookup.fans) {
+                    session.begin_push(table, fan, &part.dedup.counts, &part.grads, scale)?;
+                }
+                session.send();
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the servers have applied what was pushed.
+    pub fn finish(&self, lookup: &mut Lookup) -> Result<(), ClientError> {
+        lookup.session.as_mut().map_or(Ok(()), crate::session::Session::finish)
+    }
+}

@@ -1,0 +1,178 @@
+//! The servers of a cluster: who they are, over which way each is reached, and where keys are. Made once; every thread
+//! gets a [`Session`] of its own with copies of what it needs. Knows no table.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sanderling_transport::Address;
+use sanderling_wire::{Reply, Request, limit};
+
+use crate::error::ClientError;
+use crate::exchange::{CallError, Peer};
+use crate::links::Links;
+use crate::options::ConnectOptions;
+use crate::placement::Placement;
+use crate::session::Session;
+
+/// Sessions that wait to be used again by whoever has none of their own.
+const IDLE_SESSIONS_MAX: usize = 64;
+
+/// One server of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// The address at which it was given.
+    pub address: Address,
+    /// Where it is talked to: the same, or a faster way on this host.
+    pub way: Address,
+    /// What it says about itself.
+    pub peer: Peer,
+}
+
+/// The servers of a cluster, by shard. Cheap to share.
+#[derive(Debug)]
+pub struct Cluster {
+    servers: Vec<Server>,
+    placement: Placement,
+    options: Arc<ConnectOptions>,
+    idle: Mutex<Vec<Session>>,
+}
+
+/// Addresses from a text: those of several servers are separated by commas, each as [`Address`] reads it. (So the path
+/// of a unix socket cannot have one.)
+pub fn addresses(text: &str) -> Result<Vec<Address>, ClientError> {
+    text.split(',').map(|one| Ok(one.trim().parse()?)).collect()
+}
+
+impl Cluster {
+    /// Reaches every server, learns who it is, and checks that together they are all shards of one cluster.
+    pub fn connect(addresses: &[Address], options: ConnectOptions) -> Result<Arc<Cluster>, ClientError> {
+        let options = Arc::new(options);
+        let addresses: Vec<Address> = addresses.iter().flat_map(Address::each).collect();
+        let mut found = Vec::new();
+        for address in addresses {
+            let (mut peer, placement) = ask(&address, &options)?;
+            let mut way = address.clone();
+            if let Some(local) = faster_way(&address, &peer, &options)
+                // The way of another server, or of none: this one is still where it was.
+                && let Ok((again, _)) = ask(&local, &options)
+                && (again.server_id, again.boot_id) == (peer.server_id, peer.boot_id)
+            {
+                (way, peer) = (local, again);
+            }
+            found.push((Server { address, way, peer }, placement));
+        }
+        found.sort_by_key(|(server, _)| server.peer.shard);
+        let (servers, mut placements): (Vec<Server>, Vec<Placement>) = found.into_iter().unzip();
+        check_shards(&servers)?;
+        placements.sort_by_key(|placement| placement.version);
+        let placement = match placements.pop() {
+            Some(newest) if newest.version > 0 => newest,
+            _ => Placement::even(servers.len()),
+        };
+        if placement.servers != servers.len() {
+            let reason = format!(
+                "placement {} is for {} servers, there are {}; name all of them",
+                placement.version,
+                placement.servers,
+                servers.len()
+            );
+            return Err(ClientError::Cluster { reason });
+        }
+        Ok(Arc::new(Cluster { servers, placement, options, idle: Mutex::default() }))
+    }
+
+    /// The servers, by shard.
+    #[must_use]
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// Connections of their own for one thread.
+    pub fn session(self: &Arc<Cluster>) -> Result<Session, ClientError> {
+        let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
+        let links = Links::new(&ways, &self.options, self.options.timeout)?;
+        Ok(Session::new(links, self.placement.clone()))
+    }
+
+    /// Lends a session for one request, to those who have none of their own.
+    pub(crate) fn with_session<T>(
+        self: &Arc<Cluster>,
+        work: impl FnOnce(&mut Session) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let lent = idle().pop();
+        let mut session = lent.map_or_else(|| self.session(), Ok)?;
+        let result = work(&mut session);
+        let mut idle = idle();
+        if idle.len() < IDLE_SESSIONS_MAX {
+            idle.push(session);
+        }
+        result
+    }
+}
+
+/// Who is at an address, and the placement that it knows.
+fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<(Peer, Placement), ClientError> {
+    let timeout = options.connect_timeout;
+    let mut links = Links::new(std::slice::from_ref(address), options, timeout)?;
+    let names = links.names();
+    let mut placement = Err(names.misfit(0, ""));
+    let mut sink = |_: usize, _: u64, result: Result<Reply<'_>, CallError>| {
+        placement = match result {
+            Ok(Reply::Placement(map)) if map.slots.is_empty() => Ok(Placement::even(1)),
+            Ok(Reply::Placement(map)) => {
+                Ok(Placement::new(map.version, map.servers.len(), map.slots.to_vec()))
+            }
+            Ok(_) => Err(names.misfit(0, "")),
+            Err(error) => Err(names.error(0, "", error)),
+        };
+    };
+    let begun = links.begin(0, 0, None, &Request::Placement, &mut sink);
+    begun.map_err(|source| ClientError::Request { table: String::new(), source })?;
+    links.settle(&mut sink);
+    let placement = placement?;
+    let peer = links.peer(0).cloned().ok_or_else(|| names.misfit(0, ""))?;
+    Ok((peer, placement))
+}
+
+/// The way that a server offers to clients of its host, if this is one and the way is faster.
+fn faster_way(address: &Address, peer: &Peer, options: &ConnectOptions) -> Option<Address> {
+    let rank = |address: &Address| match address {
+        Address::Shm(_) => 2,
+        Address::Unix(_) => 1,
+        _ => 0,
+    };
+    if !options.prefer_local || peer.host_id == 0 || peer.host_id != host_id() {
+        return None;
+    }
+    peer.local_url.parse().ok().filter(|local| rank(local) > rank(address))
+}
+
+/// Number of the operating system that this process runs under, as `docs/wire-format.md` says; 0 when unknown.
+fn host_id() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(|&c| c != '-').take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
+}
+
+fn check_shards(servers: &[Server]) -> Result<(), ClientError> {
+    let wrong = |reason: String| Err(ClientError::Cluster { reason });
+    if servers.is_empty() || servers.len() > limit::SERVERS_MAX {
+        return wrong(format!("{} servers; 1 to {} are possible", servers.len(), limit::SERVERS_MAX));
+    }
+    for (shard, server) in servers.iter().enumerate() {
+        let (address, peer) = (&server.address, &server.peer);
+        if peer.shards as usize != servers.len() {
+            return wrong(format!(
+                "{address}: it is shard {} of {}, but {} servers were named; name each shard once",
+                peer.shard,
+                peer.shards,
+                servers.len()
+            ));
+        }
+        if peer.shard as usize != shard {
+            let reason = "name each shard once";
+            return wrong(format!("{address}: shard {} was named twice; {reason}", peer.shard));
+        }
+    }
+    Ok(())
+}

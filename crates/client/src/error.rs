@@ -1,0 +1,157 @@
+//! What the tables of a client can fail with, each naming server and table. Knows not what a row means.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sanderling_store::StoreError;
+use sanderling_transport::AddressError;
+use sanderling_wire::{Fault, WireError};
+
+use crate::exchange::CallError;
+
+/// What a pull, a push or another request can fail with.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The table refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A feature names a table that the client does not have.
+    #[error("feature {feature:?} reads table {table:?}, which is not there")]
+    UnknownTable {
+        /// The feature.
+        feature: String,
+        /// Its table.
+        table: String,
+    },
+    /// Row by row, only tables in this process can be updated.
+    #[error(
+        "the tables are on servers, whose rows can only be updated in minibatches: set train.batch to 2 or more"
+    )]
+    NotHere,
+    /// An address that is none.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The servers that were named are not the shards of one cluster.
+    #[error("{reason}")]
+    Cluster {
+        /// Which server, what is wrong, and what to do.
+        reason: String,
+    },
+    /// A server refused. Other servers may have carried out their part of the request.
+    #[error("{}: {}", place(server, table), said(fault, reason))]
+    Refused {
+        /// Address of the server.
+        server: String,
+        /// Name of the table, or empty.
+        table: String,
+        /// What it said.
+        fault: Fault,
+        /// The same in its words; may be empty.
+        reason: String,
+    },
+    /// No answer in time.
+    #[error("{}: {}", place(server, table), late(*timeout, *sent, cause.as_deref()))]
+    Late {
+        /// Address of the server.
+        server: String,
+        /// Name of the table, or empty.
+        table: String,
+        /// The time it was given.
+        timeout: Duration,
+        /// Was it sent at least once? Then the server may have carried it out.
+        sent: bool,
+        /// What went wrong with the connection meanwhile.
+        cause: Option<String>,
+    },
+    /// A server was started anew.
+    #[error(
+        "{}: the server was started anew, and what it held in memory is gone or as of its last save; open the table again",
+        place(server, table)
+    )]
+    Restarted {
+        /// Address of the server.
+        server: String,
+        /// Name of the table, or empty.
+        table: String,
+    },
+    /// The connection broke during a request that must not be repeated.
+    #[error(
+        "{}: {cause}; whether the request was carried out is unknown, look before it is repeated",
+        place(server, table)
+    )]
+    Lost {
+        /// Address of the server.
+        server: String,
+        /// Name of the table, or empty.
+        table: String,
+        /// How it broke.
+        cause: String,
+    },
+    /// What a server sent is no answer.
+    #[error("{}: {reason}", place(server, table))]
+    Protocol {
+        /// Address of the server.
+        server: String,
+        /// Name of the table, or empty.
+        table: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A request that no message can hold.
+    #[error("table {table:?}: {source}")]
+    Request {
+        /// Name of the table, or empty.
+        table: String,
+        /// Which part is too large.
+        source: WireError,
+    },
+    /// The system has no room for another thread's connections.
+    #[error(transparent)]
+    Transport(#[from] sanderling_transport::Error),
+}
+
+/// Names for the errors of calls.
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    /// Addresses of the servers.
+    pub(crate) servers: Arc<[String]>,
+    pub(crate) timeout: Duration,
+}
+
+impl Names {
+    /// A call's error with its names.
+    pub(crate) fn error(&self, server: usize, table: &str, error: CallError) -> ClientError {
+        let (server, table) = (self.servers[server].clone(), table.to_owned());
+        match error {
+            CallError::Refused { fault, reason } => ClientError::Refused { server, table, fault, reason },
+            CallError::Late { sent, cause } => {
+                ClientError::Late { server, table, timeout: self.timeout, sent, cause }
+            }
+            CallError::Restarted => ClientError::Restarted { server, table },
+            CallError::Lost { cause } => ClientError::Lost { server, table, cause },
+            CallError::Protocol { reason } => ClientError::Protocol { server, table, reason },
+        }
+    }
+
+    /// An answer to something else.
+    pub(crate) fn misfit(&self, server: usize, table: &str) -> ClientError {
+        let reason = "the answer does not fit what was asked".to_owned();
+        self.error(server, table, CallError::Protocol { reason })
+    }
+}
+
+fn place(server: &str, table: &str) -> String {
+    if table.is_empty() { server.to_owned() } else { format!("{server}: table {table:?}") }
+}
+
+fn said(fault: &Fault, reason: &str) -> String {
+    if reason.is_empty() { fault.to_string() } else { format!("{fault}: {reason}") }
+}
+
+fn late(timeout: Duration, sent: bool, cause: Option<&str>) -> String {
+    let fate = if sent { "; whether the request was carried out is unknown" } else { "" };
+    match cause {
+        Some(cause) => format!("no answer within {timeout:?}: {cause}{fate}"),
+        None => format!("no answer within {timeout:?}{fate}"),
+    }
+}

@@ -1,0 +1,316 @@
+//! The exchange over a link that delays, cuts and loses, to a server that is busy, silent, leaves and is started anew: all
+//! of it from one seed, in one thread. `SEED=n cargo test -p sanderling-client lossy` replays a failure.
+
+use std::collections::{HashMap, HashSet};
+
+use sanderling_wire::{Failure, Goaway, Push, Pushed};
+
+use super::*;
+
+/// What may go wrong, per thousand chances.
+#[derive(Debug, Clone, Copy, Default)]
+struct Weather {
+    refuse: u64,
+    cut: u64,
+    lose: u64,
+    busy: u64,
+    restart: u64,
+    leave: u64,
+    garbage: u64,
+}
+
+/// A connection's frames on their way, with when they arrive.
+#[derive(Default)]
+struct Link {
+    to_server: VecDeque<(u64, Vec<u8>)>,
+    to_client: Vec<(u64, Vec<u8>)>,
+    greeted: bool,
+}
+
+struct World {
+    random: Random,
+    weather: Weather,
+    now_us: u64,
+    exchange: Exchange,
+    link: Option<Link>,
+    boot_id: u64,
+    /// Sequences applied since the server's start, in their order.
+    applied: Vec<u64>,
+    seen: HashSet<u64>,
+    outcomes: HashMap<u64, Result<(), CallError>>,
+}
+
+const AGREED: Agreed =
+    Agreed { version: 1, features: Features::NONE, frame_bytes_max: limit::FRAME_BYTES_MAX as u32 };
+const TIMEOUT_US: u64 = 300_000;
+
+fn encoded(encode: impl FnMut(&mut [u8]) -> Result<usize, WireError>) -> Vec<u8> {
+    let mut buffer = Buffer::new(1 << 16);
+    buffer.append(encode).expect("encodes");
+    buffer.bytes().to_vec()
+}
+
+/// Frames are parsed where they are aligned, as a transport gives them.
+fn aligned(bytes: &[u8]) -> Buffer {
+    let mut buffer = Buffer::new(1 << 16);
+    buffer.room(bytes.len()).expect("small")[..bytes.len()].copy_from_slice(bytes);
+    buffer.advance(bytes.len());
+    buffer
+}
+
+impl World {
+    fn new(seed: u64, weather: Weather) -> World {
+        let patience = Patience { timeout: Duration::from_micros(TIMEOUT_US), seed };
+        World {
+            random: Random::new(seed ^ 0x5EED),
+            weather,
+            now_us: 0,
+            exchange: Exchange::new(patience, "", "test"),
+            link: None,
+            boot_id: 1,
+            applied: Vec::new(),
+            seen: HashSet::new(),
+            outcomes: HashMap::new(),
+        }
+    }
+
+    fn happens(&mut self, per_thousand: u64) -> bool {
+        self.random.below(1000) < per_thousand
+    }
+
+    fn push(&mut self, sequence: u64, boot_id: Option<u64>) {
+        let grads = [1.0; 2];
+        let push = Push {
+            table: 1,
+            client: 7,
+            sequence,
+            dim: 2,
+            lr: 1.0,
+            keys: &[sequence],
+            counts: &[1],
+            grads: &grads,
+        };
+        self.exchange.begin(self.now_us, sequence, boot_id, &Request::Push(push)).expect("small");
+    }
+
+    fn finish(&mut self, tag: u64, outcome: Result<(), CallError>) {
+        assert!(self.outcomes.insert(tag, outcome).is_none(), "{tag} has two outcomes");
+    }
+
+    fn lose_link(&mut self, cause: &str) {
+        if self.link.take().is_some() {
+            self.exchange.disconnected(self.now_us, cause.to_owned());
+        }
+    }
+
+    /// Does what the exchange wants, lets what has arrived be taken, and lets time pass.
+    fn step(&mut self) {
+        self.now_us += self.random.below(400);
+        let now_us = self.now_us;
+        self.exchange.expire(now_us);
+        loop {
+            match self.exchange.want(now_us) {
+                Want::Connect if self.happens(self.weather.refuse) => {
+                    self.exchange.disconnected(now_us, "refused".to_owned());
+                }
+                Want::Connect => {
+                    assert!(self.link.is_none(), "a second connection");
+                    self.link = Some(Link::default());
+                    self.exchange.connected(Features::NONE).expect("a hello is small");
+                }
+                Want::Send => {
+                    let frame = self.exchange.outgoing().to_vec();
+                    self.exchange.sent(now_us);
+                    let delay_us = self.random.below(300);
+                    let link = self.link.as_mut().expect("connected");
+                    let after = link.to_server.back().map_or(0, |(at_us, _)| *at_us);
+                    link.to_server.push_back((after.max(now_us + delay_us), frame));
+                }
+                Want::Close => self.link = None,
+                Want::Nothing => break,
+            }
+        }
+        while let Some((tag, error)) = self.exchange.next_failure() {
+            self.finish(tag, Err(error));
+        }
+        if self.happens(self.weather.restart) {
+            self.boot_id += 1;
+            (self.applied, self.seen) = (Vec::new(), HashSet::new());
+            self.lose_link("restart");
+        }
+        if self.happens(self.weather.cut) {
+            self.lose_link("cut");
+        }
+        self.serve();
+        self.receive();
+    }
+
+    fn serve(&mut self) {
+        loop {
+            let now_us = self.now_us;
+            let Some(link) = &mut self.link else { return };
+            if link.to_server.front().is_none_or(|(at_us, _)| *at_us > now_us) {
+                return;
+            }
+            let Some((_, frame)) = link.to_server.pop_front() else { return };
+            let greeted = link.greeted;
+            let (reply, goaway) = self.answer(&aligned(&frame), greeted);
+            let first_us = now_us + if greeted { self.random.below(600) } else { 0 };
+            let lost = greeted && self.happens(self.weather.lose);
+            let Some(link) = &mut self.link else { return };
+            link.greeted = true;
+            if !lost {
+                link.to_client.push((first_us, reply));
+            }
+            link.to_client.extend(goaway.map(|goaway| (now_us, goaway)));
+        }
+    }
+
+    fn answer(&mut self, frame: &Buffer, greeted: bool) -> (Vec<u8>, Option<Vec<u8>>) {
+        let agreed = if greeted { AGREED } else { Agreed::BEFORE_HELLO };
+        let Ok(Parsed::Frame(frame)) = Frame::parse(frame.bytes(), &agreed) else { panic!("not a frame") };
+        let id = frame.header.id;
+        match Request::decode(&frame).expect("a request") {
+            Request::Hello(hello) => {
+                assert!(!greeted, "a second hello");
+                let identity = Identity {
+                    agreed: Offer::of(Features::NONE).meet(&hello.offer).expect("same version"),
+                    in_flight_max: 8,
+                    shard: 0,
+                    shards: 1,
+                    server_id: 1,
+                    boot_id: self.boot_id,
+                    host_id: 0,
+                    placement_version: 0,
+                    name: "",
+                    local_url: "",
+                };
+                (encoded(|out| Reply::Hello(identity).encode(&Agreed::BEFORE_HELLO, id, out)), None)
+            }
+            Request::Push(_) if self.happens(self.weather.garbage) => (vec![7; 32], None),
+            Request::Push(_) if self.happens(self.weather.busy) => {
+                let fault = Fault::Busy { retry_after_us: 800 };
+                let failure = Failure { kind: Kind::Push, fault, reason: "" };
+                (encoded(|out| Reply::Failed(failure).encode(&AGREED, id, out)), None)
+            }
+            Request::Push(push) => {
+                let repeated = !self.seen.insert(push.sequence);
+                if !repeated {
+                    self.applied.push(push.sequence);
+                }
+                let goaway = Goaway { closing_in_ms: 10, reason: "leaving" };
+                let leaves = self.happens(self.weather.leave);
+                let goaway = leaves.then(|| encoded(|out| Reply::Goaway(goaway).encode(&AGREED, 0, out)));
+                (encoded(|out| Reply::Push(Pushed { repeated }).encode(&AGREED, id, out)), goaway)
+            }
+            other => panic!("{} was not asked for", other.kind()),
+        }
+    }
+
+    /// Answers arrive in any order but for the first.
+    fn receive(&mut self) {
+        loop {
+            let now_us = self.now_us;
+            let Some(link) = &mut self.link else { return };
+            let Some(at) = link.to_client.iter().position(|(at_us, _)| *at_us <= now_us) else { return };
+            let frame = aligned(&link.to_client.remove(at).1);
+            let answer = match self.exchange.receive(now_us, frame.bytes()) {
+                Answer::To(tag, Reply::Push(_)) => Some((tag, Ok(()))),
+                Answer::To(tag, Reply::Failed(failure)) => {
+                    let (fault, reason) = (failure.fault, failure.reason.to_owned());
+                    Some((tag, Err(CallError::Refused { fault, reason })))
+                }
+                Answer::To(_, reply) => panic!("{} was not asked for", reply.kind()),
+                Answer::None => None,
+            };
+            if let Some((tag, outcome)) = answer {
+                assert!(
+                    outcome.is_err() || self.seen.contains(&tag),
+                    "{tag} is acknowledged and was not applied"
+                );
+                self.finish(tag, outcome);
+            }
+        }
+    }
+}
+
+const PUSHES: u64 = 120;
+
+fn check(seed: u64, weather: Weather) -> World {
+    let mut world = World::new(seed, weather);
+    let mut next = 1;
+    let mut steps = 0;
+    while (world.outcomes.len() as u64) < PUSHES {
+        while next <= PUSHES && world.exchange.has_room() && world.random.below(3) > 0 {
+            let boot_id = world.exchange.peer().map(|peer| peer.boot_id);
+            world.push(next, boot_id);
+            next += 1;
+        }
+        world.step();
+        steps += 1;
+        assert!(steps < 1_000_000, "seed {seed}: it never ends, {weather:?}");
+    }
+    assert_eq!(world.exchange.outstanding(), 0);
+    assert!(world.exchange.wake_us().is_none());
+    world
+}
+
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    match std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 0..count,
+    }
+}
+
+#[test]
+fn a_lossy_link_loses_no_push_and_applies_none_twice() {
+    for seed in seeds(60) {
+        let weather = Weather { refuse: 200, cut: 20, leave: 20, ..Weather::default() };
+        let world = check(seed, weather);
+        // Nothing was lost for good, so all arrived, and in order.
+        assert!(world.outcomes.values().all(Result::is_ok), "seed {seed}: {:?}", world.outcomes);
+        assert!(world.applied.is_sorted(), "seed {seed}: {:?}", world.applied);
+        assert_eq!(world.applied.len() as u64, PUSHES, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_busy_server_is_asked_again_and_a_silent_one_given_up() {
+    for seed in seeds(60) {
+        let weather = Weather { busy: 200, ..Weather::default() };
+        let world = check(seed, weather);
+        assert!(world.outcomes.values().all(Result::is_ok), "seed {seed}: {:?}", world.outcomes);
+        let weather = Weather { lose: 30, cut: 3, ..Weather::default() };
+        let world = check(seed, weather);
+        for (tag, outcome) in &world.outcomes {
+            let known = matches!(outcome, Ok(()) | Err(CallError::Late { sent: true, .. }));
+            assert!(known, "seed {seed}: {tag} {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_lossy_world_did_is_said_truly() {
+    let (mut restarted, mut protocol) = (0, 0);
+    for seed in seeds(100) {
+        let weather = Weather { refuse: 100, cut: 10, lose: 5, busy: 50, restart: 4, leave: 10, garbage: 2 };
+        let world = check(seed, weather);
+        for outcome in world.outcomes.values() {
+            restarted += u32::from(matches!(outcome, Err(CallError::Restarted)));
+            protocol += u32::from(matches!(outcome, Err(CallError::Protocol { .. })));
+        }
+    }
+    assert!(std::env::var("SEED").is_ok() || restarted > 0 && protocol > 0, "{restarted} {protocol}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_late_and_says_why() {
+    let mut world = World::new(1, Weather { refuse: 1000, ..Weather::default() });
+    world.push(1, None);
+    while world.outcomes.is_empty() {
+        world.step();
+    }
+    let late = CallError::Late { sent: false, cause: Some("refused".to_owned()) };
+    assert_eq!(world.outcomes[&1], Err(late));
+    assert!((TIMEOUT_US..TIMEOUT_US + 1000).contains(&world.now_us), "{}", world.now_us);
+}

@@ -1,0 +1,393 @@
+//! A table whose rows are on servers, with the interface of one in this process. Knows not how requests travel.
+
+use std::sync::Arc;
+
+use sanderling_store::{Absent, Block, Init, Optimizer, Pooling, PushScale, StoreError, TableConfig};
+use sanderling_wire::{Create, Delete, Export, Fault, Home, Import, Reply, Request, RowBlock, TableInfo};
+use serde::Serialize;
+
+use crate::cluster::Cluster;
+use crate::error::ClientError;
+use crate::fan::Fan;
+
+/// Rows of one block of an export.
+const EXPORT_ROWS: usize = 1 << 14;
+
+/// A table on the servers of a cluster. All methods take `&self` and may run in several threads, each on connections of
+/// its own. Rows are as those of a table in one process with the same configuration: where a row is does not matter.
+#[derive(Debug, Clone)]
+pub struct RemoteTable {
+    cluster: Arc<Cluster>,
+    shape: Arc<Shape>,
+}
+
+/// What requests need to know of a table.
+#[derive(Debug)]
+struct Shape {
+    name: String,
+    home: Home,
+    dim: usize,
+    state: usize,
+    /// Configuration as the servers have it, JSON.
+    config: String,
+    /// Per server, the table's number and the start of the server that it is good for; `None` where the table has no
+    /// rows.
+    numbers: Vec<Option<Number>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number {
+    pub(crate) table: u32,
+    pub(crate) boot_id: u64,
+}
+
+impl Shape {
+    fn of(info: &TableInfo<'_>) -> Shape {
+        Shape {
+            name: info.name.to_owned(),
+            home: info.home,
+            dim: info.dim as usize,
+            state: info.state as usize,
+            config: info.config.to_owned(),
+            numbers: Vec::new(),
+        }
+    }
+
+    fn is_like(&self, other: &Shape) -> bool {
+        (self.home, self.dim, self.state, &self.config) == (other.home, other.dim, other.state, &other.config)
+    }
+}
+
+/// A configuration as the wire format has it. The name goes beside it.
+#[derive(Serialize)]
+struct Description {
+    blocks: Vec<BlockDescription>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct BlockDescription {
+    dims: usize,
+    init: Init,
+    optimizer: Optimizer,
+}
+
+fn describe(config: &TableConfig, servers: usize) -> String {
+    let describe =
+        |block: &Block| BlockDescription { dims: block.dims, init: block.init, optimizer: block.optimizer };
+    let description = Description {
+        blocks: config.blocks.iter().map(describe).collect(),
+        seed: Some(config.seed).filter(|&seed| seed != 0),
+        budget_bytes: config.budget_bytes.map(|bytes| bytes.div_ceil(servers as u64)),
+    };
+    // A struct of numbers has a JSON form.
+    serde_json::to_string(&description).unwrap_or_default()
+}
+
+impl RemoteTable {
+    /// Makes a table on all servers, or opens the one that is there with the same configuration. Each server gets an equal
+    /// part of `budget_bytes`.
+    pub fn create(cluster: &Arc<Cluster>, config: &TableConfig) -> Result<RemoteTable, ClientError> {
+        let text = describe(config, cluster.servers().len());
+        let request = Request::Create(Create { home: Home::Sharded, name: &config.name, config: &text });
+        let table = RemoteTable::ask(cluster, &config.name, &request)?;
+        if table.dim() != config.dim() {
+            let (name, found, expected) = (&config.name, table.dim(), config.dim());
+            let reason =
+                format!("table {name:?}: the servers made it with dim {found} instead of {expected}");
+            return Err(ClientError::Cluster { reason });
+        }
+        Ok(table)
+    }
+
+    /// Opens a table that is there.
+    pub fn open(cluster: &Arc<Cluster>, name: &str) -> Result<RemoteTable, ClientError> {
+        RemoteTable::ask(cluster, name, &Request::Open(name))
+    }
+
+    /// Asks all servers for the table. Those that say it is not theirs have no part of a pinned one.
+    fn ask(cluster: &Arc<Cluster>, name: &str, request: &Request<'_>) -> Result<RemoteTable, ClientError> {
+        let mut shapes: Vec<Shape> = Vec::new();
+        let mut numbers = vec![None; cluster.servers().len()];
+        let mut elsewhere = Ok(());
+        cluster.with_session(|session| {
+            for (server, number) in numbers.iter_mut().enumerate() {
+                let found = session.ask(server, name, request, |reply| match reply {
+                    Reply::Create(info) | Reply::Open(info) => Some((info.table, Shape::of(&info))),
+                    _ => None,
+                });
+                match found {
+                    Ok((table, shape)) => {
+                        *number = Some(Number { table, boot_id: session.boot_id(server) });
+                        shapes.push(shape);
+                    }
+                    Err(
+                        error @ ClientError::Refused {
+                            fault: Fault::UnknownTable | Fault::NotHere { .. },
+                            ..
+                        },
+                    ) => {
+                        elsewhere = Err(error);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        })?;
+        let Some(shape) = shapes.pop() else {
+            elsewhere?;
+            return Err(ClientError::Cluster { reason: "no server was named".to_owned() });
+        };
+        if shape.home == Home::Sharded {
+            elsewhere?;
+        }
+        if let Some(other) = shapes.iter().find(|other| !other.is_like(&shape)) {
+            let reason =
+                format!("table {name:?} is not the same on all servers: {shape:?} and {other:?}; drop it");
+            return Err(ClientError::Cluster { reason });
+        }
+        Ok(RemoteTable { cluster: Arc::clone(cluster), shape: Arc::new(Shape { numbers, ..shape }) })
+    }
+
+    /// Drops a table on all servers; was it there?
+    pub fn drop_named(cluster: &Arc<Cluster>, name: &str) -> Result<bool, ClientError> {
+        let mut was_there = false;
+        cluster.with_session(|session| {
+            for server in 0..cluster.servers().len() {
+                let is_there = session.ask(server, "", &Request::Tables, |reply| match reply {
+                    Reply::Tables(infos) => Some(infos.iter().any(|info| info.name == name)),
+                    _ => None,
+                })?;
+                if is_there {
+                    session.ask(server, name, &Request::Drop(name), |_| Some(()))?;
+                }
+                was_there |= is_there;
+            }
+            Ok(())
+        })?;
+        Ok(was_there)
+    }
+
+    /// Its cluster.
+    #[must_use]
+    pub fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shape.name
+    }
+
+    /// Weights per row.
+    #[must_use]
+    pub fn dim(&self) -> usize {
+        self.shape.dim
+    }
+
+    /// Values of optimizer state per row.
+    #[must_use]
+    pub fn state(&self) -> usize {
+        self.shape.state
+    }
+
+    /// Configuration as the servers have it: JSON, as `docs/wire-format.md` says.
+    #[must_use]
+    pub fn config_json(&self) -> &str {
+        &self.shape.config
+    }
+
+    /// Rows and bytes of memory, over all servers.
+    pub fn size(&self) -> Result<(u64, u64), ClientError> {
+        let (mut rows, mut bytes) = (0, 0);
+        self.cluster.with_session(|session| {
+            for server in self.servers() {
+                let found =
+                    session.ask(server, self.name(), &Request::Open(self.name()), |reply| match reply {
+                        Reply::Open(info) => Some((info.rows, info.bytes)),
+                        _ => None,
+                    })?;
+                (rows, bytes) = (rows + found.0, bytes + found.1);
+            }
+            Ok(())
+        })?;
+        Ok((rows, bytes))
+    }
+
+    /// As [`sanderling_store::Table::pull`].
+    pub fn pull(
+        &self,
+        keys: &[u64],
+        absent: Absent,
+        out: &mut [f32],
+        missing: Option<&mut Vec<u32>>,
+    ) -> Result<usize, ClientError> {
+        self.cluster.with_session(|session| session.pull(self, keys, absent, out, missing))
+    }
+
+    /// As [`sanderling_store::Table::pull_pooled`]; a sample's keys on different servers are summed there, and the sums
+    /// here, so that the last bits may differ from a sum in one place.
+    #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
+    pub fn pull_pooled(
+        &self,
+        keys: &[u64],
+        values: Option<&[f32]>,
+        offsets: &[u32],
+        pooling: Pooling,
+        absent: Absent,
+        out: &mut [f32],
+        missing: Option<&mut Vec<u32>>,
+    ) -> Result<usize, ClientError> {
+        self.cluster.with_session(|session| {
+            session.pull_pooled(self, keys, values, offsets, pooling, absent, out, missing)
+        })
+    }
+
+    /// As [`sanderling_store::Table::push`]; returns when all servers have applied it. Each server applies its part or
+    /// refuses it, so that after an error others may have applied theirs.
+    pub fn push(&self, keys: &[u64], grads: &[f32], scale: PushScale) -> Result<(), ClientError> {
+        self.cluster.with_session(|session| session.push(self, keys, grads, scale))
+    }
+
+    /// Removes the rows of these keys; how many there were.
+    pub fn remove(&self, keys: &[u64]) -> Result<u64, ClientError> {
+        let mut removed = 0;
+        self.cluster.with_session(|session| {
+            let mut fan = Fan::default();
+            fan.assign(session.placement(), self.home(), keys);
+            for (server, share) in fan.shares.iter().enumerate() {
+                for keys in share.keys.chunks(EXPORT_ROWS) {
+                    let request = Request::Delete(Delete { table: self.number(server).table, keys });
+                    removed += session.ask_table(self, server, &request, |reply| match reply {
+                        Reply::Delete(count) => Some(count),
+                        _ => None,
+                    })?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(removed)
+    }
+
+    /// Calls `each` on all rows, in blocks, server after server. Rows that are made or removed meanwhile may be seen or
+    /// not.
+    pub fn export(&self, mut each: impl FnMut(&RowBlock<'_>)) -> Result<(), ClientError> {
+        self.cluster.with_session(|session| {
+            for server in self.servers() {
+                let (table, mut cursor) = (self.number(server).table, 0);
+                let rows_max =
+                    session.rows_per_request(self.dim() + self.state() + 5).min(EXPORT_ROWS) as u32;
+                loop {
+                    let request = Request::Export(Export { table, cursor, rows_max });
+                    let (dim, state) = (self.dim(), self.state());
+                    let next = session.ask_table(self, server, &request, |reply| match reply {
+                        Reply::Export(exported)
+                            if (exported.rows.dim as usize, exported.rows.state as usize) == (dim, state) =>
+                        {
+                            each(&exported.rows);
+                            Some(exported.next)
+                        }
+                        _ => None,
+                    })?;
+                    match next {
+                        Some(next) => cursor = next,
+                        None => break,
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Puts whole rows, with their state, where they belong; those that are there are replaced.
+    pub fn import(&self, rows: &RowBlock<'_>) -> Result<(), ClientError> {
+        let mut part = Part::default();
+        self.cluster.with_session(|session| {
+            let rows_max = session.rows_per_request(self.dim() + self.state() + 5).min(EXPORT_ROWS);
+            for server in self.servers() {
+                let here = |at: &usize| session.placement().server_of(self.home(), rows.keys[*at]) == server;
+                let positions: Vec<usize> = (0..rows.keys.len()).filter(here).collect();
+                for positions in positions.chunks(rows_max) {
+                    part.gather(rows, positions);
+                    let block = part.block(rows.dim, rows.state);
+                    let request = Request::Import(Import { table: self.number(server).table, rows: block });
+                    session.ask_table(self, server, &request, |reply| match reply {
+                        Reply::Import(count) if count == positions.len() as u64 => Some(()),
+                        _ => None,
+                    })?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn home(&self) -> Home {
+        self.shape.home
+    }
+
+    /// The servers that have a part of it.
+    fn servers(&self) -> impl Iterator<Item = usize> {
+        let numbers = &self.shape.numbers;
+        (0..numbers.len()).filter(|&server| numbers[server].is_some())
+    }
+
+    /// The number by which a server knows the table; 0, which is none, on one that has no part of it.
+    pub(crate) fn number(&self, server: usize) -> Number {
+        self.shape.numbers[server].unwrap_or(Number { table: 0, boot_id: 0 })
+    }
+
+    pub(crate) fn length(
+        &self,
+        what: &'static str,
+        expected: usize,
+        found: usize,
+    ) -> Result<(), ClientError> {
+        if expected == found {
+            return Ok(());
+        }
+        Err(StoreError::Length { table: self.name().to_owned(), what, expected, found }.into())
+    }
+}
+
+/// Some rows of a block.
+#[derive(Default)]
+struct Part {
+    keys: Vec<u64>,
+    frequencies: Vec<u32>,
+    last_uses: Vec<u32>,
+    versions: Vec<u32>,
+    weights: Vec<f32>,
+    states: Vec<f32>,
+}
+
+impl Part {
+    fn gather(&mut self, rows: &RowBlock<'_>, positions: &[usize]) {
+        fn pick<T: Copy>(to: &mut Vec<T>, from: &[T], width: usize, positions: &[usize]) {
+            to.clear();
+            positions.iter().for_each(|at| to.extend_from_slice(&from[at * width..][..width]));
+        }
+        pick(&mut self.keys, rows.keys, 1, positions);
+        pick(&mut self.frequencies, rows.frequencies, 1, positions);
+        pick(&mut self.last_uses, rows.last_uses, 1, positions);
+        pick(&mut self.versions, rows.versions, 1, positions);
+        pick(&mut self.weights, rows.weights, rows.dim as usize, positions);
+        pick(&mut self.states, rows.states, rows.state as usize, positions);
+    }
+
+    fn block(&self, dim: u32, state: u32) -> RowBlock<'_> {
+        RowBlock {
+            dim,
+            state,
+            keys: &self.keys,
+            frequencies: &self.frequencies,
+            last_uses: &self.last_uses,
+            versions: &self.versions,
+            weights: &self.weights,
+            states: &self.states,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What servers and connections do wrong: requests are repeated where that is safe, and otherwise fail with an error that
+//! names server and table.
+#![allow(clippy::unwrap_used)] // a panic is a failed test with a line number
+
+mod servers;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sanderling_client::{ClientError, Cluster, ConnectOptions, RemoteTable};
+use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
+use servers::{Misdeed, Server};
+
+const KEYS: [u64; 3] = [1, 2, 3];
+
+fn config(dims: usize) -> TableConfig {
+    TableConfig::single("t", dims, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 })
+}
+
+fn impatient() -> ConnectOptions {
+    ConnectOptions { timeout: Duration::from_millis(300), ..servers::options() }
+}
+
+/// One server with a table of dim 2.
+fn one(folder: &tempfile::TempDir, options: ConnectOptions) -> (Server, RemoteTable) {
+    let server = Server::start(&servers::address(folder), 0, 1);
+    let cluster = servers::connect(std::slice::from_ref(&server), options);
+    let table = RemoteTable::create(&cluster, &config(2)).unwrap();
+    (server, table)
+}
+
+fn push(table: &RemoteTable) -> Result<(), String> {
+    table.push(&KEYS, &[-1.0; 6], PushScale::default()).map_err(|error| error.to_string())
+}
+
+fn pull(table: &RemoteTable) -> Result<f32, String> {
+    let mut rows = [0.0; 6];
+    table.pull(&KEYS, Absent::Zero, &mut rows, None).map_err(|error| error.to_string())?;
+    assert_eq!(rows, [rows[0]; 6]);
+    Ok(rows[0])
+}
+
+/// `expected` is a part of the error, or the weight that every push has added 1 to.
+fn check(misdeeds: &[Misdeed], deeds: &[(&str, Result<f32, &str>)]) {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, table) = one(&folder, impatient());
+    server.misbehave(misdeeds);
+    for (deed, expected) in deeds {
+        let found = if *deed == "push" { push(&table).map(|()| 0.0) } else { pull(&table) };
+        match (&found, expected) {
+            (Ok(_), Ok(_)) if *deed == "push" => {}
+            (Ok(found), Ok(expected)) if found == expected => {}
+            (Err(found), Err(part)) if found.contains(part) && found.contains("unix:") => {}
+            _ => panic!("{misdeeds:?}, {deed}: {found:?}, expected {expected:?}"),
+        }
+    }
+}
+
+#[test]
+fn misdeeds_and_what_they_lead_to() {
+    use Misdeed::{Busy, CutAfter, CutBefore, Damaged, Garbage, Goaway, Short, Silent};
+    let fine = [("push", Ok(0.0)), ("pull", Ok(1.0)), ("push", Ok(0.0)), ("pull", Ok(2.0))];
+    check(&[], &fine);
+    check(&[Busy, Busy, Busy], &fine);
+    check(&[CutBefore, CutBefore], &fine);
+    // Applied, and never acknowledged: sent again, and not applied again.
+    check(&[CutAfter, CutAfter, CutAfter], &fine);
+    check(&[Damaged], &fine);
+    check(&[Goaway, Goaway], &fine);
+    // After an error the next request has another connection.
+    check(&[Garbage], &[("push", Err("table \"t\": ")), ("push", Ok(0.0)), ("pull", Ok(1.0))]);
+    check(&[Silent], &[("pull", Err("no answer within 300ms")), ("push", Ok(0.0)), ("pull", Ok(1.0))]);
+    check(&[Silent], &[("push", Err("whether the request was carried out is unknown")), ("pull", Ok(1.0))]);
+    check(&[Short], &[("pull", Err("does not fit what was asked")), ("pull", Ok(0.0))]);
+}
+
+#[test]
+fn a_push_stream_through_cut_connections_is_applied_exactly_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, table) = one(&folder, servers::options());
+    let misdeeds: Vec<Misdeed> =
+        (0..60).map(|at| if at % 3 == 0 { Misdeed::CutAfter } else { Misdeed::CutBefore }).collect();
+    for part in misdeeds.chunks(3) {
+        server.misbehave(part);
+        push(&table).unwrap();
+    }
+    assert_eq!(server.memory.pushes.load(Ordering::Relaxed), 20);
+    assert_eq!(pull(&table).unwrap(), 20.0);
+}
+
+#[test]
+fn a_server_that_is_gone_is_named_and_one_that_comes_back_is_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut server, table) = one(&folder, impatient());
+    let cluster = Arc::clone(table.cluster());
+    push(&table).unwrap();
+    let address = server.address.to_string();
+    server.stop();
+    server.misbehave(&[Misdeed::CutBefore]);
+    let error = push(&table).unwrap_err();
+    assert!(error.contains(&address) && error.contains("nobody listens there"), "{error}");
+    let memory = Arc::clone(&server.memory);
+    drop(server);
+    let _again = Server::start_with(&address, 0, 1, memory);
+    let error = push(&table).unwrap_err();
+    assert!(error.contains("started anew"), "{error}");
+    let table = RemoteTable::open(&cluster, "t").unwrap();
+    push(&table).unwrap();
+    assert_eq!(pull(&table).unwrap(), 2.0);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, table) = one(&folder, impatient());
+    let cluster = table.cluster();
+    let failed = |result: Result<RemoteTable, ClientError>| result.unwrap_err().to_string();
+    assert!(failed(RemoteTable::create(cluster, &config(3))).contains("another configuration"));
+    assert!(failed(RemoteTable::open(cluster, "nowhere")).contains("\"nowhere\": no such table"));
+    let mut full = config(2);
+    (full.name, full.budget_bytes) = ("full".to_owned(), Some(1 << 16));
+    let full = RemoteTable::create(cluster, &full).unwrap();
+    let keys: Vec<u64> = (0..50_000).collect();
+    let error = full.push(&keys, &vec![1.0; 100_000], PushScale::default()).unwrap_err().to_string();
+    assert!(error.contains("\"full\": the table is full") && error.contains("left out"), "{error}");
+    let error = table.push(&KEYS, &[f32::NAN; 6], PushScale::default()).unwrap_err().to_string();
+    assert!(error.contains("gradient of key 1"), "{error}");
+    assert!(table.push(&KEYS, &[0.0; 5], PushScale::default()).is_err());
+    let connect = |options| Cluster::connect(&[server.address.clone(), server.address.clone()], options);
+    assert!(connect(impatient()).unwrap_err().to_string().contains("name each shard once"));
+    *server.memory.token.lock().unwrap() = "secret".to_owned();
+    let error = Cluster::connect(std::slice::from_ref(&server.address), impatient()).unwrap_err().to_string();
+    assert!(error.contains("token"), "{error}");
+    let options = ConnectOptions { token: "secret".to_owned(), ..impatient() };
+    Cluster::connect(std::slice::from_ref(&server.address), options).unwrap();
+}
+
+#[test]
+fn a_faster_way_of_the_same_server_is_taken_and_that_of_another_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let tcp = Server::start("tcp://127.0.0.1:0", 0, 1);
+    let other = Server::start(&servers::address(&folder), 0, 1);
+    *tcp.memory.local_url.lock().unwrap() = other.address.to_string();
+    let way = |options| servers::connect(std::slice::from_ref(&tcp), options).servers()[0].way.to_string();
+    assert_eq!(way(servers::options()), tcp.address.to_string(), "another server's");
+    *tcp.memory.local_url.lock().unwrap() = format!("unix:{}/nobody", folder.path().display());
+    assert_eq!(way(impatient()), tcp.address.to_string(), "nobody's");
+}

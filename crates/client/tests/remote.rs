@@ -1,0 +1,193 @@
+//! Tables on two servers against one in this process: whatever is asked, the answers are the same.
+#![allow(clippy::unwrap_used)] // a panic is a failed test with a line number
+
+mod servers;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use proptest::prelude::*;
+use sanderling_client::{Cluster, RemoteTable};
+use sanderling_store::{Absent, Block, Init, Optimizer, Pooling, PushScale, Table, TableConfig};
+
+fn config(name: &str, dims: usize) -> TableConfig {
+    let sgd = Optimizer::Sgd { lr: 0.5, l2: 0.0 };
+    let adagrad = Optimizer::Adagrad { lr: 0.1, eps: 1e-10, initial: 0.0, l2: 0.0 };
+    let blocks = vec![
+        Block { dims: 1, init: Init::Zero, optimizer: sgd },
+        Block { dims, init: Init::Normal { std: 0.1 }, optimizer: adagrad },
+    ];
+    let mut config = TableConfig::new(name, blocks);
+    config.seed = 7;
+    config
+}
+
+#[derive(Debug, Clone)]
+enum Deed {
+    Pull { keys: Vec<u64>, init: bool },
+    Pooled { keys: Vec<(u64, f32)>, cuts: Vec<usize>, values: bool, mean: bool },
+    Push { keys: Vec<u64>, lr: f32 },
+    Remove { keys: Vec<u64> },
+    Size,
+}
+
+fn key() -> impl Strategy<Value = u64> {
+    prop_oneof![0_u64..60, any::<u64>(), Just(0), Just(u64::MAX)]
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    let keys = || prop::collection::vec(key(), 0..80);
+    let weighted = prop::collection::vec((key(), -2.0_f32..2.0), 0..80);
+    prop_oneof![
+        3 => (keys(), any::<bool>()).prop_map(|(keys, init)| Deed::Pull { keys, init }),
+        3 => (weighted, prop::collection::vec(any::<usize>(), 0..20), any::<bool>(), any::<bool>())
+            .prop_map(|(keys, cuts, values, mean)| Deed::Pooled { keys, cuts, values, mean }),
+        4 => (keys(), 0.1_f32..2.0).prop_map(|(keys, lr)| Deed::Push { keys, lr }),
+        1 => keys().prop_map(|keys| Deed::Remove { keys }),
+        1 => Just(Deed::Size),
+    ]
+}
+
+fn close(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-5 * (1.0 + a.abs()))
+}
+
+fn carry_out(deed: &Deed, remote: &RemoteTable, local: &Table, shards: usize) {
+    let dim = local.dim();
+    match deed {
+        Deed::Pull { keys, init } => {
+            let absent = if *init { Absent::Init } else { Absent::Zero };
+            let (mut a, mut b) = (vec![1.0; keys.len() * dim], vec![2.0; keys.len() * dim]);
+            let (mut missing_a, mut missing_b) = (vec![9], vec![8]);
+            let found_a = remote.pull(keys, absent, &mut a, Some(&mut missing_a)).unwrap();
+            let found_b = local.pull(keys, absent, &mut b, Some(&mut missing_b)).unwrap();
+            assert_eq!((a, found_a, missing_a), (b, found_b, missing_b));
+        }
+        Deed::Pooled { keys, cuts, values, mean } => {
+            let mut offsets: Vec<u32> = cuts.iter().map(|cut| (cut % (keys.len() + 1)) as u32).collect();
+            offsets.extend([0, keys.len() as u32]);
+            offsets.sort_unstable();
+            let (keys, weights): (Vec<u64>, Vec<f32>) = keys.iter().copied().unzip();
+            let values = values.then_some(&weights[..]);
+            let pooling = if *mean { Pooling::Mean } else { Pooling::Sum };
+            let floats = (offsets.len() - 1) * dim;
+            let (mut a, mut b) = (vec![1.0; floats], vec![2.0; floats]);
+            let (mut missing_a, mut missing_b) = (vec![9], vec![8]);
+            let absent = Absent::Init;
+            let found_a = remote
+                .pull_pooled(&keys, values, &offsets, pooling, absent, &mut a, Some(&mut missing_a))
+                .unwrap();
+            let found_b = local
+                .pull_pooled(&keys, values, &offsets, pooling, absent, &mut b, Some(&mut missing_b))
+                .unwrap();
+            assert_eq!((found_a, missing_a), (found_b, missing_b));
+            if shards == 1 {
+                assert_eq!(a, b);
+            } else {
+                assert!(close(&a, &b), "{a:?}\n{b:?}");
+            }
+        }
+        Deed::Push { keys, lr } => {
+            let grads: Vec<f32> =
+                (0..keys.len() * dim).map(|at| ((at * 7 % 13) as f32 - 6.0) / 5.0).collect();
+            remote.push(keys, &grads, PushScale { lr: *lr }).unwrap();
+            local.push(keys, &grads, PushScale { lr: *lr }).unwrap();
+        }
+        Deed::Remove { keys } => {
+            let gone = keys.iter().filter(|key| local.remove(**key)).count();
+            assert_eq!(remote.remove(keys).unwrap(), gone as u64);
+        }
+        Deed::Size => assert_eq!(remote.size().unwrap().0, local.len() as u64),
+    }
+}
+
+/// Key, frequency, version, weights, state. The use clock is each server's own.
+type Row = (u64, u32, u32, Vec<f32>, Vec<f32>);
+
+/// All rows, by key.
+fn rows(table: &RemoteTable) -> Vec<Row> {
+    let mut rows = Vec::new();
+    table
+        .export(|block| {
+            let (dim, state) = (block.dim as usize, block.state as usize);
+            for (at, &key) in block.keys.iter().enumerate() {
+                let weights = block.weights[at * dim..][..dim].to_vec();
+                let states = block.states[at * state..][..state].to_vec();
+                rows.push((key, block.frequencies[at], block.versions[at], weights, states));
+            }
+        })
+        .unwrap();
+    rows.sort_by_key(|row| row.0);
+    rows
+}
+
+fn check(cluster: &Arc<Cluster>, deeds: &[Deed]) {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let config = config(&format!("table {}", COUNT.fetch_add(1, Ordering::Relaxed)), 3);
+    let (remote, local) = (RemoteTable::create(cluster, &config).unwrap(), Table::new(config).unwrap());
+    let shards = cluster.servers().len();
+    deeds.iter().for_each(|deed| carry_out(deed, &remote, &local, shards));
+    let mut expected = Vec::new();
+    local.for_each_row(|row| {
+        expected.push((row.key, row.frequency, row.version, row.weights.to_vec(), row.state.to_vec()));
+    });
+    expected.sort_by_key(|row| row.0);
+    assert_eq!(rows(&remote), expected);
+}
+
+#[test]
+fn a_remote_table_is_as_one_in_this_process() {
+    let folder = tempfile::tempdir().unwrap();
+    for (kind, shards) in [("unix", 1), ("unix", 2), ("tcp", 3)] {
+        let servers = servers::start(&folder, kind, shards);
+        let cluster = servers::connect(&servers, servers::options());
+        let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(40));
+        let deeds = prop::collection::vec(deed(), 1..12);
+        let checked = runner.run(&deeds, |deeds| {
+            check(&cluster, &deeds);
+            Ok(())
+        });
+        checked.unwrap();
+    }
+}
+
+/// Larger than a request, so that it is cut into several, with more of them than may be under way.
+#[test]
+fn large_requests_are_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = servers::start(&folder, "tcp", 2);
+    let cluster = servers::connect(&servers, servers::options());
+    let config = config("wide", 1023);
+    let (remote, local) = (RemoteTable::create(&cluster, &config).unwrap(), Table::new(config).unwrap());
+    let keys: Vec<u64> = (0..20_000).map(|key| key * 3 % 7001).collect();
+    let grads: Vec<f32> = (0..keys.len() * 1024).map(|at| (at % 17) as f32 / 9.0 - 1.0).collect();
+    remote.push(&keys, &grads, PushScale::default()).unwrap();
+    local.push(&keys, &grads, PushScale::default()).unwrap();
+    let mut expected = vec![0.0; grads.len()];
+    local.pull(&keys, Absent::Zero, &mut expected, None).unwrap();
+    let mut found = vec![0.0; grads.len()];
+    assert_eq!(remote.pull(&keys, Absent::Zero, &mut found, None).unwrap(), 0);
+    assert!(found == expected);
+    let offsets: Vec<u32> = (0..=20_000).collect();
+    remote.pull_pooled(&keys, None, &offsets, Pooling::Mean, Absent::Zero, &mut found, None).unwrap();
+    assert!(found == expected);
+}
+
+#[test]
+fn threads_have_connections_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = servers::start(&folder, "unix", 2);
+    let cluster = servers::connect(&servers, servers::options());
+    let remote = RemoteTable::create(&cluster, &config("shared", 3)).unwrap();
+    let keys: Vec<u64> = (0..500).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    remote.push(&keys, &[0.1; 2000], PushScale::default()).unwrap();
+                }
+            });
+        }
+    });
+    assert!(rows(&remote).iter().all(|row| row.1 == 100 && row.2 == 100));
+}

@@ -1,0 +1,89 @@
+//! Batches whose keys are sent ahead: feeding, pulling and pushing them by number. Knows no hub.
+
+use std::sync::Arc;
+
+use sanderling_store::PushScale;
+use sanderling_wire::{Feed, PullFed, PullShape, PushFed, Pushed, Reply};
+
+use super::check_dim;
+use super::pull::{absent, compose};
+use super::push::{Refused, once};
+use crate::batches::{Batch, BatchId};
+use crate::call::{Call, Scratch, unwritten};
+use crate::pushes::Pusher;
+use crate::refusal::Refusal;
+
+/// Keeps the keys, each once.
+pub(crate) fn feed(call: &Call<'_>, feed: &Feed<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
+    let entry = call.view.table(feed.table)?;
+    call.state.placement.check_keys(entry.home, feed.ragged.keys)?;
+    call.state.batches.feed((feed.table, feed.batch, feed.feature), Batch::new(feed, call.now))?;
+    call.encode(&Reply::Feed, slot)
+}
+
+fn id(pull: &PullFed) -> BatchId {
+    (pull.table, pull.batch, pull.feature)
+}
+
+fn shape(pull: &PullFed, batch: &Batch) -> PullShape {
+    PullShape { keys: batch.keys(), rows: batch.samples(), dim: pull.dim, format: pull.format }
+}
+
+/// Bytes of the reply to a pull.
+pub(crate) fn layout(call: &Call<'_>, pull: &PullFed) -> Result<usize, Refusal> {
+    check_dim(call.view.table(pull.table)?, pull.dim)?;
+    let batch = call.state.batches.get(id(pull), call.now)?;
+    shape(pull, &batch).frame_bytes().map_err(unwritten)
+}
+
+/// Pools the rows of a batch.
+pub(crate) fn pull(call: &mut Call<'_>, pull: &PullFed, slot: &mut [u8]) -> Result<usize, Refusal> {
+    let table = &call.view.table(pull.table)?.table;
+    let batch = call.state.batches.get(id(pull), call.now)?;
+    let shape = shape(pull, &batch);
+    if shape.frame_bytes().map_err(unwritten)? > slot.len() {
+        return Err(Refusal::busy("the batch was replaced by a longer one at this moment"));
+    }
+    let dim = table.dim();
+    let Scratch { missing, rows, samples } = &mut *call.scratch;
+    compose(call.kind, call.agreed, call.id, shape, slot, samples, |out, bits| {
+        rows.clear();
+        rows.resize(batch.unique.len() * dim, 0.0);
+        table.pull(&batch.unique, absent(pull.absent), rows, Some(missing))?;
+        batch.pool(rows, dim, out);
+        batch.mark(missing, bits);
+        Ok(())
+    })
+}
+
+/// Spreads the gradients of the samples over the rows, and forgets the batch.
+pub(crate) fn push(
+    call: &mut Call<'_>,
+    pusher: &mut Option<Arc<Pusher>>,
+    push: &PushFed<'_>,
+    slot: &mut [u8],
+) -> Result<usize, Refusal> {
+    let entry = call.view.table(push.table)?;
+    check_dim(entry, push.dim)?;
+    let id = (push.table, push.batch, push.feature);
+    let repeated = once(call, pusher, entry, (push.client, push.sequence), |call| {
+        let batch = call.state.batches.get(id, call.now)?;
+        let (dim, samples) = (entry.table.dim(), batch.samples());
+        if push.grads.len() != samples * dim {
+            let found = push.grads.len() / dim;
+            let reason = format!("batch {} has {samples} samples, the push {found}", push.batch);
+            return Err(Refusal::bad(reason).into());
+        }
+        let gradients = &mut call.scratch.rows;
+        gradients.clear();
+        gradients.resize(batch.unique.len() * dim, 0.0);
+        batch.spread(push.grads, dim, gradients);
+        let scale = PushScale { lr: push.lr };
+        let pushed = entry.table.push_unique(&batch.unique, &batch.counts, gradients, scale);
+        if matches!(pushed, Ok(()) | Err(sanderling_store::StoreError::TableFull { .. })) {
+            call.state.batches.remove(id);
+        }
+        pushed.map_err(Refused::from)
+    })?;
+    call.encode(&Reply::PushFed(Pushed { repeated }), slot)
+}

@@ -1,0 +1,118 @@
+//! Pulls: the rows are gathered into the frame that is sent. Knows no connection.
+
+use std::sync::Arc;
+
+use sanderling_store as store;
+use sanderling_wire::{
+    Absent, Kind, Pooling, Pull, PullAreas, PullPooled, PullReply, PullShape, RowFormat, RowsMut, narrow,
+    seal, set_bit,
+};
+
+use super::check_dim;
+use crate::call::{Call, Scratch, unwritten};
+use crate::refusal::Refusal;
+use crate::tables::Entry;
+
+fn shape(pull: &Pull<'_>) -> PullShape {
+    PullShape { keys: pull.keys.len(), rows: pull.keys.len(), dim: pull.dim, format: pull.format }
+}
+
+fn shape_pooled(pull: &PullPooled<'_>) -> PullShape {
+    let rows = pull.ragged.offsets.len() - 1;
+    PullShape { keys: pull.ragged.keys.len(), rows, dim: pull.dim, format: pull.format }
+}
+
+fn find<'a>(call: &Call<'a>, table: u32, dim: u32, keys: &[u64]) -> Result<&'a Arc<Entry>, Refusal> {
+    let entry = call.view.table(table)?;
+    check_dim(entry, dim)?;
+    call.state.placement.check_keys(entry.home, keys)?;
+    Ok(entry)
+}
+
+/// Bytes of the reply, if the request is one that this server can answer.
+pub(crate) fn layout(call: &Call<'_>, pull: &Pull<'_>) -> Result<usize, Refusal> {
+    find(call, pull.table, pull.dim, pull.keys)?;
+    shape(pull).frame_bytes().map_err(unwritten)
+}
+
+/// As [`layout`].
+pub(crate) fn layout_pooled(call: &Call<'_>, pull: &PullPooled<'_>) -> Result<usize, Refusal> {
+    find(call, pull.table, pull.dim, pull.ragged.keys)?;
+    shape_pooled(pull).frame_bytes().map_err(unwritten)
+}
+
+/// Answers what was laid out.
+pub(crate) fn fill(call: &mut Call<'_>, pull: &Pull<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
+    let table = &call.view.table(pull.table)?.table;
+    write(call, shape(pull), slot, |out, missing| {
+        table.pull(pull.keys, absent(pull.absent), out, Some(missing))?;
+        Ok(())
+    })
+}
+
+/// Answers what was laid out.
+pub(crate) fn fill_pooled(
+    call: &mut Call<'_>,
+    pull: &PullPooled<'_>,
+    slot: &mut [u8],
+) -> Result<usize, Refusal> {
+    let table = &call.view.table(pull.table)?.table;
+    let (ragged, absent) = (&pull.ragged, absent(pull.absent));
+    let pooling = match pull.pooling {
+        Pooling::Sum => store::Pooling::Sum,
+        Pooling::Mean => store::Pooling::Mean,
+    };
+    write(call, shape_pooled(pull), slot, |out, missing| {
+        table.pull_pooled(ragged.keys, ragged.values, ragged.offsets, pooling, absent, out, Some(missing))?;
+        Ok(())
+    })
+}
+
+/// Lays a reply out, lets `gather` write the rows and say which keys have none, and seals the frame.
+fn write(
+    call: &mut Call<'_>,
+    shape: PullShape,
+    slot: &mut [u8],
+    gather: impl FnOnce(&mut [f32], &mut Vec<u32>) -> Result<(), Refusal>,
+) -> Result<usize, Refusal> {
+    let Scratch { missing, rows, .. } = &mut *call.scratch;
+    compose(call.kind, call.agreed, call.id, shape, slot, rows, |out, bits| {
+        gather(out, missing)?;
+        missing.iter().for_each(|&at| set_bit(bits, at as usize));
+        Ok(())
+    })
+}
+
+/// Lays a reply out, lets `gather` write rows and absent bits, and seals the frame. Rows that travel as halves are first
+/// gathered in `wide`.
+pub(super) fn compose(
+    kind: Kind,
+    agreed: &sanderling_wire::Agreed,
+    id: u64,
+    shape: PullShape,
+    slot: &mut [u8],
+    wide: &mut Vec<f32>,
+    gather: impl FnOnce(&mut [f32], &mut [u64]) -> Result<(), Refusal>,
+) -> Result<usize, Refusal> {
+    let bytes = shape.frame_bytes().map_err(unwritten)?;
+    let PullAreas { absent, rows } = PullReply::begin(kind, shape, agreed, id, slot).map_err(unwritten)?;
+    match rows {
+        RowsMut::F32(out) => gather(out, absent)?,
+        RowsMut::F16(out) => {
+            debug_assert_eq!(shape.format, RowFormat::F16);
+            wide.clear();
+            wide.resize(out.len(), 0.0);
+            gather(wide, absent)?;
+            narrow(wide, out);
+        }
+    }
+    seal(&mut slot[..bytes], agreed);
+    Ok(bytes)
+}
+
+pub(super) fn absent(absent: Absent) -> store::Absent {
+    match absent {
+        Absent::Zero => store::Absent::Zero,
+        Absent::Init => store::Absent::Init,
+    }
+}

@@ -1,0 +1,104 @@
+//! Pushes: each is applied at most once, whatever is sent again. Knows no connection.
+
+use std::sync::Arc;
+
+use sanderling_store::{PushScale, StoreError};
+use sanderling_wire::{Fault, Push, Pushed, Reply};
+
+use super::check_dim;
+use crate::call::Call;
+use crate::pushes::{Outcome, Pusher, Verdict};
+use crate::refusal::Refusal;
+use crate::tables::Entry;
+
+pub(crate) fn push(
+    call: &mut Call<'_>,
+    pusher: &mut Option<Arc<Pusher>>,
+    push: &Push<'_>,
+    slot: &mut [u8],
+) -> Result<usize, Refusal> {
+    let entry = call.view.table(push.table)?;
+    check_dim(entry, push.dim)?;
+    call.state.placement.check_keys(entry.home, push.keys)?;
+    let repeated = once(call, pusher, entry, (push.client, push.sequence), |_| {
+        Ok(entry.table.push_unique(push.keys, push.counts, push.grads, PushScale { lr: push.lr })?)
+    })?;
+    call.encode(&Reply::Push(Pushed { repeated }), slot)
+}
+
+/// Calls `apply` unless a push of this client and sequence was applied before; was it?
+pub(super) fn once(
+    call: &mut Call<'_>,
+    pusher: &mut Option<Arc<Pusher>>,
+    entry: &Entry,
+    (client, sequence): (u64, u64),
+    apply: impl FnOnce(&mut Call<'_>) -> Result<(), Refused>,
+) -> Result<bool, Refusal> {
+    match call.state.pushers.begin(pusher, client, sequence) {
+        Verdict::Apply => {}
+        Verdict::Known(Outcome::Applied) => return Ok(true),
+        Verdict::Known(Outcome::Full { rejected }) => {
+            let (rows, budget) = (entry.table.len() as u64, entry.table.config().budget_bytes);
+            let budget_bytes = budget.unwrap_or(u64::MAX);
+            let reason = format!("push {sequence} was applied before, but for {rejected} keys");
+            return Err(Refusal::new(Fault::TableFull { rejected, rows, budget_bytes }, reason));
+        }
+        Verdict::UnderWay => return Err(Refusal::busy(format!("push {sequence} is being applied"))),
+        Verdict::Stale => {
+            let reason = format!("nobody knows any more whether push {sequence} was applied");
+            return Err(Refusal::new(Fault::StalePush { sequence }, reason));
+        }
+    }
+    let pusher = pusher.as_ref().expect("it was found to ask it");
+    let mut noted = Noted { pusher, sequence, outcome: None };
+    let applied = apply(call);
+    noted.outcome = match &applied {
+        Ok(()) => Some(Outcome::Applied),
+        Err(Refused::Store(StoreError::TableFull { rejected, .. })) => {
+            Some(Outcome::Full { rejected: *rejected })
+        }
+        Err(_) => None,
+    };
+    drop(noted);
+    applied.map(|()| false).map_err(Refusal::from)
+}
+
+/// Why nothing, or not all, was applied.
+pub(super) enum Refused {
+    Store(StoreError),
+    Other(Refusal),
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Refused {
+        Refused::Store(error)
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Refused {
+        Refused::Other(refusal)
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Refusal {
+        match refused {
+            Refused::Store(error) => error.into(),
+            Refused::Other(refusal) => refusal,
+        }
+    }
+}
+
+/// Notes the outcome even if applying panics: a push must not seem under way for ever.
+struct Noted<'a> {
+    pusher: &'a Pusher,
+    sequence: u64,
+    outcome: Option<Outcome>,
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        self.pusher.finish(self.sequence, self.outcome);
+    }
+}

@@ -1,0 +1,119 @@
+//! A table's configuration as the JSON of the wire format, both ways. Knows neither tables nor requests.
+
+use sanderling_store::{Admission, Block, Dtype, Eviction, Init, Optimizer, TableConfig, Writes};
+use serde::{Deserialize, Serialize};
+
+use crate::refusal::Refusal;
+use sanderling_wire::Fault;
+
+/// The object. The store's own types are not read from the network: a change of them must not change the protocol
+/// unnoticed.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Description {
+    blocks: Vec<BlockDescription>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    seed: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    budget_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    dtype: Dtype,
+    #[serde(default, skip_serializing_if = "is_default")]
+    admission: Admission,
+    #[serde(default, skip_serializing_if = "is_default")]
+    eviction: Eviction,
+    #[serde(default, skip_serializing_if = "is_default")]
+    writes: Writes,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BlockDescription {
+    dims: usize,
+    init: Init,
+    optimizer: Optimizer,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// The configuration of the table `name` that a client described.
+pub(crate) fn parse(name: &str, text: &str) -> Result<TableConfig, Refusal> {
+    let described: Description = serde_json::from_str(text).map_err(|error| {
+        let reason = format!("table {name:?}: the configuration is not what it should be: {error}");
+        Refusal::new(Fault::BadConfig, reason)
+    })?;
+    let Description { blocks, seed, budget_bytes, dtype, admission, eviction, writes } = described;
+    let block = |BlockDescription { dims, init, optimizer }| Block { dims, init, optimizer };
+    let name = name.to_owned();
+    let blocks = blocks.into_iter().map(block).collect();
+    Ok(TableConfig { name, blocks, seed, budget_bytes, dtype, admission, eviction, writes })
+}
+
+/// The text that [`parse`] understands.
+pub(crate) fn describe(config: &TableConfig) -> String {
+    let block = |&Block { dims, init, optimizer }: &Block| BlockDescription { dims, init, optimizer };
+    let &TableConfig { seed, budget_bytes, dtype, admission, eviction, writes, .. } = config;
+    let blocks = config.blocks.iter().map(block).collect();
+    let described = Description { blocks, seed, budget_bytes, dtype, admission, eviction, writes };
+    serde_json::to_string(&described).expect("numbers and names become JSON")
+}
+
+/// Values of optimizer state per row.
+pub(crate) fn state_values(config: &TableConfig) -> usize {
+    let values = |block: &Block| match block.optimizer {
+        Optimizer::Sgd { .. } => 0,
+        Optimizer::RowAdagrad { .. } => 1,
+        Optimizer::Momentum { .. } | Optimizer::Adagrad { .. } => block.dims,
+        Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Ftrl { .. } => 2 * block.dims,
+    };
+    config.blocks.iter().map(values).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sanderling_store::{PushScale, Table};
+
+    #[test]
+    fn what_is_described_is_parsed_back_and_has_that_much_state() {
+        for optimizer in [
+            r#"{"type":"sgd"}"#,
+            r#"{"type":"momentum","momentum":0.5}"#,
+            r#"{"type":"adagrad","lr":0.1}"#,
+            r#"{"type":"row_adagrad"}"#,
+            r#"{"type":"adam"}"#,
+            r#"{"type":"adamw"}"#,
+            r#"{"type":"ftrl","l1":1.0}"#,
+        ] {
+            let text = format!(
+                r#"{{"blocks":[{{"dims":3,"init":{{"type":"zero"}},"optimizer":{optimizer}}},
+                {{"dims":5,"init":{{"type":"uniform","bound":0.5}},"optimizer":{{"type":"adagrad"}}}}],
+                "seed":7,"budget_bytes":9000000,"dtype":"f16","admission":{{"type":"always"}},
+                "eviction":{{"type":"clock"}},"writes":"copy_on_write"}}"#
+            );
+            let config = parse("t", &text).expect(optimizer);
+            assert_eq!((config.dim(), config.seed, config.budget_bytes), (8, 7, Some(9_000_000)));
+            assert_eq!(parse("t", &describe(&config)), Ok(config.clone()));
+            let table = Table::new(config).expect(optimizer);
+            table.push(&[1], &[0.5; 8], PushScale::default()).expect(optimizer);
+            let state = table.get(1).expect("pushed").state.len();
+            assert_eq!(state_values(table.config()), state, "{optimizer}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_configuration_is_refused() {
+        for (text, expected) in [
+            ("", "EOF"),
+            ("{}", "missing field `blocks`"),
+            (r#"{"blocks":[],"sead":1}"#, "unknown field `sead`"),
+            (r#"{"blocks":[{"dims":-1}]}"#, "invalid value"),
+        ] {
+            let refusal = parse("t", text).expect_err(text);
+            assert_eq!(refusal.fault, Fault::BadConfig);
+            assert!(refusal.reason.contains(expected), "{text}: {}", refusal.reason);
+        }
+    }
+}

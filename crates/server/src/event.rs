@@ -1,0 +1,92 @@
+//! What a server has to tell whoever runs it. Prints nothing: it is told to a function.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Something that a person may want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)] // the words are in `Display`
+pub enum Event {
+    /// A local address that would have been convenient is not there.
+    NoLocalAddress {
+        reason: String,
+    },
+    /// A connection could not be accepted.
+    NotAccepted {
+        reason: String,
+    },
+    /// A connection was given up.
+    Lost {
+        peer: String,
+        reason: String,
+    },
+    Restored {
+        name: String,
+        rows: u64,
+    },
+    Saved {
+        name: String,
+        rows: u64,
+        bytes: u64,
+    },
+    SaveFailed {
+        name: String,
+        reason: String,
+    },
+    /// A thread could not be bound to its processor.
+    NotPinned {
+        worker: usize,
+        reason: String,
+    },
+    /// A worker ended although it should not.
+    WorkerFailed {
+        worker: usize,
+        reason: String,
+    },
+    Draining {
+        connections: usize,
+        within_ms: u64,
+    },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::NoLocalAddress { reason } => {
+                write!(out, "not listening for clients on this host: {reason}")
+            }
+            Event::NotAccepted { reason } => write!(out, "connection not accepted: {reason}"),
+            // The reason begins with the peer where the transport gave it.
+            Event::Lost { peer, reason } if reason.starts_with(peer.as_str()) => {
+                write!(out, "connection closed: {reason}")
+            }
+            Event::Lost { peer, reason } => write!(out, "connection closed: {peer}: {reason}"),
+            Event::Restored { name, rows } => write!(out, "restored {name}: {rows} rows"),
+            Event::Saved { name, rows, bytes } => write!(out, "saved {name}: {rows} rows, {bytes} bytes"),
+            Event::SaveFailed { name, reason } => {
+                write!(out, "saving {name} failed, the checkpoint before it is intact: {reason}")
+            }
+            Event::NotPinned { worker, reason } => write!(out, "worker {worker} is not pinned: {reason}"),
+            Event::WorkerFailed { worker, reason } => write!(out, "worker {worker} failed: {reason}"),
+            Event::Draining { connections, within_ms } => {
+                write!(out, "draining {connections} connections within {within_ms} ms")
+            }
+        }
+    }
+}
+
+/// Who is told.
+#[derive(Clone)]
+pub(crate) struct Log(pub(crate) Arc<dyn Fn(Event) + Send + Sync>);
+
+impl Log {
+    pub(crate) fn say(&self, event: Event) {
+        (self.0)(event);
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Log")
+    }
+}

@@ -1,0 +1,51 @@
+//! The bounds of a server, each with what happens beyond it. Knows no code.
+
+use std::time::Duration;
+
+/// Slots that keys are spread over; a slot is on one server.
+pub const SLOTS: usize = 4096;
+/// Open connections; a further one is told that the server is busy, and closed.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Longest frame unless configured otherwise; a connection's buffers grow up to it.
+pub const FRAME_BYTES_MAX_DEFAULT: u32 = 16 << 20;
+/// Requests that a client may have under way on one connection, as it is told: what is beyond waits in the transport,
+/// since a request is taken up only when there is room for its answer.
+pub const IN_FLIGHT_MAX: u32 = 64;
+/// Requests that a connection is served before the others of its worker have their turn.
+pub const TURN_REQUESTS: usize = 16;
+/// A request that has waited for longer is refused as busy: the worker is overloaded, and the client had better wait
+/// elsewhere than in our buffers.
+pub const WAIT_MAX: Duration = Duration::from_secs(1);
+/// When those who are told "busy" should try again.
+pub const RETRY_AFTER: Duration = Duration::from_millis(10);
+/// A connection that has not said hello by then is closed.
+pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// Slow requests (save, restore, export) that wait for their turn; a further one is refused as busy.
+pub const ERRANDS_MAX: usize = 64;
+/// How many of them one connection may have.
+pub const ERRANDS_PER_CONNECTION_MAX: usize = 4;
+/// Pushes of a client whose outcome is known; an older one is refused as stale.
+pub const PUSH_WINDOW: u64 = 1024;
+/// Clients whose pushes are known; the one that was silent for longest makes room for a new one.
+pub const PUSHERS_MAX: usize = 4096;
+/// Clients that had to make room, of whom it is known which pushes may have been applied.
+pub const PUSHERS_PAST_MAX: usize = 1 << 16;
+/// Features of batches that are kept; a further one is refused as busy.
+pub const BATCHES_MAX: usize = 1 << 16;
+/// Bytes of them; a further one is refused as busy.
+pub const BATCHES_BYTES_MAX: usize = 1 << 30;
+/// A batch that nobody has pushed by then is forgotten.
+pub const BATCH_AGE_MAX: Duration = Duration::from_secs(300);
+/// Peers that have statistics of their own, per worker; the others are counted together.
+pub const PEERS_MAX: usize = 64;
+/// Keys that one pass over a table sets aside for exports.
+pub const EXPORT_KEYS_MAX: usize = 1 << 20;
+/// Memory that a worker keeps between requests, for each of its uses.
+pub const SCRATCH_BYTES_MAX: usize = 16 << 20;
+/// Folders in the name of a checkpoint.
+pub const CHECKPOINT_DEPTH_MAX: usize = 8;
+/// While it drains, a server that has been asked nothing for so long has answered all that was under way.
+pub const DRAIN_QUIET: Duration = Duration::from_millis(200);
+/// The longest reply to a request that failed.
+pub(crate) const FAILURE_BYTES_MAX: usize =
+    sanderling_wire::HEADER_BYTES + 3 * 8 + 8 + sanderling_wire::limit::REASON_BYTES_MAX;

@@ -1,0 +1,71 @@
+//! Which keys are this server's. Knows slots and shards, no table.
+
+use sanderling_wire::{Fault, Home, PlacementMap, PlacementServer, slot_of};
+
+use crate::limit::SLOTS;
+use crate::refusal::Refusal;
+
+/// The placement that the servers of a cluster start with; nothing changes it yet.
+const VERSION: u64 = 1;
+
+/// The slots of all shards, from the point of view of one.
+#[derive(Debug, Clone)]
+pub(crate) struct Placement {
+    pub(crate) shard: u16,
+    pub(crate) shards: u16,
+    slots: Vec<u16>,
+    /// Per shard; empty when not known.
+    urls: Vec<String>,
+}
+
+impl Placement {
+    /// Slot `s` is on shard `s * shards / SLOTS`. `urls` has one entry per shard.
+    pub(crate) fn new(shard: u16, shards: u16, urls: Vec<String>) -> Placement {
+        assert!(shard < shards && urls.len() == usize::from(shards), "checked with the configuration");
+        let slots = (0..SLOTS).map(|slot| (slot * usize::from(shards) / SLOTS) as u16).collect();
+        Placement { shard, shards, slots, urls }
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        VERSION
+    }
+
+    pub(crate) fn map(&self) -> PlacementMap<'_> {
+        let servers = self.urls.iter().zip(0..);
+        PlacementMap {
+            version: VERSION,
+            servers: servers.map(|(url, server_id)| PlacementServer { server_id, url }).collect(),
+            slots: &self.slots,
+        }
+    }
+
+    /// A table whose rows all live on another server is not made here.
+    pub(crate) fn check_home(&self, name: &str, home: Home) -> Result<(), Refusal> {
+        match home {
+            Home::Pinned(server) if server != u32::from(self.shard) => {
+                Err(self.elsewhere(&format!("table {name:?} is pinned to server {server}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// All keys must be here.
+    pub(crate) fn check_keys(&self, home: Home, keys: &[u64]) -> Result<(), Refusal> {
+        if self.shards == 1 || home != Home::Sharded {
+            return Ok(());
+        }
+        let here = |key: u64| self.slots[slot_of(key, SLOTS)] == self.shard;
+        // Without a branch per key.
+        if keys.iter().fold(true, |all, &key| all & here(key)) {
+            return Ok(());
+        }
+        let key = keys.iter().copied().find(|&key| !here(key)).unwrap_or_default();
+        let server = self.slots[slot_of(key, SLOTS)];
+        Err(self.elsewhere(&format!("key {key} is on server {server}")))
+    }
+
+    fn elsewhere(&self, what: &str) -> Refusal {
+        let reason = format!("{what}, this is {} of {}; fetch the placement", self.shard, self.shards);
+        Refusal::new(Fault::NotHere { placement_version: VERSION }, reason)
+    }
+}

@@ -1,0 +1,65 @@
+//! Why a request is refused: a fault of the wire, and words for people. Knows which error of the store is which fault.
+
+use std::io;
+
+use sanderling_store::StoreError;
+use sanderling_wire::Fault;
+
+use crate::limit::RETRY_AFTER;
+
+/// A fault with its reason.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Refusal {
+    /// What the client's code sees.
+    pub fault: Fault,
+    /// What a person reads.
+    pub reason: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(fault: Fault, reason: impl Into<String>) -> Refusal {
+        Refusal { fault, reason: reason.into() }
+    }
+
+    pub(crate) fn bad(reason: impl Into<String>) -> Refusal {
+        Refusal::new(Fault::BadRequest, reason)
+    }
+
+    pub(crate) fn busy(reason: impl Into<String>) -> Refusal {
+        Refusal::new(Fault::Busy { retry_after_us: RETRY_AFTER.as_micros() as u64 }, reason)
+    }
+
+    pub(crate) fn no_table(which: &str) -> Refusal {
+        Refusal::new(Fault::UnknownTable, format!("there is no table {which}; open or create it"))
+    }
+
+    /// The failure of a file operation.
+    pub(crate) fn io(reason: impl Into<String>, source: &io::Error) -> Refusal {
+        let os_error = source.raw_os_error().unwrap_or_default().unsigned_abs();
+        Refusal::new(Fault::Io { os_error }, reason)
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Refusal {
+        let reason = error.to_string();
+        let fault = match error {
+            StoreError::BadGradient { key, coordinate, value, .. } => {
+                Fault::BadGradient { key, coordinate: coordinate as u32, value }
+            }
+            StoreError::TableFull { rows, budget_bytes, rejected, .. } => {
+                Fault::TableFull { rejected, rows, budget_bytes }
+            }
+            StoreError::Config { .. } => Fault::BadConfig,
+            StoreError::Io { source, .. } => return Refusal::io(reason, &source),
+            StoreError::Damaged { .. } | StoreError::Version { .. } => Fault::Damaged,
+            StoreError::NotFound { .. } => Fault::UnknownCheckpoint,
+            StoreError::Length { .. } | StoreError::Offsets { .. } | StoreError::BadScale { .. } => {
+                Fault::BadRequest
+            }
+            _ => Fault::Internal,
+        };
+        Refusal { fault, reason }
+    }
+}

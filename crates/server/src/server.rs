@@ -1,0 +1,334 @@
+//! The whole of a server: listeners, workers and the thread for errands are started here, and ended in the right order.
+//! Knows no signal and no terminal.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use sanderling_transport::{Address, Error, Framing, ListenOptions, Listener, Stopper, TlsServer};
+use sanderling_wire::{Features, HEADER_BYTES, Saved, body_bytes};
+
+use crate::Config;
+use crate::checkpoints::LATEST;
+use crate::control::{Control, Ending};
+use crate::errand::{self, Posted};
+use crate::event::{Event, Log};
+use crate::limit::{CONNECTIONS_MAX, ERRANDS_MAX};
+use crate::refusal::Refusal;
+use crate::state::{Look, State};
+use crate::worker::{Letter, Mailbox, Worker};
+
+/// After an attempt to accept that failed, as for want of descriptors, it is tried again after so long.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// Why a server does not start, or did not end well.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The configuration contradicts itself.
+    #[error("{0}")]
+    Config(String),
+    /// A listener, or the system's resources.
+    #[error(transparent)]
+    Transport(#[from] Error),
+    /// The checkpoint to start from.
+    #[error("restoring: {0}")]
+    Restore(Refusal),
+    /// The checkpoint at the end.
+    #[error("saving at the end: {0}")]
+    Save(Refusal),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// Some requests were not answered.
+    #[error("{0}")]
+    Worker(String),
+}
+
+/// A running server. Dropping it ends it at once, without saving.
+#[derive(Debug)]
+pub struct Server {
+    control: Control,
+    addresses: Vec<Address>,
+    log: Log,
+    data: bool,
+    drain_within: Duration,
+    stoppers: Vec<Stopper>,
+    acceptors: Vec<JoinHandle<()>>,
+    workers: Vec<JoinHandle<Result<(), Error>>>,
+    errands: Option<(SyncSender<Posted>, JoinHandle<()>)>,
+}
+
+/// How frames are cut, for a server that takes frames of at most so many bytes; clients use the same.
+pub fn framing(frame_bytes_max: u32) -> Framing {
+    let body = |header: &[u8]| {
+        let header = header.try_into().map_err(|_| "not a whole header".to_owned())?;
+        body_bytes(header).map_err(|error| error.to_string())
+    };
+    Framing { header_bytes: HEADER_BYTES, body_bytes: body, frame_bytes_max: frame_bytes_max as usize }
+}
+
+impl Server {
+    /// Listens, restores, and serves from then on. `on_event` is called by any of its threads.
+    ///
+    /// # Errors
+    /// The configuration makes no sense, an address is taken, or the checkpoint is not there or damaged.
+    pub fn start(
+        config: &Config,
+        on_event: impl Fn(Event) + Send + Sync + 'static,
+    ) -> Result<Server, ServerError> {
+        config.check().map_err(ServerError::Config)?;
+        let log = Log(Arc::new(on_event));
+        let mut options = ListenOptions::new(framing(config.frame_bytes_max));
+        (options.expose, options.insecure) = (config.expose, config.insecure);
+        (options.write_timeout, options.spin_us) = (config.write_timeout, config.spin_us);
+        options.token = config.token.is_some();
+        options.tls = match &config.tls {
+            Some((certificate, key)) => Some(TlsServer::from_files(certificate, key)?),
+            None => None,
+        };
+        let bind = |address: &Address| Listener::bind(address, &options);
+        let mut listeners = config.listen.iter().map(bind).collect::<Result<Vec<_>, Error>>()?;
+        if config.local {
+            listen_locally(&mut listeners, &config.runtime_dir, &options, &log);
+        }
+        let state = Arc::new(State::new(config));
+        let addresses: Vec<Address> = listeners.iter().map(|listener| listener.address().clone()).collect();
+        if let Some(fastest) = fastest(&addresses) {
+            state.local_url.set(fastest.to_string()).expect("set once");
+        }
+        restore(&state, config, &log)?;
+        let count = if config.workers > 0 { config.workers } else { processors().max(1) };
+        let (sender, posted) = std::sync::mpsc::sync_channel(ERRANDS_MAX);
+        let ending = Arc::new(Ending::default());
+        let mut workers = Vec::new();
+        let mut mailboxes = Vec::new();
+        for number in 0..count {
+            let (worker, mailbox) = Worker::new(&state, config.spin_us, sender.clone(), log.clone())?;
+            mailboxes.push(mailbox);
+            let (log, ending) = (log.clone(), Arc::clone(&ending));
+            let pin = config.pin.then_some(number);
+            workers.push(spawn(format!("worker-{number}"), move || {
+                if let Some(reason) = pin.and_then(|number| pin_to(number).err()) {
+                    log.say(Event::NotPinned { worker: number, reason });
+                }
+                // A server that has lost a worker would leave its clients waiting: it ends, and says so.
+                let asked = AskAtEnd(&ending);
+                let result = worker.run();
+                if let Err(error) = &result {
+                    log.say(Event::WorkerFailed { worker: number, reason: error.to_string() });
+                }
+                drop(asked);
+                result
+            })?);
+        }
+        let mailboxes: Arc<[Mailbox]> = mailboxes.into();
+        let all = Arc::clone(&mailboxes);
+        let look = move || all.iter().for_each(|worker| worker.post(Letter::Look));
+        state.look.set(Look(Box::new(look))).expect("set once");
+        let control = Control { state: Arc::clone(&state), workers: mailboxes, ending };
+        let (errand_state, errand_log, every) = (Arc::clone(&state), log.clone(), config.save_every);
+        let runner =
+            spawn("errands".to_owned(), move || errand::run(&errand_state, &posted, every, &errand_log))?;
+        let next = Arc::new(AtomicUsize::new(0));
+        let stoppers = listeners.iter().map(Listener::stopper).collect();
+        let mut acceptors = Vec::new();
+        for listener in listeners {
+            let (control, log, next) = (control.clone(), log.clone(), Arc::clone(&next));
+            acceptors.push(spawn("accept".to_owned(), move || accept(&listener, &control, &next, &log))?);
+        }
+        let (data, drain_within) = (config.data.is_some(), config.drain_within);
+        let errands = Some((sender, runner));
+        Ok(Server { control, addresses, log, data, drain_within, stoppers, acceptors, workers, errands })
+    }
+
+    /// Where it listens, with the real ports.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// A handle on it.
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    /// Waits until it is asked to end, by [`Control::drain`], or a worker has failed.
+    pub fn wait(&self) {
+        self.control.ending.wait();
+    }
+
+    /// Takes no new connections, tells clients to go, answers what is under way within the time configured, saves if it
+    /// has where to, and ends. What was saved, if anything.
+    ///
+    /// # Errors
+    /// Saving failed, or a worker did.
+    pub fn finish(mut self) -> Result<Option<Saved>, ServerError> {
+        let within_ms = self.drain_within.as_millis() as u64;
+        let connections = self.control.state.connections.len();
+        self.log.say(Event::Draining { connections, within_ms });
+        let failed = self.stop(Instant::now() + self.drain_within);
+        let saved = match self.data {
+            true => {
+                let saved = self.control.save(LATEST);
+                self.log.say(errand::saved(LATEST, saved.clone()));
+                Some(saved.map_err(ServerError::Save)?)
+            }
+            false => None,
+        };
+        match failed {
+            Some(reason) => Err(ServerError::Worker(reason)),
+            None => Ok(saved),
+        }
+    }
+
+    /// Ends all threads; says which worker failed.
+    fn stop(&mut self, until: Instant) -> Option<String> {
+        self.control.state.drain();
+        self.stoppers.iter().for_each(Stopper::stop);
+        self.acceptors.drain(..).for_each(|acceptor| drop(acceptor.join()));
+        self.control.workers.iter().for_each(|worker| worker.post(Letter::Drain { until }));
+        let mut failed = None;
+        for (number, worker) in self.workers.drain(..).enumerate() {
+            match worker.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => failed = Some(format!("worker {number} failed: {error}")),
+                Err(_) => failed = Some(format!("worker {number} panicked, which is a bug; see above")),
+            }
+        }
+        if let Some((sender, runner)) = self.errands.take() {
+            drop(sender);
+            if runner.join().is_err() {
+                failed = Some("the thread for saving panicked, which is a bug; see above".to_owned());
+            }
+        }
+        failed
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop(Instant::now());
+    }
+}
+
+/// Asks the server to end, however the thread does.
+struct AskAtEnd<'a>(&'a Ending);
+
+impl Drop for AskAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.ask();
+    }
+}
+
+fn spawn<T: Send + 'static>(
+    name: String,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, ServerError> {
+    std::thread::Builder::new().name(name).spawn(run).map_err(ServerError::Thread)
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Binds this thread to one of the processors that it may use.
+fn pin_to(number: usize) -> Result<(), String> {
+    let failed = |error: rustix::io::Errno| error.to_string();
+    let usable = sched_getaffinity(None).map_err(failed)?;
+    let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| usable.is_set(cpu)).collect();
+    let cpu = *all.get(number % all.len().max(1)).ok_or("no processor is usable")?;
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    sched_setaffinity(None, &one).map_err(failed)
+}
+
+/// Adds a unix socket and shared memory named after the first TCP port, so that clients of this host find them.
+fn listen_locally(listeners: &mut Vec<Listener>, folder: &Path, options: &ListenOptions, log: &Log) {
+    let port = listeners.iter().find_map(|listener| match listener.address() {
+        Address::Tcp(endpoints) => endpoints.first().map(|endpoint| endpoint.port),
+        _ => None,
+    });
+    let Some(port) = port else { return };
+    let taken = |listeners: &[Listener], of: fn(&Address) -> bool| {
+        listeners.iter().any(|listener| of(listener.address()))
+    };
+    let mut wanted = Vec::new();
+    if !taken(listeners, |address| matches!(address, Address::Shm(_))) {
+        wanted.push(Address::Shm(format!("port-{port}")));
+    }
+    if !taken(listeners, |address| matches!(address, Address::Unix(_))) {
+        // Clients are told the path, wherever they are.
+        match std::path::absolute(folder).and_then(|folder| make_private(&folder).map(|()| folder)) {
+            Ok(folder) => wanted.push(Address::Unix(folder.join(format!("port-{port}.sock")))),
+            Err(error) => {
+                log.say(Event::NoLocalAddress { reason: format!("{}: {error}", folder.display()) });
+            }
+        }
+    }
+    for address in wanted {
+        match Listener::bind(&address, options) {
+            Ok(listener) => listeners.push(listener),
+            // Convenience only: the server does without.
+            Err(error) => log.say(Event::NoLocalAddress { reason: error.to_string() }),
+        }
+    }
+}
+
+/// A folder that only this user can enter.
+fn make_private(folder: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let found = std::fs::symlink_metadata(folder)?;
+    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(std::io::Error::other("is not a folder of this user"));
+    }
+    Ok(())
+}
+
+/// What a client of this host is best served by.
+fn fastest(addresses: &[Address]) -> Option<&Address> {
+    let rank = |address: &&Address| match address {
+        Address::Shm(_) => 0,
+        Address::Unix(_) => 1,
+        _ => 2,
+    };
+    let short = |address: &&Address| address.to_string().len() <= sanderling_wire::limit::URL_BYTES_MAX;
+    addresses.iter().filter(short).min_by_key(rank).filter(|address| rank(address) < 2)
+}
+
+fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError> {
+    let latest = || state.checkpoints.as_ref().is_some_and(|all| all.has(LATEST)).then_some(LATEST);
+    let Some(name) = config.restore.as_deref().or_else(latest) else { return Ok(()) };
+    let restored = state.restore(name).map_err(ServerError::Restore)?;
+    log.say(Event::Restored { name: name.to_owned(), rows: restored.rows });
+    Ok(())
+}
+
+/// Hands connections to the workers in turn until it is stopped.
+fn accept(listener: &Listener, control: &Control, next: &AtomicUsize, log: &Log) {
+    let in_memory = matches!(listener.address(), Address::Shm(_));
+    let features = match in_memory {
+        true => Features::F16_ROWS | Features::NO_CHECKSUM,
+        false => Features::F16_ROWS | Features::LZ4 | Features::ZSTD,
+    };
+    loop {
+        match listener.accept() {
+            Ok(Some(connection)) => {
+                let (presence, open) = control.state.connections.enter(connection.peer());
+                let surplus = open > CONNECTIONS_MAX;
+                let worker = next.fetch_add(1, Ordering::Relaxed) % control.workers.len();
+                let connection = Box::new(connection);
+                control.workers[worker].post(Letter::Join { connection, presence, features, surplus });
+            }
+            Ok(None) => return,
+            Err(error) => {
+                log.say(Event::NotAccepted { reason: error.to_string() });
+                std::thread::sleep(ACCEPT_AGAIN);
+            }
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! One connection's side of the protocol, without input or output: frames and times in, frames out. Knows what was agreed
+//! on and who the client is; what a command does is in the files of `command`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sanderling_wire::{
+    Agreed, Buffer, Codec, Compression, Fault, Features, Frame, HEADER_BYTES, Hello, Kind, Offer, Parsed,
+    Reply, Request, WireError, flag, limit,
+};
+
+use crate::call::{Call, Desk, unwritten, write_failure};
+use crate::command;
+use crate::errand::{Errand, Work};
+use crate::limit::{FAILURE_BYTES_MAX, WAIT_MAX};
+use crate::outlet::Outlet;
+use crate::pushes::Pusher;
+use crate::refusal::Refusal;
+use crate::state::State;
+
+/// When a request came, and when it is taken up.
+#[derive(Debug, Clone, Copy)]
+pub struct When {
+    /// Since when it waits, as far as is known.
+    pub arrived: Instant,
+    /// Now.
+    pub now: Instant,
+}
+
+/// What became of a frame.
+#[derive(Debug)]
+pub enum Step {
+    /// The reply is in the outlet.
+    Done,
+    /// The reply is in [`Session::reply`], to be sent when there is room.
+    Waiting,
+    /// There was no room for the reply, and nothing was done: the same frame must come again.
+    NoRoom,
+    /// The reply will be that of this errand.
+    Later(Box<Errand>),
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Session {
+    state: Arc<State>,
+    offer: Offer,
+    agreed: Agreed,
+    greeted: bool,
+    closing: bool,
+    /// The server has no room for this connection.
+    surplus: bool,
+    client: String,
+    pusher: Option<Arc<Pusher>>,
+    /// What the client compresses with, once it has.
+    compression: Option<Compression>,
+    unpacker: Option<Box<Codec>>,
+    packer: Option<Box<Codec>>,
+    reply: Buffer,
+    packed: Buffer,
+}
+
+impl Session {
+    /// A connection whose transport can do these features. `surplus`: it is to be told that the server is busy.
+    pub(crate) fn new(state: Arc<State>, features: Features, surplus: bool) -> Session {
+        let frame_bytes_max = state.frame_bytes_max;
+        let buffer = || Buffer::new(frame_bytes_max as usize);
+        Session {
+            offer: Offer { frame_bytes_max, ..Offer::of(features) },
+            agreed: Agreed::BEFORE_HELLO,
+            greeted: false,
+            closing: false,
+            surplus,
+            client: String::new(),
+            pusher: None,
+            compression: None,
+            unpacker: None,
+            packer: None,
+            reply: buffer(),
+            packed: buffer(),
+            state,
+        }
+    }
+
+    /// What holds on this connection.
+    pub fn agreed(&self) -> &Agreed {
+        &self.agreed
+    }
+
+    /// Has it said hello?
+    pub fn is_greeted(&self) -> bool {
+        self.greeted
+    }
+
+    /// Is it to be closed when what waits has been sent?
+    pub fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// How the client calls itself; empty before its hello.
+    pub fn client(&self) -> &str {
+        &self.client
+    }
+
+    /// The reply that waits after [`Step::Waiting`].
+    pub fn reply(&self) -> &[u8] {
+        self.reply.bytes()
+    }
+
+    /// Deals with one whole frame, which starts at a multiple of 8 bytes.
+    ///
+    /// # Errors
+    /// The stream has lost its framing, or is not of this protocol: the connection must be closed.
+    pub fn handle(
+        &mut self,
+        frame: &[u8],
+        when: When,
+        desk: &mut Desk,
+        out: &mut dyn Outlet,
+    ) -> Result<Step, WireError> {
+        let frame = match Frame::parse(frame, &self.agreed)? {
+            Parsed::Frame(frame) => frame,
+            Parsed::Incomplete { frame_bytes } => {
+                let (needed, found) = (frame_bytes as u64, frame.len() as u64);
+                return Err(WireError::Cut { what: "frame", needed, found });
+            }
+        };
+        let flags = frame.header.flags;
+        if flags & (flag::LZ4 | flag::ZSTD) == 0 && self.compression.is_none() {
+            return Ok(self.answer(&frame, when, desk, out));
+        }
+        // A slow link: there a copy more costs nothing.
+        let mut unpacker = self.unpacker.take().unwrap_or_default();
+        if flags & (flag::LZ4 | flag::ZSTD) != 0 {
+            let lz4 = flags & flag::LZ4 != 0;
+            self.compression = Some(if lz4 { Compression::Lz4 } else { Compression::Zstd });
+        }
+        let mut direct = std::mem::replace(&mut self.packed, Buffer::new(0));
+        direct.clear();
+        let step = match unpacker.unpack(frame, &self.agreed) {
+            Ok(frame) => self.answer(&frame, when, desk, &mut direct),
+            Err(error) => self.refuse(&frame, &Refusal::bad(error.to_string()), &mut direct),
+        };
+        self.unpacker = Some(unpacker);
+        if matches!(step, Step::Done) {
+            std::mem::swap(&mut self.reply, &mut direct);
+        }
+        self.packed = direct;
+        Ok(match step {
+            Step::Done | Step::Waiting => {
+                self.pack();
+                Step::Waiting
+            }
+            step => step,
+        })
+    }
+
+    /// Compresses the reply that waits, as the client does.
+    fn pack(&mut self) {
+        let Some(how) = self.compression else { return };
+        let packer = self.packer.get_or_insert_default();
+        self.packed.clear();
+        // What cannot be packed goes as it is.
+        if packer.pack(self.reply.bytes(), how, &self.agreed, &mut self.packed).is_ok() {
+            std::mem::swap(&mut self.reply, &mut self.packed);
+        }
+    }
+
+    fn answer(&mut self, frame: &Frame<'_>, when: When, desk: &mut Desk, out: &mut dyn Outlet) -> Step {
+        match self.try_answer(frame, when, desk, out) {
+            Ok(step) => step,
+            Err(refusal) => self.refuse(frame, &refusal, out),
+        }
+    }
+
+    fn refuse(&self, frame: &Frame<'_>, refusal: &Refusal, out: &mut dyn Outlet) -> Step {
+        let (kind, id) = (frame.header.kind, frame.header.id);
+        let put =
+            out.put(FAILURE_BYTES_MAX, &mut |slot| write_failure(refusal, kind, &self.agreed, id, slot));
+        if put { Step::Done } else { Step::NoRoom }
+    }
+
+    fn try_answer(
+        &mut self,
+        frame: &Frame<'_>,
+        when: When,
+        desk: &mut Desk,
+        out: &mut dyn Outlet,
+    ) -> Result<Step, Refusal> {
+        let header = &frame.header;
+        self.check_first(header.kind)?;
+        let waited = when.now.saturating_duration_since(when.arrived);
+        let deadline = Duration::from_micros(header.deadline_or_status.into());
+        if !deadline.is_zero() && waited > deadline {
+            let reason = format!("waited for {} us of {}", waited.as_micros(), deadline.as_micros());
+            return Err(Refusal::new(Fault::DeadlineExceeded, reason));
+        }
+        if waited > WAIT_MAX && header.kind.is_about_a_table() {
+            return Err(Refusal::busy(format!(
+                "waited for {} ms: the server is overloaded",
+                waited.as_millis()
+            )));
+        }
+        let request = Request::decode(frame).map_err(|error| Refusal::bad(error.to_string()))?;
+        if let Request::Hello(hello) = request {
+            return self.greet(&hello, header.id);
+        }
+        let Desk { view, scratch } = desk;
+        view.refresh(&self.state.tables);
+        let (kind, id) = (header.kind, header.id);
+        let mut call =
+            Call { state: &self.state, agreed: &self.agreed, kind, id, now: when.now, view, scratch };
+        let call = &mut call;
+        let bytes = match &request {
+            Request::Pull(pull) => command::pull::layout(call, pull)?,
+            Request::PullPooled(pull) => command::pull::layout_pooled(call, pull)?,
+            Request::PullFed(pull) => command::feed::layout(call, pull)?,
+            Request::Ping(ping) => HEADER_BYTES + 16 + (ping.reply_bytes as usize).next_multiple_of(8),
+            Request::Push(_) | Request::PushFed(_) | Request::Feed(_) | Request::Delete(_) => 0,
+            slow => return self.answer_slowly(slow, id, when),
+        };
+        let bytes_max = self.agreed.frame_bytes_max as usize;
+        if bytes > bytes_max {
+            let fault = Fault::TooLarge { bytes: bytes as u64, bytes_max: bytes_max as u64 };
+            return Err(Refusal::new(
+                fault,
+                format!("the answer has {bytes} bytes; ask for fewer rows at once"),
+            ));
+        }
+        let pusher = &mut self.pusher;
+        let put = out.put(bytes.max(FAILURE_BYTES_MAX), &mut |slot| {
+            let written = match &request {
+                Request::Pull(pull) => command::pull::fill(call, pull, slot),
+                Request::PullPooled(pull) => command::pull::fill_pooled(call, pull, slot),
+                Request::PullFed(pull) => command::feed::pull(call, pull, slot),
+                Request::Push(push) => command::push::push(call, pusher, push, slot),
+                Request::PushFed(push) => command::feed::push(call, pusher, push, slot),
+                Request::Feed(feed) => command::feed::feed(call, feed, slot),
+                Request::Delete(delete) => command::rows::delete(call, delete, slot),
+                Request::Ping(ping) => command::ping(call, ping, slot),
+                _ => unreachable!("answered above"),
+            };
+            written.unwrap_or_else(|refusal| write_failure(&refusal, kind, call.agreed, id, slot))
+        });
+        call.scratch.trim();
+        Ok(if put { Step::Done } else { Step::NoRoom })
+    }
+
+    /// Until hello is answered no other request is allowed, and afterwards no other hello.
+    fn check_first(&mut self, kind: Kind) -> Result<(), Refusal> {
+        match (self.greeted, kind) {
+            (true, Kind::Hello) => Err(Refusal::bad("this connection has said hello before")),
+            (false, Kind::Hello) | (true, _) => Ok(()),
+            (false, kind) => {
+                self.closing = true;
+                Err(Refusal::bad(format!("{kind} before hello; say hello first")))
+            }
+        }
+    }
+
+    fn greet(&mut self, hello: &Hello<'_>, id: u64) -> Result<Step, Refusal> {
+        // Whatever is wrong, there is nothing to go on with.
+        self.closing = true;
+        if self.surplus {
+            return Err(Refusal::busy("the server has as many connections as it takes"));
+        }
+        if self.state.is_draining() {
+            return Err(Refusal::new(Fault::Draining, "the server is about to stop"));
+        }
+        if let Some(token) = &self.state.token
+            && !same_bytes(token.as_bytes(), hello.token.as_bytes())
+        {
+            return Err(Refusal::new(Fault::Unauthorized, "the token is missing or wrong"));
+        }
+        let agreed = self.offer.meet(&hello.offer).map_err(|fault| Refusal::new(fault, fault.to_string()))?;
+        let reply = Reply::Hello(self.state.identity(agreed));
+        self.reply.clear();
+        let written = self.reply.append(|out| reply.encode(&Agreed::BEFORE_HELLO, id, out));
+        written.map_err(unwritten)?;
+        (self.agreed, self.greeted, self.closing) = (agreed, true, false);
+        self.client = hello.name.to_owned();
+        Ok(Step::Waiting)
+    }
+
+    /// Requests that come seldom: their replies are put together before there is room for them.
+    fn answer_slowly(&mut self, request: &Request<'_>, id: u64, when: When) -> Result<Step, Refusal> {
+        let state = &*self.state;
+        let later = |work| {
+            let (kind, agreed) = (request.kind(), self.agreed);
+            Ok(Step::Later(Box::new(Errand { work, kind, id, agreed, since: when.arrived })))
+        };
+        let (agreed, buffer) = (&self.agreed, &mut self.reply);
+        buffer.clear();
+        let mut write = |reply: Reply<'_>| {
+            buffer.append(|out| reply.encode(agreed, id, out)).map_err(unwritten).map(|_| Step::Waiting)
+        };
+        match request {
+            Request::Create(create) => {
+                let entry = state.create(create.name, create.home, create.config)?;
+                write(Reply::Create(entry.info()))
+            }
+            Request::Open(name) => write(Reply::Open(command::table::open(state, name)?.info())),
+            Request::Drop(name) => {
+                state.drop_table(name)?;
+                write(Reply::Drop)
+            }
+            Request::Tables => {
+                let directory = state.tables.directory();
+                write(Reply::Tables(directory.entries.iter().map(|entry| entry.info()).collect()))
+            }
+            Request::Placement => write(Reply::Placement(state.placement.map())),
+            Request::Stats(scope) => command::stats::stats(state, *scope, &mut write),
+            Request::Save(save) => later(Work::Save { name: save.name.to_owned() }),
+            Request::Restore(restore) => later(Work::Restore { name: restore.name.to_owned() }),
+            Request::Export(export) => later(command::rows::export(state, export)?),
+            Request::Import(_) => Err(command::rows::import_refused()),
+            other => unreachable!("{} is answered elsewhere", other.kind()),
+        }
+    }
+
+    /// A notice that the server will close this connection.
+    pub(crate) fn goaway(&self, closing_in_ms: u32, reason: &str, out: &mut dyn Outlet) -> bool {
+        let notice = Reply::Goaway(sanderling_wire::Goaway { closing_in_ms, reason });
+        out.put(FAILURE_BYTES_MAX, &mut |slot| {
+            notice.encode(&self.agreed, 0, slot).expect("a notice is short")
+        })
+    }
+}
+
+/// Compares without telling by its duration where the first difference is.
+fn same_bytes(secret: &[u8], given: &[u8]) -> bool {
+    let at = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
+    let different = (0..limit::TOKEN_BYTES_MAX).fold(0, |all, i| all | (at(secret, i) ^ at(given, i)));
+    std::hint::black_box(different) == 0 && secret.len() == given.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        for (secret, given, expected) in [
+            ("abc", "abc", true),
+            ("abc", "abd", false),
+            ("abc", "abcd", false),
+            ("abc", "ab\0", false),
+            ("a", "a\0", false),
+        ] {
+            assert_eq!(same_bytes(secret.as_bytes(), given.as_bytes()), expected, "{secret} {given:?}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What requests are answered, case by case, and that answering takes no memory.
+
+use super::*;
+
+/// An outlet that the peer never empties.
+struct Full;
+
+impl Outlet for Full {
+    fn put(&mut self, _: usize, _: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
+        false
+    }
+}
+
+#[test]
+fn without_room_for_the_answer_nothing_is_done() {
+    let mut fixture = Fixture::new();
+    let counts: &[u32] = &[1];
+    fixture.encode(&push(1, &[1], counts, &[1.0; DIM]));
+    let when = When { arrived: fixture.start, now: fixture.start };
+    let step = fixture.session.handle(fixture.frame.bytes(), when, &mut fixture.desk, &mut Full);
+    assert!(matches!(step, Ok(Step::NoRoom)));
+    assert!(fixture.state.tables.directory().entries[0].table.is_empty());
+    let again = fixture
+        .ask(&push(1, &[1], counts, &[1.0; DIM]), |reply| reply == Reply::Push(Pushed { repeated: false }));
+    assert_eq!(again, Ok(true));
+}
+
+#[test]
+fn pushes_are_applied_once() {
+    let mut fixture = Fixture::new();
+    let (counts, grads): (&[u32], &[f32]) = (&[1], &[1.0; DIM]);
+    let mut check = |sequence, expected: Answer<bool>, updates| {
+        let found = fixture.ask(&push(sequence, &[1], counts, grads), |reply| {
+            reply == Reply::Push(Pushed { repeated: true })
+        });
+        assert_eq!(found, expected, "{sequence}");
+        let row = fixture.state.tables.directory().entries[0].table.get(1).unwrap();
+        assert_eq!(row.version, updates, "{sequence}");
+    };
+    check(1, Ok(false), 1);
+    check(1, Ok(true), 1);
+    check(2 + PUSH_WINDOW, Ok(false), 2);
+    check(1, Err(Fault::StalePush { sequence: 1 }), 2);
+    check(3, Ok(false), 3);
+    check(3, Ok(true), 3);
+}
+
+#[test]
+fn a_full_table_says_so_and_sending_again_changes_nothing() {
+    let mut fixture = Fixture::silent(&Config { table_budget_bytes: Some(1 << 20), ..Config::default() });
+    fixture.hello(ALL, "").unwrap();
+    fixture.create("t", TABLE).unwrap();
+    let keys: Vec<u64> = (0..100_000).collect();
+    let (counts, grads) = (vec![1; keys.len()], vec![1.0; keys.len() * DIM]);
+    let request = push(1, &keys, &counts, &grads);
+    let Err(Fault::TableFull { rejected, rows, budget_bytes }) = fixture.done(&request) else {
+        panic!("a budget of 1 MiB is enough")
+    };
+    assert_eq!((rejected + rows, budget_bytes), (100_000, 1 << 20));
+    let before = fixture.rows(&pull(&keys[..10])).unwrap();
+    assert_eq!(fixture.done(&request), Err(Fault::TableFull { rejected, rows, budget_bytes }));
+    assert_eq!(fixture.rows(&pull(&keys[..10])).unwrap(), before);
+}
+
+#[test]
+fn keys_of_other_shards_are_refused_whole() {
+    let config = |shard| Config { shard, shards: 3, ..Config::default() };
+    let mut servers: Vec<Fixture> = (0..3).map(|shard| Fixture::of(&config(shard), ALL)).collect();
+    let (slots, urls) = servers[0]
+        .ask(&Request::Placement, |reply| match reply {
+            Reply::Placement(map) => (map.slots.to_vec(), map.servers.len()),
+            other => panic!("{other:?}"),
+        })
+        .unwrap();
+    assert_eq!(urls, 3);
+    let (counts, grads): (&[u32], &[f32]) = (&[1, 1], &[1.0; 2 * DIM]);
+    for key in 0..100_u64 {
+        let home = slots[slot_of(key, slots.len())];
+        for (shard, server) in (0..).zip(&mut servers) {
+            let expected = if home == shard { Ok(()) } else { Err(Fault::NotHere { placement_version: 1 }) };
+            assert_eq!(server.done(&pull(&[key])), expected, "{key} {shard}");
+            let foreign = (0..).find(|&other| slots[slot_of(other, slots.len())] != shard).unwrap();
+            let both = [key, foreign];
+            assert!(server.done(&push(key + 1, &both, counts, grads)).is_err());
+        }
+    }
+    assert!(servers.iter().all(|server| server.state.tables.directory().entries[0].table.is_empty()));
+}
+
+#[test]
+fn compressed_requests_are_answered_compressed() {
+    for (compression, feature) in [(Compression::Lz4, Features::LZ4), (Compression::Zstd, Features::ZSTD)] {
+        let mut fixture = Fixture::of(&Config::default(), feature);
+        fixture.compression = Some(compression);
+        let keys = [7; 1000];
+        let zeros = |table| Pull { table, dim: 3, absent: Absent::Zero, format: RowFormat::F32, keys: &keys };
+        assert_eq!(fixture.rows(&Request::Pull(zeros(1))).unwrap().0, vec![0.0; 3000]);
+        // Of 12,000 zeros little is left.
+        assert!(fixture.session.reply().len() < 1000, "{}", fixture.session.reply().len());
+        assert_eq!(fixture.done(&Request::Pull(zeros(2))), Err(Fault::UnknownTable));
+        assert_eq!(fixture.create("t", TABLE), Ok(1), "replies that wait are packed too");
+    }
+}
+
+#[test]
+fn half_precision_rows_are_the_rounded_ones() {
+    let mut fixture = Fixture::new();
+    let (keys, halves) = ([1, 2, 3], RowFormat::F16);
+    let pull = Pull { table: 1, dim: 3, absent: Absent::Init, format: RowFormat::F32, keys: &keys };
+    let exact = fixture.rows(&Request::Pull(pull)).unwrap();
+    let rounded = fixture.rows(&Request::Pull(Pull { format: halves, ..pull })).unwrap();
+    assert_eq!(exact.1, rounded.1);
+    let mut narrowed = vec![0; exact.0.len()];
+    narrow(&exact.0, &mut narrowed);
+    let mut expected = vec![0.0; exact.0.len()];
+    widen(&narrowed, &mut expected);
+    assert_eq!(rounded.0, expected);
+    assert_ne!(rounded.0, exact.0);
+}
+
+#[test]
+fn exports_hold_every_row_with_its_state_in_blocks() {
+    let mut fixture = Fixture::new();
+    let keys: Vec<u64> = (0..1000).map(|key| key * 7).collect();
+    let counts: Vec<u32> = (0..1000).map(|count| count % 5 + 1).collect();
+    fixture.done(&push(1, &keys, &counts, &vec![0.5; 1000 * DIM])).unwrap();
+    let table = &fixture.state.tables.directory().entries[0];
+    let (mut exporter, mut found, mut from) = (crate::export::Exporter::default(), Vec::new(), 0);
+    loop {
+        let exported = exporter.rows(table, from, 300, 1 << 16).unwrap();
+        let rows = exported.rows;
+        assert!(rows.keys.len() <= 300 && (rows.dim, rows.state) == (3, 3));
+        for (at, &key) in rows.keys.iter().enumerate() {
+            let row = table.table.get(key).unwrap();
+            assert_eq!((row.frequency, row.version), (rows.frequencies[at], rows.versions[at]));
+            assert_eq!(row.weights, rows.weights[at * DIM..][..DIM]);
+            assert_eq!(row.state, rows.states[at * DIM..][..DIM]);
+            found.push(key);
+        }
+        let Some(next) = exported.next else { break };
+        from = next;
+    }
+    assert_eq!(found, keys);
+}
+
+#[test]
+fn in_steady_state_a_request_allocates_nothing() {
+    let mut fixture = Fixture::new();
+    let keys: Vec<u64> = (0..512).collect();
+    let offsets: Vec<u32> = (0..=256).map(|sample| sample * 2).collect();
+    let (counts, grads) = (vec![1; 512], vec![0.1; 512 * DIM]);
+    let ragged = Ragged { keys: &keys, offsets: &offsets, values: None };
+    let (pooling, absent) = (Pooling::Sum, Absent::Zero);
+    let halves = Pull { table: 1, dim: 3, absent, format: RowFormat::F16, keys: &keys };
+    let format = RowFormat::F32;
+    let pooled = PullPooled { table: 1, dim: 3, pooling, absent, format, ragged };
+    let mut sequence = 0;
+    let mut requests = |fixture: &mut Fixture, measured: &mut u64| {
+        sequence += 1;
+        for request in [
+            push(sequence, &keys, &counts, &grads),
+            pull(&keys),
+            Request::Pull(halves),
+            Request::PullPooled(pooled),
+            Request::Ping(Ping { reply_bytes: 1000, bytes: &[] }),
+        ] {
+            fixture.encode(&request);
+            let allocated = allocation_counter::measure(|| {
+                assert!(matches!(fixture.handle(), Ok(Step::Done)));
+            });
+            *measured += allocated.count_total;
+        }
+    };
+    let (mut warming, mut measured) = (0, 0);
+    (0..3).for_each(|_| requests(&mut fixture, &mut warming));
+    (0..100).for_each(|_| requests(&mut fixture, &mut measured));
+    assert!(warming > 0, "the counter counts");
+    assert_eq!(measured, 0);
+}

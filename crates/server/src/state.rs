@@ -1,0 +1,165 @@
+//! What all sessions of a server share: tables, what is remembered of clients, and who the server is. Knows no socket and
+//! no thread.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, Saved, StatsScope};
+
+use crate::batches::Batches;
+use crate::checkpoints::Checkpoints;
+use crate::connections::Connections;
+use crate::limit::IN_FLIGHT_MAX;
+use crate::placement::Placement;
+use crate::pushes::Pushers;
+use crate::refusal::Refusal;
+use crate::statistics::Statistics;
+use crate::tables::{Entry, Tables};
+use crate::{Config, LatencySummary};
+
+/// The state of one server.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) tables: Tables,
+    pub(crate) placement: Placement,
+    pub(crate) pushers: Pushers,
+    pub(crate) batches: Batches,
+    pub(crate) checkpoints: Option<Checkpoints>,
+    pub(crate) connections: Connections,
+    pub(crate) statistics: Statistics,
+    pub(crate) started: Instant,
+    pub(crate) token: Option<String>,
+    pub(crate) frame_bytes_max: u32,
+    name: String,
+    boot_id: u64,
+    host_id: u64,
+    /// Known when the listeners are there.
+    pub(crate) local_url: OnceLock<String>,
+    draining: AtomicBool,
+    /// Makes every worker look at the list of tables; known when there are workers.
+    pub(crate) look: OnceLock<Look>,
+}
+
+/// A call to all workers.
+pub(crate) struct Look(pub(crate) Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for Look {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Look")
+    }
+}
+
+impl State {
+    /// That of a server without tables.
+    pub(crate) fn new(config: &Config) -> State {
+        let (shard, shards) = (config.shard, config.shards);
+        let mut urls = config.peers.clone();
+        urls.resize(shards.into(), String::new());
+        State {
+            tables: Tables::new(config.table_budget_bytes),
+            placement: Placement::new(shard, shards, urls),
+            pushers: Pushers::default(),
+            batches: Batches::default(),
+            checkpoints: config.data.clone().map(|root| Checkpoints::new(root, shard, shards)),
+            connections: Connections::default(),
+            statistics: Statistics::default(),
+            started: Instant::now(),
+            token: config.token.clone(),
+            frame_bytes_max: config.frame_bytes_max,
+            name: config.name.clone(),
+            // Every hasher has another random start.
+            boot_id: RandomState::new().hash_one(std::process::id()),
+            host_id: sanderling_observe::machine::host_id(),
+            local_url: OnceLock::new(),
+            draining: AtomicBool::new(false),
+            look: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn identity(&self, agreed: Agreed) -> Identity<'_> {
+        Identity {
+            agreed,
+            in_flight_max: IN_FLIGHT_MAX,
+            shard: self.placement.shard.into(),
+            shards: self.placement.shards.into(),
+            server_id: self.placement.shard.into(),
+            boot_id: self.boot_id,
+            host_id: self.host_id,
+            placement_version: self.placement.version(),
+            name: &self.name,
+            local_url: self.local_url.get().map_or("", String::as_str),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn create(&self, name: &str, home: Home, config: &str) -> Result<Arc<Entry>, Refusal> {
+        self.placement.check_home(name, home)?;
+        self.tables.create(name, home, config)
+    }
+
+    fn checkpoints(&self) -> Result<&Checkpoints, Refusal> {
+        let none = "this server has no folder for checkpoints; start it with --data";
+        self.checkpoints.as_ref().ok_or_else(|| Refusal::new(Fault::UnknownCheckpoint, none))
+    }
+
+    pub(crate) fn save(&self, name: &str) -> Result<Saved, Refusal> {
+        self.checkpoints()?.save(&self.tables, name)
+    }
+
+    pub(crate) fn restore(&self, name: &str) -> Result<Restored, Refusal> {
+        let restored = self.checkpoints()?.restore(&self.tables, name)?;
+        self.let_go();
+        Ok(restored)
+    }
+
+    pub(crate) fn drop_table(&self, name: &str) -> Result<(), Refusal> {
+        self.tables.drop_named(name)?;
+        self.let_go();
+        Ok(())
+    }
+
+    /// A worker that sleeps would hold the memory of tables that are gone.
+    fn let_go(&self) {
+        if let Some(Look(look)) = self.look.get() {
+            look();
+        }
+    }
+
+    pub(crate) fn latencies(&self, scope: StatsScope) -> Vec<(String, LatencySummary)> {
+        match scope {
+            StatsScope::Commands => self.statistics.commands(),
+            StatsScope::Peers => self.statistics.peers(),
+        }
+    }
+
+    /// Everything that is one number.
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+        let directory = self.tables.directory();
+        let sum = |of: fn(&Entry) -> u64| directory.entries.iter().map(|entry| of(entry)).sum();
+        let (batches, batch_bytes) = self.batches.sizes();
+        vec![
+            ("connections", self.connections.len() as u64),
+            ("connections_accepted", self.connections.accepted()),
+            ("tables", directory.entries.len() as u64),
+            ("rows", sum(|entry| entry.table.len() as u64)),
+            ("table_bytes", sum(|entry| entry.table.bytes())),
+            ("pushing_clients", self.pushers.len() as u64),
+            ("fed_batches", batches as u64),
+            ("fed_bytes", batch_bytes as u64),
+            ("draining", u64::from(self.is_draining())),
+        ]
+    }
+}

@@ -1,0 +1,183 @@
+//! The tables of a server by number and by name, as a list that is replaced whole, so that workers read their own copy
+//! without a lock. Knows no request.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sanderling_store::{Table, TableConfig};
+use sanderling_wire::{Fault, Home, TableInfo, limit};
+
+use crate::description;
+use crate::refusal::Refusal;
+
+/// A table with what clients know of it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Given out once per start of the server.
+    pub(crate) number: u32,
+    /// Where its rows live.
+    pub(crate) home: Home,
+    /// The configuration that was asked for, as JSON; that of the table may be tighter.
+    pub(crate) config: String,
+    /// Values of optimizer state per row.
+    pub(crate) state: u32,
+    /// The rows.
+    pub(crate) table: Table,
+}
+
+impl Entry {
+    /// Weights per row.
+    pub(crate) fn dim(&self) -> u32 {
+        self.table.dim() as u32
+    }
+
+    pub(crate) fn info(&self) -> TableInfo<'_> {
+        TableInfo {
+            table: self.number,
+            home: self.home,
+            dim: self.dim(),
+            state: self.state,
+            rows: self.table.len() as u64,
+            bytes: self.table.bytes(),
+            name: self.table.name(),
+            config: &self.config,
+        }
+    }
+}
+
+/// The tables at one moment, ascending by number.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    version: u64,
+    pub(crate) entries: Vec<Arc<Entry>>,
+}
+
+impl Directory {
+    pub(crate) fn named(&self, name: &str) -> Option<&Arc<Entry>> {
+        self.entries.iter().find(|entry| entry.table.name() == name)
+    }
+}
+
+/// A table to be made or restored, which has no number yet.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    pub(crate) home: Home,
+    pub(crate) config: String,
+    pub(crate) table: Table,
+}
+
+/// All tables of a server.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    current: Mutex<Current>,
+    /// That of the current directory.
+    version: AtomicU64,
+    /// Most bytes of a table, whatever its configuration says.
+    budget_bytes: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Current {
+    directory: Arc<Directory>,
+    numbers_given: u32,
+}
+
+impl Tables {
+    pub(crate) fn new(budget_bytes: Option<u64>) -> Tables {
+        Tables { current: Mutex::default(), version: AtomicU64::new(0), budget_bytes }
+    }
+
+    pub(crate) fn directory(&self) -> Arc<Directory> {
+        Arc::clone(&self.current().directory)
+    }
+
+    // A directory is replaced in one step, so it is whole even if somebody panicked meanwhile.
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn replace(&self, current: &mut Current, entries: Vec<Arc<Entry>>) {
+        let version = current.directory.version + 1;
+        current.directory = Arc::new(Directory { version, entries });
+        self.version.store(version, Ordering::Release);
+    }
+
+    /// Makes a table, or finds the one of this name and configuration.
+    pub(crate) fn create(&self, name: &str, home: Home, config: &str) -> Result<Arc<Entry>, Refusal> {
+        let asked = description::parse(name, config)?;
+        let config = description::describe(&asked);
+        let mut current = self.current();
+        if let Some(entry) = current.directory.named(name) {
+            if entry.config == config && entry.home == home {
+                return Ok(Arc::clone(entry));
+            }
+            let reason =
+                format!("table {name:?} has the configuration {}, on {:?}", entry.config, entry.home);
+            return Err(Refusal::new(Fault::TableExists, reason));
+        }
+        let mut entries = current.directory.entries.clone();
+        if entries.len() >= limit::TABLES_MAX {
+            let reason = format!("there are {} tables, and no more are possible; drop some", entries.len());
+            return Err(Refusal::new(Fault::BadConfig, reason));
+        }
+        let table = Table::new(self.limited(asked))?;
+        let entry = number(&mut current, Candidate { home, config, table });
+        entries.push(Arc::clone(&entry));
+        self.replace(&mut current, entries);
+        Ok(entry)
+    }
+
+    fn limited(&self, mut config: TableConfig) -> TableConfig {
+        config.budget_bytes = config.budget_bytes.into_iter().chain(self.budget_bytes).min();
+        config
+    }
+
+    /// Drops the table of this name. Its memory is given back when the workers have seen it.
+    pub(crate) fn drop_named(&self, name: &str) -> Result<(), Refusal> {
+        let mut current = self.current();
+        let mut entries = current.directory.entries.clone();
+        let before = entries.len();
+        entries.retain(|entry| entry.table.name() != name);
+        if entries.len() == before {
+            return Err(Refusal::no_table(&format!("{name:?}")));
+        }
+        self.replace(&mut current, entries);
+        Ok(())
+    }
+
+    /// Puts other tables in the place of all.
+    pub(crate) fn restore(&self, candidates: Vec<Candidate>) {
+        let mut current = self.current();
+        let entries = candidates.into_iter().map(|candidate| number(&mut current, candidate)).collect();
+        self.replace(&mut current, entries);
+    }
+}
+
+fn number(current: &mut Current, Candidate { home, config, table }: Candidate) -> Arc<Entry> {
+    current.numbers_given += 1;
+    let state = description::state_values(table.config()) as u32;
+    Arc::new(Entry { number: current.numbers_given, home, config, state, table })
+}
+
+/// A worker's copy of the directory.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    directory: Arc<Directory>,
+}
+
+impl View {
+    /// Takes over what has changed, and lets go of tables that were dropped.
+    pub(crate) fn refresh(&mut self, tables: &Tables) {
+        if self.directory.version != tables.version.load(Ordering::Acquire) {
+            self.directory = tables.directory();
+        }
+    }
+
+    pub(crate) fn table(&self, number: u32) -> Result<&Arc<Entry>, Refusal> {
+        let entries = &self.directory.entries;
+        match entries.binary_search_by_key(&number, |entry| entry.number) {
+            Ok(at) => Ok(&entries[at]),
+            Err(_) => Err(Refusal::no_table(&format!("number {number}"))),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! One connection's turn: takes a few requests, answers each, and sends what the peer takes. Knows neither the other
+//! connections nor how long anybody sleeps.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::time::Instant;
+
+use sanderling_transport::{Connection, Error, Received, Token};
+use sanderling_wire::{Buffer, Kind};
+
+use crate::call::Desk;
+use crate::connections::Presence;
+use crate::errand::{Errand, Posted};
+use crate::limit::{ERRANDS_PER_CONNECTION_MAX, TURN_REQUESTS};
+use crate::outlet::Outlet;
+use crate::refusal::Refusal;
+use crate::session::{Session, Step, When};
+use crate::state::State;
+use crate::statistics::{Recorder, Seat};
+use crate::worker::{Letter, Mailbox};
+
+/// What a thread has beside its connections.
+pub(crate) struct Bench {
+    pub(crate) state: Arc<State>,
+    pub(crate) desk: Desk,
+    /// For frames whose place is not a multiple of 8, as after half a frame was sent.
+    pub(crate) bounce: Buffer,
+    pub(crate) recorder: Recorder,
+    pub(crate) errands: SyncSender<Posted>,
+    pub(crate) mailbox: Mailbox,
+}
+
+/// One connection of a worker.
+pub(crate) struct Client {
+    pub(crate) session: Session,
+    pub(crate) presence: Arc<Presence>,
+    pub(crate) since: Instant,
+    pub(crate) seat: Option<Seat>,
+    /// A request for whose reply there was no room.
+    held: Option<Buffer>,
+    /// The session's reply waits for room.
+    reply_waits: bool,
+    /// Replies of errands that wait for room.
+    pub(crate) done: VecDeque<Buffer>,
+    /// Errands under way.
+    pub(crate) errands: usize,
+}
+
+/// How a turn of a connection ended.
+pub(crate) enum Turn {
+    /// There may be more.
+    Open,
+    /// The peer has sent its last request, and all replies have gone.
+    Ended,
+    /// It must be closed, for this reason.
+    Failed(String),
+}
+
+impl Client {
+    pub(crate) fn new(session: Session, presence: Arc<Presence>, since: Instant) -> Client {
+        let (held, done) = (None, VecDeque::new());
+        Client { session, presence, since, seat: None, held, reply_waits: false, done, errands: 0 }
+    }
+
+    /// Requests so far.
+    pub(crate) fn served(&self) -> u64 {
+        self.presence.requests.load(Ordering::Relaxed)
+    }
+
+    /// Has it been given all replies to what has been taken up?
+    pub(crate) fn is_idle(&self) -> bool {
+        self.held.is_none() && !self.reply_waits && self.done.is_empty() && self.errands == 0
+    }
+
+    pub(crate) fn say_goaway(&mut self, connection: &mut Connection, within_ms: u32, bench: &mut Bench) {
+        let mut outlet =
+            SenderOutlet { sender: &mut connection.sender, bounce: &mut bench.bounce, error: None };
+        // Who takes nothing learns it from the end of the connection.
+        self.session.goaway(within_ms, "the server is about to stop", &mut outlet);
+        let _ = connection.sender.try_flush();
+    }
+
+    pub(crate) fn turn(
+        &mut self,
+        token: Token,
+        connection: &mut Connection,
+        start: Instant,
+        bench: &mut Bench,
+    ) -> Turn {
+        match self.answer(token, connection, start, bench) {
+            Ok(ended) => match connection.sender.try_flush() {
+                Ok(flushed) if flushed && (ended || self.session.is_closing()) && !self.reply_waits => {
+                    Turn::Ended
+                }
+                Ok(_) => Turn::Open,
+                Err(error) => Turn::Failed(error.to_string()),
+            },
+            Err(reason) => {
+                // What was answered before still goes, if the peer takes it.
+                let _ = connection.sender.try_flush();
+                Turn::Failed(reason)
+            }
+        }
+    }
+
+    /// Takes and answers a few requests. `true`: there will be no more.
+    fn answer(
+        &mut self,
+        token: Token,
+        connection: &mut Connection,
+        start: Instant,
+        bench: &mut Bench,
+    ) -> Result<bool, String> {
+        let Connection { sender, receiver } = connection;
+        let Bench { desk, bounce, recorder, errands, mailbox, .. } = bench;
+        let mut outlet = SenderOutlet { sender, bounce, error: None };
+        let mut now = start;
+        for _ in 0..TURN_REQUESTS {
+            if !self.send_waiting(&mut outlet)? || self.session.is_closing() {
+                return Ok(false);
+            }
+            let held = self.held.take();
+            let frame = match &held {
+                Some(buffer) => buffer.bytes(),
+                None => match receiver.try_receive().map_err(|error| error.to_string())? {
+                    Received::Frame(frame) => frame,
+                    Received::Nothing => return Ok(false),
+                    Received::End => return Ok(self.errands == 0),
+                },
+            };
+            let kind = frame.get(5).copied().and_then(Kind::of);
+            let when = When { arrived: start, now };
+            let step = match self.session.handle(frame, when, desk, &mut outlet) {
+                Ok(step) => step,
+                Err(error) => {
+                    self.session.goaway(0, &error.to_string(), &mut outlet);
+                    return Err(error.to_string());
+                }
+            };
+            outlet.check()?;
+            let was_at = std::mem::replace(&mut now, Instant::now());
+            match step {
+                Step::Done => {}
+                Step::Waiting => self.reply_waits = true,
+                Step::NoRoom => {
+                    self.held = Some(match held {
+                        Some(buffer) => buffer,
+                        None => copy(frame, self.session.agreed().frame_bytes_max)?,
+                    });
+                    return Ok(false);
+                }
+                Step::Later(errand) => {
+                    self.post(token, *errand, errands, mailbox);
+                    continue;
+                }
+            }
+            if self.seat.is_none() && self.session.is_greeted() {
+                let name = peer_name(self.session.client(), outlet.sender.peer());
+                self.seat = Some(recorder.seat(name));
+                let _ = self.presence.client.set(self.session.client().to_owned());
+            }
+            if let Some(kind) = kind {
+                recorder.record(kind, self.seat, now - was_at);
+            }
+            count(&self.presence.requests);
+        }
+        self.send_waiting(&mut outlet)?;
+        Ok(false)
+    }
+
+    /// Sends replies that were ready before. `true`: all of them.
+    fn send_waiting(&mut self, outlet: &mut SenderOutlet<'_>) -> Result<bool, String> {
+        if self.reply_waits {
+            self.reply_waits = !outlet.send(self.session.reply())?;
+        }
+        while !self.reply_waits
+            && let Some(frame) = self.done.front()
+        {
+            if !outlet.send(frame.bytes())? {
+                return Ok(false);
+            }
+            self.done.pop_front();
+        }
+        Ok(!self.reply_waits)
+    }
+
+    /// Hands an errand over; its reply comes as a letter.
+    fn post(&mut self, to: Token, errand: Errand, errands: &SyncSender<Posted>, mailbox: &Mailbox) {
+        count(&self.presence.requests);
+        let (kind, mailbox) = (errand.kind, mailbox.clone());
+        if self.errands >= ERRANDS_PER_CONNECTION_MAX {
+            let reason =
+                format!("{ERRANDS_PER_CONNECTION_MAX} slow requests of this connection are under way");
+            self.done.push_back(errand.refused(&Refusal::busy(reason)));
+            return;
+        }
+        let refused = errand.refused(&Refusal::busy("the queue of slow requests is full"));
+        let reply = Box::new(move |frame, took| mailbox.post(Letter::Reply { to, kind, took, frame }));
+        match errands.try_send(Posted { errand, reply }) {
+            Ok(()) => self.errands += 1,
+            Err(_) => self.done.push_back(refused),
+        }
+    }
+}
+
+/// Only this thread counts, so it need not be one step.
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+fn copy(frame: &[u8], frame_bytes_max: u32) -> Result<Buffer, String> {
+    let mut buffer = Buffer::new(frame_bytes_max as usize);
+    let room = buffer.room(frame.len()).map_err(|error| error.to_string())?;
+    room[..frame.len()].copy_from_slice(frame);
+    buffer.advance(frame.len());
+    Ok(buffer)
+}
+
+/// Peers are told apart by what they call themselves, or by where they are: a port is not a peer.
+fn peer_name<'a>(client: &'a str, peer: &'a str) -> &'a str {
+    match (client.is_empty(), peer.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'))) {
+        (false, _) => client,
+        (true, Some((host, _))) => host,
+        (true, None) => peer,
+    }
+}
+
+/// The sending half of a connection as an [`Outlet`].
+struct SenderOutlet<'a> {
+    sender: &'a mut sanderling_transport::Sender,
+    bounce: &'a mut Buffer,
+    error: Option<Error>,
+}
+
+impl SenderOutlet<'_> {
+    fn check(&mut self) -> Result<(), String> {
+        self.error.take().map_or(Ok(()), |error| Err(error.to_string()))
+    }
+
+    /// Sends a whole frame. `false`: no room.
+    fn send(&mut self, frame: &[u8]) -> Result<bool, String> {
+        match self.sender.try_frame(frame.len()) {
+            Ok(Some(slot)) => {
+                slot.write(frame);
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+impl Outlet for SenderOutlet<'_> {
+    fn put(&mut self, bytes_max: usize, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
+        match self.sender.try_frame(bytes_max) {
+            Ok(Some(mut slot)) => {
+                if slot.as_ptr().addr().is_multiple_of(size_of::<u64>()) {
+                    let bytes = fill(&mut slot);
+                    slot.commit(bytes);
+                } else {
+                    self.bounce.clear();
+                    if !self.bounce.put(bytes_max, fill) {
+                        return false;
+                    }
+                    slot.write(self.bounce.bytes());
+                }
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                self.error = Some(error);
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! A thread that serves its share of the connections. A request runs start to end on it; what it shares with the others is
+//! read without locks. Knows what to do with a frame only as [`Session`].
+//!
+//! Nobody who is slow costs the others anything: a request is taken only when there is room for its reply, each
+//! connection has a few requests per turn, and who takes nothing for too long is closed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::time::{Duration, Instant};
+
+use sanderling_transport::{Connection, Error, Poller, Token, Waker};
+use sanderling_wire::{Buffer, Features, Kind};
+
+use crate::call::Desk;
+use crate::connections::Presence;
+use crate::errand::Posted;
+use crate::event::{Event, Log};
+use crate::limit::{DRAIN_QUIET, HELLO_WITHIN};
+use crate::session::Session;
+use crate::state::State;
+use crate::turn::{Bench, Client, Turn};
+
+/// How often it is looked whether somebody has not said hello, or draining is done.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A message to a worker.
+pub(crate) enum Letter {
+    /// A connection is its from now on.
+    Join { connection: Box<Connection>, presence: Arc<Presence>, features: Features, surplus: bool },
+    /// An errand is done.
+    Reply { to: Token, kind: Kind, took: Duration, frame: Buffer },
+    /// Tell everybody to go, answer what is under way, and end by then.
+    Drain { until: Instant },
+    /// Look at the list of tables.
+    Look,
+}
+
+/// A worker's address.
+#[derive(Clone)]
+pub(crate) struct Mailbox {
+    letters: Sender<Letter>,
+    waker: Waker,
+}
+
+impl Mailbox {
+    /// A worker that has ended gets nothing any more.
+    pub(crate) fn post(&self, letter: Letter) {
+        let _ = self.letters.send(letter);
+        self.waker.wake();
+    }
+}
+
+/// One thread's connections, and what it needs to serve them.
+pub(crate) struct Worker {
+    poller: Poller,
+    inbox: Receiver<Letter>,
+    bench: Bench,
+    log: Log,
+    clients: HashMap<Token, Client>,
+    /// How many of them have not said hello.
+    silent: usize,
+    /// Set when it was told to end.
+    draining_until: Option<Instant>,
+    last_request: Instant,
+}
+
+impl Worker {
+    /// One without connections, and where letters to it go.
+    pub(crate) fn new(
+        state: &Arc<State>,
+        spin_us: u32,
+        errands: SyncSender<Posted>,
+        log: Log,
+    ) -> Result<(Worker, Mailbox), Error> {
+        let poller = Poller::new(spin_us)?;
+        let (letters, inbox) = std::sync::mpsc::channel();
+        let mailbox = Mailbox { letters, waker: poller.waker() };
+        let bench = Bench {
+            state: Arc::clone(state),
+            desk: Desk::default(),
+            bounce: Buffer::new(state.frame_bytes_max as usize),
+            recorder: state.statistics.recorder(),
+            errands,
+            mailbox: mailbox.clone(),
+        };
+        let (clients, silent, draining_until, last_request) = (HashMap::new(), 0, None, Instant::now());
+        let worker = Worker { poller, inbox, bench, log, clients, silent, draining_until, last_request };
+        Ok((worker, mailbox))
+    }
+
+    /// Serves until it is told to drain and has done so.
+    pub(crate) fn run(mut self) -> Result<(), Error> {
+        let mut ready = Vec::new();
+        loop {
+            let looks = self.silent > 0 || self.draining_until.is_some();
+            let woken = self.poller.wait(&mut ready, looks.then(|| Instant::now() + LOOK_EVERY))?;
+            let start = Instant::now();
+            if woken {
+                self.bench.desk.view.refresh(&self.bench.state.tables);
+                while let Ok(letter) = self.inbox.try_recv() {
+                    self.read(letter, start, &mut ready);
+                }
+            }
+            for &token in &ready {
+                self.serve(token, start);
+            }
+            if self.silent > 0 {
+                self.close_silent(start);
+            }
+            if self.draining_until.is_some_and(|until| self.is_drained(until)) {
+                self.clients.values().for_each(|client| self.bench.state.connections.leave(&client.presence));
+                return Ok(());
+            }
+        }
+    }
+
+    fn read(&mut self, letter: Letter, now: Instant, ready: &mut Vec<Token>) {
+        match letter {
+            Letter::Join { connection, presence, features, surplus } => {
+                let session = Session::new(Arc::clone(&self.bench.state), features, surplus);
+                match self.poller.add(*connection) {
+                    Ok(token) => {
+                        self.clients.insert(token, Client::new(session, presence, now));
+                        self.silent += 1;
+                    }
+                    Err(error) => {
+                        self.bench.state.connections.leave(&presence);
+                        self.log.say(Event::NotAccepted { reason: error.to_string() });
+                    }
+                }
+            }
+            Letter::Reply { to, kind, took, frame } => {
+                // Who asked may be gone.
+                if let Some(client) = self.clients.get_mut(&to) {
+                    client.errands -= 1;
+                    client.done.push_back(frame);
+                    self.bench.recorder.record(kind, client.seat, took);
+                    ready.push(to);
+                }
+            }
+            Letter::Drain { until } => {
+                (self.draining_until, self.last_request) = (Some(until), now);
+                let within_ms = until.saturating_duration_since(now).as_millis() as u32;
+                for (&token, client) in &mut self.clients {
+                    if let Some(connection) = self.poller.connection(token) {
+                        client.say_goaway(connection, within_ms, &mut self.bench);
+                    }
+                }
+            }
+            Letter::Look => {}
+        }
+    }
+
+    /// Gives a connection its turn.
+    fn serve(&mut self, token: Token, start: Instant) {
+        let (Some(client), Some(connection)) = (self.clients.get_mut(&token), self.poller.connection(token))
+        else {
+            return;
+        };
+        let (was_silent, served) = (!client.session.is_greeted(), client.served());
+        let turn = client.turn(token, connection, start, &mut self.bench);
+        if client.served() != served {
+            self.last_request = Instant::now();
+        }
+        if was_silent && client.session.is_greeted() {
+            self.silent -= 1;
+        }
+        match turn {
+            Turn::Open => {}
+            Turn::Ended => self.close(token, None),
+            Turn::Failed(reason) => self.close(token, Some(reason)),
+        }
+    }
+
+    /// Lets a connection go, with a word if that is not its own wish.
+    fn close(&mut self, token: Token, reason: Option<String>) {
+        let (Some(client), Some(connection)) = (self.clients.remove(&token), self.poller.remove(token))
+        else {
+            return;
+        };
+        self.silent -= usize::from(!client.session.is_greeted());
+        self.bench.state.connections.leave(&client.presence);
+        if let Some(reason) = reason {
+            self.log.say(Event::Lost { peer: connection.peer().to_owned(), reason });
+        }
+    }
+
+    fn close_silent(&mut self, now: Instant) {
+        let late = |client: &Client| {
+            !client.session.is_greeted() && now.saturating_duration_since(client.since) > HELLO_WITHIN
+        };
+        let late: Vec<Token> =
+            self.clients.iter().filter(|(_, client)| late(client)).map(|(&token, _)| token).collect();
+        for token in late {
+            self.close(token, Some(format!("no hello within {} s", HELLO_WITHIN.as_secs())));
+        }
+    }
+
+    /// Has everybody been answered, as far as can be known?
+    fn is_drained(&self, until: Instant) -> bool {
+        let idle = self.clients.values().all(Client::is_idle);
+        self.clients.is_empty()
+            || idle && self.last_request.elapsed() >= DRAIN_QUIET
+            || Instant::now() >= until
+    }
+}

@@ -1,0 +1,243 @@
+//! Clients that are broken, hostile, slow, paused or killed: they learn what is wrong, and cost the others nothing.
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // a panic is a failed test; who skips says so
+
+mod peer;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use peer::{DIM, LONG, Peer, Place, TABLE};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use sanderling_server::Event;
+use sanderling_transport::Address;
+use sanderling_wire::*;
+
+/// In the environment of a process that is only a client: where the server is.
+const CLIENT_OF: &str = "SANDERLING_TEST_CLIENT_OF";
+
+fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(start.elapsed() < LONG, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn raw(address: &Address) -> TcpStream {
+    let Address::Tcp(endpoints) = address else { panic!("{address} is not TCP") };
+    let stream = TcpStream::connect(("127.0.0.1", endpoints[0].port)).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream
+}
+
+fn hello_frame() -> Vec<u8> {
+    let hello = Request::Hello(Hello { offer: Offer::of(Features::NONE), token: "", name: "raw" });
+    let mut bytes = vec![0; 4096];
+    let length = hello.encode(&Agreed::BEFORE_HELLO, 1, 0, &mut bytes).unwrap();
+    bytes.truncate(length);
+    bytes
+}
+
+#[test]
+fn what_is_no_frame_closes_its_connection_only() {
+    let place = Place::new(|_| {});
+    let (address, mut other) = (place.address("tcp"), Peer::new(&place.address("tcp")));
+    let table = other.create("t", TABLE).unwrap();
+    let hello = hello_frame();
+    let change = |at: usize, bytes: &[u8]| {
+        let mut frame = hello.clone();
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        frame
+    };
+    for (what, bytes) in [
+        ("another protocol", b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n".to_vec()),
+        ("zeros", vec![0; 64]),
+        ("4 GiB", change(20, &0xFFFF_FFF8_u32.to_le_bytes())),
+        ("64 MiB", change(20, &((64_u32 << 20) - 32).to_le_bytes())),
+        ("another version", change(4, &[9])),
+        ("an unknown kind", change(5, &[200])),
+        ("a damaged byte", change(40, &[0xAA])),
+    ] {
+        let mut stream = raw(&address);
+        // The server may have seen enough before all is sent.
+        let _ = stream.write_all(&bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.len() < 2000, "{what}: {} bytes", answer.len());
+        assert!(other.pull(table, &[1]).is_ok(), "{what}");
+    }
+    eventually("they are closed", || place.server().control().connections().len() == 1);
+    let lost =
+        place.events.lock().unwrap().iter().filter(|event| matches!(event, Event::Lost { .. })).count();
+    assert_eq!(lost, 7);
+}
+
+#[test]
+fn a_frame_cut_at_any_byte_costs_its_connection_only() {
+    let place = Place::new(|_| {});
+    let (address, mut other) = (place.address("tcp"), Peer::new(&place.address("tcp")));
+    let hello = hello_frame();
+    for bytes in 1..hello.len() {
+        raw(&address).write_all(&hello[..bytes]).unwrap();
+    }
+    // Those who stay, with half a frame, cost nobody anything either.
+    let halves: Vec<TcpStream> = (1..hello.len())
+        .map(|bytes| {
+            let mut stream = raw(&address);
+            stream.write_all(&hello[..bytes]).unwrap();
+            stream
+        })
+        .collect();
+    assert!(other.create("t", TABLE).is_ok());
+    drop(halves);
+    eventually("they are closed", || place.server().control().connections().len() == 1);
+}
+
+#[test]
+fn a_thousand_connections_are_served() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+    let needed = 3000;
+    if limit.maximum.is_some_and(|files| files < needed) {
+        eprintln!("skipped: only {:?} files may be open, {needed} are needed", limit.maximum);
+        return;
+    }
+    let place = Place::new(|_| {});
+    for kind in ["tcp", "unix"] {
+        let mut peers: Vec<Peer> = (0..1000).map(|_| Peer::new(&place.address(kind))).collect();
+        let table = peers[0].create("t", TABLE).unwrap();
+        for _ in 0..3 {
+            let ids: Vec<u64> = peers
+                .iter_mut()
+                .map(|peer| {
+                    let (absent, format) = (Absent::Zero, RowFormat::F32);
+                    peer.send(&Request::Pull(Pull { table, dim: DIM, absent, format, keys: &[1, 2] }))
+                        .unwrap()
+                })
+                .collect();
+            for (peer, id) in peers.iter_mut().zip(ids) {
+                assert_eq!(peer.receive(|_| ()).unwrap(), Some((id, Ok(()))));
+            }
+        }
+        assert_eq!(place.server().control().connections().len(), 1000);
+        drop(peers);
+        eventually("all are gone", || place.server().control().connections().is_empty());
+    }
+}
+
+#[test]
+fn who_takes_no_answers_is_closed_and_holds_nobody_up() {
+    let place = Place::new(|config| {
+        config.workers = 1;
+        config.write_timeout = Duration::from_millis(300);
+    });
+    for kind in ["tcp", "unix", "shm"] {
+        let mut other = Peer::new(&place.address(kind));
+        let table = other.create(kind, TABLE).unwrap();
+        let mut greedy = Peer::new(&place.address(kind));
+        let keys = vec![5; 10_000];
+        let (absent, format) = (Absent::Zero, RowFormat::F32);
+        let pull = Request::Pull(Pull { table, dim: DIM, absent, format, keys: &keys });
+        // It asks for ever and never listens, until it is thrown out.
+        let asking = std::thread::spawn({
+            let pull_bytes = pull.frame_bytes().unwrap();
+            let mut frame = vec![0_u64; pull_bytes / 8];
+            let bytes: &mut [u8] = bytes_of(&mut frame);
+            pull.encode(&greedy.agreed, 1, 0, bytes).unwrap();
+            let frame = bytes.to_vec();
+            move || {
+                while greedy.connection.sender.frame(frame.len()).is_ok_and(|slot| {
+                    slot.write(&frame);
+                    true
+                }) && greedy.connection.sender.flush().is_ok()
+                {}
+            }
+        });
+        while !asking.is_finished() {
+            assert!(other.pull(table, &[1]).is_ok());
+        }
+        asking.join().unwrap();
+        eventually("it is closed", || place.server().control().connections().len() == 1);
+        drop(other);
+        eventually("both are", || place.server().control().connections().is_empty());
+    }
+    let events = place.events.lock().unwrap();
+    assert!(events.iter().any(|event| matches!(event, Event::Lost { .. })), "{events:?}");
+}
+
+fn bytes_of(words: &mut [u64]) -> &mut [u8] {
+    // Memory for a frame starts at a multiple of 8.
+    bytemuck::cast_slice_mut(words)
+}
+
+/// Not a test of its own: the process that the next test pauses and kills. It pulls until it is killed.
+#[test]
+fn client_process() {
+    let Ok(address) = std::env::var(CLIENT_OF) else { return };
+    let mut peer = Peer::new(&address.parse().unwrap());
+    let table = peer.create("t", TABLE).unwrap();
+    let keys: Vec<u64> = (0..5000).collect();
+    let (absent, format) = (Absent::Zero, RowFormat::F32);
+    loop {
+        for _ in 0..8 {
+            peer.send(&Request::Pull(Pull { table, dim: DIM, absent, format, keys: &keys })).unwrap();
+        }
+        for _ in 0..8 {
+            peer.receive(|_| ()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_client_that_is_paused_or_killed_disturbs_nobody() {
+    let place = Place::new(|config| {
+        config.workers = 1;
+        config.write_timeout = LONG;
+    });
+    for kind in ["tcp", "unix", "shm"] {
+        let address = place.address(kind);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["client_process", "--exact", "--nocapture"])
+            .env(CLIENT_OF, address.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let control = place.server().control();
+        let busy = || control.connections().iter().any(|connection| connection.requests > 100);
+        eventually("the client works", busy);
+        let pid = Pid::from_child(&child);
+        kill_process(pid, Signal::STOP).unwrap();
+        let mut other = Peer::new(&address);
+        let table = other.create("t", TABLE).unwrap();
+        for sequence in 0..100 {
+            assert!(other.push(table, sequence, &[1, 2, 3], 0.1).is_ok());
+            assert!(other.pull(table, &[1, 2, 3]).is_ok());
+        }
+        assert_eq!(control.connections().len(), 2, "{kind}: a pause is not an end");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        eventually("the killed one is gone", || control.connections().len() == 1);
+        assert!(other.pull(table, &[1]).is_ok());
+        drop(other);
+        eventually("both are gone", || control.connections().is_empty());
+    }
+}
+
+#[test]
+fn too_many_slow_requests_are_refused_and_the_others_answered() {
+    let place = Place::at(tempfile::tempdir().unwrap(), |_| {});
+    let mut peer = Peer::new(&place.address("unix"));
+    // There is nowhere to save to, which every one of them learns, unless there are too many at once.
+    for _ in 0..200 {
+        peer.send(&Request::Save(Save { name: "x" })).unwrap();
+    }
+    for _ in 0..200 {
+        let (_, result) = peer.receive(|_| ()).unwrap().unwrap();
+        let (fault, reason) = result.unwrap_err();
+        assert!(matches!(fault, Fault::UnknownCheckpoint | Fault::Busy { .. }), "{fault:?}: {reason}");
+    }
+    assert!(peer.create("t", TABLE).is_ok());
+}

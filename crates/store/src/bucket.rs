@@ -1,0 +1,170 @@
+//! A bucket of the index: one cache line with five keys' hashes and rows, which searches read without a lock while one
+//! thread at a time changes it. Knows nothing of other buckets.
+#![allow(unsafe_code)] // promises that a bucket is made of atomics
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::memory::ZeroAtomics;
+use crate::sync::{AtomicU64, fence, pause};
+use crate::words::{self, Vector};
+
+/// Row number of a key that is absent.
+pub(crate) const NO_ROW: u32 = u32::MAX;
+/// Keys of a bucket.
+pub(crate) const SLOTS: usize = 5;
+/// Meta word: bit 0 odd while the bucket changes, bits 0 to 23 the version, bits 24 to 31 the overflow count, which
+/// sticks at its maximum.
+const VERSION_MASK: u32 = 0x00FF_FFFF;
+const OVERFLOW_SHIFT: u32 = 24;
+pub(crate) const OVERFLOW_MAX: u32 = 0xFF;
+/// That bit in the bucket's last word.
+const ODD: u64 = 1 << 32;
+/// Words 0 to 4 are hashes; 5 and 6 are the row numbers of slots 0 to 3, two each; 7 is that of slot 4 and, above it,
+/// the meta word. Row numbers are kept plus one, so that zero is an empty slot and zeroed memory an empty index.
+#[repr(align(64))]
+#[derive(Debug)]
+pub(crate) struct Bucket([AtomicU64; 8]);
+
+// SAFETY: a bucket is an array of atomics, and all zero is the empty bucket.
+unsafe impl ZeroAtomics for Bucket {
+    #[cfg(loom)]
+    fn zero() -> Bucket {
+        Bucket(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+/// What a search in one bucket found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Probe {
+    /// Row number, or [`NO_ROW`].
+    pub(crate) row: u32,
+    /// The key is not here but may be in the next bucket.
+    pub(crate) goes_on: bool,
+}
+
+impl Bucket {
+    #[inline(always)]
+    pub(crate) fn word(&self, at: usize) -> u64 {
+        self.0[at].load(Relaxed)
+    }
+
+    fn meta(&self) -> u32 {
+        (self.word(7) >> 32) as u32
+    }
+
+    /// Changes with every change of the bucket.
+    pub(crate) fn version(&self) -> u32 {
+        self.meta() & VERSION_MASK
+    }
+
+    /// How many keys were turned away.
+    pub(crate) fn overflow(&self) -> u32 {
+        self.meta() >> OVERFLOW_SHIFT
+    }
+
+    /// Row number plus one.
+    #[inline(always)]
+    pub(crate) fn row(&self, slot: usize) -> u32 {
+        (self.word(SLOTS + slot / 2) >> (slot % 2 * 32)) as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn probe(&self, vector: impl Vector, hash: u64) -> Probe {
+        let mut spins = 0;
+        loop {
+            let meta = (self.0[7].load(Acquire) >> 32) as u32;
+            let mut matches = words::equal(vector, &self.0, hash);
+            let mut row = 0;
+            // More than one turn only for slots that are empty and hold an old hash.
+            while matches != 0 {
+                row = self.row(matches.trailing_zeros() as usize);
+                matches &= matches - 1;
+                if row != 0 {
+                    break;
+                }
+            }
+            fence(Acquire);
+            if self.meta() == meta && meta & 1 == 0 {
+                return Probe { row: row.wrapping_sub(1), goes_on: row == 0 && meta >> OVERFLOW_SHIFT != 0 };
+            }
+            pause(&mut spins);
+        }
+    }
+
+    /// Waits until nobody changes the bucket, and lets the caller do so until the result is dropped.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        let mut spins = 0;
+        loop {
+            let last = self.word(7);
+            if last & ODD == 0 && self.0[7].compare_exchange_weak(last, last | ODD, Acquire, Relaxed).is_ok()
+            {
+                break;
+            }
+            pause(&mut spins);
+        }
+        // The odd version is visible before any store of the change.
+        fence(Release);
+        Held { bucket: self, overflow: self.overflow() }
+    }
+
+    pub(crate) fn take_back(&self) {
+        let mut held = self.hold();
+        // At its maximum it has lost count: it stays until the index is made anew.
+        if held.overflow < OVERFLOW_MAX {
+            held.overflow -= 1;
+        }
+    }
+
+    /// Where the hash is. The caller must hold the key's lock, or the answer may be old.
+    pub(crate) fn slot_of(&self, hash: u64) -> Option<usize> {
+        let mut spins = 0;
+        loop {
+            let meta = (self.0[7].load(Acquire) >> 32) as u32;
+            // Others may be filling an empty slot that still has the hash of a key that left it.
+            let found = (0..SLOTS).find(|&slot| self.word(slot) == hash && self.row(slot) != 0);
+            fence(Acquire);
+            if self.meta() == meta && meta & 1 == 0 {
+                return found;
+            }
+            pause(&mut spins);
+        }
+    }
+
+    pub(crate) fn free_slot(&self) -> Option<usize> {
+        (0..SLOTS).find(|&slot| self.row(slot) == 0)
+    }
+}
+
+/// A bucket while its version is odd.
+pub(crate) struct Held<'a> {
+    pub(crate) bucket: &'a Bucket,
+    overflow: u32,
+}
+
+impl Held<'_> {
+    pub(crate) fn turn_away(&mut self) {
+        self.overflow = (self.overflow + 1).min(OVERFLOW_MAX);
+    }
+
+    /// Row number plus one, 0 for an empty slot.
+    pub(crate) fn set_row(&self, slot: usize, row: u32) {
+        let (word, shift) = (SLOTS + slot / 2, slot % 2 * 32);
+        let others = self.bucket.word(word) & !(u64::from(u32::MAX) << shift);
+        self.bucket.0[word].store(others | u64::from(row) << shift, Relaxed);
+    }
+
+    pub(crate) fn fill(&self, slot: usize, hash: u64, row: u32) {
+        self.bucket.0[slot].store(hash, Relaxed);
+        self.set_row(slot, row + 1);
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let last = self.bucket.word(7) as u32;
+        // From odd to the next even number.
+        let version = self.bucket.meta().wrapping_add(1) & VERSION_MASK;
+        let meta = version | self.overflow << OVERFLOW_SHIFT;
+        self.bucket.0[7].store(u64::from(last) | u64::from(meta) << 32, Release);
+    }
+}

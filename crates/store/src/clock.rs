@@ -1,0 +1,79 @@
+//! The use clock of a table: its number of pushes. Knows nothing of what was pushed.
+//!
+//! Every lane counts its own pushes and publishes them by the block, so that pushes of several threads do not write to
+//! one counter. A reading is exact in one thread; among several it may lag by what others have not published.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::lanes::Lanes;
+
+/// Pushes that a lane counts before it publishes them.
+const BLOCK: u64 = 64;
+
+#[derive(Debug)]
+pub(crate) struct Clock {
+    published: AtomicU64,
+    lanes: Lanes<AtomicU64>,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Clock {
+        Clock { published: AtomicU64::new(0), lanes: Lanes::new() }
+    }
+
+    pub(crate) fn bytes() -> usize {
+        Lanes::<AtomicU64>::bytes()
+    }
+
+    /// Counts a push; the reading after it, modulo 2^32.
+    pub(crate) fn tick(&self, lane: usize) -> u32 {
+        let own = self.lanes.get(lane).fetch_add(1, Relaxed) + 1;
+        if own.is_multiple_of(BLOCK) {
+            self.published.fetch_add(BLOCK, Relaxed);
+        }
+        (self.published.load(Relaxed) + own % BLOCK) as u32
+    }
+
+    /// All pushes.
+    pub(crate) fn total(&self) -> u64 {
+        let unpublished = self.lanes.iter().map(|own| own.load(Relaxed) % BLOCK);
+        self.published.load(Relaxed) + unpublished.sum::<u64>()
+    }
+
+    pub(crate) fn set(&mut self, total: u64) {
+        self.lanes.iter_mut().for_each(|own| *own.get_mut() = 0);
+        *self.published.get_mut() = total;
+    }
+}
+
+/// Pushes from one reading to a later one; 0 if the first is not earlier, as it may be by another thread's.
+pub(crate) fn age(now: u32, last_use: u32) -> u32 {
+    let age = now.wrapping_sub(last_use);
+    if age > u32::MAX / 2 { 0 } else { age }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_push_is_counted_in_every_lane() {
+        let mut clock = Clock::new();
+        clock.set(1000);
+        for push in 1..=500 {
+            assert_eq!(clock.tick(0), 1000 + push);
+            assert_eq!(clock.total(), 1000 + u64::from(push));
+        }
+        let other = (0..100).map(|_| clock.tick(1)).collect::<Vec<_>>();
+        assert!(other.is_sorted_by(|a, b| a < b) && other[99] > 1500);
+        assert_eq!(clock.total(), 1600);
+        clock.set(3);
+        assert_eq!((clock.total(), clock.tick(1), clock.tick(1)), (3, 4, 5));
+    }
+
+    #[test]
+    fn ages_pass_the_end_of_the_clock_and_are_never_negative() {
+        assert_eq!([age(10, 3), age(2, u32::MAX), age(3, 3), age(3, 5)], [7, 3, 0, 0]);
+    }
+}

@@ -1,0 +1,173 @@
+//! Eviction: which rows make room for others. A hand goes round the rows, so that each is looked at once per round.
+//! Knows nothing of requests.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::Eviction;
+use crate::clock::age;
+use crate::hash::mix;
+use crate::layout::HEADER_WORDS;
+use crate::rights::Sharing;
+use crate::sync::lock;
+use crate::table::Table;
+
+/// By CLOCK, so many rows are looked at for each that is taken: those that were not used for longest go.
+const LOOKED_AT_PER_ROW: usize = 8;
+/// Rows that are evicted together at least, so that it pays to wait for readers.
+const EVICTED_MIN: usize = 256;
+/// Rows that are looked at in one go, at most.
+const SCANNED_MAX: usize = 1 << 16;
+/// Rows whose headers are fetched together.
+const GROUP: u32 = 64;
+
+/// Where the next look begins, and what the last ones found.
+#[derive(Debug, Default)]
+pub(crate) struct Hand {
+    at: u64,
+    found: Vec<Candidate>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    row: u32,
+    key: u64,
+    last_use: u32,
+}
+
+impl Table {
+    /// Removes about `wanted` rows, at least one if the table's eviction finds any in the whole table; how many.
+    ///
+    /// The caller must have no view and no key locked.
+    pub(crate) fn evict(&self, lane: usize, wanted: usize, sharing: &Sharing<'_>) -> usize {
+        if self.config().eviction == Eviction::Never || self.rows.charged() == 0 {
+            return 0;
+        }
+        self.note_use(sharing);
+        let mut hand = lock(&self.hand);
+        let wanted = wanted.max(EVICTED_MIN);
+        let removed = self.evict_next(lane, &mut hand, wanted, SCANNED_MAX, |_| true);
+        if removed * 2 > hand.found.len() {
+            return removed;
+        }
+        // Most of what looked good is not in use (rows in reserve, of other threads, or free): to be told apart before
+        // the choice, and in all rows if need be.
+        removed + self.evict_next(lane, &mut hand, wanted, usize::MAX, |row| self.is_in_use(lane, row))
+    }
+
+    /// The same among the next rows, `rows_max` at most, that are `good`.
+    fn evict_next(
+        &self,
+        lane: usize,
+        hand: &mut Hand,
+        wanted: usize,
+        rows_max: usize,
+        good: impl Fn(Candidate) -> bool,
+    ) -> usize {
+        match self.config().eviction {
+            Eviction::Clock => {
+                let window = (wanted * LOOKED_AT_PER_ROW).min(SCANNED_MAX);
+                let rows = if rows_max == usize::MAX { rows_max } else { window };
+                self.look(hand, rows, window, good);
+                let now = self.clock.total() as u32;
+                let found = &mut hand.found;
+                // Small tables are seen whole: an eighth of them at a time.
+                let wanted = wanted.min(found.len().div_ceil(LOOKED_AT_PER_ROW));
+                if wanted > 0 && wanted < found.len() {
+                    found.select_nth_unstable_by_key(wanted - 1, |row| {
+                        std::cmp::Reverse(age(now, row.last_use))
+                    });
+                    found.truncate(wanted);
+                }
+            }
+            Eviction::Age { .. } | Eviction::Norm { .. } => {
+                self.look(hand, rows_max, wanted, |row| self.is_stale(row) && good(row));
+            }
+            Eviction::Never => {}
+        }
+        self.remove_all(lane, hand)
+    }
+
+    /// Does its key lead to the row? By the time of the answer perhaps no more.
+    fn is_in_use(&self, lane: usize, row: Candidate) -> bool {
+        self.directory.view(lane).index().find(mix(row.key)) == row.row
+    }
+
+    /// Looks at the next `rows` rows and removes those that are too old or too small to stay; how many. What
+    /// [`crate::Maintenance`] does now and then, so that such rows go before they are in the way.
+    pub(crate) fn sweep(&self, lane: usize, rows: usize) -> usize {
+        if !matches!(self.config().eviction, Eviction::Age { .. } | Eviction::Norm { .. }) {
+            return 0;
+        }
+        let mut hand = lock(&self.hand);
+        self.look(&mut hand, rows.min(SCANNED_MAX), usize::MAX, |row| self.is_stale(row));
+        self.remove_all(lane, &mut hand)
+    }
+
+    fn is_stale(&self, row: Candidate) -> bool {
+        match self.config().eviction {
+            Eviction::Age { pushes } => age(self.clock.total() as u32, row.last_use) >= pushes,
+            Eviction::Norm { below } => {
+                let mut words = vec![0.0; self.layout.unpacked()];
+                self.layout.read_row(&self.slab, row.row, &mut words);
+                let (weights, _, _) = self.layout.parts(&words);
+                weights.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>() < f64::from(below).powi(2)
+            }
+            Eviction::Never | Eviction::Clock => false,
+        }
+    }
+
+    /// Moves the hand on by up to `rows` rows, or until `enough` of them are found good.
+    fn look(&self, hand: &mut Hand, rows: usize, enough: usize, good: impl Fn(Candidate) -> bool) {
+        hand.found.clear();
+        let charged = self.rows.charged();
+        let mut left = (rows as u64).min(charged);
+        let header = self.layout.header_at();
+        while left > 0 && hand.found.len() < enough {
+            if hand.at >= charged {
+                hand.at = 0;
+            }
+            let group = left.min(u64::from(GROUP)).min(charged - hand.at);
+            let rows = hand.at as u32..(hand.at + group) as u32;
+            for row in rows.clone() {
+                self.slab.prefetch_word(row, header);
+                self.slab.prefetch_word(row, header + HEADER_WORDS - 1);
+            }
+            for row in rows {
+                let word = |at: usize| self.slab.word(row, header + at);
+                let key = u64::from(word(0)) | u64::from(word(1)) << 32;
+                let candidate = Candidate { row, key, last_use: word(3) };
+                if good(candidate) {
+                    hand.found.push(candidate);
+                }
+            }
+            hand.at += group;
+            left -= group;
+        }
+    }
+
+    /// Removes what was found, except rows that are not in use (anything may be in those) or were used meanwhile.
+    fn remove_all(&self, lane: usize, hand: &mut Hand) -> usize {
+        let mut retired = Vec::with_capacity(hand.found.len());
+        for group in hand.found.chunks(GROUP as usize) {
+            {
+                let view = self.directory.view(lane);
+                group.iter().for_each(|row| view.index().prefetch(mix(row.key)));
+            }
+            for row in group {
+                let hash = mix(row.key);
+                let locked = self.directory.lock(hash);
+                let index = locked.index();
+                let is_unused = || self.slab.word(row.row, self.layout.header_at() + 3) == row.last_use;
+                if index.find(hash) == row.row && is_unused() {
+                    index.remove(hash);
+                    retired.push(row.row);
+                }
+            }
+        }
+        let removed = retired.len();
+        self.directory.unclaim(removed);
+        self.counters.get(lane).evicted.fetch_add(removed as u64, Relaxed);
+        self.rows.retire(lane, &self.slab, &self.directory, &mut retired);
+        removed
+    }
+}

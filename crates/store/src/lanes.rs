@@ -1,0 +1,74 @@
+//! State of which each thread has its own copy, so that threads do not write to each other's cache lines: every thread
+//! has a lane. Knows nothing of what the state is.
+//!
+//! There are as many lanes as processors, up to a bound; where there are more threads they share lanes, which costs them
+//! speed only, as lanes hold atomics and locks.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Most lanes.
+const LANES_MAX: usize = 64;
+
+/// Threads that have asked for a lane so far.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static LANE: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The calling thread's number, to be used with every [`Lanes`].
+#[inline(always)]
+pub(crate) fn lane() -> usize {
+    LANE.with(|lane| *lane)
+}
+
+/// Two lines, because processors fetch lines in pairs.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Padded<T>(T);
+
+/// One `T` per lane.
+#[derive(Debug)]
+pub(crate) struct Lanes<T>(Box<[Padded<T>]>);
+
+impl<T: Default> Lanes<T> {
+    pub(crate) fn new() -> Lanes<T> {
+        Lanes((0..count()).map(|_| Padded::default()).collect())
+    }
+}
+
+impl<T> Lanes<T> {
+    pub(crate) fn bytes() -> usize {
+        count() * size_of::<Padded<T>>()
+    }
+
+    /// That of the thread with this number.
+    #[inline(always)]
+    pub(crate) fn get(&self, lane: usize) -> &T {
+        &self.0[lane & (self.0.len() - 1)].0
+    }
+
+    /// All, that of `first` first.
+    pub(crate) fn from(&self, first: usize) -> impl Iterator<Item = &T> {
+        (0..self.0.len()).map(move |number| self.get(first.wrapping_add(number)))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|lane| &lane.0)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.iter_mut().map(|lane| &mut lane.0)
+    }
+}
+
+/// A power of two.
+fn count() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    if cfg!(loom) {
+        return 2;
+    }
+    let processors = || std::thread::available_parallelism().map_or(8, usize::from);
+    *COUNT.get_or_init(|| processors().next_power_of_two().clamp(2, LANES_MAX))
+}

@@ -1,0 +1,168 @@
+//! What a table can do for itself beside requests: move hot keys to where searches for them begin, note which keys are
+//! pulled, and let go of rows that are too old or too small. Knows nothing of requests.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::budget::Budget;
+use crate::clock::age;
+use crate::index::NO_ROW;
+use crate::lanes::lane;
+use crate::rights::Sharing;
+use crate::sketch::Sketch;
+use crate::sync::lock;
+use crate::table::Table;
+
+/// Counters of how often keys were sampled.
+const HEAT_BYTES: usize = 1 << 16;
+/// A key must have been sampled so often to be moved.
+const HOT: u8 = 2;
+
+/// What the last looks at a table found.
+#[derive(Debug, Default)]
+pub(crate) struct Heat {
+    /// Up to where the samples were read, per lane.
+    read: Vec<usize>,
+    hashes: Vec<u64>,
+    /// Made when it is first needed, and never without budget.
+    counts: Option<Sketch>,
+}
+
+impl Heat {
+    /// A bounded table takes its counters at once, unless they are more than a 16th of its budget: later its rows may have
+    /// taken everything.
+    pub(crate) fn new(budget: &Budget) -> Heat {
+        let mut heat = Heat::default();
+        let limit_bytes = budget.limit_bytes();
+        if limit_bytes < u64::MAX && limit_bytes / 16 >= HEAT_BYTES as u64 {
+            heat.make_counts(budget);
+        }
+        heat
+    }
+
+    fn make_counts(&mut self, budget: &Budget) {
+        if self.counts.is_none() && budget.take(HEAT_BYTES) {
+            self.counts = Sketch::new(HEAT_BYTES);
+        }
+    }
+}
+
+/// What one round of [`Table::maintain`] did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Maintained {
+    /// Look-ups that were sampled since the last round.
+    pub sampled: usize,
+    /// Keys that were moved to where a search for them begins.
+    pub moved_home: usize,
+    /// Rows that were too old or too small to stay.
+    pub evicted: usize,
+}
+
+impl Table {
+    /// Notes the sampled keys as used, moves up to `budget` of them home, and looks at the next `budget` rows for such
+    /// that [`crate::Eviction`] by age or norm lets go. Usually called by [`Maintenance`].
+    pub fn maintain(&self, budget: usize) -> Maintained {
+        let sharing = self.rights.share(lane());
+        let mut heat = lock(&self.heat);
+        let sampled = self.collect(&mut heat, &sharing);
+        let moved_home = self.bring_home(&mut heat, budget);
+        drop(heat);
+        let evicted = self.sweep(lane(), budget);
+        Maintained { sampled, moved_home, evicted }
+    }
+
+    /// Notes sampled look-ups as uses of their rows, for eviction to see. The caller must have no key locked.
+    pub(crate) fn note_use(&self, sharing: &Sharing<'_>) {
+        self.collect(&mut lock(&self.heat), sharing);
+    }
+
+    /// Reads the samples, counts them, and notes them as uses where eviction goes by that.
+    fn collect(&self, heat: &mut Heat, sharing: &Sharing<'_>) -> usize {
+        heat.hashes.clear();
+        self.samples.collect(&mut heat.read, &mut heat.hashes);
+        heat.make_counts(&self.budget);
+        if let Some(counts) = &heat.counts {
+            heat.hashes.iter().for_each(|&hash| _ = counts.add(hash));
+            counts.age(heat.hashes.len());
+        }
+        if self.evicts_by_use() {
+            let view = self.directory.view(lane());
+            let (now, last_use) = (self.clock.total() as u32, self.layout.header_at() + 3);
+            for &hash in &heat.hashes {
+                let row = view.index().find(hash);
+                if row != NO_ROW && age(now, self.slab.word(row, last_use)) > 0 {
+                    self.slab.change(row, sharing).row.set(last_use, now);
+                }
+            }
+        }
+        heat.hashes.len()
+    }
+
+    fn bring_home(&self, heat: &mut Heat, budget: usize) -> usize {
+        let Some(counts) = &heat.counts else { return 0 };
+        let mut moved = 0;
+        for &hash in heat.hashes.iter().filter(|&&hash| counts.count(hash) >= HOT).take(budget) {
+            let locked = self.directory.lock(hash);
+            let warmth = |hash: u64| u32::from(counts.count(hash));
+            moved +=
+                usize::from(locked.index().bring_home(hash, warmth, |victim| locked.try_another(victim)));
+        }
+        self.counters.get(lane()).moved_home.fetch_add(moved as u64, Relaxed);
+        moved
+    }
+
+    /// Index lines that one search touches, on average over `keys`: 1 is the least.
+    #[must_use]
+    pub fn lines_per_search(&self, keys: &[u64]) -> f64 {
+        let view = self.directory.view(lane());
+        let lines: usize = keys.iter().map(|&key| view.index().lines(crate::hash::mix(key))).sum();
+        lines as f64 / keys.len().max(1) as f64
+    }
+}
+
+/// A thread that maintains tables until it is dropped.
+#[derive(Debug)]
+pub struct Maintenance {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Maintenance {
+    /// Calls [`Table::maintain`] with `budget` on every table, again and again with a pause of `every`. `None` when the
+    /// system has no thread for it.
+    #[must_use]
+    pub fn start(tables: Vec<Arc<Table>>, every: Duration, budget: usize) -> Option<Maintenance> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let stopped = Arc::clone(&stop);
+        let run = move || {
+            let (flag, wake) = &*stopped;
+            let mut stop = flag.lock().unwrap_or_else(PoisonError::into_inner);
+            while !*stop {
+                drop(stop);
+                for table in &tables {
+                    table.maintain(budget);
+                }
+                stop = flag.lock().unwrap_or_else(PoisonError::into_inner);
+                if !*stop {
+                    stop = wake.wait_timeout(stop, every).unwrap_or_else(PoisonError::into_inner).0;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("maintenance".to_string()).spawn(run).ok()?;
+        Some(Maintenance { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Maintenance {
+    fn drop(&mut self) {
+        let (flag, wake) = &*self.stop;
+        *flag.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        wake.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // Its panic was its own report.
+            drop(thread.join());
+        }
+    }
+}

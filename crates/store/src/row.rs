@@ -1,0 +1,82 @@
+//! One row, as it is shown to the outside, and as it is copied in and out whole. Knows nothing of requests.
+
+use crate::StoreError;
+use crate::hash::mix;
+use crate::index::NO_ROW;
+use crate::lanes::lane;
+use crate::layout::Header;
+use crate::lookup::with_lookup;
+use crate::table::Table;
+
+/// A copy of one row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// The key.
+    pub key: u64,
+    /// Occurrences of the key in pushes, saturating.
+    pub frequency: u32,
+    /// The table's use clock (its number of pushes, modulo 2^32) at the row's last push.
+    pub last_use: u32,
+    /// Updates of this row, saturating.
+    pub version: u32,
+    /// Weights, `dim` of them.
+    pub weights: Vec<f32>,
+    /// Optimizer state, block after block, slot after slot: Adagrad `a`, Adam `m v`, FTRL `z n`, `dims` values each.
+    pub state: Vec<f32>,
+}
+
+/// A row in place, as [`Table::for_each_row`] shows it; fields as in [`Row`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowRef<'a> {
+    /// The key.
+    pub key: u64,
+    /// Occurrences of the key in pushes, saturating.
+    pub frequency: u32,
+    /// The table's use clock at the row's last push.
+    pub last_use: u32,
+    /// Updates of this row, saturating.
+    pub version: u32,
+    /// Weights.
+    pub weights: &'a [f32],
+    /// Optimizer state.
+    pub state: &'a [f32],
+}
+
+impl Table {
+    /// A copy of the key's row.
+    #[must_use]
+    pub fn get(&self, key: u64) -> Option<Row> {
+        let view = self.directory.view(lane());
+        let row = view.index().find(mix(key));
+        if row == NO_ROW {
+            return None;
+        }
+        let mut words = vec![0.0; self.layout.unpacked()];
+        self.layout.read_row(&self.slab, row, &mut words);
+        let (weights, header, state) = self.layout.parts(&words);
+        let Header { key, frequency, last_use, version } = header;
+        Some(Row { key, frequency, last_use, version, weights: weights.to_vec(), state: state.to_vec() })
+    }
+
+    /// Inserts a row as a checkpoint holds it: `values` are weights, then state. False when the key is there.
+    pub(crate) fn restore_row(&mut self, header: Header, values: &[f32]) -> Result<bool, StoreError> {
+        let (lane, hash) = (lane(), mix(header.key));
+        if self.directory.lock(hash).index().find(hash) != NO_ROW {
+            return Ok(false);
+        }
+        let restored = with_lookup(|lookup| {
+            let claimed = self.claim(1);
+            self.rows.take(lane, claimed, &self.slab, &self.budget, &self.directory, &mut lookup.spare);
+            let Some(row) = lookup.spare.pop() else {
+                self.directory.unclaim(claimed);
+                return false;
+            };
+            lookup.words.resize(self.layout.unpacked(), 0.0);
+            let words = self.layout.join_row(header, values, &mut lookup.words);
+            self.slab.write_unseen(row, words);
+            self.directory.lock(hash).index().insert(hash, row);
+            true
+        });
+        if restored { Ok(true) } else { Err(self.full(1)) }
+    }
+}

@@ -1,0 +1,40 @@
+//! Buffers that a thread keeps from request to request. Knows nothing of what they are used for.
+
+use std::cell::RefCell;
+
+use crate::Dedup;
+
+/// A thread keeps at most this much memory for summing duplicates.
+const SCRATCH_BYTES_MAX: usize = 16 << 20;
+
+/// Buffers of a thread.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) dedup: Dedup,
+    pub(crate) floats: Vec<f32>,
+}
+
+impl Scratch {
+    /// Lets go of what an unusually large request needed.
+    fn trim(&mut self) {
+        if self.dedup.bytes() > SCRATCH_BYTES_MAX {
+            self.dedup = Dedup::new();
+        }
+        if self.floats.capacity() * size_of::<f32>() > SCRATCH_BYTES_MAX {
+            self.floats = Vec::new();
+        }
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Lends the thread's buffers.
+pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
+    SCRATCH.with_borrow_mut(|scratch| {
+        let result = f(scratch);
+        scratch.trim();
+        result
+    })
+}

@@ -1,0 +1,270 @@
+//! Walks over all rows, and the checkpoints made of them, while the table changes: no key twice, no key missing that is
+//! there all the time, every row whole. And copy-on-write tables against tables that update in place. Knows only the
+//! public API. `SANDERLING_TEST_SECONDS` makes the concurrent tests longer than a second.
+
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sanderling_store::{
+    Block, Checkpoint, CheckpointWriter, Eviction, Init, Optimizer, PushScale, Row, StoreError, Table,
+    TableConfig, Writes,
+};
+
+const SGD: Optimizer = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
+const BOTH: [Writes; 2] = [Writes::InPlace, Writes::CopyOnWrite];
+
+fn push(t: &Table, keys: &[u64], gradient: f32) -> Result<(), StoreError> {
+    t.push(keys, &vec![gradient; keys.len() * t.dim()], PushScale::default())
+}
+
+fn duration() -> Duration {
+    let seconds = std::env::var("SANDERLING_TEST_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs_f64(seconds.unwrap_or(1.0))
+}
+
+/// Random numbers.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Stops the other threads, also when this one panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+fn walked(t: &Table) -> HashSet<u64> {
+    let mut seen = HashSet::new();
+    t.for_each_row(|row| assert!(seen.insert(row.key), "key {} twice", row.key));
+    seen
+}
+
+/// What is done in the middle of a walk, by the walk's own function, and how it must end.
+#[test]
+fn walks_bear_any_change_in_the_middle() {
+    type Change = fn(&Table);
+    let changes: [(&str, Change); 5] = [
+        ("push all", |t| push(t, &(0..20_000).collect::<Vec<_>>(), 1.0).unwrap()),
+        ("push twice", |t| (0..2).for_each(|_| push(t, &(0..20_000).collect::<Vec<_>>(), 1.0).unwrap())),
+        ("push others", |t| push(t, &(1 << 40..(1 << 40) + 20_000).collect::<Vec<_>>(), 1.0).unwrap()),
+        ("maintain", |t| _ = t.maintain(1 << 20)),
+        ("reserve", |t| assert!(t.reserve(100_000))),
+    ];
+    for writes in BOTH {
+        for (what, change) in changes {
+            let t =
+                Table::new(TableConfig { writes, ..TableConfig::single("t", 2, Init::Zero, SGD) }).unwrap();
+            let keys: Vec<u64> = (0..20_000).collect();
+            push(&t, &keys, 1.0).unwrap();
+            for when in [0, 9_999, 19_999] {
+                let (mut seen, mut number) = (HashSet::new(), 0);
+                t.for_each_row(|row| {
+                    if number == when {
+                        change(&t);
+                    }
+                    number += 1;
+                    assert!(seen.insert(row.key), "{what}: key {} twice", row.key);
+                });
+                let missing = keys.iter().filter(|key| !seen.contains(key)).count();
+                assert_eq!(missing, 0, "{writes:?}, {what} at {when}");
+                // Nothing is left of the walk that disturbs the next one.
+                assert_eq!(walked(&t).len(), t.len(), "{writes:?}, {what} at {when}");
+            }
+        }
+    }
+}
+
+/// Keys that go in the middle of a walk, all at once or one by one, and come back: seen at most once, and all of them
+/// by the next walk.
+#[test]
+fn what_goes_and_comes_during_a_walk_is_in_the_next() {
+    for writes in BOTH {
+        for all_at_once in [true, false] {
+            let t =
+                Table::new(TableConfig { writes, ..TableConfig::single("t", 2, Init::Zero, SGD) }).unwrap();
+            let keys: Vec<u64> = (0..20_000).collect();
+            push(&t, &keys, 1.0).unwrap();
+            for when in [0, 5_000, 15_000] {
+                let (mut seen, mut number) = (HashSet::new(), 0);
+                t.for_each_row(|row| {
+                    assert!(seen.insert(row.key), "key {} twice", row.key);
+                    if number == when {
+                        if all_at_once {
+                            t.clear();
+                        } else {
+                            keys.iter().for_each(|&key| assert!(t.remove(key)));
+                        }
+                        if !all_at_once {
+                            push(&t, &keys, 1.0).unwrap();
+                            push(&t, &keys, 1.0).unwrap();
+                        }
+                    }
+                    number += 1;
+                });
+                push(&t, &keys, 1.0).unwrap();
+                assert_eq!(walked(&t).len(), keys.len(), "{writes:?}, all at once: {all_at_once}, at {when}");
+            }
+        }
+    }
+}
+
+/// A row's weights are `key % 1000` plus a number of updates of one each, the same in all weights.
+#[test]
+fn checkpoints_are_whole_while_the_table_changes() {
+    const DIM: usize = 9;
+    for writes in BOTH {
+        for eviction in [Eviction::Never, Eviction::Clock] {
+            let budget_bytes = (eviction == Eviction::Clock).then_some(4 << 20);
+            let config = TableConfig {
+                writes,
+                eviction,
+                budget_bytes,
+                ..TableConfig::single("t", DIM, Init::Zero, SGD)
+            };
+            let (t, stop, start) = (Table::new(config).unwrap(), AtomicBool::new(false), Instant::now());
+            let stay: Vec<u64> = (0..3000).collect();
+            let first = |keys: &[u64]| {
+                let gradients: Vec<f32> = keys.iter().flat_map(|key| [-((key % 1000) as f32); DIM]).collect();
+                t.push(keys, &gradients, PushScale::default()).unwrap();
+            };
+            first(&stay);
+            let whole = |key: u64, version: u32, weights: &[f32]| {
+                let mut expected = (key % 1000) as f32 + (version - 1) as f32;
+                if eviction == Eviction::Clock && weights[0] != expected {
+                    // It was evicted and has come back by an update.
+                    expected = version as f32;
+                }
+                assert!(weights.iter().all(|&w| w == expected), "key {key}, version {version}: {weights:?}");
+            };
+            thread::scope(|scope| {
+                for number in 0..2_u64 {
+                    let (t, stop, first) = (&t, &stop, &first);
+                    scope.spawn(move || {
+                        let mut draw = Draw(number);
+                        let mut new = (number + 1) << 40;
+                        while !stop.load(Relaxed) {
+                            // Often enough for CLOCK to keep them.
+                            let mut request: Vec<u64> = (0..600).map(|_| draw.below(3000)).collect();
+                            request.sort_unstable();
+                            request.dedup();
+                            push(t, &request, -1.0).unwrap();
+                            let others: Vec<u64> = (new..new + 100).collect();
+                            first(&others);
+                            new += 100;
+                            (0..90).for_each(|_| _ = t.remove(new - 1 - draw.below(1000)));
+                        }
+                    });
+                }
+                let (dir, _stop) = (tempfile::tempdir().unwrap(), Stop(&stop));
+                while start.elapsed() < duration() {
+                    let mut seen = HashSet::new();
+                    t.for_each_row(|row| {
+                        assert!(seen.insert(row.key), "key {} twice", row.key);
+                        whole(row.key, row.version, row.weights);
+                    });
+                    let missing: Vec<_> = stay.iter().filter(|&key| !seen.contains(key)).collect();
+                    assert!(eviction == Eviction::Clock || missing.is_empty(), "{writes:?}: {missing:?}");
+                    let mut writer = CheckpointWriter::create(dir.path()).unwrap();
+                    writer.table(&t).unwrap();
+                    writer.commit().unwrap();
+                    let loaded = Checkpoint::open(dir.path()).unwrap().load_table("t");
+                    let loaded = match loaded {
+                        Err(StoreError::TableFull { .. }) if eviction == Eviction::Clock => continue,
+                        other => other.unwrap(),
+                    };
+                    loaded.for_each_row(|row| whole(row.key, row.version, row.weights));
+                    let missing = stay.iter().filter(|&&key| loaded.get(key).is_none()).count();
+                    assert!(eviction == Eviction::Clock || missing == 0, "{writes:?}: {missing}");
+                }
+            });
+            assert_eq!(walked(&t).len(), t.len());
+        }
+    }
+}
+
+fn rows(t: &Table) -> HashMap<u64, Row> {
+    walked(t).into_iter().map(|key| (key, t.get(key).unwrap())).collect()
+}
+
+#[test]
+fn copies_on_write_end_up_as_updates_in_place() {
+    let adam = Optimizer::Adam { lr: 0.01, beta1: 0.9, beta2: 0.99, eps: 1e-4, l2: 0.01 };
+    let ftrl = Optimizer::Ftrl { alpha: 0.2, beta: 1.0, l1: 0.05, l2: 0.1 };
+    for (dims, optimizer) in [(1, ftrl), (5, adam), (37, SGD)] {
+        for full in [false, true] {
+            let tables = BOTH.map(|writes| {
+                let blocks = vec![Block { dims, init: Init::Zero, optimizer }];
+                let budget_bytes = (writes == Writes::CopyOnWrite && full).then_some(400 << 10);
+                Table::new(TableConfig { writes, budget_bytes, ..TableConfig::new("t", blocks) }).unwrap()
+            });
+            let [in_place, copied] = &tables;
+            let mut keys: Vec<u64> = (0..3000).map(|i| i << 20).collect();
+            if full {
+                let more: Vec<u64> = (0..40_000).map(|i| i << 20).collect();
+                assert!(matches!(push(copied, &more, 0.0), Err(StoreError::TableFull { .. })));
+                keys.extend(&more[3000..]);
+                keys.retain(|&key| copied.get(key).is_some());
+                push(in_place, &keys, 0.0).unwrap();
+                assert_eq!((copied.len(), in_place.len()), (keys.len(), keys.len()));
+            }
+            let mut draw = Draw(dims as u64);
+            for round in 0..30 {
+                let request: Vec<u64> =
+                    (0..500 + round * 50).map(|_| keys[draw.below(keys.len() as u64) as usize]).collect();
+                let gradients: Vec<f32> =
+                    (0..request.len() * dims).map(|_| draw.below(1000) as f32 / 500.0 - 1.0).collect();
+                for t in &tables {
+                    t.push(&request, &gradients, PushScale { lr: 0.5 }).unwrap();
+                }
+                if !full {
+                    let gone = keys[draw.below(keys.len() as u64) as usize];
+                    assert_eq!(in_place.remove(gone), copied.remove(gone));
+                }
+            }
+            assert!(rows(in_place) == rows(copied), "dims {dims}, full: {full}");
+            assert_eq!(copied.stats().rows, copied.len() as u64);
+        }
+    }
+}
+
+/// Several threads at the last rows of a copy-on-write table: at the end every row can still be updated.
+#[test]
+fn a_full_table_can_be_updated_still() {
+    for round in 0..20 {
+        let budget_bytes = Some(260 << 10);
+        let config = TableConfig {
+            writes: Writes::CopyOnWrite,
+            budget_bytes,
+            ..TableConfig::single("t", 20, Init::Zero, SGD)
+        };
+        let t = Table::new(config).unwrap();
+        thread::scope(|scope| {
+            for number in 0..4_u64 {
+                let t = &t;
+                scope.spawn(move || {
+                    let mut draw = Draw(round * 4 + number);
+                    for _ in 0..200 {
+                        let first = draw.below(4000);
+                        // Full, or not; what was there is updated.
+                        let _ = push(t, &(first..first + 50).collect::<Vec<_>>(), 1.0);
+                    }
+                });
+            }
+        });
+        let keys: Vec<u64> = walked(&t).into_iter().collect();
+        push(&t, &keys, 1.0).unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+}

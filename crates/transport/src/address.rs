@@ -1,0 +1,336 @@
+//! Addresses of servers, as URLs. It resolves no name and opens nothing.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Longest name of a shared-memory address: with our prefix it fits the kernel's 108 bytes.
+const SHM_NAME_BYTES_MAX: usize = 64;
+/// Longest path of a unix socket: the kernel's 108 bytes less the closing zero.
+const UNIX_PATH_BYTES_MAX: usize = 107;
+/// Longest host name that DNS can hold.
+const HOST_BYTES_MAX: usize = 253;
+/// Most servers in one address.
+const ENDPOINTS_MAX: usize = 1024;
+
+/// Where a server listens, or where a client finds one or several.
+///
+/// | text | meaning |
+/// |---|---|
+/// | `embedded:` | the store in this process: no server |
+/// | `shm:NAME` | shared memory on this host; `NAME` is letters, digits, `.`, `_`, `-` |
+/// | `unix:PATH` | a unix socket |
+/// | `tcp://host:port[,host:port...]` | TCP, one or several servers; IPv6 hosts in brackets |
+/// | `host:port[,host:port...]` | the same |
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// The store in this process.
+    Embedded,
+    /// Shared memory on this host, by name.
+    Shm(String),
+    /// A unix socket, by path.
+    Unix(PathBuf),
+    /// TCP: at least one endpoint.
+    Tcp(Vec<Endpoint>),
+}
+
+/// A TCP endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// Host name or IP address, IPv6 without brackets.
+    pub host: String,
+    /// Port; 0 lets the system choose when listening.
+    pub port: u16,
+}
+
+/// Text that is no address. Every variant says which text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// Nothing was given.
+    #[error("the address is empty; write embedded:, shm:NAME, unix:PATH or tcp://host:port")]
+    Empty,
+    /// A scheme that is not ours.
+    #[error("address {address:?}: unknown scheme {scheme:?}; there are embedded:, shm:, unix: and tcp://")]
+    Scheme {
+        /// The whole text.
+        address: String,
+        /// What stands before `://`.
+        scheme: String,
+    },
+    /// `embedded:` takes nothing.
+    #[error("address {address:?}: nothing may follow embedded:")]
+    Embedded {
+        /// The whole text.
+        address: String,
+    },
+    /// A name of shared memory that is empty, too long, or has other characters.
+    #[error(
+        "address {address:?}: the name must be 1 to {SHM_NAME_BYTES_MAX} letters, digits, '.', '_' or '-'"
+    )]
+    ShmName {
+        /// The whole text.
+        address: String,
+    },
+    /// A path that is empty or too long for a socket, or holds a zero.
+    #[error("address {address:?}: the path must be 1 to {UNIX_PATH_BYTES_MAX} bytes without a zero byte")]
+    UnixPath {
+        /// The whole text.
+        address: String,
+    },
+    /// A host that is missing or malformed.
+    #[error("address {address:?}: {endpoint:?} has no valid host; write host:port or [ipv6]:port")]
+    Host {
+        /// The whole text.
+        address: String,
+        /// The endpoint in it.
+        endpoint: String,
+    },
+    /// A port that is missing or no number from 0 to 65535.
+    #[error(
+        "address {address:?}: {endpoint:?} has no valid port; write host:port with a port from 0 to 65535"
+    )]
+    Port {
+        /// The whole text.
+        address: String,
+        /// The endpoint in it.
+        endpoint: String,
+    },
+    /// A longer list than any cluster needs.
+    #[error("the address lists {servers} servers; at most {ENDPOINTS_MAX} are allowed")]
+    TooMany {
+        /// How many it lists.
+        servers: usize,
+    },
+}
+
+impl Address {
+    /// One address per server, in the order of the list.
+    pub fn each(&self) -> Vec<Address> {
+        match self {
+            Address::Tcp(endpoints) => endpoints.iter().map(|one| Address::Tcp(vec![one.clone()])).collect(),
+            other => vec![other.clone()],
+        }
+    }
+
+    /// The shared-memory name beside one TCP endpoint on the loopback: a server that listens on the port also listens
+    /// there, and a client tries it first. Both belong to the host's network namespace (the name is in the kernel's
+    /// abstract socket namespace), so who owns the port here owns the name here.
+    pub fn beside(&self) -> Option<Address> {
+        match self {
+            Address::Tcp(endpoints) => match &endpoints[..] {
+                [one] if one.port != 0 && one.is_loopback_by_name() => {
+                    Some(Address::Shm(format!("port-{}", one.port)))
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+impl Endpoint {
+    /// Does the host's text alone say that it is this machine?
+    fn is_loopback_by_name(&self) -> bool {
+        let ip = self.host.parse::<std::net::IpAddr>();
+        self.host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.is_loopback())
+    }
+
+    fn parse(text: &str, address: &str) -> Result<Endpoint, AddressError> {
+        let no_host = || AddressError::Host { address: address.to_owned(), endpoint: text.to_owned() };
+        let no_port = || AddressError::Port { address: address.to_owned(), endpoint: text.to_owned() };
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (host, rest) = rest.split_once(']').ok_or_else(no_host)?;
+                host.parse::<std::net::Ipv6Addr>().map_err(|_| no_host())?;
+                (host, rest.strip_prefix(':').ok_or_else(no_port)?)
+            }
+            None => {
+                let (host, port) = text.rsplit_once(':').ok_or_else(no_port)?;
+                let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+                if host.is_empty() || host.len() > HOST_BYTES_MAX || !host.chars().all(plain) {
+                    return Err(no_host());
+                }
+                (host, port)
+            }
+        };
+        // `parse` alone would take "+80".
+        if !port.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(no_port());
+        }
+        Ok(Endpoint { host: host.to_owned(), port: port.parse().map_err(|_| no_port())? })
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Address, AddressError> {
+        let address = || text.to_owned();
+        if text.is_empty() {
+            return Err(AddressError::Empty);
+        }
+        if let Some(rest) = text.strip_prefix("embedded:") {
+            return if rest.is_empty() {
+                Ok(Address::Embedded)
+            } else {
+                Err(AddressError::Embedded { address: address() })
+            };
+        }
+        if let Some(name) = text.strip_prefix("shm:") {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+            let good = (1..=SHM_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(plain);
+            return if good {
+                Ok(Address::Shm(name.to_owned()))
+            } else {
+                Err(AddressError::ShmName { address: address() })
+            };
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            let good = (1..=UNIX_PATH_BYTES_MAX).contains(&path.len()) && !path.contains('\0');
+            return if good {
+                Ok(Address::Unix(path.into()))
+            } else {
+                Err(AddressError::UnixPath { address: address() })
+            };
+        }
+        let list = match text.split_once("://") {
+            Some(("tcp", list)) => list,
+            Some((scheme, _)) => {
+                return Err(AddressError::Scheme { address: address(), scheme: scheme.to_owned() });
+            }
+            None => text,
+        };
+        let servers = list.split(',').count();
+        if servers > ENDPOINTS_MAX {
+            return Err(AddressError::TooMany { servers });
+        }
+        Ok(Address::Tcp(list.split(',').map(|one| Endpoint::parse(one, text)).collect::<Result<_, _>>()?))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Embedded => write!(out, "embedded:"),
+            Address::Shm(name) => write!(out, "shm:{name}"),
+            Address::Unix(path) => write!(out, "unix:{}", path.display()),
+            Address::Tcp(endpoints) => {
+                for (position, endpoint) in endpoints.iter().enumerate() {
+                    write!(out, "{}{endpoint}", if position == 0 { "tcp://" } else { "," })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(out, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(out, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(text: &str, expected: &str) {
+        let found = match text.parse::<Address>() {
+            Ok(address) => address.to_string(),
+            Err(error) => format!("error: {error}"),
+        };
+        assert!(found.contains(expected), "{text:?} gave {found:?}, expected {expected:?}");
+    }
+
+    #[test]
+    fn addresses_and_their_errors() {
+        for (text, expected) in [
+            ("embedded:", "embedded:"),
+            ("shm:ps-0", "shm:ps-0"),
+            ("unix:/run/ps.sock", "unix:/run/ps.sock"),
+            ("unix:relative path", "unix:relative path"),
+            ("tcp://localhost:7000", "tcp://localhost:7000"),
+            ("127.0.0.1:7000,10.0.0.2:7001", "tcp://127.0.0.1:7000,10.0.0.2:7001"),
+            ("tcp://[::1]:7000,h_1-a.b:0", "tcp://[::1]:7000,h_1-a.b:0"),
+            ("", "error: the address is empty"),
+            ("embedded:x", "nothing may follow embedded:"),
+            ("shm:", "the name must be"),
+            ("shm:a/b", "the name must be"),
+            ("unix:", "the path must be"),
+            ("unix:a\0b", "the path must be"),
+            ("http://x:1", "unknown scheme \"http\""),
+            ("localhost", "\"localhost\" has no valid port"),
+            ("tcp://a:1,", "\"\" has no valid port"),
+            ("a:65536", "has no valid port"),
+            ("a:+80", "has no valid port"),
+            ("a:", "has no valid port"),
+            (":80", "has no valid host"),
+            ("::1:80", "has no valid host"),
+            ("[::1]80", "has no valid port"),
+            ("[::1:80", "has no valid host"),
+            ("[localhost]:80", "has no valid host"),
+            ("a b:80", "has no valid host"),
+        ] {
+            check(text, expected);
+        }
+        check(&format!("shm:{}", "x".repeat(SHM_NAME_BYTES_MAX + 1)), "the name must be");
+        check(&format!("unix:{}", "x".repeat(UNIX_PATH_BYTES_MAX + 1)), "the path must be");
+        check(&vec!["a:1"; ENDPOINTS_MAX + 1].join(","), "at most 1024");
+    }
+
+    #[test]
+    fn only_one_loopback_endpoint_has_shared_memory_beside_it() {
+        for (text, expected) in [
+            ("127.0.0.1:7000", Some("shm:port-7000")),
+            ("localhost:1", Some("shm:port-1")),
+            ("[::1]:2", Some("shm:port-2")),
+            ("127.0.0.1:0", None),
+            ("10.0.0.1:7000", None),
+            ("localhost:1,localhost:2", None),
+            ("shm:x", None),
+        ] {
+            let beside = text.parse::<Address>().unwrap().beside().map(|address| address.to_string());
+            assert_eq!(beside.as_deref(), expected, "{text}");
+        }
+    }
+
+    fn endpoint() -> impl Strategy<Value = Endpoint> {
+        let host = prop_oneof![
+            "[a-z0-9][a-z0-9._-]{0,30}",
+            any::<std::net::Ipv4Addr>().prop_map(|ip| ip.to_string()),
+            any::<std::net::Ipv6Addr>().prop_map(|ip| ip.to_string()),
+        ];
+        (host, any::<u16>()).prop_map(|(host, port)| Endpoint { host, port })
+    }
+
+    fn address() -> impl Strategy<Value = Address> {
+        prop_oneof![
+            Just(Address::Embedded),
+            "[A-Za-z0-9._-]{1,64}".prop_map(Address::Shm),
+            "[^\0]{1,20}".prop_map(|path| Address::Unix(path.into())),
+            prop::collection::vec(endpoint(), 1..5).prop_map(Address::Tcp),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_parsed_back(address in address()) {
+            prop_assert_eq!(address.to_string().parse::<Address>(), Ok(address.clone()));
+            let each = address.each();
+            prop_assert!(each.iter().all(|one| one.each().len() == 1));
+        }
+
+        #[test]
+        fn any_text_is_an_address_or_an_error(text in any::<String>()) {
+            if let Ok(address) = text.parse::<Address>() {
+                prop_assert_eq!(address.to_string().parse::<Address>(), Ok(address));
+            }
+        }
+    }
+}

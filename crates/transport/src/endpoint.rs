@@ -1,0 +1,331 @@
+//! Opening connections: listening, accepting, connecting. What is refused for safety is refused here, before anything
+//! is opened. It carries no frame.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::address::{Address, Endpoint};
+use crate::connection::{Connection, Receiver, Sender};
+use crate::error::Error;
+use crate::options::{ConnectOptions, Framing, ListenOptions};
+use crate::shm::{self, RingReceiver, RingSender};
+use crate::socket::{Socket, wait};
+use crate::spin::Spin;
+use crate::stream::{Pipe, StreamReceiver, StreamSender};
+
+/// Connections that may wait to be accepted; the system may allow fewer.
+const BACKLOG: i32 = 1024;
+/// A unix server whose backlog is full is asked again after so long.
+const BACKLOG_RETRY: Duration = Duration::from_millis(2);
+/// A unix socket is for its owner, as the file says.
+const UNIX_MODE: u32 = 0o600;
+
+/// Where connections come in.
+///
+/// Owned by one thread, which calls [`Listener::accept`]; any thread may end that through a [`Stopper`]. As a file
+/// descriptor it is readable when a connection waits, so that one thread can poll several listeners.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    address: Address,
+    options: ListenOptions,
+    stopper: Stopper,
+    /// The file to remove at the end.
+    path: Option<PathBuf>,
+}
+
+/// Ends the [`Listener::accept`] of another thread.
+#[derive(Clone, Debug)]
+pub struct Stopper(Arc<OwnedFd>);
+
+impl Stopper {
+    /// From now on `accept` returns `None`.
+    pub fn stop(&self) {
+        // It fails only when the counter is full, and then it is set.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl Listener {
+    /// Listens at one address.
+    ///
+    /// # Errors
+    /// [`Error::InUse`], [`Error::Permission`] and others name the address; [`Error::NotLoopback`] and
+    /// [`Error::Insecure`] when other machines could connect and the options do not allow it.
+    pub fn bind(address: &Address, options: &ListenOptions) -> Result<Listener, Error> {
+        let name = address.to_string();
+        options.framing.check(&name)?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| Error::opening(&name, "create an event", error.into()))?;
+        let stopper = Stopper(Arc::new(stop));
+        let (fd, address, path) = match address {
+            Address::Embedded => return Err(Error::NoServer { address: name }),
+            Address::Shm(shm) => {
+                let failed = |error: Errno| Error::opening(&name, "listen", error.into());
+                let fd = unix_socket().map_err(failed)?;
+                let at = SocketAddrUnix::new_abstract_name(&shm::abstract_name(shm)).map_err(failed)?;
+                rustix::net::bind(&fd, &at).map_err(failed)?;
+                rustix::net::listen(&fd, BACKLOG).map_err(failed)?;
+                (fd, address.clone(), None)
+            }
+            Address::Unix(path) => (listen_unix(path, &name)?, address.clone(), Some(path.clone())),
+            Address::Tcp(endpoints) => {
+                let [endpoint] = &endpoints[..] else { return Err(Error::SeveralServers { address: name }) };
+                let (fd, bound) = listen_tcp(endpoint, options, &name)?;
+                (fd, Address::Tcp(vec![Endpoint { host: endpoint.host.clone(), port: bound.port() }]), None)
+            }
+        };
+        Ok(Listener { fd, address, options: options.clone(), stopper, path })
+    }
+
+    /// Where it listens; the port is the real one if 0 was asked for.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// A handle that ends `accept`.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Waits for the next connection. `None`: it was stopped. Nothing that a client does or omits makes it wait.
+    ///
+    /// # Errors
+    /// They concern one connection, or a lack of descriptors: report them and accept on.
+    pub fn accept(&self) -> Result<Option<Connection>, Error> {
+        let name = self.address.to_string();
+        let failed = |error: Errno| Error::io(&name, "accept a connection", error);
+        loop {
+            let mut fds =
+                [PollFd::new(&self.fd, PollFlags::IN), PollFd::new(&*self.stopper.0, PollFlags::IN)];
+            wait(&mut fds, None).map_err(failed)?;
+            if !fds[1].revents().is_empty() {
+                return Ok(None);
+            }
+            match rustix::net::acceptfrom_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok((fd, from)) => {
+                    let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+                    return self.welcome(fd, from).map(Some);
+                }
+                // Somebody else took it, or it went away while it waited.
+                Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+
+    fn welcome(&self, fd: OwnedFd, from: Option<SocketAddr>) -> Result<Connection, Error> {
+        let options = &self.options;
+        let spin = Spin::new(options.spin_us);
+        let peer = match from {
+            Some(from) => format!("tcp://{from}"),
+            None => process_name(&fd, &self.address),
+        };
+        let socket = Socket::new(fd, peer)?;
+        if let Address::Shm(_) = self.address {
+            let ring_bytes = shm::ring_bytes(options.ring_bytes, &options.framing);
+            let halves = shm::greet(socket, ring_bytes, options.framing, options.write_timeout, &spin)?;
+            return Ok(ring_connection(halves, options.framing));
+        }
+        socket.set_buffers(options.socket_buffer_bytes);
+        let pipe = match (&self.address, &options.tls) {
+            (Address::Tcp(_), tls) => {
+                socket.tune_tcp(options.write_timeout)?;
+                match tls {
+                    Some(tls) => Pipe::Tls(Arc::new(tls.accept(socket)?)),
+                    None => Pipe::Plain(Arc::new(socket)),
+                }
+            }
+            _ => Pipe::Plain(Arc::new(socket)),
+        };
+        Ok(stream_connection(pipe, options.framing, options.write_timeout, spin))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn stream_connection(pipe: Pipe, framing: Framing, write_timeout: Duration, spin: Spin) -> Connection {
+    Connection {
+        sender: Sender::stream(StreamSender::new(pipe.clone(), framing, write_timeout), framing),
+        receiver: Receiver::stream(StreamReceiver::new(pipe, framing, spin)),
+    }
+}
+
+fn ring_connection((sender, receiver): (RingSender, RingReceiver), framing: Framing) -> Connection {
+    Connection { sender: Sender::ring(sender, framing), receiver: Receiver::ring(receiver) }
+}
+
+/// Who is at the other end of a socket of this host.
+fn process_name(fd: &OwnedFd, address: &Address) -> String {
+    match rustix::net::sockopt::socket_peercred(fd) {
+        Ok(peer) => format!("{address} (process {})", peer.pid.as_raw_nonzero()),
+        Err(_) => address.to_string(),
+    }
+}
+
+fn listen_tcp(
+    endpoint: &Endpoint,
+    options: &ListenOptions,
+    name: &str,
+) -> Result<(OwnedFd, SocketAddr), Error> {
+    let addresses = resolve(endpoint, name)?;
+    if !addresses.iter().all(|address| address.ip().is_loopback()) {
+        if !options.expose {
+            return Err(Error::NotLoopback { address: name.to_owned() });
+        }
+        let protected = options.tls.is_some() && options.token;
+        if !protected && !options.insecure {
+            return Err(Error::Insecure { address: name.to_owned() });
+        }
+    }
+    let failed = |error| Error::opening(name, "listen", error);
+    let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener.into(), bound))
+}
+
+fn unix_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+fn listen_unix(path: &Path, name: &str) -> Result<OwnedFd, Error> {
+    let failed = |error: Errno| Error::opening(name, "listen", error.into());
+    let at = SocketAddrUnix::new(path).map_err(failed)?;
+    let fd = unix_socket().map_err(failed)?;
+    let mut bound = rustix::net::bind(&fd, &at);
+    if bound == Err(Errno::ADDRINUSE) {
+        // A server that was killed leaves its file: nobody answers there.
+        let probe = unix_socket().map_err(failed)?;
+        let is_socket = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket());
+        if is_socket && rustix::net::connect(&probe, &at) == Err(Errno::CONNREFUSED) {
+            std::fs::remove_file(path)
+                .map_err(|error| Error::opening(name, "remove the stale socket", error))?;
+            bound = rustix::net::bind(&fd, &at);
+        }
+    }
+    match bound {
+        // A folder that is not there is no server that is not running.
+        Err(Errno::NOENT) => {
+            let source = Errno::NOENT.into();
+            return Err(Error::Io { peer: name.to_owned(), action: "create the socket's file", source });
+        }
+        other => other.map_err(failed)?,
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(UNIX_MODE))
+        .map_err(|error| Error::opening(name, "set the mode of the socket", error))?;
+    rustix::net::listen(&fd, BACKLOG).map_err(failed)?;
+    Ok(fd)
+}
+
+/// Connects to one server.
+///
+/// # Errors
+/// [`Error::Refused`], [`Error::ConnectTimeout`], [`Error::Tls`] and others name the address.
+pub fn connect(address: &Address, options: &ConnectOptions) -> Result<Connection, Error> {
+    let name = address.to_string();
+    options.framing.check(&name)?;
+    let deadline = Instant::now() + options.timeout;
+    let late = || Error::ConnectTimeout { address: name.clone(), timeout: options.timeout };
+    let spin = Spin::new(options.spin_us);
+    let pipe = match address {
+        Address::Embedded => return Err(Error::NoServer { address: name }),
+        Address::Shm(shm) => {
+            let at = SocketAddrUnix::new_abstract_name(&shm::abstract_name(shm));
+            let at = at.map_err(|error| Error::opening(&name, "connect", error.into()))?;
+            let fd = connect_unix(&at, &name, deadline)?.ok_or_else(late)?;
+            let socket = Socket::new(fd, name.clone())?;
+            let halves = shm::meet(socket, options.framing, options.write_timeout, &spin, deadline)?;
+            return Ok(ring_connection(halves.ok_or_else(late)?, options.framing));
+        }
+        Address::Unix(path) => {
+            let at = SocketAddrUnix::new(path.as_path());
+            let at = at.map_err(|error| Error::opening(&name, "connect", error.into()))?;
+            let fd = connect_unix(&at, &name, deadline)?.ok_or_else(late)?;
+            let socket = Socket::new(fd, name.clone())?;
+            socket.set_buffers(options.socket_buffer_bytes);
+            Pipe::Plain(Arc::new(socket))
+        }
+        Address::Tcp(endpoints) => {
+            let [endpoint] = &endpoints[..] else { return Err(Error::SeveralServers { address: name }) };
+            let fd = connect_tcp(endpoint, &name, deadline)?.ok_or_else(late)?;
+            let socket = Socket::new(fd, name.clone())?;
+            socket.set_buffers(options.socket_buffer_bytes);
+            socket.tune_tcp(options.write_timeout)?;
+            match &options.tls {
+                Some(tls) => {
+                    let channel = tls.connect(socket, &endpoint.host, deadline)?.ok_or_else(late)?;
+                    Pipe::Tls(Arc::new(channel))
+                }
+                None => Pipe::Plain(Arc::new(socket)),
+            }
+        }
+    };
+    Ok(stream_connection(pipe, options.framing, options.write_timeout, spin))
+}
+
+fn resolve(endpoint: &Endpoint, name: &str) -> Result<Vec<SocketAddr>, Error> {
+    let failed = |source| Error::Resolve { address: name.to_owned(), source };
+    let found: Vec<_> = (endpoint.host.as_str(), endpoint.port).to_socket_addrs().map_err(failed)?.collect();
+    if found.is_empty() {
+        return Err(failed(io::Error::new(io::ErrorKind::NotFound, "it has no address")));
+    }
+    Ok(found)
+}
+
+/// Tries each address of the host. `None`: the deadline came first.
+fn connect_tcp(endpoint: &Endpoint, name: &str, deadline: Instant) -> Result<Option<OwnedFd>, Error> {
+    let mut last = None;
+    for address in resolve(endpoint, name)? {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => return Ok(Some(stream.into())),
+            Err(error) => last = Some(error),
+        }
+    }
+    match last {
+        Some(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
+        Some(error) => Err(Error::opening(name, "connect", error)),
+        None => Ok(None),
+    }
+}
+
+/// Connects to a unix socket, waiting while its backlog is full. `None`: the deadline came first.
+fn connect_unix(at: &SocketAddrUnix, name: &str, deadline: Instant) -> Result<Option<OwnedFd>, Error> {
+    let failed = |error: Errno| Error::opening(name, "connect", error.into());
+    let fd = unix_socket().map_err(failed)?;
+    loop {
+        match rustix::net::connect(&fd, at) {
+            Ok(()) => return Ok(Some(fd)),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(BACKLOG_RETRY),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}

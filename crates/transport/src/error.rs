@@ -1,0 +1,192 @@
+//! What can go wrong on a channel, each naming the address or the peer and what to do. It knows no message.
+
+use std::io;
+use std::time::Duration;
+
+use crate::address::AddressError;
+
+/// Why a channel could not be opened or no longer carries frames.
+///
+/// After an error of a `Sender` or `Receiver` other than [`Error::Deadline`] the connection is of no further use: drop
+/// it. Memory and descriptors are given back then, whatever the peer does.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The text is no address.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// `embedded:` has no server.
+    #[error("{address}: there is no server to reach; open the store in this process instead")]
+    NoServer {
+        /// The address.
+        address: String,
+    },
+    /// An address of several servers where one is needed.
+    #[error("{address}: lists several servers; connect to, or listen on, each of them (Address::each)")]
+    SeveralServers {
+        /// The address.
+        address: String,
+    },
+    /// Somebody else listens there.
+    #[error("{address}: already in use; stop who listens there or choose another address")]
+    InUse {
+        /// The address.
+        address: String,
+    },
+    /// The system does not allow it.
+    #[error(
+        "{address}: permission denied; check the owner and mode of the path, or take a port from 1024 on"
+    )]
+    Permission {
+        /// The address.
+        address: String,
+    },
+    /// Nobody listens there.
+    #[error("{address}: nobody listens there; is the server running?")]
+    Refused {
+        /// The address.
+        address: String,
+    },
+    /// The connection was not ready in time.
+    #[error("{address}: not connected within {timeout:?}")]
+    ConnectTimeout {
+        /// The address.
+        address: String,
+        /// The time that was given.
+        timeout: Duration,
+    },
+    /// The host name has no address.
+    #[error("{address}: cannot resolve the host: {source}")]
+    Resolve {
+        /// The address.
+        address: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// Binding off the loopback was not asked for.
+    #[error("{address}: not a loopback address; set `expose` to let other machines connect")]
+    NotLoopback {
+        /// The address.
+        address: String,
+    },
+    /// Binding off the loopback without protection.
+    #[error(
+        "{address}: exposed without TLS and a token; configure both, or set `insecure` if the network is trusted"
+    )]
+    Insecure {
+        /// The address.
+        address: String,
+    },
+    /// Options that contradict each other or a limit.
+    #[error("{address}: {reason}")]
+    Options {
+        /// The address.
+        address: String,
+        /// Which, and what would do.
+        reason: String,
+    },
+    /// Another user's process at the other end of shared memory.
+    #[error("{peer}: belongs to user {uid}; shared memory is only for processes of the same user")]
+    OtherUser {
+        /// The peer.
+        peer: String,
+        /// Its user id.
+        uid: u32,
+    },
+    /// A system call failed.
+    #[error("{peer}: cannot {action}: {source}")]
+    Io {
+        /// The peer or the address.
+        peer: String,
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Certificates, keys or the peer's TLS are wrong.
+    #[error("{peer}: TLS: {reason}")]
+    Tls {
+        /// The peer, the address or the file.
+        peer: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The connection ended in the middle of a frame.
+    #[error("{peer}: the connection was cut after {bytes} bytes of a frame")]
+    Cut {
+        /// The peer.
+        peer: String,
+        /// How much of the frame had come.
+        bytes: usize,
+    },
+    /// The peer is gone, and what is sent reaches nobody.
+    #[error("{peer}: the peer closed the connection")]
+    Closed {
+        /// The peer.
+        peer: String,
+    },
+    /// A frame longer than the limit, ours or the peer's.
+    #[error("{peer}: a frame of {bytes} bytes is longer than the limit of {bytes_max}")]
+    FrameTooLong {
+        /// The peer.
+        peer: String,
+        /// Its length.
+        bytes: usize,
+        /// The limit, `Framing::frame_bytes_max`.
+        bytes_max: usize,
+    },
+    /// A header that is none.
+    #[error("{peer}: not a frame: {reason}")]
+    NotAFrame {
+        /// The peer.
+        peer: String,
+        /// What `Framing::body_bytes` said.
+        reason: String,
+    },
+    /// Shared memory that no correct peer would leave so.
+    #[error("{peer}: the shared memory is corrupt: {reason}")]
+    Corrupt {
+        /// The peer.
+        peer: String,
+        /// What was found.
+        reason: String,
+    },
+    /// No frame came before the deadline. The connection is good and may be asked again.
+    #[error("{peer}: no frame before the deadline")]
+    Deadline {
+        /// The peer.
+        peer: String,
+    },
+    /// The peer takes nothing.
+    #[error("{peer}: took nothing for {timeout:?}; it is dead or far too slow")]
+    SendTimeout {
+        /// The peer.
+        peer: String,
+        /// The write timeout.
+        timeout: Duration,
+    },
+}
+
+impl Error {
+    /// A failed system call on the way to `address`, as the case that a person can act on where there is one.
+    pub(crate) fn opening(address: &str, action: &'static str, source: io::Error) -> Error {
+        let address = address.to_owned();
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Error::InUse { address },
+            io::ErrorKind::PermissionDenied => Error::Permission { address },
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Error::Refused { address },
+            _ => Error::Io { peer: address, action, source },
+        }
+    }
+
+    /// A failed system call on an open connection.
+    pub(crate) fn io(peer: &str, action: &'static str, source: impl Into<io::Error>) -> Error {
+        let source = source.into();
+        match source.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => {
+                Error::Closed { peer: peer.to_owned() }
+            }
+            _ => Error::Io { peer: peer.to_owned(), action, source },
+        }
+    }
+}

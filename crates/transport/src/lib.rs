@@ -1,0 +1,51 @@
+//! Byte channels that carry whole frames between a client and a server: a ring in shared memory, unix sockets, TCP,
+//! and TLS over TCP. What a frame means, and how its bytes are laid out, is not known here: [`Framing`] says how long
+//! one is, and everything else is the business of who sends it.
+//!
+//! ```
+//! use sanderling_transport::{Address, ConnectOptions, Framing, ListenOptions, Listener, connect};
+//!
+//! // Frames of this example: one length byte, then the body.
+//! let framing = Framing { header_bytes: 1, body_bytes: |header| Ok(header[0].into()), frame_bytes_max: 256 };
+//! let listener = Listener::bind(&"127.0.0.1:0".parse()?, &ListenOptions::new(framing))?;
+//! let address = listener.address().clone();
+//! let server = std::thread::spawn(move || {
+//!     let mut connection = listener.accept()?.expect("nobody stopped the listener");
+//!     let question = connection.receiver.receive(None)?.expect("a frame").to_vec();
+//!     let mut frame = connection.sender.frame(3)?;
+//!     frame[..3].copy_from_slice(&[2, question[1], question[1]]);
+//!     frame.commit(3);
+//!     connection.sender.flush()
+//! });
+//! let mut connection = connect(&address, &ConnectOptions::new(framing))?;
+//! connection.sender.frame(2)?.write(&[1, 7]);
+//! connection.sender.flush()?;
+//! assert_eq!(connection.receiver.receive(None)?, Some(&[2, 7, 7][..]));
+//! server.join().unwrap()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod address;
+mod error;
+
+mod options;
+mod spin;
+
+mod socket;
+mod stream;
+mod tls;
+
+mod shm;
+
+mod connection;
+mod endpoint;
+mod poller;
+
+pub use address::{Address, AddressError, Endpoint};
+pub use connection::{Connection, Received, Receiver, Sender, SlotMut};
+pub use endpoint::{Listener, Stopper, connect};
+pub use error::Error;
+pub use options::{ConnectOptions, Framing, ListenOptions};
+pub use poller::{Poller, Token, Waker};
+pub use spin::SPIN_US_DEFAULT;
+pub use tls::{TlsClient, TlsServer};

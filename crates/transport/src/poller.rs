@@ -1,0 +1,304 @@
+//! Many connections on one thread: owns them, and says which are worth trying. It receives and sends nothing itself.
+//!
+//! Connections that were used lately are *hot*: their rings and buffers are looked at while waiting awake, without a
+//! system call. Before the thread sleeps, each hot connection is told to wake it (and is cold from then on), and all of
+//! them are slept on together in the kernel.
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::socket::timespec;
+use crate::spin::Spin;
+
+/// Sockets that are taken note of by one system call.
+const EVENTS_MAX: usize = 256;
+/// While hot connections keep the thread busy, and while it waits awake, the kernel is asked every so many looks.
+const LOOKS_PER_KERNEL_LOOK: u32 = 32;
+/// The event of the waker.
+const WAKER: u64 = u64::MAX;
+
+/// Which connection of a [`Poller`]. Never given out twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token {
+    index: u32,
+    generation: u32,
+}
+
+/// Wakes the thread that waits in a [`Poller`], from any other.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    /// The wait that is going on, or else the next one, returns at once.
+    pub fn wake(&self) {
+        // It fails only when the counter is full, and then it is set.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// The connections of one thread.
+pub struct Poller {
+    epoll: OwnedFd,
+    waker: Waker,
+    spin: Spin,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    /// Indexes of connections that would not wake us.
+    hot: Vec<u32>,
+    /// Counts waits.
+    round: u64,
+    looks: u32,
+}
+
+#[derive(Debug)]
+struct Entry {
+    connection: Option<Connection>,
+    generation: u32,
+    /// What the kernel watches the socket for.
+    interest: EventFlags,
+    hot: bool,
+    /// The wait that last listed it as ready.
+    listed: u64,
+}
+
+/// What a connection needs before its thread may sleep.
+pub(crate) enum Arming {
+    /// Nothing: there is something to do now.
+    Ready,
+    /// The kernel must watch its socket: for reading, or for writing.
+    Watch {
+        /// For writing only.
+        writing: bool,
+    },
+}
+
+impl Poller {
+    /// An empty one whose waits stay awake for at most `spin_us` microseconds.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the system has no descriptors left.
+    pub fn new(spin_us: u32) -> Result<Poller, Error> {
+        let make = || {
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            epoll::add(&epoll, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
+            Ok((epoll, Waker(Arc::new(waker))))
+        };
+        let (epoll, waker) = make().map_err(|error: Errno| Error::io("poller", "be created", error))?;
+        let (entries, free, hot) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Poller { epoll, waker, spin: Spin::new(spin_us), entries, free, hot, round: 0, looks: 0 })
+    }
+
+    /// A handle that ends a wait from another thread.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// How many connections it owns.
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Does it own none?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes a connection.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the system can watch no more.
+    pub fn add(&mut self, connection: Connection) -> Result<Token, Error> {
+        let index = self.free.last().copied().unwrap_or(self.entries.len() as u32);
+        let interest = EventFlags::IN;
+        epoll::add(&self.epoll, &connection, EventData::new_u64(index.into()), interest)
+            .map_err(|error| Error::io(connection.peer(), "be watched", error))?;
+        if self.free.pop().is_none() {
+            self.entries.push(Entry { connection: None, generation: 0, interest, hot: false, listed: 0 });
+        }
+        let entry = &mut self.entries[index as usize];
+        (entry.connection, entry.interest) = (Some(connection), interest);
+        let token = Token { index, generation: entry.generation };
+        self.heat(index);
+        Ok(token)
+    }
+
+    /// A connection that it owns.
+    pub fn connection(&mut self, token: Token) -> Option<&mut Connection> {
+        let entry = self.entries.get_mut(token.index as usize)?;
+        if entry.generation != token.generation || entry.connection.is_none() {
+            return None;
+        }
+        // Whoever asks may change what it waits for.
+        self.heat(token.index);
+        self.entries[token.index as usize].connection.as_mut()
+    }
+
+    /// Gives a connection back. One that has ended or failed must be removed, or it stays ready for ever.
+    pub fn remove(&mut self, token: Token) -> Option<Connection> {
+        let entry = self.entries.get_mut(token.index as usize)?;
+        if entry.generation != token.generation {
+            return None;
+        }
+        let connection = entry.connection.take()?;
+        // It fails only if the socket is not watched, which is what is wanted.
+        let _ = epoll::delete(&self.epoll, &connection);
+        entry.generation += 1;
+        if std::mem::take(&mut entry.hot) {
+            self.hot.retain(|&index| index != token.index);
+        }
+        self.free.push(token.index);
+        Some(connection)
+    }
+
+    /// Waits until connections are worth trying, and puts them into `ready` in place of what it held: there is
+    /// something to receive, or a sender that could not send can, or has been blocked for longer than its write
+    /// timeout. Empty when the deadline came first. `true`: the [`Waker`] was used.
+    ///
+    /// A connection whose sender is blocked is not ready for reading: who sends without taking answers is answered
+    /// before more is taken from it. One that is ready and is not tried until it gives nothing is ready again at once,
+    /// so a thread can take a few frames of each in turn.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the system cannot wait, which ends the thread's work.
+    pub fn wait(&mut self, ready: &mut Vec<Token>, deadline: Option<Instant>) -> Result<bool, Error> {
+        ready.clear();
+        self.round += 1;
+        let mut woken = false;
+        let mut spin = self.spin.clone();
+        self.cool_sockets();
+        let spun = spin.wait(|| {
+            self.look_at_hot(ready);
+            self.looks = self.looks.wrapping_add(1);
+            if self.hot.is_empty() || self.looks.is_multiple_of(LOOKS_PER_KERNEL_LOOK) {
+                woken |= self.look_at_kernel(ready, Some(Duration::ZERO))?;
+            }
+            Ok::<_, Error>(woken || !ready.is_empty())
+        })?;
+        if !spun && self.arm_hot(ready)? {
+            let mut until = deadline;
+            for &index in &self.hot {
+                let gives_up =
+                    self.entries[index as usize].connection.as_ref().and_then(Connection::gives_up_at);
+                until = until.into_iter().chain(gives_up).min();
+            }
+            let asleep = Instant::now();
+            while !woken && ready.is_empty() {
+                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                woken = self.look_at_kernel(ready, left)?;
+                if ready.is_empty() && left.is_some_and(|left| left.is_zero()) {
+                    break;
+                }
+                // A wake-up for nothing leaves its connection hot: it must be told again.
+                if !woken && ready.is_empty() && !self.arm_hot(ready)? {
+                    break;
+                }
+            }
+            spin.slept(asleep.elapsed());
+            self.look_at_hot(ready);
+        }
+        self.spin = spin;
+        Ok(woken)
+    }
+
+    fn heat(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        if !std::mem::replace(&mut entry.hot, true) {
+            self.hot.push(index);
+        }
+    }
+
+    /// Sockets that were read empty and are watched for reading need no look: the kernel has them.
+    fn cool_sockets(&mut self) {
+        self.hot.retain(|&index| {
+            let entry = &mut self.entries[index as usize];
+            let only_kernel = entry.connection.as_ref().is_some_and(Connection::needs_only_kernel);
+            entry.hot = !(only_kernel && entry.interest == EventFlags::IN);
+            entry.hot
+        });
+    }
+
+    fn look_at_hot(&mut self, ready: &mut Vec<Token>) {
+        for &index in &self.hot {
+            let entry = &mut self.entries[index as usize];
+            if entry.connection.as_mut().is_some_and(Connection::look) {
+                list(entry, index, self.round, ready);
+            }
+        }
+    }
+
+    /// Makes hot connections wake us. `false`: one of them is ready now, and the thread must not sleep.
+    fn arm_hot(&mut self, ready: &mut Vec<Token>) -> Result<bool, Error> {
+        let mut hot = std::mem::take(&mut self.hot);
+        let mut failed = Ok(());
+        hot.retain(|&index| {
+            let entry = &mut self.entries[index as usize];
+            let Some(connection) = &mut entry.connection else { return false };
+            match connection.arm() {
+                Arming::Ready => list(entry, index, self.round, ready),
+                Arming::Watch { writing } => {
+                    let interest = if writing { EventFlags::OUT } else { EventFlags::IN };
+                    if interest != entry.interest {
+                        let data = EventData::new_u64(index.into());
+                        if let Err(error) = epoll::modify(&self.epoll, &*connection, data, interest) {
+                            failed = Err(Error::io(connection.peer(), "be watched", error));
+                        }
+                        entry.interest = interest;
+                    }
+                    // Those that may be given up stay, for their time.
+                    entry.hot = connection.gives_up_at().is_some();
+                }
+            }
+            entry.hot
+        });
+        self.hot = hot;
+        failed.map(|()| ready.is_empty())
+    }
+
+    /// Asks the kernel, waiting for at most `timeout`. `true`: the waker was used.
+    fn look_at_kernel(&mut self, ready: &mut Vec<Token>, timeout: Option<Duration>) -> Result<bool, Error> {
+        let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
+        let events = match epoll::wait(&self.epoll, &mut buffer, timeout.map(timespec).as_ref()) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => &mut [],
+            Err(error) => return Err(Error::io("poller", "wait", error)),
+        };
+        let mut woken = false;
+        for event in events {
+            let data = event.data;
+            if data.u64() == WAKER {
+                let _ = rustix::io::read(&*self.waker.0, &mut [0; 8]);
+                woken = true;
+                continue;
+            }
+            let index = data.u64() as u32;
+            self.heat(index);
+            let entry = &mut self.entries[index as usize];
+            if entry.connection.as_mut().is_some_and(Connection::signalled) {
+                list(entry, index, self.round, ready);
+            }
+        }
+        Ok(woken)
+    }
+}
+
+impl std::fmt::Debug for Poller {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Poller").field("connections", &self.len()).field("hot", &self.hot.len()).finish()
+    }
+}
+
+fn list(entry: &mut Entry, index: u32, round: u64, ready: &mut Vec<Token>) {
+    if entry.listed != round {
+        entry.listed = round;
+        ready.push(Token { index, generation: entry.generation });
+    }
+}

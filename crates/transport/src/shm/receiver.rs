@@ -1,0 +1,220 @@
+//! The reading side of a ring: checks what the peer published, lends frames, gives their slots back. On the accepting
+//! side frames are copied to private memory first, on the connecting side they are lent where they are.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::control::Sleep;
+use super::memory::{RingMemory, SLOT_ALIGN_BYTES};
+use super::sender::{SKIP, slot_bytes};
+use super::wake;
+use crate::connection::Received;
+use crate::error::Error;
+use crate::options::Framing;
+use crate::socket::{Read, Socket};
+use crate::spin::Spin;
+
+/// Wake-ups taken from the socket at once.
+const WAKEUPS_MAX: usize = 64;
+
+/// The receiving half.
+#[derive(Debug)]
+pub(crate) struct RingReceiver {
+    memory: RingMemory,
+    socket: Arc<Socket>,
+    framing: Framing,
+    spin: Spin,
+    /// Bytes ever taken, and as far as the writer was last seen.
+    head: u64,
+    tail: u64,
+    /// Length of the slot that is lent where it is.
+    lent_slot: usize,
+    /// Where frames are copied to, in words, or `None` to lend them where they are.
+    copy: Option<Vec<u64>>,
+    /// The peer has said that nothing more will come.
+    closed: bool,
+    /// The peer's end of the socket is gone.
+    gone: bool,
+}
+
+/// A frame that was found: where its slot is, and how long it is.
+struct Found {
+    at: usize,
+    bytes: usize,
+}
+
+impl RingReceiver {
+    pub(super) fn new(
+        memory: RingMemory,
+        socket: Arc<Socket>,
+        framing: Framing,
+        spin: Spin,
+        copies: bool,
+    ) -> RingReceiver {
+        let copy = copies.then(Vec::new);
+        let (head, tail, lent_slot) = (0, 0, 0);
+        RingReceiver {
+            memory,
+            socket,
+            framing,
+            spin,
+            head,
+            tail,
+            lent_slot,
+            copy,
+            closed: false,
+            gone: false,
+        }
+    }
+
+    /// Waits for the next frame. `None`: the peer has sent its last one, or died.
+    pub(crate) fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<&[u8]>, Error> {
+        loop {
+            if let Some(found) = self.next_frame()? {
+                return self.lend(&found).map(Some);
+            }
+            if self.has_ended() {
+                return Ok(None);
+            }
+            let mut spin = self.spin.clone();
+            if !spin.wait(|| self.look())? && self.sleeps() {
+                let asleep = Instant::now();
+                let ready = self.socket.wait_readable(deadline);
+                self.memory.control().reader_wakes();
+                spin.slept(asleep.elapsed());
+                if !ready? {
+                    self.spin = spin;
+                    return Err(Error::Deadline { peer: self.socket.peer.clone() });
+                }
+                self.take_wakeups()?;
+            }
+            self.spin = spin;
+        }
+    }
+
+    /// The next frame if it is there.
+    pub(crate) fn try_receive(&mut self) -> Result<Received<'_>, Error> {
+        match self.next_frame()? {
+            Some(found) => self.lend(&found).map(Received::Frame),
+            None if self.has_ended() => Ok(Received::End),
+            None => Ok(Received::Nothing),
+        }
+    }
+
+    /// Has the last frame been lent?
+    pub(crate) fn has_ended(&self) -> bool {
+        self.head == self.tail && (self.closed || self.gone)
+    }
+
+    /// Is there something to receive, a frame or the end?
+    pub(crate) fn look(&mut self) -> Result<bool, Error> {
+        let (tail, closed) = self.memory.control().tail();
+        let there = tail.wrapping_sub(self.head);
+        if there < self.tail - self.head
+            || there > self.memory.bytes() as u64
+            || !tail.is_multiple_of(SLOT_ALIGN_BYTES as u64)
+        {
+            let reason =
+                format!("the writer is at {tail}, which is not from {} to a ring further", self.tail);
+            return Err(self.corrupt(reason));
+        }
+        (self.tail, self.closed) = (tail, closed);
+        Ok(there > 0 || closed || self.gone)
+    }
+
+    /// Lets the peer wake us through the socket. `false`: there is something to receive already.
+    pub(crate) fn sleeps(&self) -> bool {
+        self.memory.control().reader_sleeps(Sleep::Socket, self.tail)
+    }
+
+    /// Empties the socket, and notices when it has ended.
+    pub(crate) fn take_wakeups(&mut self) -> Result<(), Error> {
+        let mut bytes = [0; WAKEUPS_MAX];
+        match self.socket.try_read(&mut bytes)? {
+            Read::End => {
+                self.gone = true;
+                // What it published before it went is still there.
+                self.look().map(|_| ())
+            }
+            Read::Bytes(_) | Read::Nothing => Ok(()),
+        }
+    }
+
+    fn corrupt(&self, reason: String) -> Error {
+        Error::Corrupt { peer: self.socket.peer.clone(), reason }
+    }
+
+    /// Gives a slot back to the writer.
+    fn release(&mut self, bytes: usize) {
+        self.head += bytes as u64;
+        let how = self.memory.control().publish_head(self.head);
+        wake(how, self.memory.control().writer_word(), &self.socket);
+    }
+
+    fn next_frame(&mut self) -> Result<Option<Found>, Error> {
+        if self.lent_slot > 0 {
+            let slot = std::mem::take(&mut self.lent_slot);
+            self.release(slot);
+        }
+        loop {
+            if self.head == self.tail {
+                self.look()?;
+            }
+            if self.head == self.tail {
+                return Ok(None);
+            }
+            let (ring, there) = (self.memory.bytes(), (self.tail - self.head) as usize);
+            let at = (self.head % ring as u64) as usize;
+            // Read once: the peer could change it between two looks.
+            let length = self.memory.slot_word(at).load(Ordering::Relaxed);
+            if length == SKIP {
+                if ring - at > there {
+                    return Err(self.corrupt(format!("a skip at {at} leads beyond what was written")));
+                }
+                self.release(ring - at);
+                continue;
+            }
+            let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+            self.framing.check_length(bytes, &self.socket.peer)?;
+            let slot = slot_bytes(bytes);
+            if bytes < self.framing.header_bytes || slot > there || slot > ring - at {
+                return Err(
+                    self.corrupt(format!("a frame of {bytes} bytes at {at} of {there} that were written"))
+                );
+            }
+            return Ok(Some(Found { at, bytes }));
+        }
+    }
+
+    fn lend(&mut self, &Found { at, bytes }: &Found) -> Result<&[u8], Error> {
+        let slot = slot_bytes(bytes);
+        if let Some(copy) = &mut self.copy {
+            let words = bytes.div_ceil(size_of::<u64>());
+            if copy.len() < words {
+                copy.resize(words.next_power_of_two(), 0);
+            }
+            self.memory.copy_frame(at, &mut copy[..words]);
+            self.release(slot);
+        } else {
+            self.lent_slot = slot;
+        }
+        let frame = match &self.copy {
+            Some(copy) => &bytemuck::cast_slice(copy)[..bytes],
+            None => self.memory.frame(at, bytes),
+        };
+        let claimed = self.framing.frame_bytes(frame, &self.socket.peer)?;
+        if claimed != Some(bytes) {
+            let reason = format!("a frame of {bytes} bytes whose header says {claimed:?}");
+            return Err(self.corrupt(reason));
+        }
+        Ok(frame)
+    }
+}
+
+impl AsFd for RingReceiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,222 @@
+//! The writing side of a ring: finds a contiguous slot for each frame, publishes what was committed, waits for room. It
+//! trusts no index that the peer wrote.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use super::control::Sleep;
+use super::memory::{FRAME_AT_BYTES, RingMemory, SLOT_ALIGN_BYTES};
+use super::wake;
+use crate::error::Error;
+use crate::options::Framing;
+use crate::socket::{Socket, timespec};
+use crate::spin::Spin;
+
+/// In a slot's word instead of a length: the next slot is at the start of the ring.
+pub(super) const SKIP: u64 = u64::MAX;
+/// Beyond this the writer returns to the start as soon as the reader has left it: a ring is as large as the longest
+/// frame needs, yet what is in use stays in the cache.
+const WINDOW_BYTES: usize = 256 << 10;
+/// A writer that sleeps looks so often whether the peer still lives.
+const ALIVE_CHECK: Duration = Duration::from_millis(5);
+
+/// Length of the slot of a frame.
+pub(super) fn slot_bytes(frame_bytes: usize) -> usize {
+    (FRAME_AT_BYTES + frame_bytes).next_multiple_of(SLOT_ALIGN_BYTES)
+}
+
+/// The longest frame that always finds a slot in a ring, wherever its writer stands: less than half of it.
+pub(super) fn frame_bytes_max(ring_bytes: usize) -> usize {
+    ring_bytes / 2 - FRAME_AT_BYTES
+}
+
+/// The sending half.
+#[derive(Debug)]
+pub(crate) struct RingSender {
+    memory: RingMemory,
+    pub(crate) socket: Arc<Socket>,
+    framing: Framing,
+    write_timeout: Duration,
+    spin: Spin,
+    /// Bytes ever committed, and how many of them are published.
+    tail: u64,
+    published: u64,
+    /// As far as the reader was last seen.
+    head: u64,
+    blocked_since: Option<Instant>,
+}
+
+impl RingSender {
+    pub(super) fn new(
+        memory: RingMemory,
+        socket: Arc<Socket>,
+        mut framing: Framing,
+        write_timeout: Duration,
+        spin: Spin,
+    ) -> RingSender {
+        framing.frame_bytes_max = framing.frame_bytes_max.min(frame_bytes_max(memory.bytes()));
+        let (tail, published, head) = (0, 0, 0);
+        RingSender {
+            memory,
+            socket,
+            framing,
+            write_timeout,
+            spin,
+            tail,
+            published,
+            head,
+            blocked_since: None,
+        }
+    }
+
+    /// A slot for a frame of `bytes_max`: the word for its length, its bytes, and the index to raise by
+    /// [`RingCommit::commit`]. Waits for the peer if it must.
+    pub(crate) fn frame(&mut self, bytes_max: usize) -> Result<(RingCommit<'_>, &mut [u8]), Error> {
+        self.framing.check_length(bytes_max, &self.socket.peer)?;
+        let at = loop {
+            if let Some(at) = self.place(bytes_max)? {
+                break at;
+            }
+            self.flush();
+            self.wait_for_room()?;
+        };
+        Ok(self.lend(at, bytes_max))
+    }
+
+    /// The same without waiting: `None` while the reader leaves no room.
+    pub(crate) fn try_frame(
+        &mut self,
+        bytes_max: usize,
+    ) -> Result<Option<(RingCommit<'_>, &mut [u8])>, Error> {
+        self.framing.check_length(bytes_max, &self.socket.peer)?;
+        match self.place(bytes_max)? {
+            Some(at) => Ok(Some(self.lend(at, bytes_max))),
+            None => {
+                self.flush();
+                self.blocked()?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn lend(&mut self, at: usize, bytes_max: usize) -> (RingCommit<'_>, &mut [u8]) {
+        self.blocked_since = None;
+        let (word, frame) = self.memory.slot_mut(at, bytes_max);
+        (RingCommit { word, tail: &mut self.tail }, frame)
+    }
+
+    /// Finds room, at the start of the ring if there is none before its end.
+    fn place(&mut self, frame_bytes: usize) -> Result<Option<usize>, Error> {
+        let (ring, slot) = (self.memory.bytes(), slot_bytes(frame_bytes));
+        for refreshed in [false, true] {
+            let at = (self.tail % ring as u64) as usize;
+            let (free, to_end) = (ring - (self.tail - self.head) as usize, ring - at);
+            let start_is_free = at > 0 && free >= to_end + slot;
+            let fits_here = slot <= to_end && slot <= free;
+            let leaves_window = at + slot > WINDOW_BYTES;
+            if start_is_free && (leaves_window || !fits_here) {
+                self.memory.slot_word(at).store(SKIP, Ordering::Relaxed);
+                self.tail += to_end as u64;
+                return Ok(Some(0));
+            }
+            if fits_here && (refreshed || !leaves_window) {
+                return Ok(Some(at));
+            }
+            if !refreshed {
+                self.look()?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the reader's index, if it is one that a reader can have.
+    pub(crate) fn look(&mut self) -> Result<bool, Error> {
+        let head = self.memory.control().head();
+        let moved = head.wrapping_sub(self.head);
+        if moved > self.published - self.head || !moved.is_multiple_of(SLOT_ALIGN_BYTES as u64) {
+            let (from, to) = (self.head, self.published);
+            let reason = format!("the reader is at {head}, which is not from {from} to {to}");
+            return Err(Error::Corrupt { peer: self.socket.peer.clone(), reason });
+        }
+        self.head = head;
+        Ok(moved > 0)
+    }
+
+    fn wait_for_room(&mut self) -> Result<(), Error> {
+        self.blocked()?;
+        let mut spin = self.spin.clone();
+        let moved = spin.wait(|| self.look())?;
+        if !moved && self.memory.control().writer_sleeps(Sleep::Futex, self.head) {
+            let asleep = Instant::now();
+            let word = self.memory.control().writer_word();
+            let flags = rustix::thread::futex::Flags::empty();
+            let slice = timespec(ALIVE_CHECK.min(self.write_timeout));
+            match rustix::thread::futex::wait(word, flags, Sleep::Futex as u32, Some(&slice)) {
+                Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => {}
+                Err(error) => return Err(Error::io(&self.socket.peer, "wait", error)),
+            }
+            self.memory.control().writer_wakes();
+            spin.slept(asleep.elapsed());
+            // Takes nothing from the socket, which belongs to the receiving half.
+            let mut hung_up = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
+            if crate::socket::wait(&mut hung_up, Some(asleep)) == Ok(true) {
+                return Err(Error::Closed { peer: self.socket.peer.clone() });
+            }
+        }
+        self.spin = spin;
+        Ok(())
+    }
+
+    /// Notes that the peer leaves no room; an error once it has done so for too long.
+    fn blocked(&mut self) -> Result<(), Error> {
+        let since = *self.blocked_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= self.write_timeout {
+            return Err(Error::SendTimeout { peer: self.socket.peer.clone(), timeout: self.write_timeout });
+        }
+        Ok(())
+    }
+
+    /// Publishes what was committed, and wakes the reader if it sleeps.
+    pub(crate) fn flush(&mut self) {
+        if self.published != self.tail {
+            self.published = self.tail;
+            let how = self.memory.control().publish_tail(self.tail, false);
+            wake(how, self.memory.control().reader_word(), &self.socket);
+        }
+    }
+
+    /// When a peer that takes nothing will be given up; `None` while nothing waits for it.
+    pub(crate) fn gives_up_at(&self) -> Option<Instant> {
+        self.blocked_since.map(|since| since + self.write_timeout)
+    }
+
+    /// Lets the peer wake us through the socket when there is room. `false`: there is some already.
+    pub(crate) fn sleeps(&self) -> bool {
+        self.memory.control().writer_sleeps(Sleep::Socket, self.head)
+    }
+}
+
+impl Drop for RingSender {
+    fn drop(&mut self) {
+        let how = self.memory.control().publish_tail(self.published, true);
+        wake(how, self.memory.control().reader_word(), &self.socket);
+    }
+}
+
+/// A slot that waits for its length.
+#[derive(Debug)]
+pub(crate) struct RingCommit<'a> {
+    word: &'a AtomicU64,
+    tail: &'a mut u64,
+}
+
+impl RingCommit<'_> {
+    pub(crate) fn commit(self, bytes: usize) {
+        self.word.store(bytes as u64, Ordering::Relaxed);
+        *self.tail += slot_bytes(bytes) as u64;
+    }
+}

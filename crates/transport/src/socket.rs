@@ -1,0 +1,178 @@
+//! A connected, non-blocking stream socket, shared by its two halves: one attempt at a system call each, and waiting
+//! until another is worth while. It knows no frame.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
+
+use crate::error::Error;
+
+/// A silent TCP peer is asked for a sign of life after so long, again at every interval, and given up after so many.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES_MAX: u32 = 3;
+/// Most pieces that the kernel takes in one call (`UIO_MAXIOV`).
+pub(crate) const IOV_MAX: usize = 1024;
+
+/// A connected socket and the name of who is at its other end.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) fd: OwnedFd,
+    pub(crate) peer: String,
+}
+
+/// What an attempt to read gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// Nothing now.
+    Nothing,
+    /// The peer has sent its last byte.
+    End,
+}
+
+impl Socket {
+    /// Takes a connected socket; it must not block.
+    pub(crate) fn new(fd: OwnedFd, peer: String) -> Result<Socket, Error> {
+        rustix::io::ioctl_fionbio(&fd, true)
+            .map_err(|error| Error::io(&peer, "make the socket non-blocking", error))?;
+        Ok(Socket { fd, peer })
+    }
+
+    /// Sets kernel buffers; the system may grant less, which costs speed only.
+    pub(crate) fn set_buffers(&self, bytes: usize) {
+        let _ = sockopt::set_socket_send_buffer_size(&self.fd, bytes);
+        let _ = sockopt::set_socket_recv_buffer_size(&self.fd, bytes);
+    }
+
+    /// Small segments go at once; a peer that vanished is noticed by the kernel too.
+    pub(crate) fn tune_tcp(&self, write_timeout: Duration) -> Result<(), Error> {
+        let tune = || {
+            sockopt::set_tcp_nodelay(&self.fd, true)?;
+            sockopt::set_socket_keepalive(&self.fd, true)?;
+            sockopt::set_tcp_keepidle(&self.fd, KEEPALIVE_IDLE)?;
+            sockopt::set_tcp_keepintvl(&self.fd, KEEPALIVE_INTERVAL)?;
+            sockopt::set_tcp_keepcnt(&self.fd, KEEPALIVE_PROBES_MAX)?;
+            sockopt::set_tcp_user_timeout(
+                &self.fd,
+                u32::try_from(write_timeout.as_millis()).unwrap_or(u32::MAX),
+            )
+        };
+        tune().map_err(|error: Errno| Error::io(&self.peer, "set the options of the TCP socket", error))
+    }
+
+    /// One attempt to read into `buffer`, which must not be empty.
+    pub(crate) fn try_read(&self, buffer: &mut [u8]) -> Result<Read, Error> {
+        debug_assert!(!buffer.is_empty());
+        loop {
+            return match rustix::net::recv(&self.fd, &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => Ok(Read::End),
+                Ok((_, bytes)) => Ok(Read::Bytes(bytes)),
+                Err(Errno::AGAIN) => Ok(Read::Nothing),
+                Err(Errno::INTR) => continue,
+                // A reset is an end too: whether it cut a frame is seen by who knows frames.
+                Err(Errno::CONNRESET) => Ok(Read::End),
+                Err(error) => Err(Error::io(&self.peer, "receive", error)),
+            };
+        }
+    }
+
+    /// One attempt to write; `None` when nothing fits now.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> Result<Option<usize>, Error> {
+        self.written(|| rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
+    }
+
+    /// One attempt to write several pieces, at most as many as the kernel takes at once (1,024).
+    pub(crate) fn try_write_vectored(&self, pieces: &[IoSlice<'_>]) -> Result<Option<usize>, Error> {
+        self.written(|| {
+            let mut control = rustix::net::SendAncillaryBuffer::default();
+            rustix::net::sendmsg(&self.fd, pieces, &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+        })
+    }
+
+    fn written(&self, attempt: impl Fn() -> Result<usize, Errno>) -> Result<Option<usize>, Error> {
+        loop {
+            return match attempt() {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(Errno::AGAIN) => Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(error) => Err(Error::io(&self.peer, "send", error)),
+            };
+        }
+    }
+
+    /// Sleeps until the socket can be read. `false`: the deadline came first.
+    pub(crate) fn wait_readable(&self, deadline: Option<Instant>) -> Result<bool, Error> {
+        self.wait(PollFlags::IN, deadline)
+    }
+
+    /// Sleeps until the socket can be written. `false`: the deadline came first.
+    pub(crate) fn wait_writable(&self, deadline: Option<Instant>) -> Result<bool, Error> {
+        self.wait(PollFlags::OUT, deadline)
+    }
+
+    fn wait(&self, events: PollFlags, deadline: Option<Instant>) -> Result<bool, Error> {
+        wait(&mut [PollFd::new(&self.fd, events)], deadline)
+            .map_err(|error| Error::io(&self.peer, "wait", error))
+    }
+
+    /// Tells the peer that nothing more will come.
+    pub(crate) fn shut_write(&self) {
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Sleeps until one of `fds` has what it asks for, or an error to tell. `false`: the deadline came first.
+pub(crate) fn wait(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<bool, Errno> {
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match poll(fds, left.map(timespec).as_ref()) {
+            Ok(0) if left.is_some_and(|left| !left.is_zero()) => {}
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A duration as the kernel takes it; what is longer than it can say is as long as it can say.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+/// TLS reads and writes through these, one attempt at a time.
+impl std::io::Read for &Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        Ok(rustix::net::recv(&self.fd, buffer, RecvFlags::DONTWAIT)?.1)
+    }
+}
+
+impl std::io::Write for &Socket {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> std::io::Result<usize> {
+        let mut control = rustix::net::SendAncillaryBuffer::default();
+        let pieces = &pieces[..pieces.len().min(IOV_MAX)];
+        Ok(rustix::net::sendmsg(&self.fd, pieces, &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,367 @@
+//! Frames over a stream of bytes: a send buffer that frames are written into, a receive buffer that they are lent
+//! from. It knows how long frames are from `Framing` alone, and not whether the stream is encrypted.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::connection::Received;
+use crate::error::Error;
+use crate::options::Framing;
+use crate::socket::{IOV_MAX, Read, Socket};
+use crate::spin::Spin;
+use crate::tls::TlsChannel;
+
+/// Buffers start so small that a thousand idle connections cost little.
+const BUFFER_BYTES_MIN: usize = 16 << 10;
+/// As far as a buffer grows to hold several frames; for one longer frame it grows as that comes in.
+const BUFFER_BYTES_BATCH: usize = 256 << 10;
+/// Frames are lent at addresses that are multiples of this.
+const FRAME_ALIGN_BYTES: usize = size_of::<u64>();
+
+/// The bytes' way, shared by the two halves of a connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Pipe {
+    Plain(Arc<Socket>),
+    Tls(Arc<TlsChannel>),
+}
+
+impl Pipe {
+    pub(crate) fn socket(&self) -> &Socket {
+        match self {
+            Pipe::Plain(socket) => socket,
+            Pipe::Tls(channel) => &channel.socket,
+        }
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> Result<Read, Error> {
+        match self {
+            Pipe::Plain(socket) => socket.try_read(buffer),
+            Pipe::Tls(channel) => channel.try_read(buffer),
+        }
+    }
+
+    fn try_write(&self, pieces: &[IoSlice<'_>]) -> Result<Option<usize>, Error> {
+        match (self, pieces) {
+            (Pipe::Plain(socket), [piece]) => socket.try_write(piece),
+            (Pipe::Plain(socket), _) => socket.try_write_vectored(pieces),
+            (Pipe::Tls(channel), _) => channel.try_write(pieces),
+        }
+    }
+
+    /// Sleeps until an attempt to write is worth while, or the deadline.
+    fn wait_writable(&self, deadline: Option<Instant>) -> Result<bool, Error> {
+        match self {
+            Pipe::Plain(socket) => socket.wait_writable(deadline),
+            Pipe::Tls(channel) => channel.wait_writable(deadline),
+        }
+    }
+
+    fn try_flush(&self) -> Result<bool, Error> {
+        match self {
+            Pipe::Plain(_) => Ok(true),
+            Pipe::Tls(channel) => channel.try_flush(),
+        }
+    }
+}
+
+/// The sending half.
+#[derive(Debug)]
+pub(crate) struct StreamSender {
+    pub(crate) pipe: Pipe,
+    framing: Framing,
+    write_timeout: Duration,
+    /// `sent..filled` waits to be sent.
+    buffer: Vec<u8>,
+    sent: usize,
+    filled: usize,
+    /// Since when the peer has taken nothing although it should.
+    blocked_since: Option<Instant>,
+}
+
+impl StreamSender {
+    pub(crate) fn new(pipe: Pipe, framing: Framing, write_timeout: Duration) -> StreamSender {
+        let buffer = vec![0; BUFFER_BYTES_MIN];
+        StreamSender { pipe, framing, write_timeout, buffer, sent: 0, filled: 0, blocked_since: None }
+    }
+
+    /// Room for a frame of `bytes_max`, and the count to raise by what was written; waits for the peer if it must.
+    pub(crate) fn frame(&mut self, bytes_max: usize) -> Result<(&mut [u8], &mut usize), Error> {
+        self.framing.check_length(bytes_max, &self.pipe.socket().peer)?;
+        if !self.make_room(bytes_max) {
+            self.flush()?;
+            let made = self.make_room(bytes_max);
+            debug_assert!(made, "an empty buffer grows to any frame");
+        }
+        let end = self.filled + bytes_max;
+        Ok((&mut self.buffer[self.filled..end], &mut self.filled))
+    }
+
+    /// The same without waiting: `None` while too much waits to be sent.
+    pub(crate) fn try_frame(&mut self, bytes_max: usize) -> Result<Option<(&mut [u8], &mut usize)>, Error> {
+        self.framing.check_length(bytes_max, &self.pipe.socket().peer)?;
+        if !self.make_room(bytes_max) {
+            self.try_flush()?;
+            if !self.make_room(bytes_max) {
+                return Ok(None);
+            }
+        }
+        let end = self.filled + bytes_max;
+        Ok(Some((&mut self.buffer[self.filled..end], &mut self.filled)))
+    }
+
+    /// Makes the buffer hold `bytes` more, within its bounds.
+    fn make_room(&mut self, bytes: usize) -> bool {
+        if self.sent == self.filled {
+            (self.sent, self.filled) = (0, 0);
+        }
+        if self.filled + bytes <= self.buffer.len() {
+            return true;
+        }
+        self.buffer.copy_within(self.sent..self.filled, 0);
+        (self.sent, self.filled) = (0, self.filled - self.sent);
+        let needed = self.filled + bytes;
+        if needed > self.buffer.len() {
+            if self.filled > 0 && needed > BUFFER_BYTES_BATCH {
+                return false;
+            }
+            let grown = needed.next_power_of_two().min(self.framing.frame_bytes_max.max(BUFFER_BYTES_BATCH));
+            self.buffer.resize(grown.max(needed), 0);
+        }
+        true
+    }
+
+    /// Sends all that was committed, waiting for the peer.
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        while !self.try_flush()? {
+            self.pipe.wait_writable(self.gives_up_at())?;
+        }
+        Ok(())
+    }
+
+    /// Sends as much as the peer takes now. `true`: all of it.
+    pub(crate) fn try_flush(&mut self) -> Result<bool, Error> {
+        while self.sent < self.filled {
+            match self.pipe.try_write(&[IoSlice::new(&self.buffer[self.sent..self.filled])])? {
+                Some(bytes) => {
+                    self.sent += bytes;
+                    self.blocked_since = None;
+                }
+                None => return self.blocked().map(|()| false),
+            }
+        }
+        (self.sent, self.filled) = (0, 0);
+        if !self.pipe.try_flush()? {
+            return self.blocked().map(|()| false);
+        }
+        self.blocked_since = None;
+        Ok(true)
+    }
+
+    /// Sends a frame from pieces after all that was committed, without putting it together first.
+    pub(crate) fn send_vectored(&mut self, pieces: &[IoSlice<'_>]) -> Result<(), Error> {
+        let bytes = pieces.iter().map(|piece| piece.len()).sum();
+        self.framing.check_length(bytes, &self.pipe.socket().peer)?;
+        self.flush()?;
+        let mut all = pieces.to_vec();
+        let mut left = &mut all[..];
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            match self.pipe.try_write(&left[..left.len().min(IOV_MAX)])? {
+                Some(bytes) => {
+                    IoSlice::advance_slices(&mut left, bytes);
+                    self.blocked_since = None;
+                }
+                None => {
+                    self.blocked()?;
+                    self.pipe.wait_writable(self.gives_up_at())?;
+                }
+            }
+        }
+        self.flush()
+    }
+
+    /// Notes that the peer takes nothing now; an error once it has done so for too long.
+    fn blocked(&mut self) -> Result<(), Error> {
+        let since = *self.blocked_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= self.write_timeout {
+            let peer = self.pipe.socket().peer.clone();
+            return Err(Error::SendTimeout { peer, timeout: self.write_timeout });
+        }
+        Ok(())
+    }
+
+    /// Is it the peer's taking that sending waits for, not what it has to say in a handshake?
+    pub(crate) fn sends_by_writing(&self) -> bool {
+        match &self.pipe {
+            Pipe::Plain(_) => true,
+            Pipe::Tls(channel) => !channel.sends_after_reading(),
+        }
+    }
+
+    /// When a peer that takes nothing will be given up; `None` while nothing waits for it.
+    pub(crate) fn gives_up_at(&self) -> Option<Instant> {
+        self.blocked_since.map(|since| since + self.write_timeout)
+    }
+}
+
+impl Drop for StreamSender {
+    fn drop(&mut self) {
+        match &self.pipe {
+            Pipe::Plain(socket) => socket.shut_write(),
+            Pipe::Tls(channel) => channel.shut_write(),
+        }
+    }
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(crate) struct StreamReceiver {
+    pipe: Pipe,
+    framing: Framing,
+    spin: Spin,
+    /// Words, so that frames start at multiples of eight bytes; `start..filled` of its bytes are to be read.
+    buffer: Vec<u64>,
+    start: usize,
+    filled: usize,
+    /// Length of the frame at `start` that is lent.
+    lent: usize,
+    /// Was the last attempt to read all in vain?
+    drained: bool,
+    ended: bool,
+}
+
+impl StreamReceiver {
+    pub(crate) fn new(pipe: Pipe, framing: Framing, spin: Spin) -> StreamReceiver {
+        let buffer = vec![0; BUFFER_BYTES_MIN / FRAME_ALIGN_BYTES];
+        StreamReceiver {
+            pipe,
+            framing,
+            spin,
+            buffer,
+            start: 0,
+            filled: 0,
+            lent: 0,
+            drained: false,
+            ended: false,
+        }
+    }
+
+    /// The next frame; waits for it. `None`: the peer has sent its last one.
+    pub(crate) fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<&[u8]>, Error> {
+        loop {
+            if self.next_frame()? {
+                return Ok(Some(self.lent_bytes()));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            let mut spin = self.spin.clone();
+            if !spin.wait(|| self.fill())? {
+                let asleep = Instant::now();
+                let ready = self.pipe.socket().wait_readable(deadline)?;
+                spin.slept(asleep.elapsed());
+                if !ready {
+                    self.spin = spin;
+                    return Err(Error::Deadline { peer: self.pipe.socket().peer.clone() });
+                }
+            }
+            self.spin = spin;
+        }
+    }
+
+    /// Would another attempt find nothing, as far as is known here?
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// The next frame if it is there.
+    pub(crate) fn try_receive(&mut self) -> Result<Received<'_>, Error> {
+        loop {
+            if self.next_frame()? {
+                return Ok(Received::Frame(self.lent_bytes()));
+            }
+            if self.ended {
+                return Ok(Received::End);
+            }
+            if !self.fill()? {
+                return Ok(Received::Nothing);
+            }
+        }
+    }
+
+    fn lent_bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.buffer)[self.start..self.start + self.lent]
+    }
+
+    /// Takes back what was lent, and finds the next whole frame in the buffer.
+    fn next_frame(&mut self) -> Result<bool, Error> {
+        self.start += std::mem::take(&mut self.lent);
+        if self.start == self.filled {
+            (self.start, self.filled) = (0, 0);
+        }
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.buffer);
+        let peer = &self.pipe.socket().peer;
+        match self.framing.frame_bytes(&bytes[self.start..self.filled], peer)? {
+            Some(frame) if frame <= self.filled - self.start => {
+                // Only frames of odd lengths ever leave the next one at an odd place.
+                let aligned = self.start - self.start % FRAME_ALIGN_BYTES;
+                if aligned != self.start {
+                    bytes.copy_within(self.start..self.filled, aligned);
+                    self.filled -= self.start - aligned;
+                    self.start = aligned;
+                }
+                self.lent = frame;
+                Ok(true)
+            }
+            _ if self.ended && self.filled > self.start => {
+                Err(Error::Cut { peer: peer.clone(), bytes: self.filled - self.start })
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// One attempt to read more. `true`: something came, or the end.
+    fn fill(&mut self) -> Result<bool, Error> {
+        let mut bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.buffer);
+        let peer = &self.pipe.socket().peer;
+        let needed = self.framing.frame_bytes(&bytes[self.start..self.filled], peer)?;
+        let needed = needed.unwrap_or(self.framing.header_bytes);
+        if self.start + needed > bytes.len() || self.filled == bytes.len() {
+            bytes.copy_within(self.start..self.filled, 0);
+            (self.start, self.filled) = (0, self.filled - self.start);
+        }
+        if self.filled == bytes.len() {
+            // Only what has really come makes it grow: a length is a claim.
+            let words = self.buffer.len() * 2;
+            self.buffer.resize(words, 0);
+            bytes = bytemuck::cast_slice_mut(&mut self.buffer);
+        }
+        let room = bytes.len() - self.filled;
+        match self.pipe.try_read(&mut bytes[self.filled..]) {
+            Ok(Read::Nothing) => {
+                self.drained = true;
+                return Ok(false);
+            }
+            Ok(Read::End) => self.ended = true,
+            Ok(Read::Bytes(read)) => {
+                self.filled += read;
+                if read == room && bytes.len() < BUFFER_BYTES_BATCH {
+                    let words = self.buffer.len() * 2;
+                    self.buffer.resize(words, 0);
+                }
+            }
+            Err(Error::Cut { peer, .. }) => return Err(Error::Cut { peer, bytes: self.filled - self.start }),
+            Err(error) => return Err(error),
+        }
+        self.drained = false;
+        Ok(true)
+    }
+}
+
+impl AsFd for StreamReceiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pipe.socket().as_fd()
+    }
+}

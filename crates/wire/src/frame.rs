@@ -1,0 +1,209 @@
+//! The frame: 32 bytes of header, then the payload. Knows the header's fields and the checksum, not what is in a payload.
+
+use crate::limit::FRAME_BYTES_MAX;
+use crate::{Agreed, Features, Kind, WireError};
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 32;
+/// First bytes of every frame.
+pub const MAGIC: [u8; 4] = *b"SNDL";
+/// The checksum is the header's last field and covers all bytes of the frame but itself.
+const CHECKSUM_AT: usize = 28;
+const FLAGS_AT: usize = 6;
+
+/// Bits of [`Header::flags`].
+pub mod flag {
+    /// A reply, not a request.
+    pub const REPLY: u16 = 1;
+    /// The checksum is there.
+    pub const CHECKSUM: u16 = 1 << 1;
+    /// The payload is compressed with lz4.
+    pub const LZ4: u16 = 1 << 2;
+    /// The payload is compressed with zstd.
+    pub const ZSTD: u16 = 1 << 3;
+    /// Request: answer with f16 rows. Reply: the rows are f16.
+    pub const F16_ROWS: u16 = 1 << 4;
+
+    pub(crate) const COMPRESSED: u16 = LZ4 | ZSTD;
+    pub(crate) const ALL: u16 = REPLY | CHECKSUM | COMPRESSED | F16_ROWS;
+}
+
+/// What a header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Version of the frame.
+    pub version: u8,
+    /// What it is about.
+    pub kind: Kind,
+    /// See [`flag`].
+    pub flags: u16,
+    /// Chosen by who asks; the reply repeats it. Notices, which nobody asked for, have 0.
+    pub id: u64,
+    /// Request: microseconds from its arrival within which the answer is of use, 0 for no limit. Reply: 0, or the code
+    /// of the [`Fault`](crate::Fault).
+    pub deadline_or_status: u32,
+    /// Bytes that follow; a multiple of 8.
+    pub payload_bytes: u32,
+    /// Request: the table it is about, or 0. Reply: 0.
+    pub table: u32,
+    /// CRC-32C, or 0 when there is none.
+    pub checksum: u32,
+}
+
+impl Header {
+    /// Reads and checks a header: afterwards its length is within what was agreed on.
+    pub fn parse(bytes: &[u8; HEADER_BYTES], agreed: &Agreed) -> Result<Header, WireError> {
+        let payload_bytes = body_bytes(bytes)? as u32;
+        let u32_at = |at| u32_at(bytes, at);
+        let kind = Kind::of(bytes[5]).ok_or(WireError::Kind { found: bytes[5] })?;
+        let header = Header {
+            version: bytes[4],
+            kind,
+            flags: u16::from_le_bytes([bytes[FLAGS_AT], bytes[FLAGS_AT + 1]]),
+            id: u64::from(u32_at(8)) | u64::from(u32_at(12)) << 32,
+            deadline_or_status: u32_at(16),
+            payload_bytes,
+            table: u32_at(24),
+            checksum: u32_at(CHECKSUM_AT),
+        };
+        let version = version_of(kind, agreed);
+        if header.version != version {
+            return Err(WireError::Version { found: header.version, agreed: version });
+        }
+        header.check_flags(agreed)?;
+        agreed.check_frame(header.frame_bytes())?;
+        if header.table != 0 && (header.is_reply() || !kind.is_about_a_table()) {
+            return Err(WireError::Value { what: "table", found: u64::from(header.table) });
+        }
+        Ok(header)
+    }
+
+    fn check_flags(&self, agreed: &Agreed) -> Result<(), WireError> {
+        let (kind, found) = (self.kind, self.flags);
+        let has = |flag: u16| found & flag != 0;
+        let may = |feature: Features| agreed.features.has(feature);
+        let failed = self.is_reply() && self.deadline_or_status != 0;
+        let good = found & !flag::ALL == 0
+            && (!has(flag::LZ4) || may(Features::LZ4))
+            && (!has(flag::ZSTD) || may(Features::ZSTD))
+            && found & flag::COMPRESSED != flag::COMPRESSED
+            && (!has(flag::F16_ROWS) || may(Features::F16_ROWS) && kind.has_rows() && !failed)
+            && (has(flag::CHECKSUM) || !agreed.needs_checksum() && self.checksum == 0);
+        if good { Ok(()) } else { Err(WireError::Flags { kind, found }) }
+    }
+
+    /// Bytes of header and payload.
+    #[must_use]
+    pub fn frame_bytes(&self) -> usize {
+        HEADER_BYTES + self.payload_bytes as usize
+    }
+
+    /// Is it a reply or a notice?
+    #[must_use]
+    pub fn is_reply(&self) -> bool {
+        self.flags & flag::REPLY != 0
+    }
+
+    /// The bytes of it.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0..4].copy_from_slice(&MAGIC);
+        bytes[4] = self.version;
+        bytes[5] = self.kind as u8;
+        bytes[FLAGS_AT..8].copy_from_slice(&self.flags.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.id.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.deadline_or_status.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.table.to_le_bytes());
+        bytes[CHECKSUM_AT..].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes
+    }
+}
+
+fn u32_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Bytes that follow a header, at most [`FRAME_BYTES_MAX`] with it; all that whoever only carries frames must know.
+/// The rest of the header is not looked at.
+pub fn body_bytes(header: &[u8; HEADER_BYTES]) -> Result<usize, WireError> {
+    let found = [header[0], header[1], header[2], header[3]];
+    if found != MAGIC {
+        return Err(WireError::Magic { found });
+    }
+    let bytes = u32_at(header, 20) as usize;
+    if HEADER_BYTES + bytes > FRAME_BYTES_MAX {
+        let (found, max) = ((HEADER_BYTES + bytes) as u64, FRAME_BYTES_MAX as u64);
+        return Err(WireError::TooLong { what: "frame", found, max });
+    }
+    if !bytes.is_multiple_of(8) {
+        return Err(WireError::Value { what: "payload_bytes", found: bytes as u64 });
+    }
+    Ok(bytes)
+}
+
+/// Hello must be understood before a version is agreed on, so its own never changes.
+pub(crate) fn version_of(kind: Kind, agreed: &Agreed) -> u8 {
+    if kind == Kind::Hello { Agreed::BEFORE_HELLO.version } else { agreed.version }
+}
+
+/// A frame in a buffer of received bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// Its header.
+    pub header: Header,
+    /// Its payload, perhaps compressed.
+    pub payload: &'a [u8],
+}
+
+/// What the start of a buffer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parsed<'a> {
+    /// A whole frame.
+    Frame(Frame<'a>),
+    /// The start of a frame.
+    Incomplete {
+        /// Bytes to have before it is worth looking again: those of a header, or those of this frame.
+        frame_bytes: usize,
+    },
+}
+
+impl<'a> Frame<'a> {
+    /// The frame at the start of `bytes`, its header and checksum checked. After an error the connection is of no use:
+    /// nobody knows where the next frame starts.
+    pub fn parse(bytes: &'a [u8], agreed: &Agreed) -> Result<Parsed<'a>, WireError> {
+        let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+            return Ok(Parsed::Incomplete { frame_bytes: HEADER_BYTES });
+        };
+        let header = Header::parse(head, agreed)?;
+        let Some(payload) = rest.get(..header.payload_bytes as usize) else {
+            return Ok(Parsed::Incomplete { frame_bytes: header.frame_bytes() });
+        };
+        if header.flags & flag::CHECKSUM != 0 {
+            let (expected, found) = (checksum(head, payload), header.checksum);
+            if expected != found {
+                return Err(WireError::Checksum { expected, found });
+            }
+        }
+        Ok(Parsed::Frame(Frame { header, payload }))
+    }
+}
+
+fn checksum(head: &[u8; HEADER_BYTES], payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&head[..CHECKSUM_AT]), payload)
+}
+
+/// Finishes a frame whose header and payload are in place: adds the checksum, unless the two sides agreed to go without.
+///
+/// Panics when `frame` is shorter than a header.
+pub fn seal(frame: &mut [u8], agreed: &Agreed) {
+    let (head, payload) = frame.split_first_chunk_mut::<HEADER_BYTES>().expect("a frame has a header");
+    head[FLAGS_AT] &= !(flag::CHECKSUM as u8);
+    head[CHECKSUM_AT..].fill(0);
+    if agreed.needs_checksum() {
+        head[FLAGS_AT] |= flag::CHECKSUM as u8;
+        let sum = checksum(head, payload);
+        head[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+    }
+}

@@ -1,0 +1,127 @@
+//! The table of message kinds. Knows their names and numbers, not their contents.
+
+use std::fmt;
+
+/// What a frame is about; request and reply have the same kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[allow(missing_docs)] // the names say it; the messages of the same names have the documentation
+pub enum Kind {
+    Hello = 1,
+    Ping = 2,
+    Create = 3,
+    Open = 4,
+    Drop = 5,
+    Tables = 6,
+    Pull = 7,
+    PullPooled = 8,
+    PullFed = 9,
+    Push = 10,
+    PushFed = 11,
+    Feed = 12,
+    Export = 13,
+    Import = 14,
+    Delete = 15,
+    Save = 16,
+    Restore = 17,
+    Stats = 18,
+    Placement = 19,
+    Goaway = 20,
+}
+
+impl Kind {
+    /// All of them, in the order of their numbers, which start at 1.
+    pub const ALL: [Kind; 20] = [
+        Kind::Hello,
+        Kind::Ping,
+        Kind::Create,
+        Kind::Open,
+        Kind::Drop,
+        Kind::Tables,
+        Kind::Pull,
+        Kind::PullPooled,
+        Kind::PullFed,
+        Kind::Push,
+        Kind::PushFed,
+        Kind::Feed,
+        Kind::Export,
+        Kind::Import,
+        Kind::Delete,
+        Kind::Save,
+        Kind::Restore,
+        Kind::Stats,
+        Kind::Placement,
+        Kind::Goaway,
+    ];
+
+    /// The kind of this number.
+    #[must_use]
+    pub fn of(number: u8) -> Option<Kind> {
+        Kind::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+
+    /// Name in statistics and errors.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Hello => "hello",
+            Kind::Ping => "ping",
+            Kind::Create => "create",
+            Kind::Open => "open",
+            Kind::Drop => "drop",
+            Kind::Tables => "tables",
+            Kind::Pull => "pull",
+            Kind::PullPooled => "pull_pooled",
+            Kind::PullFed => "pull_fed",
+            Kind::Push => "push",
+            Kind::PushFed => "push_fed",
+            Kind::Feed => "feed",
+            Kind::Export => "export",
+            Kind::Import => "import",
+            Kind::Delete => "delete",
+            Kind::Save => "save",
+            Kind::Restore => "restore",
+            Kind::Stats => "stats",
+            Kind::Placement => "placement",
+            Kind::Goaway => "goaway",
+        }
+    }
+
+    /// May the request be sent again when its fate is unknown? Pushes may, since the server knows their sequence numbers.
+    #[must_use]
+    pub fn is_repeatable(self) -> bool {
+        !matches!(self, Kind::Drop | Kind::Save | Kind::Restore | Kind::Goaway)
+    }
+
+    /// Does its reply hold rows, which may then be f16?
+    #[must_use]
+    pub fn has_rows(self) -> bool {
+        matches!(self, Kind::Pull | Kind::PullPooled | Kind::PullFed)
+    }
+
+    /// Is its request about one table, which the header names?
+    #[must_use]
+    pub fn is_about_a_table(self) -> bool {
+        use Kind::{Delete, Export, Feed, Import, Pull, PullFed, PullPooled, Push, PushFed};
+        matches!(self, Pull | PullPooled | PullFed | Push | PushFed | Feed | Export | Import | Delete)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_places_agree() {
+        for number in 0..=u8::MAX {
+            let kind = Kind::of(number);
+            assert_eq!(kind.map(|kind| kind as u8), (1..=20).contains(&number).then_some(number));
+        }
+    }
+}

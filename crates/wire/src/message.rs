@@ -1,0 +1,368 @@
+//! The two sums of all messages, and how they become frames. Knows which messages there are; what is in each is in the
+//! files below.
+
+mod checkpoint;
+mod feed;
+mod hello;
+mod placement;
+mod pull;
+mod push;
+mod rows;
+mod stats;
+mod table;
+
+pub use checkpoint::{Restore, Restored, Save, Saved};
+pub use feed::{Feed, PullFed};
+pub use hello::{Goaway, Hello, Identity, Ping, Pong};
+pub use placement::{PlacementMap, PlacementServer, slot_of};
+pub use pull::{
+    Absent, Pooling, Pull, PullAreas, PullPooled, PullReply, PullShape, Ragged, RowFormat, RowValues, RowsMut,
+};
+pub use push::{Push, PushFed, Pushed};
+pub use rows::{Delete, Export, Exported, Import, RowBlock};
+pub use stats::{Counter, Latency, Statistics, StatsScope};
+pub use table::{Create, Home, TableInfo};
+
+use crate::frame::{HEADER_BYTES, Header, flag, version_of};
+use crate::reader::Reader;
+use crate::writer::Writer;
+use crate::{Agreed, Failure, Frame, Kind, WireError, limit, seal};
+
+/// What is asked of a server. Slices borrow from the received frame.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)] // each is the message of that name
+pub enum Request<'a> {
+    Hello(Hello<'a>),
+    Ping(Ping<'a>),
+    Create(Create<'a>),
+    /// Opens the table of this name.
+    Open(&'a str),
+    /// Drops the table of this name.
+    Drop(&'a str),
+    /// Lists the tables.
+    Tables,
+    Pull(Pull<'a>),
+    PullPooled(PullPooled<'a>),
+    PullFed(PullFed),
+    Push(Push<'a>),
+    PushFed(PushFed<'a>),
+    Feed(Feed<'a>),
+    Export(Export),
+    Import(Import<'a>),
+    Delete(Delete<'a>),
+    Save(Save<'a>),
+    Restore(Restore<'a>),
+    Stats(StatsScope),
+    /// Asks for the placement.
+    Placement,
+}
+
+/// What a server answers, or says on its own. Slices borrow from the received frame.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)] // each is the message of that name
+pub enum Reply<'a> {
+    Hello(Identity<'a>),
+    Ping(Pong<'a>),
+    Create(TableInfo<'a>),
+    Open(TableInfo<'a>),
+    Drop,
+    Tables(Vec<TableInfo<'a>>),
+    Pull(PullReply<'a>),
+    PullPooled(PullReply<'a>),
+    PullFed(PullReply<'a>),
+    Push(Pushed),
+    PushFed(Pushed),
+    Feed,
+    Export(Exported<'a>),
+    /// Number of rows that were imported.
+    Import(u64),
+    /// Number of keys that had a row, which is now gone.
+    Delete(u64),
+    Save(Saved),
+    Restore(Restored),
+    Stats(Statistics<'a>),
+    Placement(PlacementMap<'a>),
+    /// A notice, with id 0.
+    Goaway(Goaway<'a>),
+    /// Any request may fail.
+    Failed(Failure<'a>),
+}
+
+impl<'a> Request<'a> {
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Request::Hello(_) => Kind::Hello,
+            Request::Ping(_) => Kind::Ping,
+            Request::Create(_) => Kind::Create,
+            Request::Open(_) => Kind::Open,
+            Request::Drop(_) => Kind::Drop,
+            Request::Tables => Kind::Tables,
+            Request::Pull(_) => Kind::Pull,
+            Request::PullPooled(_) => Kind::PullPooled,
+            Request::PullFed(_) => Kind::PullFed,
+            Request::Push(_) => Kind::Push,
+            Request::PushFed(_) => Kind::PushFed,
+            Request::Feed(_) => Kind::Feed,
+            Request::Export(_) => Kind::Export,
+            Request::Import(_) => Kind::Import,
+            Request::Delete(_) => Kind::Delete,
+            Request::Save(_) => Kind::Save,
+            Request::Restore(_) => Kind::Restore,
+            Request::Stats(_) => Kind::Stats,
+            Request::Placement => Kind::Placement,
+        }
+    }
+
+    /// The table it is about, if there is one.
+    #[must_use]
+    pub fn table(&self) -> Option<u32> {
+        match self {
+            Request::Pull(pull) => Some(pull.table),
+            Request::PullPooled(pull) => Some(pull.table),
+            Request::PullFed(pull) => Some(pull.table),
+            Request::Push(push) => Some(push.table),
+            Request::PushFed(push) => Some(push.table),
+            Request::Feed(feed) => Some(feed.table),
+            Request::Export(export) => Some(export.table),
+            Request::Import(import) => Some(import.table),
+            Request::Delete(delete) => Some(delete.table),
+            _ => None,
+        }
+    }
+
+    fn format(&self) -> RowFormat {
+        match self {
+            Request::Pull(pull) => pull.format,
+            Request::PullPooled(pull) => pull.format,
+            Request::PullFed(pull) => pull.format,
+            _ => RowFormat::F32,
+        }
+    }
+
+    /// Bytes of its frame.
+    pub fn frame_bytes(&self) -> Result<usize, WireError> {
+        measure(|out| self.write(out))
+    }
+
+    /// Writes the frame to the start of `out`, which starts at a multiple of 8 bytes; how long it is. When `out` is too
+    /// short, [`WireError::NoRoom`] says how long it will be.
+    pub fn encode(
+        &self,
+        agreed: &Agreed,
+        id: u64,
+        deadline_us: u32,
+        out: &mut [u8],
+    ) -> Result<usize, WireError> {
+        let header = header(self.kind(), agreed, id, self.format().flag());
+        let table = self.table().unwrap_or_default();
+        encode(Header { deadline_or_status: deadline_us, table, ..header }, agreed, out, |out| {
+            self.write(out)
+        })
+    }
+
+    fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        match self {
+            Request::Hello(hello) => hello.write(out),
+            Request::Ping(ping) => ping.write(out),
+            Request::Create(create) => create.write(out),
+            Request::Open(name) | Request::Drop(name) => out.text("name", name, limit::NAME_BYTES_MAX),
+            Request::Tables | Request::Placement => Ok(()),
+            Request::Pull(pull) => pull.write(out),
+            Request::PullPooled(pull) => pull.write(out),
+            Request::PullFed(pull) => pull.write(out),
+            Request::Push(push) => push.write(out),
+            Request::PushFed(push) => push.write(out),
+            Request::Feed(feed) => feed.write(out),
+            Request::Export(export) => export.write(out),
+            Request::Import(import) => import.rows.write(out),
+            Request::Delete(delete) => delete.write(out),
+            Request::Save(save) => save.write(out),
+            Request::Restore(restore) => restore.write(out),
+            Request::Stats(scope) => scope.write(out),
+        }
+    }
+
+    /// The request that a frame holds. An error is to be answered with [`Fault::BadRequest`](crate::Fault::BadRequest);
+    /// the connection is still good.
+    pub fn decode(frame: &Frame<'a>) -> Result<Request<'a>, WireError> {
+        let header = &frame.header;
+        let mut from = open(frame, !header.is_reply(), "a plain request")?;
+        let from = &mut from;
+        let (table, format) = (header.table, RowFormat::of(header));
+        let request = match header.kind {
+            Kind::Hello => Request::Hello(Hello::read(from)?),
+            Kind::Ping => Request::Ping(Ping::read(from)?),
+            Kind::Create => Request::Create(Create::read(from)?),
+            Kind::Open => Request::Open(from.text("name", limit::NAME_BYTES_MAX)?),
+            Kind::Drop => Request::Drop(from.text("name", limit::NAME_BYTES_MAX)?),
+            Kind::Tables => Request::Tables,
+            Kind::Pull => Request::Pull(Pull::read(table, format, from)?),
+            Kind::PullPooled => Request::PullPooled(PullPooled::read(table, format, from)?),
+            Kind::PullFed => Request::PullFed(PullFed::read(table, format, from)?),
+            Kind::Push => Request::Push(Push::read(table, from)?),
+            Kind::PushFed => Request::PushFed(PushFed::read(table, from)?),
+            Kind::Feed => Request::Feed(Feed::read(table, from)?),
+            Kind::Export => Request::Export(Export::read(table, from)?),
+            Kind::Import => Request::Import(Import { table, rows: RowBlock::read(from)? }),
+            Kind::Delete => Request::Delete(Delete::read(table, from)?),
+            Kind::Save => Request::Save(Save::read(from)?),
+            Kind::Restore => Request::Restore(Restore::read(from)?),
+            Kind::Stats => Request::Stats(StatsScope::read(from)?),
+            Kind::Placement => Request::Placement,
+            Kind::Goaway => {
+                return Err(WireError::Direction { kind: header.kind, expected: "a plain request" });
+            }
+        };
+        from.finish()?;
+        Ok(request)
+    }
+}
+
+impl<'a> Reply<'a> {
+    /// Its kind; for a failure, that of the request.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Reply::Hello(_) => Kind::Hello,
+            Reply::Ping(_) => Kind::Ping,
+            Reply::Create(_) => Kind::Create,
+            Reply::Open(_) => Kind::Open,
+            Reply::Drop => Kind::Drop,
+            Reply::Tables(_) => Kind::Tables,
+            Reply::Pull(_) => Kind::Pull,
+            Reply::PullPooled(_) => Kind::PullPooled,
+            Reply::PullFed(_) => Kind::PullFed,
+            Reply::Push(_) => Kind::Push,
+            Reply::PushFed(_) => Kind::PushFed,
+            Reply::Feed => Kind::Feed,
+            Reply::Export(_) => Kind::Export,
+            Reply::Import(_) => Kind::Import,
+            Reply::Delete(_) => Kind::Delete,
+            Reply::Save(_) => Kind::Save,
+            Reply::Restore(_) => Kind::Restore,
+            Reply::Stats(_) => Kind::Stats,
+            Reply::Placement(_) => Kind::Placement,
+            Reply::Goaway(_) => Kind::Goaway,
+            Reply::Failed(failure) => failure.kind,
+        }
+    }
+
+    /// Bytes of its frame.
+    pub fn frame_bytes(&self) -> Result<usize, WireError> {
+        measure(|out| self.write(out))
+    }
+
+    /// As [`Request::encode`]. `id` is that of the request.
+    pub fn encode(&self, agreed: &Agreed, id: u64, out: &mut [u8]) -> Result<usize, WireError> {
+        let (format, status) = match self {
+            Reply::Pull(reply) | Reply::PullPooled(reply) | Reply::PullFed(reply) => {
+                (reply.values.format(), 0)
+            }
+            Reply::Failed(failure) => (RowFormat::F32, failure.fault.code()),
+            _ => (RowFormat::F32, 0),
+        };
+        let header = header(self.kind(), agreed, id, flag::REPLY | format.flag());
+        encode(Header { deadline_or_status: status, ..header }, agreed, out, |out| self.write(out))
+    }
+
+    fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        match self {
+            Reply::Hello(identity) => identity.write(out),
+            Reply::Ping(pong) => pong.write(out),
+            Reply::Create(info) | Reply::Open(info) => info.write(out),
+            Reply::Drop | Reply::Feed => Ok(()),
+            Reply::Tables(infos) => TableInfo::write_all(infos, out),
+            Reply::Pull(reply) | Reply::PullPooled(reply) | Reply::PullFed(reply) => reply.write(out),
+            Reply::Push(pushed) | Reply::PushFed(pushed) => pushed.write(out),
+            Reply::Export(exported) => exported.write(out),
+            Reply::Import(count) | Reply::Delete(count) => {
+                out.u64(*count);
+                Ok(())
+            }
+            Reply::Save(saved) => saved.write(out),
+            Reply::Restore(restored) => restored.write(out),
+            Reply::Stats(statistics) => statistics.write(out),
+            Reply::Placement(map) => map.write(out),
+            Reply::Goaway(goaway) => goaway.write(out),
+            Reply::Failed(failure) => failure.write(out),
+        }
+    }
+
+    /// The reply that a frame holds.
+    pub fn decode(frame: &Frame<'a>) -> Result<Reply<'a>, WireError> {
+        let header = &frame.header;
+        let mut from = open(frame, header.is_reply(), "a plain reply")?;
+        let from = &mut from;
+        let format = RowFormat::of(header);
+        let reply = match header.kind {
+            kind if header.deadline_or_status != 0 => {
+                Reply::Failed(Failure::read(kind, header.deadline_or_status, from)?)
+            }
+            Kind::Hello => Reply::Hello(Identity::read(from)?),
+            Kind::Ping => Reply::Ping(Pong::read(from)?),
+            Kind::Create => Reply::Create(TableInfo::read(from)?),
+            Kind::Open => Reply::Open(TableInfo::read(from)?),
+            Kind::Drop => Reply::Drop,
+            Kind::Tables => Reply::Tables(TableInfo::read_all(from)?),
+            Kind::Pull => Reply::Pull(PullReply::read(format, from)?),
+            Kind::PullPooled => Reply::PullPooled(PullReply::read(format, from)?),
+            Kind::PullFed => Reply::PullFed(PullReply::read(format, from)?),
+            Kind::Push => Reply::Push(Pushed::read(from)?),
+            Kind::PushFed => Reply::PushFed(Pushed::read(from)?),
+            Kind::Feed => Reply::Feed,
+            Kind::Export => Reply::Export(Exported::read(from)?),
+            Kind::Import => Reply::Import(from.u64("imported rows")?),
+            Kind::Delete => Reply::Delete(from.u64("deleted rows")?),
+            Kind::Save => Reply::Save(Saved::read(from)?),
+            Kind::Restore => Reply::Restore(Restored::read(from)?),
+            Kind::Stats => Reply::Stats(Statistics::read(from)?),
+            Kind::Placement => Reply::Placement(PlacementMap::read(from)?),
+            Kind::Goaway => Reply::Goaway(Goaway::read(from)?),
+        };
+        from.finish()?;
+        Ok(reply)
+    }
+}
+
+fn header(kind: Kind, agreed: &Agreed, id: u64, flags: u16) -> Header {
+    let version = version_of(kind, agreed);
+    Header { version, kind, flags, id, deadline_or_status: 0, payload_bytes: 0, table: 0, checksum: 0 }
+}
+
+/// Both directions check the same things, so that what was written can be read.
+fn encode(
+    header: Header,
+    agreed: &Agreed,
+    out: &mut [u8],
+    write: impl FnOnce(&mut Writer<'_>) -> Result<(), WireError>,
+) -> Result<usize, WireError> {
+    let found = out.len();
+    let mut writer = Writer::new(out, HEADER_BYTES);
+    write(&mut writer)?;
+    let needed = writer.at();
+    agreed.check_frame(needed)?;
+    let frame = out.get_mut(..needed).ok_or(WireError::NoRoom { needed, found })?;
+    place_header(header, frame);
+    seal(frame, agreed);
+    Ok(needed)
+}
+
+fn measure(write: impl FnOnce(&mut Writer<'_>) -> Result<(), WireError>) -> Result<usize, WireError> {
+    let mut writer = Writer::new(&mut [], HEADER_BYTES);
+    write(&mut writer)?;
+    Ok(writer.at())
+}
+
+fn place_header(mut header: Header, frame: &mut [u8]) {
+    header.payload_bytes = (frame.len() - HEADER_BYTES) as u32;
+    frame[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+}
+
+fn open<'a>(frame: &Frame<'a>, right_way: bool, expected: &'static str) -> Result<Reader<'a>, WireError> {
+    if !right_way || frame.header.flags & flag::COMPRESSED != 0 {
+        return Err(WireError::Direction { kind: frame.header.kind, expected });
+    }
+    Ok(Reader::new(frame.payload))
+}

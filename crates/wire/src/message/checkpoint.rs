@@ -1,0 +1,85 @@
+//! Saving and restoring all tables of a server. Knows no file.
+
+use crate::WireError;
+use crate::limit::PATH_BYTES_MAX;
+use crate::reader::Reader;
+use crate::writer::Writer;
+
+/// Saves all tables. The answer comes when they are on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Save<'a> {
+    /// Name of the checkpoint; the server decides where that is and what it may contain.
+    pub name: &'a str,
+}
+
+impl<'a> Save<'a> {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        out.text("checkpoint", self.name, PATH_BYTES_MAX)
+    }
+
+    pub(crate) fn read(from: &mut Reader<'a>) -> Result<Save<'a>, WireError> {
+        Ok(Save { name: from.text("checkpoint", PATH_BYTES_MAX)? })
+    }
+}
+
+/// Answer to [`Save`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Saved {
+    /// Number of the save in that checkpoint.
+    pub generation: u64,
+    /// Rows in it.
+    pub rows: u64,
+    /// Bytes of it.
+    pub bytes: u64,
+}
+
+impl Saved {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        out.u64(self.generation);
+        out.u64(self.rows);
+        out.u64(self.bytes);
+        Ok(())
+    }
+
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Saved, WireError> {
+        Ok(Saved { generation: from.u64("generation")?, rows: from.u64("rows")?, bytes: from.u64("bytes")? })
+    }
+}
+
+/// Replaces the tables of a server by those of a checkpoint. Table numbers that clients hold are void afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restore<'a> {
+    /// As in [`Save`].
+    pub name: &'a str,
+}
+
+impl<'a> Restore<'a> {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        out.text("checkpoint", self.name, PATH_BYTES_MAX)
+    }
+
+    pub(crate) fn read(from: &mut Reader<'a>) -> Result<Restore<'a>, WireError> {
+        Ok(Restore { name: from.text("checkpoint", PATH_BYTES_MAX)? })
+    }
+}
+
+/// Answer to [`Restore`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restored {
+    /// Number of tables.
+    pub tables: u64,
+    /// Rows of this server.
+    pub rows: u64,
+}
+
+impl Restored {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        out.u64(self.tables);
+        out.u64(self.rows);
+        Ok(())
+    }
+
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Restored, WireError> {
+        Ok(Restored { tables: from.u64("tables")?, rows: from.u64("rows")? })
+    }
+}

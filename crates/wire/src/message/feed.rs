@@ -1,0 +1,79 @@
+//! Batches whose keys the hub sends ahead: the server keeps them by number until they are pushed. Knows no hub.
+
+use crate::WireError;
+use crate::message::pull::{Absent, Pooling, Ragged, RowFormat, read_dim, write_dim};
+use crate::reader::Reader;
+use crate::writer::Writer;
+
+/// The keys of one feature of a batch. Feeding the same again replaces it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Feed<'a> {
+    /// Number of the table.
+    pub table: u32,
+    /// Number of the batch, chosen by the hub.
+    pub batch: u64,
+    /// Number of the feature, as several may share a table.
+    pub feature: u32,
+    /// How a sample's rows become one.
+    pub pooling: Pooling,
+    /// Keys, sample after sample.
+    pub ragged: Ragged<'a>,
+}
+
+impl<'a> Feed<'a> {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        out.u64(self.batch);
+        out.u32(self.feature);
+        self.ragged.write_counts(out)?;
+        out.u8(self.pooling as u8);
+        out.u8(self.ragged.values.is_some().into());
+        out.pad();
+        self.ragged.write(out);
+        Ok(())
+    }
+
+    pub(crate) fn read(table: u32, from: &mut Reader<'a>) -> Result<Feed<'a>, WireError> {
+        let (batch, feature) = (from.u64("batch")?, from.u32("feature")?);
+        let (keys, samples) = Ragged::read_counts(from)?;
+        let pooling = Pooling::read(from)?;
+        let has_values = from.bool("has values")?;
+        from.pad("has values")?;
+        Ok(Feed { table, batch, feature, pooling, ragged: Ragged::read(keys, samples, has_values, from)? })
+    }
+}
+
+/// Asks for the pooled rows of a batch that was fed. The answer is a [`PullReply`](crate::PullReply) with a row per sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PullFed {
+    /// Number of the table.
+    pub table: u32,
+    /// As in [`Feed`].
+    pub batch: u64,
+    /// As in [`Feed`].
+    pub feature: u32,
+    /// Weights per row that the client expects.
+    pub dim: u32,
+    /// What keys without a row yield.
+    pub absent: Absent,
+    /// How the rows are to travel.
+    pub format: RowFormat,
+}
+
+impl PullFed {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        out.u64(self.batch);
+        out.u32(self.feature);
+        write_dim(self.dim, out)?;
+        out.u8(self.absent as u8);
+        out.pad();
+        Ok(())
+    }
+
+    pub(crate) fn read(table: u32, format: RowFormat, from: &mut Reader<'_>) -> Result<PullFed, WireError> {
+        let (batch, feature) = (from.u64("batch")?, from.u32("feature")?);
+        let dim = read_dim(from)?;
+        let absent = Absent::read(from)?;
+        from.pad("absent")?;
+        Ok(PullFed { table, batch, feature, dim, absent, format })
+    }
+}

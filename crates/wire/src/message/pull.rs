@@ -1,0 +1,384 @@
+//! Pulls of rows, and their replies, which the server fills in place. What a key or a row means is not known here.
+
+use crate::frame::{HEADER_BYTES, Header, flag};
+use crate::limit::{DIM_MAX, KEYS_MAX, SAMPLES_MAX};
+use crate::message::{header, place_header};
+use crate::reader::{Reader, product};
+use crate::writer::{Writer, agree};
+use crate::{Agreed, Bits, Kind, WireError, widen};
+
+/// What a pull yields for a key that has no row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// Zeros.
+    Zero,
+    /// The weights that the row would start with.
+    Init,
+}
+
+impl Absent {
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Absent, WireError> {
+        Ok(if from.bool("absent")? { Absent::Init } else { Absent::Zero })
+    }
+}
+
+/// How the rows of one sample become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// Sum of `value * row`.
+    Sum,
+    /// That sum divided by the number of keys.
+    Mean,
+}
+
+impl Pooling {
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Pooling, WireError> {
+        Ok(if from.bool("pooling")? { Pooling::Mean } else { Pooling::Sum })
+    }
+}
+
+/// How rows travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowFormat {
+    /// As they are.
+    F32,
+    /// In half precision; for those who agreed on [`Features::F16_ROWS`](crate::Features::F16_ROWS).
+    F16,
+}
+
+impl RowFormat {
+    pub(crate) fn of(header: &Header) -> RowFormat {
+        if header.flags & flag::F16_ROWS == 0 { RowFormat::F32 } else { RowFormat::F16 }
+    }
+
+    pub(crate) fn flag(self) -> u16 {
+        if self == RowFormat::F16 { flag::F16_ROWS } else { 0 }
+    }
+}
+
+/// Asks for the rows of keys, in their order; keys may repeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pull<'a> {
+    /// Number of the table.
+    pub table: u32,
+    /// Weights per row that the client expects.
+    pub dim: u32,
+    /// What keys without a row yield.
+    pub absent: Absent,
+    /// How the rows are to travel.
+    pub format: RowFormat,
+    /// At most [`KEYS_MAX`].
+    pub keys: &'a [u64],
+}
+
+impl<'a> Pull<'a> {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        out.count("keys", self.keys.len(), KEYS_MAX)?;
+        write_dim(self.dim, out)?;
+        out.u8(self.absent as u8);
+        out.pad();
+        out.slice(self.keys);
+        Ok(())
+    }
+
+    pub(crate) fn read(table: u32, format: RowFormat, from: &mut Reader<'a>) -> Result<Pull<'a>, WireError> {
+        let keys = from.count("keys", KEYS_MAX)?;
+        let dim = read_dim(from)?;
+        let absent = Absent::read(from)?;
+        from.pad("absent")?;
+        Ok(Pull { table, dim, absent, format, keys: from.slice("keys", keys)? })
+    }
+}
+
+/// Asks for one row per sample, pooled from the rows of the sample's keys.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PullPooled<'a> {
+    /// Number of the table.
+    pub table: u32,
+    /// Weights per row that the client expects.
+    pub dim: u32,
+    /// How a sample's rows become one.
+    pub pooling: Pooling,
+    /// What keys without a row yield.
+    pub absent: Absent,
+    /// How the rows are to travel.
+    pub format: RowFormat,
+    /// Keys, sample after sample.
+    pub ragged: Ragged<'a>,
+}
+
+impl<'a> PullPooled<'a> {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        self.ragged.write_counts(out)?;
+        write_dim(self.dim, out)?;
+        out.u8(self.pooling as u8);
+        out.u8(self.absent as u8);
+        out.u8(self.ragged.values.is_some().into());
+        out.pad();
+        self.ragged.write(out);
+        Ok(())
+    }
+
+    pub(crate) fn read(
+        table: u32,
+        format: RowFormat,
+        from: &mut Reader<'a>,
+    ) -> Result<PullPooled<'a>, WireError> {
+        let (keys, samples) = Ragged::read_counts(from)?;
+        let dim = read_dim(from)?;
+        let (pooling, absent) = (Pooling::read(from)?, Absent::read(from)?);
+        let has_values = from.bool("has values")?;
+        from.pad("has values")?;
+        let ragged = Ragged::read(keys, samples, has_values, from)?;
+        Ok(PullPooled { table, dim, pooling, absent, format, ragged })
+    }
+}
+
+/// The keys of a batch: sample `s` has those at `offsets[s]..offsets[s + 1]`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ragged<'a> {
+    /// At most [`KEYS_MAX`].
+    pub keys: &'a [u64],
+    /// Ascending from 0 to the number of keys; one more than there are samples, which are at most [`SAMPLES_MAX`].
+    pub offsets: &'a [u32],
+    /// One per key, multiplied with its row; 1 each when there are none.
+    pub values: Option<&'a [f32]>,
+}
+
+impl<'a> Ragged<'a> {
+    pub(crate) fn write_counts(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        self.check()?;
+        out.count("keys", self.keys.len(), KEYS_MAX)?;
+        out.count("samples", self.offsets.len() - 1, SAMPLES_MAX)
+    }
+
+    pub(crate) fn read_counts(from: &mut Reader<'a>) -> Result<(usize, usize), WireError> {
+        Ok((from.count("keys", KEYS_MAX)?, from.count("samples", SAMPLES_MAX)?))
+    }
+
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+        out.slice(self.keys);
+        out.slice(self.offsets);
+        out.slice(self.values.unwrap_or_default());
+    }
+
+    pub(crate) fn read(
+        keys: usize,
+        samples: usize,
+        has_values: bool,
+        from: &mut Reader<'a>,
+    ) -> Result<Ragged<'a>, WireError> {
+        let ragged = Ragged {
+            keys: from.slice("keys", keys)?,
+            offsets: from.slice("offsets", samples + 1)?,
+            values: if has_values { Some(from.slice("values", keys)?) } else { None },
+        };
+        ragged.check()?;
+        Ok(ragged)
+    }
+
+    // Offsets are sizes, so they are checked here like all others.
+    fn check(&self) -> Result<(), WireError> {
+        let ends = (self.offsets.first(), self.offsets.last());
+        if ends != (Some(&0), Some(&(self.keys.len() as u32))) || !self.offsets.is_sorted() {
+            let found = self.offsets.last().copied().unwrap_or_default().into();
+            return Err(WireError::Value { what: "offsets", found });
+        }
+        self.values.map_or(Ok(()), |values| agree("values", self.keys.len(), values.len()))
+    }
+}
+
+/// Rows, and which keys had none. Also the answer to pooled pulls: then there is a row per sample.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PullReply<'a> {
+    /// Weights per row.
+    pub dim: u32,
+    /// Per key of the request: had it no row?
+    pub absent: Bits<'a>,
+    /// The rows, one after the other.
+    pub values: RowValues<'a>,
+}
+
+/// Rows as they travelled.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs)]
+pub enum RowValues<'a> {
+    F32(&'a [f32]),
+    F16(&'a [u16]),
+}
+
+impl RowValues<'_> {
+    /// How they travelled.
+    #[must_use]
+    pub fn format(&self) -> RowFormat {
+        match self {
+            RowValues::F32(_) => RowFormat::F32,
+            RowValues::F16(_) => RowFormat::F16,
+        }
+    }
+
+    /// Number of values.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            RowValues::F32(values) => values.len(),
+            RowValues::F16(values) => values.len(),
+        }
+    }
+
+    /// Are there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The values from `at` on, as many as `out` holds, as f32. Panics beyond the end.
+    pub fn copy_to(&self, at: usize, out: &mut [f32]) {
+        match self {
+            RowValues::F32(values) => out.copy_from_slice(&values[at..][..out.len()]),
+            RowValues::F16(values) => widen(&values[at..][..out.len()], out),
+        }
+    }
+}
+
+/// The sizes of a [`PullReply`], which the request determines, whatever is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PullShape {
+    /// Keys of the request.
+    pub keys: usize,
+    /// Rows of the reply: one per key, or one per sample.
+    pub rows: usize,
+    /// Weights per row.
+    pub dim: u32,
+    /// How they travel.
+    pub format: RowFormat,
+}
+
+impl PullShape {
+    const HEAD_BYTES: usize = 16;
+
+    fn values(&self) -> Result<usize, WireError> {
+        product("rows", self.rows, self.dim as usize)
+    }
+
+    /// Bytes of the whole frame.
+    pub fn frame_bytes(&self) -> Result<usize, WireError> {
+        let width = if self.format == RowFormat::F16 { 2 } else { 4 };
+        let bytes = product("rows", self.values()?, width)?.next_multiple_of(8);
+        Ok(HEADER_BYTES + PullShape::HEAD_BYTES + self.keys.div_ceil(64) * 8 + bytes)
+    }
+
+    fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        out.count("keys", self.keys, KEYS_MAX)?;
+        out.count("rows", self.rows, KEYS_MAX.max(SAMPLES_MAX))?;
+        write_dim(self.dim, out)?;
+        out.pad();
+        Ok(())
+    }
+}
+
+/// The parts of a pull reply that the server fills in.
+#[derive(Debug)]
+pub struct PullAreas<'a> {
+    /// Bits as of [`set_bit`](crate::set_bit), all zero.
+    pub absent: &'a mut [u64],
+    /// `rows * dim` values of undefined content.
+    pub rows: RowsMut<'a>,
+}
+
+/// Where rows go.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum RowsMut<'a> {
+    F32(&'a mut [f32]),
+    /// For [`narrow`](crate::narrow).
+    F16(&'a mut [u16]),
+}
+
+impl<'a> PullReply<'a> {
+    /// Lays a reply out at the start of `out`, which starts at a multiple of 8 bytes, and gives the areas to be filled
+    /// without another copy. Then the caller calls [`seal`](crate::seal) on the first [`PullShape::frame_bytes`] of `out`.
+    pub fn begin(
+        kind: Kind,
+        shape: PullShape,
+        agreed: &Agreed,
+        id: u64,
+        out: &'a mut [u8],
+    ) -> Result<PullAreas<'a>, WireError> {
+        assert!(kind.has_rows(), "{kind} has no rows");
+        let (needed, found) = (shape.frame_bytes()?, out.len());
+        agreed.check_frame(needed)?;
+        let frame = out.get_mut(..needed).ok_or(WireError::NoRoom { needed, found })?;
+        place_header(header(kind, agreed, id, flag::REPLY | shape.format.flag()), frame);
+        shape.write(&mut Writer::new(frame, HEADER_BYTES))?;
+        let (_, areas) = frame.split_at_mut(HEADER_BYTES + PullShape::HEAD_BYTES);
+        let (absent, rows) = areas.split_at_mut(shape.keys.div_ceil(64) * 8);
+        absent.fill(0);
+        // Rows may end before their last word does.
+        if let Some(last) = rows.last_chunk_mut::<8>() {
+            last.fill(0);
+        }
+        let values = shape.values()?;
+        let unaligned = |_| WireError::Unaligned { what: "space for a reply" };
+        let absent = bytemuck::try_cast_slice_mut(absent).map_err(unaligned)?;
+        let rows = match shape.format {
+            RowFormat::F32 => {
+                RowsMut::F32(&mut bytemuck::try_cast_slice_mut(rows).map_err(unaligned)?[..values])
+            }
+            RowFormat::F16 => {
+                RowsMut::F16(&mut bytemuck::try_cast_slice_mut(rows).map_err(unaligned)?[..values])
+            }
+        };
+        Ok(PullAreas { absent, rows })
+    }
+
+    /// Its sizes.
+    #[must_use]
+    pub fn shape(&self) -> PullShape {
+        let rows = self.values.len() / (self.dim as usize).max(1);
+        PullShape { keys: self.absent.len(), rows, dim: self.dim, format: self.values.format() }
+    }
+
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        let shape = self.shape();
+        agree("rows", shape.values()?, self.values.len())?;
+        shape.write(out)?;
+        out.slice(self.absent.words());
+        match self.values {
+            RowValues::F32(values) => out.slice(values),
+            RowValues::F16(values) => out.slice(values),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read(format: RowFormat, from: &mut Reader<'a>) -> Result<PullReply<'a>, WireError> {
+        let keys = from.count("keys", KEYS_MAX)?;
+        let rows = from.count("rows", KEYS_MAX.max(SAMPLES_MAX))?;
+        let dim = read_dim(from)?;
+        from.pad("dim")?;
+        let values = PullShape { keys, rows, dim, format }.values()?;
+        let words = from.slice("absent", keys.div_ceil(64))?;
+        let absent = Bits::new(words, keys).ok_or(WireError::Padding { what: "absent" })?;
+        let values = match format {
+            RowFormat::F32 => RowValues::F32(from.slice("rows", values)?),
+            RowFormat::F16 => RowValues::F16(from.slice("rows", values)?),
+        };
+        Ok(PullReply { dim, absent, values })
+    }
+}
+
+/// A row has 1 to [`DIM_MAX`] weights.
+pub(crate) fn write_dim(dim: u32, out: &mut Writer<'_>) -> Result<(), WireError> {
+    check_dim(dim)?;
+    out.count("dim", dim as usize, DIM_MAX)
+}
+
+pub(crate) fn read_dim(from: &mut Reader<'_>) -> Result<u32, WireError> {
+    let dim = from.count("dim", DIM_MAX)? as u32;
+    check_dim(dim)?;
+    Ok(dim)
+}
+
+fn check_dim(dim: u32) -> Result<(), WireError> {
+    if dim == 0 { Err(WireError::Value { what: "dim", found: 0 }) } else { Ok(()) }
+}

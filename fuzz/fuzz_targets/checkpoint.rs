@@ -1,0 +1,107 @@
+//! Any bytes as a checkpoint's manifest or table file: a typed error or a table, never a panic, and never more memory than
+//! the files could fill. The checksums and sizes that would stop most inputs are put right first. Knows the formats of
+//! docs/checkpoint-format.md as far as that needs.
+#![no_main]
+
+use std::fs;
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+use sanderling_store::{Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, Table, TableConfig};
+
+const TABLE_FILE: &str = "g1-0.table";
+const MANIFEST: &str = "manifest.json";
+/// Bytes before the table file's blocks; the checksum is in 8..12 and covers the rest.
+const HEADER_BYTES: usize = 40;
+
+#[derive(Arbitrary, Debug)]
+enum Input {
+    /// A manifest's inner object.
+    Manifest(String),
+    /// Changes of a good manifest: where, how many bytes go, what comes.
+    ManifestEdits(Vec<(u16, u8, String)>),
+    /// A table file's blocks, and changes of bytes of the good file.
+    Blocks(Vec<u8>),
+    TableEdits(Vec<(u16, u8)>),
+}
+
+fn seal_manifest(body: &str) -> Vec<u8> {
+    let crc = crc32c::crc32c(body.as_bytes());
+    format!("{{\"manifest_crc32c\":\"{crc:08x}\",\n\"manifest\":{body}}}\n").into_bytes()
+}
+
+/// Puts the checksums of a table file's header and blocks right.
+fn seal_table(bytes: &mut [u8], row_bytes: usize) {
+    if bytes.len() < HEADER_BYTES {
+        return;
+    }
+    let crc = crc32c::crc32c(&bytes[12..HEADER_BYTES]);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    let mut at = HEADER_BYTES;
+    while at + 8 <= bytes.len() {
+        let rows = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) as usize;
+        let size = if rows == 0 { 8 } else { rows.saturating_mul(row_bytes) };
+        let end = (at + 8).saturating_add(size).min(bytes.len());
+        let crc = crc32c::crc32c(&bytes[at + 8..end]);
+        bytes[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+        at = end;
+    }
+}
+
+fuzz_target!(|input: Input| {
+    let dir = tempfile::tempdir().unwrap();
+    let sgd = Optimizer::Momentum { lr: 1.0, momentum: 0.5, l2: 0.0 };
+    let table = Table::new(TableConfig::single("t", 2, Init::Zero, sgd)).unwrap();
+    table.push(&[1, 2, 1 << 60], &[1.0; 6], PushScale::default()).unwrap();
+    let mut writer = CheckpointWriter::create(dir.path()).unwrap();
+    writer.table(&table).unwrap();
+    writer.commit().unwrap();
+    let (manifest, file) = (dir.path().join(MANIFEST), dir.path().join(TABLE_FILE));
+    let text = fs::read_to_string(&manifest).unwrap();
+    let body = text.split_once("\"manifest\":").unwrap().1.strip_suffix("}\n").unwrap().to_string();
+    let mut blocks = fs::read(&file).unwrap();
+    match input {
+        Input::Manifest(body) => fs::write(&manifest, seal_manifest(&body)).unwrap(),
+        Input::ManifestEdits(edits) => {
+            let mut body = body.into_bytes();
+            for (at, gone, new) in edits {
+                let at = usize::from(at) % body.len().max(1);
+                let end = (at + usize::from(gone)).min(body.len());
+                body.splice(at.min(end)..end, new.into_bytes());
+            }
+            fs::write(&manifest, seal_manifest(&String::from_utf8_lossy(&body))).unwrap();
+        }
+        Input::Blocks(_) | Input::TableEdits(_) => {
+            match input {
+                Input::Blocks(bytes) => {
+                    blocks.truncate(HEADER_BYTES);
+                    blocks.extend(bytes);
+                }
+                Input::TableEdits(edits) => {
+                    for (at, byte) in edits {
+                        let at = usize::from(at) % blocks.len();
+                        blocks[at] = byte;
+                    }
+                }
+                _ => {}
+            }
+            seal_table(&mut blocks, 20 + 4 * 4);
+            let old = fs::read(&file).unwrap();
+            let body = body
+                .replace(&format!("\"bytes\": {}", old.len()), &format!("\"bytes\": {}", blocks.len()))
+                .replace(&format!("\"crc32c\": {}", crc32c::crc32c(&old)), &format!("\"crc32c\": {}", crc32c::crc32c(&blocks)));
+            fs::write(&file, &blocks).unwrap();
+            fs::write(&manifest, seal_manifest(&body)).unwrap();
+        }
+    }
+    let Ok(checkpoint) = Checkpoint::open(dir.path()) else { return };
+    let _ = checkpoint.verify();
+    for entry in checkpoint.tables() {
+        if let Ok(table) = checkpoint.load_table(&entry.name) {
+            assert_eq!(table.len() as u64, entry.rows);
+        }
+    }
+    for entry in checkpoint.blobs() {
+        let _ = checkpoint.blob(&entry.name);
+    }
+});
