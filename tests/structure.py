@@ -23,8 +23,10 @@ EDGES: dict[str, set[str]] = {
     "observe": set(),
     "transport": set(),
     "server": {"wire", "transport", "store", "observe"},
+    "control": {"server", "observe"},
     "bench": {"sample", "store", "observe"},
-    "cli": {"sample", "hub", "store", "client", "learner", "observe", "bench", "server", "wire", "transport"},
+    "cli": {"sample", "hub", "store", "client", "learner", "observe", "bench", "server", "control"}
+    | {"wire", "transport"},
     "python": {"cli", "learner", "sample", "store", "client", "hub"},
 }
 

@@ -25,6 +25,8 @@ pub struct Latency {
 #[allow(missing_docs)] // numbers as they are called everywhere
 pub struct LatencySummary {
     pub count: u64,
+    /// At most what fits, 584 years.
+    pub sum_ns: u64,
     pub average_ns: u64,
     pub min_ns: u64,
     pub max_ns: u64,
@@ -76,6 +78,7 @@ impl Latency {
         let at = |quantile| self.histogram.value_at_quantile(quantile).clamp(self.min_ns, self.max_ns);
         LatencySummary {
             count,
+            sum_ns: u64::try_from(self.sum_ns).unwrap_or(u64::MAX),
             average_ns: (self.sum_ns / u128::from(count)) as u64,
             min_ns: self.min_ns,
             max_ns: self.max_ns,
@@ -108,6 +111,7 @@ mod tests {
             let last = ns[ns.len() - 1];
             prop_assert_eq!((found.count, found.min_ns, found.max_ns), (ns.len() as u64, ns[0], last));
             let sum: u128 = ns.iter().map(|&ns| u128::from(ns)).sum();
+            prop_assert_eq!(u128::from(found.sum_ns), sum.min(u128::from(u64::MAX)));
             prop_assert_eq!(u128::from(found.average_ns), sum / ns.len() as u128);
             for (quantile, found) in [(0.5, found.p50_ns), (0.95, found.p95_ns), (0.999, found.p999_ns)] {
                 let rank = ((quantile * ns.len() as f64).ceil() as usize).max(1);

@@ -3,10 +3,12 @@
 //! Knows no domain type: no batch, no table, no model. Prints nothing and opens no file but `/proc` and `/etc`.
 
 pub mod latency;
+pub mod latency_table;
 pub mod machine;
 pub mod plot;
 pub mod stages;
 
 pub use latency::{Latency, LatencySummary};
+pub use latency_table::LatencyTable;
 pub use machine::{Machine, Resident, SimdLevel};
 pub use stages::{StageTimer, StageTotal, Stages};

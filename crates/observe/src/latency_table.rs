@@ -1,0 +1,182 @@
+//! Distributions of durations side by side: an aligned table for people, a list of objects for programs. Knows neither what
+//! took the time nor where the text goes.
+
+use std::fmt;
+
+use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
+
+use crate::LatencySummary;
+
+/// What stands over the numbers. The unit stands once, in the first line.
+const COLUMNS: [&str; 8] = ["count", "average", "max", "min", "p50", "p95", "p99", "p999"];
+const NS_PER_US: f64 = 1000.0;
+
+/// Rows of labels and a distribution each, in the order in which they were added.
+///
+/// `Display` gives text in microseconds, so that rows can be compared at a glance; `Serialize` gives a list of objects in
+/// which the labels have the names of their columns and the durations are whole nanoseconds.
+///
+/// ```
+/// use std::time::Duration;
+/// use sanderling_observe::{Latency, LatencyTable};
+///
+/// let mut latency = Latency::new();
+/// latency.record(Duration::from_micros(12));
+/// let mut table = LatencyTable::new(&["transport", "of"]);
+/// table.row(&["tcp", "single call"], latency.summary());
+/// let text = table.to_string();
+/// assert!(text.starts_with("transport  of           count  average us"));
+/// assert!(text.ends_with("12.0"));
+/// ```
+#[derive(Debug, Clone)]
+pub struct LatencyTable {
+    labels: Vec<&'static str>,
+    rows: Vec<(Vec<String>, LatencySummary)>,
+}
+
+impl LatencyTable {
+    /// An empty table whose rows have labels of these names, such as "peer" and "command".
+    #[must_use]
+    pub fn new(labels: &[&'static str]) -> LatencyTable {
+        LatencyTable { labels: labels.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    ///
+    /// # Panics
+    /// When there is not one label per name.
+    pub fn row(&mut self, labels: &[&str], summary: LatencySummary) {
+        assert_eq!(labels.len(), self.labels.len(), "one label per column");
+        self.rows.push((labels.iter().copied().map(str::to_owned).collect(), summary));
+    }
+
+    /// Whether there is no row.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+fn numbers(summary: &LatencySummary) -> [String; COLUMNS.len()] {
+    let us = |ns: u64| format!("{:.1}", ns as f64 / NS_PER_US);
+    [
+        summary.count.to_string(),
+        us(summary.average_ns),
+        us(summary.max_ns),
+        us(summary.min_ns),
+        us(summary.p50_ns),
+        us(summary.p95_ns),
+        us(summary.p99_ns),
+        us(summary.p999_ns),
+    ]
+}
+
+/// Labels to the left, numbers to the right; no line break at the end.
+impl fmt::Display for LatencyTable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head =
+            COLUMNS.map(|column| if column == "count" { column.to_owned() } else { format!("{column} us") });
+        let labels: Vec<String> = self.labels.iter().map(ToString::to_string).collect();
+        let mut lines = vec![(labels, head)];
+        lines.extend(self.rows.iter().map(|(labels, summary)| (labels.clone(), numbers(summary))));
+        let width =
+            |of: &dyn Fn(&(Vec<String>, [String; COLUMNS.len()])) -> usize| lines.iter().map(of).max();
+        let label_widths: Vec<usize> = (0..self.labels.len())
+            .map(|at| width(&|(labels, _)| labels[at].chars().count()).unwrap_or(0))
+            .collect();
+        let number_widths: Vec<usize> =
+            (0..COLUMNS.len()).map(|at| width(&|(_, numbers)| numbers[at].len()).unwrap_or(0)).collect();
+        for (number, (labels, numbers)) in lines.iter().enumerate() {
+            if number > 0 {
+                writeln!(out)?;
+            }
+            for (label, width) in labels.iter().zip(&label_widths) {
+                write!(out, "{label:width$}  ")?;
+            }
+            for (at, (number, width)) in numbers.iter().zip(&number_widths).enumerate() {
+                let gap = if at == 0 { "" } else { "  " };
+                write!(out, "{gap}{number:>width$}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for LatencyTable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.rows.len()))?;
+        for (labels, summary) in &self.rows {
+            list.serialize_element(&Row { names: &self.labels, labels, summary })?;
+        }
+        list.end()
+    }
+}
+
+struct Row<'a> {
+    names: &'a [&'static str],
+    labels: &'a [String],
+    summary: &'a LatencySummary,
+}
+
+impl Serialize for Row<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let LatencySummary { count, average_ns, min_ns, max_ns, p50_ns, p95_ns, p99_ns, p999_ns } =
+            self.summary;
+        let numbers = [count, average_ns, max_ns, min_ns, p50_ns, p95_ns, p99_ns, p999_ns];
+        let mut map = serializer.serialize_map(Some(self.names.len() + numbers.len()))?;
+        for (name, label) in self.names.iter().zip(self.labels) {
+            map.serialize_entry(name, label)?;
+        }
+        for (column, number) in COLUMNS.iter().zip(numbers) {
+            match *column {
+                "count" => map.serialize_entry(column, number)?,
+                column => map.serialize_entry(&format!("{column}_ns"), number)?,
+            }
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> LatencyTable {
+        let summary = |count, ns: u64| LatencySummary {
+            count,
+            sum_ns: count * ns,
+            average_ns: ns,
+            min_ns: ns / 10,
+            max_ns: ns * 100,
+            p50_ns: ns,
+            p95_ns: ns * 2,
+            p99_ns: ns * 3,
+            p999_ns: ns * 4,
+        };
+        let mut table = LatencyTable::new(&["peer", "command"]);
+        table.row(&["träiner", "pull"], summary(1_234_567, 12_340));
+        table.row(&["b", "pull_pooled"], LatencySummary::default());
+        table
+    }
+
+    #[test]
+    fn people_see_aligned_columns() {
+        let expected = "\
+peer     command        count  average us  max us  min us  p50 us  p95 us  p99 us  p999 us
+träiner  pull         1234567        12.3  1234.0     1.2    12.3    24.7    37.0     49.4
+b        pull_pooled        0         0.0     0.0     0.0     0.0     0.0     0.0      0.0";
+        assert_eq!(table().to_string(), expected);
+        assert!(!table().is_empty() && LatencyTable::new(&[]).is_empty());
+    }
+
+    #[test]
+    fn programs_see_nanoseconds_under_the_names_of_the_columns() {
+        let json = serde_json::to_value(table()).expect("it becomes JSON");
+        let expected = serde_json::json!({
+            "peer": "träiner", "command": "pull", "count": 1_234_567, "average_ns": 12_340, "max_ns": 1_234_000,
+            "min_ns": 1_234, "p50_ns": 12_340, "p95_ns": 24_680, "p99_ns": 37_020, "p999_ns": 49_360
+        });
+        assert_eq!(json[0], expected);
+        assert_eq!(json.as_array().map(Vec::len), Some(2));
+    }
+}
