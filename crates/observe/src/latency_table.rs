@@ -120,7 +120,7 @@ struct Row<'a> {
 
 impl Serialize for Row<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let LatencySummary { count, average_ns, min_ns, max_ns, p50_ns, p95_ns, p99_ns, p999_ns } =
+        let LatencySummary { count, average_ns, min_ns, max_ns, p50_ns, p95_ns, p99_ns, p999_ns, .. } =
             self.summary;
         let numbers = [count, average_ns, max_ns, min_ns, p50_ns, p95_ns, p99_ns, p999_ns];
         let mut map = serializer.serialize_map(Some(self.names.len() + numbers.len()))?;
