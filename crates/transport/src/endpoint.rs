@@ -2,7 +2,7 @@
 //! is opened. It carries no frame.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use crate::address::{Address, Endpoint};
 use crate::connection::{Connection, Receiver, Sender};
 use crate::error::Error;
 use crate::options::{ConnectOptions, Framing, ListenOptions};
+use crate::resolve;
 use crate::shm::{self, RingReceiver, RingSender};
 use crate::socket::{Socket, wait};
 use crate::spin::Spin;
@@ -26,6 +27,8 @@ use crate::stream::{Pipe, StreamReceiver, StreamSender};
 const BACKLOG: i32 = 1024;
 /// A unix server whose backlog is full is asked again after so long.
 const BACKLOG_RETRY: Duration = Duration::from_millis(2);
+/// A server whose own host name has no address by then cannot listen.
+const LISTEN_RESOLVE: Duration = Duration::from_secs(30);
 /// A unix socket is for its owner, as the file says.
 const UNIX_MODE: u32 = 0o600;
 
@@ -189,7 +192,7 @@ fn listen_tcp(
     options: &ListenOptions,
     name: &str,
 ) -> Result<(OwnedFd, SocketAddr), Error> {
-    let addresses = resolve(endpoint, name)?;
+    let addresses = resolve(endpoint, name, Instant::now() + LISTEN_RESOLVE)?;
     if !addresses.iter().all(|address| address.ip().is_loopback()) {
         if !options.expose {
             return Err(Error::NotLoopback { address: name.to_owned() });
@@ -286,19 +289,19 @@ pub fn connect(address: &Address, options: &ConnectOptions) -> Result<Connection
     Ok(stream_connection(pipe, options.framing, options.write_timeout, spin))
 }
 
-fn resolve(endpoint: &Endpoint, name: &str) -> Result<Vec<SocketAddr>, Error> {
-    let failed = |source| Error::Resolve { address: name.to_owned(), source };
-    let found: Vec<_> = (endpoint.host.as_str(), endpoint.port).to_socket_addrs().map_err(failed)?.collect();
-    if found.is_empty() {
-        return Err(failed(io::Error::new(io::ErrorKind::NotFound, "it has no address")));
+fn resolve(endpoint: &Endpoint, name: &str, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
+    let Endpoint { host, port } = endpoint;
+    match resolve::resolve(host, *port, deadline, resolve::system) {
+        Ok(Some(found)) => Ok(found),
+        Ok(None) => Err(Error::ResolveTimeout { address: name.to_owned(), host: host.clone() }),
+        Err(source) => Err(Error::Resolve { address: name.to_owned(), source }),
     }
-    Ok(found)
 }
 
 /// Tries each address of the host. `None`: the deadline came first.
 fn connect_tcp(endpoint: &Endpoint, name: &str, deadline: Instant) -> Result<Option<OwnedFd>, Error> {
     let mut last = None;
-    for address in resolve(endpoint, name)? {
+    for address in resolve(endpoint, name, deadline)? {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(None);

@@ -63,6 +63,17 @@ pub enum Error {
         /// What the resolver said.
         source: io::Error,
     },
+    /// The name servers did not answer in time.
+    #[error(
+        "{address}: the name servers did not say in time what the address of {host:?} is; check them, or give \
+         the address as a number"
+    )]
+    ResolveTimeout {
+        /// The address.
+        address: String,
+        /// The host name.
+        host: String,
+    },
     /// Binding off the loopback was not asked for.
     #[error("{address}: not a loopback address; set `expose` to let other machines connect")]
     NotLoopback {

@@ -40,6 +40,7 @@ mod shm;
 mod connection;
 mod endpoint;
 mod poller;
+mod resolve;
 
 pub use address::{Address, AddressError, Endpoint};
 pub use connection::{Connection, Received, Receiver, Sender, SlotMut};
