@@ -2,12 +2,13 @@
 //! gets a [`Session`] of its own with copies of what it needs. Knows no table.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use sanderling_transport::Address;
 use sanderling_wire::{Reply, Request, limit};
 
 use crate::error::ClientError;
-use crate::exchange::{CallError, Peer};
+use crate::exchange::{CallError, HedgeCounters, HedgeCounts, Hedging, Peer};
 use crate::links::Links;
 use crate::options::ConnectOptions;
 use crate::placement::Placement;
@@ -15,6 +16,8 @@ use crate::session::Session;
 
 /// Sessions that wait to be used again by whoever has none of their own.
 const IDLE_SESSIONS_MAX: usize = 64;
+
+const NOT_HEDGED: Option<fn() -> Hedging> = None;
 
 /// One server of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +36,7 @@ pub struct Cluster {
     servers: Vec<Server>,
     placement: Placement,
     options: Arc<ConnectOptions>,
+    hedges: Arc<HedgeCounters>,
     idle: Mutex<Vec<Session>>,
 }
 
@@ -77,7 +81,8 @@ impl Cluster {
             );
             return Err(ClientError::Cluster { reason });
         }
-        Ok(Arc::new(Cluster { servers, placement, options, idle: Mutex::default() }))
+        let hedges = Arc::default();
+        Ok(Arc::new(Cluster { servers, placement, options, hedges, idle: Mutex::default() }))
     }
 
     /// The servers, by shard.
@@ -89,8 +94,21 @@ impl Cluster {
     /// Connections of their own for one thread.
     pub fn session(self: &Arc<Cluster>) -> Result<Session, ClientError> {
         let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
-        let links = Links::new(&ways, &self.options, self.options.timeout)?;
+        let hedging = self.options.hedge.map(|hedge| move || Hedging::new(hedge, &self.hedges));
+        let links = Links::new(&ways, &self.options, self.options.timeout, hedging)?;
         Ok(Session::new(links, self.placement.clone()))
+    }
+
+    /// Connections whose requests may take so long: for what is not done row by row.
+    pub(crate) fn patient_links(&self, timeout: Duration) -> Result<Links, ClientError> {
+        let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
+        Links::new(&ways, &self.options, timeout, NOT_HEDGED)
+    }
+
+    /// What the hedging of all threads has come to.
+    #[must_use]
+    pub fn hedges(&self) -> HedgeCounts {
+        self.hedges.counts()
     }
 
     /// Lends a session for one request, to those who have none of their own.
@@ -113,7 +131,7 @@ impl Cluster {
 /// Who is at an address, and the placement that it knows.
 fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<(Peer, Placement), ClientError> {
     let timeout = options.connect_timeout;
-    let mut links = Links::new(std::slice::from_ref(address), options, timeout)?;
+    let mut links = Links::new(std::slice::from_ref(address), options, timeout, NOT_HEDGED)?;
     let names = links.names();
     let mut placement = Err(names.misfit(0, ""));
     let mut sink = |_: usize, _: u64, result: Result<Reply<'_>, CallError>| {

@@ -25,6 +25,8 @@ pub use options::ConnectOptions;
 mod cluster;
 pub use cluster::{Cluster, Server, addresses};
 
+mod description;
+
 mod remote;
 pub use remote::RemoteTable;
 
@@ -35,11 +37,15 @@ mod fan;
 mod placement;
 
 mod links;
+mod packing;
 
 mod exchange;
-pub use exchange::Peer;
+pub use exchange::{Hedge, HedgeCounts, Peer};
+
+mod checkpoint;
+pub use checkpoint::CheckpointSize;
 
 mod random;
 
 pub use sanderling_transport::{Address, TlsClient};
-pub use sanderling_wire::{Fault, RowBlock};
+pub use sanderling_wire::{Compression, Fault, RowBlock};

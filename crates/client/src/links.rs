@@ -1,15 +1,16 @@
-//! The connections of one thread, one per server: opens them, moves frames between them and the exchanges, and waits.
-//! What is asked and answered is not known here.
+//! The connections of one thread, one per server, or two when pulls are hedged: opens them, moves frames between them and
+//! the exchanges, and waits. What is asked and answered is not known here.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_transport::{Address, Framing, Poller, Received, Token, connect};
-use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, WireError, body_bytes, limit};
+use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit};
 
 use crate::error::{ClientError, Names};
-use crate::exchange::{Answer, CallError, Exchange, Patience, Peer, Want};
+use crate::exchange::{Answer, CallError, Exchange, Hedging, Patience, Peer, Want};
 use crate::options::ConnectOptions;
+use crate::packing::Packing;
 use crate::random::unique;
 
 /// While a server takes nothing, its answers must be taken all the same, or the two would wait for each other.
@@ -33,12 +34,17 @@ struct Link {
     address: Address,
     exchange: Exchange,
     connection: Option<Token>,
+    packing: Packing,
 }
 
 /// See the top of this file.
 #[derive(Debug)]
 pub(crate) struct Links {
+    /// By server; then, when pulls are hedged, the second ones.
     links: Vec<Link>,
+    /// By server; none when pulls are not hedged.
+    hedging: Vec<Hedging>,
+    servers: usize,
     options: Arc<ConnectOptions>,
     names: Names,
     poller: Poller,
@@ -52,17 +58,26 @@ impl Links {
         addresses: &[Address],
         options: &Arc<ConnectOptions>,
         timeout: Duration,
+        hedging: Option<impl FnMut() -> Hedging>,
     ) -> Result<Links, ClientError> {
         let link = |address: &Address| {
             let patience = Patience { timeout, seed: unique() };
             let exchange = Exchange::new(patience, &options.token, &options.name);
-            Link { address: address.clone(), exchange, connection: None }
+            // What does not leave the host is copied faster than compressed.
+            let compression = options.compression.filter(|_| !matches!(address, Address::Shm(_)));
+            let packing = Packing::new(compression);
+            Link { address: address.clone(), exchange, connection: None, packing }
         };
-        let links = addresses.iter().map(link).collect();
+        let lanes = if hedging.is_some() { 2 } else { 1 };
+        let links = (0..lanes).flat_map(|_| addresses).map(link).collect();
+        let hedging =
+            hedging.map_or_else(Vec::new, |of| std::iter::repeat_with(of).take(addresses.len()).collect());
         let names = Names { servers: addresses.iter().map(Address::to_string).collect(), timeout };
         let poller = Poller::new(options.spin_us)?;
         Ok(Links {
             links,
+            hedging,
+            servers: addresses.len(),
             options: Arc::clone(options),
             names,
             poller,
@@ -72,7 +87,13 @@ impl Links {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.links.len()
+        self.servers
+    }
+
+    /// How rows are to be asked for.
+    pub(crate) fn row_format(&self, server: usize) -> RowFormat {
+        let wanted = if self.options.f16_rows { RowFormat::F16 } else { RowFormat::F32 };
+        self.links[server].exchange.row_format(wanted)
     }
 
     /// Names for errors.
@@ -111,8 +132,8 @@ impl Links {
 
     /// Sends what can be sent now.
     pub(crate) fn send(&mut self, sink: &mut Sink<'_>) {
-        for server in 0..self.links.len() {
-            self.advance(server, sink);
+        for link in 0..self.links.len() {
+            self.advance(link, sink);
         }
     }
 
@@ -127,7 +148,11 @@ impl Links {
         }
         self.send(sink);
         while !done(self) {
+            self.race(sink);
             let mut until_us = self.links.iter().filter_map(|link| link.exchange.wake_us()).min();
+            let hedges = self.hedging.iter().zip(&self.links);
+            let hedge_us = hedges.filter_map(|(hedging, link)| hedging.wake_us(&link.exchange)).min();
+            until_us = until_us.into_iter().chain(hedge_us).min();
             let blocked = self.blocked();
             if blocked {
                 let look_us = self.now_us() + BLOCKED_LOOK.as_micros() as u64;
@@ -139,15 +164,34 @@ impl Links {
                 // The system cannot wait; deadlines still hold.
                 std::thread::sleep(BLOCKED_LOOK);
             }
-            for server in 0..self.links.len() {
-                let token = self.links[server].connection;
+            for link in 0..self.links.len() {
+                let token = self.links[link].connection;
                 if token.is_some_and(|token| blocked || ready.contains(&token)) {
-                    self.receive(server, sink);
+                    self.receive(link, sink);
                 }
-                self.advance(server, sink);
+                self.advance(link, sink);
             }
             self.ready = ready;
         }
+    }
+
+    /// Asks over the second connections for what has waited for too long.
+    fn race(&mut self, sink: &mut Sink<'_>) {
+        let now_us = self.now_us();
+        for server in 0..self.hedging.len() {
+            let (first, second) = self.links.split_at_mut(self.servers);
+            let (first, second) = (&mut first[server].exchange, &mut second[server].exchange);
+            let before = second.outstanding();
+            self.hedging[server].race(now_us, first, second);
+            if second.outstanding() > before {
+                self.advance(self.servers + server, sink);
+            }
+        }
+    }
+
+    /// The other connection to the server of a link; itself when there is none.
+    fn other(&self, link: usize) -> usize {
+        (link + self.servers) % self.links.len()
     }
 
     fn blocked(&mut self) -> bool {
@@ -158,44 +202,49 @@ impl Links {
             .any(|token| poller.connection(token).is_some_and(|connection| connection.sender.is_blocked()))
     }
 
-    /// Does what the exchange of a server wants, without waiting for frames.
-    fn advance(&mut self, server: usize, sink: &mut Sink<'_>) {
+    /// Does what the exchange of a link wants, without waiting for frames.
+    fn advance(&mut self, at: usize, sink: &mut Sink<'_>) {
         let mut committed = false;
         loop {
             let now_us = self.now_us();
-            self.links[server].exchange.expire(now_us);
-            match self.links[server].exchange.want(now_us) {
-                Want::Connect => self.connect(server),
-                Want::Close => self.close(server),
+            self.links[at].exchange.expire(now_us);
+            match self.links[at].exchange.want(now_us) {
+                Want::Connect => self.connect(at),
+                Want::Close => self.close(at),
                 Want::Nothing => break,
-                Want::Send => match self.commit(server) {
+                Want::Send => match self.commit(at) {
                     Ok(true) => committed = true,
                     Ok(false) => break,
-                    Err(error) => self.lost(server, error.to_string()),
+                    Err(error) => self.lost(at, error.to_string()),
                 },
             }
         }
         let Links { links, poller, .. } = self;
-        let token = links[server].connection.filter(|_| committed);
+        let token = links[at].connection.filter(|_| committed);
         if let Some(connection) = token.and_then(|token| poller.connection(token))
             && let Err(error) = connection.sender.try_flush()
         {
-            self.lost(server, error.to_string());
+            self.lost(at, error.to_string());
         }
-        while let Some((tag, error)) = self.links[server].exchange.next_failure() {
-            sink(server, tag, Err(error));
+        let other = self.other(at);
+        while let Some((tag, error)) = self.links[at].exchange.next_failure() {
+            // What is still under way over the other connection has not failed.
+            if other == at || !self.links[other].exchange.has_hedged(tag) {
+                sink(at % self.servers, tag, Err(error));
+            }
         }
     }
 
     /// Hands the next frame to the connection. `false`: it has no room now.
-    fn commit(&mut self, server: usize) -> Result<bool, sanderling_transport::Error> {
+    fn commit(&mut self, at: usize) -> Result<bool, sanderling_transport::Error> {
         let now_us = self.now_us();
         let Links { links, poller, .. } = self;
-        let link = &mut links[server];
+        let link = &mut links[at];
         let Some(connection) = link.connection.and_then(|token| poller.connection(token)) else {
             return Ok(false);
         };
-        let frame = link.exchange.outgoing();
+        let (id, agreed) = (link.exchange.outgoing_id(), link.exchange.agreed());
+        let frame = link.packing.pack(id, link.exchange.outgoing(), &agreed);
         let Some(slot) = connection.sender.try_frame(frame.len())? else {
             connection.sender.try_flush()?;
             return Ok(false);
@@ -206,21 +255,37 @@ impl Links {
     }
 
     /// Takes all frames that are there.
-    fn receive(&mut self, server: usize, sink: &mut Sink<'_>) {
+    fn receive(&mut self, at: usize, sink: &mut Sink<'_>) {
         let now_us = self.now_us();
-        let Links { links, poller, .. } = self;
-        let link = &mut links[server];
-        let Some(connection) = link.connection.and_then(|token| poller.connection(token)) else { return };
+        let other = self.other(at);
+        let Links { links, poller, hedging, servers, .. } = self;
+        let (server, by_second) = (at % *servers, at >= *servers);
+        let Some(connection) = links[at].connection.and_then(|token| poller.connection(token)) else {
+            return;
+        };
         let ended = loop {
             match connection.receiver.try_receive() {
-                Ok(Received::Frame(frame)) => match link.exchange.receive(now_us, frame) {
-                    Answer::To(tag, Reply::Failed(failure)) => {
-                        let (fault, reason) = (failure.fault, failure.reason.to_owned());
-                        sink(server, tag, Err(CallError::Refused { fault, reason }));
+                Ok(Received::Frame(frame)) => {
+                    let Link { exchange, packing, .. } = &mut links[at];
+                    let Answer::To(done, reply) = exchange.receive(now_us, frame, &mut packing.unpacker)
+                    else {
+                        continue;
+                    };
+                    let has_rows = reply.kind().has_rows();
+                    match reply {
+                        Reply::Failed(failure) => {
+                            let (fault, reason) = (failure.fault, failure.reason.to_owned());
+                            sink(server, done.tag, Err(CallError::Refused { fault, reason }));
+                        }
+                        reply => sink(server, done.tag, Ok(reply)),
                     }
-                    Answer::To(tag, reply) => sink(server, tag, Ok(reply)),
-                    Answer::None => {}
-                },
+                    if done.is_hedged {
+                        links[other].exchange.forget(done.tag);
+                    }
+                    if let (true, Some(hedging)) = (has_rows, hedging.get_mut(server)) {
+                        hedging.answered(now_us.saturating_sub(done.began_us), by_second);
+                    }
+                }
                 Ok(Received::Nothing) => break connection.sender.try_flush().err(),
                 Ok(Received::End) => {
                     break Some(sanderling_transport::Error::Closed { peer: connection.peer().to_owned() });
@@ -229,41 +294,43 @@ impl Links {
             }
         };
         if let Some(error) = ended {
-            self.lost(server, error.to_string());
+            self.lost(at, error.to_string());
         }
     }
 
-    fn connect(&mut self, server: usize) {
+    fn connect(&mut self, at: usize) {
         let now_us = self.now_us();
-        let link = &mut self.links[server];
+        let link = &mut self.links[at];
         let options = self.options.transport(FRAMING);
+        link.packing.restart();
         let connected = connect(&link.address, &options).and_then(|connection| self.poller.add(connection));
         match connected {
             Ok(token) => {
                 link.connection = Some(token);
-                let features = features(&link.address);
+                let features = features(&link.address, &self.options) | link.packing.features();
                 if let Err(error) = link.exchange.connected(features) {
-                    self.lost(server, error.to_string());
+                    self.lost(at, error.to_string());
                 }
             }
             Err(error) => link.exchange.disconnected(now_us, error.to_string()),
         }
     }
 
-    fn close(&mut self, server: usize) {
-        if let Some(token) = self.links[server].connection.take() {
+    fn close(&mut self, at: usize) {
+        if let Some(token) = self.links[at].connection.take() {
             self.poller.remove(token);
         }
     }
 
-    fn lost(&mut self, server: usize, cause: String) {
-        self.close(server);
+    fn lost(&mut self, at: usize, cause: String) {
+        self.close(at);
         let now_us = self.now_us();
-        self.links[server].exchange.disconnected(now_us, cause);
+        self.links[at].exchange.disconnected(now_us, cause);
     }
 }
 
 /// Where memory is shared, a checksum would look at what no wire can have damaged.
-fn features(address: &Address) -> Features {
-    if matches!(address, Address::Shm(_)) { Features::NO_CHECKSUM } else { Features::NONE }
+fn features(address: &Address, options: &ConnectOptions) -> Features {
+    let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE };
+    if matches!(address, Address::Shm(_)) { rows | Features::NO_CHECKSUM } else { rows }
 }

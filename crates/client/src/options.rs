@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use sanderling_transport::{Framing, SPIN_US_DEFAULT, TlsClient};
+use sanderling_wire::Compression;
+
+use crate::exchange::Hedge;
 
 /// A request that has no answer by then has failed.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
@@ -26,6 +29,15 @@ pub struct ConnectOptions {
     pub tls: Option<TlsClient>,
     /// How long waits stay awake at most before they sleep, in microseconds.
     pub spin_us: u32,
+    /// Whether pulled rows travel in half precision: half the bytes, each value rounded to the nearest, with a relative
+    /// error of at most 2^-11 (absolute 2^-25 below 2^-14; beyond 65504 it becomes 65504). For links that are slower
+    /// than memory.
+    pub f16_rows: bool,
+    /// How requests and answers of 1 KiB and more are compressed, for slow links; never in shared memory.
+    pub compression: Option<Compression>,
+    /// When a pull is asked for again over a second connection to the same server; the first answer is taken. At most 5 %
+    /// of the pulls, each once. Pushes are never sent twice for this.
+    pub hedge: Option<Hedge>,
 }
 
 impl Default for ConnectOptions {
@@ -38,6 +50,9 @@ impl Default for ConnectOptions {
             prefer_local: true,
             tls: None,
             spin_us: SPIN_US_DEFAULT,
+            f16_rows: false,
+            compression: None,
+            hedge: None,
         }
     }
 }

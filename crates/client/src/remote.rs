@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use sanderling_store::{Absent, Block, Init, Optimizer, Pooling, PushScale, StoreError, TableConfig};
+use sanderling_store::{Absent, Pooling, PushScale, StoreError, TableConfig};
 use sanderling_wire::{Create, Delete, Export, Fault, Home, Import, Reply, Request, RowBlock, TableInfo};
-use serde::Serialize;
 
 use crate::cluster::Cluster;
+use crate::description::describe;
 use crate::error::ClientError;
 use crate::fan::Fan;
 
@@ -56,35 +56,6 @@ impl Shape {
     fn is_like(&self, other: &Shape) -> bool {
         (self.home, self.dim, self.state, &self.config) == (other.home, other.dim, other.state, &other.config)
     }
-}
-
-/// A configuration as the wire format has it. The name goes beside it.
-#[derive(Serialize)]
-struct Description {
-    blocks: Vec<BlockDescription>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seed: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    budget_bytes: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct BlockDescription {
-    dims: usize,
-    init: Init,
-    optimizer: Optimizer,
-}
-
-fn describe(config: &TableConfig, servers: usize) -> String {
-    let describe =
-        |block: &Block| BlockDescription { dims: block.dims, init: block.init, optimizer: block.optimizer };
-    let description = Description {
-        blocks: config.blocks.iter().map(describe).collect(),
-        seed: Some(config.seed).filter(|&seed| seed != 0),
-        budget_bytes: config.budget_bytes.map(|bytes| bytes.div_ceil(servers as u64)),
-    };
-    // A struct of numbers has a JSON form.
-    serde_json::to_string(&description).unwrap_or_default()
 }
 
 impl RemoteTable {
@@ -271,6 +242,13 @@ impl RemoteTable {
             Ok(())
         })?;
         Ok(removed)
+    }
+
+    /// Removes all rows; how many there were. Those that are made meanwhile may stay.
+    pub fn clear(&self) -> Result<u64, ClientError> {
+        let mut keys = Vec::new();
+        self.export(|rows| keys.extend_from_slice(rows.keys))?;
+        self.remove(&keys)
     }
 
     /// Calls `each` on all rows, in blocks, server after server. Rows that are made or removed meanwhile may be seen or

@@ -10,6 +10,7 @@ pub const MAGIC: [u8; 4] = *b"SNDL";
 /// The checksum is the header's last field and covers all bytes of the frame but itself.
 const CHECKSUM_AT: usize = 28;
 const FLAGS_AT: usize = 6;
+const ID_AT: usize = 8;
 
 /// Bits of [`Header::flags`].
 pub mod flag {
@@ -206,4 +207,16 @@ pub fn seal(frame: &mut [u8], agreed: &Agreed) {
         let sum = checksum(head, payload);
         head[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
     }
+}
+
+/// Fits a request that was encoded for another connection to this one: another id, and what was not agreed on is not asked
+/// for, so that rows travel as they are.
+///
+/// Panics when `frame` is shorter than a header.
+pub fn refit(frame: &mut [u8], id: u64, agreed: &Agreed) {
+    frame[ID_AT..ID_AT + 8].copy_from_slice(&id.to_le_bytes());
+    if !agreed.features.has(Features::F16_ROWS) {
+        frame[FLAGS_AT] &= !(flag::F16_ROWS as u8);
+    }
+    seal(frame, agreed);
 }

@@ -1,11 +1,13 @@
 //! The exchange over a link that delays, cuts and loses, to a server that is busy, silent, leaves and is started anew: all
 //! of it from one seed, in one thread. `SEED=n cargo test -p sanderling-client lossy` replays a failure.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
-use sanderling_wire::{Failure, Goaway, Push, Pushed};
+use sanderling_wire::{Codec, Failure, Frame, Goaway, Identity, Kind, Parsed, Push, Pushed};
 
 use super::*;
+
+mod hedging;
 
 /// What may go wrong, per thousand chances.
 #[derive(Debug, Clone, Copy, Default)]
@@ -214,11 +216,12 @@ impl World {
             let Some(link) = &mut self.link else { return };
             let Some(at) = link.to_client.iter().position(|(at_us, _)| *at_us <= now_us) else { return };
             let frame = aligned(&link.to_client.remove(at).1);
-            let answer = match self.exchange.receive(now_us, frame.bytes()) {
-                Answer::To(tag, Reply::Push(_)) => Some((tag, Ok(()))),
-                Answer::To(tag, Reply::Failed(failure)) => {
+            let mut codec = Codec::new();
+            let answer = match self.exchange.receive(now_us, frame.bytes(), &mut codec) {
+                Answer::To(done, Reply::Push(_)) => Some((done.tag, Ok(()))),
+                Answer::To(done, Reply::Failed(failure)) => {
                     let (fault, reason) = (failure.fault, failure.reason.to_owned());
-                    Some((tag, Err(CallError::Refused { fault, reason })))
+                    Some((done.tag, Err(CallError::Refused { fault, reason })))
                 }
                 Answer::To(_, reply) => panic!("{} was not asked for", reply.kind()),
                 Answer::None => None,

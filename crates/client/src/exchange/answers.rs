@@ -1,0 +1,112 @@
+//! What an exchange makes of the frames that it receives: greetings, answers, farewells, and bytes that are none of these.
+
+use sanderling_wire::{Codec, Fault, Frame, Identity, Parsed, Reply, WireError};
+
+use super::{Answer, BACKOFF_MAX_US, BACKOFF_MIN_US, CallError, Exchange, Peer, Phase};
+
+impl Exchange {
+    /// Takes a received frame, which `codec` decompresses. If it shows that the connection is of no use, [`Exchange::want`]
+    /// will say so.
+    pub(crate) fn receive<'a>(&mut self, now_us: u64, bytes: &'a [u8], codec: &'a mut Codec) -> Answer<'a> {
+        if matches!(self.phase, Phase::Closing { .. } | Phase::Down { .. }) {
+            // Frames that were behind the one that ended it.
+            return Answer::None;
+        }
+        match self.understand(now_us, bytes, codec) {
+            Ok(answer) => answer,
+            Err(error @ WireError::Checksum { .. }) => {
+                // Damaged on the way: another connection may do better.
+                self.give_up(now_us, &error.to_string());
+                Answer::None
+            }
+            Err(error) => {
+                self.calls.fail_all(&CallError::Protocol { reason: error.to_string() });
+                self.give_up(now_us, &error.to_string());
+                Answer::None
+            }
+        }
+    }
+
+    fn understand<'a>(
+        &mut self,
+        now_us: u64,
+        bytes: &'a [u8],
+        codec: &'a mut Codec,
+    ) -> Result<Answer<'a>, WireError> {
+        let agreed = self.agreed();
+        let frame = match Frame::parse(bytes, &agreed)? {
+            Parsed::Frame(frame) if frame.header.frame_bytes() == bytes.len() => frame,
+            _ => return Err(WireError::Trailing { found: bytes.len() as u64 }),
+        };
+        self.heard_us = now_us;
+        let frame = codec.unpack(frame, &agreed)?;
+        let reply = Reply::decode(&frame)?;
+        let id = frame.header.id;
+        match (self.phase, reply) {
+            (Phase::Greeting { sent: true }, Reply::Hello(identity)) => self.greeted(&identity)?,
+            (Phase::Greeting { sent: true }, Reply::Failed(failure)) => {
+                if !matches!(failure.fault, Fault::Busy { .. } | Fault::Draining) {
+                    self.calls.fail_all(&CallError::Refused {
+                        fault: failure.fault,
+                        reason: failure.reason.to_owned(),
+                    });
+                }
+                self.give_up(now_us, &failure.fault.to_string());
+            }
+            (Phase::Greeting { .. }, Reply::Goaway(goaway)) => self.give_up(now_us, goaway.reason),
+            (Phase::Up | Phase::Leaving, Reply::Goaway(goaway)) => {
+                self.cause = Some(goaway.reason.to_owned());
+                self.phase = Phase::Leaving;
+            }
+            (Phase::Up | Phase::Leaving, reply) => return self.answered(now_us, id, reply),
+            (_, reply) => {
+                return Err(WireError::Direction { kind: reply.kind(), expected: "the answer to a hello" });
+            }
+        }
+        Ok(Answer::None)
+    }
+
+    fn greeted(&mut self, identity: &Identity<'_>) -> Result<(), WireError> {
+        self.agreed = self.offer.accept(identity.agreed)?;
+        self.peer = Some(Peer::of(identity));
+        self.calls.greeted(identity.boot_id, &self.agreed);
+        (self.phase, self.hold_until_us) = (Phase::Up, 0);
+        Ok(())
+    }
+
+    fn answered<'a>(&mut self, now_us: u64, id: u64, reply: Reply<'a>) -> Result<Answer<'a>, WireError> {
+        let Some((slot, kind)) = self.calls.find(id) else {
+            // The answer to a request that was given up is late, not wrong.
+            return if self.calls.was_asked(id) {
+                Ok(Answer::None)
+            } else {
+                Err(WireError::Value { what: "id", found: id })
+            };
+        };
+        if kind != reply.kind() {
+            return Err(WireError::Direction { kind: reply.kind(), expected: "the answer to its request" });
+        }
+        if let Reply::Failed(failure) = &reply {
+            match failure.fault {
+                Fault::Busy { retry_after_us } => {
+                    self.attempts = self.attempts.saturating_add(1);
+                    let least = retry_after_us.clamp(BACKOFF_MIN_US, BACKOFF_MAX_US);
+                    self.hold_until_us = now_us + least + self.random.below(least << self.attempts.min(4));
+                    self.cause = Some(failure.fault.to_string());
+                    self.calls.ask_again(slot);
+                    return Ok(Answer::None);
+                }
+                Fault::Draining => {
+                    // It was not carried out. Perhaps the server comes back in time.
+                    self.cause = Some(failure.fault.to_string());
+                    self.phase = Phase::Leaving;
+                    self.calls.ask_again(slot);
+                    return Ok(Answer::None);
+                }
+                _ => {}
+            }
+        }
+        self.attempts = 0;
+        Ok(Answer::To(self.calls.answered(slot), reply))
+    }
+}

@@ -1,0 +1,325 @@
+//! The requests of one server that have neither an answer nor failed, as the frames that they are, and the order in which
+//! they go out. Knows no connection and reads no clock.
+
+use std::collections::VecDeque;
+
+use sanderling_wire::{Agreed, Buffer, Kind, Request, WireError, limit, refit};
+
+use super::{CallError, Done, IN_FLIGHT_MAX};
+
+/// Bits of a request's id that say where it is kept; the rest counts requests.
+const SLOT_BITS: u32 = 8;
+/// A call's buffer that has grown beyond this is given back once the call has ended.
+const KEPT_BYTES_MAX: usize = 4 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Queued,
+    Sent { at_us: u64 },
+}
+
+#[derive(Debug)]
+struct Call {
+    id: u64,
+    tag: u64,
+    kind: Kind,
+    state: State,
+    /// The start of the server that it is meant for; `None`: any.
+    boot_id: Option<u64>,
+    /// Was it ever sent?
+    was_sent: bool,
+    /// Is it a pull that is asked for over another connection, too, or that was asked for over another one first?
+    is_hedged: bool,
+    began_us: u64,
+    deadline_us: u64,
+    frame: Buffer,
+}
+
+/// See the top of this file.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    calls: Vec<Call>,
+    free: Vec<u32>,
+    /// Calls to send, in order.
+    queue: VecDeque<u32>,
+    sent: usize,
+    counter: u64,
+    failures: VecDeque<(u64, CallError)>,
+}
+
+impl Calls {
+    /// Requests that have neither an answer nor failed.
+    pub(super) fn outstanding(&self) -> usize {
+        self.calls.len() - self.free.len()
+    }
+
+    /// Those of them that are on their way.
+    pub(super) fn sent(&self) -> usize {
+        self.sent
+    }
+
+    pub(super) fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// When the first of them has to be given up.
+    pub(super) fn first_deadline_us(&self) -> Option<u64> {
+        self.open().map(|(_, call)| call.deadline_us).min()
+    }
+
+    /// Queues a request; where it is kept.
+    pub(super) fn begin(
+        &mut self,
+        now_us: u64,
+        timeout_us: u64,
+        tag: u64,
+        boot_id: Option<u64>,
+        request: &Request<'_>,
+        agreed: &Agreed,
+    ) -> Result<u32, WireError> {
+        let slot = self.take_slot();
+        let id = self.new_id(slot);
+        let call = &mut self.calls[slot as usize];
+        call.frame.clear();
+        if let Err(error) = call.frame.append(|out| request.encode(agreed, id, timeout_us as u32, out)) {
+            self.free.push(slot);
+            return Err(error);
+        }
+        (call.id, call.tag, call.kind, call.state) = (id, tag, request.kind(), State::Queued);
+        (call.boot_id, call.was_sent, call.is_hedged) = (boot_id, false, false);
+        (call.began_us, call.deadline_us) = (now_us, now_us.saturating_add(timeout_us));
+        self.queue.push_back(slot);
+        Ok(slot)
+    }
+
+    fn take_slot(&mut self) -> u32 {
+        assert!(self.outstanding() < IN_FLIGHT_MAX, "more requests than IN_FLIGHT_MAX");
+        self.free.pop().unwrap_or_else(|| {
+            self.calls.push(Call {
+                id: 0,
+                tag: 0,
+                kind: Kind::Ping,
+                state: State::Free,
+                boot_id: None,
+                was_sent: false,
+                is_hedged: false,
+                began_us: 0,
+                deadline_us: 0,
+                frame: Buffer::new(limit::FRAME_BYTES_MAX),
+            });
+            self.calls.len() as u32 - 1
+        })
+    }
+
+    fn new_id(&mut self, slot: u32) -> u64 {
+        self.counter += 1;
+        self.counter << SLOT_BITS | u64::from(slot)
+    }
+
+    /// Calls that are under way.
+    fn open(&self) -> impl Iterator<Item = (u32, &Call)> {
+        (0..).zip(&self.calls).filter(|(_, call)| call.state != State::Free)
+    }
+
+    /// Are there pushes without an answer?
+    pub(super) fn has_pushes(&self) -> bool {
+        self.open().any(|(_, call)| matches!(call.kind, Kind::Push | Kind::PushFed))
+    }
+
+    /// The pull that was asked for longest ago, over this connection only, and when.
+    pub(super) fn oldest_pull(&self) -> Option<(u32, u64)> {
+        let alone = self.open().filter(|(_, call)| call.kind.has_rows() && !call.is_hedged);
+        alone.map(|(slot, call)| (slot, call.began_us)).min_by_key(|(_, began_us)| *began_us)
+    }
+
+    /// Queues a pull that is under way elsewhere; where it is kept.
+    pub(super) fn repeat(&mut self, other: &mut Calls, slot: u32, agreed: &Agreed) -> Result<u32, WireError> {
+        let from = &mut other.calls[slot as usize];
+        let to = self.take_slot();
+        let id = self.new_id(to);
+        let call = &mut self.calls[to as usize];
+        call.frame.clear();
+        let bytes = from.frame.len();
+        match call.frame.room(bytes) {
+            Ok(room) => room[..bytes].copy_from_slice(from.frame.bytes()),
+            Err(error) => {
+                self.free.push(to);
+                return Err(error);
+            }
+        }
+        call.frame.advance(bytes);
+        refit(call.frame.bytes_mut(), id, agreed);
+        (call.id, call.tag, call.kind, call.state) = (id, from.tag, from.kind, State::Queued);
+        (call.boot_id, call.was_sent) = (from.boot_id, false);
+        (call.began_us, call.deadline_us) = (from.began_us, from.deadline_us);
+        (call.is_hedged, from.is_hedged) = (true, true);
+        self.queue.push_back(to);
+        Ok(to)
+    }
+
+    /// Forgets a hedged pull: it has its answer from elsewhere. One that still comes here is late.
+    pub(super) fn forget(&mut self, tag: u64) {
+        self.failures.retain(|(failed, _)| *failed != tag);
+        let found = self.open().find(|(_, call)| call.is_hedged && call.tag == tag).map(|(slot, _)| slot);
+        let Some(slot) = found else { return };
+        if matches!(self.calls[slot as usize].state, State::Sent { .. }) {
+            self.sent -= 1;
+        } else {
+            self.queue.retain(|&queued| queued != slot);
+        }
+        self.release(slot);
+    }
+
+    /// Is this hedged pull under way here?
+    pub(super) fn has_hedged(&self, tag: u64) -> bool {
+        self.open().any(|(_, call)| call.is_hedged && call.tag == tag)
+    }
+
+    /// The frame that goes next.
+    pub(super) fn next_frame(&self) -> &[u8] {
+        self.queue.front().map_or(&[], |&slot| self.calls[slot as usize].frame.bytes())
+    }
+
+    /// Its number.
+    pub(super) fn next_id(&self) -> u64 {
+        self.queue.front().map_or(0, |&slot| self.calls[slot as usize].id)
+    }
+
+    /// It is on its way.
+    pub(super) fn next_sent(&mut self, now_us: u64) {
+        if let Some(slot) = self.queue.pop_front() {
+            let call = &mut self.calls[slot as usize];
+            (call.state, call.was_sent) = (State::Sent { at_us: now_us }, true);
+            self.sent += 1;
+        }
+    }
+
+    /// Where the request that has this id, and was sent, is kept, and of which kind it is.
+    pub(super) fn find(&self, id: u64) -> Option<(u32, Kind)> {
+        let slot = (id & ((1 << SLOT_BITS) - 1)) as u32;
+        let call = self.calls.get(slot as usize)?;
+        (call.id == id && matches!(call.state, State::Sent { .. })).then_some((slot, call.kind))
+    }
+
+    /// Was there ever a request of this id?
+    pub(super) fn was_asked(&self, id: u64) -> bool {
+        id != 0 && id >> SLOT_BITS <= self.counter
+    }
+
+    /// Ends a request that was answered.
+    pub(super) fn answered(&mut self, slot: u32) -> Done {
+        self.sent -= 1;
+        self.release(slot);
+        let Call { tag, began_us, is_hedged, .. } = self.calls[slot as usize];
+        Done { tag, began_us, is_hedged }
+    }
+
+    /// Puts a call that was sent back into the queue, where it stood.
+    pub(super) fn ask_again(&mut self, slot: u32) {
+        self.sent -= 1;
+        self.calls[slot as usize].state = State::Queued;
+        self.queue.push_front(slot);
+        let calls = &self.calls;
+        self.queue.make_contiguous().sort_unstable_by_key(|&at| calls[at as usize].id);
+    }
+
+    /// Puts what was sent back to the head of the queue, in the order in which it was asked for.
+    pub(super) fn requeue(&mut self, cause: &str) {
+        self.sent = 0;
+        self.queue.clear();
+        let calls = &mut self.calls;
+        let mut slots: Vec<u32> =
+            (0..calls.len() as u32).filter(|&at| calls[at as usize].state != State::Free).collect();
+        slots.sort_unstable_by_key(|&at| calls[at as usize].id);
+        for slot in slots {
+            let call = &mut self.calls[slot as usize];
+            if matches!(call.state, State::Sent { .. }) && !call.kind.is_repeatable() {
+                self.fail(slot, CallError::Lost { cause: cause.to_owned() });
+                continue;
+            }
+            call.state = State::Queued;
+            self.queue.push_back(slot);
+        }
+    }
+
+    /// Ends what was not answered in time. `true`: one of them was sent, and since then nothing was heard.
+    pub(super) fn expire(&mut self, now_us: u64, heard_us: u64, cause: Option<&str>) -> bool {
+        let mut is_silent = false;
+        for slot in 0..self.calls.len() as u32 {
+            let call = &self.calls[slot as usize];
+            if call.state == State::Free || call.deadline_us > now_us {
+                continue;
+            }
+            if let State::Sent { at_us } = call.state {
+                self.sent -= 1;
+                is_silent |= heard_us <= at_us;
+            }
+            let sent = call.was_sent;
+            self.queue.retain(|&queued| queued != slot);
+            self.fail(slot, CallError::Late { sent, cause: cause.map(str::to_owned) });
+        }
+        is_silent
+    }
+
+    /// Fits what is queued to what was agreed on with a server as it was started with `boot_id`; fails what does not fit.
+    pub(super) fn greeted(&mut self, boot_id: u64, agreed: &Agreed) {
+        for slot in 0..self.calls.len() as u32 {
+            if !self.check_start(slot, boot_id) {
+                continue;
+            }
+            let call = &mut self.calls[slot as usize];
+            let bytes = call.frame.len();
+            if bytes > agreed.frame_bytes_max as usize {
+                let (found, max) = (bytes as u64, u64::from(agreed.frame_bytes_max));
+                let reason = WireError::TooLong { what: "frame", found, max }.to_string();
+                self.queue.retain(|&queued| queued != slot);
+                self.fail(slot, CallError::Protocol { reason });
+            } else {
+                refit(call.frame.bytes_mut(), call.id, agreed);
+            }
+        }
+    }
+
+    /// Fails a call that was meant for an earlier start of the server; is there still a call?
+    pub(super) fn check_start(&mut self, slot: u32, boot_id: u64) -> bool {
+        let call = &self.calls[slot as usize];
+        if call.state == State::Free {
+            return false;
+        }
+        if call.boot_id.is_none_or(|meant| meant == boot_id) {
+            return true;
+        }
+        self.queue.retain(|&queued| queued != slot);
+        self.fail(slot, CallError::Restarted);
+        false
+    }
+
+    pub(super) fn fail_all(&mut self, error: &CallError) {
+        self.queue.clear();
+        self.sent = 0;
+        for slot in 0..self.calls.len() as u32 {
+            if self.calls[slot as usize].state != State::Free {
+                self.fail(slot, error.clone());
+            }
+        }
+    }
+
+    fn fail(&mut self, slot: u32, error: CallError) {
+        self.failures.push_back((self.calls[slot as usize].tag, error));
+        self.release(slot);
+    }
+
+    fn release(&mut self, slot: u32) {
+        let call = &mut self.calls[slot as usize];
+        call.state = State::Free;
+        call.frame.clear();
+        call.frame.trim(KEPT_BYTES_MAX);
+        self.free.push(slot);
+    }
+
+    /// The next request that failed, by its tag.
+    pub(super) fn next_failure(&mut self) -> Option<(u64, CallError)> {
+        self.failures.pop_front()
+    }
+}

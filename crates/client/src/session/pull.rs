@@ -1,0 +1,283 @@
+//! Pulls of one thread: shares keys out to servers, asks all of them at once, and puts what they answer where it belongs.
+//! Knows not how frames travel, nor what a row means.
+
+use sanderling_store::{Absent, Pooling, StoreError};
+use sanderling_wire::{self as wire, Pull, PullPooled, PullReply, Ragged, Reply, Request, RowFormat};
+
+use super::Session;
+use super::push::PUSH;
+use crate::error::ClientError;
+use crate::exchange::CallError;
+use crate::fan::Fan;
+use crate::remote::RemoteTable;
+
+/// A request that is part of a pull.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    server: usize,
+    /// Which of the pulls that are made at once.
+    part: usize,
+    /// Its keys, among those of the server's share.
+    first_key: usize,
+    keys: usize,
+    /// Its rows: one per key, or one per sample from this one on.
+    first_row: usize,
+    rows: usize,
+}
+
+/// One of several pulls that are made at once: the table, and its keys shared out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PullPart<'a> {
+    pub(crate) table: &'a RemoteTable,
+    pub(crate) fan: &'a Fan,
+}
+
+/// Where the answers to a [`PullPart`] go.
+#[derive(Debug)]
+pub(crate) struct PullInto<'a> {
+    pub(crate) out: &'a mut [f32],
+    pub(crate) missing: Option<&'a mut Vec<u32>>,
+}
+
+impl Session {
+    /// As [`RemoteTable::pull`].
+    pub fn pull(
+        &mut self,
+        table: &RemoteTable,
+        keys: &[u64],
+        absent: Absent,
+        out: &mut [f32],
+        mut missing: Option<&mut Vec<u32>>,
+    ) -> Result<usize, ClientError> {
+        table.length("out", keys.len() * table.dim(), out.len())?;
+        let mut fan = std::mem::take(&mut self.fan);
+        fan.assign(&self.placement, table.home(), keys);
+        let into = PullInto { out, missing: missing.as_deref_mut() };
+        let result = self.pull_parts(&[PullPart { table, fan: &fan }], &mut [into], absent);
+        self.fan = fan;
+        if let Some(missing) = missing {
+            missing.sort_unstable();
+        }
+        result
+    }
+
+    /// Pulls from several tables at once; how many keys have no row. Also waits for pushes that are under way.
+    pub(crate) fn pull_parts(
+        &mut self,
+        parts: &[PullPart<'_>],
+        into: &mut [PullInto<'_>],
+        absent: Absent,
+    ) -> Result<usize, ClientError> {
+        self.asked.clear();
+        for (part, PullPart { table, fan }) in parts.iter().enumerate() {
+            if let Some(missing) = &mut into[part].missing {
+                missing.clear();
+            }
+            let step = self.rows_per_request(table.dim());
+            for (server, share) in fan.shares.iter().enumerate() {
+                for first_key in (0..share.keys.len()).step_by(step) {
+                    let keys = step.min(share.keys.len() - first_key);
+                    self.asked.push(Asked {
+                        server,
+                        part,
+                        first_key,
+                        keys,
+                        first_row: first_key,
+                        rows: keys,
+                    });
+                }
+            }
+        }
+        let absent = wire_absent(absent);
+        self.pull_asked(
+            |asked, format| {
+                let PullPart { table, fan } = parts[asked.part];
+                let keys = &fan.shares[asked.server].keys[asked.first_key..][..asked.keys];
+                let (number, dim) = (table.number(asked.server).table, table.dim() as u32);
+                (table, Request::Pull(Pull { table: number, dim, absent, format, keys }))
+            },
+            |asked, reply| {
+                let positions =
+                    &parts[asked.part].fan.shares[asked.server].positions[asked.first_key..][..asked.keys];
+                let dim = parts[asked.part].table.dim();
+                let PullInto { out, missing } = &mut into[asked.part];
+                for (row, &position) in positions.iter().enumerate() {
+                    reply.values.copy_to(row * dim, &mut out[position as usize * dim..][..dim]);
+                }
+                if let Some(missing) = missing {
+                    missing.extend(reply.absent.positions().map(|at| positions[at]));
+                }
+            },
+        )
+    }
+
+    /// As [`RemoteTable::pull_pooled`].
+    #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
+    pub fn pull_pooled(
+        &mut self,
+        table: &RemoteTable,
+        keys: &[u64],
+        values: Option<&[f32]>,
+        offsets: &[u32],
+        pooling: Pooling,
+        absent: Absent,
+        out: &mut [f32],
+        mut missing: Option<&mut Vec<u32>>,
+    ) -> Result<usize, ClientError> {
+        let (dim, name) = (table.dim(), table.name());
+        let samples = check_offsets(name, offsets, keys.len())?;
+        table.length("out", samples * dim, out.len())?;
+        if let Some(values) = values {
+            table.length("values", keys.len(), values.len())?;
+        }
+        // A mean over several servers is not the mean of theirs.
+        let alone = self.links.len() == 1;
+        let asked_pooling =
+            if alone && pooling == Pooling::Mean { wire::Pooling::Mean } else { wire::Pooling::Sum };
+        let step = self.rows_per_request(dim);
+        let mut ragged = std::mem::take(&mut self.ragged);
+        ragged.clear(self.links.len());
+        self.asked.clear();
+        for first_row in (0..samples).step_by(step) {
+            let rows = step.min(samples - first_row);
+            let offsets = &offsets[first_row..=first_row + rows];
+            let firsts = self.asked.len();
+            for (server, share) in ragged.shares.iter().enumerate() {
+                let first_key = share.share.keys.len();
+                self.asked.push(Asked { server, part: 0, first_key, keys: 0, first_row, rows });
+            }
+            ragged.add(&self.placement, table.home(), keys, values, offsets);
+            for (asked, share) in self.asked[firsts..].iter_mut().zip(&ragged.shares) {
+                asked.keys = share.share.keys.len() - asked.first_key;
+            }
+        }
+        out.fill(0.0);
+        if let Some(missing) = &mut missing {
+            missing.clear();
+        }
+        let absent = wire_absent(absent);
+        // Offsets have one entry more per request than it has samples; a server without keys is not asked.
+        let offsets_first = |asked: &Asked| asked.first_row + asked.first_row / step;
+        let mut part = Vec::new();
+        let result = self.pull_asked(
+            |asked, format| {
+                let share = &ragged.shares[asked.server];
+                let span = asked.first_key..asked.first_key + asked.keys;
+                let ragged = Ragged {
+                    keys: &share.share.keys[span.clone()],
+                    offsets: &share.offsets[offsets_first(asked)..][..=asked.rows],
+                    values: values.map(|_| &share.values[span]),
+                };
+                let (number, dim) = (table.number(asked.server).table, dim as u32);
+                let pull = PullPooled { table: number, dim, pooling: asked_pooling, absent, format, ragged };
+                (table, Request::PullPooled(pull))
+            },
+            |asked, reply| {
+                let out = &mut out[asked.first_row * dim..][..asked.rows * dim];
+                if alone {
+                    reply.values.copy_to(0, out);
+                } else {
+                    let rows = match reply.values {
+                        wire::RowValues::F32(rows) => rows,
+                        halves @ wire::RowValues::F16(_) => {
+                            part.resize(out.len(), 0.0);
+                            halves.copy_to(0, &mut part);
+                            &part[..]
+                        }
+                    };
+                    out.iter_mut().zip(rows).for_each(|(sum, part)| *sum += part);
+                }
+                if let Some(missing) = &mut missing {
+                    let positions = &ragged.shares[asked.server].share.positions[asked.first_key..];
+                    missing.extend(reply.absent.positions().map(|at| positions[at]));
+                }
+            },
+        );
+        if !alone && pooling == Pooling::Mean {
+            for (row, span) in out.chunks_exact_mut(dim).zip(offsets.windows(2)) {
+                let scale = 1.0 / (span[1] - span[0]).max(1) as f32;
+                row.iter_mut().for_each(|sum| *sum *= scale);
+            }
+        }
+        if let Some(missing) = missing {
+            missing.sort_unstable();
+        }
+        self.ragged = ragged;
+        result
+    }
+
+    /// Makes the requests that `asked` lists, all at once, and hands the answers over as they come.
+    fn pull_asked<'r>(
+        &mut self,
+        request: impl Fn(&Asked, RowFormat) -> (&'r RemoteTable, Request<'r>),
+        mut place: impl FnMut(&Asked, &PullReply<'_>),
+    ) -> Result<usize, ClientError> {
+        let Session { links, asked, pushes, .. } = self;
+        let names = links.names();
+        let (mut missing, mut failed) = (0, None);
+        let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
+            if tag & PUSH != 0 {
+                pushes.note(&names, server, tag, result);
+                return;
+            }
+            let asked = &asked[tag as usize];
+            let table = request(asked, RowFormat::F32).0;
+            let error = match result {
+                Ok(Reply::Pull(reply) | Reply::PullPooled(reply)) if fits(asked, table, &reply) => {
+                    missing += reply.absent.count();
+                    place(asked, &reply);
+                    return;
+                }
+                Ok(_) => names.misfit(server, table.name()),
+                Err(error) => names.error(server, table.name(), error),
+            };
+            failed.get_or_insert(error);
+        };
+        let mut begun = Ok(());
+        for (tag, asked) in asked.iter().enumerate().filter(|(_, asked)| asked.keys > 0) {
+            let (table, request) = request(asked, links.row_format(asked.server));
+            let boot_id = Some(table.number(asked.server).boot_id);
+            if let Err(source) = links.begin(asked.server, tag as u64, boot_id, &request, &mut sink) {
+                begun = Err(ClientError::Request { table: table.name().to_owned(), source });
+                break;
+            }
+        }
+        links.settle(&mut sink);
+        begun?;
+        match failed.or_else(|| pushes.failed.take()) {
+            Some(error) => Err(error),
+            None => Ok(missing),
+        }
+    }
+}
+
+fn wire_absent(absent: Absent) -> wire::Absent {
+    match absent {
+        Absent::Zero => wire::Absent::Zero,
+        Absent::Init => wire::Absent::Init,
+    }
+}
+
+/// Has the reply the sizes that were asked for?
+fn fits(asked: &Asked, table: &RemoteTable, reply: &PullReply<'_>) -> bool {
+    let shape = reply.shape();
+    // Halves come only where they were agreed on.
+    (shape.keys, shape.rows, shape.dim) == (asked.keys, asked.rows, table.dim() as u32)
+}
+
+/// Number of samples. The wire's offsets start at 0 and end at the number of keys, as the store's do.
+fn check_offsets(table: &str, offsets: &[u32], keys: usize) -> Result<usize, StoreError> {
+    let fail = |reason: String| Err(StoreError::Offsets { table: table.to_owned(), reason });
+    let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else {
+        return fail("there must be at least one".to_owned());
+    };
+    if first != 0 || last as usize != keys {
+        return fail(format!("they run from {first} to {last}, there are {keys} keys"));
+    }
+    match offsets.windows(2).position(|pair| pair[0] > pair[1]) {
+        Some(at) => {
+            fail(format!("offset {} is {}, below {} before it", at + 1, offsets[at + 1], offsets[at]))
+        }
+        None => Ok(offsets.len() - 1),
+    }
+}
