@@ -114,7 +114,8 @@ enum SendingWay {
     Ring(RingSender),
 }
 
-/// Memory for one frame, lent by a [`Sender`]: the send buffer of a socket, or a slot of the shared ring.
+/// Memory for one frame, lent by a [`Sender`]: the send buffer of a socket, or a slot of the shared ring. It starts at a
+/// multiple of eight.
 ///
 /// It holds arbitrary bytes until they are overwritten. In shared memory a peer can read, and if it is hostile change,
 /// them at any time: write here, and decide nothing by reading back. Dropping it uncommitted sends nothing.

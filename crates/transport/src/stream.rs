@@ -72,8 +72,8 @@ pub(crate) struct StreamSender {
     pub(crate) pipe: Pipe,
     framing: Framing,
     write_timeout: Duration,
-    /// `sent..filled` waits to be sent.
-    buffer: Vec<u8>,
+    /// Words, so that frames can be lent at multiples of eight bytes; `sent..filled` of its bytes waits to be sent.
+    buffer: Vec<u64>,
     sent: usize,
     filled: usize,
     /// Since when the peer has taken nothing although it should.
@@ -82,7 +82,7 @@ pub(crate) struct StreamSender {
 
 impl StreamSender {
     pub(crate) fn new(pipe: Pipe, framing: Framing, write_timeout: Duration) -> StreamSender {
-        let buffer = vec![0; BUFFER_BYTES_MIN];
+        let buffer = vec![0; BUFFER_BYTES_MIN / FRAME_ALIGN_BYTES];
         StreamSender { pipe, framing, write_timeout, buffer, sent: 0, filled: 0, blocked_since: None }
     }
 
@@ -94,8 +94,7 @@ impl StreamSender {
             let made = self.make_room(bytes_max);
             debug_assert!(made, "an empty buffer grows to any frame");
         }
-        let end = self.filled + bytes_max;
-        Ok((&mut self.buffer[self.filled..end], &mut self.filled))
+        Ok(self.lend(bytes_max))
     }
 
     /// The same without waiting: `None` while too much waits to be sent.
@@ -107,28 +106,37 @@ impl StreamSender {
                 return Ok(None);
             }
         }
-        let end = self.filled + bytes_max;
-        Ok(Some((&mut self.buffer[self.filled..end], &mut self.filled)))
+        Ok(Some(self.lend(bytes_max)))
     }
 
-    /// Makes the buffer hold `bytes` more, within its bounds.
+    fn lend(&mut self, bytes: usize) -> (&mut [u8], &mut usize) {
+        let buffer: &mut [u8] = bytemuck::cast_slice_mut(&mut self.buffer);
+        (&mut buffer[self.filled..][..bytes], &mut self.filled)
+    }
+
+    /// Makes the buffer hold `bytes` more, within its bounds and from a multiple of eight on. What waits is moved when it
+    /// must be: a peer may have taken any part of a frame.
     fn make_room(&mut self, bytes: usize) -> bool {
         if self.sent == self.filled {
             (self.sent, self.filled) = (0, 0);
         }
-        if self.filled + bytes <= self.buffer.len() {
+        let capacity = self.buffer.len() * FRAME_ALIGN_BYTES;
+        if self.filled.is_multiple_of(FRAME_ALIGN_BYTES) && self.filled + bytes <= capacity {
             return true;
         }
-        self.buffer.copy_within(self.sent..self.filled, 0);
-        (self.sent, self.filled) = (0, self.filled - self.sent);
-        let needed = self.filled + bytes;
-        if needed > self.buffer.len() {
-            if self.filled > 0 && needed > BUFFER_BYTES_BATCH {
+        let waiting = self.filled - self.sent;
+        let filled = waiting.next_multiple_of(FRAME_ALIGN_BYTES);
+        let needed = filled + bytes;
+        if needed > capacity {
+            if waiting > 0 && needed > BUFFER_BYTES_BATCH {
                 return false;
             }
             let grown = needed.next_power_of_two().min(self.framing.frame_bytes_max.max(BUFFER_BYTES_BATCH));
-            self.buffer.resize(grown.max(needed), 0);
+            self.buffer.resize(grown.max(needed).div_ceil(FRAME_ALIGN_BYTES), 0);
         }
+        let all: &mut [u8] = bytemuck::cast_slice_mut(&mut self.buffer);
+        all.copy_within(self.sent..self.filled, filled - waiting);
+        (self.sent, self.filled) = (filled - waiting, filled);
         true
     }
 
@@ -143,7 +151,8 @@ impl StreamSender {
     /// Sends as much as the peer takes now. `true`: all of it.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Error> {
         while self.sent < self.filled {
-            match self.pipe.try_write(&[IoSlice::new(&self.buffer[self.sent..self.filled])])? {
+            let waiting = &bytemuck::cast_slice(&self.buffer)[self.sent..self.filled];
+            match self.pipe.try_write(&[IoSlice::new(waiting)])? {
                 Some(bytes) => {
                     self.sent += bytes;
                     self.blocked_since = None;
@@ -365,3 +374,6 @@ impl AsFd for StreamReceiver {
         self.pipe.socket().as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -115,6 +115,10 @@ impl TlsClient {
 }
 
 /// A socket and its encryption. Both halves lock it for the time of one attempt, never while they sleep.
+///
+/// So a reader and a writer in two threads take turns. It stays so: rustls keeps both directions in one object (alerts,
+/// key updates and the handshake concern both), and apart they would need a record layer of our own. Workers and clients
+/// have both halves of a connection in one thread, where the lock is never contended.
 #[derive(Debug)]
 pub(crate) struct TlsChannel {
     pub(crate) socket: Socket,
