@@ -2,6 +2,7 @@
 
 use sanderling_bench::BenchError;
 use sanderling_client::ClientError;
+use sanderling_control::{Code, ControlError, PlaneError};
 use sanderling_learner::LearnError;
 use sanderling_sample::SampleError;
 use sanderling_server::ServerError;
@@ -33,6 +34,10 @@ pub(crate) enum Failure {
     Bench(#[from] BenchError),
     #[error(transparent)]
     Server(#[from] ServerError),
+    #[error(transparent)]
+    Plane(#[from] PlaneError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
     #[error("{0}")]
     Usage(String),
     #[error("writing the result: {0}")]
@@ -56,6 +61,9 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_)
+            | Failure::Control(
+                ControlError::Address { .. } | ControlError::Refused { code: Code::InvalidArgument, .. },
+            )
             | Failure::Server(ServerError::Config(_))
             | Failure::Bench(BenchError::Options(_))
             | Failure::Learn(LearnError::Config { .. } | LearnError::Store(StoreError::Config { .. })) => {
@@ -64,6 +72,7 @@ impl Failure {
             Failure::Sample(error) | Failure::Learn(LearnError::Sample(error)) => of_sample(error),
             Failure::Learn(LearnError::NoRows(_)) => BAD_DATA,
             Failure::Server(ServerError::Restore(_))
+            | Failure::Control(ControlError::Refused { code: Code::NotFound | Code::DataLoss, .. })
             | Failure::Store(_)
             | Failure::Learn(LearnError::Store(_) | LearnError::Model { .. }) => BAD_MODEL,
             Failure::Learn(LearnError::Stopped) => INTERRUPTED,
@@ -71,7 +80,9 @@ impl Failure {
             | Failure::Learn(_)
             | Failure::Client(_)
             | Failure::Bench(_)
-            | Failure::Server(_) => FAILED,
+            | Failure::Server(_)
+            | Failure::Plane(_)
+            | Failure::Control(_) => FAILED,
         }
     }
 }

@@ -19,6 +19,13 @@ pub(crate) fn text(lines: &str) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
+/// Prints without ending the line.
+pub(crate) fn part(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    write!(out, "{text}")?;
+    Ok(out.flush()?)
+}
+
 /// Name and value pairs, one per line, values aligned.
 pub(crate) fn pairs(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);

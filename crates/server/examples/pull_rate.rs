@@ -115,7 +115,7 @@ fn main() {
             println!("{name:24} {in_flight:>9} {:>12.0} {:>12.0}", rates[0], rates[1]);
         }
     }
-    for (name, summary) in server.control().stats(StatsScope::Commands) {
-        println!("server time of {name}: {summary:?}");
+    for row in server.control().stats(StatsScope::Commands) {
+        println!("server time of {}: {:?}", row.command, row.summary);
     }
 }

@@ -4,12 +4,15 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use sanderling_store::TableStats;
-use sanderling_wire::{Home, Restored, Saved, StatsScope};
+use sanderling_wire::{Fault, Home, Restored, Saved, StatsScope};
 
-use crate::LatencySummary;
 use crate::connections::ConnectionStatus;
+use crate::errand;
+use crate::event::{Event, Log};
 use crate::refusal::Refusal;
+use crate::session::same_bytes;
 use crate::state::State;
+use crate::statistics::CommandLatency;
 use crate::worker::Mailbox;
 
 /// A handle; copies are of the same server.
@@ -18,6 +21,9 @@ pub struct Control {
     pub(crate) state: Arc<State>,
     pub(crate) workers: Arc<[Mailbox]>,
     pub(crate) ending: Arc<Ending>,
+    pub(crate) log: Log,
+    /// Where the server listens.
+    pub(crate) addresses: Arc<[String]>,
 }
 
 impl std::fmt::Debug for Control {
@@ -39,6 +45,10 @@ impl Ending {
         self.changed.notify_all();
     }
 
+    fn is_asked(&self) -> bool {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn wait(&self) {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.changed.wait_while(asked, |asked| !*asked));
@@ -58,6 +68,10 @@ pub struct Status {
     pub shards: u16,
     /// Since its start.
     pub uptime: Duration,
+    /// Where it listens, as URLs.
+    pub addresses: Vec<String>,
+    /// Has it a folder for checkpoints?
+    pub saves: bool,
     /// Everything that is one number, with its name.
     pub counters: Vec<(&'static str, u64)>,
 }
@@ -88,10 +102,12 @@ impl Control {
         let state = &self.state;
         Status {
             name: state.name().to_owned(),
-            serving: !state.is_draining(),
+            serving: !self.is_ending(),
             shard: state.placement.shard,
             shards: state.placement.shards,
             uptime: state.started.elapsed(),
+            addresses: self.addresses.to_vec(),
+            saves: state.checkpoints.is_some(),
             counters: state.counters(),
         }
     }
@@ -123,8 +139,31 @@ impl Control {
 
     /// How long requests took at the server, by command, or by peer and command.
     #[must_use]
-    pub fn stats(&self, scope: StatsScope) -> Vec<(String, LatencySummary)> {
-        self.state.latencies(scope)
+    pub fn stats(&self, scope: StatsScope) -> Vec<CommandLatency> {
+        self.state.statistics.latencies(scope)
+    }
+
+    /// May somebody who says this token, or none, ask for anything?
+    #[must_use]
+    pub fn admits(&self, token: Option<&str>) -> bool {
+        match &self.state.token {
+            Some(secret) => same_bytes(secret.as_bytes(), token.unwrap_or_default().as_bytes()),
+            None => true,
+        }
+    }
+
+    /// Is it asked to end, or about to?
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.state.is_draining() || self.ending.is_asked()
+    }
+
+    /// What changes tables is refused once the last checkpoint may have begun.
+    fn check_serving(&self) -> Result<(), Refusal> {
+        match self.is_ending() {
+            true => Err(Refusal::new(Fault::Draining, "the server is about to stop")),
+            false => Ok(()),
+        }
     }
 
     /// Makes a table, or finds the one of this name and configuration (JSON); its number.
@@ -132,15 +171,20 @@ impl Control {
     /// # Errors
     /// As those of the request of this name.
     pub fn create(&self, name: &str, home: Home, config: &str) -> Result<u32, Refusal> {
+        self.check_serving()?;
         Ok(self.state.create(name, home, config)?.number)
     }
 
     /// Saves all tables under a name, while requests go on.
     ///
     /// # Errors
-    /// The name is impossible, or writing failed; then what was saved before is intact.
+    /// The name is impossible, or writing failed; then what was saved before is intact. The server is about to stop: then
+    /// it saves by itself.
     pub fn save(&self, name: &str) -> Result<Saved, Refusal> {
-        self.state.save(name)
+        self.check_serving()?;
+        let result = self.state.save(name);
+        self.log.say(errand::saved(name, result.clone()));
+        result
     }
 
     /// Puts the tables of a checkpoint in the place of all. Their numbers are new.
@@ -148,7 +192,10 @@ impl Control {
     /// # Errors
     /// There is no such checkpoint, or it is damaged; then the tables stay as they are.
     pub fn restore(&self, name: &str) -> Result<Restored, Refusal> {
-        self.state.restore(name)
+        self.check_serving()?;
+        let restored = self.state.restore(name)?;
+        self.log.say(Event::Restored { name: name.to_owned(), rows: restored.rows });
+        Ok(restored)
     }
 
     /// Drops a table.
@@ -156,7 +203,10 @@ impl Control {
     /// # Errors
     /// There is none of this name.
     pub fn drop_table(&self, name: &str) -> Result<(), Refusal> {
-        self.state.drop_table(name)
+        self.check_serving()?;
+        self.state.drop_table(name)?;
+        self.log.say(Event::Dropped { table: name.to_owned() });
+        Ok(())
     }
 
     /// Asks the server to answer what is under way, save, and end. Returns at once.

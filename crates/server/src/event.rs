@@ -33,6 +33,10 @@ pub enum Event {
         name: String,
         reason: String,
     },
+    /// A table was dropped by the operator.
+    Dropped {
+        table: String,
+    },
     /// A thread could not be bound to its processor.
     NotPinned {
         worker: usize,
@@ -66,6 +70,7 @@ impl fmt::Display for Event {
             Event::SaveFailed { name, reason } => {
                 write!(out, "saving {name} failed, the checkpoint before it is intact: {reason}")
             }
+            Event::Dropped { table } => write!(out, "dropped table {table}"),
             Event::NotPinned { worker, reason } => write!(out, "worker {worker} is not pinned: {reason}"),
             Event::WorkerFailed { worker, reason } => write!(out, "worker {worker} failed: {reason}"),
             Event::Draining { connections, within_ms } => {

@@ -1,7 +1,6 @@
 //! The whole of a server: listeners, workers and the thread for errands are started here, and ended in the right order.
 //! Knows no signal and no terminal.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -9,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use sanderling_transport::{Address, Error, Framing, ListenOptions, Listener, Stopper, TlsServer};
-use sanderling_wire::{Features, HEADER_BYTES, Saved, body_bytes};
+use sanderling_transport::{Address, Error, Listener, Stopper};
+use sanderling_wire::{Features, Saved};
 
 use crate::Config;
 use crate::checkpoints::LATEST;
@@ -18,6 +17,7 @@ use crate::control::{Control, Ending};
 use crate::errand::{self, Posted};
 use crate::event::{Event, Log};
 use crate::limit::{CONNECTIONS_MAX, ERRANDS_MAX};
+use crate::listen;
 use crate::refusal::Refusal;
 use crate::state::{Look, State};
 use crate::worker::{Letter, Mailbox, Worker};
@@ -63,15 +63,6 @@ pub struct Server {
     errands: Option<(SyncSender<Posted>, JoinHandle<()>)>,
 }
 
-/// How frames are cut, for a server that takes frames of at most so many bytes; clients use the same.
-pub fn framing(frame_bytes_max: u32) -> Framing {
-    let body = |header: &[u8]| {
-        let header = header.try_into().map_err(|_| "not a whole header".to_owned())?;
-        body_bytes(header).map_err(|error| error.to_string())
-    };
-    Framing { header_bytes: HEADER_BYTES, body_bytes: body, frame_bytes_max: frame_bytes_max as usize }
-}
-
 impl Server {
     /// Listens, restores, and serves from then on. `on_event` is called by any of its threads.
     ///
@@ -83,22 +74,10 @@ impl Server {
     ) -> Result<Server, ServerError> {
         config.check().map_err(ServerError::Config)?;
         let log = Log(Arc::new(on_event));
-        let mut options = ListenOptions::new(framing(config.frame_bytes_max));
-        (options.expose, options.insecure) = (config.expose, config.insecure);
-        (options.write_timeout, options.spin_us) = (config.write_timeout, config.spin_us);
-        options.token = config.token.is_some();
-        options.tls = match &config.tls {
-            Some((certificate, key)) => Some(TlsServer::from_files(certificate, key)?),
-            None => None,
-        };
-        let bind = |address: &Address| Listener::bind(address, &options);
-        let mut listeners = config.listen.iter().map(bind).collect::<Result<Vec<_>, Error>>()?;
-        if config.local {
-            listen_locally(&mut listeners, &config.runtime_dir, &options, &log);
-        }
+        let listeners = listen::listen(config, &log)?;
         let state = Arc::new(State::new(config));
         let addresses: Vec<Address> = listeners.iter().map(|listener| listener.address().clone()).collect();
-        if let Some(fastest) = fastest(&addresses) {
+        if let Some(fastest) = listen::fastest(&addresses) {
             state.local_url.set(fastest.to_string()).expect("set once");
         }
         restore(&state, config, &log)?;
@@ -130,7 +109,13 @@ impl Server {
         let all = Arc::clone(&mailboxes);
         let look = move || all.iter().for_each(|worker| worker.post(Letter::Look));
         state.look.set(Look(Box::new(look))).expect("set once");
-        let control = Control { state: Arc::clone(&state), workers: mailboxes, ending };
+        let control = Control {
+            state: Arc::clone(&state),
+            workers: mailboxes,
+            ending,
+            log: log.clone(),
+            addresses: addresses.iter().map(Address::to_string).collect(),
+        };
         let (errand_state, errand_log, every) = (Arc::clone(&state), log.clone(), config.save_every);
         let runner =
             spawn("errands".to_owned(), move || errand::run(&errand_state, &posted, every, &errand_log))?;
@@ -173,7 +158,7 @@ impl Server {
         let failed = self.stop(Instant::now() + self.drain_within);
         let saved = match self.data {
             true => {
-                let saved = self.control.save(LATEST);
+                let saved = self.control.state.save(LATEST);
                 self.log.say(errand::saved(LATEST, saved.clone()));
                 Some(saved.map_err(ServerError::Save)?)
             }
@@ -244,60 +229,6 @@ fn pin_to(number: usize) -> Result<(), String> {
     let mut one = CpuSet::new();
     one.set(cpu);
     sched_setaffinity(None, &one).map_err(failed)
-}
-
-/// Adds a unix socket and shared memory named after the first TCP port, so that clients of this host find them.
-fn listen_locally(listeners: &mut Vec<Listener>, folder: &Path, options: &ListenOptions, log: &Log) {
-    let port = listeners.iter().find_map(|listener| match listener.address() {
-        Address::Tcp(endpoints) => endpoints.first().map(|endpoint| endpoint.port),
-        _ => None,
-    });
-    let Some(port) = port else { return };
-    let taken = |listeners: &[Listener], of: fn(&Address) -> bool| {
-        listeners.iter().any(|listener| of(listener.address()))
-    };
-    let mut wanted = Vec::new();
-    if !taken(listeners, |address| matches!(address, Address::Shm(_))) {
-        wanted.push(Address::Shm(format!("port-{port}")));
-    }
-    if !taken(listeners, |address| matches!(address, Address::Unix(_))) {
-        // Clients are told the path, wherever they are.
-        match std::path::absolute(folder).and_then(|folder| make_private(&folder).map(|()| folder)) {
-            Ok(folder) => wanted.push(Address::Unix(folder.join(format!("port-{port}.sock")))),
-            Err(error) => {
-                log.say(Event::NoLocalAddress { reason: format!("{}: {error}", folder.display()) });
-            }
-        }
-    }
-    for address in wanted {
-        match Listener::bind(&address, options) {
-            Ok(listener) => listeners.push(listener),
-            // Convenience only: the server does without.
-            Err(error) => log.say(Event::NoLocalAddress { reason: error.to_string() }),
-        }
-    }
-}
-
-/// A folder that only this user can enter.
-fn make_private(folder: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let found = std::fs::symlink_metadata(folder)?;
-    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
-        return Err(std::io::Error::other("is not a folder of this user"));
-    }
-    Ok(())
-}
-
-/// What a client of this host is best served by.
-fn fastest(addresses: &[Address]) -> Option<&Address> {
-    let rank = |address: &&Address| match address {
-        Address::Shm(_) => 0,
-        Address::Unix(_) => 1,
-        _ => 2,
-    };
-    let short = |address: &&Address| address.to_string().len() <= sanderling_wire::limit::URL_BYTES_MAX;
-    addresses.iter().filter(short).min_by_key(rank).filter(|address| rank(address) < 2)
 }
 
 fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError> {

@@ -328,7 +328,7 @@ impl Session {
 }
 
 /// Compares without telling by its duration where the first difference is.
-fn same_bytes(secret: &[u8], given: &[u8]) -> bool {
+pub(crate) fn same_bytes(secret: &[u8], given: &[u8]) -> bool {
     let at = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
     let different = (0..limit::TOKEN_BYTES_MAX).fold(0, |all, i| all | (at(secret, i) ^ at(given, i)));
     std::hint::black_box(different) == 0 && secret.len() == given.len()

@@ -2,9 +2,9 @@
 //! no thread.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, Saved, StatsScope};
 
@@ -15,7 +15,7 @@ use crate::limit::IN_FLIGHT_MAX;
 use crate::placement::Placement;
 use crate::pushes::Pushers;
 use crate::refusal::Refusal;
-use crate::statistics::Statistics;
+use crate::statistics::{CommandLatency, Statistics};
 use crate::tables::{Entry, Tables};
 use crate::{Config, LatencySummary};
 
@@ -38,6 +38,11 @@ pub(crate) struct State {
     /// Known when the listeners are there.
     pub(crate) local_url: OnceLock<String>,
     draining: AtomicBool,
+    saves: AtomicU64,
+    saves_failed: AtomicU64,
+    restores: AtomicU64,
+    /// 0: not since the start.
+    last_saved_unix_ms: AtomicU64,
     /// Makes every worker look at the list of tables; known when there are workers.
     pub(crate) look: OnceLock<Look>,
 }
@@ -74,6 +79,10 @@ impl State {
             host_id: sanderling_observe::machine::host_id(),
             local_url: OnceLock::new(),
             draining: AtomicBool::new(false),
+            saves: AtomicU64::new(0),
+            saves_failed: AtomicU64::new(0),
+            restores: AtomicU64::new(0),
+            last_saved_unix_ms: AtomicU64::new(0),
             look: OnceLock::new(),
         }
     }
@@ -116,11 +125,20 @@ impl State {
     }
 
     pub(crate) fn save(&self, name: &str) -> Result<Saved, Refusal> {
-        self.checkpoints()?.save(&self.tables, name)
+        let saved = self.checkpoints()?.save(&self.tables, name);
+        match saved {
+            Ok(_) => {
+                self.saves.fetch_add(1, Ordering::Relaxed);
+                self.last_saved_unix_ms.store(unix_ms(), Ordering::Relaxed);
+            }
+            Err(_) => drop(self.saves_failed.fetch_add(1, Ordering::Relaxed)),
+        }
+        saved
     }
 
     pub(crate) fn restore(&self, name: &str) -> Result<Restored, Refusal> {
         let restored = self.checkpoints()?.restore(&self.tables, name)?;
+        self.restores.fetch_add(1, Ordering::Relaxed);
         self.let_go();
         Ok(restored)
     }
@@ -138,11 +156,13 @@ impl State {
         }
     }
 
+    /// As they go over the wire: with one name, of the command or of peer and command.
     pub(crate) fn latencies(&self, scope: StatsScope) -> Vec<(String, LatencySummary)> {
-        match scope {
-            StatsScope::Commands => self.statistics.commands(),
-            StatsScope::Peers => self.statistics.peers(),
-        }
+        let name = |CommandLatency { peer, command, summary }| match peer {
+            Some(peer) => (format!("{peer} {command}"), summary),
+            None => (command.to_owned(), summary),
+        };
+        self.statistics.latencies(scope).into_iter().map(name).collect()
     }
 
     /// Everything that is one number.
@@ -159,7 +179,15 @@ impl State {
             ("pushing_clients", self.pushers.len() as u64),
             ("fed_batches", batches as u64),
             ("fed_bytes", batch_bytes as u64),
+            ("saves", self.saves.load(Ordering::Relaxed)),
+            ("saves_failed", self.saves_failed.load(Ordering::Relaxed)),
+            ("restores", self.restores.load(Ordering::Relaxed)),
+            ("last_saved_unix_ms", self.last_saved_unix_ms.load(Ordering::Relaxed)),
             ("draining", u64::from(self.is_draining())),
         ]
     }
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

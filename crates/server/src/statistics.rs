@@ -6,12 +6,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sanderling_observe::{Latency, LatencySummary};
-use sanderling_wire::Kind;
+use sanderling_wire::{Kind, StatsScope};
 
 use crate::limit::PEERS_MAX;
 
 /// Who is counted when there are too many peers.
 const OTHERS: &str = "others";
+
+/// How long a command took, from when a worker took it up until its reply was ready; for slow ones, which another thread
+/// carries out, from when it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandLatency {
+    /// For this peer: as it calls itself, or where it is. None: for all of them.
+    pub peer: Option<String>,
+    /// The command's name.
+    pub command: &'static str,
+    /// The numbers.
+    pub summary: LatencySummary,
+}
 
 /// Durations by command; those of commands that were never used take no memory.
 #[derive(Debug, Default)]
@@ -84,35 +96,39 @@ impl Statistics {
         recorder
     }
 
-    fn sum(
-        &self,
-        mut visit: impl FnMut(&Noted, &mut BTreeMap<String, Latency>),
-    ) -> Vec<(String, LatencySummary)> {
-        let mut sums = BTreeMap::new();
-        for recorder in self.recorders.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            visit(&recorder.noted(), &mut sums);
-        }
-        sums.into_iter().map(|(name, latency)| (name, latency.summary())).collect()
-    }
-
-    /// Per command, by its name.
-    pub(crate) fn commands(&self) -> Vec<(String, LatencySummary)> {
-        self.sum(|noted, sums| {
-            for (kind, latency) in noted.commands.used() {
-                sums.entry(kind.name().to_owned()).or_default().merge(latency);
-            }
-        })
-    }
-
-    /// Per peer and command, as "peer command".
-    pub(crate) fn peers(&self) -> Vec<(String, LatencySummary)> {
-        self.sum(|noted, sums| {
-            for (peer, by_kind) in &noted.peers {
-                for (kind, latency) in by_kind.used() {
-                    sums.entry(format!("{peer} {kind}")).or_default().merge(latency);
+    /// Added up over the workers, by command, or by peer and command; in the order of the peers' names and the commands'
+    /// numbers.
+    pub(crate) fn latencies(&self, scope: StatsScope) -> Vec<CommandLatency> {
+        let recorders = self.recorders.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut sums = Sums::new();
+        for recorder in &recorders {
+            match scope {
+                StatsScope::Commands => add(&mut sums, None, &recorder.noted().commands),
+                // A lock per peer: the worker goes on between two of them.
+                StatsScope::Peers => {
+                    let peers = recorder.noted().peers.len();
+                    for at in 0..peers {
+                        let noted = recorder.noted();
+                        let (peer, by_kind) = &noted.peers[at];
+                        add(&mut sums, Some(peer), by_kind);
+                    }
                 }
             }
-        })
+        }
+        let latency = |((peer, kind), latency): ((Option<String>, Kind), Latency)| CommandLatency {
+            peer,
+            command: kind.name(),
+            summary: latency.summary(),
+        };
+        sums.into_iter().map(latency).collect()
+    }
+}
+
+type Sums = BTreeMap<(Option<String>, Kind), Latency>;
+
+fn add(sums: &mut Sums, peer: Option<&String>, by_kind: &ByKind) {
+    for (kind, latency) in by_kind.used() {
+        sums.entry((peer.cloned(), kind)).or_default().merge(latency);
     }
 }
 
@@ -130,14 +146,14 @@ mod tests {
         one.record(Kind::Pull, Some(seat), ms(1));
         other.record(Kind::Pull, Some(other.seat("a")), ms(3));
         other.record(Kind::Push, None, ms(5));
-        let names = |rows: Vec<(String, LatencySummary)>| {
-            rows.into_iter().map(|(name, row)| (name, row.count, row.average_ns)).collect::<Vec<_>>()
+        let rows = |scope| {
+            let row =
+                |row: CommandLatency| (row.peer, row.command, row.summary.count, row.summary.average_ns);
+            statistics.latencies(scope).into_iter().map(row).collect::<Vec<_>>()
         };
-        assert_eq!(
-            names(statistics.commands()),
-            [("pull".to_owned(), 2, 2_000_000), ("push".to_owned(), 1, 5_000_000)]
-        );
-        assert_eq!(names(statistics.peers()), [("a pull".to_owned(), 2, 2_000_000)]);
+        let expected = [(None, "pull", 2, 2_000_000), (None, "push", 1, 5_000_000)];
+        assert_eq!(rows(StatsScope::Commands), expected);
+        assert_eq!(rows(StatsScope::Peers), [(Some("a".to_owned()), "pull", 2, 2_000_000)]);
         for peer in 0..3 * PEERS_MAX {
             one.record(Kind::Ping, Some(one.seat(&format!("peer {peer}"))), ms(1));
         }

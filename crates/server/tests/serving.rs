@@ -46,7 +46,7 @@ fn every_transport_answers_as_a_table_here() {
     let server = place.server();
     assert_eq!(server.control().tables().len(), KINDS.len());
     let pulls = server.control().stats(StatsScope::Commands);
-    assert_eq!(pulls.iter().find(|(name, _)| name == "pull").unwrap().1.count, 15);
+    assert_eq!(pulls.iter().find(|row| row.command == "pull").unwrap().summary.count, 15);
 }
 
 #[test]

@@ -4,8 +4,13 @@ mod quantity;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use sanderling_server::{Config, Control, Server, systemd};
+use sanderling_client::Address;
+use sanderling_control::Plane;
+use sanderling_server::{
+    Config, Control, ControlListener, Server, ServerError, control_address, listen_for_control, systemd,
+};
 use serde::Deserialize;
 
 use crate::failure::{Failure, INTERRUPTED};
@@ -13,6 +18,8 @@ use crate::output;
 
 /// Where a server listens unless told otherwise.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7000";
+/// How long the end waits for saves and restores that the operator asked for.
+const CONTROL_FINISH_WITHIN: Duration = Duration::from_secs(10);
 
 /// Run a parameter server: tables that many trainers share
 #[derive(Debug, clap::Args)]
@@ -25,6 +32,9 @@ Examples:
 
 Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. A server with a TCP port is also found by clients of the
 same host over shared memory and a unix socket, unless --no-local is given.
+
+The control plane (sanderling ctl, gRPC, Prometheus at /metrics) is at the host of the first TCP address, at its port plus
+100: 127.0.0.1:7100 by default. --control puts it elsewhere; then it must be free, or the server does not start.
 
 In the file, options have the same names with _ for -, such as save_every = \"10m\"; the command line wins.
 
@@ -45,6 +55,12 @@ struct Options {
     /// Addresses to listen at [default: 127.0.0.1:7000]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
+    /// Where the control plane listens, host:port [default: that of the first TCP address, port + 100]
+    #[arg(long, value_name = "ADDR", conflicts_with = "no_control")]
+    control: Option<String>,
+    /// Run without a control plane
+    #[arg(long)]
+    no_control: bool,
     /// Which shard this is, and of how many [default: 0/1]
     #[arg(long, value_name = "I/N")]
     shard: Option<String>,
@@ -119,6 +135,9 @@ impl Options {
         let list = |one: Vec<String>, other| if one.is_empty() { other } else { one };
         Options {
             listen: list(self.listen, other.listen),
+            // One of them says something of both.
+            no_control: self.no_control || self.control.is_none() && other.no_control,
+            control: if self.no_control { None } else { self.control.or(other.control) },
             shard: self.shard.or(other.shard),
             peers: list(self.peers, other.peers),
             name: self.name.or(other.name),
@@ -140,6 +159,19 @@ impl Options {
             no_local: self.no_local || other.no_local,
             runtime_dir: self.runtime_dir.or(other.runtime_dir),
         }
+    }
+
+    /// Where the control plane is wanted; known before the rest is taken apart.
+    fn control(&self) -> Result<Wanted, Failure> {
+        let address = match (&self.control, self.no_control) {
+            (Some(_), true) => {
+                return Err(Failure::Usage("control, no_control: one contradicts the other".to_owned()));
+            }
+            (None, true) => return Ok(Wanted::No),
+            (None, false) => return Ok(Wanted::IfPossible),
+            (Some(text), false) => text.parse(),
+        };
+        address.map(Wanted::At).map_err(|error| Failure::Usage(format!("control: {error}")))
     }
 
     fn config(self) -> Result<Config, Failure> {
@@ -187,18 +219,61 @@ impl Options {
     }
 }
 
+/// Whether there is to be a control plane, and where.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted {
+    No,
+    /// Beside the first TCP address, if that port is free.
+    IfPossible,
+    At(Address),
+}
+
+/// Listens for the control plane, or says why there is none. Only one that was asked for must be there.
+fn listen_as_wanted(config: &Config, wanted: &Wanted) -> Result<Result<ControlListener, String>, Failure> {
+    config.check().map_err(ServerError::Config)?;
+    Ok(match wanted {
+        Wanted::No => Err("as was asked for".to_owned()),
+        Wanted::At(address) => Ok(listen_for_control(config, address)?),
+        Wanted::IfPossible => match control_address(config) {
+            Some(address) => listen_for_control(config, &address).map_err(|error| error.to_string()),
+            None => Err("no TCP address has a port to put it beside".to_owned()),
+        },
+    })
+}
+
 pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     let file = args.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
-    let config = args.options.or(file).config()?;
+    let options = args.options.or(file);
+    let wanted = options.control()?;
+    let config = options.config()?;
+    // Before anything is restored, which may take long.
+    let listener = listen_as_wanted(&config, &wanted)?;
     let server = Server::start(&config, |event| eprintln!("{event}"))?;
     on_signal(server.control());
-    for address in server.addresses() {
-        output::text(&format!("listening at {address}"))?;
-    }
+    let plane = match listener {
+        Ok(listener) => Some(Plane::start(listener, server.control())?),
+        Err(reason) => {
+            eprintln!(
+                "no control plane, so sanderling ctl cannot reach this server: {reason}; see --control"
+            );
+            None
+        }
+    };
+    let lines = server.addresses().iter().map(|address| format!("listening at {address}"));
+    let lines = lines.chain(plane.iter().map(|plane| format!("control at {}", plane.url())));
+    // At once: whoever waits for some of them may not read the others.
+    output::text(&lines.collect::<Vec<_>>().join("\n"))?;
     tell_manager("READY=1");
     server.wait();
+    if let Some(plane) = &plane {
+        plane.draining();
+    }
     tell_manager("STOPPING=1");
-    server.finish()?;
+    let finished = server.finish();
+    if let Some(plane) = plane {
+        plane.stop(CONTROL_FINISH_WITHIN);
+    }
+    finished?;
     Ok(0)
 }
 
@@ -238,6 +313,24 @@ mod tests {
         assert_eq!(config.save_every.map(|every| every.as_secs()), Some(600));
         assert_eq!(config.table_budget_bytes, Some(4 << 30));
         assert_eq!((config.name.as_str(), config.local), ("1/4", true));
+    }
+
+    #[test]
+    fn one_of_file_and_line_says_where_the_control_plane_is() {
+        for (file, line, expected) in [
+            ("", Options::default(), Ok(Wanted::IfPossible)),
+            ("no_control = true", Options::default(), Ok(Wanted::No)),
+            ("control = '[::1]:9'", Options { no_control: true, ..Options::default() }, Ok(Wanted::No)),
+            ("no_control = true\ncontrol = 'h:1'", Options::default(), Err("contradicts")),
+            ("control = 'h'", Options::default(), Err("control: address \"h\"")),
+        ] {
+            let file: Options = toml::from_str(file).expect(file);
+            match (line.or(file).control(), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected),
+                (Err(found), Err(expected)) => assert!(found.to_string().contains(expected), "{found}"),
+                (found, expected) => panic!("{found:?} is not {expected:?}"),
+            }
+        }
     }
 
     #[test]

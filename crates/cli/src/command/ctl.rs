@@ -1,0 +1,229 @@
+//! `sanderling ctl`: one question or order to running parameter servers, and their answers as tables or JSON. Knows their
+//! control plane only as a client of it.
+
+mod show;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sanderling_control::{Client, ClientOptions, ControlError};
+
+use crate::failure::Failure;
+use crate::output;
+use show::Answers;
+
+/// The control plane of a server with default options.
+const SERVER_DEFAULT: &str = "127.0.0.1:7100";
+/// How often `--watch` asks.
+const WATCH_DEFAULT_S: &str = "2";
+/// Clears a terminal and goes to its first line.
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+/// Ask running parameter servers how they are, and tell them to save, restore, drop or end
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sanderling ctl status                                      the server of this machine, 127.0.0.1:7100
+  sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 status two shards, a line each
+  sanderling ctl stats --watch                               latencies by command, again every 2 s
+  sanderling ctl stats --peers                               by peer and command
+  sanderling ctl save before-upgrade                         all tables of all servers named, at once
+  sanderling ctl --json tables | jq .tables[].rows
+  sanderling ctl --server db1:7100 --token-file token --tls-ca ca.pem drain
+
+The address is that of the control plane, which sanderling ps prints: by default port 7100 for a server at 7000.
+
+--json prints one object per server and line, with the server's address and what the service of the same name answers
+(docs/operations.md). A server that fails is reported on standard error, and the others are answered for nevertheless.
+
+Exit codes: 0 all servers did it; 1 one was not reached or refused; 2 wrong arguments; 4 no such table or checkpoint, or
+a damaged one.")]
+pub(crate) struct Args {
+    /// Control addresses of the servers: host:port, http://host:port or https://host:port
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',', default_value = SERVER_DEFAULT, global = true)]
+    server: Vec<String>,
+    /// The servers' token is in this file
+    #[arg(long, value_name = "FILE", global = true)]
+    token_file: Option<PathBuf>,
+    /// Talk TLS, and trust servers whose certificate this one (PEM) has signed
+    #[arg(long, value_name = "FILE", global = true)]
+    tls_ca: Option<PathBuf>,
+    /// One JSON object per server and line
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    order: Order,
+}
+
+/// Ask again and again.
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct Watch {
+    /// Again every so many seconds, until Ctrl-C
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = WATCH_DEFAULT_S)]
+    #[arg(value_parser = seconds)]
+    watch: Option<Duration>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Order {
+    /// How the servers are: shard, uptime, connections, tables, memory, last save
+    Status(Watch),
+    /// Tables with rows, memory, and what has happened to them
+    Tables(Watch),
+    /// Who is connected
+    Connections(Watch),
+    /// How long requests took at the server since its start
+    Stats {
+        /// By peer and command instead of by command
+        #[arg(long)]
+        peers: bool,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Save all tables under a name, while requests go on
+    Save {
+        /// Letters, digits, '.', '_', '-', and '/' between folders; "latest" is what a server starts from
+        name: String,
+    },
+    /// Put the tables of a checkpoint in the place of all
+    Restore {
+        /// As it was saved
+        name: String,
+    },
+    /// Drop a table and its rows
+    Drop {
+        /// Its name
+        table: String,
+    },
+    /// Answer what is under way, save, and end
+    Drain,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "is not a number of seconds from 0.1 to 86400".to_owned())
+}
+
+impl Order {
+    fn watch(&self) -> Option<Duration> {
+        match self {
+            Order::Status(Watch { watch })
+            | Order::Tables(Watch { watch })
+            | Order::Connections(Watch { watch })
+            | Order::Stats { watch: Watch { watch }, .. } => *watch,
+            _ => None,
+        }
+    }
+
+    /// Adds what one server answers.
+    fn ask(&self, client: &mut Client) -> Result<Answers, ControlError> {
+        let url = client.url().to_owned();
+        Ok(match self {
+            Order::Status(_) => Answers::Status(vec![(url, client.status()?)]),
+            Order::Tables(_) => Answers::Tables(vec![(url, client.tables()?)]),
+            Order::Connections(_) => Answers::Connections(vec![(url, client.connections()?)]),
+            Order::Stats { peers, .. } => Answers::Stats(*peers, vec![(url, client.stats(*peers)?)]),
+            Order::Save { name } => Answers::Saved(name.clone(), vec![(url, client.save(name)?)]),
+            Order::Restore { name } => Answers::Restored(name.clone(), vec![(url, client.restore(name)?)]),
+            Order::Drop { table } => {
+                client.drop_table(table)?;
+                Answers::Dropped(table.clone(), vec![url])
+            }
+            Order::Drain => Answers::Draining(vec![(url, client.drain()?)]),
+        })
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    let token = args.token_file.as_ref().map(|path| {
+        std::fs::read_to_string(path)
+            .map(|text| text.trim().to_owned())
+            .map_err(|error| Failure::Usage(format!("--token-file {}: {error}", path.display())))
+    });
+    let options = ClientOptions { token: token.transpose()?, ca: args.tls_ca.clone() };
+    let mut clients: Vec<Option<Client>> = args.server.iter().map(|_| None).collect();
+    let clears = !args.json && std::io::stdout().is_terminal();
+    let mut is_first = true;
+    loop {
+        let results = ask_all(&args.order, &args.server, &options, &mut clients);
+        let (answers, errors) = sort(results);
+        let Some(every) = args.order.watch() else {
+            show(answers, args.json)?;
+            return fail(errors, args.server.len());
+        };
+        match (clears, is_first) {
+            (true, _) => output::part(CLEAR)?,
+            (false, false) if !args.json => output::text("")?,
+            (false, _) => {}
+        }
+        is_first = false;
+        show(answers, args.json)?;
+        errors.iter().for_each(|error| eprintln!("error: {error}"));
+        std::thread::sleep(every);
+    }
+}
+
+/// Asks all servers at once, since a save of one may take as long as that of all.
+fn ask_all(
+    order: &Order,
+    servers: &[String],
+    options: &ClientOptions,
+    clients: &mut [Option<Client>],
+) -> Vec<Result<Answers, ControlError>> {
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = servers
+            .iter()
+            .zip(clients)
+            .map(|(server, slot)| {
+                scope.spawn(move || {
+                    let mut client = match slot.take() {
+                        Some(client) => client,
+                        None => Client::connect(server, options)?,
+                    };
+                    let answer = order.ask(&mut client)?;
+                    // One that failed is connected anew the next time.
+                    *slot = Some(client);
+                    Ok(answer)
+                })
+            })
+            .collect();
+        let answer = |thread: std::thread::ScopedJoinHandle<'_, _>| match thread.join() {
+            Ok(answer) => answer,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        asking.into_iter().map(answer).collect()
+    })
+}
+
+fn sort(results: Vec<Result<Answers, ControlError>>) -> (Option<Answers>, Vec<ControlError>) {
+    let (mut all, mut errors): (Option<Answers>, _) = (None, Vec::new());
+    for result in results {
+        match (result, &mut all) {
+            (Ok(answers), Some(all)) => all.add(answers),
+            (Ok(answers), None) => all = Some(answers),
+            (Err(error), _) => errors.push(error),
+        }
+    }
+    (all, errors)
+}
+
+fn show(answers: Option<Answers>, json: bool) -> Result<(), Failure> {
+    let Some(answers) = answers else { return Ok(()) };
+    match json {
+        true => answers.lines()?.iter().try_for_each(|line| output::text(line)),
+        false => output::text(&answers.text()),
+    }
+}
+
+/// The last failure is the command's; the others are said before it.
+fn fail(mut errors: Vec<ControlError>, servers: usize) -> Result<u8, Failure> {
+    let Some(last) = errors.pop() else { return Ok(0) };
+    errors.iter().for_each(|error| eprintln!("error: {error}"));
+    if servers > errors.len() + 1 {
+        eprintln!("the other servers did it");
+    }
+    Err(Failure::Control(last))
+}

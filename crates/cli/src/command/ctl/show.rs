@@ -1,0 +1,261 @@
+//! The answers of servers as text for people and as JSON for programs. Asks nobody.
+
+use std::time::{Duration, SystemTime};
+
+use sanderling_control::proto::{
+    ConnectionsReply, RestoreReply, SaveReply, StatsReply, StatusReply, Table, TablesReply,
+};
+use sanderling_observe::{LatencySummary, LatencyTable};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output;
+
+/// What servers answered, each with its URL.
+#[derive(Debug)]
+pub(super) enum Answers {
+    Status(Vec<(String, StatusReply)>),
+    Tables(Vec<(String, TablesReply)>),
+    Connections(Vec<(String, ConnectionsReply)>),
+    /// By peer?
+    Stats(bool, Vec<(String, StatsReply)>),
+    /// The checkpoint's name.
+    Saved(String, Vec<(String, SaveReply)>),
+    Restored(String, Vec<(String, RestoreReply)>),
+    /// The table's name.
+    Dropped(String, Vec<String>),
+    /// Connections that are told to go.
+    Draining(Vec<(String, u64)>),
+}
+
+#[derive(Serialize)]
+struct Line<'a, T> {
+    server: &'a str,
+    #[serde(flatten)]
+    answer: &'a T,
+}
+
+fn line<T: Serialize>(server: &str, answer: &T) -> Result<String, Failure> {
+    Ok(serde_json::to_string(&Line { server, answer }).map_err(std::io::Error::from)?)
+}
+
+fn lines<T: Serialize>(answers: &[(String, T)]) -> Result<Vec<String>, Failure> {
+    answers.iter().map(|(server, answer)| line(server, answer)).collect()
+}
+
+impl Answers {
+    /// Adds those of another server to the same question.
+    pub(super) fn add(&mut self, other: Answers) {
+        match (self, other) {
+            (Answers::Status(all), Answers::Status(one)) => all.extend(one),
+            (Answers::Tables(all), Answers::Tables(one)) => all.extend(one),
+            (Answers::Connections(all), Answers::Connections(one)) => all.extend(one),
+            (Answers::Stats(_, all), Answers::Stats(_, one)) => all.extend(one),
+            (Answers::Saved(_, all), Answers::Saved(_, one)) => all.extend(one),
+            (Answers::Restored(_, all), Answers::Restored(_, one)) => all.extend(one),
+            (Answers::Dropped(_, all), Answers::Dropped(_, one)) => all.extend(one),
+            (Answers::Draining(all), Answers::Draining(one)) => all.extend(one),
+            (all, one) => unreachable!("{one:?} does not answer what {all:?} does"),
+        }
+    }
+
+    /// One JSON object per server, with its address in it.
+    pub(super) fn lines(&self) -> Result<Vec<String>, Failure> {
+        match self {
+            Answers::Status(all) => lines(all),
+            Answers::Tables(all) => lines(all),
+            Answers::Connections(all) => lines(all),
+            Answers::Stats(_, all) => lines(all),
+            Answers::Saved(_, all) => lines(all),
+            Answers::Restored(_, all) => lines(all),
+            Answers::Dropped(table, all) => {
+                all.iter().map(|server| line(server, &serde_json::json!({ "dropped": table }))).collect()
+            }
+            Answers::Draining(all) => {
+                let line = |(server, count): &(String, u64)| {
+                    line(server, &serde_json::json!({ "draining": true, "connections": count }))
+                };
+                all.iter().map(line).collect()
+            }
+        }
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Answers::Status(all) => status(all),
+            Answers::Tables(all) => tables(all),
+            Answers::Connections(all) => connections(all),
+            Answers::Stats(by_peer, all) => stats(*by_peer, all),
+            Answers::Saved(name, all) => each(all, |SaveReply { rows, bytes, generation }| {
+                let (rows, bytes) = (output::count(*rows), output::bytes(*bytes));
+                format!("saved {name}: {rows} rows, {bytes}, generation {generation}")
+            }),
+            Answers::Restored(name, all) => each(all, |RestoreReply { tables, rows }| {
+                format!("restored {name}: {tables} tables, {} rows", output::count(*rows))
+            }),
+            Answers::Dropped(table, all) => {
+                let line = |server: &String| format!("{server}: dropped table {table}");
+                all.iter().map(line).collect::<Vec<_>>().join("\n")
+            }
+            Answers::Draining(all) => {
+                each(all, |count| format!("draining {count} connections, then it ends"))
+            }
+        }
+    }
+}
+
+fn each<T>(answers: &[(String, T)], text: impl Fn(&T) -> String) -> String {
+    let line = |(server, answer): &(String, T)| format!("{server}: {}", text(answer));
+    answers.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// As a person says it: the largest unit and the one below.
+fn time(duration: Duration) -> String {
+    let s = duration.as_secs();
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min {:02} s", s / 60, s % 60),
+        3600..86_400 => format!("{} h {:02} min", s / 3600, s / 60 % 60),
+        _ => format!("{} d {:02} h", s / 86_400, s / 3600 % 24),
+    }
+}
+
+fn last_saved(status: &StatusReply) -> String {
+    match (status.saves, status.last_saved_unix_ms) {
+        (false, _) => "no --data".to_owned(),
+        (true, 0) => "not yet".to_owned(),
+        (true, ms) => {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
+            format!("{} ago", time(at.elapsed().unwrap_or_default()))
+        }
+    }
+}
+
+fn status(all: &[(String, StatusReply)]) -> String {
+    let header =
+        ["server", "name", "shard", "state", "uptime", "connections", "tables", "rows", "tables' memory"];
+    let header = [&header[..], &["process memory", "last save", "listening at"]].concat();
+    let row = |(server, status): &(String, StatusReply)| {
+        let counter = |name: &str| status.counters.get(name).copied().unwrap_or_default();
+        vec![
+            server.clone(),
+            status.name.clone(),
+            format!("{}/{}", status.shard, status.shards),
+            if status.serving { "serving" } else { "draining" }.to_owned(),
+            time(Duration::from_millis(status.uptime_ms)),
+            output::count(counter("connections")),
+            output::count(counter("tables")),
+            output::count(counter("rows")),
+            output::bytes(counter("table_bytes")),
+            output::bytes(status.resident_bytes),
+            last_saved(status),
+            status.addresses.join(" "),
+        ]
+    };
+    output::table(&header, &all.iter().map(row).collect::<Vec<_>>())
+}
+
+fn tables(all: &[(String, TablesReply)]) -> String {
+    let header = ["server", "table", "home", "dim", "rows", "memory", "pushes", "admitted", "rejected"];
+    let header = [&header[..], &["evicted", "full"]].concat();
+    let row = |server: &String, table: &Table| {
+        let home = table.pinned.map_or_else(|| "sharded".to_owned(), |on| format!("server {on}"));
+        let memory = output::bytes(table.index_bytes + table.slab_bytes);
+        let mut row = vec![server.clone(), table.name.clone(), home, table.dim.to_string()];
+        row.extend([output::count(table.rows), memory]);
+        let counts = [table.pushes, table.admitted, table.rejected, table.evicted, table.full];
+        row.extend(counts.map(output::count));
+        row
+    };
+    let rows: Vec<_> = all
+        .iter()
+        .flat_map(|(server, reply)| reply.tables.iter().map(move |table| row(server, table)))
+        .collect();
+    if rows.is_empty() { "no tables".to_owned() } else { output::table(&header, &rows) }
+}
+
+fn connections(all: &[(String, ConnectionsReply)]) -> String {
+    let header = ["server", "number", "age", "requests", "peer", "client"];
+    let rows: Vec<_> = all
+        .iter()
+        .flat_map(|(server, reply)| reply.connections.iter().map(move |connection| (server, connection)))
+        .map(|(server, connection)| {
+            vec![
+                server.clone(),
+                connection.id.to_string(),
+                time(Duration::from_millis(connection.age_ms)),
+                output::count(connection.requests),
+                connection.peer.clone(),
+                connection.client.clone(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() { "no connections".to_owned() } else { output::table(&header, &rows) }
+}
+
+fn stats(by_peer: bool, all: &[(String, StatsReply)]) -> String {
+    let names: &[&'static str] =
+        if by_peer { &["server", "peer", "command"] } else { &["server", "command"] };
+    let mut table = LatencyTable::new(names);
+    for (server, reply) in all {
+        for latency in &reply.latencies {
+            let summary = LatencySummary {
+                count: latency.count,
+                sum_ns: latency.sum_ns,
+                average_ns: latency.average_ns,
+                min_ns: latency.min_ns,
+                max_ns: latency.max_ns,
+                p50_ns: latency.p50_ns,
+                p95_ns: latency.p95_ns,
+                p99_ns: latency.p99_ns,
+                p999_ns: latency.p999_ns,
+            };
+            match by_peer {
+                true => table.row(&[server, &latency.peer, &latency.command], summary),
+                false => table.row(&[server, &latency.command], summary),
+            }
+        }
+    }
+    if table.is_empty() { "no requests yet".to_owned() } else { table.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_said_in_two_units() {
+        for (s, expected) in [(0, "0 s"), (61, "1 min 01 s"), (7_260, "2 h 01 min"), (90_000, "1 d 01 h")] {
+            assert_eq!(time(Duration::from_secs(s)), expected);
+        }
+    }
+
+    #[test]
+    fn servers_stand_below_one_another() {
+        let latency = |command: &str| sanderling_control::proto::Latency {
+            command: command.to_owned(),
+            count: 1,
+            ..Default::default()
+        };
+        let reply = |commands: &[&str]| StatsReply {
+            uptime_ms: 1,
+            latencies: commands.iter().map(|command| latency(command)).collect(),
+        };
+        let mut answers = Answers::Stats(false, vec![("http://a:1".to_owned(), reply(&["pull", "push"]))]);
+        answers.add(Answers::Stats(false, vec![("http://b:1".to_owned(), reply(&["pull"]))]));
+        let text = answers.text();
+        let starts: Vec<&str> = text.lines().map(|line| &line[..18]).collect();
+        assert_eq!(
+            starts,
+            ["server      comman", "http://a:1  pull  ", "http://a:1  push  ", "http://b:1  pull  "]
+        );
+        let lines = answers.lines().expect("JSON");
+        let first: serde_json::Value = serde_json::from_str(&lines[0]).expect("JSON");
+        assert_eq!(
+            (&first["server"], &first["latencies"][1]["command"]),
+            (&"http://a:1".into(), &"push".into())
+        );
+        assert_eq!(lines.len(), 2);
+    }
+}

@@ -1,0 +1,107 @@
+//! Connections as the control plane takes them: TCP or TLS, a bounded number at once. Knows no request.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_rustls::TlsAcceptor;
+use tonic::transport::server::Connected;
+
+use crate::limit::{ACCEPT_AGAIN, CONNECTIONS_MAX, HANDSHAKE_WITHIN};
+
+/// What clients may talk inside TLS: gRPC needs the first, scrapers often know only the second.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// Bytes both ways.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl Stream for TcpStream {}
+impl Stream for tokio_rustls::server::TlsStream<TcpStream> {}
+
+/// One connection; gives its place back when it is dropped.
+pub(crate) struct Guest {
+    stream: Box<dyn Stream>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl AsyncRead for Guest {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Guest {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Connected for Guest {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) -> Self::ConnectInfo {}
+}
+
+/// What a server proves who it is with, from PEM files; the reason names the file.
+pub(crate) fn acceptor((certificate, key): &(PathBuf, PathBuf)) -> Result<TlsAcceptor, String> {
+    let failed = |path: &Path, reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| failed(certificate, &error))?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, &error))?;
+    let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
+        .map_err(|error| failed(certificate, &error))?;
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Takes connections and hands them over for as long as somebody takes them. A handshake holds up nobody else.
+pub(crate) async fn accept(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    guests: mpsc::Sender<io::Result<Guest>>,
+) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_AGAIN).await;
+            continue;
+        };
+        // Without it, replies are late at worst.
+        let _ = stream.set_nodelay(true);
+        let (tls, guests) = (tls.clone(), guests.clone());
+        tokio::spawn(async move {
+            let stream: Box<dyn Stream> = match tls {
+                None => Box::new(stream),
+                Some(tls) => match tokio::time::timeout(HANDSHAKE_WITHIN, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => Box::new(stream),
+                    // Who does not talk TLS is not answered.
+                    Ok(Err(_)) | Err(_) => return,
+                },
+            };
+            let _ = guests.send(Ok(Guest { stream, _place: place })).await;
+        });
+    }
+}

@@ -1,0 +1,211 @@
+//! The numbers of a server in the text format of Prometheus, version 0.0.4. Knows neither the server nor HTTP: messages in,
+//! text out.
+
+use std::fmt::{Display, Write as _};
+
+use crate::proto::{Latency, StatusReply, Table};
+
+/// What the format is called in a header.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+const NS_PER_S: f64 = 1e9;
+const MS_PER_S: f64 = 1e3;
+
+/// Families of samples, one after another.
+#[derive(Debug, Default)]
+struct Text(String);
+
+impl Text {
+    /// Begins a family; its samples must follow.
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let help = help.replace('\\', r"\\").replace('\n', r"\n");
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let escaped = |value: &str| value.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
+        let labels: Vec<String> =
+            labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
+        match labels.is_empty() {
+            true => self.line(format_args!("{name} {value}")),
+            false => self.line(format_args!("{name}{{{}}} {value}", labels.join(","))),
+        }
+    }
+
+    /// A family of one sample.
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.family(name, kind, help);
+        self.sample(name, &[], value);
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.0, "{line}").expect("a string takes everything");
+    }
+}
+
+/// Name of a counter, of its metric, and what it means.
+const COUNTERS: &[(&str, &str, &str, &str)] = &[
+    ("connections", "connections", "gauge", "Open connections of clients."),
+    ("connections_accepted", "connections_accepted_total", "counter", "Connections since the start."),
+    ("tables", "tables", "gauge", "Tables."),
+    ("rows", "rows", "gauge", "Rows of all tables."),
+    ("table_bytes", "tables_bytes", "gauge", "Memory of all tables."),
+    ("pushing_clients", "pushing_clients", "gauge", "Clients whose pushes are known."),
+    ("fed_batches", "fed_batches", "gauge", "Batches that were fed and not yet pushed."),
+    ("fed_bytes", "fed_bytes", "gauge", "Memory of them."),
+    ("saves", "saves_total", "counter", "Checkpoints that were saved, by whomever."),
+    ("saves_failed", "saves_failed_total", "counter", "Checkpoints that could not be saved."),
+    ("restores", "restores_total", "counter", "Checkpoints that were restored since the start."),
+];
+
+type TableNumber = (&'static str, &'static str, &'static str, fn(&Table) -> u64);
+
+/// Metric, kind, meaning and value of what a table counts.
+const TABLE_NUMBERS: &[TableNumber] = &[
+    ("rows", "gauge", "Rows of a table.", |table| table.rows),
+    ("free_rows", "gauge", "Rows that were removed and wait to be reused.", |table| table.free_rows),
+    ("index_bytes", "gauge", "Memory of the index.", |table| table.index_bytes),
+    ("slab_bytes", "gauge", "Memory of the rows.", |table| table.slab_bytes),
+    ("huge_bytes", "gauge", "Memory of both that is on huge pages.", |table| table.huge_bytes),
+    ("pushes_total", "counter", "Pushes, those before a checkpoint included.", |table| table.pushes),
+    ("admitted_total", "counter", "New keys that got a row.", |table| table.admitted),
+    ("rejected_total", "counter", "Sightings of new keys that admission refused.", |table| table.rejected),
+    ("evicted_total", "counter", "Rows that were evicted.", |table| table.evicted),
+    ("full_total", "counter", "Sightings of new keys that found the table full.", |table| table.full),
+    ("moved_home_total", "counter", "Keys moved to where a search begins.", |table| table.moved_home),
+];
+
+/// All numbers of a server.
+pub(crate) fn text(
+    status: &StatusReply,
+    tables: &[Table],
+    by_command: &[Latency],
+    by_peer: &[Latency],
+) -> String {
+    let mut text = Text::default();
+    let (shard, shards) = (status.shard.to_string(), status.shards.to_string());
+    text.family("sanderling_info", "gauge", "Always 1; the labels say who the server is.");
+    let labels =
+        [("name", &*status.name), ("version", &*status.version), ("shard", &*shard), ("shards", &*shards)];
+    text.sample("sanderling_info", &labels, 1);
+    let uptime_s = status.uptime_ms as f64 / MS_PER_S;
+    text.single("sanderling_uptime_seconds", "gauge", "Time since the start.", uptime_s);
+    let serving = u8::from(status.serving);
+    text.single("sanderling_serving", "gauge", "1 while new work is taken, 0 while draining.", serving);
+    let saved_s = status.last_saved_unix_ms as f64 / MS_PER_S;
+    let help = "When a checkpoint was last saved, since 1970; 0: not since the start.";
+    text.single("sanderling_last_saved_timestamp_seconds", "gauge", help, saved_s);
+    let help = "Resident memory of the process.";
+    text.single("process_resident_memory_bytes", "gauge", help, status.resident_bytes);
+    for (counter, &value) in &status.counters {
+        match COUNTERS.iter().find(|(name, ..)| name == counter) {
+            Some((_, metric, kind, help)) => text.single(&format!("sanderling_{metric}"), kind, help, value),
+            None => {
+                let help = "As ctl status says it.";
+                text.single(&format!("sanderling_{counter}"), "untyped", help, value);
+            }
+        }
+    }
+    for (metric, kind, help, value) in TABLE_NUMBERS {
+        let name = format!("sanderling_table_{metric}");
+        text.family(&name, kind, help);
+        tables.iter().for_each(|table| text.sample(&name, &[("table", &table.name)], value(table)));
+    }
+    let help = "Time of work on requests at the server, by command, since the start.";
+    latencies(&mut text, "sanderling_request_latency", help, by_command);
+    let help = "The same by peer and command; the peer is what a client calls itself, or its host.";
+    latencies(&mut text, "sanderling_peer_request_latency", help, by_peer);
+    text.0
+}
+
+/// A summary with its quantiles, and two gauges for least and most, which a summary cannot have.
+fn latencies(text: &mut Text, name: &str, help: &str, latencies: &[Latency]) {
+    let seconds = |ns: u64| ns as f64 / NS_PER_S;
+    let labels = |latency: &Latency| {
+        let peer = (!latency.peer.is_empty()).then(|| ("peer", latency.peer.clone()));
+        peer.into_iter().chain([("command", latency.command.clone())]).collect::<Vec<_>>()
+    };
+    let summary = format!("{name}_seconds");
+    text.family(&summary, "summary", help);
+    for latency in latencies {
+        let labels = labels(latency);
+        let mut labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
+        let quantiles = [
+            ("0.5", latency.p50_ns),
+            ("0.95", latency.p95_ns),
+            ("0.99", latency.p99_ns),
+            ("0.999", latency.p999_ns),
+        ];
+        for (quantile, ns) in quantiles {
+            labels.push(("quantile", quantile));
+            text.sample(&summary, &labels, seconds(ns));
+            labels.pop();
+        }
+        text.sample(&format!("{summary}_sum"), &labels, seconds(latency.sum_ns));
+        text.sample(&format!("{summary}_count"), &labels, latency.count);
+    }
+    let extremes: [(&str, fn(&Latency) -> u64); 2] =
+        [("min", |latency| latency.min_ns), ("max", |latency| latency.max_ns)];
+    for (extreme, of) in extremes {
+        let name = format!("{name}_{extreme}_seconds");
+        text.family(&name, "gauge", &format!("The {extreme} of the same since the start."));
+        for latency in latencies {
+            let labels = labels(latency);
+            let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
+            text.sample(&name, &labels, seconds(of(latency)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_and_help_are_escaped() {
+        let mut text = Text::default();
+        text.family("a", "gauge", "one \\ two\nthree \"four\"");
+        text.sample("a", &[("b", "x\"y\\z\n{}"), ("c", "é")], 1.5);
+        text.sample("a", &[], u64::MAX);
+        let expected = "# HELP a one \\\\ two\\nthree \"four\"\n# TYPE a gauge\n\
+            a{b=\"x\\\"y\\\\z\\n{}\",c=\"é\"} 1.5\na 18446744073709551615\n";
+        assert_eq!(text.0, expected);
+    }
+
+    #[test]
+    fn every_number_has_its_line() {
+        let counters = [("saves".to_owned(), 7), ("new".to_owned(), 8)].into();
+        let status = StatusReply {
+            name: "0/1".to_owned(),
+            serving: true,
+            uptime_ms: 1500,
+            counters,
+            ..StatusReply::default()
+        };
+        let table = Table { name: "t".to_owned(), rows: 3, pushes: 4, ..Table::default() };
+        let pull = Latency {
+            command: "pull".to_owned(),
+            count: 2,
+            sum_ns: 3000,
+            p99_ns: 2000,
+            ..Latency::default()
+        };
+        let of_peer = Latency { peer: "p".to_owned(), max_ns: 5_000_000_000, ..pull.clone() };
+        let text = text(&status, &[table], &[pull], &[of_peer]);
+        for line in [
+            "sanderling_serving 1",
+            "sanderling_uptime_seconds 1.5",
+            "# TYPE sanderling_saves_total counter",
+            "sanderling_saves_total 7",
+            "sanderling_new 8",
+            "sanderling_table_rows{table=\"t\"} 3",
+            "sanderling_table_pushes_total{table=\"t\"} 4",
+            "# TYPE sanderling_request_latency_seconds summary",
+            "sanderling_request_latency_seconds{command=\"pull\",quantile=\"0.99\"} 0.000002",
+            "sanderling_request_latency_seconds_sum{command=\"pull\"} 0.000003",
+            "sanderling_request_latency_seconds_count{command=\"pull\"} 2",
+            "sanderling_peer_request_latency_max_seconds{peer=\"p\",command=\"pull\"} 5",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What is answered under which path, and who is admitted: the gRPC services beside plain HTTP for scrapers and probes.
+//! Knows no connection.
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use sanderling_server::StatsScope;
+use tonic::Status;
+use tonic::service::Routes;
+use tonic_health::pb::health_server::{Health, HealthServer};
+
+use crate::limit::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::metrics;
+use crate::proto::control_server::ControlServer;
+use crate::service::{self, Service};
+
+/// Whether a server is fit for work is told to everybody, since probes have no token: the gRPC service, and its plain
+/// counterpart.
+const OPEN_TO_ALL: [&str; 2] = ["/grpc.health.v1.Health/", "/healthz"];
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
+/// Everything that is answered.
+///
+/// # Errors
+/// The description of our own service is not one.
+pub(crate) fn router(
+    service: &Service,
+    health: HealthServer<impl Health>,
+) -> Result<Router, tonic_reflection::server::Error> {
+    let control = ControlServer::new(service.clone())
+        .max_decoding_message_size(REQUEST_BYTES_MAX)
+        .max_encoding_message_size(REPLY_BYTES_MAX);
+    let description = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(crate::DESCRIPTION)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let grpc = Routes::new(control)
+        .add_service(health.max_decoding_message_size(REQUEST_BYTES_MAX))
+        .add_service(description().build_v1()?.max_decoding_message_size(REQUEST_BYTES_MAX))
+        // Older tools ask for this one.
+        .add_service(description().build_v1alpha()?.max_decoding_message_size(REQUEST_BYTES_MAX));
+    let plain = Router::new()
+        .route("/metrics", get(answer_metrics))
+        .route("/healthz", get(answer_healthz))
+        .with_state(service.clone());
+    Ok(grpc
+        .into_axum_router()
+        .merge(plain)
+        .fallback(answer_nothing)
+        .layer(from_fn_with_state(service.clone(), admit)))
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Lets only those through who say the server's token, if it has one.
+async fn admit(State(service): State<Service>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let open = OPEN_TO_ALL.iter().any(|open| path.starts_with(open));
+    if open || service.control().admits(token(request.headers())) {
+        return next.run(request).await;
+    }
+    let reason = "the token is missing or wrong; say it as \"authorization: Bearer TOKEN\"";
+    match is_grpc(request.headers()) {
+        true => Status::unauthenticated(reason).into_http(),
+        false => {
+            let headers = [(WWW_AUTHENTICATE, "Bearer"), (CONTENT_TYPE, PLAIN_TEXT)];
+            (StatusCode::UNAUTHORIZED, headers, format!("{reason}\n")).into_response()
+        }
+    }
+}
+
+fn token(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+async fn answer_metrics(State(service): State<Service>) -> Response {
+    let text = service.look(|control| {
+        let tables: Vec<_> = control.tables().into_iter().map(service::table).collect();
+        let latencies = |scope| control.stats(scope).into_iter().map(service::latency).collect::<Vec<_>>();
+        let (by_command, by_peer) = (latencies(StatsScope::Commands), latencies(StatsScope::Peers));
+        metrics::text(&service::status(control), &tables, &by_command, &by_peer)
+    });
+    match text.await {
+        Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(status) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{}\n", status.message())).into_response(),
+    }
+}
+
+async fn answer_healthz(State(service): State<Service>) -> Response {
+    let (code, text) = match service.control().is_ending() {
+        true => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+        false => (StatusCode::OK, "serving\n"),
+    };
+    (code, [(CONTENT_TYPE, PLAIN_TEXT)], text).into_response()
+}
+
+async fn answer_nothing(request: Request) -> Response {
+    if is_grpc(request.headers()) {
+        let path = request.uri().path();
+        return Status::unimplemented(format!("{path}: this server has no such service")).into_http();
+    }
+    let text = "nothing here; there are /metrics, /healthz, and gRPC (sanderling.control.Control)\n";
+    (StatusCode::NOT_FOUND, [(CONTENT_TYPE, PLAIN_TEXT)], text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_is_what_follows_bearer() {
+        for (value, expected) in [
+            (Some("Bearer abc"), Some("abc")),
+            (Some("bearer  a b "), Some("a b")),
+            (Some("Basic abc"), None),
+            (Some("abc"), None),
+            (None, None),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(value) = value {
+                headers.insert(AUTHORIZATION, value.parse().expect("a header"));
+            }
+            assert_eq!(token(&headers), expected, "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Where a server listens: the addresses that were asked for, those beside them for clients of this host, and, by the same
+//! rules, a port for the control plane. Accepts nothing.
+
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use sanderling_transport::{Address, Endpoint, Error, Framing, ListenOptions, Listener, TlsServer};
+use sanderling_wire::{HEADER_BYTES, body_bytes};
+
+use crate::Config;
+use crate::event::{Event, Log};
+use crate::server::ServerError;
+
+/// The port of the control plane is so far above that of the first TCP address.
+const CONTROL_PORT_ABOVE: u16 = 100;
+
+/// How frames are cut, for a server that takes frames of at most so many bytes; clients use the same.
+pub fn framing(frame_bytes_max: u32) -> Framing {
+    let body = |header: &[u8]| {
+        let header = header.try_into().map_err(|_| "not a whole header".to_owned())?;
+        body_bytes(header).map_err(|error| error.to_string())
+    };
+    Framing { header_bytes: HEADER_BYTES, body_bytes: body, frame_bytes_max: frame_bytes_max as usize }
+}
+
+fn options(config: &Config) -> Result<ListenOptions, Error> {
+    let mut options = ListenOptions::new(framing(config.frame_bytes_max));
+    (options.expose, options.insecure) = (config.expose, config.insecure);
+    (options.write_timeout, options.spin_us) = (config.write_timeout, config.spin_us);
+    options.token = config.token.is_some();
+    options.tls = match &config.tls {
+        Some((certificate, key)) => Some(TlsServer::from_files(certificate, key)?),
+        None => None,
+    };
+    Ok(options)
+}
+
+/// Listens at all addresses of the configuration, and at local ones if it wants them.
+pub(crate) fn listen(config: &Config, log: &Log) -> Result<Vec<Listener>, Error> {
+    let options = options(config)?;
+    let bind = |address: &Address| Listener::bind(address, &options);
+    let mut listeners = config.listen.iter().map(bind).collect::<Result<Vec<_>, Error>>()?;
+    if config.local {
+        listen_locally(&mut listeners, &config.runtime_dir, &options, log);
+    }
+    Ok(listeners)
+}
+
+/// A TCP port for another protocol than the frames of clients.
+#[derive(Debug)]
+pub struct ControlListener {
+    /// It does not block.
+    pub listener: TcpListener,
+    /// `host:port`, with the real port.
+    pub address: String,
+    /// Certificate and key, PEM files, if it is to be TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
+}
+
+/// Where the control plane is expected: beside the first TCP address, at its port plus 100. Beside a port that the system
+/// chooses, at another such one. None: no such port.
+#[must_use]
+pub fn control_address(config: &Config) -> Option<Address> {
+    let endpoint = config.listen.iter().find_map(|address| match address {
+        Address::Tcp(endpoints) => endpoints.first(),
+        _ => None,
+    })?;
+    let port = match endpoint.port {
+        0 => 0,
+        port => port.checked_add(CONTROL_PORT_ABOVE)?,
+    };
+    Some(Address::Tcp(vec![Endpoint { host: endpoint.host.clone(), port }]))
+}
+
+/// Listens for a control plane: by the rules that hold for the addresses of clients, who may be exposed to whom.
+///
+/// # Errors
+/// It is not one TCP address, it is taken, or other machines could connect and the configuration does not allow it.
+pub fn listen_for_control(config: &Config, address: &Address) -> Result<ControlListener, ServerError> {
+    if !matches!(address, Address::Tcp(_)) {
+        let reason = format!("{address}: the control plane listens on TCP only; write host:port");
+        return Err(ServerError::Config(reason));
+    }
+    let options = options(config)?;
+    let listener = Listener::bind(address, &options)?;
+    let address = listener.address().to_string();
+    let failed = |source| Error::Io { peer: address.clone(), action: "listen", source };
+    let fd = listener.as_fd().try_clone_to_owned().map_err(failed)?;
+    let address = address.trim_start_matches("tcp://").to_owned();
+    Ok(ControlListener { listener: TcpListener::from(fd), address, tls: config.tls.clone() })
+}
+
+/// Adds a unix socket and shared memory named after the first TCP port, so that clients of this host find them.
+fn listen_locally(listeners: &mut Vec<Listener>, folder: &Path, options: &ListenOptions, log: &Log) {
+    let port = listeners.iter().find_map(|listener| match listener.address() {
+        Address::Tcp(endpoints) => endpoints.first().map(|endpoint| endpoint.port),
+        _ => None,
+    });
+    let Some(port) = port else { return };
+    let taken = |listeners: &[Listener], of: fn(&Address) -> bool| {
+        listeners.iter().any(|listener| of(listener.address()))
+    };
+    let mut wanted = Vec::new();
+    if !taken(listeners, |address| matches!(address, Address::Shm(_))) {
+        wanted.push(Address::Shm(format!("port-{port}")));
+    }
+    if !taken(listeners, |address| matches!(address, Address::Unix(_))) {
+        // Clients are told the path, wherever they are.
+        match std::path::absolute(folder).and_then(|folder| make_private(&folder).map(|()| folder)) {
+            Ok(folder) => wanted.push(Address::Unix(folder.join(format!("port-{port}.sock")))),
+            Err(error) => {
+                log.say(Event::NoLocalAddress { reason: format!("{}: {error}", folder.display()) });
+            }
+        }
+    }
+    for address in wanted {
+        match Listener::bind(&address, options) {
+            Ok(listener) => listeners.push(listener),
+            // Convenience only: the server does without.
+            Err(error) => log.say(Event::NoLocalAddress { reason: error.to_string() }),
+        }
+    }
+}
+
+/// A folder that only this user can enter.
+fn make_private(folder: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let found = std::fs::symlink_metadata(folder)?;
+    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(std::io::Error::other("is not a folder of this user"));
+    }
+    Ok(())
+}
+
+/// What a client of this host is best served by.
+pub(crate) fn fastest(addresses: &[Address]) -> Option<&Address> {
+    let rank = |address: &&Address| match address {
+        Address::Shm(_) => 0,
+        Address::Unix(_) => 1,
+        _ => 2,
+    };
+    let short = |address: &&Address| address.to_string().len() <= sanderling_wire::limit::URL_BYTES_MAX;
+    addresses.iter().filter(short).min_by_key(rank).filter(|address| rank(address) < 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_control_plane_is_beside_the_first_tcp_address() {
+        for (listen, expected) in [
+            (&["127.0.0.1:7000"][..], Some("tcp://127.0.0.1:7100")),
+            (&["unix:/run/x", "tcp://[::1]:0"], Some("tcp://[::1]:0")),
+            (&["127.0.0.1:65500"], None),
+            (&["shm:x"], None),
+        ] {
+            let listen = listen.iter().map(|text| text.parse().expect(text)).collect();
+            let config = Config { listen, ..Config::default() };
+            assert_eq!(control_address(&config).map(|address| address.to_string()).as_deref(), expected);
+        }
+    }
+}
