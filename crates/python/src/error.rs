@@ -133,6 +133,7 @@ pub(crate) fn of_store(error: StoreError) -> PyErr {
         StoreError::Length { .. } => LengthError::new_err(text),
         StoreError::Offsets { .. } => OffsetsError::new_err(text),
         StoreError::BadGradient { .. } | StoreError::BadScale { .. } => GradientError::new_err(text),
+        StoreError::BadRow { .. } => BadRowError::new_err(text),
         StoreError::TableFull { .. } => TableFullError::new_err(text),
         StoreError::Io { .. } => FileError::new_err(text),
         StoreError::Damaged { .. } => DamagedError::new_err(text),

@@ -37,8 +37,22 @@ impl Clock {
 
     /// All pushes.
     pub(crate) fn total(&self) -> u64 {
-        let unpublished = self.lanes.iter().map(|own| own.load(Relaxed) % BLOCK);
-        self.published.load(Relaxed) + unpublished.sum::<u64>()
+        self.total_from(self.published.load(Relaxed))
+    }
+
+    fn total_from(&self, published: u64) -> u64 {
+        published + self.lanes.iter().map(|own| own.load(Relaxed) % BLOCK).sum::<u64>()
+    }
+
+    /// Moves on to a reading that somebody else's clock had, if this one is behind it.
+    pub(crate) fn catch_up(&self, reading: u32) {
+        let behind = |total: u64| u64::from(age(reading, total as u32));
+        let catch_up = |published| {
+            let total = self.total_from(published);
+            Some(published + behind(total)).filter(|_| behind(total) > 0)
+        };
+        // Nobody else needs to see it at a certain moment.
+        let _ = self.published.fetch_update(Relaxed, Relaxed, catch_up);
     }
 
     pub(crate) fn set(&mut self, total: u64) {
@@ -70,6 +84,24 @@ mod tests {
         assert_eq!(clock.total(), 1600);
         clock.set(3);
         assert_eq!((clock.total(), clock.tick(1), clock.tick(1)), (3, 4, 5));
+    }
+
+    #[test]
+    fn it_catches_up_and_never_goes_back() {
+        let mut clock = Clock::new();
+        for (total, reading, expected) in [
+            (0, 70, 70),
+            (70, 70, 70),
+            (70, 3, 70),
+            ((1 << 32) - 5, 10, (1 << 32) + 10),
+            ((1 << 32) + 10, u32::MAX, (1 << 32) + 10),
+            (5, 6 + (1 << 31), 6),
+        ] {
+            clock.set(total);
+            clock.tick(0);
+            clock.catch_up(reading);
+            assert_eq!(clock.total(), expected.max(total + 1), "{total} {reading}");
+        }
     }
 
     #[test]

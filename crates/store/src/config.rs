@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::kernel::Kernel;
 use crate::optimizer::above_zero;
 use crate::{Init, Optimizer, StoreError};
 
@@ -155,6 +156,13 @@ impl TableConfig {
     pub fn dim(&self) -> usize {
         // A damaged checkpoint may say anything here, before it is checked.
         self.blocks.iter().fold(0, |dim, block| dim.saturating_add(block.dims))
+    }
+
+    /// Values of optimizer state per row.
+    #[must_use]
+    pub fn state(&self) -> usize {
+        let state = |block: &Block| Kernel::new(block.optimizer).state_len(block.dims);
+        self.blocks.iter().fold(0, |sum, block| sum.saturating_add(state(block)))
     }
 
     pub(crate) fn check(&self) -> Result<(), StoreError> {

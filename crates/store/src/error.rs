@@ -56,6 +56,16 @@ pub enum StoreError {
         /// The factor.
         lr: f32,
     },
+    /// A row to be imported cannot be one of the table; nothing of the request was applied.
+    #[error("table {table:?}: row of key {key}: {reason}: nothing of this import was applied")]
+    BadRow {
+        /// Name of the table.
+        table: String,
+        /// The key.
+        key: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// No room for new rows within the budget. The keys that had a row, and the new keys that still found room,
     /// were updated exactly once; `rejected` new keys were left out entirely, no row was created for them.
     #[error(

@@ -102,7 +102,9 @@ impl Kernel {
             Optimizer::Sgd { .. } => 0,
             Optimizer::RowAdagrad { .. } => 1,
             Optimizer::Momentum { .. } | Optimizer::Adagrad { .. } => dims,
-            Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Ftrl { .. } => 2 * dims,
+            Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Ftrl { .. } => {
+                dims.saturating_mul(2)
+            }
         }
     }
 

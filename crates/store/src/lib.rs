@@ -47,6 +47,7 @@ mod sync;
 mod table;
 mod versions;
 mod walk;
+mod whole;
 mod words;
 mod writer;
 
@@ -61,4 +62,5 @@ pub use optimizer::{Init, Optimizer};
 pub use row::{Row, RowRef};
 pub use stats::TableStats;
 pub use table::Table;
+pub use whole::{RowColumns, WholeRows};
 pub use writer::{RowHandle, TableWriter};

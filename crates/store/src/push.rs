@@ -1,12 +1,12 @@
-//! The inside of a push: every key is looked up, rows are made where there are none, and each is updated. Knows nothing
-//! of how keys are found or of the optimizers.
+//! The inside of a push: every key is looked up, rows are made where there are none, and each is updated, or edited in
+//! another way ([`Edit`]). Knows nothing of how keys are found or of the optimizers.
 
 use crate::create::Newcomers;
 use crate::directory::Locked;
 use crate::index::NO_ROW;
 use crate::kernel::Step;
 use crate::lanes::lane;
-use crate::layout::Update;
+use crate::layout::{Layout, Update};
 use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
 use crate::prefetch::To;
 use crate::rights::Sharing;
@@ -96,36 +96,62 @@ pub(crate) struct Scatter<'a> {
     pub(crate) clock: u32,
 }
 
-/// Updates the rows of a chunk and notes who has none.
-struct Updater<'a, F, V> {
+/// What is done with the row of a key.
+pub(crate) trait Edit {
+    /// The table's use clock if this is a use of the keys: then look-ups are sampled, and keys without a row ask to be
+    /// admitted. `None`: they come in unasked.
+    fn use_clock(&self) -> Option<u32>;
+    /// Changes the row of the key at this place of the chunk.
+    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>);
+}
+
+/// One update of each row.
+struct Gradients<'a, F> {
     format: F,
-    vector: V,
-    table: &'a Table,
-    sharing: &'a Sharing<'a>,
+    layout: &'a Layout,
     steps: &'a [Step],
     counts: &'a [u32],
     grads: &'a [f32],
     clock: u32,
-    absent: Vec<u32>,
 }
 
-impl<F: Format, V: Vector> Updater<'_, F, V> {
+impl<F: Format> Edit for Gradients<'_, F> {
     #[inline(always)]
-    fn update(&self, at: usize, row: Change<'_>) {
-        let layout = &self.table.layout;
-        let gradient = &self.grads[at * layout.dim..][..layout.dim];
-        let update = Update { count: self.counts[at], clock: self.clock, gradient };
-        layout.update(self.steps, self.format, row.by(self.vector), update);
+    fn use_clock(&self) -> Option<u32> {
+        Some(self.clock)
     }
 
     #[inline(always)]
-    fn update_in_place(&self, at: usize, row: u32) {
+    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>) {
+        let gradient = &self.grads[at * self.layout.dim..][..self.layout.dim];
+        let update = Update { count: self.counts[at], clock: self.clock, gradient };
+        self.layout.update(self.steps, self.format, row.by(vector), update);
+    }
+}
+
+/// Edits the rows of a chunk and notes who has none.
+struct Updater<'a, E, V> {
+    edit: E,
+    vector: V,
+    table: &'a Table,
+    sharing: &'a Sharing<'a>,
+    absent: Vec<u32>,
+}
+
+impl<E: Edit, V: Vector> Updater<'_, E, V> {
+    #[inline(always)]
+    fn update(&mut self, at: usize, row: Change<'_>) {
+        self.edit.edit(self.vector, at, row);
+    }
+
+    #[inline(always)]
+    fn update_in_place(&mut self, at: usize, row: u32) {
         let changing = self.table.slab.change(row, self.sharing);
         self.update(at, changing.row);
     }
 }
 
-impl<F: Format, V: Vector> Visit for Updater<'_, F, V> {
+impl<E: Edit, V: Vector> Visit for Updater<'_, E, V> {
     const TO: To = To::Change;
 
     // Not a closure: it must be inlined to be compiled for the machine.
@@ -139,7 +165,7 @@ impl<F: Format, V: Vector> Visit for Updater<'_, F, V> {
     }
 }
 
-impl<F: Format, V: Vector> Newcomers for Updater<'_, F, V> {
+impl<E: Edit, V: Vector> Newcomers for Updater<'_, E, V> {
     #[inline(always)]
     fn new_row(&mut self, at: usize, _row: u32, words: Change<'_>) {
         self.update(at, words);
@@ -151,8 +177,8 @@ impl<F: Format, V: Vector> Newcomers for Updater<'_, F, V> {
 }
 
 /// The same for tables whose rows are not changed in place. New rows come from `spare`; what has no room there waits.
-struct Mover<'a, F, V> {
-    updater: Updater<'a, F, V>,
+struct Mover<'a, E, V> {
+    updater: Updater<'a, E, V>,
     hashes: &'a [u64],
     keys: &'a [u64],
     words: Vec<f32>,
@@ -161,7 +187,7 @@ struct Mover<'a, F, V> {
     waiting: Vec<u32>,
 }
 
-impl<F: Format, V: Vector> Mover<'_, F, V> {
+impl<E: Edit, V: Vector> Mover<'_, E, V> {
     /// Updates a copy of the key's row and publishes it. False: the key has no row any more.
     fn update_elsewhere(&mut self, at: usize, to: u32, locked: &Locked<'_>) -> bool {
         let (table, index) = (self.updater.table, locked.index());
@@ -189,7 +215,7 @@ impl<F: Format, V: Vector> Mover<'_, F, V> {
     }
 }
 
-impl<F: Format, V: Vector> Visit for Mover<'_, F, V> {
+impl<E: Edit, V: Vector> Visit for Mover<'_, E, V> {
     const TO: To = To::Read;
 
     fn visit(&mut self, at: usize, row: u32) {
@@ -201,7 +227,7 @@ impl<F: Format, V: Vector> Visit for Mover<'_, F, V> {
     }
 }
 
-impl<F: Format, V: Vector> Newcomers for Mover<'_, F, V> {
+impl<E: Edit, V: Vector> Newcomers for Mover<'_, E, V> {
     fn new_row(&mut self, at: usize, _row: u32, words: Change<'_>) {
         self.updater.update(at, words);
     }
@@ -231,37 +257,56 @@ impl Scatter<'_> {
     #[inline(always)]
     fn run_as(self, format: impl Format, vector: impl Vector) -> u64 {
         let Scatter { table, lane, lookup, keys, counts, grads, clock } = self;
-        let (steps, mut absent) = (std::mem::take(&mut lookup.steps), std::mem::take(&mut lookup.absent));
-        absent.clear();
+        let steps = std::mem::take(&mut lookup.steps);
         lookup.assign(keys);
-        let sharing = &table.rights.share(lane);
-        let mut updater =
-            Updater { format, vector, table, sharing, steps: &steps, counts, grads, clock, absent };
-        let rejected = if table.config().writes == Writes::CopyOnWrite {
-            move_rows(lane, lookup, keys, updater)
-        } else {
-            table.walk(vector, lane, lookup, table.layout.words(), &mut updater);
-            let mut rejected = 0;
-            lookup.absent = std::mem::take(&mut updater.absent);
-            if !lookup.absent.is_empty() {
-                table.admit(lane, lookup, clock);
-                rejected = table.create_absent(lane, lookup, keys, Some(sharing), &mut updater);
-            }
-            rejected
-        };
+        let edit = Gradients { format, layout: &table.layout, steps: &steps, counts, grads, clock };
+        let rejected = edit_rows(table, lane, lookup, keys, edit, vector);
         lookup.steps = steps;
         rejected
     }
 }
 
-/// A chunk of a push to a copy-on-write table.
+/// Edits the rows of a chunk of keys, which `lookup` has; those without get one. How many keys were left out because the
+/// table is full.
+#[inline(always)]
+pub(crate) fn edit_rows(
+    table: &Table,
+    lane: usize,
+    lookup: &mut Lookup,
+    keys: &[u64],
+    edit: impl Edit,
+    vector: impl Vector,
+) -> u64 {
+    let mut absent = std::mem::take(&mut lookup.absent);
+    absent.clear();
+    let sharing = &table.rights.share(lane);
+    let clock = edit.use_clock();
+    if clock.is_some() {
+        table.note(lane, lookup);
+    }
+    let mut updater = Updater { edit, vector, table, sharing, absent };
+    if table.config().writes == Writes::CopyOnWrite {
+        return move_rows(lane, lookup, keys, updater);
+    }
+    table.search(vector, lane, lookup, table.layout.words(), &mut updater);
+    lookup.absent = std::mem::take(&mut updater.absent);
+    if lookup.absent.is_empty() {
+        return 0;
+    }
+    if let Some(clock) = clock {
+        table.admit(lane, lookup, clock);
+    }
+    table.create_absent(lane, lookup, keys, Some(sharing), &mut updater)
+}
+
+/// [`edit_rows`] for a copy-on-write table.
 fn move_rows(
     lane: usize,
     lookup: &mut Lookup,
     keys: &[u64],
-    updater: Updater<'_, impl Format, impl Vector>,
+    updater: Updater<'_, impl Edit, impl Vector>,
 ) -> u64 {
-    let (table, sharing, clock) = (updater.table, updater.sharing, updater.clock);
+    let (table, sharing, clock) = (updater.table, updater.sharing, updater.edit.use_clock());
     let take = |rows: usize, spare: &mut Vec<u32>| {
         table.rows.take(lane, rows, &table.slab, &table.budget, &table.directory, spare);
     };
@@ -277,7 +322,7 @@ fn move_rows(
     };
     take(keys.len(), &mut mover.spare);
     let vector = mover.updater.vector;
-    table.walk(vector, lane, lookup, table.layout.words(), &mut mover);
+    table.search(vector, lane, lookup, table.layout.words(), &mut mover);
     // The table is all but full: as soon as one row is free, it serves the next, which frees another.
     let have_spare = |mover: &mut Mover<'_, _, _>| {
         if mover.spare.is_empty() {
@@ -301,7 +346,9 @@ fn move_rows(
     };
     let mut rejected = 0;
     lookup.absent = std::mem::take(&mut mover.updater.absent);
-    table.admit(lane, lookup, clock);
+    if let Some(clock) = clock {
+        table.admit(lane, lookup, clock);
+    }
     // More than one turn only if rows were evicted in the course of this, and perhaps made again by others.
     while !lookup.absent.is_empty() || !mover.waiting.is_empty() {
         if !lookup.absent.is_empty() {

@@ -42,6 +42,15 @@ pub struct RowRef<'a> {
     pub state: &'a [f32],
 }
 
+impl Row {
+    /// It, as it is shown in place.
+    #[must_use]
+    pub fn as_ref(&self) -> RowRef<'_> {
+        let &Row { key, frequency, last_use, version, ref weights, ref state } = self;
+        RowRef { key, frequency, last_use, version, weights, state }
+    }
+}
+
 impl Table {
     /// A copy of the key's row.
     #[must_use]

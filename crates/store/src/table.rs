@@ -228,8 +228,7 @@ impl Table {
         self.slab.width()
     }
 
-    /// Looks the chunk up; the caller gets the row of every key, or [`NO_ROW`], in order, with the rows' first `words`
-    /// words in the cache. A row that it gets is not used for another key before it returns.
+    /// Looks the chunk up, which is a use of its keys; the rest as [`Table::search`].
     #[inline(always)]
     pub(crate) fn walk(
         &self,
@@ -239,7 +238,27 @@ impl Table {
         words: usize,
         f: &mut impl Visit,
     ) {
+        self.note(lane, lookup);
+        self.search(vector, lane, lookup, words, f);
+    }
+
+    /// Samples the keys of the chunk as used.
+    #[inline(always)]
+    pub(crate) fn note(&self, lane: usize, lookup: &Lookup) {
         self.samples.note(lane, lookup.hashes());
+    }
+
+    /// Looks the chunk up; the caller gets the row of every key, or [`NO_ROW`], in order, with the rows' first `words`
+    /// words in the cache. A row that it gets is not used for another key before it returns.
+    #[inline(always)]
+    pub(crate) fn search(
+        &self,
+        vector: impl Vector,
+        lane: usize,
+        lookup: &Lookup,
+        words: usize,
+        f: &mut impl Visit,
+    ) {
         let view = self.directory.view(lane);
         lookup.walk(vector, view.index(), self.slab.view(), words, self.distances, f);
     }

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use super::manifest::{
     BlobEntry, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest, TableEntry, TableRecord,
 };
-use super::rows::{self, Expected, RowsError};
-use crate::{StoreError, Table};
+use super::rows::{self, Expected, RowShape, RowsError};
+use crate::layout::Header;
+use crate::{RowRef, StoreError, Table};
 
 /// Bytes read from a table file at once.
 const READ_BYTES: usize = 256 * 1024;
@@ -81,18 +82,85 @@ impl Checkpoint {
 
     /// Loads and verifies a table: every row with its header and optimizer state, bit for bit.
     pub fn load_table(&self, name: &str) -> Result<Table, StoreError> {
-        let Some(record) = self.manifest.tables.iter().find(|table| table.name == name) else {
-            return Err(self.not_found("table", name, self.tables.iter().map(|table| table.name.as_str())));
-        };
+        let record = self.table_record(name)?;
+        let mut table = Table::new(record.config())?;
+        // A file of this size cannot hold more rows, whatever the manifest says.
+        table.reserve(record.rows.min(rows::rows_max(shape(record)?, record.file.bytes)));
+        self.load_rows(name, &mut table, |_| true)?;
+        Ok(table)
+    }
+
+    /// Adds the rows of a table of the checkpoint whose keys `keep` says to a table with rows of the same shape, bit for bit,
+    /// and verifies all of it; the table must have none of these keys. How many. After an error the table has some of them.
+    pub fn load_rows(
+        &self,
+        name: &str,
+        table: &mut Table,
+        mut keep: impl FnMut(u64) -> bool,
+    ) -> Result<u64, StoreError> {
+        let record = self.table_record(name)?;
+        let (found, expected) = (shape(record)?, RowShape { dim: table.dim(), state: table.state_len() });
+        if found != expected {
+            let reason =
+                format!("rows of {expected:?} are wanted, those of {} are {found:?}", self.dir.display());
+            return Err(StoreError::Config { table: name.to_string(), reason });
+        }
+        let mut added = 0;
+        self.read_rows(record, |header, values| {
+            if !keep(header.key) {
+                return Ok(());
+            }
+            added += 1;
+            match table.restore_row(header, values) {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(RowsError::Damaged(format!("key {} occurs twice", header.key))),
+                Err(error) => Err(RowsError::Store(error)),
+            }
+        })?;
+        table.set_clock(table.clock().max(record.pushes));
+        Ok(added)
+    }
+
+    /// Shows every row of a table to `each`, in the order of the file, until it fails, and verifies all of it: what is shown
+    /// has been compared with a checksum, but only the end says that the file is whole.
+    pub fn for_each_row<E: From<StoreError>>(
+        &self,
+        name: &str,
+        mut each: impl FnMut(RowRef<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let record = self.table_record(name)?;
+        let (dim, mut failed) = (record.config().dim(), None);
+        let read = self.read_rows(record, |header, values| {
+            let Header { key, frequency, last_use, version } = header;
+            let (weights, state) = values.split_at(dim);
+            let row = RowRef { key, frequency, last_use, version, weights, state };
+            each(row).map_err(|error| {
+                failed = Some(error);
+                RowsError::Damaged("it was not read to its end".to_string())
+            })
+        });
+        failed.map_or_else(|| read.map_err(E::from), Err)
+    }
+
+    fn table_record(&self, name: &str) -> Result<&TableRecord, StoreError> {
+        let record = self.manifest.tables.iter().find(|table| table.name == name);
+        record
+            .ok_or_else(|| self.not_found("table", name, self.tables.iter().map(|table| table.name.as_str())))
+    }
+
+    fn read_rows(
+        &self,
+        record: &TableRecord,
+        each: impl FnMut(Header, &[f32]) -> Result<(), RowsError>,
+    ) -> Result<(), StoreError> {
         let path = self.dir.join(&record.file.name);
         let file = self.open_file(&record.file)?;
-        let mut table = Table::new(record.config())?;
         let expected =
             Expected { generation: self.manifest.generation, rows: record.rows, bytes: record.file.bytes };
         // The buffer lies outside of the checksum, or bytes read ahead would count before they are used.
         let mut input =
             Checked { inner: BufReader::with_capacity(buffer_bytes(&record.file), file), crc32c: 0 };
-        rows::decode(&mut table, &expected, &mut input).map_err(|error| match error {
+        rows::decode(shape(record)?, &expected, &mut input, each).map_err(|error| match error {
             RowsError::Io(source) => io_error(&path, "read", source),
             RowsError::Damaged(reason) => damaged(&path, reason),
             RowsError::Version(found) => {
@@ -100,9 +168,7 @@ impl Checkpoint {
             }
             RowsError::Store(error) => error,
         })?;
-        check_crc(&path, &record.file, input.crc32c)?;
-        table.set_clock(record.pushes);
-        Ok(table)
+        check_crc(&path, &record.file, input.crc32c)
     }
 
     /// Reads and verifies a blob.
@@ -154,6 +220,12 @@ impl Checkpoint {
         let available = names.collect::<Vec<_>>().join(", ");
         StoreError::NotFound { path: self.dir.clone(), kind, name: name.to_string(), available }
     }
+}
+
+fn shape(record: &TableRecord) -> Result<RowShape, StoreError> {
+    let config = record.config();
+    config.check()?;
+    Ok(RowShape { dim: config.dim(), state: config.state() })
 }
 
 /// Size of a read buffer, which need not exceed the file.

@@ -3,7 +3,7 @@
 
 use std::io::{self, Read};
 
-use crate::Table;
+use crate::RowRef;
 use crate::layout::Header;
 
 const MAGIC: [u8; 8] = *b"SNDLROWS";
@@ -42,20 +42,33 @@ fn row_bytes(dim: usize, state: usize) -> usize {
     ROW_HEADER_BYTES + (dim + state) * size_of::<f32>()
 }
 
-/// Writes the table; the number of rows.
-pub(crate) fn encode(
-    table: &Table,
+/// The rows that a file of so many bytes cannot have more of.
+pub(crate) fn rows_max(shape: RowShape, bytes: u64) -> u64 {
+    bytes / row_bytes(shape.dim, shape.state) as u64
+}
+
+/// Lengths of a table's rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RowShape {
+    pub(crate) dim: usize,
+    pub(crate) state: usize,
+}
+
+/// Writes the rows that `each` shows, which must have this shape; how many, and the result of `each`.
+pub(crate) fn encode<T>(
+    shape: RowShape,
     generation: u64,
     mut write: impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<u64> {
+    each: impl FnOnce(&mut dyn FnMut(RowRef<'_>)) -> T,
+) -> io::Result<(u64, T)> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     header.extend(MAGIC);
     header.extend(0_u32.to_le_bytes());
     header.extend(VERSION.to_le_bytes());
     header.extend(generation.to_le_bytes());
     header.extend((HEADER_BYTES as u32).to_le_bytes());
-    header.extend((table.dim() as u32).to_le_bytes());
-    header.extend((table.state_len() as u32).to_le_bytes());
+    header.extend((shape.dim as u32).to_le_bytes());
+    header.extend((shape.state as u32).to_le_bytes());
     header.extend(0_u32.to_le_bytes());
     debug_assert_eq!(header.len(), HEADER_BYTES);
     // Before what it covers: a CRC that follows its data makes a CRC over both blind to the data.
@@ -74,10 +87,11 @@ pub(crate) fn encode(
         *block_rows = 0;
         result
     };
-    table.for_each_row(|row| {
+    let made = each(&mut |row| {
         if result.is_err() {
             return;
         }
+        assert_eq!((row.weights.len(), row.state.len()), (shape.dim, shape.state), "rows have one shape");
         block.extend(row.key.to_le_bytes());
         for word in [row.frequency, row.last_use, row.version] {
             block.extend(word.to_le_bytes());
@@ -98,7 +112,7 @@ pub(crate) fn encode(
     // The end mark is a block of no rows whose payload is their number.
     block.extend(rows.to_le_bytes());
     close(&mut block, &mut 0)?;
-    Ok(rows)
+    Ok((rows, made))
 }
 
 /// What the manifest and the file system say about a table file.
@@ -109,8 +123,14 @@ pub(crate) struct Expected {
     pub(crate) bytes: u64,
 }
 
-/// Reads what [`encode`] wrote into an empty table of the same layout.
-pub(crate) fn decode(table: &mut Table, expected: &Expected, input: &mut impl Read) -> Result<(), RowsError> {
+/// Reads what [`encode`] wrote, and calls `each` with the header and the values (weights, then state) of every row, once the
+/// checksum of its block has been compared. Whether the file is whole is known at the end.
+pub(crate) fn decode(
+    shape: RowShape,
+    expected: &Expected,
+    input: &mut impl Read,
+    mut each: impl FnMut(Header, &[f32]) -> Result<(), RowsError>,
+) -> Result<(), RowsError> {
     let damaged = |reason: String| Err(RowsError::Damaged(reason));
     let mut header = [0; HEADER_BYTES];
     input.read_exact(&mut header)?;
@@ -129,18 +149,15 @@ pub(crate) fn decode(table: &mut Table, expected: &Expected, input: &mut impl Re
         return damaged(format!("it belongs to generation {found}, the manifest to {expected}"));
     }
     let (dim, state) = (word(28) as usize, word(32) as usize);
-    if word(24) as usize != HEADER_BYTES || (dim, state) != (table.dim(), table.state_len()) {
+    if word(24) as usize != HEADER_BYTES || (RowShape { dim, state }) != shape {
         return damaged(format!(
             "its rows have {dim} weights and {state} state values, the manifest says {} and {}",
-            table.dim(),
-            table.state_len()
+            shape.dim, shape.state
         ));
     }
     let row_bytes = row_bytes(dim, state);
     let block_rows_max = BLOCK_BYTES.div_ceil(row_bytes);
     let mut left = expected.bytes.saturating_sub(HEADER_BYTES as u64);
-    // A file of this size cannot hold more rows, whatever the manifest says.
-    table.reserve(expected.rows.min(left / row_bytes as u64));
     let (mut rows, mut payload, mut values) = (0_u64, Vec::new(), vec![0.0_f32; dim + state]);
     loop {
         let mut block = [0; BLOCK_HEADER_BYTES];
@@ -181,9 +198,7 @@ pub(crate) fn decode(table: &mut Table, expected: &Expected, input: &mut impl Re
             for (value, bits) in values.iter_mut().zip(row[ROW_HEADER_BYTES..].chunks_exact(4)) {
                 *value = f32::from_bits(u32_at(bits, 0));
             }
-            if !table.restore_row(header, &values).map_err(RowsError::Store)? {
-                return damaged(format!("key {} occurs twice", header.key));
-            }
+            each(header, &values)?;
         }
         rows += block_rows as u64;
     }

@@ -8,9 +8,9 @@ use super::files::{Disk, Files, Sink};
 use super::manifest::{
     BlobRecord, FileRecord, MANIFEST, MANIFEST_NEW, Manifest, TableRecord, file_name, parse_file_name,
 };
-use super::rows;
+use super::rows::{self, RowShape};
 use crate::config::NAME_BYTES_MAX;
-use crate::{StoreError, Table};
+use crate::{RowRef, StoreError, Table, TableConfig};
 
 /// Writes one checkpoint into a directory, which may hold an earlier one.
 ///
@@ -70,12 +70,33 @@ impl CheckpointWriter {
 
     /// Writes a table. Other threads may go on using it: each shard is written as it is when its turn comes.
     pub fn table(&mut self, table: &Table) -> Result<(), StoreError> {
-        self.check_name("table", table.name())?;
         let pushes = table.clock();
+        self.rows(table.config(), |each| {
+            table.for_each_row(each);
+            Ok(pushes)
+        })
+    }
+
+    /// Writes a table that is not in this process: `each_row` is to call its argument with every row, each key once, and
+    /// to say where the table's use clock stands (its number of pushes).
+    ///
+    /// # Panics
+    /// If a row does not have the shape that the configuration says.
+    pub fn rows<E: From<StoreError>>(
+        &mut self,
+        config: &TableConfig,
+        each_row: impl FnOnce(&mut dyn FnMut(RowRef<'_>)) -> Result<u64, E>,
+    ) -> Result<(), E> {
+        self.check_name("table", &config.name)?;
+        config.check()?;
         let generation = self.manifest.generation;
-        let (rows, file) =
-            self.write_file("table", |tally| rows::encode(table, generation, |bytes| tally.write(bytes)))?;
-        self.manifest.tables.push(TableRecord::new(table.config(), file, rows, pushes));
+        let shape = RowShape { dim: config.dim(), state: config.state() };
+        let ((rows, pushes), file) = self.write_file("table", |tally| {
+            rows::encode(shape, generation, |bytes| tally.write(bytes), each_row)
+        })?;
+        // A table of which some rows are missing must not be committed.
+        let pushes = pushes.inspect_err(|_| self.failed = true)?;
+        self.manifest.tables.push(TableRecord::new(config, file, rows, pushes));
         Ok(())
     }
 

@@ -1,0 +1,338 @@
+//! Whole rows into a table: against a `HashMap` of rows, beside readers and pushers, and what is refused. Knows only the
+//! public API.
+
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+
+use proptest::prelude::*;
+use sanderling_store::{
+    Absent, Admission, Block, Checkpoint, CheckpointWriter, Dtype, Eviction, Init, Optimizer, PushScale, Row,
+    RowColumns, RowRef, StoreError, Table, TableConfig, Writes,
+};
+
+/// Two weights by gradient descent and one with momentum: with small integers as gradients, every sum is exact.
+const DIM: usize = 3;
+const RATE: f32 = 0.5;
+const MOMENTUM: f32 = 0.5;
+
+fn config(dtype: Dtype, writes: Writes) -> TableConfig {
+    let sgd = Optimizer::Sgd { lr: RATE, l2: 0.0 };
+    let momentum = Optimizer::Momentum { lr: RATE, momentum: MOMENTUM, l2: 0.0 };
+    let blocks = vec![
+        Block { dims: 2, init: Init::Zero, optimizer: sgd },
+        Block { dims: 1, init: Init::Zero, optimizer: momentum },
+    ];
+    TableConfig { dtype, writes, ..TableConfig::new("t", blocks) }
+}
+
+fn columns<'a>(rows: impl IntoIterator<Item = &'a Row>) -> RowColumns {
+    let mut columns = RowColumns::default();
+    rows.into_iter().for_each(|row| columns.push(row.as_ref()));
+    columns
+}
+
+fn import(table: &Table, rows: &[Row]) -> Result<(), StoreError> {
+    table.import(columns(rows).rows())
+}
+
+fn rows_of(table: &Table) -> HashMap<u64, Row> {
+    let mut rows = HashMap::new();
+    table.for_each_row(|row| {
+        let RowRef { key, frequency, last_use, version, weights, state } = row;
+        let (weights, state) = (weights.to_vec(), state.to_vec());
+        let row = Row { key, frequency, last_use, version, weights, state };
+        assert!(rows.insert(key, row).is_none(), "key {key} twice");
+    });
+    rows
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Import(Vec<Row>),
+    Push(Vec<(u64, i8)>),
+    Remove(u64),
+    Maintain,
+    Save,
+}
+
+fn key() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 0_u64..40, 1 => any::<u64>(), 1 => Just(u64::MAX)]
+}
+
+fn row() -> impl Strategy<Value = Row> {
+    let values = prop::collection::vec(-8_i8..8, DIM + 1);
+    (key(), any::<u32>(), 0_u32..1000, any::<u32>(), values).prop_map(
+        |(key, frequency, last_use, version, values)| {
+            let values: Vec<f32> = values.into_iter().map(f32::from).collect();
+            let (weights, state) = (values[..DIM].to_vec(), values[DIM..].to_vec());
+            Row { key, frequency, last_use, version, weights, state }
+        },
+    )
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        4 => prop::collection::vec(row(), 0..40).prop_map(|mut rows| {
+            rows.sort_by_key(|row| row.key);
+            rows.dedup_by_key(|row| row.key);
+            Operation::Import(rows)
+        }),
+        4 => prop::collection::hash_map(key(), -3_i8..=3, 0..40).prop_map(|keys| Operation::Push(keys.into_iter().collect())),
+        2 => key().prop_map(Operation::Remove),
+        1 => Just(Operation::Maintain),
+        1 => Just(Operation::Save),
+    ]
+}
+
+/// What an operation does, without a table.
+fn apply(model: &mut HashMap<u64, Row>, clock: &mut u32, operation: &Operation) {
+    match operation {
+        Operation::Import(rows) => {
+            *clock = rows.iter().map(|row| row.last_use).fold(*clock, u32::max);
+            model.extend(rows.iter().map(|row| (row.key, row.clone())));
+        }
+        Operation::Push(gradients) => {
+            *clock += 1;
+            for &(key, gradient) in gradients {
+                let (weights, state) = (vec![0.0; DIM], vec![0.0]);
+                let new = Row { key, frequency: 0, last_use: 0, version: 0, weights, state };
+                let row = model.entry(key).or_insert(new);
+                row.frequency = row.frequency.saturating_add(1);
+                (row.last_use, row.version) = (*clock, row.version.saturating_add(1));
+                let gradient = f32::from(gradient);
+                row.weights[..2].iter_mut().for_each(|weight| *weight -= RATE * gradient);
+                row.state[0] = MOMENTUM * row.state[0] + gradient;
+                row.weights[2] -= RATE * row.state[0];
+            }
+        }
+        Operation::Remove(key) => _ = model.remove(key),
+        Operation::Maintain | Operation::Save => {}
+    }
+}
+
+fn carry_out(table: Table, operation: &Operation) -> Table {
+    match operation {
+        Operation::Import(rows) => import(&table, rows).unwrap(),
+        Operation::Push(gradients) => {
+            let (keys, gradients): (Vec<u64>, Vec<i8>) = gradients.iter().copied().unzip();
+            let gradients: Vec<f32> = gradients.iter().flat_map(|&g| [f32::from(g); DIM]).collect();
+            table.push(&keys, &gradients, PushScale::default()).unwrap();
+        }
+        Operation::Remove(key) => _ = table.remove(*key),
+        Operation::Maintain => _ = table.maintain(100),
+        // In two halves, and from rows that are shown one by one.
+        Operation::Save => {
+            let dir = tempfile::tempdir().unwrap();
+            let mut writer = CheckpointWriter::create(dir.path()).unwrap();
+            let written = writer.rows::<StoreError>(table.config(), |each| {
+                table.for_each_row(each);
+                Ok(table.stats().pushes)
+            });
+            written.and_then(|()| writer.commit()).unwrap();
+            let checkpoint = Checkpoint::open(dir.path()).unwrap();
+            let mut shown = HashMap::new();
+            let show = |row: RowRef<'_>| {
+                shown.insert(row.key, row.weights.to_vec());
+                Ok::<(), StoreError>(())
+            };
+            checkpoint.for_each_row("t", show).unwrap();
+            assert!(rows_of(&table).iter().all(|(key, row)| shown[key] == row.weights));
+            assert_eq!(shown.len(), table.len());
+            let mut loaded = Table::new(table.config().clone()).unwrap();
+            let odd = checkpoint.load_rows("t", &mut loaded, |key| key % 2 == 1).unwrap();
+            let even = checkpoint.load_rows("t", &mut loaded, |key| key % 2 == 0).unwrap();
+            assert_eq!((odd + even) as usize, table.len());
+            assert_eq!(loaded.stats().pushes, table.stats().pushes);
+            return loaded;
+        }
+    }
+    table
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn imports_among_other_changes(operations in prop::collection::vec(operation(), 1..16)) {
+        for writes in [Writes::InPlace, Writes::CopyOnWrite] {
+            let mut table = Table::new(config(Dtype::F32, writes)).unwrap();
+            let (mut model, mut clock) = (HashMap::new(), 0);
+            for operation in &operations {
+                apply(&mut model, &mut clock, operation);
+                table = carry_out(table, operation);
+                prop_assert_eq!(&rows_of(&table), &model);
+                prop_assert_eq!((table.len(), table.stats().pushes), (model.len(), u64::from(clock)));
+            }
+        }
+    }
+}
+
+fn some_row(key: u64) -> Row {
+    let (weights, state) = (vec![key as f32, 1.5, -2.0], vec![0.25]);
+    Row { key, frequency: 7, last_use: 3, version: 9, weights, state }
+}
+
+/// Many chunks of a request, all formats: what one table shows, another takes over to the last bit.
+#[test]
+fn rows_go_from_table_to_table() {
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+        for writes in [Writes::InPlace, Writes::CopyOnWrite] {
+            let (from, to) =
+                (Table::new(config(dtype, writes)).unwrap(), Table::new(config(dtype, writes)).unwrap());
+            let keys: Vec<u64> = (0..10_000).map(|key| key << 40 | key).collect();
+            let grads: Vec<f32> = (0..keys.len() * DIM).map(|at| (at as f32).sin()).collect();
+            from.push(&keys, &grads, PushScale::default()).unwrap();
+            to.push(&keys[..3000], &grads[..3000 * DIM], PushScale { lr: 0.1 }).unwrap();
+            let rows: Vec<Row> = rows_of(&from).into_values().collect();
+            import(&to, &rows).unwrap();
+            assert!(rows_of(&to) == rows_of(&from), "{dtype:?} {writes:?}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_whole() {
+    let table = Table::new(config(Dtype::F32, Writes::InPlace)).unwrap();
+    import(&table, &[some_row(1), some_row(2)]).unwrap();
+    let before = rows_of(&table);
+    let bad = |weight: f32, state: f32| {
+        let (weights, state) = (vec![0.0, weight, 0.0], vec![state]);
+        Row { weights, state, ..some_row(5) }
+    };
+    let check = |rows: &[Row], expected: &str| {
+        let mut all = vec![some_row(3)];
+        all.extend_from_slice(rows);
+        let error = import(&table, &all).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error} is not about {expected}");
+        assert_eq!(rows_of(&table), before, "{expected}");
+        assert_eq!(table.stats().pushes, 3, "{expected}");
+    };
+    check(&[bad(f32::NAN, 0.0)], "row of key 5: weight 1 is NaN");
+    check(&[bad(f32::INFINITY, 0.0)], "row of key 5: weight 1 is inf");
+    check(&[bad(0.0, f32::NEG_INFINITY)], "row of key 5: state value 0 is -inf");
+    check(&[some_row(4), some_row(3)], "row of key 3: the key occurs twice");
+    let future = Row { last_use: 1000, ..bad(f32::NAN, 0.0) };
+    check(&[future], "NaN");
+    let (short, rows) = (Row { weights: vec![0.0; 2], ..some_row(4) }, [some_row(3)]);
+    check(&[short], "weights has length 5, expected 6");
+    let columns = columns(&rows);
+    for (rows, what) in [
+        (sanderling_store::WholeRows { frequencies: &[], ..columns.rows() }, "frequencies"),
+        (sanderling_store::WholeRows { last_uses: &[1, 2], ..columns.rows() }, "last_uses"),
+        (sanderling_store::WholeRows { versions: &[], ..columns.rows() }, "versions"),
+        (sanderling_store::WholeRows { states: &[0.0; 3], ..columns.rows() }, "states"),
+    ] {
+        assert!(table.import(rows).unwrap_err().to_string().contains(what), "{what}");
+    }
+    import(&table, &[]).unwrap();
+    assert_eq!(rows_of(&table), before);
+}
+
+#[test]
+fn a_full_table_replaces_rows_and_says_how_many_found_no_room() {
+    for writes in [Writes::InPlace, Writes::CopyOnWrite] {
+        let config = TableConfig { budget_bytes: Some(256 << 10), ..config(Dtype::F32, writes) };
+        let table = Table::new(config.clone()).unwrap();
+        let rows: Vec<Row> = (0..50_000).map(some_row).collect();
+        let Err(StoreError::TableFull { rows: found, rejected, budget_bytes, .. }) = import(&table, &rows)
+        else {
+            panic!("256 KiB are enough for 50,000 rows")
+        };
+        assert_eq!((found + rejected, budget_bytes), (50_000, 256 << 10));
+        let there = rows_of(&table);
+        assert_eq!(there.len() as u64, found);
+        assert!(there.values().all(|row| *row == some_row(row.key)));
+        let others: Vec<Row> = there.keys().map(|&key| Row { version: 1, ..some_row(key) }).collect();
+        import(&table, &others).unwrap();
+        assert!(rows_of(&table).values().all(|row| row.version == 1), "{writes:?}");
+        assert!(table.bytes() <= 256 << 10);
+
+        // Where others may go, all come in, the last of them to stay.
+        let table = Table::new(TableConfig { eviction: Eviction::Clock, ..config }).unwrap();
+        import(&table, &rows).unwrap();
+        assert!(table.stats().evicted > 0 && table.get(49_999) == Some(some_row(49_999)), "{writes:?}");
+    }
+}
+
+#[test]
+fn imported_rows_need_no_admission() {
+    let admission = Admission::Sightings { sightings: 3, filter_bytes: 1 << 12 };
+    let table = Table::new(TableConfig { admission, ..config(Dtype::F32, Writes::InPlace) }).unwrap();
+    table.push(&[1], &[1.0; DIM], PushScale::default()).unwrap();
+    import(&table, &[some_row(2)]).unwrap();
+    assert_eq!((table.get(1), table.get(2)), (None, Some(some_row(2))));
+}
+
+/// Weights are small integers and the last is the sum of the others, whether a row was imported or pushed to; so is the
+/// state beside them.
+#[test]
+fn rows_are_seen_whole_while_they_are_replaced() {
+    const KEYS: u64 = 300;
+    let momentum = Optimizer::Momentum { lr: 1.0, momentum: 0.0, l2: 0.0 };
+    for (writes, budget_bytes, eviction) in [
+        (Writes::InPlace, None, Eviction::Never),
+        (Writes::CopyOnWrite, None, Eviction::Never),
+        (Writes::CopyOnWrite, Some(96 << 10), Eviction::Clock),
+    ] {
+        let single = TableConfig::single("t", 21, Init::Zero, momentum);
+        let table = Table::new(TableConfig { writes, budget_bytes, eviction, ..single }).unwrap();
+        let values = |seed: u64| {
+            let mut values: Vec<f32> = (0..21).map(|at| ((seed >> at) % 7) as f32).collect();
+            values[20] = values[..20].iter().sum();
+            values
+        };
+        let is_whole = |values: &[f32]| values[20] == values[..20].iter().sum::<f32>();
+        let done = AtomicBool::new(false);
+        let keys_of = |round: u64| (0..20).map(move |at| (round * 31 + at * 7) % KEYS).collect::<Vec<u64>>();
+        thread::scope(|scope| {
+            let changers = [0_u64, 1, 2].map(|thread| {
+                let table = &table;
+                scope.spawn(move || {
+                    for round in 0..2000_u64 {
+                        let (keys, seed) =
+                            (keys_of(round + 77 * thread), round.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                        if thread == 0 {
+                            let gradients: Vec<f32> =
+                                keys.iter().flat_map(|key| values(seed ^ key)).collect();
+                            table.push(&keys, &gradients, PushScale::default()).unwrap();
+                        } else {
+                            let row = |&key: &u64| {
+                                let weights = values(seed ^ key);
+                                let state = weights.iter().map(|weight| weight * 2.0).collect();
+                                Row { key, frequency: 1, last_use: 1, version: 1, weights, state }
+                            };
+                            import(table, &keys.iter().map(row).collect::<Vec<_>>()).unwrap();
+                            if round % 8 == 0 {
+                                table.remove(keys[0]);
+                            }
+                        }
+                    }
+                })
+            });
+            for thread in 0..2 {
+                let (table, done) = (&table, &done);
+                scope.spawn(move || {
+                    let (mut out, mut round) = (vec![0.0; 20 * 21], thread);
+                    while !done.load(Relaxed) {
+                        round += 1;
+                        table.pull(&keys_of(round), Absent::Zero, &mut out, None).unwrap();
+                        assert!(out.chunks(21).all(is_whole));
+                        let mut seen = HashMap::new();
+                        table.for_each_row(|row| {
+                            assert!(is_whole(row.weights) && is_whole(row.state) && row.key < KEYS);
+                            assert_eq!(seen.insert(row.key, ()), None);
+                        });
+                    }
+                });
+            }
+            let results = changers.map(thread::ScopedJoinHandle::join);
+            done.store(true, Relaxed);
+            results.into_iter().for_each(|result| result.unwrap());
+        });
+        assert_eq!(rows_of(&table).len(), table.len());
+    }
+}
