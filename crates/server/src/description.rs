@@ -60,17 +60,6 @@ pub(crate) fn describe(config: &TableConfig) -> String {
     serde_json::to_string(&described).expect("numbers and names become JSON")
 }
 
-/// Values of optimizer state per row.
-pub(crate) fn state_values(config: &TableConfig) -> usize {
-    let values = |block: &Block| match block.optimizer {
-        Optimizer::Sgd { .. } => 0,
-        Optimizer::RowAdagrad { .. } => 1,
-        Optimizer::Momentum { .. } | Optimizer::Adagrad { .. } => block.dims,
-        Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Ftrl { .. } => 2 * block.dims,
-    };
-    config.blocks.iter().map(values).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,7 +88,7 @@ mod tests {
             let table = Table::new(config).expect(optimizer);
             table.push(&[1], &[0.5; 8], PushScale::default()).expect(optimizer);
             let state = table.get(1).expect("pushed").state.len();
-            assert_eq!(state_values(table.config()), state, "{optimizer}");
+            assert_eq!(table.config().state(), state, "{optimizer}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Rows of a table in the order of their keys, a block at a time. What is kept between blocks is bounded, and where to go
 //! on is a key, so that any server with the same rows can. Knows no connection.
 
+use sanderling_store::{RowColumns, WholeRows};
 use sanderling_wire::{Exported, Fault, RowBlock};
 
 use crate::limit::EXPORT_KEYS_MAX;
@@ -21,25 +22,7 @@ pub(crate) struct Exporter {
     keys: Vec<u64>,
     /// Were there more keys than these?
     more: bool,
-    block: Block,
-}
-
-#[derive(Debug, Default)]
-struct Block {
-    keys: Vec<u64>,
-    frequencies: Vec<u32>,
-    last_uses: Vec<u32>,
-    versions: Vec<u32>,
-    weights: Vec<f32>,
-    states: Vec<f32>,
-}
-
-impl Block {
-    fn clear(&mut self) {
-        self.keys.clear();
-        [&mut self.frequencies, &mut self.last_uses, &mut self.versions].into_iter().for_each(Vec::clear);
-        [&mut self.weights, &mut self.states].into_iter().for_each(Vec::clear);
-    }
+    block: RowColumns,
 }
 
 impl Exporter {
@@ -71,19 +54,14 @@ impl Exporter {
         self.block.clear();
         // Rows may have gone since.
         for row in self.keys[first..taken].iter().filter_map(|&key| entry.table.get(key)) {
-            self.block.keys.push(row.key);
-            self.block.frequencies.push(row.frequency);
-            self.block.last_uses.push(row.last_use);
-            self.block.versions.push(row.version);
-            self.block.weights.extend_from_slice(&row.weights);
-            self.block.states.extend_from_slice(&row.state);
+            self.block.push(row.as_ref());
         }
         let next = match self.keys.get(taken) {
             Some(&key) => Some(key),
             None if self.more => self.keys.last().and_then(|last| last.checked_add(1)),
             None => None,
         };
-        let Block { keys, frequencies, last_uses, versions, weights, states } = &self.block;
+        let WholeRows { keys, frequencies, last_uses, versions, weights, states } = self.block.rows();
         let rows = RowBlock { dim, state, keys, frequencies, last_uses, versions, weights, states };
         Ok(Exported { next, rows })
     }

@@ -55,9 +55,10 @@ impl From<StoreError> for Refusal {
             StoreError::Io { source, .. } => return Refusal::io(reason, &source),
             StoreError::Damaged { .. } | StoreError::Version { .. } => Fault::Damaged,
             StoreError::NotFound { .. } => Fault::UnknownCheckpoint,
-            StoreError::Length { .. } | StoreError::Offsets { .. } | StoreError::BadScale { .. } => {
-                Fault::BadRequest
-            }
+            StoreError::Length { .. }
+            | StoreError::Offsets { .. }
+            | StoreError::BadRow { .. }
+            | StoreError::BadScale { .. } => Fault::BadRequest,
             _ => Fault::Internal,
         };
         Refusal { fault, reason }

@@ -216,7 +216,11 @@ impl Session {
             Request::PullPooled(pull) => command::pull::layout_pooled(call, pull)?,
             Request::PullFed(pull) => command::feed::layout(call, pull)?,
             Request::Ping(ping) => HEADER_BYTES + 16 + (ping.reply_bytes as usize).next_multiple_of(8),
-            Request::Push(_) | Request::PushFed(_) | Request::Feed(_) | Request::Delete(_) => 0,
+            Request::Push(_)
+            | Request::PushFed(_)
+            | Request::Feed(_)
+            | Request::Import(_)
+            | Request::Delete(_) => 0,
             slow => return self.answer_slowly(slow, id, when),
         };
         let bytes_max = self.agreed.frame_bytes_max as usize;
@@ -236,6 +240,7 @@ impl Session {
                 Request::Push(push) => command::push::push(call, pusher, push, slot),
                 Request::PushFed(push) => command::feed::push(call, pusher, push, slot),
                 Request::Feed(feed) => command::feed::feed(call, feed, slot),
+                Request::Import(import) => command::rows::import(call, import, slot),
                 Request::Delete(delete) => command::rows::delete(call, delete, slot),
                 Request::Ping(ping) => command::ping(call, ping, slot),
                 _ => unreachable!("answered above"),
@@ -313,7 +318,6 @@ impl Session {
             Request::Save(save) => later(Work::Save { name: save.name.to_owned() }),
             Request::Restore(restore) => later(Work::Restore { name: restore.name.to_owned() }),
             Request::Export(export) => later(command::rows::export(state, export)?),
-            Request::Import(_) => Err(command::rows::import_refused()),
             other => unreachable!("{} is answered elsewhere", other.kind()),
         }
     }

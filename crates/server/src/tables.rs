@@ -127,7 +127,8 @@ impl Tables {
         Ok(entry)
     }
 
-    fn limited(&self, mut config: TableConfig) -> TableConfig {
+    /// The configuration with the server's own limit.
+    pub(crate) fn limited(&self, mut config: TableConfig) -> TableConfig {
         config.budget_bytes = config.budget_bytes.into_iter().chain(self.budget_bytes).min();
         config
     }
@@ -155,7 +156,7 @@ impl Tables {
 
 fn number(current: &mut Current, Candidate { home, config, table }: Candidate) -> Arc<Entry> {
     current.numbers_given += 1;
-    let state = description::state_values(table.config()) as u32;
+    let state = table.config().state() as u32;
     Arc::new(Entry { number: current.numbers_given, home, config, state, table })
 }
 

@@ -1,7 +1,9 @@
-//! Whole rows: deleting them, and what an export is to do. Knows no connection.
+//! Whole rows: importing and deleting them, and what an export is to do. Knows no connection.
 
-use sanderling_wire::{Delete, Export, Reply};
+use sanderling_store::WholeRows;
+use sanderling_wire::{Delete, Export, Import, Reply, RowBlock};
 
+use super::check_dim;
 use crate::call::Call;
 use crate::errand::Work;
 use crate::refusal::Refusal;
@@ -22,7 +24,19 @@ pub(crate) fn export(state: &State, export: &Export) -> Result<Work, Refusal> {
     Ok(Work::Export { entry: entry.clone(), from: export.cursor, rows_max: export.rows_max })
 }
 
-/// The store takes whole rows from checkpoints only.
-pub(crate) fn import_refused() -> Refusal {
-    Refusal::bad("this server takes whole rows from checkpoints only: save there, restore here")
+/// Puts rows in as they are, in place of those of the same keys.
+pub(crate) fn import(call: &Call<'_>, import: &Import<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
+    let entry = call.view.table(import.table)?;
+    let RowBlock { dim, state, keys, frequencies, last_uses, versions, weights, states } = import.rows;
+    check_dim(entry, dim)?;
+    if state != entry.state {
+        let (name, expected) = (entry.table.name(), entry.state);
+        let reason = format!(
+            "rows of table {name:?} have {expected} state values, those to import {state}: they are another optimizer's"
+        );
+        return Err(Refusal::bad(reason));
+    }
+    call.state.placement.check_keys(entry.home, keys)?;
+    entry.table.import(WholeRows { keys, frequencies, last_uses, versions, weights, states })?;
+    call.encode(&Reply::Import(keys.len() as u64), slot)
 }

@@ -82,6 +82,19 @@ fn keys_of_other_shards_are_refused_whole() {
             let foreign = (0..).find(|&other| slots[slot_of(other, slots.len())] != shard).unwrap();
             let both = [key, foreign];
             assert!(server.done(&push(key + 1, &both, counts, grads)).is_err());
+            let (columns, values) = ([1, 1], [1.0; 2 * DIM]);
+            let rows = RowBlock {
+                dim: 3,
+                state: 3,
+                keys: &both,
+                frequencies: &columns,
+                last_uses: &columns,
+                versions: &columns,
+                weights: &values,
+                states: &values,
+            };
+            let import = Request::Import(Import { table: 1, rows });
+            assert_eq!(server.done(&import), Err(Fault::NotHere { placement_version: 1 }));
         }
     }
     assert!(servers.iter().all(|server| server.state.tables.directory().entries[0].table.is_empty()));
@@ -141,6 +154,72 @@ fn exports_hold_every_row_with_its_state_in_blocks() {
         from = next;
     }
     assert_eq!(found, keys);
+}
+
+/// All rows of a server's first table, by key.
+fn rows_of(fixture: &Fixture) -> Vec<store::Row> {
+    let table = &fixture.state.tables.directory().entries[0].table;
+    let mut keys = Vec::new();
+    table.for_each_row(|row| keys.push(row.key));
+    keys.sort_unstable();
+    keys.into_iter().map(|key| table.get(key).unwrap()).collect()
+}
+
+#[test]
+fn exported_rows_are_imported_as_they_are() {
+    let (mut from, mut to) = (Fixture::new(), Fixture::new());
+    let keys: Vec<u64> = (0..5000).map(|key| key * 7).collect();
+    for sequence in 1..4_u64 {
+        let counts = vec![sequence as u32; keys.len()];
+        let grads: Vec<f32> = (0..keys.len() * DIM).map(|at| (at as f32 + sequence as f32).sin()).collect();
+        let some = keys.len() / sequence as usize;
+        from.done(&push(sequence, &keys[..some], &counts[..some], &grads[..some * DIM])).unwrap();
+    }
+    // Rows that are there are replaced.
+    to.done(&push(1, &keys[..100], &[1; 100], &[0.5; 100 * DIM])).unwrap();
+    let table = Arc::clone(&from.state.tables.directory().entries[0]);
+    let (mut exporter, mut cursor) = (crate::export::Exporter::default(), 0);
+    loop {
+        let exported = exporter.rows(&table, cursor, 999, 1 << 16).unwrap();
+        let rows = exported.rows.keys.len() as u64;
+        let import = Request::Import(Import { table: 1, rows: exported.rows });
+        assert_eq!(to.ask(&import, |reply| reply == Reply::Import(rows)), Ok(true));
+        let Some(next) = exported.next else { break };
+        cursor = next;
+    }
+    assert_eq!(rows_of(&to), rows_of(&from));
+    let pushes = |fixture: &Fixture| fixture.state.tables.directory().entries[0].table.stats().pushes;
+    assert_eq!(pushes(&to), pushes(&from));
+}
+
+#[test]
+fn rows_that_do_not_fit_are_not_imported() {
+    let mut fixture = Fixture::new();
+    let (keys, values, nan) = ([5, 6], [1.0; 8], [f32::NAN; 8]);
+    let block = |dim: u32, state: u32| RowBlock {
+        dim,
+        state,
+        keys: &keys,
+        frequencies: &[1, 1],
+        last_uses: &[1, 1],
+        versions: &[1, 1],
+        weights: &values[..2 * dim as usize],
+        states: &values[..2 * state as usize],
+    };
+    let good = block(3, 3);
+    for (table, rows, expected) in [
+        (1, block(4, 3), Err(Fault::DimensionMismatch { expected: 3, found: 4 })),
+        (1, block(3, 0), Err(Fault::BadRequest)),
+        (1, RowBlock { weights: &nan[..6], ..good }, Err(Fault::BadRequest)),
+        (1, RowBlock { states: &nan[..6], ..good }, Err(Fault::BadRequest)),
+        (1, RowBlock { keys: &[5, 5], ..good }, Err(Fault::BadRequest)),
+        (2, good, Err(Fault::UnknownTable)),
+    ] {
+        assert_eq!(fixture.done(&Request::Import(Import { table, rows })), expected, "{rows:?}");
+        assert_eq!(rows_of(&fixture), []);
+    }
+    assert_eq!(fixture.done(&Request::Import(Import { table: 1, rows: good })), Ok(()));
+    assert_eq!(rows_of(&fixture).len(), 2);
 }
 
 #[test]
