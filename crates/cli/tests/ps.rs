@@ -103,7 +103,7 @@ fn it_tells_when_it_is_ready_and_comes_back_after_a_signal() {
         let table = peer.create("t", TABLE).unwrap();
         let found = peer.pull(table, &keys).unwrap();
         assert_eq!(found, *expected.get_or_insert(found.clone()), "round {round}");
-        peer.push(table, 1, &keys, 0.5).unwrap();
+        assert_eq!(peer.push(table, round as u64 + 1, &keys, 0.5), Ok(false));
         expected = Some(peer.pull(table, &keys).unwrap());
         process.signal(signal);
         assert_eq!(told(), "STOPPING=1");

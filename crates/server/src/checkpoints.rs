@@ -1,23 +1,33 @@
-//! Saving all tables of a server to a folder and reading them back. Knows where checkpoints are and what a client may call
-//! one; their bytes are the store's.
+//! Saving all tables of a server to a folder and reading them back, also what servers of another number of shards have saved.
+//! Knows where checkpoints are and what a client may call one; their bytes are the store's.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use sanderling_store::{Checkpoint, CheckpointWriter, StoreError};
 use sanderling_wire::{Fault, Home, Restored, Saved};
 use serde::{Deserialize, Serialize};
 
+mod parts;
+mod together;
+
 use crate::description;
+use crate::event::Log;
 use crate::limit::CHECKPOINT_DEPTH_MAX;
+use crate::pushes::{Pushers, SavedPushers};
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
+use parts::Source;
+use together::Together;
 
 /// The checkpoint that a server saves by itself, and starts from.
 pub const LATEST: &str = "latest";
 /// The blob that says what the store does not know of the tables.
 const BLOB: &str = "server.json";
+/// The blob that says which pushes are in the rows.
+const PUSHES_BLOB: &str = "pushes.json";
 
 /// The checkpoints of one server.
 #[derive(Debug)]
@@ -27,12 +37,17 @@ pub(crate) struct Checkpoints {
     shards: u16,
     /// Two may not write to one folder.
     working: Mutex<()>,
+    /// Who is told how far it is, once known.
+    log: OnceLock<Log>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct About {
     shard: u16,
     shards: u16,
+    /// When; absent in checkpoints from before this was written.
+    #[serde(default)]
+    saved_unix_ms: u64,
     tables: Vec<AboutTable>,
 }
 
@@ -47,11 +62,16 @@ struct AboutTable {
 impl Checkpoints {
     /// Those below `root`.
     pub(crate) fn new(root: PathBuf, shard: u16, shards: u16) -> Checkpoints {
-        Checkpoints { root, shard, shards, working: Mutex::default() }
+        Checkpoints { root, shard, shards, working: Mutex::default(), log: OnceLock::new() }
     }
 
-    /// Where the checkpoint of this name is. No name leads out of the root.
-    fn folder(&self, name: &str) -> Result<PathBuf, Refusal> {
+    /// Says from now on how far a restore of many parts is.
+    pub(crate) fn tell(&self, log: &Log) {
+        let _ = self.log.set(log.clone());
+    }
+
+    /// Where the checkpoint of this name is, with the parts of all servers that share the root. No name leads out of it.
+    fn base(&self, name: &str) -> Result<PathBuf, Refusal> {
         let plain = |part: &str| {
             !part.starts_with('.')
                 && !part.is_empty()
@@ -64,23 +84,26 @@ impl Checkpoints {
             );
             return Err(Refusal::bad(reason));
         }
-        let folder = self.root.join(name);
-        // Servers of one cluster may share a root.
-        Ok(match self.shards {
-            1 => folder,
-            shards => folder.join(format!("shard-{}-of-{shards}", self.shard)),
-        })
+        Ok(self.root.join(name))
     }
 
-    /// Is there a checkpoint of this name?
+    /// Where this server's part of it is.
+    fn folder(&self, name: &str) -> Result<PathBuf, Refusal> {
+        Ok(parts::folder(&self.base(name)?, self.shard, self.shards))
+    }
+
+    /// Is there a checkpoint of this name, by this server or by those of another number of shards?
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.folder(name).is_ok_and(|folder| folder.join("manifest.json").exists())
+        let found = self.base(name).ok().and_then(|base| parts::find(&base).ok());
+        found.is_some_and(|found| parts::any(&found, self.shard, self.shards))
     }
 
     /// Saves all tables while requests go on. The checkpoint that was there is intact until the new one is whole.
-    pub(crate) fn save(&self, tables: &Tables, name: &str) -> Result<Saved, Refusal> {
+    pub(crate) fn save(&self, tables: &Tables, pushers: &Pushers, name: &str) -> Result<Saved, Refusal> {
         let folder = self.folder(name)?;
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before it is decided which tables are saved, let alone which rows.
+        let before = pushers.copy();
         let directory = tables.directory();
         let about = directory.entries.iter().map(|entry| AboutTable {
             name: entry.table.name().to_owned(),
@@ -90,11 +113,15 @@ impl Checkpoints {
             },
             config: serde_json::from_str(&entry.config).expect("it was made from a value"),
         });
-        let about = About { shard: self.shard, shards: self.shards, tables: about.collect() };
+        let saved_unix_ms =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
+        let about = About { shard: self.shard, shards: self.shards, saved_unix_ms, tables: about.collect() };
         let mut writer = CheckpointWriter::create(&folder)?;
         for entry in &directory.entries {
             writer.table(&entry.table)?;
         }
+        let pushes = SavedPushers::around_rows(&before, pushers.copy());
+        writer.blob(PUSHES_BLOB, &serde_json::to_vec(&pushes).expect("numbers become JSON"))?;
         writer.blob(BLOB, &serde_json::to_vec(&about).expect("names and numbers become JSON"))?;
         let generation = writer.commit()?;
         let written = Checkpoint::open(&folder)?;
@@ -105,12 +132,42 @@ impl Checkpoints {
         Ok(Saved { generation, rows, bytes })
     }
 
-    /// Puts the tables of a checkpoint in the place of all. When it fails, they stay as they are.
-    pub(crate) fn restore(&self, tables: &Tables, name: &str) -> Result<Restored, Refusal> {
-        let folder = self.folder(name)?;
+    /// Puts the tables of a checkpoint in the place of all, and what it says of pushes in the place of what was known. When
+    /// it fails, they stay as they are.
+    pub(crate) fn restore(
+        &self,
+        tables: &Tables,
+        pushers: &Pushers,
+        name: &str,
+    ) -> Result<Restored, Refusal> {
+        let base = self.base(name)?;
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = parts::find(&base)
+            .map_err(|error| Refusal::io(format!("{}: list: {error}", base.display()), &error))?;
+        let saved_unix_ms =
+            |folder: &Path| Ok(About::read(&Checkpoint::open(folder)?, folder)?.saved_unix_ms);
+        let (candidates, pushes) = match parts::choose(found, self.shard, self.shards, saved_unix_ms)? {
+            Source::Own => self.own(name)?,
+            Source::Parts(folders) => {
+                Together { shard: self.shard, shards: self.shards, log: self.log.get() }
+                    .read(tables, &folders)?
+            }
+        };
+        let rows = candidates.iter().map(|candidate| candidate.table.len() as u64).sum();
+        let restored = Restored { tables: candidates.len() as u64, rows };
+        tables.restore(candidates);
+        if let Some(pushes) = pushes {
+            pushers.restore(pushes);
+        }
+        Ok(restored)
+    }
+
+    /// What this server has saved.
+    fn own(&self, name: &str) -> Result<(Vec<Candidate>, Option<SavedPushers>), Refusal> {
+        let folder = self.folder(name)?;
         let checkpoint = Checkpoint::open(&folder).map_err(|error| unknown(name, error))?;
-        let about = self.about(&checkpoint, &folder)?;
+        let about = About::read(&checkpoint, &folder)?;
+        about.check(&folder, self.shard, self.shards)?;
         let mut candidates = Vec::new();
         for AboutTable { name, pinned, config } in about.tables {
             let table = checkpoint.load_table(&name)?;
@@ -118,33 +175,45 @@ impl Checkpoints {
             let home = pinned.map_or(Home::Sharded, Home::Pinned);
             candidates.push(Candidate { home, config, table });
         }
-        let rows = candidates.iter().map(|candidate| candidate.table.len() as u64).sum();
-        let restored = Restored { tables: candidates.len() as u64, rows };
-        tables.restore(candidates);
-        Ok(restored)
+        Ok((candidates, pushes(&checkpoint, &folder)?))
+    }
+}
+
+impl About {
+    fn read(checkpoint: &Checkpoint, folder: &Path) -> Result<About, Refusal> {
+        if !checkpoint.blobs().iter().any(|blob| blob.name == BLOB) {
+            return Err(damaged(folder, "it was not saved by a server"));
+        }
+        let about = checkpoint.blob(BLOB)?;
+        serde_json::from_slice(&about).map_err(|error| damaged(folder, &format!("{BLOB}: {error}")))
     }
 
-    fn about(&self, checkpoint: &Checkpoint, folder: &Path) -> Result<About, Refusal> {
-        let damaged =
-            |reason: String| Refusal::new(Fault::Damaged, format!("{}: {reason}", folder.display()));
-        if !checkpoint.blobs().iter().any(|blob| blob.name == BLOB) {
-            return Err(damaged("it was not saved by a server".to_owned()));
+    /// It must be of this server.
+    fn check(&self, folder: &Path, shard: u16, shards: u16) -> Result<(), Refusal> {
+        if (self.shard, self.shards) == (shard, shards) {
+            return Ok(());
         }
-        let about: About = serde_json::from_slice(&checkpoint.blob(BLOB)?)
-            .map_err(|error| damaged(format!("{BLOB}: {error}")))?;
-        if (about.shard, about.shards) != (self.shard, self.shards) {
-            let reason = format!(
-                "{}: saved by server {} of {}, this is {} of {}",
-                folder.display(),
-                about.shard,
-                about.shards,
-                self.shard,
-                self.shards
-            );
-            return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
-        }
-        Ok(about)
+        let (folder, of) = (folder.display(), (self.shard, self.shards));
+        let reason = format!(
+            "{folder}: saved by server {} of {}, but this is the folder of {shard} of {shards}",
+            of.0, of.1
+        );
+        Err(Refusal::new(Fault::UnknownCheckpoint, reason))
     }
+}
+
+/// What a checkpoint says of pushes; nothing, if it is from before this was saved.
+fn pushes(checkpoint: &Checkpoint, folder: &Path) -> Result<Option<SavedPushers>, Refusal> {
+    if !checkpoint.blobs().iter().any(|blob| blob.name == PUSHES_BLOB) {
+        return Ok(None);
+    }
+    let pushes = checkpoint.blob(PUSHES_BLOB)?;
+    let pushes = serde_json::from_slice(&pushes);
+    pushes.map(Some).map_err(|error| damaged(folder, &format!("{PUSHES_BLOB}: {error}")))
+}
+
+fn damaged(folder: &Path, reason: &str) -> Refusal {
+    Refusal::new(Fault::Damaged, format!("{}: {reason}", folder.display()))
 }
 
 fn unknown(name: &str, error: StoreError) -> Refusal {

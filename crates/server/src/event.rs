@@ -24,6 +24,12 @@ pub enum Event {
         name: String,
         rows: u64,
     },
+    /// Of a part of a checkpoint that servers of another number of shards have saved, this one's rows are here.
+    RowsTaken {
+        folder: String,
+        table: String,
+        rows: u64,
+    },
     Saved {
         name: String,
         rows: u64,
@@ -66,6 +72,9 @@ impl fmt::Display for Event {
             }
             Event::Lost { peer, reason } => write!(out, "connection closed: {peer}: {reason}"),
             Event::Restored { name, rows } => write!(out, "restored {name}: {rows} rows"),
+            Event::RowsTaken { folder, table, rows } => {
+                write!(out, "restoring: {rows} rows of table {table} from {folder} are this shard's")
+            }
             Event::Saved { name, rows, bytes } => write!(out, "saved {name}: {rows} rows, {bytes} bytes"),
             Event::SaveFailed { name, reason } => {
                 write!(out, "saving {name} failed, the checkpoint before it is intact: {reason}")

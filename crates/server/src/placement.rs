@@ -49,17 +49,21 @@ impl Placement {
         }
     }
 
+    /// Is a key of a sharded table here?
+    pub(crate) fn is_here(&self, key: u64) -> bool {
+        self.slots[slot_of(key, SLOTS)] == self.shard
+    }
+
     /// All keys must be here.
     pub(crate) fn check_keys(&self, home: Home, keys: &[u64]) -> Result<(), Refusal> {
         if self.shards == 1 || home != Home::Sharded {
             return Ok(());
         }
-        let here = |key: u64| self.slots[slot_of(key, SLOTS)] == self.shard;
         // Without a branch per key.
-        if keys.iter().fold(true, |all, &key| all & here(key)) {
+        if keys.iter().fold(true, |all, &key| all & self.is_here(key)) {
             return Ok(());
         }
-        let key = keys.iter().copied().find(|&key| !here(key)).unwrap_or_default();
+        let key = keys.iter().copied().find(|&key| !self.is_here(key)).unwrap_or_default();
         let server = self.slots[slot_of(key, SLOTS)];
         Err(self.elsewhere(&format!("key {key} is on server {server}")))
     }

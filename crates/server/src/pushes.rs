@@ -7,6 +7,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub(crate) use saved::SavedPushers;
+
+mod saved;
+
 use crate::limit::{PUSH_WINDOW, PUSHERS_MAX, PUSHERS_PAST_MAX};
 
 /// What happened to a push.
@@ -60,6 +64,8 @@ enum Mark {
     /// Never seen, or refused without a trace.
     None,
     UnderWay,
+    /// Restored: it may have been applied.
+    Unknown,
     Done(Outcome),
 }
 
@@ -200,6 +206,7 @@ impl Window {
                 Verdict::Apply
             }
             Mark::UnderWay => Verdict::UnderWay,
+            Mark::Unknown => Verdict::Stale,
             Mark::Done(outcome) => Verdict::Known(outcome),
         })
     }

@@ -232,6 +232,9 @@ fn pin_to(number: usize) -> Result<(), String> {
 }
 
 fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError> {
+    if let Some(checkpoints) = &state.checkpoints {
+        checkpoints.tell(log);
+    }
     let latest = || state.checkpoints.as_ref().is_some_and(|all| all.has(LATEST)).then_some(LATEST);
     let Some(name) = config.restore.as_deref().or_else(latest) else { return Ok(()) };
     let restored = state.restore(name).map_err(ServerError::Restore)?;

@@ -125,7 +125,7 @@ impl State {
     }
 
     pub(crate) fn save(&self, name: &str) -> Result<Saved, Refusal> {
-        let saved = self.checkpoints()?.save(&self.tables, name);
+        let saved = self.checkpoints()?.save(&self.tables, &self.pushers, name);
         match saved {
             Ok(_) => {
                 self.saves.fetch_add(1, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl State {
     }
 
     pub(crate) fn restore(&self, name: &str) -> Result<Restored, Refusal> {
-        let restored = self.checkpoints()?.restore(&self.tables, name)?;
+        let restored = self.checkpoints()?.restore(&self.tables, &self.pushers, name)?;
         self.restores.fetch_add(1, Ordering::Relaxed);
         self.let_go();
         Ok(restored)

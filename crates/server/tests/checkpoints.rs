@@ -3,8 +3,11 @@
 
 mod peer;
 
+use std::path::Path;
+use std::time::Duration;
+
 use peer::{Peer, Place, TABLE};
-use sanderling_server::{Event, LATEST};
+use sanderling_server::{Config, Event, LATEST, Server};
 use sanderling_wire::*;
 
 fn save(peer: &mut Peer, name: &str) -> Result<Saved, Fault> {
@@ -68,16 +71,133 @@ fn a_server_comes_back_with_what_it_saved() {
     let mut peer = Peer::new(&place.address("unix"));
     let table = peer.create("t", TABLE).unwrap();
     assert_eq!(peer.pull(table, &keys).unwrap(), after);
+}
 
-    // A checkpoint of another shard is not taken for one's own.
+/// Servers that share a folder, and their answers to pulls of all keys: who has a row of it, and what is in the rows.
+fn cluster(data: &Path, shards: u16) -> Vec<(Place, Peer, u32)> {
+    let server = |shard| {
+        let place = Place::new(|config| {
+            config.data = Some(data.to_path_buf());
+            (config.shard, config.shards) = (shard, shards);
+        });
+        let mut peer = Peer::new(&place.address("tcp"));
+        let table = peer.create("t", TABLE).unwrap();
+        (place, peer, table)
+    };
+    (0..shards).map(server).collect()
+}
+
+/// The keys of every server.
+fn shares(keys: &[u64], shards: usize) -> Vec<Vec<u64>> {
+    let mut shares = vec![Vec::new(); shards];
+    keys.iter().for_each(|&key| shares[slot_of(key, 4096) * shards / 4096].push(key));
+    shares
+}
+
+#[test]
+fn what_some_servers_saved_is_restored_on_another_number_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, keys) = (folder.path().join("data"), (0..3000).collect::<Vec<u64>>());
+    let mut expected: Option<Vec<(u64, Vec<f32>)>> = None;
+    for (round, shards) in [2_u16, 3, 1, 2, 2].into_iter().enumerate() {
+        let round = round as u64;
+        let mut found = Vec::new();
+        let shares = shares(&keys, usize::from(shards));
+        for ((place, mut peer, table), share) in cluster(&data, shards).into_iter().zip(&shares) {
+            let rows = |peer: &mut Peer| {
+                let (rows, missing) = peer.pull(table, share).unwrap();
+                assert!(missing.is_empty() || round == 0, "{shards}: {} rows are gone", missing.len());
+                share.iter().copied().zip(rows.chunks(4).map(<[f32]>::to_vec)).collect::<Vec<_>>()
+            };
+            let before = rows(&mut peer);
+            if let Some(expected) = &expected {
+                assert!(before.iter().all(|row| expected[row.0 as usize] == *row), "{round}");
+                assert_eq!(peer.counter("rows"), share.len() as u64);
+                let taken = |event: &Event| matches!(event, Event::RowsTaken { .. });
+                let parts = place.events.lock().unwrap().iter().filter(|event| taken(event)).count();
+                assert_eq!(parts, [0, 2, 3, 1, 0][round as usize]);
+            }
+            // What was pushed before is known, to a server that has all of its own; else nobody knows it any more.
+            if round > 0 {
+                let again = peer.push(table, round, share, 0.5).map_err(|(fault, _)| fault);
+                let stale = Err(Fault::StalePush { sequence: round });
+                assert_eq!(again, if round == 4 { Ok(true) } else { stale });
+            }
+            assert_eq!(rows(&mut peer), before);
+            assert_eq!(peer.push(table, round + 1, share, 0.5), Ok(false));
+            found.extend(rows(&mut peer));
+            // Later than all that was saved so far, by the clock that tells which is later.
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(place.server.unwrap().finish().unwrap().unwrap().rows > 0);
+        }
+        found.sort_by_key(|row| row.0);
+        expected = Some(found);
+    }
+}
+
+#[test]
+fn a_part_that_is_missing_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    for (place, mut peer, _) in cluster(&data, 3) {
+        save(&mut peer, LATEST).unwrap();
+        save(&mut peer, "daily/1").unwrap();
+        // Without the save at the end.
+        drop(place);
+    }
+    std::fs::rename(data.join("latest/shard-1-of-3"), folder.path().join("elsewhere")).unwrap();
+    let mut config = Config { data: Some(data.clone()), runtime_dir: data.join("run"), ..Config::default() };
+    config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let error = Server::start(&config, |_| {}).unwrap_err().to_string();
+    assert!(error.contains("latest/shard-1-of-3 is missing"), "{error}");
+    config.restore = Some("daily/1".to_owned());
+    Server::start(&config, |_| {}).unwrap();
+    // To one of the three, its own part is enough.
+    (config.shard, config.shards, config.restore) = (2, 3, None);
+    Server::start(&config, |_| {}).unwrap();
+}
+
+/// Saves while pushes go on, and restores: of every push, either it is known and in the rows, or it may come again and is
+/// in none, or nobody knows.
+#[test]
+fn a_push_is_in_the_rows_if_it_is_known_and_only_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let place = Place::new(|config| config.data = Some(data.clone()));
+    let table_json = r#"{"blocks":[{"dims":4,"init":{"type":"zero"},"optimizer":{"type":"sgd","lr":1.0}}]}"#;
+    let mut peers = [0, 1].map(|_| Peer::new(&place.address("tcp")));
+    let table = peers[0].create("t", table_json).unwrap();
+    // A push has keys of its own, so that the rows say whether it was applied.
+    let keys_of = |sequence: u64| (0..20).map(|at| sequence * 20 + at).collect::<Vec<u64>>();
+    let [pusher, saver] = &mut peers;
+    let many: Vec<u64> = (1 << 32..(1 << 32) + 100_000).collect();
+    saver.push(table, 1, &many, 1.0).unwrap();
+    let mut last = 0;
+    let id = saver.send(&Request::Save(Save { name: "x" })).unwrap();
+    for sequence in 2..=300 {
+        pusher.push(table, sequence, &keys_of(sequence), 1.0).unwrap();
+        last = sequence;
+    }
+    let (found, saved) = saver.receive(|reply| matches!(reply, Reply::Save(_))).unwrap().unwrap();
+    assert_eq!((found, saved), (id, Ok(true)));
     drop(place);
+
     let place = Place::new(|config| {
         config.data = Some(data);
-        (config.shard, config.shards) = (1, 2);
+        config.restore = Some("x".to_owned());
     });
     let mut peer = Peer::new(&place.address("tcp"));
-    assert_eq!(restore(&mut peer, LATEST), Err(Fault::UnknownCheckpoint));
-    assert_eq!(peer.counter("rows"), 0);
+    let table = peer.create("t", table_json).unwrap();
+    for sequence in 2..=last {
+        let (rows, missing) = peer.pull(table, &keys_of(sequence)).unwrap();
+        match peer.push(table, sequence, &keys_of(sequence), 1.0) {
+            Ok(true) => {
+                assert!(missing.is_empty() && rows.iter().all(|&weight| weight == -1.0), "{sequence}")
+            }
+            Ok(false) => assert_eq!(missing.len(), 20, "{sequence}"),
+            Err((fault, _)) => assert_eq!(fault, Fault::StalePush { sequence }),
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,178 @@
+//! Which parts a saved checkpoint has, and which of them a server reads: its own, or those of all servers of another number
+//! of shards. Knows folders and when they were saved, not what is in them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sanderling_wire::Fault;
+
+use crate::refusal::Refusal;
+
+/// The parts that servers of one number of shards have saved, by shard.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts(BTreeMap<u16, PathBuf>);
+
+/// What a server reads.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// What it has saved itself.
+    Own,
+    /// The parts of all shards of another number, in their order.
+    Parts(Vec<PathBuf>),
+}
+
+/// Where a part is.
+pub(super) fn folder(base: &Path, shard: u16, shards: u16) -> PathBuf {
+    match shards {
+        1 => base.to_path_buf(),
+        shards => base.join(format!("shard-{shard}-of-{shards}")),
+    }
+}
+
+/// The parts below a folder, by the number of shards.
+pub(super) fn find(base: &Path) -> io::Result<BTreeMap<u16, Parts>> {
+    let mut found = BTreeMap::<u16, Parts>::new();
+    let mut note = |shard, shards| {
+        let folder = folder(base, shard, shards);
+        if folder.join("manifest.json").exists() {
+            found.entry(shards).or_default().0.insert(shard, folder);
+        }
+    };
+    note(0, 1);
+    let entries = match std::fs::read_dir(base) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        entries => entries?,
+    };
+    for entry in entries {
+        let name = entry?.file_name();
+        let numbers = name.to_str().and_then(|name| name.strip_prefix("shard-")?.split_once("-of-"));
+        if let Some((Ok(shard), Ok(shards))) = numbers.map(|(shard, shards)| (shard.parse(), shards.parse()))
+            && shards > 1
+            && shard < shards
+        {
+            note(shard, shards);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether there is anything that this server would read.
+pub(super) fn any(found: &BTreeMap<u16, Parts>, shard: u16, shards: u16) -> bool {
+    found.iter().any(|(&of, parts)| of != shards || parts.0.contains_key(&shard))
+}
+
+/// What shard `shard` of `shards` reads. If servers of several numbers have saved, that is what was saved last, if one
+/// number's parts were all saved after all others; `saved_unix_ms` says when a part was.
+pub(super) fn choose(
+    mut found: BTreeMap<u16, Parts>,
+    shard: u16,
+    shards: u16,
+    saved_unix_ms: impl Fn(&Path) -> Result<u64, Refusal>,
+) -> Result<Source, Refusal> {
+    // Of its own number, the others' parts are the others' business.
+    if let Some(own) = found.get_mut(&shards) {
+        own.0.retain(|&part, _| part == shard);
+    }
+    found.retain(|_, parts| !parts.0.is_empty());
+    let latest = match found.len() {
+        0 => return Ok(Source::Own),
+        1 => found.into_iter().next(),
+        _ => latest(found, saved_unix_ms)?,
+    };
+    let Some((of, Parts(parts))) = latest else { return Ok(Source::Own) };
+    if of == shards {
+        return Ok(Source::Own);
+    }
+    let first = parts.values().next().cloned().unwrap_or_default();
+    let base = if of == 1 { first.as_path() } else { first.parent().unwrap_or(&first) };
+    if let Some(missing) = (0..of).find(|part| !parts.contains_key(part)) {
+        let reason = format!(
+            "{} is missing: {of} servers saved this checkpoint, and all of their parts are needed to restore it on {shards}; \
+             copy it there",
+            folder(base, missing, of).display()
+        );
+        return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
+    }
+    Ok(Source::Parts(parts.into_values().collect()))
+}
+
+type Numbered = Option<(u16, Parts)>;
+
+fn latest(
+    found: BTreeMap<u16, Parts>,
+    saved_unix_ms: impl Fn(&Path) -> Result<u64, Refusal>,
+) -> Result<Numbered, Refusal> {
+    let mut spans = Vec::new();
+    for (&of, parts) in &found {
+        let times = parts.0.values().map(|folder| saved_unix_ms(folder));
+        let times = times.collect::<Result<Vec<u64>, Refusal>>()?;
+        let (oldest, newest) = times.iter().fold((u64::MAX, 0), |(a, b), &at| (a.min(at), b.max(at)));
+        spans.push((of, oldest, newest));
+    }
+    let wins = |&&(of, oldest, _): &&(u16, u64, u64)| {
+        spans.iter().all(|&(other, _, newest)| other == of || newest < oldest)
+    };
+    let Some(&(winner, ..)) = spans.iter().find(wins) else {
+        let all: Vec<String> = found
+            .values()
+            .flat_map(|parts| parts.0.values())
+            .map(|path| path.display().to_string())
+            .collect();
+        let reason = format!(
+            "servers of several numbers of shards have saved this checkpoint, and none of them after the others: {}; move \
+             away what is not to be restored",
+            all.join(", ")
+        );
+        return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
+    };
+    Ok(found.into_iter().find(|&(of, _)| of == winner))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Saves, as (shard, shards, when), and what shard 0 of 2 makes of them: "own", the parts of another number, or the
+    /// error.
+    #[test]
+    fn what_was_saved_last_is_read_whole() {
+        for (saves, expected) in [
+            (&[][..], "own"),
+            (&[(0, 2, 1)], "own"),
+            (&[(0, 1, 1)], "1"),
+            (&[(0, 3, 1), (1, 3, 1), (2, 3, 1)], "3"),
+            (&[(0, 3, 1), (2, 3, 1)], "shard-1-of-3 is missing"),
+            (&[(1, 2, 1)], "own"),
+            (&[(1, 2, 9), (0, 1, 1)], "1"),
+            // It went from 1 to 2, and saved since.
+            (&[(0, 1, 1), (0, 2, 2), (1, 2, 2)], "own"),
+            // It was 2 before, and is 2 again.
+            (&[(0, 2, 1), (1, 2, 1), (0, 1, 2)], "1"),
+            (&[(0, 2, 1), (0, 3, 2), (1, 3, 3)], "shard-2-of-3 is missing"),
+            // Some of three have saved since two did, and some have not.
+            (&[(0, 2, 2), (0, 3, 1), (1, 3, 3), (2, 3, 3)], "move away"),
+            (&[(0, 2, 2), (0, 1, 2)], "move away"),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            for &(shard, shards, at) in saves {
+                let folder = folder(root.path(), shard, shards);
+                std::fs::create_dir_all(&folder).unwrap();
+                std::fs::write(folder.join("manifest.json"), at.to_string()).unwrap();
+            }
+            std::fs::create_dir_all(root.path().join("shard-7-of-3")).unwrap();
+            std::fs::create_dir_all(root.path().join("shard-x-of-y")).unwrap();
+            let when = |folder: &Path| {
+                Ok(std::fs::read_to_string(folder.join("manifest.json")).unwrap().parse().unwrap())
+            };
+            let found = find(root.path()).unwrap();
+            let others = saves.iter().any(|&(shard, shards, _)| shards != 2 || shard == 0);
+            assert_eq!(any(&found, 0, 2), others, "{saves:?}");
+            match choose(found, 0, 2, when) {
+                Ok(Source::Own) => assert_eq!(expected, "own", "{saves:?}"),
+                Ok(Source::Parts(parts)) => assert_eq!(expected, parts.len().to_string(), "{saves:?}"),
+                Err(refusal) => assert!(refusal.reason.contains(expected), "{saves:?}: {}", refusal.reason),
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Restoring on another number of shards: all parts of a checkpoint are read one after the other, and the rows whose keys
+//! are this server's are kept. Knows slots and folders, no connection.
+
+use std::path::{Path, PathBuf};
+
+use sanderling_store::{Checkpoint, Table, TableConfig};
+use sanderling_wire::{Fault, Home};
+
+use super::{About, AboutTable, pushes};
+use crate::description;
+use crate::event::{Event, Log};
+use crate::placement::Placement;
+use crate::pushes::SavedPushers;
+use crate::refusal::Refusal;
+use crate::tables::{Candidate, Tables};
+
+/// Who restores.
+pub(super) struct Together<'a> {
+    pub(super) shard: u16,
+    pub(super) shards: u16,
+    pub(super) log: Option<&'a Log>,
+}
+
+/// A part, opened.
+struct Part<'a> {
+    folder: &'a Path,
+    checkpoint: Checkpoint,
+    about: About,
+}
+
+impl Together<'_> {
+    /// The tables with this server's rows, of parts by the number of their shard. Of all pushes that were known, it is
+    /// unknown whether they were applied here.
+    pub(super) fn read(
+        &self,
+        tables: &Tables,
+        folders: &[PathBuf],
+    ) -> Result<(Vec<Candidate>, Option<SavedPushers>), Refusal> {
+        let mut parts = Vec::new();
+        for (shard, folder) in (0..).zip(folders) {
+            let checkpoint = Checkpoint::open(folder)?;
+            let about = About::read(&checkpoint, folder)?;
+            about.check(folder, shard, folders.len() as u16)?;
+            parts.push(Part { folder, checkpoint, about });
+        }
+        let mut candidates = self.tables(tables, &parts)?;
+        let placement =
+            Placement::new(self.shard, self.shards, vec![String::new(); usize::from(self.shards)]);
+        let mut known = Vec::new();
+        for Part { folder, checkpoint, about } in &parts {
+            for AboutTable { name, .. } in &about.tables {
+                let Some(candidate) = candidates.iter_mut().find(|candidate| candidate.table.name() == name)
+                else {
+                    continue;
+                };
+                let home = candidate.home;
+                let here = |key| home != Home::Sharded || placement.is_here(key);
+                let rows = checkpoint.load_rows(name, &mut candidate.table, here)?;
+                if let Some(log) = self.log {
+                    let (folder, table) = (folder.display().to_string(), name.clone());
+                    log.say(Event::RowsTaken { folder, table, rows });
+                }
+            }
+            known.extend(pushes(checkpoint, folder)?);
+        }
+        Ok((candidates, Some(SavedPushers::together(known))))
+    }
+
+    /// Empty tables for all that this server has a share of.
+    fn tables(&self, tables: &Tables, parts: &[Part<'_>]) -> Result<Vec<Candidate>, Refusal> {
+        let mut candidates: Vec<Candidate> = Vec::new();
+        for Part { folder, about, .. } in parts {
+            for AboutTable { name, pinned, config } in &about.tables {
+                let home = pinned.map_or(Home::Sharded, Home::Pinned);
+                match home {
+                    Home::Pinned(server) if server >= u32::from(self.shards) => {
+                        let reason = format!(
+                            "{}: table {name:?} is pinned to server {server}, and there are {} now; drop it before the \
+                             checkpoint is saved, or start more servers",
+                            folder.display(),
+                            self.shards
+                        );
+                        return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
+                    }
+                    Home::Pinned(server) if server != u32::from(self.shard) => continue,
+                    _ => {}
+                }
+                let asked = description::parse(name, &config.to_string())?;
+                let asked = self.with_share_of_budget(asked, home, about.shards);
+                let config = description::describe(&asked);
+                match candidates.iter().find(|candidate| candidate.table.name() == name) {
+                    Some(other) if (other.home, &other.config) == (home, &config) => {}
+                    Some(other) => {
+                        let reason = format!(
+                            "{}: table {name:?} is not the same in all parts: {config} here and {} before",
+                            folder.display(),
+                            other.config
+                        );
+                        return Err(Refusal::new(Fault::Damaged, reason));
+                    }
+                    None => {
+                        candidates.push(Candidate {
+                            home,
+                            config,
+                            table: Table::new(tables.limited(asked))?,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(candidates)
+    }
+
+    /// Every server has an equal part of a table's budget: as many bytes in all as before.
+    fn with_share_of_budget(&self, mut config: TableConfig, home: Home, shards_before: u16) -> TableConfig {
+        if home == Home::Sharded {
+            let share = |bytes: u64| {
+                let all = u128::from(bytes) * u128::from(shards_before);
+                u64::try_from(all.div_ceil(u128::from(self.shards))).unwrap_or(u64::MAX)
+            };
+            config.budget_bytes = config.budget_bytes.map(share);
+        }
+        config
+    }
+}
