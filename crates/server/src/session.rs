@@ -283,6 +283,13 @@ impl Session {
         let written = self.reply.append(|out| reply.encode(&Agreed::BEFORE_HELLO, id, out));
         written.map_err(unwritten)?;
         (self.agreed, self.greeted, self.closing) = (agreed, true, false);
+        // Who offers one way to compress wants it; who offers both says which by what he sends.
+        let has = |feature| agreed.features.has(feature);
+        self.compression = match (has(Features::LZ4), has(Features::ZSTD)) {
+            (true, false) => Some(Compression::Lz4),
+            (false, true) => Some(Compression::Zstd),
+            _ => None,
+        };
         self.client = hello.name.to_owned();
         Ok(Step::Waiting)
     }
