@@ -186,9 +186,9 @@ impl StoreOptions {
         (values * 4 + HEADER_BYTES).next_multiple_of(LINE_BYTES)
     }
 
-    /// Bytes of memory that the benchmark needs, about: the table, the limit, and the index while it grows.
+    /// Bytes of memory that the benchmark needs, about: the table, and the index while it grows.
     #[must_use]
     pub fn needed_bytes(&self) -> u64 {
-        self.keys * (2 * (self.row_bytes() + INDEX_BYTES) + INDEX_BYTES / 2)
+        self.keys * (self.row_bytes() + INDEX_BYTES + INDEX_BYTES / 2)
     }
 }

@@ -16,8 +16,6 @@ pub struct StoreReport {
     pub options: StoreOptions,
     /// Filling the table, by number of threads.
     pub load: Vec<LoadRow>,
-    /// Share of the bytes touched by the limits that lie on huge pages: to be compared with the table's.
-    pub limit_huge_share: f64,
     /// The operations.
     pub results: Vec<ResultRow>,
     /// The limits at every prefetch distance; the best one of each is what the results are compared with.

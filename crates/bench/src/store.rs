@@ -3,9 +3,10 @@
 //!
 //! The *gather limit* of a pull touches, per key, one independent random index line and its row, both addresses known in
 //! advance, at the best prefetch distance of a sweep that comes first. The limit of a pooled pull gathers and sums the
-//! same rows, that of a push reads and writes them; both without an index. Limits use memory of the same size as the
-//! table's, the same instructions, the same popularity of rows, and take turns with the operation.
+//! same rows, that of a push reads and writes them; both without an index. Limits use the table's own memory, the same
+//! instructions, the same popularity of rows, and take turns with the operation.
 
+use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
@@ -50,7 +51,7 @@ pub fn run(
         });
     }
     let cells = options.ops.len() * options.dists.len() * options.threads.len();
-    let steps = options.threads.len() + 2 + cells * (SWEEP_ROUNDS + options.rounds);
+    let steps = options.threads.len() + 1 + cells * (SWEEP_ROUNDS + options.rounds);
     let mut done = 0;
     let mut step = |what: &str| {
         progress(what, done, steps);
@@ -59,9 +60,7 @@ pub fn run(
 
     step("touching memory");
     // The host of a virtual machine gives memory when it is first touched, and slowly: the first to fill would pay.
-    let row_words = options.row_bytes() as usize / size_of::<f32>();
-    let touched = Limit::new(1, options.keys as usize, row_words);
-    drop(touched.ok_or(BenchError::NoMemory(options.needed_bytes() / 2))?);
+    touch(options.needed_bytes())?;
     let mut load = Vec::new();
     let mut loaded = None;
     for &threads in &options.threads {
@@ -73,13 +72,10 @@ pub fn run(
         loaded = Some(table);
     }
     let Some(table) = loaded else { return Err(BenchError::Options("no threads".into())) };
-    step("touching the memory of the limit");
-    let limit = LimitMemory::new(&table, options)?;
     let mut report = StoreReport {
         machine: Machine::detect(),
         options: options.clone(),
         load,
-        limit_huge_share: limit.limit.huge_bytes() as f64 / limit.limit.bytes() as f64,
         results: Vec::new(),
         sweep: Vec::new(),
     };
@@ -88,7 +84,7 @@ pub fn run(
         for &op in &options.ops {
             for &threads in &options.threads {
                 let name = format!("{op} {dist} x{threads}");
-                let cell = Cell { options, table: &table, limit: &limit, keys: &keys, op, dist, threads };
+                let cell = Cell { options, table: &table, keys: &keys, op, dist, threads };
                 report.results.push(cell.measure(&mut report.sweep, &mut || step(&name))?);
             }
         }
@@ -142,35 +138,23 @@ fn fill(table: &Table, options: &StoreOptions, threads: usize) -> Result<LoadRow
         mrows_per_s: keys / load_s.max(1e-9) / 1e6,
         index_bytes_per_key: stats.index_bytes as f64 / keys,
         row_bytes_per_key: stats.slab_bytes as f64 / keys,
-        huge_share: stats.huge_bytes as f64 / (stats.index_bytes + stats.slab_bytes) as f64,
     })
 }
 
-/// Memory like that of a table.
-struct LimitMemory {
-    limit: Limit,
-    lines: u32,
-    row_words: usize,
-}
-
-impl LimitMemory {
-    fn new(table: &Table, options: &StoreOptions) -> Result<LimitMemory, BenchError> {
-        let stats = table.stats();
-        // A large table's reserve of rows is small beside them; that of a small one is not.
-        let row_bytes = (stats.slab_bytes / stats.rows).min(options.row_bytes()) / 16 * 16;
-        let row_words = (row_bytes as usize / size_of::<f32>()).max(options.dim);
-        let lines = (stats.index_bytes as usize / LINE_BYTES).clamp(1, u32::MAX as usize);
-        let bytes = stats.index_bytes + options.keys * row_words as u64 * 4;
-        let limit = Limit::new(lines, options.keys as usize, row_words).ok_or(BenchError::NoMemory(bytes))?;
-        Ok(LimitMemory { limit, lines: lines as u32, row_words })
-    }
+/// Takes so much memory and gives it back.
+fn touch(bytes: u64) -> Result<(), BenchError> {
+    let mut memory = Vec::new();
+    let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+    memory.try_reserve_exact(len).map_err(|_| BenchError::NoMemory(bytes))?;
+    memory.resize(len, 1_u8);
+    black_box(&mut memory);
+    Ok(())
 }
 
 /// One operation under one load.
 struct Cell<'a> {
     options: &'a StoreOptions,
     table: &'a Table,
-    limit: &'a LimitMemory,
     keys: &'a Keys,
     op: Op,
     dist: Dist,
@@ -241,18 +225,20 @@ impl Cell<'_> {
         rounds: usize,
         step: &mut dyn FnMut(),
     ) -> Result<Vec<Measured>, BenchError> {
-        let Cell { options, table, limit, keys, .. } = *self;
+        let Cell { options, table, keys, .. } = *self;
+        let limit = Limit::of(table);
         let scene = Scene {
             table,
-            limit: &limit.limit,
             keys,
-            lines: limit.lines,
-            row_words: limit.row_words,
+            lines: limit.lines() as u32,
+            row_words: limit.row_words(),
             batch: options.batch,
             batches: options.batches,
             bags: options.samples * FEATURES,
             passes,
         };
+        // Whoever pushes must not wait for it.
+        drop(limit);
         let seed = options.seed.wrapping_add(rounds as u64);
         let mut workers: Vec<_> = (0..self.threads).map(|thread| Worker::new(&scene, seed, thread)).collect();
         let measured = interleave(&mut workers, passes.len(), rounds, step);
@@ -270,7 +256,7 @@ impl Cell<'_> {
     fn bytes_per_key(&self) -> f64 {
         let lines = |words: usize| (words * size_of::<f32>()).div_ceil(LINE_BYTES) * LINE_BYTES;
         let bytes = match self.op {
-            Op::Push => LINE_BYTES + 2 * lines(self.limit.row_words),
+            Op::Push => LINE_BYTES + 2 * lines(Limit::of(self.table).row_words()),
             _ => LINE_BYTES + lines(self.options.dim),
         };
         bytes as f64

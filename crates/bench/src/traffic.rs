@@ -29,9 +29,8 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Scene<'a> {
     pub(crate) table: &'a Table,
-    pub(crate) limit: &'a Limit,
     pub(crate) keys: &'a Keys,
-    /// Cache lines of the limit's index.
+    /// Cache lines of the table's index.
     pub(crate) lines: u32,
     /// 32-bit words of a row.
     pub(crate) row_words: usize,
@@ -125,17 +124,20 @@ impl<'a> Worker<'a> {
     }
 
     fn request(&mut self, kind: Kind, at: usize, first: usize) -> Result<usize, StoreError> {
-        let Scene { table, limit, bags, .. } = *self.scene;
+        let Scene { table, bags, .. } = *self.scene;
         let dim = table.dim();
         let (end, pushes) = self.ends[at];
         let (numbers, keys) = (&self.numbers[first..end], end - first);
         let offsets = || &self.offsets[at * (bags + 1)..][..=bags];
         match kind {
             Kind::Gather { ahead } => {
-                limit.gather(&self.lines[first..end], numbers, ahead, &mut self.out[..keys * dim]);
+                let (lines, out) = (&self.lines[first..end], &mut self.out[..keys * dim]);
+                Limit::of(table).gather(lines, numbers, ahead, out);
             }
-            Kind::Pool { ahead } => limit.pool(numbers, offsets(), ahead, &mut self.out[..bags * dim]),
-            Kind::Rewrite { ahead } => limit.rewrite(numbers, ahead, &mut self.row),
+            Kind::Pool { ahead } => {
+                Limit::of(table).pool(numbers, offsets(), ahead, &mut self.out[..bags * dim]);
+            }
+            Kind::Rewrite { ahead } => Limit::of(table).rewrite(numbers, ahead, &mut self.row),
             Kind::PullPooled => {
                 let out = &mut self.out[..bags * dim];
                 let ids = &self.ids[first..end];

@@ -5,31 +5,34 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::memory::ZeroAtomics;
-use crate::sync::{AtomicU64, fence, pause};
-use crate::words::{self, Vector};
+#[cfg(loom)]
+use crate::sync;
+use crate::sync::{fence, pause};
+use crate::words::{self, Line, Vector};
 
 /// Row number of a key that is absent.
 pub(crate) const NO_ROW: u32 = u32::MAX;
 /// Keys of a bucket.
 pub(crate) const SLOTS: usize = 5;
-/// Meta word: bit 0 odd while the bucket changes, bits 0 to 23 the version, bits 24 to 31 the overflow count, which
-/// sticks at its maximum.
+/// Where the line's short words have the meta word: bit 0 odd while the bucket changes, bits 0 to 23 the version, bits 24
+/// to 31 the overflow count, which sticks at its maximum.
+const META: usize = SLOTS;
 const VERSION_MASK: u32 = 0x00FF_FFFF;
 const OVERFLOW_SHIFT: u32 = 24;
 pub(crate) const OVERFLOW_MAX: u32 = 0xFF;
-/// That bit in the bucket's last word.
-const ODD: u64 = 1 << 32;
-/// Words 0 to 4 are hashes; 5 and 6 are the row numbers of slots 0 to 3, two each; 7 is that of slot 4 and, above it,
-/// the meta word. Row numbers are kept plus one, so that zero is an empty slot and zeroed memory an empty index.
-#[repr(align(64))]
+/// The long words are hashes, the short ones their row numbers and the meta word. Row numbers are kept plus one, so that
+/// zero is an empty slot and zeroed memory an empty index.
 #[derive(Debug)]
-pub(crate) struct Bucket([AtomicU64; 8]);
+pub(crate) struct Bucket(Line);
 
-// SAFETY: a bucket is an array of atomics, and all zero is the empty bucket.
+// SAFETY: a bucket is made of atomics, and all zero is the empty bucket.
 unsafe impl ZeroAtomics for Bucket {
     #[cfg(loom)]
     fn zero() -> Bucket {
-        Bucket(std::array::from_fn(|_| AtomicU64::new(0)))
+        Bucket(Line {
+            longs: std::array::from_fn(|_| sync::AtomicU64::new(0)),
+            shorts: std::array::from_fn(|_| sync::AtomicU32::new(0)),
+        })
     }
 }
 
@@ -44,12 +47,12 @@ pub(crate) struct Probe {
 
 impl Bucket {
     #[inline(always)]
-    pub(crate) fn word(&self, at: usize) -> u64 {
-        self.0[at].load(Relaxed)
+    pub(crate) fn hash(&self, slot: usize) -> u64 {
+        self.0.longs[slot].load(Relaxed)
     }
 
     fn meta(&self) -> u32 {
-        (self.word(7) >> 32) as u32
+        self.0.shorts[META].load(Relaxed)
     }
 
     /// Changes with every change of the bucket.
@@ -65,39 +68,46 @@ impl Bucket {
     /// Row number plus one.
     #[inline(always)]
     pub(crate) fn row(&self, slot: usize) -> u32 {
-        (self.word(SLOTS + slot / 2) >> (slot % 2 * 32)) as u32
+        self.0.shorts[slot].load(Relaxed)
     }
 
     #[inline(always)]
-    pub(crate) fn probe(&self, vector: impl Vector, hash: u64) -> Probe {
+    pub(crate) fn probe(&self, vector: impl Vector, hash: &u64) -> Probe {
         let mut spins = 0;
         loop {
-            let meta = (self.0[7].load(Acquire) >> 32) as u32;
-            let mut matches = words::equal(vector, &self.0, hash);
-            let mut row = 0;
-            // More than one turn only for slots that are empty and hold an old hash.
-            while matches != 0 {
-                row = self.row(matches.trailing_zeros() as usize);
-                matches &= matches - 1;
-                if row != 0 {
-                    break;
-                }
-            }
+            let meta = self.0.shorts[META].load(Acquire);
+            let probe = self.probe_calm(vector, hash);
             fence(Acquire);
             if self.meta() == meta && meta & 1 == 0 {
-                return Probe { row: row.wrapping_sub(1), goes_on: row == 0 && meta >> OVERFLOW_SHIFT != 0 };
+                return probe;
             }
             pause(&mut spins);
         }
+    }
+
+    /// The same while nobody changes the bucket, or for a caller that will find out if somebody did
+    /// ([`crate::rights::Rights::is_calm_since`]).
+    #[inline(always)]
+    pub(crate) fn probe_calm(&self, vector: impl Vector, hash: &u64) -> Probe {
+        let mut matches = words::equal(vector, &self.0, hash);
+        // More than one turn only for slots that are empty and hold an old hash.
+        while matches != 0 {
+            // Never beyond the slots; this way the compiler knows.
+            let row = self.row((matches | 1 << SLOTS).trailing_zeros() as usize);
+            if row != 0 {
+                return Probe { row: row - 1, goes_on: false };
+            }
+            matches &= matches - 1;
+        }
+        Probe { row: NO_ROW, goes_on: self.overflow() != 0 }
     }
 
     /// Waits until nobody changes the bucket, and lets the caller do so until the result is dropped.
     pub(crate) fn hold(&self) -> Held<'_> {
         let mut spins = 0;
         loop {
-            let last = self.word(7);
-            if last & ODD == 0 && self.0[7].compare_exchange_weak(last, last | ODD, Acquire, Relaxed).is_ok()
-            {
+            let (word, meta) = (&self.0.shorts[META], self.meta());
+            if meta & 1 == 0 && word.compare_exchange_weak(meta, meta | 1, Acquire, Relaxed).is_ok() {
                 break;
             }
             pause(&mut spins);
@@ -119,9 +129,9 @@ impl Bucket {
     pub(crate) fn slot_of(&self, hash: u64) -> Option<usize> {
         let mut spins = 0;
         loop {
-            let meta = (self.0[7].load(Acquire) >> 32) as u32;
+            let meta = self.0.shorts[META].load(Acquire);
             // Others may be filling an empty slot that still has the hash of a key that left it.
-            let found = (0..SLOTS).find(|&slot| self.word(slot) == hash && self.row(slot) != 0);
+            let found = (0..SLOTS).find(|&slot| self.hash(slot) == hash && self.row(slot) != 0);
             fence(Acquire);
             if self.meta() == meta && meta & 1 == 0 {
                 return found;
@@ -148,23 +158,19 @@ impl Held<'_> {
 
     /// Row number plus one, 0 for an empty slot.
     pub(crate) fn set_row(&self, slot: usize, row: u32) {
-        let (word, shift) = (SLOTS + slot / 2, slot % 2 * 32);
-        let others = self.bucket.word(word) & !(u64::from(u32::MAX) << shift);
-        self.bucket.0[word].store(others | u64::from(row) << shift, Relaxed);
+        self.bucket.0.shorts[slot].store(row, Relaxed);
     }
 
     pub(crate) fn fill(&self, slot: usize, hash: u64, row: u32) {
-        self.bucket.0[slot].store(hash, Relaxed);
+        self.bucket.0.longs[slot].store(hash, Relaxed);
         self.set_row(slot, row + 1);
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let last = self.bucket.word(7) as u32;
         // From odd to the next even number.
         let version = self.bucket.meta().wrapping_add(1) & VERSION_MASK;
-        let meta = version | self.overflow << OVERFLOW_SHIFT;
-        self.bucket.0[7].store(u64::from(last) | u64::from(meta) << 32, Release);
+        self.bucket.0.shorts[META].store(version | self.overflow << OVERFLOW_SHIFT, Release);
     }
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Acquire;
 pub(crate) use crate::bucket::NO_ROW;
 use crate::bucket::{Bucket, Probe, SLOTS};
 use crate::memory::Region;
-use crate::prefetch::prefetch;
+use crate::prefetch::{To, prefetch};
 use crate::sync::fence;
 use crate::words::{Vector, Width};
 
@@ -40,24 +40,34 @@ pub(crate) struct Searcher<'a, V> {
 impl<V: Vector> Searcher<'_, V> {
     /// Asks the cache for the hashes' home buckets, and says which ones these are.
     #[inline(always)]
-    pub(crate) fn prefetch_all(&self, hashes: &[u64], homes: &mut [u32]) {
-        for (home, &hash) in homes.iter_mut().zip(hashes) {
-            let bucket = self::home(hash, self.buckets.len());
-            prefetch(self.buckets, bucket);
-            *home = bucket as u32;
+    pub(crate) fn prefetch_all<const N: usize>(&self, hashes: &[u64; N], homes: &mut [u32; N]) {
+        let buckets = self.buckets.len() as u32;
+        // By itself, so that it vectorises.
+        homes.iter_mut().zip(hashes).for_each(|(home, &hash)| *home = self::home(hash, buckets));
+        for &home in &*homes {
+            prefetch(self.buckets, home as usize, To::Read);
         }
     }
 
     /// Asks the cache for the bucket after this one.
     #[inline(always)]
     pub(crate) fn prefetch_after(&self, home: u32) {
-        prefetch(self.buckets, home as usize + 1);
+        prefetch(self.buckets, home as usize + 1, To::Read);
     }
 
-    /// Looks into the hash's home bucket.
+    /// Looks into the bucket after the hash's home bucket.
     #[inline(always)]
-    pub(crate) fn probe(&self, home: u32, hash: u64) -> Probe {
-        self.buckets[home as usize].probe(self.vector, hash)
+    pub(crate) fn probe_after(&self, home: u32, hash: &u64, calm: bool) -> Probe {
+        let next = home as usize + 1;
+        let bucket = if next == self.buckets.len() { 0 } else { next as u32 };
+        self.probe(bucket, hash, calm)
+    }
+
+    /// Looks into the hash's home bucket: see [`Bucket::probe_calm`] for what `calm` is.
+    #[inline(always)]
+    pub(crate) fn probe(&self, home: u32, hash: &u64, calm: bool) -> Probe {
+        let bucket = &self.buckets[home as usize];
+        if calm { bucket.probe_calm(self.vector, hash) } else { bucket.probe(self.vector, hash) }
     }
 }
 
@@ -78,6 +88,23 @@ impl Index {
 
     fn with_bytes(bytes: usize) -> Option<Index> {
         Some(Index { buckets: Region::zeroed(bytes / size_of::<Bucket>())?, width: Width::detect() })
+    }
+
+    /// Buckets.
+    pub(crate) fn len(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Asks the cache for a bucket.
+    #[inline(always)]
+    pub(crate) fn prefetch_bucket(&self, bucket: u32) {
+        prefetch(&self.buckets, bucket as usize, To::Read);
+    }
+
+    /// A word of a bucket, whatever it means.
+    #[inline(always)]
+    pub(crate) fn word(&self, bucket: u32) -> u64 {
+        self.buckets[bucket as usize].hash(0)
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -115,7 +142,7 @@ impl Index {
         for bucket in &*self.buckets {
             for slot in 0..SLOTS {
                 if let Some(row) = bucket.row(slot).checked_sub(1) {
-                    index.insert(bucket.word(slot), row);
+                    index.insert(bucket.hash(slot), row);
                 }
             }
         }
@@ -125,7 +152,7 @@ impl Index {
     /// The bucket where a search for the hash begins.
     #[inline(always)]
     fn home(&self, hash: u64) -> usize {
-        home(hash, self.buckets.len())
+        home(hash, self.buckets.len() as u32) as usize
     }
 
     #[inline(always)]
@@ -140,7 +167,7 @@ impl Index {
 
     /// Asks the cache for the hash's home bucket.
     pub(crate) fn prefetch(&self, hash: u64) {
-        prefetch(&self.buckets, self.home(hash));
+        prefetch(&self.buckets, self.home(hash), To::Read);
     }
 
     /// What it takes to look into home buckets, by value, so that it stays in registers.
@@ -149,20 +176,11 @@ impl Index {
         Searcher { buckets: &self.buckets, vector }
     }
 
-    /// Row of a hash that was not in its home bucket, or [`NO_ROW`].
-    pub(crate) fn find_displaced(&self, hash: u64) -> u32 {
-        match self.find_beyond(self.home(hash), hash) {
-            // It may just have moved home.
-            NO_ROW => self.find(hash),
-            row => row,
-        }
-    }
-
     /// Looks into the buckets after this one.
     fn find_beyond(&self, mut at: usize, hash: u64) -> u32 {
         for _ in 1..self.buckets.len() {
             at = self.after(at);
-            let probe = self.buckets[at].probe(self.width, hash);
+            let probe = self.buckets[at].probe(self.width, &hash);
             if !probe.goes_on {
                 return probe.row;
             }
@@ -175,7 +193,7 @@ impl Index {
         let home = self.home(hash);
         loop {
             let version = self.buckets[home].version();
-            let probe = self.buckets[home].probe(self.width, hash);
+            let probe = self.buckets[home].probe(self.width, &hash);
             if !probe.goes_on {
                 return probe.row;
             }
@@ -270,7 +288,7 @@ impl Index {
             return true;
         }
         drop(held);
-        let hashes = (0..SLOTS).map(|slot| self.buckets[home].word(slot));
+        let hashes = (0..SLOTS).map(|slot| self.buckets[home].hash(slot));
         // Only forward on its own way: in a small index that may have passed the place already.
         let forward =
             |hash: &u64| self.steps(self.home(*hash), home) + self.steps(home, at) < self.buckets.len();
@@ -293,7 +311,7 @@ impl Index {
     pub(crate) fn lines(&self, hash: u64) -> usize {
         let mut at = self.home(hash);
         for lines in 1..=self.buckets.len() {
-            if !self.buckets[at].probe(self.width, hash).goes_on {
+            if !self.buckets[at].probe(self.width, &hash).goes_on {
                 return lines;
             }
             at = self.after(at);
@@ -302,10 +320,11 @@ impl Index {
     }
 }
 
-/// The hash as a fraction of its range, of so many buckets: of any number.
+/// The hash as a fraction of its range, of so many buckets: of any number. Its upper half is fine enough for as many as row
+/// numbers can fill.
 #[inline(always)]
-fn home(hash: u64, buckets: usize) -> usize {
-    ((u128::from(hash) * buckets as u128) >> 64) as usize
+fn home(hash: u64, buckets: u32) -> u32 {
+    (((hash >> 32) * u64::from(buckets)) >> 32) as u32
 }
 
 /// Buckets of an index that `keys` keys fill to this share.

@@ -1,71 +1,66 @@
 //! What the memory of this machine allows, for benchmarks to compare with: the same traffic as a pull, a pooled pull or
-//! a push, with every address known in advance. Knows nothing of tables.
+//! a push of a table, in that table's own memory, with every address known in advance.
 //!
-//! The memory is got as a table gets its own, and copied with the same instructions; what is left out is finding rows,
-//! versions and arithmetic. All functions ask for the first `ahead` places before they begin, and from then on for the
-//! place that many further on; which `ahead` is best is for the caller to find out.
+//! Rows are copied with the same instructions as the table's own; what is left out is finding rows, versions and
+//! arithmetic. All functions ask for the first `ahead` places before they begin, and from then on for the place that many
+//! further on; which `ahead` is best is for the caller to find out.
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU32;
 
-use crate::memory::{Region, granted_huge_bytes};
-use crate::prefetch::prefetch;
+use crate::directory::View;
+use crate::lanes::lane;
+use crate::prefetch::{To, prefetch_lines};
+use crate::slab::LINE_WORDS;
+use crate::table::Table;
 use crate::words::{self, Vector, Width, Work};
 
-const LINE_BYTES: usize = 64;
-const LINE_WORDS: usize = LINE_BYTES / size_of::<u32>();
-const LINE_LONGS: usize = LINE_BYTES / size_of::<u64>();
-
-/// Memory of the size of a table's index and rows.
+/// A table's memory.
 #[derive(Debug)]
-pub struct Limit {
-    lines: Region<AtomicU64>,
-    rows: Region<AtomicU32>,
+pub struct Limit<'a> {
+    view: View<'a>,
+    table: &'a Table,
+    words: &'a [AtomicU32],
     stride: usize,
     width: Width,
 }
 
-impl Limit {
-    /// `lines` cache lines of index, `rows` rows of `stride` 32-bit words, all at least 1. `None` without memory.
+impl<'a> Limit<'a> {
+    /// The memory of a table with at least one row. While this lives, pushes that make the table's index grow wait, so that
+    /// the same thread must not push new keys.
     #[must_use]
-    pub fn new(lines: usize, rows: usize, stride: usize) -> Option<Limit> {
-        let limit = Limit {
-            lines: Region::zeroed(lines * LINE_LONGS)?,
-            rows: Region::zeroed(rows * stride)?,
-            stride,
-            width: Width::detect().elsewhere(),
-        };
-        // Untouched pages would all be the same page of zeros.
-        limit.lines.iter().step_by(LINE_LONGS).for_each(|word| word.store(1, Ordering::Relaxed));
-        for (number, row) in limit.rows.chunks_exact(stride).enumerate() {
-            let value = (number as f32).to_bits();
-            row.iter().step_by(LINE_WORDS).for_each(|word| word.store(value, Ordering::Relaxed));
-        }
-        Some(limit)
+    pub fn of(table: &'a Table) -> Limit<'a> {
+        let (words, stride) = table.slab.all_words();
+        Limit { view: table.directory.view(lane()), table, words, stride, width: table.width() }
     }
 
-    /// Bytes of all of it.
+    /// Cache lines of the index.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
-        (self.lines.bytes() + self.rows.bytes()) as u64
+    pub fn lines(&self) -> usize {
+        self.view.index().len()
     }
 
-    /// Those of them that the system has put on huge pages.
+    /// 32-bit words of a row, all that is kept beside the weights included.
     #[must_use]
-    pub fn huge_bytes(&self) -> u64 {
-        granted_huge_bytes(&[self.lines.addresses(), self.rows.addresses()])
+    pub fn row_words(&self) -> usize {
+        self.stride
+    }
+
+    /// Rows that there is memory for.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.table.rows.charged() as usize
     }
 
     #[inline(always)]
     fn row(&self, row: u32) -> &[AtomicU32] {
-        &self.rows[row as usize * self.stride..][..self.stride]
+        &self.words[row as usize * self.stride..][..self.stride]
     }
 
     #[inline(always)]
     fn prefetch_row(&self, row: u32, words: usize) {
-        for line in 0..words.div_ceil(LINE_WORDS) {
-            prefetch(&self.rows, row as usize * self.stride + line * LINE_WORDS);
-        }
+        let lines = words.div_ceil(LINE_WORDS).max(1);
+        prefetch_lines(self.words, row as usize * self.stride, lines, To::Read);
     }
 
     /// A pull: per place, reads one word of an index line and copies the first words of a row to `out`,
@@ -80,14 +75,15 @@ impl Limit {
         words::run(self.width, Pool { limit: self, rows, offsets, ahead, out });
     }
 
-    /// A push: per place, reads and writes the first `copy.len()` words of a row.
+    /// A push: per place, reads and writes the first `copy.len()` words of a row. Whoever else uses the table meanwhile may
+    /// see its rows torn and lose what they push.
     pub fn rewrite(&self, rows: &[u32], ahead: usize, copy: &mut [f32]) {
         words::run(self.width, Rewrite { limit: self, rows, ahead, copy });
     }
 }
 
 struct Gather<'a> {
-    limit: &'a Limit,
+    limit: &'a Limit<'a>,
     lines: &'a [u32],
     rows: &'a [u32],
     ahead: usize,
@@ -100,18 +96,18 @@ impl Work for Gather<'_> {
     #[inline(always)]
     fn run(self, vector: impl Vector) {
         let Gather { limit, lines, rows, ahead, out } = self;
-        let words = out.len() / rows.len().max(1);
+        let (index, words) = (limit.view.index(), out.len() / rows.len().max(1));
         let ask = |line: u32, row: u32| {
-            prefetch(&limit.lines, line as usize * LINE_LONGS);
+            index.prefetch_bucket(line);
             limit.prefetch_row(row, words);
         };
         lines.iter().zip(rows).take(ahead).for_each(|(&line, &row)| ask(line, row));
-        let mut sum = 0;
+        let mut sum = 0_u64;
         for (at, out) in out.chunks_exact_mut(words.max(1)).enumerate() {
             if let (Some(&line), Some(&row)) = (lines.get(at + ahead), rows.get(at + ahead)) {
                 ask(line, row);
             }
-            sum += limit.lines[lines[at] as usize * LINE_LONGS].load(Ordering::Relaxed);
+            sum ^= index.word(lines[at]);
             words::load(vector, limit.row(rows[at]), out);
         }
         black_box(sum);
@@ -119,7 +115,7 @@ impl Work for Gather<'_> {
 }
 
 struct Pool<'a> {
-    limit: &'a Limit,
+    limit: &'a Limit<'a>,
     rows: &'a [u32],
     offsets: &'a [u32],
     ahead: usize,
@@ -149,7 +145,7 @@ impl Work for Pool<'_> {
 }
 
 struct Rewrite<'a> {
-    limit: &'a Limit,
+    limit: &'a Limit<'a>,
     rows: &'a [u32],
     ahead: usize,
     copy: &'a mut [f32],
@@ -172,30 +168,41 @@ impl Work for Rewrite<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::{Absent, Init, Optimizer, PushScale, TableConfig};
 
     /// Whatever the distance, the rows asked for are read and summed, and rewriting changes none.
     #[test]
     fn distances_change_nothing() {
-        let (lines, rows) = ([0, 3, 1, 0, 2], [4, 1, 1, 0, 3]);
-        for stride in [1, 3, 16, 37] {
-            let limit = Limit::new(4, 5, stride).unwrap();
+        let rows = [4, 1, 1, 0, 3];
+        for dim in [1, 3, 16, 37] {
+            let config = TableConfig::single("t", dim, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
+            let table = Table::new(config).expect("it is a table");
+            // One at a time, in the order of rows.
+            for key in 0..5 {
+                let gradient = vec![-(key as f32); dim];
+                table.push(&[key], &gradient, PushScale::default()).expect("there is room");
+            }
+            let limit = Limit::of(&table);
+            assert!(limit.rows() >= 5);
+            let last = limit.lines() as u32 - 1;
             for ahead in [0, 1, 3, 100] {
-                limit.rewrite(&rows, ahead, &mut vec![7.0; stride]);
-                let mut out = vec![9.0; rows.len() * stride];
-                limit.gather(&lines, &rows, ahead, &mut out);
-                let first: Vec<f32> = out.chunks_exact(stride).map(|row| row[0]).collect();
-                assert_eq!(first, [4.0, 1.0, 1.0, 0.0, 3.0], "stride {stride}, ahead {ahead}");
-                let mut sums = vec![9.0; 3 * stride];
+                limit.rewrite(&rows, ahead, &mut vec![7.0; dim]);
+                let mut out = vec![9.0; rows.len() * dim];
+                limit.gather(&[0, last, 1, 0, last], &rows, ahead, &mut out);
+                let first: Vec<f32> = out.chunks_exact(dim).map(|row| row[0]).collect();
+                assert_eq!(first, [4.0, 1.0, 1.0, 0.0, 3.0], "dim {dim}, ahead {ahead}");
+                let mut sums = vec![9.0; 3 * dim];
                 limit.pool(&rows, &[0, 2, 2, 5], ahead, &mut sums);
-                let first: Vec<f32> = sums.chunks_exact(stride).map(|sum| sum[0]).collect();
-                assert_eq!(first, [5.0, 0.0, 4.0], "stride {stride}, ahead {ahead}");
+                let first: Vec<f32> = sums.chunks_exact(dim).map(|sum| sum[0]).collect();
+                assert_eq!(first, [5.0, 0.0, 4.0], "dim {dim}, ahead {ahead}");
             }
             limit.gather(&[], &[], 8, &mut []);
-            assert_eq!(limit.bytes(), 4 * 64 + 5 * 4 * stride as u64);
-            assert!(limit.huge_bytes() <= limit.bytes());
+            let mut out = vec![0.0; dim];
+            table.pull(&[4], Absent::Zero, &mut out, None).expect("lengths fit");
+            assert_eq!(out, vec![4.0; dim]);
         }
     }
 }

@@ -14,24 +14,29 @@ use crate::words::Vector;
 
 /// Keys that are hashed at once, and that a reader may hold up others for.
 pub(crate) const CHUNK_KEYS: usize = 2048;
-/// Keys that are looked up, and then as many that were looked up before and are used, in turn.
-const STEP: usize = 32;
+/// Keys that are asked for, then as many that were asked for before and are looked up, then as many that were looked up
+/// before and are used, in turn. Few, so that requests to the memory are spread evenly over the work.
+const STEP: usize = 8;
 /// Steps that are kept between look-up and use; a power of two.
-const RING: usize = 8;
+const RING: usize = 32;
+/// Steps from asking for the next bucket of a displaced key to searching it.
+const DISPLACED_LAG: usize = 2;
+/// Displaced keys that may be waiting for their next buckets; a power of two.
+const DISPLACED_MAX: usize = ((DISPLACED_LAG + 1) * STEP).next_power_of_two();
 
 /// How far a look-up runs ahead of itself. Every table has the default, which is what a sweep found
 /// (`sanderling bench store --distances`); only such a sweep sets others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Distances {
-    /// Keys from asking for a bucket to searching it; 32 to 224, in steps of 32.
+    /// Keys from asking for a bucket to searching it; 8 to 240, in steps of 8.
     pub bucket_keys: usize,
-    /// Cache lines of rows from asking for a row to using it: 64 to 192 keys, in steps of 32.
+    /// Cache lines of rows from asking for a row to using it: 48 to 240 keys, in steps of 8.
     pub row_lines: usize,
 }
 
 impl Default for Distances {
     fn default() -> Distances {
-        Distances { bucket_keys: 64, row_lines: 192 }
+        Distances { bucket_keys: 32, row_lines: 64 }
     }
 }
 
@@ -39,6 +44,9 @@ impl Default for Distances {
 pub(crate) trait Visit {
     /// What rows are wanted for.
     const TO: To;
+    /// Will the caller find out if anything was changed meanwhile? Then versions are not looked at, and what is visited may be
+    /// torn.
+    const CALM: bool = false;
 
     /// Gets the position of a key in the chunk, and its row or [`NO_ROW`].
     fn visit(&mut self, at: usize, row: u32);
@@ -64,7 +72,9 @@ impl<F: FnMut(usize, u32)> Visit for F {
 /// The buffers of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Lookup {
-    hashes: Vec<u64>,
+    /// In steps; what is left of the last one is whatever was there before.
+    hashes: Vec<[u64; STEP]>,
+    keys: usize,
     /// Positions of keys without a row, for the caller.
     pub(crate) absent: Vec<u32>,
     /// Rows without a key, and rows that their keys have left, for the caller.
@@ -81,17 +91,19 @@ impl Lookup {
     #[inline(always)]
     pub(crate) fn assign(&mut self, keys: &[u64]) {
         debug_assert!(keys.len() <= CHUNK_KEYS);
-        self.hashes.clear();
-        self.hashes.extend(keys.iter().map(|&key| mix(key)));
+        self.keys = keys.len();
+        self.hashes.resize(keys.len().div_ceil(STEP), [0; STEP]);
+        let hashes = self.hashes.as_flattened_mut();
+        hashes.iter_mut().zip(keys).for_each(|(hash, &key)| *hash = mix(key));
     }
 
     pub(crate) fn hashes(&self) -> &[u64] {
-        &self.hashes
+        &self.hashes.as_flattened()[..self.keys]
     }
 
     #[inline(always)]
     pub(crate) fn hash(&self, at: usize) -> u64 {
-        self.hashes[at]
+        self.hashes[at / STEP][at % STEP]
     }
 
     /// Shows `f` every key of the chunk, in order. The rows' first `words` words are in the cache by then.
@@ -105,67 +117,78 @@ impl Lookup {
         distances: Distances,
         f: &mut F,
     ) {
-        let (hashes, searcher) = (self.hashes.as_slice(), index.searcher(vector));
+        let (steps, searcher) = (self.hashes.as_slice(), index.searcher(vector));
         let lines = words.div_ceil(LINE_WORDS).max(1);
         // In steps from here on.
-        let lag = (distances.row_lines / lines / STEP).clamp(2, RING - 2);
-        let ahead = (distances.bucket_keys / STEP).clamp(1, RING - 1);
-        let steps = hashes.len().div_ceil(STEP);
-        let of =
-            |step: usize| &hashes[(step * STEP).min(hashes.len())..(step * STEP + STEP).min(hashes.len())];
+        let lag = (distances.row_lines / lines / STEP).clamp(DISPLACED_LAG + 1, RING - 2);
+        let ahead = (distances.bucket_keys / STEP).clamp(1, RING - 2);
         let (mut homes, mut rows) = ([[0; STEP]; RING], [[NO_ROW; STEP]; RING]);
-        for (step, homes) in homes.iter_mut().enumerate().take(ahead) {
-            searcher.prefetch_all(of(step), homes);
+        for (hashes, homes) in steps.iter().zip(&mut homes).take(ahead) {
+            searcher.prefetch_all(hashes, homes);
         }
-        // Places in the step of keys that were not in their home bucket: of the step before, and of this one.
-        let mut displaced = [Displaced { places: [0; STEP], len: 0 }; 2];
-        for step in 0..steps + lag {
-            searcher.prefetch_all(of(step + ahead), &mut homes[(step + ahead) % RING]);
-            let found = &mut rows[step % RING];
-            displaced[step % 2].len = 0;
-            for (at, (&hash, &home)) in of(step).iter().zip(&homes[step % RING]).enumerate() {
-                let probe = searcher.probe(home, hash);
-                found[at] = probe.row;
-                if probe.row != NO_ROW {
-                    slab.prefetch(probe.row, lines, F::TO);
-                } else if probe.goes_on {
-                    // Its next bucket is on the way while others are looked up.
-                    searcher.prefetch_after(home);
-                    displaced[step % 2].push(at);
+        let mut displaced = Displaced { places: [0; DISPLACED_MAX], first: 0, end: 0 };
+        for step in 0..steps.len() + lag {
+            if let Some(hashes) = steps.get(step + ahead) {
+                searcher.prefetch_all(hashes, &mut homes[(step + ahead) % RING]);
+            }
+            if let Some(hashes) = steps.get(step) {
+                let (homes, rows) = (&homes[step % RING], &mut rows[step % RING]);
+                for (at, (hash, &home)) in hashes.iter().zip(homes).enumerate() {
+                    let probe = searcher.probe(home, hash, F::CALM);
+                    rows[at] = probe.row;
+                    if probe.row != NO_ROW {
+                        slab.prefetch(probe.row, lines, F::TO, F::CALM);
+                    } else if probe.goes_on {
+                        // Its next bucket is on the way while others are looked up.
+                        searcher.prefetch_after(home);
+                        displaced.push(step * STEP + at);
+                    }
                 }
             }
-            let before = step.wrapping_sub(1);
-            for &at in displaced[before % 2].places() {
-                let row = index.find_displaced(of(before)[at as usize]);
+            while let Some(place) = displaced.pop_before((step * STEP).saturating_sub(DISPLACED_LAG * STEP)) {
+                let (hash, step, at) =
+                    (&self.hashes[place / STEP][place % STEP], place / STEP % RING, place % STEP);
+                let probe = searcher.probe_after(homes[step][at], hash, F::CALM);
+                // Or it is farther away, or has just moved home.
+                let certain = probe.row != NO_ROW || (F::CALM && !probe.goes_on);
+                let row = if certain { probe.row } else { index.find(*hash) };
                 if row != NO_ROW {
-                    slab.prefetch(row, lines, F::TO);
+                    slab.prefetch(row, lines, F::TO, F::CALM);
                 }
-                rows[before % RING][at as usize] = row;
+                rows[step][at] = row;
             }
             if let Some(step) = step.checked_sub(lag) {
-                let keys = of(step).len();
-                f.visit_all(step * STEP, &rows[step % RING][..keys]);
+                let first = step * STEP;
+                f.visit_all(first, &rows[step % RING][..STEP.min(self.keys - first)]);
             }
         }
     }
 }
 
-/// Places of some keys of a step.
-#[derive(Debug, Clone, Copy)]
+/// Places in the chunk of keys that were not in their home bucket, in a ring.
+#[derive(Debug)]
 struct Displaced {
-    places: [u8; STEP],
-    len: usize,
+    places: [usize; DISPLACED_MAX],
+    first: usize,
+    end: usize,
 }
 
 impl Displaced {
     #[inline(always)]
-    fn push(&mut self, at: usize) {
-        self.places[self.len % STEP] = at as u8;
-        self.len += 1;
+    fn push(&mut self, place: usize) {
+        self.places[self.end % DISPLACED_MAX] = place;
+        self.end += 1;
     }
 
-    fn places(&self) -> &[u8] {
-        &self.places[..self.len.min(STEP)]
+    /// The first, if it is before this place.
+    #[inline(always)]
+    fn pop_before(&mut self, place: usize) -> Option<usize> {
+        let first = self.places[self.first % DISPLACED_MAX];
+        if self.first == self.end || first >= place {
+            return None;
+        }
+        self.first += 1;
+        Some(first)
     }
 }
 

@@ -254,6 +254,48 @@ fn loom_who_is_alone_is_alone() {
     });
 }
 
+/// For the reader's fence, and that everybody who changes something is counted before.
+#[test]
+fn loom_calm_is_when_nobody_changes_anything() {
+    check(3, || {
+        let row = TwoWords::new();
+        let changer = Arc::clone(&row);
+        let thread = spawn(move || {
+            let calm = changer.rights.calm();
+            let copy = changer.words.each_ref().map(|word| word.load(Relaxed));
+            let calm = calm.is_some_and(|calm| changer.rights.is_calm_since(calm));
+            assert!(!calm || copy[0] == copy[1], "{copy:?}");
+        });
+        row.change(0);
+        row.change(1);
+        thread.join().unwrap();
+        assert!(row.rights.calm().is_some_and(|calm| row.rights.is_calm_since(calm)));
+    });
+}
+
+/// The same where the change is one of somebody who is alone. Who has seen the calm after it has seen the change.
+#[test]
+fn loom_calm_is_after_or_before_who_is_alone() {
+    check(3, || {
+        let row = TwoWords::new();
+        let changer = Arc::clone(&row);
+        let thread = spawn(move || {
+            let first = changer.words[0].load(Relaxed);
+            let calm = changer.rights.calm();
+            let copy = changer.words.each_ref().map(|word| word.load(Relaxed));
+            let calm = calm.is_some_and(|calm| changer.rights.is_calm_since(calm));
+            assert!(!calm || copy[0] == copy[1] && first <= copy[0], "{first} {copy:?}");
+        });
+        let mut alone = row.rights.exclude();
+        {
+            let _odd = row.versions.change_alone(0, &mut alone);
+            row.words.iter().for_each(|word| word.store(1, Relaxed));
+        }
+        drop(alone);
+        thread.join().unwrap();
+    });
+}
+
 /// Two that want to be alone, and one that shares: each has its turn. Seen to fail without the fence of who shares.
 #[test]
 fn loom_everybody_has_a_turn() {

@@ -11,11 +11,13 @@ pub(crate) struct Pooler<'a> {
     sample: usize,
     /// Keys that have been added.
     done: usize,
+    /// `sample` and `done` to go back to.
+    marked: (usize, usize),
 }
 
 impl<'a> Pooler<'a> {
     pub(crate) fn new(offsets: &'a [u32], values: Option<&'a [f32]>, dim: usize) -> Pooler<'a> {
-        Pooler { offsets, values, dim, sample: 0, done: 0 }
+        Pooler { offsets, values, dim, sample: 0, done: 0, marked: (0, 0) }
     }
 
     /// Adds the next rows, `dim` weights each, to their samples in `out`.
@@ -33,6 +35,21 @@ impl<'a> Pooler<'a> {
             }
             self.done += 1;
         }
+    }
+
+    /// Remembers how far it is, and in `sum_before`, of `dim` weights, the sum so far of the sample under way.
+    pub(crate) fn mark(&mut self, out: &[f32], sum_before: &mut [f32]) {
+        self.marked = (self.sample, self.done);
+        sum_before.copy_from_slice(&out[self.sample * self.dim..][..self.dim]);
+    }
+
+    /// Goes back to there.
+    pub(crate) fn rewind(&mut self, sum_before: &[f32], out: &mut [f32]) {
+        let (first, last) = (self.marked.0, self.sample);
+        (self.sample, self.done) = self.marked;
+        let (sum, others) = out[first * self.dim..(last + 1) * self.dim].split_at_mut(self.dim);
+        sum.copy_from_slice(sum_before);
+        others.fill(0.0);
     }
 
     /// Divides by the number of keys when the mean is wanted.

@@ -4,12 +4,6 @@
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Asks for the cache line of `items[at]`. Anything may happen to the cache, but nothing else, when `at` is outside.
-#[inline(always)]
-pub(crate) fn prefetch<T>(items: &[T], at: usize) {
-    prefetch_lines(items, at, 1, To::Read);
-}
-
 /// What a line is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum To {
@@ -18,24 +12,39 @@ pub(crate) enum To {
     Change,
 }
 
-/// The same for so many cache lines from that on.
+/// Asks for the cache line of `items[at]`, and for those that follow it: at a distance of so many lines. Anything may
+/// happen to the cache, but nothing else, when that is outside.
 #[inline(always)]
-pub(crate) fn prefetch_lines<T>(items: &[T], at: usize, lines: usize, to: To) {
+fn ask<T>(items: &[T], at: usize, line: usize, to: To) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
-        let first = items.as_ptr().wrapping_add(at).cast::<i8>();
-        for line in 0..lines {
-            let line = first.wrapping_add(line * LINE_BYTES);
-            // SAFETY: a prefetch reads nothing and cannot fault, wherever the pointer leads.
-            unsafe {
-                match to {
-                    To::Read => _mm_prefetch::<_MM_HINT_T0>(line),
-                    To::Change => _mm_prefetch::<_MM_HINT_ET0>(line),
-                }
+        let line = items.as_ptr().wrapping_add(at).cast::<i8>().wrapping_add(line * LINE_BYTES);
+        // SAFETY: a prefetch reads nothing and cannot fault, wherever the pointer leads.
+        unsafe {
+            match to {
+                To::Read => _mm_prefetch::<_MM_HINT_T0>(line),
+                To::Change => _mm_prefetch::<_MM_HINT_ET0>(line),
             }
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (items, at, lines, to);
+    let _ = (items, at, line, to);
+}
+
+/// Asks for the cache line of `items[at]`. Anything may happen to the cache, but nothing else, when `at` is outside.
+#[inline(always)]
+pub(crate) fn prefetch<T>(items: &[T], at: usize, to: To) {
+    ask(items, at, 0, to);
+}
+
+/// The same for so many cache lines from that on, at least one.
+#[inline(always)]
+pub(crate) fn prefetch_lines<T>(items: &[T], at: usize, lines: usize, to: To) {
+    // Few lines are the rule, and no loop for them: asking again for the only line costs less than not to.
+    ask(items, at, 0, to);
+    ask(items, at, usize::from(lines > 1), to);
+    for line in 2..lines {
+        ask(items, at, line, to);
+    }
 }

@@ -7,24 +7,41 @@ use crate::layout::Layout;
 use crate::lookup::{CHUNK_KEYS, Lookup, Visit};
 use crate::pool::Pooler;
 use crate::prefetch::To;
-use crate::slab::RowsView;
+use crate::slab::RowReader;
 use crate::table::Table;
 use crate::words::halves::{Format, Singles};
 use crate::words::{Vector, Work};
 
+/// Keys from which on it pays to ask whether anybody is changing the table, instead of reading every version.
+const CALM_KEYS_MIN: usize = 32;
+
 /// Where the weights of a request's keys go.
 pub(crate) trait Sink {
     /// Gets the rows in the order of the keys.
-    fn row(&mut self, at: usize, row: u32, format: impl Format, vector: impl Vector);
+    fn row<F: Format, V: Vector, const CALM: bool>(
+        &mut self,
+        at: usize,
+        row: u32,
+        reader: RowReader<'_, F, V, CALM>,
+    );
     /// The same for some in a row, from position `first` on.
     #[inline(always)]
-    fn rows(&mut self, first: usize, rows: &[u32], format: impl Format, vector: impl Vector) {
+    fn rows<F: Format, V: Vector, const CALM: bool>(
+        &mut self,
+        first: usize,
+        rows: &[u32],
+        reader: RowReader<'_, F, V, CALM>,
+    ) {
         for (at, &row) in rows.iter().enumerate() {
-            self.row(first + at, row, format, vector);
+            self.row(first + at, row, reader);
         }
     }
     /// A key has no row.
     fn absent(&mut self, at: usize, key: u64);
+    /// Remembers where it is.
+    fn mark(&mut self) {}
+    /// Goes back to there, to get the same keys again.
+    fn rewind(&mut self) {}
 }
 
 /// A request. Its result is the number of keys without a row.
@@ -54,53 +71,94 @@ impl<S: Sink> Work for Pull<'_, S> {
 impl<S: Sink> Pull<'_, S> {
     #[inline(always)]
     fn run_as(self, format: impl Format, vector: impl Vector) -> usize {
-        let Pull { table, lane, lookup, keys, sink, missing } = self;
-        let mut visitor = Visitor { sink, format, vector, missing, keys, first: 0, absent_keys: 0 };
-        if let Some(missing) = &mut visitor.missing {
+        let Pull { table, lane, lookup, keys, mut sink, mut missing } = self;
+        if let Some(missing) = &mut missing {
             missing.clear();
         }
+        let (mut first, mut absent_keys) = (0, 0);
         for keys in keys.chunks(CHUNK_KEYS) {
             lookup.assign(keys);
-            table.walk(vector, lane, lookup, table.layout.weight_words, &mut visitor);
-            visitor.first += keys.len();
+            let mut part =
+                Part { table, lane, lookup, keys, first, sink: &mut sink, missing: missing.as_deref_mut() };
+            let mut absent = None;
+            if keys.len() >= CALM_KEYS_MIN
+                && let Some(calm) = table.rights.calm()
+            {
+                part.sink.mark();
+                let missing_before = part.missing.as_ref().map_or(0, |missing| missing.len());
+                absent = Some(part.visit::<true>(format, vector));
+                if !table.rights.is_calm_since(calm) {
+                    absent = None;
+                    part.sink.rewind();
+                    if let Some(missing) = &mut part.missing {
+                        missing.truncate(missing_before);
+                    }
+                }
+            }
+            absent_keys += match absent {
+                Some(absent) => absent,
+                None => part.visit::<false>(format, vector),
+            };
+            first += keys.len();
         }
+        absent_keys
+    }
+}
+
+/// A chunk of a request's keys.
+struct Part<'a, S> {
+    table: &'a Table,
+    lane: usize,
+    lookup: &'a Lookup,
+    keys: &'a [u64],
+    /// Position of the chunk in the request.
+    first: usize,
+    sink: &'a mut S,
+    missing: Option<&'a mut Vec<u32>>,
+}
+
+impl<S: Sink> Part<'_, S> {
+    /// Shows the sink all rows; how many keys have none. See [`RowReader`] for what `CALM` is.
+    #[inline(always)]
+    fn visit<const CALM: bool>(&mut self, format: impl Format, vector: impl Vector) -> usize {
+        let reader = self.table.slab.view().reader::<_, _, CALM>(format, vector);
+        let (table, lane, lookup) = (self.table, self.lane, self.lookup);
+        let mut visitor = Visitor { part: self, reader, absent_keys: 0 };
+        table.walk(vector, lane, lookup, table.layout.weight_words, &mut visitor);
         visitor.absent_keys
     }
 }
 
-struct Visitor<'a, S, F, V> {
-    sink: S,
-    format: F,
-    vector: V,
-    missing: Option<&'a mut Vec<u32>>,
-    keys: &'a [u64],
-    /// Position of the chunk in the request.
-    first: usize,
+struct Visitor<'a, 'b, S, F, V, const CALM: bool> {
+    part: &'a mut Part<'b, S>,
+    reader: RowReader<'a, F, V, CALM>,
     absent_keys: usize,
 }
 
 // Not closures: all of it must be inlined to be compiled for the machine.
-impl<S: Sink, F: Format, V: Vector> Visit for Visitor<'_, S, F, V> {
+impl<S: Sink, F: Format, V: Vector, const CALM: bool> Visit for Visitor<'_, '_, S, F, V, CALM> {
     const TO: To = To::Read;
+    const CALM: bool = CALM;
 
     #[inline(always)]
     fn visit(&mut self, at: usize, row: u32) {
-        let at = self.first + at;
+        let key = self.part.keys[at];
+        let at = self.part.first + at;
         if row != NO_ROW {
-            return self.sink.row(at, row, self.format, self.vector);
+            return self.part.sink.row(at, row, self.reader);
         }
         self.absent_keys += 1;
-        if let Some(missing) = &mut self.missing {
+        if let Some(missing) = &mut self.part.missing {
             missing.push(at as u32);
         }
-        self.sink.absent(at, self.keys[at]);
+        self.part.sink.absent(at, key);
     }
 
     #[inline(always)]
     fn visit_all(&mut self, first: usize, rows: &[u32]) {
         // Without a branch per row, so that it vectorises.
         if rows.iter().fold(true, |all, &row| all & (row != NO_ROW)) {
-            return self.sink.rows(self.first + first, rows, self.format, self.vector);
+            return self.part.sink.rows(self.part.first + first, rows, self.reader);
         }
         for (at, &row) in rows.iter().enumerate() {
             self.visit(first + at, row);
@@ -110,7 +168,6 @@ impl<S: Sink, F: Format, V: Vector> Visit for Visitor<'_, S, F, V> {
 
 /// Copies weights out, row after row.
 pub(crate) struct Copy<'a> {
-    pub(crate) slab: RowsView<'a>,
     pub(crate) layout: &'a Layout,
     pub(crate) absent: Absent,
     pub(crate) out: &'a mut [f32],
@@ -119,42 +176,51 @@ pub(crate) struct Copy<'a> {
 impl Copy<'_> {
     /// Rows of a dim that the compiler knows.
     #[inline(always)]
-    fn rows_of<const DIM: usize>(
+    fn rows_of<const DIM: usize, F: Format, V: Vector, const CALM: bool>(
         &mut self,
         first: usize,
         rows: &[u32],
-        format: impl Format,
-        vector: impl Vector,
+        reader: RowReader<'_, F, V, CALM>,
     ) {
         let (out, _) = self.out[first * DIM..].as_chunks_mut::<DIM>();
         for (out, &row) in out.iter_mut().zip(rows) {
-            self.slab.read_weights(vector, row, format, out);
+            reader.weights(row, out);
         }
     }
 }
 
 impl Sink for Copy<'_> {
     #[inline(always)]
-    fn rows(&mut self, first: usize, rows: &[u32], format: impl Format, vector: impl Vector) {
+    fn rows<F: Format, V: Vector, const CALM: bool>(
+        &mut self,
+        first: usize,
+        rows: &[u32],
+        reader: RowReader<'_, F, V, CALM>,
+    ) {
         // The usual dims, once per step and not per row.
         match self.layout.dim {
-            8 => self.rows_of::<8>(first, rows, format, vector),
-            16 => self.rows_of::<16>(first, rows, format, vector),
-            32 => self.rows_of::<32>(first, rows, format, vector),
-            64 => self.rows_of::<64>(first, rows, format, vector),
-            128 => self.rows_of::<128>(first, rows, format, vector),
+            8 => self.rows_of::<8, _, _, _>(first, rows, reader),
+            16 => self.rows_of::<16, _, _, _>(first, rows, reader),
+            32 => self.rows_of::<32, _, _, _>(first, rows, reader),
+            64 => self.rows_of::<64, _, _, _>(first, rows, reader),
+            128 => self.rows_of::<128, _, _, _>(first, rows, reader),
             _ => {
                 for (at, &row) in rows.iter().enumerate() {
-                    self.row(first + at, row, format, vector);
+                    self.row(first + at, row, reader);
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn row(&mut self, at: usize, row: u32, format: impl Format, vector: impl Vector) {
+    fn row<F: Format, V: Vector, const CALM: bool>(
+        &mut self,
+        at: usize,
+        row: u32,
+        reader: RowReader<'_, F, V, CALM>,
+    ) {
         let dim = self.layout.dim;
-        self.slab.read_weights(vector, row, format, &mut self.out[at * dim..][..dim]);
+        reader.weights(row, &mut self.out[at * dim..][..dim]);
     }
 
     #[inline(always)]
@@ -169,9 +235,13 @@ pub(crate) struct CopyOne<'a>(pub(crate) Copy<'a>);
 
 impl Sink for CopyOne<'_> {
     #[inline(always)]
-    fn row(&mut self, at: usize, row: u32, format: impl Format, _vector: impl Vector) {
-        // One word is never half old, half new.
-        self.0.out[at] = format.one(self.0.slab.word(row, 0));
+    fn row<F: Format, V: Vector, const CALM: bool>(
+        &mut self,
+        at: usize,
+        row: u32,
+        reader: RowReader<'_, F, V, CALM>,
+    ) {
+        self.0.out[at] = reader.one(row);
     }
 
     #[inline(always)]
@@ -182,19 +252,24 @@ impl Sink for CopyOne<'_> {
 
 /// Adds weights to their samples.
 pub(crate) struct Pool<'a, 'b> {
-    pub(crate) slab: RowsView<'a>,
     pub(crate) layout: &'a Layout,
     pub(crate) absent: Absent,
     pub(crate) pooler: &'a mut Pooler<'b>,
-    /// One row at a time, padded, which stays in the nearest cache.
+    /// One row at a time, padded, which stays in the nearest cache; then the sum to go back to.
     pub(crate) weights: &'a mut [f32],
+    pub(crate) sum_before: &'a mut [f32],
     pub(crate) out: &'a mut [f32],
 }
 
 impl Sink for Pool<'_, '_> {
     #[inline(always)]
-    fn row(&mut self, _at: usize, row: u32, format: impl Format, vector: impl Vector) {
-        self.slab.read_padded(vector, row, format, self.layout.dim, self.weights);
+    fn row<F: Format, V: Vector, const CALM: bool>(
+        &mut self,
+        _at: usize,
+        row: u32,
+        reader: RowReader<'_, F, V, CALM>,
+    ) {
+        reader.padded(row, self.layout.dim, self.weights);
         self.pooler.add(&self.weights[..self.layout.dim], self.out);
     }
 
@@ -203,5 +278,13 @@ impl Sink for Pool<'_, '_> {
         let weights = &mut self.weights[..self.layout.dim];
         self.layout.fill_absent(self.absent, key, weights);
         self.pooler.add(weights, self.out);
+    }
+
+    fn mark(&mut self) {
+        self.pooler.mark(self.out, self.sum_before);
+    }
+
+    fn rewind(&mut self) {
+        self.pooler.rewind(self.sum_before, self.out);
     }
 }

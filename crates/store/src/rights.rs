@@ -1,17 +1,23 @@
 //! Who may change a table: many at a time, or one alone. A lock for readers and writers whose shared side touches
-//! nothing but a line of the thread's own. Knows nothing of what is changed.
+//! nothing but a line of the thread's own; and, for who only looks, whether anybody had the right to change anything
+//! meanwhile. Knows nothing of what is changed.
 
 use std::marker::PhantomData;
-use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use crate::lanes::Lanes;
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, fence_after_write, lock, pause};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, fence, fence_after_write, lock, pause};
+
+/// A lane's word counts, in its low bits, who shares at present, and above them, who ever began to.
+const BEGUN_SHIFT: u32 = 20;
+const BEGUN: u64 = 1 << BEGUN_SHIFT;
+const PRESENT_MASK: u64 = BEGUN - 1;
 
 #[derive(Debug)]
 pub(crate) struct Rights {
-    sharing: Lanes<AtomicUsize>,
-    /// Somebody is alone, or waits to be.
-    excluded: AtomicBool,
+    sharing: Lanes<AtomicU64>,
+    /// Odd while somebody is alone, or waits to be.
+    turns: AtomicU64,
     /// Held by whom that is.
     alone: Mutex<()>,
 }
@@ -19,9 +25,13 @@ pub(crate) struct Rights {
 /// The right to change things together with others.
 #[derive(Debug)]
 pub(crate) struct Sharing<'a> {
-    counter: &'a AtomicUsize,
+    counter: &'a AtomicU64,
     not_send: PhantomData<*const ()>,
 }
+
+/// A moment at which nobody had a right to change anything.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Calm(u64);
 
 /// The right to change things alone.
 #[derive(Debug)]
@@ -32,11 +42,11 @@ pub(crate) struct Alone<'a> {
 
 impl Rights {
     pub(crate) fn new() -> Rights {
-        Rights { sharing: Lanes::new(), excluded: AtomicBool::new(false), alone: Mutex::new(()) }
+        Rights { sharing: Lanes::new(), turns: AtomicU64::new(0), alone: Mutex::new(()) }
     }
 
     pub(crate) fn bytes() -> usize {
-        Lanes::<AtomicUsize>::bytes()
+        Lanes::<AtomicU64>::bytes()
     }
 
     /// Waits while somebody is alone.
@@ -44,10 +54,10 @@ impl Rights {
     pub(crate) fn share(&self, lane: usize) -> Sharing<'_> {
         let counter = self.sharing.get(lane);
         loop {
-            counter.fetch_add(1, SeqCst);
+            counter.fetch_add(BEGUN + 1, SeqCst);
             fence_after_write();
             // Either this sees that somebody is alone, or they see this thread.
-            if !self.excluded.load(SeqCst) {
+            if self.turns.load(SeqCst) & 1 == 0 {
                 return Sharing { counter, not_send: PhantomData };
             }
             counter.fetch_sub(1, Release);
@@ -63,15 +73,43 @@ impl Rights {
     /// Waits until nobody else is left. The caller must not share.
     pub(crate) fn exclude(&self) -> Alone<'_> {
         let turn = lock(&self.alone);
-        self.excluded.store(true, SeqCst);
+        self.turns.fetch_add(1, SeqCst);
         fence_after_write();
         for counter in self.sharing.iter() {
             let mut spins = 0;
-            while counter.load(SeqCst) != 0 {
+            while counter.load(SeqCst) & PRESENT_MASK != 0 {
                 pause(&mut spins);
             }
         }
         Alone { rights: self, _turn: turn }
+    }
+
+    /// Marks this moment for [`Rights::is_calm_since`]; `None` while somebody may change things. What was changed before is
+    /// seen by what is loaded after this.
+    #[inline(always)]
+    pub(crate) fn calm(&self) -> Option<Calm> {
+        let mut sum = self.turns.load(Acquire);
+        if sum & 1 != 0 {
+            return None;
+        }
+        for counter in self.sharing.iter() {
+            let counter = counter.load(Acquire);
+            if counter & PRESENT_MASK != 0 {
+                return None;
+            }
+            sum = sum.wrapping_add(counter);
+        }
+        Some(Calm(sum))
+    }
+
+    /// Has nobody had a right to change anything since? Then what was loaded meanwhile, by atomics, is of one moment.
+    #[inline(always)]
+    pub(crate) fn is_calm_since(&self, calm: Calm) -> bool {
+        // With the fence that follows every taking of a version: who saw a change sees that its maker began. None of the
+        // summands ever falls but by who is present, so that the sum is the same only if all of them are.
+        fence(Acquire);
+        let now = self.sharing.iter().map(|counter| counter.load(Relaxed));
+        now.fold(self.turns.load(Relaxed), u64::wrapping_add) == calm.0
     }
 }
 
@@ -84,6 +122,6 @@ impl Drop for Sharing<'_> {
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        self.rights.excluded.store(false, Release);
+        self.rights.turns.fetch_add(1, Release);
     }
 }

@@ -67,6 +67,11 @@ impl Slab {
         (first, first + rows as usize * self.row_bytes())
     }
 
+    /// The words of all rows, and how many each has.
+    pub(crate) fn all_words(&self) -> (&[AtomicU32], usize) {
+        (&self.words, self.stride)
+    }
+
     /// The widest copy that the machine can do.
     #[inline(always)]
     pub(crate) fn width(&self) -> Width {
@@ -80,12 +85,12 @@ impl Slab {
 
     /// Asks the cache for the line of one word of a row.
     pub(crate) fn prefetch_word(&self, row: u32, at: usize) {
-        prefetch(&self.words, row as usize * self.stride + at);
+        prefetch(&self.words, row as usize * self.stride + at, To::Read);
     }
 
     /// Copies the first words of a row, as they are before or after a change, never between.
     pub(crate) fn read(&self, row: u32, out: &mut [f32]) {
-        self.view().read_weights(self.width.elsewhere(), row, Singles, out);
+        self.view().reader::<_, _, false>(Singles, self.width.elsewhere()).weights(row, out);
     }
 
     /// What it takes to read rows, by value, so that it stays in registers.
@@ -151,11 +156,13 @@ pub(crate) struct RowsView<'a> {
 }
 
 impl<'a> RowsView<'a> {
-    /// Asks the cache for the first lines of a row, and for its version.
+    /// Asks the cache for the first lines of a row, and for its version if that will be looked at.
     #[inline(always)]
-    pub(crate) fn prefetch(self, row: u32, lines: usize, to: To) {
+    pub(crate) fn prefetch(self, row: u32, lines: usize, to: To, calm: bool) {
         prefetch_lines(self.words, row as usize * self.stride, lines, to);
-        self.versions.prefetch(row, to);
+        if !calm {
+            self.versions.prefetch(row, to);
+        }
     }
 
     #[inline(always)]
@@ -169,15 +176,40 @@ impl<'a> RowsView<'a> {
         self.words(row)[at].load(Relaxed)
     }
 
-    /// Copies the first weights of a row as f32, as they are before or after a change, never between.
-    // A loop here and in `read_padded`, and not a function that takes what to do: closures are not always inlined, and
-    // what is not inlined is not compiled for the machine.
+    /// What it takes to read weights that are kept in this format.
     #[inline(always)]
-    pub(crate) fn read_weights(self, vector: impl Vector, row: u32, format: impl Format, out: &mut [f32]) {
+    pub(crate) fn reader<F: Format, V: Vector, const CALM: bool>(
+        self,
+        format: F,
+        vector: V,
+    ) -> RowReader<'a, F, V, CALM> {
+        RowReader { rows: self, format, vector }
+    }
+}
+
+/// Copies weights out of rows, as they are before or after a change, never between. When `CALM`, nobody changes rows or the
+/// caller will find out that somebody did ([`crate::rights::Rights::is_calm_since`]), and versions are not looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowReader<'a, F, V, const CALM: bool> {
+    rows: RowsView<'a>,
+    format: F,
+    vector: V,
+}
+
+// Loops, and not a function that takes what to do: closures are not always inlined, and what is not inlined is not
+// compiled for the machine.
+impl<F: Format, V: Vector, const CALM: bool> RowReader<'_, F, V, CALM> {
+    /// The first weights of a row, as f32.
+    #[inline(always)]
+    pub(crate) fn weights(self, row: u32, out: &mut [f32]) {
+        let (words, versions) = (self.rows.words(row), self.rows.versions);
+        if CALM {
+            return self.format.load(self.vector, words, out);
+        }
         loop {
-            let before = self.versions.even(row);
-            format.load(vector, self.words(row), out);
-            if self.versions.is_still(row, before) {
+            let before = versions.even(row);
+            self.format.load(self.vector, words, out);
+            if versions.is_still(row, before) {
                 return;
             }
         }
@@ -185,21 +217,24 @@ impl<'a> RowsView<'a> {
 
     /// The same for `len` weights, padded with zeros to the length of `out`, see [`words::load_padded`].
     #[inline(always)]
-    pub(crate) fn read_padded(
-        self,
-        vector: impl Vector,
-        row: u32,
-        format: impl Format,
-        len: usize,
-        out: &mut [f32],
-    ) {
+    pub(crate) fn padded(self, row: u32, len: usize, out: &mut [f32]) {
+        let (words, versions) = (self.rows.words(row), self.rows.versions);
+        if CALM {
+            return self.format.load_padded(self.vector, words, len, out);
+        }
         loop {
-            let before = self.versions.even(row);
-            format.load_padded(vector, self.words(row), len, out);
-            if self.versions.is_still(row, before) {
+            let before = versions.even(row);
+            self.format.load_padded(self.vector, words, len, out);
+            if versions.is_still(row, before) {
                 return;
             }
         }
+    }
+
+    /// The only weight of a row of one: a word is never half old, half new.
+    #[inline(always)]
+    pub(crate) fn one(self, row: u32) -> f32 {
+        self.format.one(self.rows.word(row, 0))
     }
 }
 

@@ -175,7 +175,7 @@ impl Table {
         missing: Option<&mut Vec<u32>>,
     ) -> Result<usize, StoreError> {
         self.check_length("out", keys.len() * self.layout.dim, out.len())?;
-        let copy = Copy { slab: self.slab.view(), layout: &self.layout, absent, out };
+        let copy = Copy { layout: &self.layout, absent, out };
         Ok(if self.layout.dim == 1 {
             self.pull_into(keys, missing, CopyOne(copy))
         } else {
@@ -214,9 +214,10 @@ impl Table {
         let mut pooler = Pooler::new(offsets, values, dim);
         let absent_keys = with_scratch(|scratch| {
             scratch.floats.clear();
-            scratch.floats.resize(dim.next_multiple_of(PAD), 0.0);
-            let (weights, pooler, out) = (scratch.floats.as_mut_slice(), &mut pooler, &mut *out);
-            let sink = Pool { slab: self.slab.view(), layout: &self.layout, absent, pooler, weights, out };
+            scratch.floats.resize(dim.next_multiple_of(PAD) + dim, 0.0);
+            let (weights, sum_before) = scratch.floats.split_at_mut(dim.next_multiple_of(PAD));
+            let (pooler, out) = (&mut pooler, &mut *out);
+            let sink = Pool { layout: &self.layout, absent, pooler, weights, sum_before, out };
             self.pull_into(keys, missing, sink)
         });
         pooler.finish(pooling, out);

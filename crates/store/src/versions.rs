@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::memory::Region;
-use crate::prefetch::{To, prefetch_lines};
+use crate::prefetch::{To, prefetch};
 use crate::rights::{Alone, Sharing};
 use crate::sync::{AtomicU32, fence, pause};
 
@@ -40,7 +40,7 @@ impl<'a> RowVersions<'a> {
     /// Asks for the line of the row's version, to read it or to change it.
     #[inline(always)]
     pub(crate) fn prefetch(self, row: u32, to: To) {
-        prefetch_lines(self.0, row as usize % VERSIONS, 1, to);
+        prefetch(self.0, row as usize % VERSIONS, to);
     }
 
     /// The row's version, once nobody changes the row. What is then loaded, by atomics, is one version of the row if

@@ -8,7 +8,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::sync::AtomicU64;
+use crate::sync::{self, AtomicU64};
 
 /// Rows are padded to a multiple of this by [`load_padded`].
 pub(crate) const PAD: usize = 16;
@@ -181,38 +181,46 @@ pub(crate) fn run<W: Work>(width: Width, work: W) -> W::Output {
     work.run(width)
 }
 
-/// Which of the first five of eight words are equal to `value`: a bit for each.
+/// A cache line of long words and short ones.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) longs: [AtomicU64; 5],
+    pub(crate) shorts: [sync::AtomicU32; 6],
+}
+
+/// Which of the long words are equal to `value`: a bit for each.
 #[inline(always)]
-pub(crate) fn equal(vector: impl Vector, words: &[AtomicU64; 8], value: u64) -> u32 {
+pub(crate) fn equal(vector: impl Vector, line: &Line, value: &u64) -> u32 {
     let width = vector.width();
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     if width == Width::Sixteen {
         let mask: u32;
-        // SAFETY: eight words are read, and AVX-512 was detected. The assembly stands for eight relaxed loads.
+        // SAFETY: the line and the value are read, and AVX-512 was detected. The assembly stands for relaxed loads.
         unsafe {
-            std::arch::asm!("vpbroadcastq zmm16, {value}", "vpcmpeqq k1, zmm16, [{words}]", "kmovw {mask:e}, k1",
-                value = in(reg) value, words = in(reg) words, mask = out(reg) mask,
+            std::arch::asm!("vmovdqu64 zmm16, [{line}]", "vpcmpeqq k1, zmm16, qword ptr [{value}]{{1to8}}",
+                "kmovw {mask:e}, k1", line = in(reg) line, value = in(reg) value, mask = out(reg) mask,
                 out("xmm16") _, out("k1") _, options(nostack, preserves_flags, readonly));
         }
         return mask & 31;
     }
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     if width == Width::Eight {
         let mask: u32;
         // Of the results' 64 bits each, 32 are kept, which makes four of them one register.
-        // SAFETY: four words are read, and AVX2 was detected. The assembly stands for four relaxed loads.
+        // SAFETY: the line and the value are read, and AVX2 was detected. The assembly stands for relaxed loads.
         unsafe {
-            std::arch::asm!("vmovq {a}, {value}", "vpbroadcastq {a}, {a}", "vpcmpeqq {b}, {a}, [{words} + 16]",
-                "vpcmpeqq {a}, {a}, [{words}]", "vpackssdw {a}, {a}, {b}", "vmovmskps {mask:e}, {a}",
-                value = in(reg) value, words = in(reg) words, mask = out(reg) mask,
+            std::arch::asm!("vpbroadcastq {a:y}, [{value}]", "vpcmpeqq {b}, {a}, [{line} + 16]",
+                "vpcmpeqq {a}, {a}, [{line}]", "vpackssdw {a}, {a}, {b}", "vmovmskps {mask:e}, {a}",
+                line = in(reg) line, value = in(reg) value, mask = out(reg) mask,
                 a = out(xmm_reg) _, b = out(xmm_reg) _, options(nostack, preserves_flags, readonly));
         }
-        return mask | u32::from(words[4].load(Relaxed) == value) << 4;
+        return mask | u32::from(line.longs[4].load(Relaxed) == *value) << 4;
     }
     let _ = width;
     let mut mask = 0;
-    for (at, word) in words[..5].iter().enumerate() {
-        mask |= u32::from(word.load(Relaxed) == value) << at;
+    for (at, word) in line.longs.iter().enumerate() {
+        mask |= u32::from(word.load(Relaxed) == *value) << at;
     }
     mask
 }
@@ -349,9 +357,10 @@ mod tests {
 
     #[test]
     fn every_width_compares_five_words() {
-        let words: [AtomicU64; 8] = [7, 1 << 63, 7, 0, u64::MAX, 7, 7, 7].map(AtomicU64::new);
+        let longs = [7, 1 << 63, 7, 0, u64::MAX].map(AtomicU64::new);
+        let line = Line { longs, shorts: [7, 0, 7, 0, 7, 0].map(AtomicU32::new) };
         for width in Width::all() {
-            let found = [7, 1 << 63, 0, u64::MAX, 8].map(|value| equal(width, &words, value));
+            let found = [7, 1 << 63, 0, u64::MAX, 8].map(|value| equal(width, &line, &value));
             assert_eq!(found, [0b101, 0b10, 0b1000, 0b1_0000, 0]);
         }
     }

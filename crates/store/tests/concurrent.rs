@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sanderling_store::{
-    Absent, Eviction, Init, Maintenance, Optimizer, PushScale, Table, TableConfig, Writes,
+    Absent, Eviction, Init, Maintenance, Optimizer, Pooling, PushScale, Table, TableConfig, Writes,
 };
 
 const DIM: usize = 37;
@@ -135,6 +135,44 @@ fn rows_are_seen_whole_in(config: TableConfig) {
 
 /// Keys that are there stay found, with their weights, while others come by the hundred thousand and the index is
 /// replaced again and again.
+/// A pooled pull that was disturbed begins its chunk anew, in the middle of a sample: nothing is added twice.
+#[test]
+fn sums_are_of_whole_rows_each_added_once() {
+    const KEYS: u64 = 7;
+    let table = table(DIM);
+    let ones = vec![-1.0; KEYS as usize * DIM];
+    let keys: Vec<u64> = (0..KEYS).collect();
+    table.push(&keys, &ones, PushScale::default()).unwrap();
+    let done = AtomicBool::new(false);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let _stop = Stop(&done);
+        scope.spawn(|| {
+            // Every weight is 1 or 2.
+            for sign in [-1.0, 1.0].into_iter().cycle() {
+                if done.load(Relaxed) {
+                    return;
+                }
+                let gradients: Vec<f32> = ones.iter().map(|one| one * -sign).collect();
+                table.push(&keys, &gradients, PushScale::default()).unwrap();
+                thread::yield_now();
+            }
+        });
+        // More keys than are looked up at once, and samples that lie across.
+        let offsets = [0, 1000, 1000, 5000, 5003, 9000];
+        let keys: Vec<u64> = (0..9000).map(|at| at % KEYS).collect();
+        let mut out = vec![0.0; 5 * DIM];
+        while start.elapsed() < duration() {
+            table.pull_pooled(&keys, None, &offsets, Pooling::Sum, Absent::Zero, &mut out, None).unwrap();
+            for (sums, pair) in out.chunks_exact(DIM).zip(offsets.windows(2)) {
+                let keys = (pair[1] - pair[0]) as f32;
+                assert!(keys <= sums[0] && sums[0] <= 2.0 * keys, "{} of {keys} keys", sums[0]);
+                assert_eq!(sums, [sums[0]; DIM]);
+            }
+        }
+    });
+}
+
 #[test]
 fn readers_go_on_while_the_index_grows() {
     let stop = AtomicBool::new(false);

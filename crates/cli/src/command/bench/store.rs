@@ -156,11 +156,7 @@ fn describe(report: &StoreReport, sweep: bool) -> String {
     if let Some(load) = report.load.last() {
         let (row_bytes, index_bytes) = (load.row_bytes_per_key, load.index_bytes_per_key);
         head.push(("bytes per key", format!("{index_bytes:.1} index, {row_bytes:.1} row")));
-        let (table, limit) = (100.0 * load.huge_share, 100.0 * report.limit_huge_share);
-        head.push((
-            "on huge pages",
-            format!("{table:.0} % of the table, {limit:.0} % of the limit's memory"),
-        ));
+        head.push(("on huge pages", format!("{:.0} %", 100.0 * load.huge_share)));
     }
     for load in &report.load {
         let rate = format!(
