@@ -138,6 +138,7 @@ fn fill(table: &Table, options: &StoreOptions, threads: usize) -> Result<LoadRow
         mrows_per_s: keys / load_s.max(1e-9) / 1e6,
         index_bytes_per_key: stats.index_bytes as f64 / keys,
         row_bytes_per_key: stats.slab_bytes as f64 / keys,
+        huge_share: stats.huge_bytes as f64 / ((stats.index_bytes + stats.slab_bytes).max(1)) as f64,
     })
 }
 
