@@ -21,12 +21,14 @@ use crate::state::State;
 use crate::statistics::{Recorder, Seat};
 use crate::worker::{Letter, Mailbox};
 
+/// So much goes at once, while the next request is worked on; less waits for the end of the turn. Large replies would
+/// otherwise come all together, and client and server would wait for each other in turn.
+const FLUSH_BYTES: usize = 16 << 10;
+
 /// What a thread has beside its connections.
 pub(crate) struct Bench {
     pub(crate) state: Arc<State>,
     pub(crate) desk: Desk,
-    /// For frames whose place is not a multiple of 8, as after half a frame was sent.
-    pub(crate) bounce: Buffer,
     pub(crate) recorder: Recorder,
     pub(crate) errands: SyncSender<Posted>,
     pub(crate) mailbox: Mailbox,
@@ -74,9 +76,8 @@ impl Client {
         self.held.is_none() && !self.reply_waits && self.done.is_empty() && self.errands == 0
     }
 
-    pub(crate) fn say_goaway(&mut self, connection: &mut Connection, within_ms: u32, bench: &mut Bench) {
-        let mut outlet =
-            SenderOutlet { sender: &mut connection.sender, bounce: &mut bench.bounce, error: None };
+    pub(crate) fn say_goaway(&mut self, connection: &mut Connection, within_ms: u32) {
+        let mut outlet = SenderOutlet { sender: &mut connection.sender, unsent: 0, error: None };
         // Who takes nothing learns it from the end of the connection.
         self.session.goaway(within_ms, "the server is about to stop", &mut outlet);
         let _ = connection.sender.try_flush();
@@ -114,8 +115,8 @@ impl Client {
         bench: &mut Bench,
     ) -> Result<bool, String> {
         let Connection { sender, receiver } = connection;
-        let Bench { desk, bounce, recorder, errands, mailbox, .. } = bench;
-        let mut outlet = SenderOutlet { sender, bounce, error: None };
+        let Bench { desk, recorder, errands, mailbox, .. } = bench;
+        let mut outlet = SenderOutlet { sender, unsent: 0, error: None };
         let mut now = start;
         for _ in 0..TURN_REQUESTS {
             if !self.send_waiting(&mut outlet)? || self.session.is_closing() {
@@ -230,7 +231,8 @@ fn peer_name<'a>(client: &'a str, peer: &'a str) -> &'a str {
 /// The sending half of a connection as an [`Outlet`].
 struct SenderOutlet<'a> {
     sender: &'a mut sanderling_transport::Sender,
-    bounce: &'a mut Buffer,
+    /// Bytes of replies since the last flush.
+    unsent: usize,
     error: Option<Error>,
 }
 
@@ -256,15 +258,12 @@ impl Outlet for SenderOutlet<'_> {
     fn put(&mut self, bytes_max: usize, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
         match self.sender.try_frame(bytes_max) {
             Ok(Some(mut slot)) => {
-                if slot.as_ptr().addr().is_multiple_of(size_of::<u64>()) {
-                    let bytes = fill(&mut slot);
-                    slot.commit(bytes);
-                } else {
-                    self.bounce.clear();
-                    if !self.bounce.put(bytes_max, fill) {
-                        return false;
-                    }
-                    slot.write(self.bounce.bytes());
+                let bytes = fill(&mut slot);
+                slot.commit(bytes);
+                self.unsent += bytes;
+                if self.unsent >= FLUSH_BYTES {
+                    self.unsent = 0;
+                    self.error = self.sender.try_flush().err();
                 }
                 true
             }

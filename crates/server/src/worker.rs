@@ -79,7 +79,6 @@ impl Worker {
         let bench = Bench {
             state: Arc::clone(state),
             desk: Desk::default(),
-            bounce: Buffer::new(state.frame_bytes_max as usize),
             recorder: state.statistics.recorder(),
             errands,
             mailbox: mailbox.clone(),
@@ -144,7 +143,7 @@ impl Worker {
                 let within_ms = until.saturating_duration_since(now).as_millis() as u32;
                 for (&token, client) in &mut self.clients {
                     if let Some(connection) = self.poller.connection(token) {
-                        client.say_goaway(connection, within_ms, &mut self.bench);
+                        client.say_goaway(connection, within_ms);
                     }
                 }
             }

@@ -238,6 +238,8 @@ pub(crate) struct StreamReceiver {
     lent: usize,
     /// Was the last attempt to read all in vain?
     drained: bool,
+    /// Did the last one that was not take all that was there?
+    emptied: bool,
     ended: bool,
 }
 
@@ -253,6 +255,7 @@ impl StreamReceiver {
             filled: 0,
             lent: 0,
             drained: false,
+            emptied: false,
             ended: false,
         }
     }
@@ -294,6 +297,11 @@ impl StreamReceiver {
             if self.ended {
                 return Ok(Received::End);
             }
+            if std::mem::take(&mut self.emptied) {
+                // What has come since then, the kernel tells whoever waits.
+                self.drained = true;
+                return Ok(Received::Nothing);
+            }
             if !self.fill()? {
                 return Ok(Received::Nothing);
             }
@@ -333,6 +341,7 @@ impl StreamReceiver {
 
     /// One attempt to read more. `true`: something came, or the end.
     fn fill(&mut self) -> Result<bool, Error> {
+        self.emptied = false;
         let mut bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.buffer);
         let peer = &self.pipe.socket().peer;
         let needed = self.framing.frame_bytes(&bytes[self.start..self.filled], peer)?;
@@ -356,6 +365,8 @@ impl StreamReceiver {
             Ok(Read::End) => self.ended = true,
             Ok(Read::Bytes(read)) => {
                 self.filled += read;
+                // Of TLS a part may wait in the socket whatever is read.
+                self.emptied = read < room && matches!(self.pipe, Pipe::Plain(_));
                 if read == room && bytes.len() < BUFFER_BYTES_BATCH {
                     let words = self.buffer.len() * 2;
                     self.buffer.resize(words, 0);
