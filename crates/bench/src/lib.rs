@@ -1,4 +1,5 @@
-//! What this machine can do: the operations of a store beside what its memory allows, in interleaved rounds.
+//! What this machine can do: the operations of a store beside what its memory allows, and pulls over every transport
+//! beside what the transport alone allows and beside gRPC; all in interleaved rounds.
 //!
 //! Knows no command line, prints nothing and draws nothing: options come in, and a report goes out.
 
@@ -6,6 +7,7 @@ pub mod keys;
 pub mod options;
 pub mod result;
 pub mod rounds;
+pub mod rpc;
 pub mod store;
 mod traffic;
 

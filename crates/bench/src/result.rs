@@ -119,6 +119,37 @@ pub enum BenchError {
     /// The system granted no memory for the limit.
     #[error("no memory for the {0} bytes of the limit; lower the keys or the dim")]
     NoMemory(u64),
+    /// The tables of all processes would not fit.
+    #[error(
+        "the tables of all processes, of {rows} rows each, need {needed_bytes} bytes of memory, and {available_bytes} are \
+         available; lower the rows, or name fewer transports"
+    )]
+    Tables {
+        /// Rows asked for.
+        rows: u64,
+        /// Bytes needed, about.
+        needed_bytes: u64,
+        /// Bytes that the system says can be had.
+        available_bytes: u64,
+    },
+    /// A server did not start, or refused.
+    #[error("{0}")]
+    Server(String),
+    /// A connection failed.
+    #[error(transparent)]
+    Transport(#[from] sanderling_transport::Error),
+    /// A message could not be read or written.
+    #[error(transparent)]
+    Wire(#[from] sanderling_wire::WireError),
+    /// The table on a server failed.
+    #[error(transparent)]
+    Client(#[from] sanderling_client::ClientError),
+    /// The rival failed.
+    #[error("gRPC: {0}")]
+    Grpc(String),
+    /// An answer did not come, or was not the right one, and nothing that was measured counts.
+    #[error("{0}: an answer is missing or wrong; this is a bug")]
+    Answer(crate::rpc::Transport),
     /// The table failed.
     #[error(transparent)]
     Store(#[from] StoreError),
