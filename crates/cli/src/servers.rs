@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use sanderling_client::{Address, Cluster, ConnectOptions, TlsClient, addresses};
+use sanderling_client::{
+    Address, Cluster, Compression, ConnectOptions, Hedge, TlsClient, addresses, compression,
+};
 
 use crate::failure::Failure;
 
@@ -25,6 +27,17 @@ pub(crate) struct ServerArgs {
     /// Use the addresses as they are, even if a server of this host offers a faster way
     #[arg(long, requires = "ps")]
     ps_no_local: bool,
+    /// Have pulled rows travel in half precision: half the bytes, each value rounded to the nearest (relative error at
+    /// most 2^-11)
+    #[arg(long, requires = "ps")]
+    ps_f16: bool,
+    /// Compress what travels, for slow links: lz4 or zstd
+    #[arg(long, value_name = "HOW", requires = "ps", value_parser = compression)]
+    ps_compress: Option<Compression>,
+    /// Ask once more, over a second connection, for a pull that takes longer than so many microseconds, or than 95 % of
+    /// those before it (p95); at most 5 % of the pulls
+    #[arg(long, value_name = "US|p95", requires = "ps")]
+    ps_hedge: Option<Hedge>,
 }
 
 impl ServerArgs {
@@ -35,7 +48,13 @@ impl ServerArgs {
         if found == [Address::Embedded] {
             return Ok(None);
         }
-        let mut options = ConnectOptions { prefer_local: !self.ps_no_local, ..ConnectOptions::default() };
+        let mut options = ConnectOptions {
+            prefer_local: !self.ps_no_local,
+            f16_rows: self.ps_f16,
+            compression: self.ps_compress,
+            hedge: self.ps_hedge,
+            ..ConnectOptions::default()
+        };
         if let Some(path) = &self.ps_token_file {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| Failure::Usage(format!("--ps-token-file {}: {error}", path.display())))?;

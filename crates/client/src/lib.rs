@@ -20,7 +20,7 @@ mod online;
 pub use online::{Handles, Online};
 
 mod options;
-pub use options::ConnectOptions;
+pub use options::{ConnectOptions, compression};
 
 mod cluster;
 pub use cluster::{Cluster, Server, addresses};

@@ -68,3 +68,12 @@ impl ConnectOptions {
         options
     }
 }
+
+/// The compression of this name: `lz4` or `zstd`.
+pub fn compression(name: &str) -> Result<Compression, String> {
+    match name {
+        "lz4" => Ok(Compression::Lz4),
+        "zstd" => Ok(Compression::Zstd),
+        _ => Err(format!("{name:?} is no compression; 'lz4', 'zstd' are")),
+    }
+}
