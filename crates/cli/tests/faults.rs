@@ -1,0 +1,285 @@
+//! Servers as processes that are killed, paused, filled and lied to, and clients as training uses them: whoever is concerned
+//! learns what is wrong and from whom, nobody else is disturbed, and nothing is left over. `docs/operations.md` has the list.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
+
+mod hostile;
+mod links;
+#[path = "../../server/tests/peer/mod.rs"]
+mod peer;
+mod process;
+
+use std::io::Write;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hostile::{hello, raw, receive};
+use peer::{DIM, LONG, Peer, TABLE};
+use process::Process;
+use sanderling_client::{ClientError, Cluster, ConnectOptions, RemoteTable};
+use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
+use sanderling_transport::Address;
+use sanderling_wire::{Fault, Features, Offer, Pull, Request, RowFormat};
+
+/// In the environment of a process that is only a client: where the server is.
+const CLIENT_OF: &str = "SANDERLING_TEST_CLIENT_OF";
+/// After so long a client gives up where it is meant to; everything that goes well takes far less.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Standard error of a server in a file, which never fills up as a pipe does.
+const TO_FILE: &str = "exec 2>>errors;";
+
+fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(start.elapsed() < LONG, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn config(name: &str) -> TableConfig {
+    TableConfig::single(name, 2, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 })
+}
+
+fn options(timeout: Duration) -> ConnectOptions {
+    ConnectOptions { timeout, prefer_local: false, ..ConnectOptions::default() }
+}
+
+fn cluster(address: &Address, timeout: Duration) -> Arc<Cluster> {
+    Cluster::connect(std::slice::from_ref(address), options(timeout)).unwrap()
+}
+
+/// Adds 1 to the weights of a key.
+fn push(table: &RemoteTable, key: u64) -> Result<(), ClientError> {
+    table.push(&[key], &[-1.0, -1.0], PushScale::default())
+}
+
+fn pull(table: &RemoteTable, key: u64) -> Result<f32, ClientError> {
+    let mut row = [0.0; 2];
+    table.pull(&[key], Absent::Zero, &mut row, None)?;
+    assert_eq!(row[0], row[1], "half a push");
+    Ok(row[0])
+}
+
+/// Another client, on whom nothing that happens may have any effect: it pushes and pulls, and counts along.
+struct Witness {
+    rounds: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Witness {
+    fn start(address: &Address) -> Witness {
+        let (rounds, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (counted, stopped) = (Arc::clone(&rounds), Arc::clone(&stop));
+        let table = RemoteTable::create(&cluster(address, LONG), &config("witness")).unwrap();
+        let before = pull(&table, 7).unwrap();
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                push(&table, 7).unwrap();
+                let round = counted.fetch_add(1, Ordering::Relaxed) + 1;
+                assert_eq!(pull(&table, 7).unwrap(), before + round as f32);
+            }
+        });
+        let witness = Witness { rounds, stop, thread };
+        witness.goes_on();
+        witness
+    }
+
+    fn goes_on(&self) {
+        let from = self.rounds.load(Ordering::Relaxed);
+        eventually("another client is disturbed", || {
+            assert!(!self.thread.is_finished(), "another client has failed");
+            self.rounds.load(Ordering::Relaxed) > from + 20
+        });
+    }
+
+    fn end(self) {
+        self.goes_on();
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+    }
+}
+
+#[test]
+fn a_server_killed_in_a_push_stream_has_its_last_save_and_says_that_it_is_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| format!("unix:{}/{name}", folder.path().display());
+    let start = || Process::start_at(folder.path(), &at("a"), 1, TO_FILE, "--data data");
+    let other = Process::start_at(folder.path(), &at("b"), 1, TO_FILE, "");
+    let witness = Witness::start(&other.addresses[0]);
+    let process = start();
+    let servers = cluster(&process.addresses[0], PATIENCE);
+    let table = RemoteTable::create(&servers, &config("t")).unwrap();
+    (0..1000).for_each(|at| push(&table, at % 10).unwrap());
+    assert_eq!(servers.save("latest", LONG).unwrap().rows, 10);
+    let pushed = Arc::<AtomicU64>::default();
+    let pushing = std::thread::spawn({
+        let (table, pushed) = (table.clone(), Arc::clone(&pushed));
+        move || loop {
+            match push(&table, 3) {
+                Ok(()) => pushed.fetch_add(1, Ordering::Relaxed),
+                Err(error) => return error,
+            };
+        }
+    });
+    eventually("it pushes", || pushed.load(Ordering::Relaxed) > 100);
+    process.signal("KILL");
+    let error = pushing.join().unwrap();
+    assert!(matches!(&error, ClientError::Late { server, .. } if *server == at("a")), "{error}");
+    witness.goes_on();
+    drop(process);
+
+    let _process = start();
+    let error = push(&table, 3).unwrap_err();
+    assert!(matches!(&error, ClientError::Restarted { server, .. } if *server == at("a")), "{error}");
+    let table = RemoteTable::open(&servers, "t").unwrap();
+    let found: Vec<f32> = (0..10).map(|key| pull(&table, key).unwrap()).collect();
+    assert_eq!(found, [100.0; 10], "what was saved, and nothing since");
+    push(&table, 3).unwrap();
+    assert_eq!(pull(&table, 3).unwrap(), 101.0);
+    witness.end();
+}
+
+#[test]
+fn a_paused_server_is_named_and_its_pushes_are_applied_at_most_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = format!("unix:{}/other", folder.path().display());
+    let other = Process::start_at(folder.path(), &at, 1, TO_FILE, "");
+    let witness = Witness::start(&other.addresses[0]);
+    let process = Process::start(folder.path(), TO_FILE, "");
+    for address in &process.addresses {
+        let name = address.to_string();
+        let table = RemoteTable::create(&cluster(address, PATIENCE), &config(&name)).unwrap();
+        push(&table, 1).unwrap();
+        process.signal("STOP");
+        let error = push(&table, 1).unwrap_err();
+        assert!(
+            matches!(&error, ClientError::Late { server, sent: true, .. } if *server == name),
+            "{name}: {error}"
+        );
+        assert!(error.to_string().contains("whether the request was carried out is unknown"), "{error}");
+        witness.goes_on();
+        process.signal("CONT");
+        // A slow machine may let it be late once more.
+        eventually("it is there again", || pull(&table, 1).is_ok());
+        let weight = pull(&table, 1).unwrap();
+        assert!(weight == 1.0 || weight == 2.0, "{name}: {weight}");
+    }
+    witness.end();
+}
+
+#[test]
+fn what_cannot_be_done_is_a_typed_error_that_names_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(folder.path(), TO_FILE, "");
+    let address = &process.addresses[0];
+    let servers = cluster(address, LONG);
+    let witness = Witness::start(address);
+    RemoteTable::create(&servers, &config("t")).unwrap();
+    let check = |result: Result<(), ClientError>, expected: fn(&Fault) -> bool, words: &str| {
+        let error = result.unwrap_err();
+        let ClientError::Refused { server, fault, .. } = &error else { panic!("{words}: {error:?}") };
+        let said = error.to_string();
+        assert!(*server == address.to_string() && expected(fault) && said.contains(words), "{words}: {said}");
+        witness.goes_on();
+    };
+    let opened = RemoteTable::open(&servers, "nowhere").map(|_| ());
+    check(opened, |fault| *fault == Fault::UnknownTable, "\"nowhere\"");
+    let wider = TableConfig::single("t", 3, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
+    let made = RemoteTable::create(&servers, &wider).map(|_| ());
+    check(made, |fault| *fault == Fault::TableExists, "\"t\"");
+    let full = TableConfig { budget_bytes: Some(1 << 16), ..config("full") };
+    let full = RemoteTable::create(&servers, &full).unwrap();
+    let keys: Vec<u64> = (0..50_000).collect();
+    let pushed = full.push(&keys, &vec![-1.0; 100_000], PushScale::default());
+    check(pushed, |fault| matches!(fault, Fault::TableFull { .. }), "\"full\"");
+    // What found room is there, and the table goes on.
+    let rows = full.size().unwrap().0;
+    let key = (0..50_000).find(|&key| pull(&full, key).unwrap() == 1.0).unwrap();
+    push(&full, key).unwrap();
+    assert_eq!((pull(&full, key).unwrap(), full.size().unwrap().0), (2.0, rows));
+    check(servers.save("latest", LONG).map(|_| ()), |fault| *fault == Fault::UnknownCheckpoint, "--data");
+
+    // What the client's own checks keep from being sent.
+    let mut peer = Peer::new(address);
+    let table = peer.create("narrow", TABLE).unwrap();
+    let keys = [1];
+    let pull =
+        Pull { table, dim: 3, absent: sanderling_wire::Absent::Zero, format: RowFormat::F32, keys: &keys };
+    let (fault, _) = peer.ask(&Request::Pull(pull), |_| ()).unwrap_err();
+    assert_eq!(fault, Fault::DimensionMismatch { expected: DIM, found: 3 });
+    let (fault, _) = peer.ask(&Request::Pull(Pull { table: 77, ..pull }), |_| ()).unwrap_err();
+    assert_eq!(fault, Fault::UnknownTable);
+    let mut stream = raw(address);
+    stream.write_all(&hello(Offer { version_min: 8, version_max: 9, ..Offer::of(Features::NONE) })).unwrap();
+    let answer = receive(&mut stream);
+    let status = u32::from_le_bytes(answer[16..20].try_into().unwrap());
+    assert_eq!(status, Fault::Version { min: 1, max: 1 }.code());
+    witness.end();
+}
+
+/// Not a test of its own: the process that the next test starts, with room for a thousand connections.
+#[test]
+fn thousand_clients() {
+    let Ok(address) = std::env::var(CLIENT_OF) else { return };
+    let address = address.parse().unwrap();
+    let mut peers: Vec<Peer> = (0..1000).map(|_| Peer::new(&address)).collect();
+    let table = peers[0].create("t", TABLE).unwrap();
+    for round in 0..3 {
+        for peer in &mut peers {
+            assert!(peer.pull(table, &[1, 2]).is_ok(), "round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_thousand_connections_are_served_and_let_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(folder.path(), "ulimit -n 4096 && exec 2>>errors;", "");
+    for address in process.addresses.iter().filter(|address| !matches!(address, Address::Shm(_))) {
+        let witness = Witness::start(address);
+        let files = process.files();
+        let line = format!(
+            "ulimit -n 4096 && exec '{}' thousand_clients --exact --nocapture",
+            std::env::current_exe().unwrap().display()
+        );
+        let done =
+            Command::new("sh").args(["-c", &line]).env(CLIENT_OF, address.to_string()).output().unwrap();
+        assert!(done.status.success(), "{address}: {}", String::from_utf8_lossy(&done.stdout));
+        witness.goes_on();
+        eventually("connections are left over", || process.files() <= files);
+        witness.end();
+    }
+}
+
+#[test]
+fn a_full_disk_during_a_save_is_said_and_costs_neither_clients_nor_the_save_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = format!("unix:{}/a", folder.path().display());
+    // Files of more than 256 blocks, of 512 or 1024 bytes as the shell counts, cannot be written.
+    let limited = format!("{TO_FILE} trap '' XFSZ; ulimit -f 256;");
+    let process = Process::start_at(folder.path(), &at, 1, &limited, "--data data");
+    let witness = Witness::start(&process.addresses[0]);
+    let servers = cluster(&process.addresses[0], LONG);
+    let table = RemoteTable::create(&servers, &config("t")).unwrap();
+    push(&table, 1).unwrap();
+    // The witness has a row as well.
+    assert_eq!(servers.save("latest", LONG).unwrap().rows, 2);
+    let keys: Vec<u64> = (0..100_000).collect();
+    table.push(&keys, &vec![-1.0; 200_000], PushScale::default()).unwrap();
+    let error = servers.save("latest", LONG).unwrap_err();
+    let ClientError::Refused { server, fault: Fault::Io { os_error }, .. } = &error else {
+        panic!("{error:?}")
+    };
+    const FILE_TOO_LARGE: u32 = 27;
+    assert!(*server == at && *os_error == FILE_TOO_LARGE, "{error}");
+    assert_eq!(pull(&table, 99_999).unwrap(), 1.0);
+    witness.end();
+    process.signal("KILL");
+    drop(process);
+    let process = Process::start_at(folder.path(), &at, 1, TO_FILE, "--data data");
+    let table = RemoteTable::open(&cluster(&process.addresses[0], LONG), "t").unwrap();
+    assert_eq!((pull(&table, 1).unwrap(), table.size().unwrap().0), (1.0, 1));
+}

@@ -1,0 +1,82 @@
+//! A `sanderling ps` as a process of its own, for the tests of this crate.
+#![allow(dead_code, clippy::unwrap_used)] // each test program uses some of it; a panic is a failed test
+
+use std::io::{BufRead, BufReader, Lines, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+
+use sanderling_transport::Address;
+
+/// A running server; it is killed if a test forgets it.
+pub(crate) struct Process {
+    child: Child,
+    pub(crate) addresses: Vec<Address>,
+    /// Open, so that it may say more.
+    _said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    /// Starts it below a folder at a TCP port, with the shell's words before its own, and waits until it listens there and
+    /// at the two local addresses.
+    pub(crate) fn start(folder: &Path, before: &str, options: &str) -> Process {
+        Process::start_at(folder, "127.0.0.1:0", 3, before, options)
+    }
+
+    /// The same at any address, for which it says that it listens at so many.
+    pub(crate) fn start_at(
+        folder: &Path,
+        listen: &str,
+        lines: usize,
+        before: &str,
+        options: &str,
+    ) -> Process {
+        let line = format!(
+            "{before} exec '{}' ps --listen {listen} --runtime-dir run --workers 1 {options}",
+            env!("CARGO_BIN_EXE_sanderling")
+        );
+        let mut child = Command::new("sh")
+            .args(["-c", &line])
+            .current_dir(folder)
+            .env("NOTIFY_SOCKET", folder.join("notify"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let addresses = said.by_ref().take(lines);
+        let addresses =
+            addresses.map(|line| line.unwrap().strip_prefix("listening at ").unwrap().parse().unwrap());
+        let addresses: Vec<Address> = addresses.collect();
+        if addresses.len() < lines {
+            let mut errors = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+            panic!("it listens at {addresses:?}: {errors}");
+        }
+        Process { child, addresses, _said: said }
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let done =
+            Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status().unwrap();
+        assert!(done.success());
+    }
+
+    /// Files that it has open.
+    pub(crate) fn files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// Waits for its end; what it said on standard error.
+    pub(crate) fn end(mut self) -> (ExitStatus, String) {
+        let mut errors = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        (self.child.wait().unwrap(), errors)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
