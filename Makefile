@@ -41,6 +41,7 @@ bench: $(VENV)/ready ## Measure what docs/results holds the project to; minutes,
 	cargo build --release --locked --bin sanderling --examples
 	target/release/examples/parse_speed
 	target/release/sanderling bench store --quiet
+	target/release/sanderling bench rpc --quiet
 	cargo bench --locked -p sanderling-bench --bench peers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt
 	$(BIN)/python bench/ftrl_vs_vw.py

@@ -73,6 +73,66 @@ fn a_table_for_people_and_json_in_a_file() {
     assert!(best.any(|row| &row["ahead"] == ahead), "{json}");
 }
 
+const TRANSPORTS: [&str; 8] =
+    ["in-process", "shm", "unix", "tcp", "tls", "grpc-unary", "grpc-bidi", "grpc-unary-untuned"];
+const TINY_RPC: &str = "bench rpc --rows 3000 --dim 4 --batch 16 --rounds 2 --seconds 0.02 --calls 3";
+
+/// That answers are right is checked by the benchmark itself, which ends otherwise.
+#[test]
+fn all_transports_are_measured_side_by_side() {
+    let options = format!("--in-flight 1,4 --transports {}", TRANSPORTS.join(","));
+    let done = run(&format!("{TINY_RPC} {options} --json -"));
+    assert!(done.status.success() && done.stderr.is_empty(), "{}", text(&done.stderr));
+    assert_eq!(text(&done.stdout).lines().count(), 1);
+    let json: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert!(json["machine"]["cpu"].is_string() && json["options"]["calls"] == 3);
+    assert!(json["malloc"].is_string(), "the rival's allocator was not tuned");
+    let rows = json["results"].as_array().unwrap();
+    for transport in TRANSPORTS {
+        for pinning in ["unpinned", "pinned"] {
+            for in_flight in [1, 4] {
+                let same = |row: &&Value| {
+                    row["transport"] == transport
+                        && row["pinning"] == pinning
+                        && row["in_flight"] == in_flight
+                };
+                // Without a transport nothing is in flight.
+                let expected = usize::from(transport != "in-process" || in_flight == 1);
+                assert_eq!(rows.iter().filter(same).count(), expected, "{transport} {pinning} {in_flight}");
+            }
+        }
+    }
+    for row in rows {
+        let positive = |value: &Value| assert!(value.as_f64().unwrap() > 0.0, "{row}");
+        positive(&row["requests_per_s"]);
+        assert_eq!(row["rounds"].as_array().unwrap().len(), 2, "{row}");
+        let is_framed = ["shm", "unix", "tcp", "tls"].contains(&row["transport"].as_str().unwrap());
+        for name in ["constant_per_s", "ratio"] {
+            assert_eq!(row[name].is_number(), is_framed, "{name} of {row}");
+        }
+        positive(&row["half_load"]["offered_per_s"]);
+        positive(&row["half_load"]["p99_to_p50"]);
+        for summary in [&row["call"], &row["request"], &row["half_load"]["call"]] {
+            let names = ["min_ns", "p50_ns", "p95_ns", "p99_ns", "p999_ns", "max_ns"];
+            let ns = names.map(|name| summary[name].as_u64().unwrap());
+            assert!(ns.is_sorted() && ns[0] > 0, "{row}");
+            positive(&summary["count"]);
+            positive(&summary["average_ns"]);
+        }
+    }
+}
+
+#[test]
+fn transports_for_people() {
+    let done = run(&format!("{TINY_RPC} --transports shm,grpc-bidi --in-flight 2 --pinnings unpinned"));
+    assert!(done.status.success() && done.stderr.is_empty(), "{}", text(&done.stderr));
+    for part in
+        ["16 rows of dim 4 from 3,000", "half load/s", "a single RPC call", "all 3 RPC calls of one request"]
+    {
+        assert!(text(&done.stdout).contains(part), "{part} in {}", text(&done.stdout));
+    }
+}
+
 #[test]
 fn what_cannot_be_measured_is_said() {
     for (line, code, part) in [
@@ -83,6 +143,10 @@ fn what_cannot_be_measured_is_said() {
         ("bench store --dists zipf", 2, "zipf0.99"),
         ("bench store --ids odd", 2, "shifted"),
         ("bench store --keys 2000000000 --dim 4096", 1, "lower the keys or the dim"),
+        ("bench rpc --transports telepathy", 2, "grpc-bidi"),
+        ("bench rpc --in-flight 65 --transports tcp", 2, "in-flight = 65"),
+        ("bench rpc --rows 2000000000 --dim 4096 --batch 8 --transports shm", 1, "lower the rows"),
+        ("bench rpc-server nonsense", 2, "expected"),
         (
             "bench store --keys 10 --rounds 1 --batches 1 --samples 1 --json /nonexistent/a.json",
             1,

@@ -1,7 +1,14 @@
 //! `sanderling bench`: what this machine can do, one subcommand per part of the system.
 
-use crate::failure::Failure;
+use std::path::Path;
 
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output;
+
+mod rpc;
+mod rpc_server;
 mod store;
 
 /// Measure what this machine can do
@@ -9,7 +16,8 @@ mod store;
 #[command(after_help = "\
 Example:
   sanderling bench store                            the embedding table beside the limit of the memory
-  sanderling bench store --help                     its options")]
+  sanderling bench rpc                              pulls over all transports, and over gRPC
+  sanderling bench rpc --help                       its options")]
 pub(crate) struct Args {
     #[command(subcommand)]
     part: Part,
@@ -18,10 +26,44 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Part {
     Store(store::Args),
+    Rpc(rpc::Args),
+    #[command(name = rpc_server::NAME, hide = true)]
+    RpcServer(rpc_server::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     match &args.part {
         Part::Store(args) => store::run(args),
+        Part::Rpc(args) => rpc::run(args),
+        Part::RpcServer(args) => rpc_server::run(args),
     }
+}
+
+/// Whether the result can be written where it is to go: not to be found out after minutes of work.
+fn make_writable(json: Option<&Path>) -> Result<(), Failure> {
+    match json.filter(|path| path.as_os_str() != "-") {
+        Some(path) => std::fs::File::create(path).map(|_| ()).map_err(|source| not_written(path, &source)),
+        None => Ok(()),
+    }
+}
+
+/// Prints a report for people, and writes it as JSON if that is asked for: to standard output alone, if it is `-`.
+fn show<R: Serialize>(
+    report: &R,
+    json: Option<&Path>,
+    describe: impl FnOnce(&R) -> String,
+) -> Result<(), Failure> {
+    if json.is_some_and(|path| path.as_os_str() == "-") {
+        return output::json(report);
+    }
+    output::text(&describe(report))?;
+    if let Some(path) = json {
+        let json = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
+        std::fs::write(path, json + "\n").map_err(|source| not_written(path, &source))?;
+    }
+    Ok(())
+}
+
+fn not_written(path: &Path, source: &std::io::Error) -> Failure {
+    Failure::Output(std::io::Error::new(source.kind(), format!("{}: {source}", path.display())))
 }

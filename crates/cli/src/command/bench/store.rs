@@ -1,6 +1,6 @@
 //! `sanderling bench store`: the operations of an embedding table beside the limit of this machine's memory.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use sanderling_bench::{Dist, Ids, Op, RowOptimizer, StoreOptions, StoreReport, store};
 use sanderling_observe::Machine;
@@ -98,29 +98,12 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     if !args.threads.is_empty() {
         options.threads.clone_from(&args.threads);
     }
-    // Not after minutes of work.
-    if let Some(path) = args.json.as_ref().filter(|path| path.as_os_str() != "-") {
-        std::fs::File::create(path).map_err(|source| not_written(path, &source))?;
-    }
+    super::make_writable(args.json.as_deref())?;
     let bar = Bar::new(args.quiet);
     let report = store::run(&options, &mut |what, done, of| bar.steps(what, done, of));
     bar.finish();
-    let report = report?;
-    match &args.json {
-        Some(path) if path.as_os_str() == "-" => output::json(&report)?,
-        path => {
-            output::text(&describe(&report, args.sweep))?;
-            if let Some(path) = path {
-                let json = serde_json::to_string_pretty(&report).map_err(std::io::Error::from)?;
-                std::fs::write(path, json + "\n").map_err(|source| not_written(path, &source))?;
-            }
-        }
-    }
+    super::show(&report?, args.json.as_deref(), |report| describe(report, args.sweep))?;
     Ok(0)
-}
-
-fn not_written(path: &Path, source: &std::io::Error) -> Failure {
-    Failure::Output(std::io::Error::new(source.kind(), format!("{}: {source}", path.display())))
 }
 
 fn dtype(name: &str) -> Result<Dtype, String> {
