@@ -29,7 +29,8 @@ def open_device(name: str) -> int:
 
 def say(word: str) -> None:
     """Tells the test."""
-    print(word, flush=True)
+    sys.stdout.write(word + "\n")
+    sys.stdout.flush()
 
 
 def carry(ends: list[int], delay_s: float, loss: float, chance: random.Random, cut_at: int, cut_s: float) -> None:
