@@ -94,8 +94,11 @@ impl Checkpoints {
 
     /// Is there a checkpoint of this name, by this server or by those of another number of shards?
     pub(crate) fn has(&self, name: &str) -> bool {
-        let found = self.base(name).ok().and_then(|base| parts::find(&base).ok());
-        found.is_some_and(|found| parts::any(&found, self.shard, self.shards))
+        // What cannot be looked at is found out about when it is restored.
+        let found = |base: PathBuf| {
+            parts::find(&base).map_or(true, |found| parts::any(&found, self.shard, self.shards))
+        };
+        self.base(name).is_ok_and(found)
     }
 
     /// Saves all tables while requests go on. The checkpoint that was there is intact until the new one is whole.
