@@ -1,12 +1,13 @@
 //! Options about parameter servers, shared by the commands that talk to some.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
 use sanderling_client::{
     Address, Cluster, Compression, ConnectOptions, Hedge, TlsClient, addresses, compression,
 };
+use sanderling_learner::Model;
 
 use crate::failure::Failure;
 
@@ -14,7 +15,7 @@ use crate::failure::Failure;
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Parameter servers")]
 pub(crate) struct ServerArgs {
-    /// Keep the tables on these servers, all shards: host:port, tcp://host:port, unix:PATH or shm:NAME, with commas
+    /// The tables are on these servers, all shards: host:port, tcp://host:port, unix:PATH or shm:NAME, with commas
     /// between them
     #[arg(long, value_name = "ADDR,...")]
     ps: Option<String>,
@@ -41,6 +42,14 @@ pub(crate) struct ServerArgs {
 }
 
 impl ServerArgs {
+    /// A saved model, with its tables in this process, or as they are on the servers if any were named.
+    pub(crate) fn model(&self, path: &Path) -> Result<Model, Failure> {
+        Ok(match self.connect()? {
+            Some(cluster) => Model::open_on_servers(path, &cluster)?,
+            None => Model::load(path)?,
+        })
+    }
+
     /// The servers, if any were named.
     pub(crate) fn connect(&self) -> Result<Option<Arc<Cluster>>, Failure> {
         let Some(text) = &self.ps else { return Ok(None) };

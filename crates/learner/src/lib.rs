@@ -18,6 +18,8 @@ pub use metrics::{Metrics, Scores};
 
 mod compute;
 
+mod travel;
+
 mod model;
 pub use model::{BIAS_TABLE, Model};
 

@@ -6,19 +6,16 @@ use std::sync::Arc;
 
 use sanderling_client::{Client, Cluster, RemoteTable};
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse, SampleError, key};
-use sanderling_store::{
-    Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, StoreError, Table, TableConfig,
-};
+use sanderling_store::{Block, Checkpoint, CheckpointWriter, Init, StoreError, Table, TableConfig};
 
 use crate::config::{Config, ModelKind};
 use crate::error::LearnError;
+use crate::travel;
 
 /// The table that holds the constant term; its one row has [`sanderling_client::CONSTANT_KEY`].
 pub const BIAS_TABLE: &str = "(bias)";
 /// The configuration inside a model's directory.
 pub(crate) const CONFIG_BLOB: &str = "config.toml";
-/// The addresses of the servers that hold the optimizer state of a model that was trained there, a line each.
-pub(crate) const SERVERS_BLOB: &str = "servers.txt";
 
 /// A model; while it is trained its tables may be on servers, else they are in this process.
 #[derive(Debug)]
@@ -34,20 +31,51 @@ impl Model {
         Self::from_tables(config, tables)
     }
 
-    /// A model whose tables are on parameter servers, as `RUN/TABLE`. `fresh`: untrained, in the place of what an earlier
-    /// run of this name left there; else the tables as they are.
-    pub fn on_servers(config: Config, cluster: &Arc<Cluster>, fresh: bool) -> Result<Self, LearnError> {
+    /// An untrained model whose tables are on parameter servers, as `RUN/TABLE`, in the place of what an earlier run of this
+    /// name left there.
+    pub fn on_servers(config: Config, cluster: &Arc<Cluster>) -> Result<Self, LearnError> {
+        Self::remote(config, |table| {
+            RemoteTable::drop_named(cluster, &table.name)?;
+            Ok(RemoteTable::create(cluster, table)?)
+        })
+    }
+
+    /// The same with the rows of a saved model in the tables.
+    pub(crate) fn onto_servers(
+        config: Config,
+        cluster: &Arc<Cluster>,
+        checkpoint: &Checkpoint,
+        path: &Path,
+    ) -> Result<Self, LearnError> {
+        check_tables(checkpoint, &config, path)?;
+        let model = Self::on_servers(config, cluster)?;
+        for (config, remote) in table_configs(&model.config).iter().zip(model.client.remote_tables()) {
+            travel::import(checkpoint, &config.name, remote)?;
+        }
+        Ok(model)
+    }
+
+    /// The saved model whose tables are on servers, with the rows as they are there at present: of what was saved, only the
+    /// configuration is read.
+    pub fn open_on_servers(path: &Path, cluster: &Arc<Cluster>) -> Result<Self, LearnError> {
+        let checkpoint = Checkpoint::open(path).map_err(|error| not_a_model(error, path))?;
+        Self::remote(config_of(&checkpoint, path)?, |table| {
+            // It must be there: a new one would predict from nothing.
+            RemoteTable::open(cluster, &table.name)?;
+            Ok(RemoteTable::create(cluster, table)?)
+        })
+    }
+
+    /// A model whose tables, named `RUN/TABLE`, are what `find` says.
+    fn remote(
+        config: Config,
+        mut find: impl FnMut(&TableConfig) -> Result<RemoteTable, LearnError>,
+    ) -> Result<Self, LearnError> {
         let mut tables = Vec::new();
         for mut table in table_configs(&config) {
             let name = std::mem::take(&mut table.name);
             table.name = format!("{}/{name}", config.name);
-            if fresh {
-                RemoteTable::drop_named(cluster, &table.name)?;
-            } else {
-                // It must be there, or training would go on from nothing.
-                RemoteTable::open(cluster, &table.name)?;
-            }
-            tables.push((name, RemoteTable::create(cluster, &table)?));
+            tables.push((name, find(&table)?));
         }
         let bias = config.model.bias.then_some(BIAS_TABLE);
         let client = Client::remote(tables, features(&config), bias)?;
@@ -67,29 +95,6 @@ impl Model {
         !self.client.remote_tables().is_empty()
     }
 
-    /// A copy of a model on servers whose tables are in this process: all weights and frequencies, no optimizer state.
-    fn local_copy(&self) -> Result<Self, LearnError> {
-        let mut tables = Vec::new();
-        for (mut config, remote) in table_configs(&self.config).into_iter().zip(self.client.remote_tables()) {
-            // One step of gradient descent from zero, with the weights as gradients, gives exactly these weights.
-            for block in &mut config.blocks {
-                (block.init, block.optimizer) = (Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
-            }
-            config.budget_bytes = None;
-            let table = Table::new(config)?;
-            let (mut grads, mut pushed) = (Vec::new(), Ok(()));
-            remote.export(|rows| {
-                grads.clear();
-                grads.extend(rows.weights.iter().map(|weight| -weight));
-                let push = |()| table.push_unique(rows.keys, rows.frequencies, &grads, PushScale::default());
-                pushed = std::mem::replace(&mut pushed, Ok(())).and_then(push);
-            })?;
-            pushed?;
-            tables.push(table);
-        }
-        Self::from_tables(self.config.clone(), tables)
-    }
-
     /// Opens a saved model and verifies every byte of it.
     pub fn load(path: &Path) -> Result<Self, LearnError> {
         let checkpoint = Checkpoint::open(path).map_err(|error| not_a_model(error, path))?;
@@ -98,41 +103,22 @@ impl Model {
 
     /// The model in an open checkpoint.
     pub fn from_checkpoint(checkpoint: &Checkpoint, path: &Path) -> Result<Self, LearnError> {
-        let text = checkpoint.blob(CONFIG_BLOB)?;
-        let text = String::from_utf8(text).map_err(|_| LearnError::Model {
-            path: path.into(),
-            reason: format!("{CONFIG_BLOB} is not text"),
-        })?;
-        let config = Config::parse(&text, &path.join(CONFIG_BLOB), "model")?;
-        let names: Vec<String> = checkpoint.tables().iter().map(|table| table.name.clone()).collect();
-        let tables = names.iter().map(|name| checkpoint.load_table(name)).collect::<Result<Vec<_>, _>>()?;
-        let model = Self::from_tables(config, tables)?;
-        let dim = 1 + model.config.model.factors();
-        let wrong = model.client.tables().iter().find(|t| t.name() != BIAS_TABLE && t.dim() != dim);
-        match wrong {
-            Some(table) => Err(LearnError::Model {
-                path: path.into(),
-                reason: format!("table {:?} has dim {}, the model needs {dim}", table.name(), table.dim()),
-            }),
-            None => Ok(model),
-        }
+        let config = config_of(checkpoint, path)?;
+        check_tables(checkpoint, &config, path)?;
+        let names = checkpoint.tables().iter().map(|table| &table.name);
+        let tables = names.map(|name| checkpoint.load_table(name)).collect::<Result<Vec<_>, _>>()?;
+        Self::from_tables(config, tables)
     }
 
-    /// Writes the model to a directory; whatever was there stays whole until the new one is.
-    /// Tables on servers are fetched for that; what is saved predicts as they do, and their optimizer state stays there.
+    /// Writes the model to a directory; whatever was there stays whole until the new one is. Where its tables are makes no
+    /// difference to what is saved, but for the order of rows.
     pub fn save(&self, path: &Path, blobs: &[(&str, Vec<u8>)]) -> Result<(), LearnError> {
-        if self.is_remote() {
-            let servers = self.client.remote_tables().iter().flat_map(|table| table.cluster().servers());
-            let mut servers: Vec<String> = servers.map(|server| server.address.to_string()).collect();
-            servers.sort_unstable();
-            servers.dedup();
-            let mut blobs = blobs.to_vec();
-            blobs.push((SERVERS_BLOB, servers.join("\n").into_bytes()));
-            return self.local_copy()?.save(path, &blobs);
-        }
         let mut writer = CheckpointWriter::create(path)?;
         for table in self.client.tables() {
             writer.table(table)?;
+        }
+        for (config, remote) in table_configs(&self.config).into_iter().zip(self.client.remote_tables()) {
+            travel::save(remote, &config, &mut writer)?;
         }
         writer.blob(CONFIG_BLOB, self.config.to_toml().as_bytes())?;
         for (name, bytes) in blobs {
@@ -174,22 +160,26 @@ impl Model {
         encoder(&self.config, label, down_sample)
     }
 
-    /// Rows over all tables.
+    /// Rows over all tables in this process.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.client.tables().iter().map(|table| table.len() as u64).sum()
     }
 
-    /// Bytes of all tables in memory, index and rows.
+    /// Bytes of all tables in this process, index and rows.
     #[must_use]
     pub fn table_bytes(&self) -> u64 {
         self.client.tables().iter().map(|table| table.bytes()).sum()
     }
 
-    /// Bytes of all tables on servers.
-    pub(crate) fn remote_bytes(&self) -> Result<u64, LearnError> {
-        let sizes = self.client.remote_tables().iter().map(RemoteTable::size);
-        Ok(sizes.map(|size| size.map(|(_, bytes)| bytes)).sum::<Result<_, _>>()?)
+    /// Rows and bytes of memory over all tables, wherever they are.
+    pub fn size(&self) -> Result<(u64, u64), LearnError> {
+        let mut size = (self.rows(), self.table_bytes());
+        for table in self.client.remote_tables() {
+            let (rows, bytes) = table.size()?;
+            size = (size.0 + rows, size.1 + bytes);
+        }
+        Ok(size)
     }
 
     /// What the model is called in a sentence.
@@ -248,6 +238,26 @@ fn table_configs(config: &Config) -> Vec<TableConfig> {
         tables.push(TableConfig::new(BIAS_TABLE, vec![linear]));
     }
     tables
+}
+
+/// The configuration of a saved model.
+pub(crate) fn config_of(checkpoint: &Checkpoint, path: &Path) -> Result<Config, LearnError> {
+    let text = checkpoint.blob(CONFIG_BLOB)?;
+    let text = String::from_utf8(text)
+        .map_err(|_| LearnError::Model { path: path.into(), reason: format!("{CONFIG_BLOB} is not text") })?;
+    Config::parse(&text, &path.join(CONFIG_BLOB), "model")
+}
+
+/// The tables of a saved model must have rows as its configuration needs them.
+fn check_tables(checkpoint: &Checkpoint, config: &Config, path: &Path) -> Result<(), LearnError> {
+    let dim = 1 + config.model.factors();
+    match checkpoint.tables().iter().find(|table| table.name != BIAS_TABLE && table.dim != dim) {
+        Some(table) => Err(LearnError::Model {
+            path: path.into(),
+            reason: format!("table {:?} has dim {}, the model needs {dim}", table.name, table.dim),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// Says where the model is, if a directory is named that holds none.

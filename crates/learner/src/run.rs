@@ -19,7 +19,7 @@ use crate::evaluate::evaluate;
 use crate::event::Event;
 use crate::metrics::{Metrics, Scores};
 use crate::metrics_log::MetricsLog;
-use crate::model::{Model, SERVERS_BLOB, encoder};
+use crate::model::{Model, config_of, encoder};
 use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
 use crate::train::{Trainer, remove_dir};
@@ -112,7 +112,7 @@ pub fn train(
         let config = Config { feature: spec.feature, ..config };
         check_inputs(&config)?;
         let model = match &options.servers {
-            Some(cluster) => Model::on_servers(config, cluster, true)?,
+            Some(cluster) => Model::on_servers(config, cluster)?,
             None => Model::new(config)?,
         };
         // What an earlier run of this name left to resume from is not this run's.
@@ -139,7 +139,7 @@ pub fn train(
 
     let stages = stages.totals();
     let stopped = !state.is_whole(&model.config().train);
-    let table_bytes = if model.is_remote() { Some(model.remote_bytes()?) } else { None };
+    let table_bytes = if model.is_remote() { Some(model.size()?.1) } else { None };
     let best_model =
         if state.is_best() && !model.is_remote() { model } else { Arc::new(Model::load(&model_dir)?) };
     if plot_scores.is_none() && state.best.is_some() {
@@ -190,8 +190,8 @@ fn validate_again(model: &Model, stop: &AtomicBool) -> Result<Option<Scores>, Le
     }
 }
 
-/// Loads the latest checkpoint of a run and checks that the configuration still fits it. How long and with how many
-/// threads to train may change; what the tables and the data mean may not.
+/// Loads the latest checkpoint of a run and checks that the configuration still fits it. How long, with how many threads
+/// and on which servers, if any, to train may change; what the tables and the data mean may not.
 fn resume(
     config: &Config,
     options: &RunOptions,
@@ -217,19 +217,7 @@ fn resume(
             return Err(LearnError::Model { path: model_dir.into(), reason });
         }
     };
-    let was_remote = checkpoint.blobs().iter().any(|blob| blob.name == SERVERS_BLOB);
-    let misplaced = match (was_remote, &options.servers) {
-        (true, None) => Some("the optimizer state is on parameter servers; name them (--ps)"),
-        (false, Some(_)) => {
-            Some("the run was trained in one process, and servers take over no tables; leave out --ps")
-        }
-        _ => None,
-    };
-    if let Some(reason) = misplaced {
-        return Err(LearnError::Model { path: path.into(), reason: format!("cannot resume: {reason}") });
-    }
-    let mut model = Model::from_checkpoint(&checkpoint, path)?;
-    let saved = model.config();
+    let saved = &config_of(&checkpoint, path)?;
     let fitted = fitted_like(config, saved);
     let differing = [
         ("seed", fitted.seed != saved.seed),
@@ -259,10 +247,15 @@ fn resume(
             ),
         });
     }
-    match &options.servers {
-        Some(cluster) => model = Model::on_servers(fitted, cluster, false)?,
-        None => *model.config_mut() = fitted,
-    }
+    // The rows are those of the checkpoint, on servers too: what these may still have is from after it.
+    let model = match &options.servers {
+        Some(cluster) => Model::onto_servers(fitted, cluster, &checkpoint, path)?,
+        None => {
+            let mut model = Model::from_checkpoint(&checkpoint, path)?;
+            *model.config_mut() = fitted;
+            model
+        }
+    };
     Ok((model, state, scores))
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sanderling_learner::{Model, evaluate};
+use sanderling_learner::evaluate;
 use sanderling_sample::BadRows;
 use serde::Serialize;
 
@@ -12,12 +12,17 @@ use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
 use crate::reading::{ReadArgs, report_bad_rows};
+use crate::servers::ServerArgs;
 
 /// Measure a model on labelled files
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  sanderling eval runs/adult_fm/model data/adult/adult.test.gz --format csv --json"
-)]
+#[command(after_help = "\
+Examples:
+  sanderling eval runs/adult_fm/model data/adult/adult.test.gz --format csv --json
+  sanderling eval runs/clicks/model held_out.csv --ps 127.0.0.1:7000,127.0.0.1:7001
+
+With --ps the rows are those that the servers have at present, in the tables that train --ps made; of MODEL only the
+configuration is used.")]
 pub(crate) struct Args {
     /// Directory of the model
     model: PathBuf,
@@ -33,6 +38,8 @@ pub(crate) struct Args {
     /// Threads
     #[arg(long, default_value_t = default_threads(), value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
+    #[command(flatten)]
+    servers: ServerArgs,
     #[command(flatten)]
     reading: ReadArgs,
 }
@@ -56,7 +63,7 @@ struct Evaluation {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    let model = Model::load(&args.model)?;
+    let model = args.servers.model(&args.model)?;
     let mut config = model.config().data.reading.clone();
     args.reading.apply(&mut config);
     let bad_rows = Arc::new(BadRows::new(config.on_bad_row));
@@ -72,6 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let seconds = start.elapsed().as_secs_f64();
     report_bad_rows(&bad_rows);
     let number = |value: f64| value.is_finite().then_some(value);
+    let (rows, table_bytes) = model.size()?;
     let result = Evaluation {
         auc: number(metrics.auc),
         logloss: number(metrics.logloss),
@@ -79,8 +87,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         real_mean: number(metrics.real_mean),
         examples: metrics.examples,
         examples_per_s: metrics.examples as f64 / seconds.max(1e-9),
-        rows: model.rows(),
-        table_bytes: model.table_bytes(),
+        rows,
+        table_bytes,
         bad_rows: bad_rows.count(),
         auc_exact: metrics.auc_exact,
     };

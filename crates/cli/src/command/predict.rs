@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sanderling_learner::{LearnError, Model};
+use sanderling_learner::LearnError;
 use sanderling_sample::{BadRows, Compression};
 
 use crate::failure::Failure;
@@ -12,6 +12,7 @@ use crate::output;
 use crate::progress::Bar;
 use crate::reading::{ReadArgs, report_bad_rows};
 use crate::scores::ScoreWriter;
+use crate::servers::ServerArgs;
 
 /// Write a model's prediction for every row of the input
 #[derive(Debug, clap::Args)]
@@ -21,7 +22,10 @@ Example:
   zcat clicks.tsv.gz | sanderling predict runs/clicks/model - --format tsv > scores.csv
 
 One score (probability) per row of input, in its order; labels may be missing. A row that --on-bad-row skips gets an
-empty score, so that lines still match.")]
+empty score, so that lines still match.
+
+With --ps the rows are those that the servers have at present, in the tables that train --ps made; of MODEL only the
+configuration is used.")]
 pub(crate) struct Args {
     /// Directory of the model
     model: PathBuf,
@@ -41,6 +45,8 @@ pub(crate) struct Args {
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
+    servers: ServerArgs,
+    #[command(flatten)]
     reading: ReadArgs,
 }
 
@@ -57,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             "--output {name}: scores are written as CSV or Parquet, not compressed"
         )));
     }
-    let model = Model::load(&args.model)?;
+    let model = args.servers.model(&args.model)?;
     let mut config = model.config().data.reading.clone();
     args.reading.apply(&mut config);
     let bad_rows = Arc::new(BadRows::new(config.on_bad_row).placeholder(true));

@@ -23,8 +23,9 @@ The run's files go to runs/<name>: model/ (for eval, predict, inspect), report.h
 Ctrl-C saves and stops; --resume goes on from there.
 
 With --ps the rows and their optimizer state are on parameter servers (sanderling ps), in tables named RUN/TABLE that
-replace those of an earlier run of this name. The model is fetched and saved here all the same. --resume then goes on
-from the rows as they are on the servers, which must still have them.")]
+replace those of an earlier run of this name. The model is fetched and saved here as one that was trained in this process.
+--resume goes on from what was saved here: its rows replace those on the servers, whatever these still have, so that they
+may have been started anew, be others or more of them, or not be used any more.")]
 pub(crate) struct Args {
     /// Configuration, TOML
     config: PathBuf,
