@@ -331,7 +331,8 @@ impl Receiver {
         }
     }
 
-    /// The next whole frame if it is there; never waits.
+    /// The next whole frame if it is there; never waits. [`Received::Nothing`] is as of the last time that the system was
+    /// asked: what has come since then is found by the next attempt, and a `Poller` says when that is worth while.
     ///
     /// # Errors
     /// As [`Receiver::receive`], but for the deadline.
