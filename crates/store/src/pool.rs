@@ -1,5 +1,7 @@
 //! Pooling: many rows of a sample into one. Knows slices only, no table.
 
+use std::ops::Range;
+
 use crate::{Pooling, StoreError};
 
 /// Walks through the samples of a pooled pull while the rows come in chunks.
@@ -20,21 +22,31 @@ impl<'a> Pooler<'a> {
         Pooler { offsets, values, dim, sample: 0, done: 0, marked: (0, 0) }
     }
 
-    /// Adds the next rows, `dim` weights each, to their samples in `out`.
+    /// The sample of the next key, and which of the next `keys` keys are of the same sample, counted from the request's
+    /// first: the caller adds them.
     #[inline(always)]
-    pub(crate) fn add(&mut self, rows: &[f32], out: &mut [f32]) {
-        let dim = self.dim;
-        for row in rows.chunks_exact(dim) {
-            while self.done >= self.offsets[self.sample + 1] as usize {
-                self.sample += 1;
-            }
-            let sum = &mut out[self.sample * dim..][..dim];
-            let value = self.values.map_or(1.0, |values| values[self.done]);
-            for (sum, &weight) in sum.iter_mut().zip(row) {
-                *sum += value * weight;
-            }
-            self.done += 1;
+    pub(crate) fn take(&mut self, keys: usize) -> (usize, Range<usize>) {
+        while self.done >= self.offsets[self.sample + 1] as usize {
+            self.sample += 1;
         }
+        let first = self.done;
+        self.done = (first + keys).min(self.offsets[self.sample + 1] as usize);
+        (self.sample, first..self.done)
+    }
+
+    /// What the key at this place of the request counts.
+    #[inline(always)]
+    pub(crate) fn value(&self, at: usize) -> f32 {
+        self.values.map_or(1.0, |values| values[at])
+    }
+
+    /// Adds the next row, `dim` weights, to its sample in `out`.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, weights: &[f32], out: &mut [f32]) {
+        let (sample, keys) = self.take(1);
+        let value = self.value(keys.start);
+        let sum = &mut out[sample * self.dim..][..self.dim];
+        sum.iter_mut().zip(weights).for_each(|(sum, &weight)| *sum += value * weight);
     }
 
     /// Remembers how far it is, and in `sum_before`, of `dim` weights, the sum so far of the sample under way.

@@ -261,7 +261,52 @@ pub(crate) struct Pool<'a, 'b> {
     pub(crate) out: &'a mut [f32],
 }
 
+impl Pool<'_, '_> {
+    /// Rows of a dim that the compiler knows: a sum stays in registers while the keys are of one sample.
+    #[inline(always)]
+    fn rows_of<const DIM: usize, F: Format, V: Vector, const CALM: bool>(
+        &mut self,
+        mut rows: &[u32],
+        reader: RowReader<'_, F, V, CALM>,
+    ) {
+        let (out, _) = self.out.as_chunks_mut::<DIM>();
+        let mut weights = [0.0; DIM];
+        while !rows.is_empty() {
+            let (sample, keys) = self.pooler.take(rows.len());
+            let mut sum = out[sample];
+            let (of_sample, others) = rows.split_at(keys.len());
+            for (&row, at) in of_sample.iter().zip(keys) {
+                reader.weights(row, &mut weights);
+                let value = self.pooler.value(at);
+                sum.iter_mut().zip(&weights).for_each(|(sum, weight)| *sum += value * weight);
+            }
+            out[sample] = sum;
+            rows = others;
+        }
+    }
+}
+
 impl Sink for Pool<'_, '_> {
+    #[inline(always)]
+    fn rows<F: Format, V: Vector, const CALM: bool>(
+        &mut self,
+        first: usize,
+        rows: &[u32],
+        reader: RowReader<'_, F, V, CALM>,
+    ) {
+        match self.layout.dim {
+            8 => self.rows_of::<8, _, _, _>(rows, reader),
+            16 => self.rows_of::<16, _, _, _>(rows, reader),
+            32 => self.rows_of::<32, _, _, _>(rows, reader),
+            64 => self.rows_of::<64, _, _, _>(rows, reader),
+            _ => {
+                for (at, &row) in rows.iter().enumerate() {
+                    self.row(first + at, row, reader);
+                }
+            }
+        }
+    }
+
     #[inline(always)]
     fn row<F: Format, V: Vector, const CALM: bool>(
         &mut self,
