@@ -243,6 +243,11 @@ class RemoteTable:
     @property
     def bytes(self) -> int:
         """Bytes of memory on all servers."""
+    @property
+    def blocks(self) -> list[dict[str, Any]]:
+        """What a row consists of: per block its `dims`, `init` and `optimizer`."""
+    def stats(self) -> dict[str, int]:
+        """Sizes over all servers: `rows`, `bytes`. `sanderling ctl stats` has the rest."""
     def __len__(self) -> int: ...
     def __contains__(self, key: int, /) -> bool: ...
     def pull(
@@ -274,6 +279,8 @@ class RemoteTable:
         """How often each key was pushed, duplicates counted, uint32 [rows]."""
     def remove(self, keys: npt.NDArray[np.uint64]) -> int:
         """Forget rows; returns how many there were."""
+    def clear(self) -> None:
+        """Forget all rows; those that others push meanwhile may stay."""
 
 @final
 class Connection:
@@ -291,6 +298,10 @@ class Connection:
         init: dict[str, Any] | str | None = None,
         seed: int = 0,
         budget_bytes: int | None = None,
+        dtype: Literal["f32", "f16", "bf16"] | None = None,
+        admission: dict[str, Any] | str | None = None,
+        eviction: dict[str, Any] | str | None = None,
+        writes: Literal["in_place", "copy_on_write"] | None = None,
     ) -> RemoteTable:
         """Make a table, or open the one that is there with the same configuration; see `Table`.
 
@@ -300,6 +311,17 @@ class Connection:
         """Open a table that is there."""
     def drop(self, name: str) -> bool:
         """Drop a table on all servers and say whether it was there."""
+    def save(self, checkpoint: str, *, timeout: float = 600.0) -> int:
+        """Have every server save all its tables under this name, each as of its own moment; returns the rows.
+
+        The name is the servers': letters, digits, `.`, `_`, `-` and `/`, below their `--data`. What was saved under it
+        before stays intact until the new one is complete.
+        """
+    def restore(self, checkpoint: str, *, timeout: float = 600.0) -> int:
+        """Have every server restore all its tables from what was saved under this name; returns the rows.
+
+        Tables must be opened again.
+        """
 
 def connect(
     address: str,
@@ -308,11 +330,19 @@ def connect(
     ca_file: _Path | None = None,
     timeout: float = 20.0,
     prefer_local: bool = True,
+    f16_rows: bool = False,
+    compression: Literal["lz4", "zstd"] | None = None,
+    hedge: str | None = None,
 ) -> Connection:
     """Reach all servers of a cluster: "tcp://host:port,host:port", "unix:PATH", "shm:NAME", with commas between them.
 
     `ca_file` (PEM) turns TLS on and says whom to trust. A request without an answer after `timeout` seconds fails. With
     `prefer_local` servers of this host are talked to over the fastest way that they offer.
+
+    For slow links: `f16_rows` has pulled rows travel in half precision, each value rounded to the nearest (relative
+    error at most 2^-11); `compression` is for requests and answers of 1 KiB and more, not in shared memory. `hedge`,
+    "p95" or a number of microseconds, asks for a pull that takes longer than that once more over a second connection;
+    at most 5 % of pulls.
     """
 
 def save_tables(directory: _Path, tables: Sequence[Table]) -> None:

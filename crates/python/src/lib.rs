@@ -7,6 +7,8 @@ mod error;
 
 mod value;
 
+mod requests;
+
 mod table;
 
 mod remote;

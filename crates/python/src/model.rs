@@ -11,7 +11,8 @@ use sanderling_learner::{LearnError, Metrics, Model, Scores, evaluate, predict};
 use sanderling_sample::{BadRows, DataConfig};
 
 use crate::error::{LengthError, NotFoundError, of_learner};
-use crate::table::{PyTable, side_by_side};
+use crate::requests::side_by_side;
+use crate::table::PyTable;
 use crate::value::{from_python, merged, to_python};
 
 /// A trained model with its tables in this process.

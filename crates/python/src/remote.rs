@@ -4,16 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use numpy::{
-    PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray2,
-    PyUntypedArrayMethods,
-};
+use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use sanderling_client::{Cluster, ConnectOptions, RemoteTable, TlsClient, addresses};
-use sanderling_store::{Absent, PushScale};
+use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, TlsClient, addresses, compression};
 
-use crate::error::{FileError, LengthError, of_client};
-use crate::table::{absent, config, output, pooling, side_by_side};
+use crate::error::{FileError, of_client};
+use crate::requests::{self, PooledArguments};
+use crate::table::Words;
+use crate::value::to_python;
 
 /// Connections to the servers of a cluster; made by `connect`.
 #[pyclass(name = "Connection", module = "sanderling", frozen)]
@@ -29,7 +28,9 @@ pub(crate) struct PyRemoteTable {
 
 /// Reaches all servers of a cluster.
 #[pyfunction]
-#[pyo3(signature = (address, *, token = None, ca_file = None, timeout = 20.0, prefer_local = true))]
+#[pyo3(signature = (address, *, token = None, ca_file = None, timeout = 20.0, prefer_local = true, f16_rows = false,
+    compression = None, hedge = None))]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
 pub(crate) fn connect(
     py: Python<'_>,
     address: &str,
@@ -37,11 +38,15 @@ pub(crate) fn connect(
     ca_file: Option<PathBuf>,
     timeout: f64,
     prefer_local: bool,
+    f16_rows: bool,
+    compression: Option<&str>,
+    hedge: Option<&str>,
 ) -> PyResult<PyConnection> {
-    let timeout = Duration::try_from_secs_f64(timeout)
-        .map_err(|error| pyo3::exceptions::PyValueError::new_err(format!("timeout = {timeout}: {error}")))?;
+    let timeout = seconds("timeout", timeout)?;
     let tls = ca_file.map(|path| TlsClient::from_ca_file(&path)).transpose();
     let tls = tls.map_err(|error| FileError::new_err(error.to_string()))?;
+    let compression = compression.map(self::compression).transpose().map_err(PyValueError::new_err)?;
+    let hedge = hedge.map(str::parse::<Hedge>).transpose().map_err(PyValueError::new_err)?;
     let defaults = ConnectOptions::default();
     let options = ConnectOptions {
         token: token.unwrap_or_default(),
@@ -49,10 +54,18 @@ pub(crate) fn connect(
         connect_timeout: defaults.connect_timeout.min(timeout),
         prefer_local,
         tls,
+        f16_rows,
+        compression,
+        hedge,
         ..defaults
     };
     let cluster = py.detach(|| Cluster::connect(&addresses(address)?, options)).map_err(of_client)?;
     Ok(PyConnection { cluster })
+}
+
+fn seconds(what: &str, value: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|error| PyValueError::new_err(format!("{what} = {value}: {error}")))
 }
 
 #[pymethods]
@@ -64,7 +77,8 @@ impl PyConnection {
     }
 
     /// Makes a table, or opens the one that is there with the same configuration.
-    #[pyo3(signature = (name, dim, *, optimizer = None, init = None, seed = 0, budget_bytes = None))]
+    #[pyo3(signature = (name, dim, *, optimizer = None, init = None, seed = 0, budget_bytes = None, dtype = None,
+        admission = None, eviction = None, writes = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn table(
         &self,
@@ -75,8 +89,13 @@ impl PyConnection {
         init: Option<&Bound<'_, PyAny>>,
         seed: u64,
         budget_bytes: Option<u64>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        admission: Option<&Bound<'_, PyAny>>,
+        eviction: Option<&Bound<'_, PyAny>>,
+        writes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyRemoteTable> {
-        let config = config(name, dim, optimizer, init, seed, budget_bytes)?;
+        let words = Words { optimizer, init, seed, budget_bytes, dtype, admission, eviction, writes };
+        let config = words.config(name, dim)?;
         let table = py.detach(|| RemoteTable::create(&self.cluster, &config)).map_err(of_client)?;
         Ok(PyRemoteTable { table })
     }
@@ -92,24 +111,22 @@ impl PyConnection {
         py.detach(|| RemoteTable::drop_named(&self.cluster, name)).map_err(of_client)
     }
 
+    /// Has every server save all its tables under a name; returns how many rows there were.
+    #[pyo3(signature = (checkpoint, *, timeout = 600.0))]
+    fn save(&self, py: Python<'_>, checkpoint: &str, timeout: f64) -> PyResult<u64> {
+        let timeout = seconds("timeout", timeout)?;
+        Ok(py.detach(|| self.cluster.save(checkpoint, timeout)).map_err(of_client)?.rows)
+    }
+
+    /// Has every server restore all its tables from what was saved under a name; returns how many rows there are.
+    #[pyo3(signature = (checkpoint, *, timeout = 600.0))]
+    fn restore(&self, py: Python<'_>, checkpoint: &str, timeout: f64) -> PyResult<u64> {
+        let timeout = seconds("timeout", timeout)?;
+        Ok(py.detach(|| self.cluster.restore(checkpoint, timeout)).map_err(of_client)?.rows)
+    }
+
     fn __repr__(&self) -> String {
         format!("Connection({})", self.servers().join(", "))
-    }
-}
-
-impl PyRemoteTable {
-    /// One value per row, server after server.
-    fn collect<T: Send>(
-        &self,
-        py: Python<'_>,
-        of: impl Fn(&sanderling_client::RowBlock<'_>, &mut Vec<T>) + Send,
-    ) -> PyResult<Vec<T>> {
-        let table = &self.table;
-        py.detach(move || {
-            let mut values = Vec::new();
-            table.export(|rows| of(rows, &mut values)).map(|()| values)
-        })
-        .map_err(of_client)
     }
 }
 
@@ -133,14 +150,25 @@ impl PyRemoteTable {
         Ok(py.detach(|| self.table.size()).map_err(of_client)?.1)
     }
 
+    /// What a row consists of: per block its `dims`, `init` and `optimizer`.
+    #[getter]
+    fn blocks(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let config: serde_json::Value = serde_json::from_str(self.table.config_json()).unwrap_or_default();
+        to_python(py, &config["blocks"])
+    }
+
+    /// Sizes over all servers: rows, bytes.
+    fn stats(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let (rows, bytes) = py.detach(|| self.table.size()).map_err(of_client)?;
+        to_python(py, &serde_json::json!({ "rows": rows, "bytes": bytes }))
+    }
+
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(py.detach(|| self.table.size()).map_err(of_client)?.0 as usize)
     }
 
     fn __contains__(&self, py: Python<'_>, key: u64) -> PyResult<bool> {
-        let mut row = vec![0.0; self.table.dim()];
-        let pulled = py.detach(|| self.table.pull(&[key], Absent::Zero, &mut row, None));
-        Ok(pulled.map_err(of_client)? == 0)
+        requests::contains(py, &self.table, key)
     }
 
     fn __repr__(&self) -> String {
@@ -156,15 +184,7 @@ impl PyRemoteTable {
         absent: &str,
         out: Option<Bound<'py, PyArray2<f32>>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let absent = self::absent(absent)?;
-        let keys = side_by_side(keys)?;
-        let keys = keys.as_slice()?;
-        let array = output(py, self.name(), [keys.len(), self.dim()], out)?;
-        let mut rows: PyReadwriteArray2<'_, f32> = array.try_readwrite()?;
-        let into = rows.as_slice_mut()?;
-        py.detach(|| self.table.pull(keys, absent, into, None)).map_err(of_client)?;
-        drop(rows);
-        Ok(array)
+        requests::pull(py, &self.table, keys, absent, out)
     }
 
     /// One row per bag of keys, float32 [len(offsets) - 1, dim].
@@ -180,18 +200,8 @@ impl PyRemoteTable {
         absent: &str,
         out: Option<Bound<'py, PyArray2<f32>>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let (pooling, absent) = (self::pooling(pooling)?, self::absent(absent)?);
-        let (keys, offsets) = (side_by_side(keys)?, side_by_side(offsets)?);
-        let (keys, offsets) = (keys.as_slice()?, offsets.as_slice()?);
-        let values = values.map(side_by_side).transpose()?;
-        let values = values.as_ref().map(|values| values.as_slice()).transpose()?;
-        let array = output(py, self.name(), [offsets.len().saturating_sub(1), self.dim()], out)?;
-        let mut rows: PyReadwriteArray2<'_, f32> = array.try_readwrite()?;
-        let into = rows.as_slice_mut()?;
-        py.detach(|| self.table.pull_pooled(keys, values, offsets, pooling, absent, into, None))
-            .map_err(of_client)?;
-        drop(rows);
-        Ok(array)
+        let arguments = PooledArguments { keys, offsets, values, pooling, absent };
+        requests::pull_pooled(py, &self.table, arguments, out)
     }
 
     /// Applies gradients, float32 [len(keys), dim]; those of a repeated key are summed first.
@@ -203,42 +213,31 @@ impl PyRemoteTable {
         grads: PyReadonlyArray2<'_, f32>,
         lr: f32,
     ) -> PyResult<()> {
-        let expected = [keys.len(), self.dim()];
-        if grads.shape() != expected {
-            return Err(LengthError::new_err(format!(
-                "table {:?}: grads must have shape {expected:?}, found {:?}",
-                self.name(),
-                grads.shape()
-            )));
-        }
-        let (keys, grads) = (side_by_side(keys)?, side_by_side(grads)?);
-        let (keys, grads) = (keys.as_slice()?, grads.as_slice()?);
-        py.detach(|| self.table.push(keys, grads, PushScale { lr })).map_err(of_client)
+        requests::push(py, &self.table, keys, grads, lr)
     }
 
     /// Keys of all rows, uint64 [rows].
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<u64>>> {
-        let keys = self.collect(py, |rows, keys| keys.extend_from_slice(rows.keys))?;
-        Ok(PyArray1::from_vec(py, keys))
+        requests::keys(py, &self.table)
     }
 
     /// Weights of all rows, float32 [rows, dim].
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let weights = self.collect(py, |rows, weights| weights.extend_from_slice(rows.weights))?;
-        let rows = weights.len() / self.dim();
-        PyArray1::from_vec(py, weights).reshape([rows, self.dim()])
+        requests::rows(py, &self.table)
     }
 
     /// How often each key was pushed, uint32 [rows].
     fn frequency<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<u32>>> {
-        let counts = self.collect(py, |rows, counts| counts.extend_from_slice(rows.frequencies))?;
-        Ok(PyArray1::from_vec(py, counts))
+        requests::frequency(py, &self.table)
     }
 
     /// Forgets rows; returns how many there were.
     fn remove(&self, py: Python<'_>, keys: PyReadonlyArray1<'_, u64>) -> PyResult<u64> {
-        let keys = side_by_side(keys)?;
-        let keys = keys.as_slice()?;
-        py.detach(|| self.table.remove(keys)).map_err(of_client)
+        requests::remove(py, &self.table, keys)
+    }
+
+    /// Forgets all rows, those that are pushed meanwhile perhaps not.
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.table.clear()).map(|_| ()).map_err(of_client)
     }
 }

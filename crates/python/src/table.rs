@@ -1,23 +1,16 @@
-//! `sanderling.Table`: an embedding table whose requests are numpy arrays. Arrays that are contiguous are read and
-//! written in place; the interpreter is released while the table works.
+//! `sanderling.Table`: an embedding table in this process, and how Python says what a table is made from. How arrays
+//! become requests is not known here.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use numpy::ndarray::Dimension;
-use numpy::{
-    Element, PyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray, PyReadonlyArray1,
-    PyReadonlyArray2, PyReadwriteArray2, PyUntypedArrayMethods,
-};
-use pyo3::exceptions::PyValueError;
+use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use sanderling_store::{
-    Absent, Block, Checkpoint, CheckpointWriter, Init, Optimizer, Pooling, PushScale, StoreError, Table,
-    TableConfig,
-};
+use sanderling_store::{Checkpoint, CheckpointWriter, Init, Optimizer, StoreError, Table, TableConfig};
 
-use crate::error::{LengthError, of_store};
+use crate::error::of_store;
+use crate::requests::{self, PooledArguments};
 use crate::value::{from_python, to_python};
 
 /// An embedding table: rows of weights, found by 64-bit key, updated by the table's optimizer.
@@ -30,84 +23,45 @@ impl PyTable {
     pub(crate) fn of(table: Arc<Table>) -> PyTable {
         PyTable { table }
     }
-
-    /// One value per row, in the table's own order.
-    fn collect<T: Send>(
-        &self,
-        py: Python<'_>,
-        of: impl Fn(&sanderling_store::RowRef<'_>, &mut Vec<T>) + Send,
-    ) -> Vec<T> {
-        let table = &*self.table;
-        py.detach(move || {
-            let mut values = Vec::with_capacity(table.len());
-            table.for_each_row(|row| of(&row, &mut values));
-            values
-        })
-    }
 }
 
-/// The array to fill: the caller's, if it has the right shape, or a new one.
-pub(crate) fn output<'py>(
-    py: Python<'py>,
-    table: &str,
-    shape: [usize; 2],
-    out: Option<Bound<'py, PyArray2<f32>>>,
-) -> PyResult<Bound<'py, PyArray2<f32>>> {
-    match out {
-        None => Ok(PyArray2::zeros(py, shape, false)),
-        Some(out) if out.shape() == shape && out.is_c_contiguous() && out.is_aligned() => Ok(out),
-        Some(out) => Err(LengthError::new_err(format!(
-            "table {table:?}: out must be a C-contiguous array of shape {shape:?}, found {:?}",
-            out.shape()
-        ))),
-    }
+/// What a table of one block is made from, as Python says it.
+pub(crate) struct Words<'py, 'a> {
+    pub(crate) optimizer: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) init: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) seed: u64,
+    pub(crate) budget_bytes: Option<u64>,
+    pub(crate) dtype: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) admission: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) eviction: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) writes: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// The configuration of a table of one block.
-pub(crate) fn config(
-    name: &str,
-    dim: usize,
-    optimizer: Option<&Bound<'_, PyAny>>,
-    init: Option<&Bound<'_, PyAny>>,
-    seed: u64,
-    budget_bytes: Option<u64>,
-) -> PyResult<TableConfig> {
-    let optimizer = match optimizer {
-        None => Optimizer::Sgd { lr: 0.01, l2: 0.0 },
-        Some(optimizer) => from_python("optimizer", &typed(optimizer)?)?,
-    };
-    let init = match init {
-        None => Init::Zero,
-        Some(init) => from_python("init", &typed(init)?)?,
-    };
-    let blocks = vec![Block { dims: dim, init, optimizer }];
-    Ok(TableConfig { seed, budget_bytes, ..TableConfig::new(name, blocks) })
-}
-
-/// The array itself if its elements lie side by side in C order, else a copy of which that is true.
-pub(crate) fn side_by_side<'py, T: Element, D: Dimension>(
-    array: PyReadonlyArray<'py, T, D>,
-) -> PyResult<PyReadonlyArray<'py, T, D>> {
-    if array.is_c_contiguous() && array.is_aligned() {
-        return Ok(array);
-    }
-    let copy = array.call_method1("copy", ("C",))?.cast_into::<PyArray<T, D>>()?;
-    Ok(copy.try_readonly()?)
-}
-
-pub(crate) fn absent(name: &str) -> PyResult<Absent> {
-    match name {
-        "init" => Ok(Absent::Init),
-        "zero" => Ok(Absent::Zero),
-        _ => Err(PyValueError::new_err(format!("absent must be 'init' or 'zero', not {name:?}"))),
-    }
-}
-
-pub(crate) fn pooling(name: &str) -> PyResult<Pooling> {
-    match name {
-        "sum" => Ok(Pooling::Sum),
-        "mean" => Ok(Pooling::Mean),
-        _ => Err(PyValueError::new_err(format!("pooling must be 'sum' or 'mean', not {name:?}"))),
+impl Words<'_, '_> {
+    pub(crate) fn config(&self, name: &str, dim: usize) -> PyResult<TableConfig> {
+        let optimizer = match self.optimizer {
+            None => Optimizer::Sgd { lr: 0.01, l2: 0.0 },
+            Some(optimizer) => from_python("optimizer", &typed(optimizer)?)?,
+        };
+        let init = match self.init {
+            None => Init::Zero,
+            Some(init) => from_python("init", &typed(init)?)?,
+        };
+        let mut config = TableConfig::single(name, dim, init, optimizer);
+        (config.seed, config.budget_bytes) = (self.seed, self.budget_bytes);
+        if let Some(dtype) = self.dtype {
+            config.dtype = from_python("dtype", dtype)?;
+        }
+        if let Some(admission) = self.admission {
+            config.admission = from_python("admission", &typed(admission)?)?;
+        }
+        if let Some(eviction) = self.eviction {
+            config.eviction = from_python("eviction", &typed(eviction)?)?;
+        }
+        if let Some(writes) = self.writes {
+            config.writes = from_python("writes", writes)?;
+        }
+        Ok(config)
     }
 }
 
@@ -129,19 +83,8 @@ impl PyTable {
         eviction: Option<&Bound<'_, PyAny>>,
         writes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyTable> {
-        let mut config = config(name, dim, optimizer, init, seed, budget_bytes)?;
-        if let Some(dtype) = dtype {
-            config.dtype = from_python("dtype", dtype)?;
-        }
-        if let Some(admission) = admission {
-            config.admission = from_python("admission", &typed(admission)?)?;
-        }
-        if let Some(eviction) = eviction {
-            config.eviction = from_python("eviction", &typed(eviction)?)?;
-        }
-        if let Some(writes) = writes {
-            config.writes = from_python("writes", writes)?;
-        }
+        let words = Words { optimizer, init, seed, budget_bytes, dtype, admission, eviction, writes };
+        let config = words.config(name, dim)?;
         Ok(PyTable::of(Arc::new(Table::new(config).map_err(of_store)?)))
     }
 
@@ -194,8 +137,8 @@ impl PyTable {
         self.table.len()
     }
 
-    fn __contains__(&self, py: Python<'_>, key: u64) -> bool {
-        py.detach(|| self.table.get(key).is_some())
+    fn __contains__(&self, py: Python<'_>, key: u64) -> PyResult<bool> {
+        requests::contains(py, &*self.table, key)
     }
 
     fn __repr__(&self) -> String {
@@ -217,15 +160,7 @@ impl PyTable {
         absent: &str,
         out: Option<Bound<'py, PyArray2<f32>>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let absent = self::absent(absent)?;
-        let keys = side_by_side(keys)?;
-        let keys = keys.as_slice()?;
-        let array = output(py, self.name(), [keys.len(), self.table.dim()], out)?;
-        let mut rows: PyReadwriteArray2<'_, f32> = array.try_readwrite()?;
-        let into = rows.as_slice_mut()?;
-        py.detach(|| self.table.pull(keys, absent, into, None)).map_err(of_store)?;
-        drop(rows);
-        Ok(array)
+        requests::pull(py, &*self.table, keys, absent, out)
     }
 
     /// One row per bag of keys, float32 [len(offsets) - 1, dim].
@@ -241,18 +176,8 @@ impl PyTable {
         absent: &str,
         out: Option<Bound<'py, PyArray2<f32>>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let (pooling, absent) = (self::pooling(pooling)?, self::absent(absent)?);
-        let (keys, offsets) = (side_by_side(keys)?, side_by_side(offsets)?);
-        let (keys, offsets) = (keys.as_slice()?, offsets.as_slice()?);
-        let values = values.map(side_by_side).transpose()?;
-        let values = values.as_ref().map(|values| values.as_slice()).transpose()?;
-        let array = output(py, self.name(), [offsets.len().saturating_sub(1), self.table.dim()], out)?;
-        let mut rows: PyReadwriteArray2<'_, f32> = array.try_readwrite()?;
-        let into = rows.as_slice_mut()?;
-        py.detach(|| self.table.pull_pooled(keys, values, offsets, pooling, absent, into, None))
-            .map_err(of_store)?;
-        drop(rows);
-        Ok(array)
+        let arguments = PooledArguments { keys, offsets, values, pooling, absent };
+        requests::pull_pooled(py, &*self.table, arguments, out)
     }
 
     /// Applies gradients, float32 [len(keys), dim]; those of a repeated key are summed first.
@@ -264,41 +189,27 @@ impl PyTable {
         grads: PyReadonlyArray2<'_, f32>,
         lr: f32,
     ) -> PyResult<()> {
-        let expected = [keys.len(), self.table.dim()];
-        if grads.shape() != expected {
-            return Err(LengthError::new_err(format!(
-                "table {:?}: grads must have shape {expected:?}, found {:?}",
-                self.table.name(),
-                grads.shape()
-            )));
-        }
-        let (keys, grads) = (side_by_side(keys)?, side_by_side(grads)?);
-        let (keys, grads) = (keys.as_slice()?, grads.as_slice()?);
-        py.detach(|| self.table.push(keys, grads, PushScale { lr })).map_err(of_store)
+        requests::push(py, &*self.table, keys, grads, lr)
     }
 
     /// Keys of all rows, uint64 [rows].
-    fn keys<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
-        PyArray1::from_vec(py, self.collect(py, |row, keys| keys.push(row.key)))
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        requests::keys(py, &*self.table)
     }
 
     /// Weights of all rows, float32 [rows, dim].
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let weights = self.collect(py, |row, weights| weights.extend_from_slice(row.weights));
-        let rows = weights.len() / self.table.dim();
-        PyArray1::from_vec(py, weights).reshape([rows, self.table.dim()])
+        requests::rows(py, &*self.table)
     }
 
     /// How often each key was pushed, uint32 [rows].
-    fn frequency<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u32>> {
-        PyArray1::from_vec(py, self.collect(py, |row, counts| counts.push(row.frequency)))
+    fn frequency<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<u32>>> {
+        requests::frequency(py, &*self.table)
     }
 
     /// Forgets rows; returns how many there were.
-    fn remove(&self, py: Python<'_>, keys: PyReadonlyArray1<'_, u64>) -> PyResult<usize> {
-        let keys = side_by_side(keys)?;
-        let keys = keys.as_slice()?;
-        Ok(py.detach(|| keys.iter().filter(|key| self.table.remove(**key)).count()))
+    fn remove(&self, py: Python<'_>, keys: PyReadonlyArray1<'_, u64>) -> PyResult<u64> {
+        requests::remove(py, &*self.table, keys)
     }
 
     /// Forgets all rows.
