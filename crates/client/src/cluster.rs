@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sanderling_observe::LatencyTable;
 use sanderling_transport::Address;
 use sanderling_wire::{Reply, Request, limit};
 
@@ -13,6 +14,7 @@ use crate::links::Links;
 use crate::options::ConnectOptions;
 use crate::placement::Placement;
 use crate::session::Session;
+use crate::statistics::CallTimes;
 
 /// Sessions that wait to be used again by whoever has none of their own.
 const IDLE_SESSIONS_MAX: usize = 64;
@@ -37,6 +39,7 @@ pub struct Cluster {
     placement: Placement,
     options: Arc<ConnectOptions>,
     hedges: Arc<HedgeCounters>,
+    times: Arc<CallTimes>,
     idle: Mutex<Vec<Session>>,
 }
 
@@ -81,8 +84,8 @@ impl Cluster {
             );
             return Err(ClientError::Cluster { reason });
         }
-        let hedges = Arc::default();
-        Ok(Arc::new(Cluster { servers, placement, options, hedges, idle: Mutex::default() }))
+        let (hedges, times, idle) = (Arc::default(), Arc::default(), Mutex::default());
+        Ok(Arc::new(Cluster { servers, placement, options, hedges, times, idle }))
     }
 
     /// The servers, by shard.
@@ -95,7 +98,8 @@ impl Cluster {
     pub fn session(self: &Arc<Cluster>) -> Result<Session, ClientError> {
         let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
         let hedging = self.options.hedge.map(|hedge| move || Hedging::new(hedge, &self.hedges));
-        let links = Links::new(&ways, &self.options, self.options.timeout, hedging)?;
+        let mut links = Links::new(&ways, &self.options, self.options.timeout, hedging)?;
+        links.record(self.times.recorder());
         Ok(Session::new(links, self.placement.clone()))
     }
 
@@ -103,6 +107,13 @@ impl Cluster {
     pub(crate) fn patient_links(&self, timeout: Duration) -> Result<Links, ClientError> {
         let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
         Links::new(&ways, &self.options, timeout, NOT_HEDGED)
+    }
+
+    /// How long answers took to all threads, retries included, by command: a *single RPC call*, and *all RPC calls of one
+    /// request*, which ends with the last of them. Resolved to microseconds.
+    #[must_use]
+    pub fn latencies(&self) -> LatencyTable {
+        self.times.table()
     }
 
     /// What the hedging of all threads has come to.

@@ -47,5 +47,8 @@ pub use checkpoint::CheckpointSize;
 
 mod random;
 
+mod statistics;
+
+pub use sanderling_observe::LatencyTable;
 pub use sanderling_transport::{Address, TlsClient};
 pub use sanderling_wire::{Compression, Fault, RowBlock};

@@ -12,6 +12,7 @@ use crate::exchange::{Answer, CallError, Exchange, Hedging, Patience, Peer, Want
 use crate::options::ConnectOptions;
 use crate::packing::Packing;
 use crate::random::unique;
+use crate::statistics::Recorder;
 
 /// While a server takes nothing, its answers must be taken all the same, or the two would wait for each other.
 const BLOCKED_LOOK: Duration = Duration::from_millis(1);
@@ -47,6 +48,8 @@ pub(crate) struct Links {
     servers: usize,
     options: Arc<ConnectOptions>,
     names: Names,
+    /// Where it is noted how long answers took, if anybody wants to know.
+    recorder: Option<Recorder>,
     poller: Poller,
     ready: Vec<Token>,
     start: Instant,
@@ -80,10 +83,16 @@ impl Links {
             servers: addresses.len(),
             options: Arc::clone(options),
             names,
+            recorder: None,
             poller,
             ready: Vec::new(),
             start: Instant::now(),
         })
+    }
+
+    /// From now on notes there how long answers take.
+    pub(crate) fn record(&mut self, recorder: Recorder) {
+        self.recorder = Some(recorder);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -127,7 +136,11 @@ impl Links {
     ) -> Result<(), WireError> {
         self.wait(&|links| links.links[server].exchange.has_room(), sink);
         let now_us = self.now_us();
-        self.links[server].exchange.begin(now_us, tag, boot_id, request)
+        self.links[server].exchange.begin(now_us, tag, boot_id, request)?;
+        if let Some(recorder) = &self.recorder {
+            recorder.begun(request.kind(), now_us);
+        }
+        Ok(())
     }
 
     /// Sends what can be sent now.
@@ -140,6 +153,9 @@ impl Links {
     /// Sends what there is to send and waits until every request has its answer or has failed.
     pub(crate) fn settle(&mut self, sink: &mut Sink<'_>) {
         self.wait(&|links| links.links.iter().all(|link| link.exchange.outstanding() == 0), sink);
+        if let Some(recorder) = &self.recorder {
+            recorder.settled();
+        }
     }
 
     fn wait(&mut self, done: &dyn Fn(&Links) -> bool, sink: &mut Sink<'_>) {
@@ -258,7 +274,7 @@ impl Links {
     fn receive(&mut self, at: usize, sink: &mut Sink<'_>) {
         let now_us = self.now_us();
         let other = self.other(at);
-        let Links { links, poller, hedging, servers, .. } = self;
+        let Links { links, poller, hedging, servers, recorder, .. } = self;
         let (server, by_second) = (at % *servers, at >= *servers);
         let Some(connection) = links[at].connection.and_then(|token| poller.connection(token)) else {
             return;
@@ -272,6 +288,9 @@ impl Links {
                         continue;
                     };
                     let has_rows = reply.kind().has_rows();
+                    if let Some(recorder) = recorder {
+                        recorder.answered(reply.kind(), done.began_us, now_us);
+                    }
                     match reply {
                         Reply::Failed(failure) => {
                             let (fault, reason) = (failure.fault, failure.reason.to_owned());

@@ -106,6 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         }
     };
     let servers = args.servers.connect()?;
+    let asked = servers.clone();
     let options = RunOptions { runs_dir: args.runs_dir.clone(), resume: args.resume, servers };
     let stop = crate::stop::flag();
     let result = sanderling_learner::train(config, &options, &stop, &mut |event| match event {
@@ -115,6 +116,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     });
     bar.finish();
     let summary = result?;
+    if let Some(cluster) = asked.filter(|_| !args.quiet) {
+        eprintln!("\n{}\n", cluster.latencies());
+    }
     if let Some(warning) = one_class(&summary) {
         eprintln!("{warning}");
     }
