@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from conftest import AnyTable, Make
 
 import sanderling
 from sanderling import Table
@@ -24,11 +25,11 @@ def test_every_error_is_an_error() -> None:
         assert member.__doc__
 
 
-def bags(*offsets: int) -> Callable[[Table], object]:
+def bags(*offsets: int) -> Callable[[AnyTable], object]:
     return lambda table: table.pull_pooled(ONE, np.array(offsets, dtype=np.uint32))
 
 
-REQUESTS: list[tuple[Callable[[Table], object], type[Exception], str]] = [
+REQUESTS: list[tuple[Callable[[AnyTable], object], type[Exception], str]] = [
     (lambda t: t.push(ONE, np.ones((1, 3), dtype=np.float32)), sanderling.LengthError, "shape"),
     (lambda t: t.push(ONE, np.ones((2, 2), dtype=np.float32)), sanderling.LengthError, "shape"),
     (lambda t: t.push(ONE, GRAD * np.nan), sanderling.GradientError, "key 1"),
@@ -54,8 +55,10 @@ REQUESTS: list[tuple[Callable[[Table], object], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("request_", "kind", "text"), REQUESTS)
-def test_a_bad_request_is_refused_whole(request_: Callable[[Table], object], kind: type[Exception], text: str) -> None:
-    table = Table("clicks", 2, optimizer="sgd")
+def test_a_bad_request_is_refused_whole(
+    make: Make, request_: Callable[[AnyTable], object], kind: type[Exception], text: str
+) -> None:
+    table = make("clicks", 2, optimizer="sgd")
     with pytest.raises(kind, match=text) as raised:
         request_(table)
     if issubclass(kind, sanderling.Error):

@@ -1,4 +1,4 @@
-"""`sanderling.Table` against float64 numpy: pull, pooled pull, push with every optimizer, checkpoints."""
+"""Tables here and on servers against float64 numpy: pull, pooled pull, push with every optimizer, checkpoints."""
 
 import itertools
 import threading
@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pytest
+from conftest import Make
 from optimizers import Adagrad, Adam, Ftrl, Row, Sgd, Vector
 
 import sanderling
@@ -36,8 +37,10 @@ def uint64(*keys: int) -> npt.NDArray[np.uint64]:
 
 @pytest.mark.parametrize("init", INITS, ids=lambda init: str(init["type"]))
 @pytest.mark.parametrize(("reference", "optimizer"), OPTIMIZERS, ids=lambda x: str(x) if isinstance(x, dict) else "")
-def test_push_follows_the_paper(reference: Callable[..., Row], optimizer: dict[str, Any], init: dict[str, Any]) -> None:
-    table = Table("t", DIM, optimizer=optimizer, init=init, seed=3)
+def test_push_follows_the_paper(
+    make: Make, reference: Callable[..., Row], optimizer: dict[str, Any], init: dict[str, Any]
+) -> None:
+    table = make("t", DIM, optimizer=optimizer, init=init, seed=3)
     settings = {name: value for name, value in optimizer.items() if name != "type"}
     first = table.pull(KEYS).astype(np.float64)
     rows = {int(key): reference(first[at], **settings) for at, key in enumerate(KEYS)}
@@ -58,18 +61,18 @@ def test_push_follows_the_paper(reference: Callable[..., Row], optimizer: dict[s
     assert len(table) == len(KEYS)
 
 
-def test_ftrl_l1_gives_exact_zeros() -> None:
-    table = Table("t", 2, optimizer={"type": "ftrl", "alpha": 0.1, "l1": 1.0})
+def test_ftrl_l1_gives_exact_zeros(make: Make) -> None:
+    table = make("t", 2, optimizer={"type": "ftrl", "alpha": 0.1, "l1": 1.0})
     table.push(uint64(1), np.array([[0.9, 1.5]], dtype=np.float32))
     weights = table.pull(uint64(1))[0]
     assert weights[0] == 0.0
     assert weights[1] < 0.0
 
 
-def test_a_pull_creates_nothing_and_first_weights_do_not_depend_on_order() -> None:
-    a = Table("a", DIM, init={"type": "normal", "std": 0.1}, seed=1)
-    b = Table("b", DIM, init={"type": "normal", "std": 0.1}, seed=1)
-    c = Table("c", DIM, init={"type": "normal", "std": 0.1}, seed=2)
+def test_a_pull_creates_nothing_and_first_weights_do_not_depend_on_order(make: Make) -> None:
+    a = make("a", DIM, init={"type": "normal", "std": 0.1}, seed=1)
+    b = make("b", DIM, init={"type": "normal", "std": 0.1}, seed=1)
+    c = make("c", DIM, init={"type": "normal", "std": 0.1}, seed=2)
     np.testing.assert_array_equal(a.pull(KEYS), b.pull(KEYS[::-1])[::-1])
     assert not np.array_equal(a.pull(KEYS), c.pull(KEYS))
     assert len(a) == 0
@@ -80,8 +83,8 @@ def test_a_pull_creates_nothing_and_first_weights_do_not_depend_on_order() -> No
 
 @pytest.mark.parametrize("pooling", ["sum", "mean"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_pooled_pull_is_a_sum_over_bags(pooling: Literal["sum", "mean"], weighted: bool) -> None:
-    table = Table("t", DIM, init={"type": "uniform", "bound": 1.0})
+def test_pooled_pull_is_a_sum_over_bags(make: Make, pooling: Literal["sum", "mean"], weighted: bool) -> None:
+    table = make("t", DIM, init={"type": "uniform", "bound": 1.0})
     table.push(KEYS[:4], np.ones((4, DIM), dtype=np.float32))
     keys = np.concatenate([KEYS, KEYS[:3], KEYS[:1]])
     offsets = np.array([0, 3, 3, 8, 12], dtype=np.uint32)
@@ -95,8 +98,8 @@ def test_pooled_pull_is_a_sum_over_bags(pooling: Literal["sum", "mean"], weighte
         np.testing.assert_allclose(got[bag], wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_arrays_are_used_in_place_or_copied_as_they_lie() -> None:
-    table = Table("t", DIM, optimizer="sgd")
+def test_arrays_are_used_in_place_or_copied_as_they_lie(make: Make) -> None:
+    table = make("t", DIM, optimizer="sgd")
     grads = np.asfortranarray(np.random.default_rng(0).normal(size=(8, DIM)).astype(np.float32))
     table.push(KEYS, grads)
     apart = np.zeros(16, dtype=np.uint64)
@@ -113,8 +116,8 @@ def test_arrays_are_used_in_place_or_copied_as_they_lie() -> None:
     np.testing.assert_allclose(bags[0], out[:4].sum(axis=0), rtol=1e-5)
 
 
-def test_rows_keys_and_frequency_belong_together() -> None:
-    table = Table("t", DIM, optimizer="adagrad", init={"type": "normal", "std": 0.1})
+def test_rows_keys_and_frequency_belong_together(make: Make) -> None:
+    table = make("t", DIM, optimizer="adagrad", init={"type": "normal", "std": 0.1})
     keys = np.repeat(KEYS, np.arange(1, len(KEYS) + 1))
     table.push(keys, np.ones((len(keys), DIM), dtype=np.float32))
     assert sorted(table.keys().tolist()) == sorted(KEYS.tolist())
@@ -125,8 +128,8 @@ def test_rows_keys_and_frequency_belong_together() -> None:
     assert names == ["uint64", "float32", "uint32"]
 
 
-def test_empty_tables_have_empty_arrays() -> None:
-    table = Table("t", DIM)
+def test_empty_tables_have_empty_arrays(make: Make) -> None:
+    table = make("t", DIM)
     assert table.keys().shape == (0,)
     assert table.rows().shape == (0, DIM)
     assert table.pull(uint64()).shape == (0, DIM)
@@ -134,8 +137,8 @@ def test_empty_tables_have_empty_arrays() -> None:
     assert uint64(1)[0] not in table
 
 
-def test_remove_and_clear() -> None:
-    table = Table("t", DIM)
+def test_remove_and_clear(make: Make) -> None:
+    table = make("t", DIM)
     table.push(KEYS, np.ones((len(KEYS), DIM), dtype=np.float32))
     assert table.bytes > 0
     assert 7 in table
@@ -146,18 +149,18 @@ def test_remove_and_clear() -> None:
     assert len(table) == 0
 
 
-def test_properties_say_what_the_table_is_made_of() -> None:
-    table = Table("user", 3, optimizer={"type": "adam", "lr": 0.1}, init={"type": "normal", "std": 0.1}, seed=9)
+def test_properties_say_what_the_table_is_made_of(make: Make) -> None:
+    table = make("user", 3, optimizer={"type": "adam", "lr": 0.1}, init={"type": "normal", "std": 0.1}, seed=9)
     assert (table.name, table.dim) == ("user", 3)
-    assert repr(table).startswith('Table("user", dim=3, rows=0')
+    assert 'Table("user", dim=3' in repr(table)
     (block,) = table.blocks
     assert block["dims"] == 3
     assert block["init"] == {"type": "normal", "std": 0.1}
     assert block["optimizer"] == {"type": "adam", "lr": 0.1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "l2": 0.0}
 
 
-def test_threads_share_a_table() -> None:
-    table = Table("t", DIM, optimizer={"type": "sgd", "lr": 1.0})
+def test_threads_share_a_table(make: Make) -> None:
+    table = make("t", DIM, optimizer={"type": "sgd", "lr": 1.0})
     keys = np.arange(1000, dtype=np.uint64)
     grads = np.full((1000, DIM), -1.0, dtype=np.float32)
 
@@ -229,8 +232,30 @@ def test_a_bounded_table_admits_and_evicts() -> None:
     assert set(table.maintain(100)) == {"sampled", "moved_home", "evicted"}
 
 
-def test_rows_may_move_on_every_update() -> None:
-    tables = [Table("a", 3, optimizer="adam"), Table("a", 3, optimizer="adam", writes="copy_on_write")]
+def test_new_keys_are_admitted_as_the_table_says(make: Make) -> None:
+    admission = {"type": "sightings", "sightings": 3, "filter_bytes": 1 << 20}
+    table = make("t", 2, optimizer={"type": "sgd", "lr": 1.0}, dtype="f16", admission=admission)
+    for rows in [0, 0, len(KEYS)]:
+        table.push(KEYS, np.full((len(KEYS), 2), -1.0, dtype=np.float32))
+        assert len(table) == table.stats()["rows"] == rows
+    assert 7 in table
+    assert np.all(table.pull(KEYS) >= 1.0)
+
+
+def test_a_table_in_a_fixed_amount_of_memory_forgets(make: Make) -> None:
+    table = make("t", 4, budget_bytes=4 << 20, eviction="clock")
+    for first in range(0, 200_000, 10_000):
+        table.push(np.arange(first, first + 10_000, dtype=np.uint64), np.ones((10_000, 4), dtype=np.float32))
+    assert 10_000 < len(table) < 200_000
+    assert table.bytes <= 4 << 20
+    with pytest.raises(sanderling.TableFullError):
+        make("t", 4, budget_bytes=1 << 20).push(
+            np.arange(100_000, dtype=np.uint64), np.ones((100_000, 4), dtype=np.float32)
+        )
+
+
+def test_rows_may_move_on_every_update(make: Make) -> None:
+    tables = [make("a", 3, optimizer="adam"), make("b", 3, optimizer="adam", writes="copy_on_write")]
     keys = np.array([5, 6, 5], dtype=np.uint64)
     for table in tables:
         for step in range(10):

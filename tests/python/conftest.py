@@ -1,0 +1,70 @@
+"""Tables in this process and on parameter servers, made by the same call, so that one test checks both."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sanderling
+from sanderling import RemoteTable, Table
+
+AnyTable = Table | RemoteTable
+
+
+# Makes an empty table; the arguments are those of `sanderling.Table`.
+Make = Callable[..., AnyTable]
+
+
+@contextmanager
+def servers(folder: Path, count: int) -> Iterator[str]:
+    """So many shards as processes of their own; gives their address."""
+    paths = [folder / f"shard{shard}" for shard in range(count)]
+    processes = []
+    try:
+        for shard, path in enumerate(paths):
+            options = ["--listen", f"unix:{path}", "--shard", f"{shard}/{count}", "--data", str(folder / "data")]
+            command = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", *options]
+            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("listening at "), "the server did not start"
+        yield ",".join(f"unix:{path}" for path in paths)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a server that has all keys."""
+    with servers(tmp_path_factory.mktemp("ps"), 1) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def two_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of two servers that share the keys."""
+    with servers(tmp_path_factory.mktemp("ps"), 2) as address:
+        yield address
+
+
+@pytest.fixture(params=["embedded", "one server", "two servers"])
+def make(request: pytest.FixtureRequest) -> Make:
+    """Makes tables here, on a server, and on two."""
+    place = str(request.param)
+    if place == "embedded":
+        return Table
+    connection = sanderling.connect(request.getfixturevalue(place.replace(" ", "_")))
+
+    def make_remote(name: str, dim: int, **options: Any) -> RemoteTable:  # noqa: ANN401, those of Table
+        connection.drop(name)
+        return connection.table(name, dim, **options)
+
+    return make_remote
