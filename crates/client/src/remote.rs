@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sanderling_store::{Absent, Pooling, PushScale, StoreError, TableConfig};
+use sanderling_store::{Absent, Pooling, PushScale, RowColumns, StoreError, TableConfig, WholeRows};
 use sanderling_wire::{Create, Delete, Export, Fault, Home, Import, Reply, Request, RowBlock, TableInfo};
 
 use crate::cluster::Cluster;
@@ -281,18 +281,38 @@ impl RemoteTable {
         })
     }
 
-    /// Puts whole rows, with their state, where they belong; those that are there are replaced.
+    /// Puts whole rows, with their state and metadata, where they belong; those that are there are replaced. No key may occur
+    /// twice. Each server takes its part in blocks, and each block whole or, if a value is not finite, not at all; after an
+    /// error others may have taken theirs.
     pub fn import(&self, rows: &RowBlock<'_>) -> Result<(), ClientError> {
-        let mut part = Part::default();
+        let (count, dim, state) = (rows.keys.len(), self.dim(), self.state());
+        for (what, expected, found) in [
+            ("dim", dim, rows.dim as usize),
+            ("state", state, rows.state as usize),
+            ("frequencies", count, rows.frequencies.len()),
+            ("last_uses", count, rows.last_uses.len()),
+            ("versions", count, rows.versions.len()),
+            ("weights", count * dim, rows.weights.len()),
+            ("states", count * state, rows.states.len()),
+        ] {
+            self.length(what, expected, found)?;
+        }
+        let RowBlock { keys, frequencies, last_uses, versions, weights, states, .. } = *rows;
+        let all = WholeRows { keys, frequencies, last_uses, versions, weights, states };
+        let mut part = RowColumns::default();
         self.cluster.with_session(|session| {
-            let rows_max = session.rows_per_request(self.dim() + self.state() + 5).min(EXPORT_ROWS);
-            for server in self.servers() {
-                let here = |at: &usize| session.placement().server_of(self.home(), rows.keys[*at]) == server;
-                let positions: Vec<usize> = (0..rows.keys.len()).filter(here).collect();
-                for positions in positions.chunks(rows_max) {
-                    part.gather(rows, positions);
-                    let block = part.block(rows.dim, rows.state);
-                    let request = Request::Import(Import { table: self.number(server).table, rows: block });
+            let rows_max = session.rows_per_request(dim + state + 5).min(EXPORT_ROWS);
+            let mut fan = Fan::default();
+            fan.assign(session.placement(), self.home(), keys);
+            for (server, share) in fan.shares.iter().enumerate() {
+                for positions in share.positions.chunks(rows_max) {
+                    part.clear();
+                    positions.iter().for_each(|&at| part.push(all.row(at as usize, dim, state)));
+                    let WholeRows { keys, frequencies, last_uses, versions, weights, states } = part.rows();
+                    let (dim, state) = (rows.dim, rows.state);
+                    let rows =
+                        RowBlock { dim, state, keys, frequencies, last_uses, versions, weights, states };
+                    let request = Request::Import(Import { table: self.number(server).table, rows });
                     session.ask_table(self, server, &request, |reply| match reply {
                         Reply::Import(count) if count == positions.len() as u64 => Some(()),
                         _ => None,
@@ -328,44 +348,5 @@ impl RemoteTable {
             return Ok(());
         }
         Err(StoreError::Length { table: self.name().to_owned(), what, expected, found }.into())
-    }
-}
-
-/// Some rows of a block.
-#[derive(Default)]
-struct Part {
-    keys: Vec<u64>,
-    frequencies: Vec<u32>,
-    last_uses: Vec<u32>,
-    versions: Vec<u32>,
-    weights: Vec<f32>,
-    states: Vec<f32>,
-}
-
-impl Part {
-    fn gather(&mut self, rows: &RowBlock<'_>, positions: &[usize]) {
-        fn pick<T: Copy>(to: &mut Vec<T>, from: &[T], width: usize, positions: &[usize]) {
-            to.clear();
-            positions.iter().for_each(|at| to.extend_from_slice(&from[at * width..][..width]));
-        }
-        pick(&mut self.keys, rows.keys, 1, positions);
-        pick(&mut self.frequencies, rows.frequencies, 1, positions);
-        pick(&mut self.last_uses, rows.last_uses, 1, positions);
-        pick(&mut self.versions, rows.versions, 1, positions);
-        pick(&mut self.weights, rows.weights, rows.dim as usize, positions);
-        pick(&mut self.states, rows.states, rows.state as usize, positions);
-    }
-
-    fn block(&self, dim: u32, state: u32) -> RowBlock<'_> {
-        RowBlock {
-            dim,
-            state,
-            keys: &self.keys,
-            frequencies: &self.frequencies,
-            last_uses: &self.last_uses,
-            versions: &self.versions,
-            weights: &self.weights,
-            states: &self.states,
-        }
     }
 }
