@@ -3,74 +3,18 @@
 
 #[path = "../../server/tests/peer/mod.rs"]
 mod peer;
+mod process;
 
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use peer::{LONG, Peer, TABLE};
-use sanderling_transport::Address;
+use process::Process;
 use sanderling_wire::{Fault, Reply, Request, Save};
 
-/// A running server; it is killed if a test forgets it.
-struct Process {
-    child: Child,
-    addresses: Vec<Address>,
-}
-
-impl Process {
-    /// Starts it below a folder, with the shell's words before its own, and waits until it listens.
-    fn start(folder: &Path, before: &str, options: &str) -> Process {
-        let line = format!(
-            "{before} exec '{}' ps --listen 127.0.0.1:0 --runtime-dir run --workers 1 {options}",
-            env!("CARGO_BIN_EXE_sanderling")
-        );
-        let mut child = Command::new("sh")
-            .args(["-c", &line])
-            .current_dir(folder)
-            .env("NOTIFY_SOCKET", folder.join("notify"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let addresses = (0..3).map_while(|_| lines.next());
-        let addresses =
-            addresses.map(|line| line.unwrap().strip_prefix("listening at ").unwrap().parse().unwrap());
-        let addresses: Vec<Address> = addresses.collect();
-        if addresses.len() < 3 {
-            let mut errors = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-            panic!("it listens at {addresses:?}: {errors}");
-        }
-        Process { child, addresses }
-    }
-
-    fn peer(&self) -> Peer {
-        Peer::new(&self.addresses[0])
-    }
-
-    fn signal(&self, name: &str) {
-        let done =
-            Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status().unwrap();
-        assert!(done.success());
-    }
-
-    /// Waits for its end; what it said on standard error.
-    fn end(mut self) -> (ExitStatus, String) {
-        let mut errors = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-        (self.child.wait().unwrap(), errors)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn greet(process: &Process) -> Peer {
+    Peer::new(&process.addresses[0])
 }
 
 fn save(peer: &mut Peer, name: &str) -> Result<u64, Fault> {
@@ -99,7 +43,7 @@ fn it_tells_when_it_is_ready_and_comes_back_after_a_signal() {
         for address in &process.addresses {
             Peer::new(address).create("t", TABLE).unwrap();
         }
-        let mut peer = process.peer();
+        let mut peer = greet(&process);
         let table = peer.create("t", TABLE).unwrap();
         let found = peer.pull(table, &keys).unwrap();
         assert_eq!(found, *expected.get_or_insert(found.clone()), "round {round}");
@@ -119,7 +63,7 @@ fn it_tells_when_it_is_ready_and_comes_back_after_a_signal() {
 fn a_request_under_way_is_answered_before_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let process = Process::start(folder.path(), "", "--data data");
-    let mut peer = process.peer();
+    let mut peer = greet(&process);
     let table = peer.create("t", TABLE).unwrap();
     let keys: Vec<u64> = (0..100_000).collect();
     peer.push(table, 1, &keys, 0.5).unwrap();
@@ -138,7 +82,7 @@ fn a_killed_server_has_what_it_acknowledged_as_saved() {
     let folder = tempfile::tempdir().unwrap();
     let keys: Vec<u64> = (0..20_000).collect();
     let process = Process::start(folder.path(), "", "--data data");
-    let mut peer = process.peer();
+    let mut peer = greet(&process);
     let table = peer.create("t", TABLE).unwrap();
     peer.push(table, 1, &keys, 0.5).unwrap();
     assert_eq!(save(&mut peer, "latest"), Ok(20_000));
@@ -154,7 +98,7 @@ fn a_killed_server_has_what_it_acknowledged_as_saved() {
     drop(process.end());
 
     let process = Process::start(folder.path(), "", "--data data");
-    let mut peer = process.peer();
+    let mut peer = greet(&process);
     let table = peer.create("t", TABLE).unwrap();
     let found = peer.pull(table, &keys).unwrap();
     // The second save was whole before the kill, or it is as if it had never been.
@@ -166,7 +110,7 @@ fn a_full_disk_leaves_the_checkpoint_before_it() {
     let folder = tempfile::tempdir().unwrap();
     // Files of more than 256 blocks, of 512 or 1024 bytes as the shell counts, cannot be written.
     let process = Process::start(folder.path(), "trap '' XFSZ; ulimit -f 256;", "--data data");
-    let mut peer = process.peer();
+    let mut peer = greet(&process);
     let table = peer.create("t", TABLE).unwrap();
     let (few, many): (Vec<u64>, Vec<u64>) = ((0..100).collect(), (0..50_000).collect());
     peer.push(table, 1, &few, 0.5).unwrap();
@@ -182,7 +126,7 @@ fn a_full_disk_leaves_the_checkpoint_before_it() {
     assert!(errors.contains("saving latest failed, the checkpoint before it is intact"), "{errors}");
 
     let process = Process::start(folder.path(), "", "--data data");
-    let mut peer = process.peer();
+    let mut peer = greet(&process);
     let table = peer.create("t", TABLE).unwrap();
     assert_eq!(peer.pull(table, &few).unwrap(), expected);
     assert_eq!(peer.counter("rows"), 100);
@@ -208,7 +152,7 @@ fn the_second_signal_ends_it_at_once() {
         while peer.send(&Request::Pull(pull)).is_ok() && matches!(peer.receive(|_| ()), Ok(Some(_))) {}
     });
     let start = Instant::now();
-    while process.peer().counter("connections") < 2 {
+    while greet(&process).counter("connections") < 2 {
         assert!(start.elapsed() < LONG);
     }
     process.signal("TERM");
