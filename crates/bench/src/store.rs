@@ -256,9 +256,10 @@ impl Cell<'_> {
     /// Bytes of the cache lines that must be touched.
     fn bytes_per_key(&self) -> f64 {
         let lines = |words: usize| (words * size_of::<f32>()).div_ceil(LINE_BYTES) * LINE_BYTES;
+        let limit = Limit::of(self.table);
         let bytes = match self.op {
-            Op::Push => LINE_BYTES + 2 * lines(Limit::of(self.table).row_words()),
-            _ => LINE_BYTES + lines(self.options.dim),
+            Op::Push => LINE_BYTES + 2 * lines(limit.row_words()),
+            _ => LINE_BYTES + lines(limit.weight_words()),
         };
         bytes as f64
     }

@@ -22,6 +22,7 @@ pub struct Limit<'a> {
     table: &'a Table,
     words: &'a [AtomicU32],
     stride: usize,
+    weight_words: usize,
     width: Width,
 }
 
@@ -31,13 +32,20 @@ impl<'a> Limit<'a> {
     #[must_use]
     pub fn of(table: &'a Table) -> Limit<'a> {
         let (words, stride) = table.slab.all_words();
-        Limit { view: table.directory.view(lane()), table, words, stride, width: table.width() }
+        let (weight_words, width) = (table.layout.weight_words, table.width());
+        Limit { view: table.directory.view(lane()), table, words, stride, weight_words, width }
     }
 
     /// Cache lines of the index.
     #[must_use]
     pub fn lines(&self) -> usize {
         self.view.index().len()
+    }
+
+    /// 32-bit words of a row's weights: fewer than weights where these are halves.
+    #[must_use]
+    pub fn weight_words(&self) -> usize {
+        self.weight_words
     }
 
     /// 32-bit words of a row, all that is kept beside the weights included.
@@ -63,14 +71,14 @@ impl<'a> Limit<'a> {
         prefetch_lines(self.words, row as usize * self.stride, lines, To::Read);
     }
 
-    /// A pull: per place, reads one word of an index line and copies the first words of a row to `out`,
-    /// `out.len() / rows.len()` of them. As many `lines` as `rows`.
+    /// A pull: per place, reads one word of an index line and copies the words of a row's weights, as they are, to its part
+    /// of `out`, which is `out.len() / rows.len()` long. As many `lines` as `rows`.
     pub fn gather(&self, lines: &[u32], rows: &[u32], ahead: usize, out: &mut [f32]) {
         words::run(self.width, Gather { limit: self, lines, rows, ahead, out });
     }
 
     /// A pooled pull of rows that are known: `out` gets the sum of the rows `offsets[s]..offsets[s + 1]` for every sample
-    /// `s`; `out.len() / (offsets.len() - 1)` words of each row.
+    /// `s`, as if they were f32.
     pub fn pool(&self, rows: &[u32], offsets: &[u32], ahead: usize, out: &mut [f32]) {
         words::run(self.width, Pool { limit: self, rows, offsets, ahead, out });
     }
@@ -96,19 +104,20 @@ impl Work for Gather<'_> {
     #[inline(always)]
     fn run(self, vector: impl Vector) {
         let Gather { limit, lines, rows, ahead, out } = self;
-        let (index, words) = (limit.view.index(), out.len() / rows.len().max(1));
+        let (index, dim) = (limit.view.index(), out.len() / rows.len().max(1));
+        let words = limit.weight_words.min(dim);
         let ask = |line: u32, row: u32| {
             index.prefetch_bucket(line);
             limit.prefetch_row(row, words);
         };
         lines.iter().zip(rows).take(ahead).for_each(|(&line, &row)| ask(line, row));
         let mut sum = 0_u64;
-        for (at, out) in out.chunks_exact_mut(words.max(1)).enumerate() {
+        for (at, out) in out.chunks_exact_mut(dim.max(1)).enumerate() {
             if let (Some(&line), Some(&row)) = (lines.get(at + ahead), rows.get(at + ahead)) {
                 ask(line, row);
             }
             sum ^= index.word(lines[at]);
-            words::load(vector, limit.row(rows[at]), out);
+            words::load(vector, limit.row(rows[at]), &mut out[..words]);
         }
         black_box(sum);
     }
@@ -128,10 +137,11 @@ impl Work for Pool<'_> {
     #[inline(always)]
     fn run(self, vector: impl Vector) {
         let Pool { limit, rows, offsets, ahead, out } = self;
-        let words = out.len() / offsets.len().saturating_sub(1).max(1);
+        let dim = out.len() / offsets.len().saturating_sub(1).max(1);
+        let words = limit.weight_words.min(dim);
         let mut copy = vec![0.0; words.next_multiple_of(words::PAD)];
         rows.iter().take(ahead).for_each(|&row| limit.prefetch_row(row, words));
-        for (sample, sum) in offsets.windows(2).zip(out.chunks_exact_mut(words.max(1))) {
+        for (sample, sum) in offsets.windows(2).zip(out.chunks_exact_mut(dim.max(1))) {
             sum.fill(0.0);
             for at in sample[0] as usize..sample[1] as usize {
                 if let Some(&row) = rows.get(at + ahead) {

@@ -33,7 +33,7 @@ pub(super) struct Args {
     /// adagrad: a row is as much state as weights; sgd: weights only, so that more keys fit
     #[arg(long, default_value_t = StoreOptions::default().optimizer)]
     optimizer: RowOptimizer,
-    /// How weights are kept: f32, f16 or bf16; the limit is always that of f32
+    /// How weights are kept: f32, f16 or bf16; the limit reads the same bytes, but does not widen them
     #[arg(long, default_value = "f32", value_parser = dtype)]
     dtype: Dtype,
     /// Keys from asking for a bucket to searching it, and cache lines from asking for rows to using them: what every
@@ -116,7 +116,7 @@ fn dtype(name: &str) -> Result<Dtype, String> {
 }
 
 fn distances(text: &str) -> Result<Distances, String> {
-    let (keys, lines) = text.split_once(',').ok_or("expected two numbers, such as 64,192")?;
+    let (keys, lines) = text.split_once(',').ok_or("expected two numbers, such as 32,64")?;
     let number = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is not a number"));
     Ok(Distances { bucket_keys: number(keys)?, row_lines: number(lines)? })
 }
