@@ -223,7 +223,7 @@ fn fail(mut errors: Vec<ControlError>, servers: usize) -> Result<u8, Failure> {
     let Some(last) = errors.pop() else { return Ok(0) };
     errors.iter().for_each(|error| eprintln!("error: {error}"));
     if servers > errors.len() + 1 {
-        eprintln!("the other servers did it");
+        eprintln!("the other servers have answered");
     }
     Err(Failure::Control(last))
 }
