@@ -71,6 +71,9 @@ fn numbers(summary: &LatencySummary) -> [String; COLUMNS.len()] {
     ]
 }
 
+/// A line of the text: labels, then numbers.
+type Line = (Vec<String>, [String; COLUMNS.len()]);
+
 /// Labels to the left, numbers to the right; no line break at the end.
 impl fmt::Display for LatencyTable {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,8 +82,7 @@ impl fmt::Display for LatencyTable {
         let labels: Vec<String> = self.labels.iter().map(ToString::to_string).collect();
         let mut lines = vec![(labels, head)];
         lines.extend(self.rows.iter().map(|(labels, summary)| (labels.clone(), numbers(summary))));
-        let width =
-            |of: &dyn Fn(&(Vec<String>, [String; COLUMNS.len()])) -> usize| lines.iter().map(of).max();
+        let width = |of: &dyn Fn(&Line) -> usize| lines.iter().map(of).max();
         let label_widths: Vec<usize> = (0..self.labels.len())
             .map(|at| width(&|(labels, _)| labels[at].chars().count()).unwrap_or(0))
             .collect();
