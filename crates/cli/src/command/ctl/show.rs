@@ -157,15 +157,16 @@ fn status(all: &[(String, StatusReply)]) -> String {
 }
 
 fn tables(all: &[(String, TablesReply)]) -> String {
-    let header = ["server", "table", "home", "dim", "rows", "memory", "pushes", "admitted", "rejected"];
-    let header = [&header[..], &["evicted", "full"]].concat();
+    let header = ["table", "home", "dim", "rows", "memory", "pushes", "admitted", "rejected"];
+    let header = [&header[..], &["evicted", "full", "server"]].concat();
     let row = |server: &String, table: &Table| {
         let home = table.pinned.map_or_else(|| "sharded".to_owned(), |on| format!("server {on}"));
         let memory = output::bytes(table.index_bytes + table.slab_bytes);
-        let mut row = vec![server.clone(), table.name.clone(), home, table.dim.to_string()];
+        let mut row = vec![table.name.clone(), home, table.dim.to_string()];
         row.extend([output::count(table.rows), memory]);
         let counts = [table.pushes, table.admitted, table.rejected, table.evicted, table.full];
         row.extend(counts.map(output::count));
+        row.push(server.clone());
         row
     };
     let rows: Vec<_> = all
