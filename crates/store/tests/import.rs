@@ -331,7 +331,9 @@ fn rows_are_seen_whole_while_they_are_replaced() {
             }
             let results = changers.map(thread::ScopedJoinHandle::join);
             done.store(true, Relaxed);
-            results.into_iter().for_each(|result| result.unwrap());
+            for result in results {
+                result.unwrap();
+            }
         });
         assert_eq!(rows_of(&table).len(), table.len());
     }
