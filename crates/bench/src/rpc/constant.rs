@@ -62,18 +62,24 @@ impl Drop for ConstantServer {
 fn serve(mut poller: Poller, joining: &Receiver<Connection>, reply: &[u8]) {
     let mut ready: Vec<Token> = Vec::new();
     while let Ok(woken) = poller.wait(&mut ready, None) {
-        while woken {
-            match joining.try_recv() {
-                Ok(connection) => drop(poller.add(connection)),
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return,
-            }
+        if woken && !join_all(&mut poller, joining) {
+            return;
         }
         for &token in &ready {
             let answered = poller.connection(token).map(|connection| answer(connection, reply));
             if !matches!(answered, Some(Ok(false))) {
                 poller.remove(token);
             }
+        }
+    }
+}
+
+/// Takes the connections that wait. `false`: there will be no more, and it is time to end.
+fn join_all(poller: &mut Poller, joining: &Receiver<Connection>) -> bool {
+    loop {
+        match joining.try_recv() {
+            Ok(connection) => drop(poller.add(connection)),
+            Err(error) => return error == TryRecvError::Empty,
         }
     }
 }

@@ -135,6 +135,7 @@ impl FramedCaller {
 }
 
 /// The sizes of an answer to a pull.
+#[derive(Clone, Copy)]
 struct Shape {
     call: usize,
     values: usize,
