@@ -3,12 +3,13 @@
 
 mod servers;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
-use sanderling_client::{Cluster, RemoteTable};
-use sanderling_store::{Absent, Block, Init, Optimizer, Pooling, PushScale, Table, TableConfig};
+use sanderling_client::{Cluster, RemoteTable, RowBlock};
+use sanderling_store::{Absent, Block, Init, Optimizer, Pooling, PushScale, Table, TableConfig, WholeRows};
 
 fn config(name: &str, dims: usize) -> TableConfig {
     let sgd = Optimizer::Sgd { lr: 0.5, l2: 0.0 };
@@ -28,6 +29,7 @@ enum Deed {
     Pooled { keys: Vec<(u64, f32)>, cuts: Vec<usize>, values: bool, mean: bool },
     Push { keys: Vec<u64>, lr: f32 },
     Remove { keys: Vec<u64> },
+    Import { keys: BTreeSet<u64>, from: u32 },
     Size,
 }
 
@@ -44,6 +46,8 @@ fn deed() -> impl Strategy<Value = Deed> {
             .prop_map(|(keys, cuts, values, mean)| Deed::Pooled { keys, cuts, values, mean }),
         4 => (keys(), 0.1_f32..2.0).prop_map(|(keys, lr)| Deed::Push { keys, lr }),
         1 => keys().prop_map(|keys| Deed::Remove { keys }),
+        2 => (prop::collection::btree_set(key(), 0..80), 0_u32..100)
+            .prop_map(|(keys, from)| Deed::Import { keys, from }),
         1 => Just(Deed::Size),
     ]
 }
@@ -96,6 +100,23 @@ fn carry_out(deed: &Deed, remote: &RemoteTable, local: &Table, shards: usize) {
         Deed::Remove { keys } => {
             let gone = keys.iter().filter(|key| local.remove(**key)).count();
             assert_eq!(remote.remove(keys).unwrap(), gone as u64);
+        }
+        Deed::Import { keys, from } => {
+            let state = local.config().state();
+            let floats = |values: usize| -> Vec<f32> {
+                (0..values).map(|at| (*from as usize + at * 11 % 17) as f32 / 3.0).collect()
+            };
+            let numbers: Vec<u32> = (*from..*from + keys.len() as u32).collect();
+            let keys: Vec<u64> = keys.iter().copied().collect();
+            let (keys, numbers) = (&keys[..], &numbers[..]);
+            let (weights, states) = (&floats(keys.len() * dim)[..], &floats(keys.len() * state)[..]);
+            let (frequencies, last_uses, versions) = (numbers, numbers, numbers);
+            local.import(WholeRows { keys, frequencies, last_uses, versions, weights, states }).unwrap();
+            let (dim, state) = (dim as u32, state as u32);
+            let rows = RowBlock { dim, state, keys, frequencies, last_uses, versions, weights, states };
+            remote.import(&rows).unwrap();
+            let cut = RowBlock { versions: &numbers[..numbers.len() / 2], ..rows };
+            assert_eq!(remote.import(&cut).is_err(), !keys.is_empty());
         }
         Deed::Size => assert_eq!(remote.size().unwrap().0, local.len() as u64),
     }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sanderling_client::{Address, Cluster, ConnectOptions};
-use sanderling_store::{Absent, Block, Pooling, PushScale, StoreError, Table, TableConfig};
+use sanderling_store::{Absent, Block, Pooling, PushScale, StoreError, Table, TableConfig, WholeRows};
 use sanderling_transport::{Connection, Framing, ListenOptions, Listener, Stopper};
 use sanderling_wire::{
     self as wire, Agreed, Bits, Buffer, Exported, Failure, Fault, Features, Frame, HEADER_BYTES, Home,
@@ -250,7 +250,7 @@ impl Talk {
             table: at as u32 + 1,
             home: Home::Sharded,
             dim: tables[at].dim() as u32,
-            state: state_of(&tables[at]),
+            state: tables[at].config().state() as u32,
             rows: tables[at].len() as u64,
             bytes: tables[at].bytes(),
             name,
@@ -356,6 +356,13 @@ impl Talk {
                 let gone = delete.keys.iter().filter(|key| table.remove(**key)).count();
                 self.reply(id, &Reply::Delete(gone as u64));
             }
+            Request::Import(import) => {
+                let table = self.table(import.table)?;
+                let RowBlock { keys, frequencies, last_uses, versions, weights, states, .. } = import.rows;
+                let rows = WholeRows { keys, frequencies, last_uses, versions, weights, states };
+                table.import(rows).map_err(|error| refused(&error))?;
+                self.reply(id, &Reply::Import(keys.len() as u64));
+            }
             Request::Export(export) => {
                 let table = self.table(export.table)?;
                 let mut all = Vec::new();
@@ -366,7 +373,7 @@ impl Talk {
                     |of: fn(&sanderling_store::Row) -> u32| rows.clone().map(of).collect::<Vec<_>>();
                 let block = RowBlock {
                     dim: table.dim() as u32,
-                    state: state_of(&table),
+                    state: table.config().state() as u32,
                     keys: &rows.clone().map(|row| row.key).collect::<Vec<_>>(),
                     frequencies: &numbers(|row| row.frequency),
                     last_uses: &numbers(|row| row.last_use),
@@ -406,15 +413,6 @@ fn words(keys: usize, missing: &[u32]) -> Vec<u64> {
     let mut words = vec![0; keys.div_ceil(64)];
     missing.iter().for_each(|&at| set_bit(&mut words, at as usize));
     words
-}
-
-/// Adagrad's and SGD's only.
-fn state_of(table: &Table) -> u32 {
-    let values = |block: &Block| match block.optimizer {
-        sanderling_store::Optimizer::Adagrad { .. } => block.dims as u32,
-        _ => 0,
-    };
-    table.config().blocks.iter().map(values).sum()
 }
 
 fn parse(name: &str, config: &str) -> TableConfig {
