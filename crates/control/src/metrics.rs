@@ -143,15 +143,14 @@ fn latencies(text: &mut Text, name: &str, help: &str, latencies: &[Latency]) {
         text.sample(&format!("{summary}_sum"), &labels, seconds(latency.sum_ns));
         text.sample(&format!("{summary}_count"), &labels, latency.count);
     }
-    let extremes: [(&str, fn(&Latency) -> u64); 2] =
-        [("min", |latency| latency.min_ns), ("max", |latency| latency.max_ns)];
-    for (extreme, of) in extremes {
+    for extreme in ["min", "max"] {
         let name = format!("{name}_{extreme}_seconds");
         text.family(&name, "gauge", &format!("The {extreme} of the same since the start."));
         for latency in latencies {
             let labels = labels(latency);
             let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
-            text.sample(&name, &labels, seconds(of(latency)));
+            let ns = if extreme == "min" { latency.min_ns } else { latency.max_ns };
+            text.sample(&name, &labels, seconds(ns));
         }
     }
 }
