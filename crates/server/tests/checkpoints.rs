@@ -192,7 +192,7 @@ fn a_push_is_in_the_rows_if_it_is_known_and_only_then() {
         let (rows, missing) = peer.pull(table, &keys_of(sequence)).unwrap();
         match peer.push(table, sequence, &keys_of(sequence), 1.0) {
             Ok(true) => {
-                assert!(missing.is_empty() && rows.iter().all(|&weight| weight == -1.0), "{sequence}")
+                assert!(missing.is_empty() && rows.iter().all(|&weight| weight == -1.0), "{sequence}");
             }
             Ok(false) => assert_eq!(missing.len(), 20, "{sequence}"),
             Err((fault, _)) => assert_eq!(fault, Fault::StalePush { sequence }),
