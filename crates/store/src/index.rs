@@ -57,10 +57,9 @@ impl<V: Vector> Searcher<'_, V> {
 
     /// Looks into the bucket after the hash's home bucket.
     #[inline(always)]
-    pub(crate) fn probe_after(&self, home: u32, hash: &u64, calm: bool) -> Probe {
-        let next = home as usize + 1;
-        let bucket = if next == self.buckets.len() { 0 } else { next as u32 };
-        self.probe(bucket, hash, calm)
+    pub(crate) fn probe_after(&self, hash: &u64, calm: bool) -> Probe {
+        let next = self::home(*hash, self.buckets.len() as u32) + 1;
+        self.probe(if next as usize == self.buckets.len() { 0 } else { next }, hash, calm)
     }
 
     /// Looks into the hash's home bucket: see [`Bucket::probe_calm`] for what `calm` is.

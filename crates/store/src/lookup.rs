@@ -148,7 +148,7 @@ impl Lookup {
             while let Some(place) = displaced.pop_before((step * STEP).saturating_sub(DISPLACED_LAG * STEP)) {
                 let (hash, step, at) =
                     (&self.hashes[place / STEP][place % STEP], place / STEP % RING, place % STEP);
-                let probe = searcher.probe_after(homes[step][at], hash, F::CALM);
+                let probe = searcher.probe_after(hash, F::CALM);
                 // Or it is farther away, or has just moved home.
                 let certain = probe.row != NO_ROW || (F::CALM && !probe.goes_on);
                 let row = if certain { probe.row } else { index.find(*hash) };

@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use proptest::prelude::*;
-use sanderling_store::{Absent, Block, Init, Optimizer, Pooling, PushScale, StoreError, Table, TableConfig};
+use sanderling_store::{
+    Absent, Block, Distances, Init, Optimizer, Pooling, PushScale, StoreError, Table, TableConfig,
+};
 
 const SGD: Optimizer = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
 const FTRL: Optimizer = Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1: 0.5, l2: 0.1 };
@@ -41,6 +43,24 @@ fn impossible_configurations_are_refused() {
     assert!(Table::new(config.clone()).is_err());
     config = TableConfig { name: "x".to_string(), budget_bytes: Some(10), ..config };
     assert!(Table::new(config).unwrap_err().to_string().contains("budget_bytes"));
+}
+
+/// However far a look-up runs ahead of itself, every key that is there is found, displaced ones too.
+#[test]
+fn distances_decide_speed_only() {
+    let keys: Vec<u64> = (0..5000).collect();
+    let gradients: Vec<f32> = keys.iter().map(|&key| -(key as f32)).collect();
+    for bucket_keys in [0, 8, 32, 208, 216, 224, 232, 240, 10_000] {
+        for row_lines in [0, 8, 64, 240, 10_000] {
+            let mut t = table(1, Init::Zero, SGD);
+            t.set_distances(Distances { bucket_keys, row_lines });
+            t.push(&keys, &gradients, PushScale::default()).unwrap();
+            let mut out = vec![-1.0; keys.len()];
+            let absent = t.pull(&keys, Absent::Zero, &mut out, None).unwrap();
+            assert_eq!(absent, 0, "{bucket_keys}, {row_lines}");
+            assert!(keys.iter().zip(&out).all(|(&key, &weight)| weight == key as f32));
+        }
+    }
 }
 
 #[test]
