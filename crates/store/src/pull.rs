@@ -32,9 +32,7 @@ pub(crate) trait Sink {
         rows: &[u32],
         reader: RowReader<'_, F, V, CALM>,
     ) {
-        for (at, &row) in rows.iter().enumerate() {
-            self.row(first + at, row, reader);
-        }
+        one_by_one(self, first, rows, reader);
     }
     /// A key has no row.
     fn absent(&mut self, at: usize, key: u64);
@@ -42,6 +40,19 @@ pub(crate) trait Sink {
     fn mark(&mut self) {}
     /// Goes back to there, to get the same keys again.
     fn rewind(&mut self) {}
+}
+
+/// What [`Sink::rows`] is for a sink, or a dim, that has no better way.
+#[inline(always)]
+fn one_by_one<S: Sink + ?Sized, F: Format, V: Vector, const CALM: bool>(
+    sink: &mut S,
+    first: usize,
+    rows: &[u32],
+    reader: RowReader<'_, F, V, CALM>,
+) {
+    for (at, &row) in rows.iter().enumerate() {
+        sink.row(first + at, row, reader);
+    }
 }
 
 /// A request. Its result is the number of keys without a row.
@@ -204,11 +215,7 @@ impl Sink for Copy<'_> {
             32 => self.rows_of::<32, _, _, _>(first, rows, reader),
             64 => self.rows_of::<64, _, _, _>(first, rows, reader),
             128 => self.rows_of::<128, _, _, _>(first, rows, reader),
-            _ => {
-                for (at, &row) in rows.iter().enumerate() {
-                    self.row(first + at, row, reader);
-                }
-            }
+            _ => one_by_one(self, first, rows, reader),
         }
     }
 
@@ -299,11 +306,7 @@ impl Sink for Pool<'_, '_> {
             16 => self.rows_of::<16, _, _, _>(rows, reader),
             32 => self.rows_of::<32, _, _, _>(rows, reader),
             64 => self.rows_of::<64, _, _, _>(rows, reader),
-            _ => {
-                for (at, &row) in rows.iter().enumerate() {
-                    self.row(first + at, row, reader);
-                }
-            }
+            _ => one_by_one(self, first, rows, reader),
         }
     }
 
