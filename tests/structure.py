@@ -25,7 +25,8 @@ EDGES: dict[str, set[str]] = {
     "server": {"wire", "transport", "store", "observe"},
     "control": {"server", "observe"},
     "bench": {"sample", "store", "observe", "wire", "transport", "client", "server"},
-    "cli": {"sample", "hub", "store", "client", "learner", "observe", "bench", "server", "control"}
+    "load": {"sample", "store", "client", "server", "observe", "wire", "transport"},
+    "cli": {"sample", "hub", "store", "client", "learner", "observe", "bench", "load", "server", "control"}
     | {"wire", "transport"},
     "python": {"cli", "learner", "sample", "store", "client", "hub"},
 }
