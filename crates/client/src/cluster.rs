@@ -12,6 +12,7 @@ use crate::error::ClientError;
 use crate::exchange::{CallError, HedgeCounters, HedgeCounts, Hedging, Peer};
 use crate::links::Links;
 use crate::options::ConnectOptions;
+use crate::pipeline::Pipeline;
 use crate::placement::Placement;
 use crate::session::Session;
 use crate::statistics::CallTimes;
@@ -96,11 +97,21 @@ impl Cluster {
 
     /// Connections of their own for one thread.
     pub fn session(self: &Arc<Cluster>) -> Result<Session, ClientError> {
-        let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
-        let hedging = self.options.hedge.map(|hedge| move || Hedging::new(hedge, &self.hedges));
-        let mut links = Links::new(&ways, &self.options, self.options.timeout, hedging)?;
+        let mut links = self.links(self.options.timeout)?;
         links.record(self.times.recorder());
         Ok(Session::new(links, self.placement.clone()))
+    }
+
+    /// Connections of their own for one thread that has many requests under way at once.
+    pub fn pipeline(&self) -> Result<Pipeline, ClientError> {
+        let links = self.links(self.options.timeout)?;
+        Ok(Pipeline::new(links, self.placement.clone()))
+    }
+
+    fn links(&self, timeout: Duration) -> Result<Links, ClientError> {
+        let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
+        let hedging = self.options.hedge.map(|hedge| move || Hedging::new(hedge, &self.hedges));
+        Links::new(&ways, &self.options, timeout, hedging)
     }
 
     /// Connections whose requests may take so long: for what is not done row by row.

@@ -33,6 +33,9 @@ pub use remote::RemoteTable;
 mod session;
 pub use session::Session;
 
+mod pipeline;
+pub use pipeline::{Answered, Call, Pipeline, SLOTS_MAX};
+
 mod fan;
 mod placement;
 

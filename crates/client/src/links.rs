@@ -164,31 +164,51 @@ impl Links {
         }
         self.send(sink);
         while !done(self) {
-            self.race(sink);
-            let mut until_us = self.links.iter().filter_map(|link| link.exchange.wake_us()).min();
-            let hedges = self.hedging.iter().zip(&self.links);
-            let hedge_us = hedges.filter_map(|(hedging, link)| hedging.wake_us(&link.exchange)).min();
-            until_us = until_us.into_iter().chain(hedge_us).min();
-            let blocked = self.blocked();
-            if blocked {
-                let look_us = self.now_us() + BLOCKED_LOOK.as_micros() as u64;
-                until_us = Some(until_us.map_or(look_us, |until_us| until_us.min(look_us)));
-            }
-            let deadline = until_us.map(|us| self.start + Duration::from_micros(us));
-            let mut ready = std::mem::take(&mut self.ready);
-            if self.poller.wait(&mut ready, deadline).is_err() {
-                // The system cannot wait; deadlines still hold.
-                std::thread::sleep(BLOCKED_LOOK);
-            }
-            for link in 0..self.links.len() {
-                let token = self.links[link].connection;
-                if token.is_some_and(|token| blocked || ready.contains(&token)) {
-                    self.receive(link, sink);
-                }
-                self.advance(link, sink);
-            }
-            self.ready = ready;
+            self.turn(None, sink);
         }
+    }
+
+    /// Waits for frames, or until there is something else to do, or the time has come; then does it.
+    pub(crate) fn turn(&mut self, until: Option<Instant>, sink: &mut Sink<'_>) {
+        self.race(sink);
+        let mut until_us = self.links.iter().filter_map(|link| link.exchange.wake_us()).min();
+        let hedges = self.hedging.iter().zip(&self.links);
+        let hedge_us = hedges.filter_map(|(hedging, link)| hedging.wake_us(&link.exchange)).min();
+        until_us = until_us.into_iter().chain(hedge_us).min();
+        let blocked = self.blocked();
+        if blocked {
+            let look_us = self.now_us() + BLOCKED_LOOK.as_micros() as u64;
+            until_us = Some(until_us.map_or(look_us, |until_us| until_us.min(look_us)));
+        }
+        let deadline =
+            until_us.map(|us| self.start + Duration::from_micros(us)).into_iter().chain(until).min();
+        let mut ready = std::mem::take(&mut self.ready);
+        if self.poller.wait(&mut ready, deadline).is_err() {
+            // The system cannot wait; deadlines still hold.
+            std::thread::sleep(BLOCKED_LOOK);
+        }
+        for link in 0..self.links.len() {
+            let token = self.links[link].connection;
+            if token.is_some_and(|token| blocked || ready.contains(&token)) {
+                self.receive(link, sink);
+            }
+            self.advance(link, sink);
+        }
+        self.ready = ready;
+    }
+
+    /// Takes the frames that are there, without waiting for any, and does what there is to do.
+    pub(crate) fn look(&mut self, sink: &mut Sink<'_>) {
+        self.race(sink);
+        for link in 0..self.links.len() {
+            self.receive(link, sink);
+            self.advance(link, sink);
+        }
+    }
+
+    /// Requests that have neither an answer nor failed.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.links.iter().map(|link| link.exchange.outstanding()).sum()
     }
 
     /// Asks over the second connections for what has waited for too long.

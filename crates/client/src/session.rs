@@ -16,10 +16,11 @@ use crate::remote::RemoteTable;
 
 mod pull;
 use pull::Asked;
-pub(crate) use pull::{PullInto, PullPart};
+pub(crate) use pull::{PullInto, PullPart, check_offsets, wire_absent};
 
 mod push;
 use push::Pushes;
+pub(crate) use push::{Outgoing, sum_duplicates};
 
 /// Rows and gradients travel in requests of about this size, so that servers and network work at the same time.
 const REQUEST_BYTES: usize = 1 << 20;
@@ -35,10 +36,14 @@ pub struct Session {
     fan: Fan,
     ragged: RaggedFan,
     dedup: Dedup,
-    /// Gradients of distinct keys; then those of one server, with their counts.
+    /// Gradients of distinct keys.
     summed: Vec<f32>,
-    counts: Vec<u32>,
-    grads: Vec<f32>,
+}
+
+/// Rows of so many values that one request over these connections may have.
+pub(crate) fn rows_per_request(links: &Links, values: usize) -> usize {
+    let bytes = REQUEST_BYTES.min(links.frame_bytes_max() / 2);
+    (bytes / (size_of::<f32>() * values.max(1))).clamp(1, limit::KEYS_MAX)
 }
 
 impl Session {
@@ -53,8 +58,6 @@ impl Session {
             ragged: RaggedFan::default(),
             dedup: Dedup::new(),
             summed: Vec::new(),
-            counts: Vec::new(),
-            grads: Vec::new(),
         }
     }
 
@@ -65,8 +68,7 @@ impl Session {
 
     /// Rows of so many values that one request may have.
     pub(crate) fn rows_per_request(&self, values: usize) -> usize {
-        let bytes = REQUEST_BYTES.min(self.links.frame_bytes_max() / 2);
-        (bytes / (size_of::<f32>() * values.max(1))).clamp(1, limit::KEYS_MAX)
+        rows_per_request(&self.links, values)
     }
 
     /// The start of a server that has answered.

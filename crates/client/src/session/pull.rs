@@ -251,7 +251,7 @@ impl Session {
     }
 }
 
-fn wire_absent(absent: Absent) -> wire::Absent {
+pub(crate) fn wire_absent(absent: Absent) -> wire::Absent {
     match absent {
         Absent::Zero => wire::Absent::Zero,
         Absent::Init => wire::Absent::Init,
@@ -266,7 +266,7 @@ fn fits(asked: &Asked, table: &RemoteTable, reply: &PullReply<'_>) -> bool {
 }
 
 /// Number of samples. The wire's offsets start at 0 and end at the number of keys, as the store's do.
-fn check_offsets(table: &str, offsets: &[u32], keys: usize) -> Result<usize, StoreError> {
+pub(crate) fn check_offsets(table: &str, offsets: &[u32], keys: usize) -> Result<usize, StoreError> {
     let fail = |reason: String| Err(StoreError::Offsets { table: table.to_owned(), reason });
     let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else {
         return fail("there must be at least one".to_owned());

@@ -1,8 +1,8 @@
 //! Pushes of one thread: numbers them so that a server applies each at most once, and sends them without waiting for the
 //! answers. Knows not how frames travel.
 
-use sanderling_store::{GRADIENT_ABS_MAX, PushScale, StoreError};
-use sanderling_wire::{Push, Reply, Request};
+use sanderling_store::{Dedup, GRADIENT_ABS_MAX, PushScale, StoreError};
+use sanderling_wire::{Push, Reply, Request, WireError};
 
 use super::Session;
 use crate::error::{ClientError, Names};
@@ -17,10 +17,7 @@ pub(super) const PUSH: u64 = 1 << 63;
 /// What is under way without anybody waiting for it.
 #[derive(Debug)]
 pub(super) struct Pushes {
-    /// Number of this client among those who push.
-    client: u64,
-    /// Per server, the number of the last push.
-    sequences: Vec<u64>,
+    pub(super) outgoing: Outgoing,
     /// Names of the tables, by the number in the tags.
     tables: Vec<String>,
     /// The first that failed.
@@ -40,20 +37,9 @@ impl Session {
         table.length("grads", keys.len() * dim, grads.len())?;
         let (mut dedup, mut summed) = (std::mem::take(&mut self.dedup), std::mem::take(&mut self.summed));
         let mut fan = std::mem::take(&mut self.fan);
-        dedup.assign(keys);
+        let grads = sum_duplicates(&mut dedup, &mut summed, keys, grads, dim);
         fan.assign(&self.placement, table.home(), &dedup.unique);
-        let begun = if dedup.unique.len() == keys.len() {
-            self.begin_push(table, &fan, &dedup.counts, grads, scale)
-        } else {
-            summed.clear();
-            summed.resize(dedup.unique.len() * dim, 0.0);
-            for (gradient, &unique) in grads.chunks_exact(dim).zip(&dedup.inverse) {
-                for (sum, g) in summed[unique as usize * dim..][..dim].iter_mut().zip(gradient) {
-                    *sum += g;
-                }
-            }
-            self.begin_push(table, &fan, &dedup.counts, &summed, scale)
-        };
+        let begun = self.begin_push(table, &fan, &dedup.counts, grads, scale);
         (self.dedup, self.summed, self.fan) = (dedup, summed, fan);
         let finished = self.finish();
         begun.and(finished)
@@ -69,41 +55,17 @@ impl Session {
         grads: &[f32],
         scale: PushScale,
     ) -> Result<(), ClientError> {
-        check_push(table, fan, grads, scale)?;
-        let dim = table.dim();
-        let step = self.rows_per_request(dim + 3);
+        let step = self.rows_per_request(table.dim() + 3);
         let number = self.pushes.number(table.name());
-        let Session { links, pushes, counts: part_counts, grads: part_grads, .. } = self;
+        let Session { links, pushes, .. } = self;
         let names = links.names();
-        for (server, share) in fan.shares.iter().enumerate() {
-            for (keys, positions) in share.keys.chunks(step).zip(share.positions.chunks(step)) {
-                part_counts.clear();
-                part_counts.extend(positions.iter().map(|&at| counts[at as usize]));
-                part_grads.clear();
-                for &at in positions {
-                    part_grads.extend_from_slice(&grads[at as usize * dim..][..dim]);
-                }
-                let sequence = pushes.sequences[server] + 1;
-                pushes.sequences[server] = sequence;
-                let push = Push {
-                    table: table.number(server).table,
-                    client: pushes.client,
-                    sequence,
-                    dim: dim as u32,
-                    lr: scale.lr,
-                    keys,
-                    counts: part_counts,
-                    grads: part_grads,
-                };
-                let boot_id = Some(table.number(server).boot_id);
-                let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
-                    pushes.note(&names, server, tag, result);
-                };
-                let begun = links.begin(server, PUSH | number, boot_id, &Request::Push(push), &mut sink);
-                begun.map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
-            }
-        }
-        Ok(())
+        let Pushes { outgoing, tables, failed, .. } = pushes;
+        outgoing.each(table, fan, counts, grads, scale, step, |server, boot_id, request| {
+            let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
+                note(tables, failed, &names, server, tag, result);
+            };
+            links.begin(server, PUSH | number, Some(boot_id), request, &mut sink)
+        })
     }
 
     /// Lets go what [`Session::begin_push`] has prepared.
@@ -124,7 +86,7 @@ impl Session {
 
 impl Pushes {
     pub(super) fn new(servers: usize) -> Pushes {
-        Pushes { client: unique(), sequences: vec![0; servers], tables: Vec::new(), failed: None }
+        Pushes { outgoing: Outgoing::new(servers), tables: Vec::new(), failed: None }
     }
 
     /// Number of a table in tags.
@@ -143,14 +105,106 @@ impl Pushes {
         tag: u64,
         result: Result<Reply<'_>, CallError>,
     ) {
-        let table = &self.tables[(tag & !PUSH) as usize];
-        let error = match result {
-            Ok(Reply::Push(_)) => return,
-            Ok(_) => names.misfit(server, table),
-            Err(error) => names.error(server, table, error),
-        };
-        self.failed.get_or_insert(error);
+        note(&self.tables, &mut self.failed, names, server, tag, result);
     }
+}
+
+fn note(
+    tables: &[String],
+    failed: &mut Option<ClientError>,
+    names: &Names,
+    server: usize,
+    tag: u64,
+    result: Result<Reply<'_>, CallError>,
+) {
+    let table = &tables[(tag & !PUSH) as usize];
+    let error = match result {
+        Ok(Reply::Push(_)) => return,
+        Ok(_) => names.misfit(server, table),
+        Err(error) => names.error(server, table, error),
+    };
+    failed.get_or_insert(error);
+}
+
+/// Pushes of one client: numbered per server, each in as many messages as it needs.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    /// Number of this client among those who push.
+    client: u64,
+    /// Per server, the number of the last push.
+    sequences: Vec<u64>,
+    /// Of one message.
+    counts: Vec<u32>,
+    grads: Vec<f32>,
+}
+
+impl Outgoing {
+    pub(crate) fn new(servers: usize) -> Outgoing {
+        Outgoing { client: unique(), sequences: vec![0; servers], counts: Vec::new(), grads: Vec::new() }
+    }
+
+    /// Gives the messages of a push of distinct keys to `begin`, each for a server and its start, with at most `step` rows.
+    #[expect(clippy::too_many_arguments, reason = "a push is keys, counts, gradients and a scale")]
+    pub(crate) fn each(
+        &mut self,
+        table: &RemoteTable,
+        fan: &Fan,
+        counts: &[u32],
+        grads: &[f32],
+        scale: PushScale,
+        step: usize,
+        mut begin: impl FnMut(usize, u64, &Request<'_>) -> Result<(), WireError>,
+    ) -> Result<(), ClientError> {
+        check_push(table, fan, grads, scale)?;
+        let dim = table.dim();
+        for (server, share) in fan.shares.iter().enumerate() {
+            for (keys, positions) in share.keys.chunks(step).zip(share.positions.chunks(step)) {
+                self.counts.clear();
+                self.counts.extend(positions.iter().map(|&at| counts[at as usize]));
+                self.grads.clear();
+                for &at in positions {
+                    self.grads.extend_from_slice(&grads[at as usize * dim..][..dim]);
+                }
+                self.sequences[server] += 1;
+                let number = table.number(server);
+                let push = Push {
+                    table: number.table,
+                    client: self.client,
+                    sequence: self.sequences[server],
+                    dim: dim as u32,
+                    lr: scale.lr,
+                    keys,
+                    counts: &self.counts,
+                    grads: &self.grads,
+                };
+                begin(server, number.boot_id, &Request::Push(push))
+                    .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The distinct keys go to `dedup`; the sums of their gradients, which are in `summed` unless no key occurs twice.
+pub(crate) fn sum_duplicates<'a>(
+    dedup: &mut Dedup,
+    summed: &'a mut Vec<f32>,
+    keys: &[u64],
+    grads: &'a [f32],
+    dim: usize,
+) -> &'a [f32] {
+    dedup.assign(keys);
+    if dedup.unique.len() == keys.len() {
+        return grads;
+    }
+    summed.clear();
+    summed.resize(dedup.unique.len() * dim, 0.0);
+    for (gradient, &unique) in grads.chunks_exact(dim).zip(&dedup.inverse) {
+        for (sum, g) in summed[unique as usize * dim..][..dim].iter_mut().zip(gradient) {
+            *sum += g;
+        }
+    }
+    summed
 }
 
 /// What a table in this process would refuse is refused before any server has a part of it.
