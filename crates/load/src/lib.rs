@@ -7,3 +7,5 @@
 
 pub mod generate;
 pub mod port;
+pub mod observed;
+pub mod result;

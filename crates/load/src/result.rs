@@ -1,0 +1,305 @@
+//! The result of runs as a file of JSON: what was asked of what, where, with which versions, and all that was measured, so
+//! that anybody can look at it again, compare and draw it. Knows neither the engine nor any statistics of several runs.
+//!
+//! A file holds one run, or several: those of a sweep, a search or a comparison. Fields that a reader does not know are
+//! passed over, since results are kept for longer than versions; what changes its meaning changes [`SCHEMA`].
+
+pub mod encoding;
+pub mod hdr_log;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use sanderling_observe::{LatencySummary, Machine};
+use serde::{Deserialize, Serialize};
+
+use crate::observed::Measured;
+
+/// The version of the format.
+pub const SCHEMA: u32 = 1;
+/// The largest file that is read.
+pub const FILE_BYTES_MAX: u64 = 256 << 20;
+/// The most runs of a file.
+pub const RUNS_MAX: usize = 4096;
+
+/// All of a file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResultFile {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What was done, such as `run`, `sweep`, `search`, `ab`.
+    pub command: String,
+    /// In the order in which they were made.
+    pub runs: Vec<RunResult>,
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// What tells it from the other runs of the file, such as `A`, `B` or `20 k/s`; empty if it is the only one.
+    pub label: String,
+    /// When the measured part began, in seconds since 1970.
+    pub began_unix_s: f64,
+    /// What was asked of whom.
+    pub asked: Asked,
+    /// Of the programs.
+    pub versions: Versions,
+    /// Where the load came from.
+    pub machine: Machine,
+    /// What came of it.
+    pub measured: Measured,
+    /// What the load itself took.
+    pub client: ClientCpu,
+    /// What the server said of the same time; empty if it said nothing.
+    pub server: Vec<ServerLatency>,
+    /// Whether it may be taken at its word.
+    pub validity: Validity,
+}
+
+/// What a run was told to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Where the tables are.
+    pub address: String,
+    /// The script.
+    pub script: Script,
+    /// Functions and their weights.
+    pub functions: Vec<(String, f64)>,
+    /// Of keys, sizes and arrivals, by name.
+    pub seeds: BTreeMap<String, u64>,
+    /// Threads of the client.
+    pub threads: usize,
+    /// Calls that were under way at once, at most, in all threads together.
+    pub concurrency: usize,
+    /// When calls were due.
+    pub load: Load,
+    /// Length of the part before the measured one.
+    pub warmup_s: f64,
+    /// How long or how many calls; what was given.
+    pub limit: Limit,
+    /// Cycles that this client took, from and to (exclusive), if it took a part of them.
+    pub cycles: Option<(u64, u64)>,
+    /// The highest latencies that are wanted, such as `p99<5ms`, as they were given.
+    pub objectives: Vec<Objective>,
+}
+
+/// A script, whole, so that its run can be repeated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Script {
+    /// The name of a script that ships with the program, or a path.
+    pub name: String,
+    /// All of its text.
+    pub source: String,
+    /// Parameters that it was given or took by default, as text.
+    pub params: BTreeMap<String, String>,
+}
+
+/// When calls were due.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Load {
+    /// As soon as an earlier one had ended.
+    Closed,
+    /// By the clock, whether or not earlier ones had ended.
+    Open {
+        /// Calls per second.
+        rate_per_s: f64,
+        /// How they were spread, such as `poisson`.
+        arrivals: String,
+    },
+}
+
+/// How long a run was to be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Limit {
+    /// A time.
+    Seconds {
+        /// Of the measured part.
+        seconds: f64,
+    },
+    /// A number of calls.
+    Calls {
+        /// In the measured part.
+        calls: u64,
+    },
+}
+
+/// A percentile of the response time that is to stay below a bound.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Objective {
+    /// Such as .99.
+    pub quantile: f64,
+    /// The bound.
+    pub below_ns: u64,
+}
+
+/// Versions of what decides how fast the client is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    /// Of this program.
+    pub sanderling: String,
+    /// Of the language of scripts.
+    pub rune: String,
+}
+
+/// Time of processors that the client used in the measured part.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct ClientCpu {
+    /// In the program.
+    pub user_s: f64,
+    /// In the system for the program.
+    pub system_s: f64,
+    /// The busiest thread's share of one core, from 0 to 1; none if threads were not looked at.
+    pub busiest_thread: Option<f64>,
+}
+
+/// Latencies that a server has measured itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerLatency {
+    /// By which transport, or from whom.
+    pub peer: String,
+    /// What was asked.
+    pub command: String,
+    /// In the time of the run.
+    pub summary: LatencySummary,
+}
+
+/// Whether a run may be taken at its word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Validity {
+    /// False when the client itself was the bottleneck, or too much failed.
+    pub valid: bool,
+    /// Why not; or what a reader should know all the same.
+    pub reasons: Vec<String>,
+}
+
+/// Why a file of results was not read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ResultError {
+    /// From the system.
+    #[error("{path}: {error}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// Too large.
+    #[error("{path}: larger than {FILE_BYTES_MAX} bytes, which no result is")]
+    TooLarge {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Not a result, or a damaged one.
+    #[error("{path}: not a result of the load generator: {error}")]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// Where, and what was expected there.
+        error: serde_json::Error,
+    },
+    /// Of another version of the format.
+    #[error("{path}: a result in format {found}; this version reads format {SCHEMA}")]
+    Schema {
+        /// Which file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// What it says cannot be.
+    #[error("{path}: {reason}")]
+    Impossible {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// What is looked at before the rest, which another version may have changed.
+#[derive(Deserialize)]
+struct SchemaOnly {
+    schema: u32,
+}
+
+impl ResultFile {
+    /// A file of these runs.
+    #[must_use]
+    pub fn new(command: &str, runs: Vec<RunResult>) -> ResultFile {
+        ResultFile { schema: SCHEMA, command: command.to_owned(), runs }
+    }
+
+    /// Writes it under a temporary name and renames it: a file is whole or not there.
+    pub fn save(&self, path: &Path) -> Result<(), ResultError> {
+        let wrong = |error| ResultError::File { path: path.to_owned(), error };
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".tmp");
+        let temporary = PathBuf::from(temporary);
+        let written = fs::File::create(&temporary).and_then(|file| {
+            let mut out = std::io::BufWriter::new(file);
+            serde_json::to_writer_pretty(&mut out, self)?;
+            out.write_all(b"\n")?;
+            out.into_inner()?.sync_all()?;
+            fs::rename(&temporary, path)
+        });
+        if written.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        written.map_err(wrong)
+    }
+
+    /// Reads one.
+    pub fn load(path: &Path) -> Result<ResultFile, ResultError> {
+        let wrong = |error| ResultError::File { path: path.to_owned(), error };
+        let mut text = Vec::new();
+        let file = fs::File::open(path).map_err(wrong)?;
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(wrong)?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(ResultError::TooLarge { path: path.to_owned() });
+        }
+        ResultFile::parse(&text, path)
+    }
+
+    /// Reads the text of one; `path` is for errors.
+    pub fn parse(text: &[u8], path: &Path) -> Result<ResultFile, ResultError> {
+        let malformed = |error| ResultError::Malformed { path: path.to_owned(), error };
+        let SchemaOnly { schema: found } = serde_json::from_slice(text).map_err(malformed)?;
+        if found != SCHEMA {
+            return Err(ResultError::Schema { path: path.to_owned(), found });
+        }
+        let file: ResultFile = serde_json::from_slice(text).map_err(malformed)?;
+        let impossible = |reason| ResultError::Impossible { path: path.to_owned(), reason };
+        if file.runs.is_empty() || file.runs.len() > RUNS_MAX {
+            return Err(impossible(format!("{} runs; from 1 to {RUNS_MAX} are possible", file.runs.len())));
+        }
+        for (number, run) in file.runs.iter().enumerate() {
+            run.check().map_err(|reason| impossible(format!("run {number} {:?}: {reason}", run.label)))?;
+        }
+        Ok(file)
+    }
+}
+
+impl RunResult {
+    /// What a file could say and no run does.
+    fn check(&self) -> Result<(), String> {
+        let measured = &self.measured;
+        if !(measured.seconds > 0.0 && measured.seconds.is_finite()) {
+            return Err(format!("a measured part of {} s", measured.seconds));
+        }
+        for function in &measured.functions {
+            if function.failed > function.calls || function.response.count() > function.calls {
+                return Err(format!("function {}: more failures or latencies than calls", function.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Seconds of processors that the client used, per second.
+    #[must_use]
+    pub fn client_cores(&self) -> f64 {
+        (self.client.user_s + self.client.system_s) / self.measured.seconds
+    }
+}
