@@ -131,7 +131,7 @@ impl Keys {
     pub fn new(keys: u32, dist: Dist, ids: Ids) -> Keys {
         let zipf = match dist {
             Dist::Uniform => None,
-            Dist::Zipf(exponent) => Some(Zipf::new(keys, exponent)),
+            Dist::Zipf(exponent) => Some(Zipf::new(u64::from(keys), exponent)),
         };
         Keys { keys, ids, zipf, bits: keys.next_power_of_two().ilog2().max(1) }
     }
@@ -153,7 +153,7 @@ impl Keys {
     pub fn draw(&self, rng: &mut Rng) -> u32 {
         match &self.zipf {
             None => ((u128::from(rng.next()) * u128::from(self.keys)) >> 64) as u32,
-            Some(zipf) => self.scatter(zipf.rank(rng) - 1),
+            Some(zipf) => self.scatter((zipf.rank(rng) - 1) as u32),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Random bits, and ranks drawn from a bounded zipf law, for generated data and generated load. It knows no feature and
 //! no row.
 //!
-//! The sampler is exact and needs a few hundred cells for any number of ranks: ranks are grouped into blocks whose
-//! length grows with the rank, an alias table (Walker 1977, in Vose's construction) picks a block by its upper bound,
-//! and a draw within the block is accepted by the ratio of its probability to that bound, nearly always without
-//! computing a power.
+//! The sampler is exact, but for the 32 bits that choices are made with, and needs about a thousand cells for any number
+//! of ranks: ranks are grouped into blocks whose length grows with the rank, an alias table (Walker 1977, in Vose's
+//! construction) picks a block by its upper bound, and a draw within the block is accepted by the ratio of its
+//! probability to that bound, nearly always without computing a power.
 
 /// xoshiro256++ (Blackman and Vigna 2019), seeded through splitmix64.
 #[derive(Debug, Clone)]
@@ -61,14 +61,16 @@ pub fn below(bits: u32, n: u32) -> u32 {
 }
 
 /// A block has at most `start / BLOCKS_PER_OCTAVE` ranks (and one at least), so its ranks differ little in probability.
-const BLOCKS_PER_OCTAVE: u32 = 32;
+const BLOCKS_PER_OCTAVE: u64 = 32;
+/// Most ranks of a [`Zipf`]: 54 random bits pick one within a block, which is then uneven by 2^-19 at most.
+pub const ZIPF_RANKS_MAX: u64 = 1 << 40;
 
 #[derive(Debug, Clone)]
 struct Block {
-    start: u32,
-    len: u32,
-    /// A draw whose 32 acceptance bits lie below this is accepted whatever its rank in the block.
-    sure: u64,
+    start: u64,
+    len: u64,
+    /// A draw whose 32 acceptance bits are no more than this is accepted whatever its rank in the block.
+    sure: u32,
     amplitude: f32,
 }
 
@@ -82,57 +84,58 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// The law of `n` ranks; exponent 0 is the uniform one.
+    /// The law of `n` ranks, from 1 to [`ZIPF_RANKS_MAX`]; exponent 0 is the uniform one.
     #[must_use]
-    pub fn new(n: u32, exponent: f64) -> Self {
+    pub fn new(n: u64, exponent: f64) -> Self {
         Self::with_amplitudes(n, exponent, |_| 1.0)
     }
 
     /// `amplitude` is carried along per block, at its first rank.
-    pub(crate) fn with_amplitudes(n: u32, exponent: f64, amplitude: impl Fn(u32) -> f32) -> Self {
+    pub(crate) fn with_amplitudes(n: u64, exponent: f64, amplitude: impl Fn(u64) -> f32) -> Self {
+        assert!((1..=ZIPF_RANKS_MAX).contains(&n), "{n} ranks");
         let (mut blocks, mut bounds) = (Vec::new(), Vec::new());
-        let mut start = 1u32;
+        let mut start = 1u64;
         while start <= n {
             let len = (start / BLOCKS_PER_OCTAVE).max(1).min(n - start + 1);
-            let least = (f64::from(start) / f64::from(start + (len - 1))).powf(exponent);
+            let least = (start as f64 / (start + (len - 1)) as f64).powf(exponent);
             // The margin keeps the shortcut on the safe side of rounding in `draw`.
-            let sure = if len == 1 { 1 << 32 } else { ((least - 1e-9) * 2f64.powi(32)).max(0.0) as u64 };
+            let sure = if len == 1 { u32::MAX } else { ((least - 1e-9) * 2f64.powi(32)).max(0.0) as u32 };
             blocks.push(Block { start, len, sure, amplitude: amplitude(start) });
-            bounds.push(f64::from(len) * f64::from(start).powf(-exponent));
-            match start.checked_add(len) {
-                Some(next) => start = next,
-                None => break,
-            }
+            bounds.push(len as f64 * (start as f64).powf(-exponent));
+            start += len;
         }
         Zipf { exponent, cells: alias_table(&bounds), blocks }
     }
 
     /// A rank.
     #[inline]
-    pub fn rank(&self, rng: &mut Rng) -> u32 {
+    pub fn rank(&self, rng: &mut Rng) -> u64 {
         self.draw(rng).0
     }
 
     /// A rank, and the amplitude of its block.
     #[inline]
-    pub(crate) fn draw(&self, rng: &mut Rng) -> (u32, f32) {
+    pub(crate) fn draw(&self, rng: &mut Rng) -> (u64, f32) {
         loop {
             let (pick, within) = (rng.next(), rng.next());
-            let cell = below(pick as u32, self.cells.len() as u32);
+            // What picking a cell leaves of its bits continues those that pick a rank, for blocks that are long.
+            let scaled = (pick & 0xffff_ffff) * self.cells.len() as u64;
+            let (cell, rest) = ((scaled >> 32) as u32, scaled & 0xffff_ffff);
             let (threshold, alias) = self.cells[cell as usize];
             let cell = if (pick >> 32) as u32 >= threshold { alias } else { cell };
             let block = &self.blocks[cell as usize];
-            let rank = block.start + below(within as u32, block.len);
-            let accept = within >> 32;
-            if accept < block.sure || self.accept(block, rank, accept) {
+            let offset = (u128::from(within << 32 | rest) * u128::from(block.len)) >> 64;
+            let rank = block.start + offset as u64;
+            let accept = (within >> 32) as u32;
+            if accept <= block.sure || self.accept(block, rank, accept) {
                 return (rank, block.amplitude);
             }
         }
     }
 
     #[cold]
-    fn accept(&self, block: &Block, rank: u32, accept: u64) -> bool {
-        (accept as f64) < (f64::from(block.start) / f64::from(rank)).powf(self.exponent) * 2f64.powi(32)
+    fn accept(&self, block: &Block, rank: u64, accept: u32) -> bool {
+        f64::from(accept) < (block.start as f64 / rank as f64).powf(self.exponent) * 2f64.powi(32)
     }
 }
 
@@ -160,15 +163,15 @@ mod tests {
     use super::*;
 
     /// Chi-square of `draws` ranks, grouped by octave and, below 64, one by one, against the exact law.
-    fn check(n: u32, exponent: f64) {
+    fn check(n: u64, exponent: f64) {
         let zipf = Zipf::new(n, exponent);
-        let group = |rank: u32| if rank < 64 { rank as usize } else { 58 + rank.ilog2() as usize };
+        let group = |rank: u64| if rank < 64 { rank as usize } else { 58 + rank.ilog2() as usize };
         let mut expected = vec![0.0f64; 128];
-        (1..=n).for_each(|rank| expected[group(rank)] += f64::from(rank).powf(-exponent));
+        (1..=n).for_each(|rank| expected[group(rank)] += (rank as f64).powf(-exponent));
         let total: f64 = expected.iter().sum();
         let draws = 400_000;
         let mut seen = vec![0u32; 128];
-        let mut rng = Rng::new(7, 1, u64::from(n));
+        let mut rng = Rng::new(7, 1, n);
         for _ in 0..draws {
             let rank = zipf.rank(&mut rng);
             assert!((1..=n).contains(&rank));

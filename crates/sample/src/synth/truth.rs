@@ -151,9 +151,9 @@ impl Generator {
         let mut first_id = FIRST_CATEGORICAL_ID;
         let mut categorical = Vec::with_capacity(CATEGORICAL);
         for (index, size) in vocabularies(config.vocabulary).into_iter().enumerate() {
-            let fade = |rank: u32| (1.0 / (1.0 + f64::from(rank) / FADE_RANK).sqrt()) as f32;
+            let fade = |rank: u64| (1.0 / (1.0 + rank as f64 / FADE_RANK).sqrt()) as f32;
             categorical.push(Categorical {
-                zipf: Zipf::with_amplitudes(size, config.zipf_exponent, fade),
+                zipf: Zipf::with_amplitudes(u64::from(size), config.zipf_exponent, fade),
                 first_id,
                 size,
                 step: coprime(size, rng.next()),
@@ -241,7 +241,7 @@ impl Generator {
                 if feature.values_max == 1 { 1 } else { 1 + below(rng.next() as u32, feature.values_max) };
             for _ in 0..values {
                 let (rank, amplitude) = feature.zipf.draw(rng);
-                let scattered = (u64::from(rank) * feature.step + feature.shift) % u64::from(feature.size);
+                let scattered = (rank * feature.step + feature.shift) % u64::from(feature.size);
                 let id = feature.first_id + scattered as u32;
                 if values == 1 || !row.ids[first..].contains(&id) {
                     row.ids.push(id);
