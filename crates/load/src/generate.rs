@@ -1,14 +1,16 @@
-//! What is asked for: keys, sizes and times of arrival, drawn from laws. Every number is a function of seed and cycle, not of
-//! the thread that draws it. Knows no table and no script.
+//! What is asked for: keys, sizes and times of arrival, drawn from laws. Every number is a function of seed
+//! and cycle, not of the thread that draws it. Knows no table and no script.
 //!
-//! Random bits come from `sanderling_sample::random`: a stream per seed, purpose, draw and cycle, so that no draw waits for
-//! another and any thread can make any of them.
+//! Random bits come from `sanderling_sample::random`: a stream per seed, purpose, draw and cycle, so that no
+//! draw waits for another and any thread can make any of them.
 
 mod arrivals;
 #[cfg(test)]
 mod chi_square;
 mod drift;
 mod keys;
+#[cfg(test)]
+mod keys_tests;
 mod scatter;
 mod sizes;
 mod speed;
@@ -45,8 +47,8 @@ impl Seeds {
     }
 }
 
-/// Where in a run a draw is made. Every draw is a function of seed and this, never of the thread: the same seed asks the
-/// same whatever the number of threads.
+/// Where in a run a draw is made. Every draw is a function of seed and this, never of the thread: the same
+/// seed asks the same whatever the number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct At {
     /// The request's number in the run.
@@ -90,15 +92,18 @@ pub enum GenerateError {
     )]
     NoRanks { law: &'static str },
     #[error(
-        "cycle {cycle}, draw {draw}, key {position} cannot have a fresh key of its own: beyond {FRESH_CYCLES_MAX} \
-         cycles, {FRESH_DRAWS_MAX} draws per cycle or {FRESH_KEYS_MAX} keys per draw"
+        "cycle {cycle}, draw {draw}, {count} keys: not all of them can be fresh beyond {FRESH_CYCLES_MAX} cycles, \
+         {FRESH_DRAWS_MAX} draws per cycle or {FRESH_KEYS_MAX} keys per draw"
     )]
-    FreshBeyond { cycle: u64, draw: u32, position: usize },
+    FreshBeyond { cycle: u64, draw: u32, count: usize },
     #[error("cannot read the trace {}: {source}", path.display())]
     TraceRead { path: PathBuf, source: std::io::Error },
     #[error("the trace {} has more than {TRACE_BYTES_MAX} bytes: take a part of it", path.display())]
     TraceLong { path: PathBuf },
-    #[error("{}:{line}: {text:?} is not a key: keys are whole numbers below 2^64, with spaces or commas between", path.display())]
+    #[error(
+        "{}:{line}: {text:?} is not a key: keys are whole numbers below 2^64, with spaces or commas between",
+        path.display()
+    )]
     TraceKey { path: PathBuf, line: u64, text: String },
     #[error("the trace {} has no keys", path.display())]
     TraceEmpty { path: PathBuf },

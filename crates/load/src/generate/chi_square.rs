@@ -3,7 +3,8 @@
 /// Expectation below which a cell is pooled with its neighbours, as the test's approximation needs.
 const EXPECTED_MIN: f64 = 10.0;
 
-/// Panics if `seen` cannot be `weights` (of any sum) by chance: beyond five standard deviations of chi-square.
+/// Panics if `seen` cannot be `weights` (of any sum) by chance: beyond five standard deviations of
+/// chi-square.
 pub(super) fn check(what: &str, seen: &[u64], weights: &[f64]) {
     assert_eq!(seen.len(), weights.len(), "{what}");
     let draws = seen.iter().sum::<u64>() as f64;

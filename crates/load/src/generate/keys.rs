@@ -1,9 +1,9 @@
-//! Which keys are asked for: how popular they are, how popularity moves, and what their 64 bits look like. Knows nothing of
-//! how many are asked for at once, nor of who asks.
+//! Which keys are asked for: how popular they are, how popularity moves, and what their 64 bits look like.
+//! Knows nothing of how many are asked for at once, nor of who asks.
 //!
-//! A key is the *n*-th of a table, and [`Spread`] says what its 64 bits are. Laws draw *ranks*; ranks are scattered over
-//! the numbers by a bijection that is always the same, so that popular keys are not neighbours in a table that was loaded
-//! in order, and stay popular under another seed.
+//! A key is the *n*-th of a table, and [`Spread`] says what its 64 bits are. Laws draw *ranks*; ranks are
+//! scattered over the numbers by a bijection that is always the same, so that popular keys are not
+//! neighbours in a table that was loaded in order, and stay popular under another seed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ pub const KEYS_MAX: u64 = ZIPF_RANKS_MAX;
 const THETA_MAX: f64 = 4.0;
 /// Most keys that a cycle may add to those of [`KeyLaw::Latest`].
 const GROWTH_MAX: f64 = (1 << 20) as f64;
-/// How many keys are added per cycle unless it is said: YCSB D inserts one key in a twentieth of its requests.
+/// How many keys are added per cycle unless it is said: YCSB D inserts one key in a twentieth of its
+/// requests.
 const GROWTH_DEFAULT: f64 = 0.05;
 
 const FRESH_CYCLE_BITS: u32 = 35;
@@ -55,17 +56,19 @@ pub enum KeyLaw {
         /// Share of the draws that they get.
         hot_draws: f64,
     },
-    /// The `r`-th newest key is drawn with a probability proportional to `r^-theta`, see [`KeySource::newest`].
+    /// The `r`-th newest key is drawn with a probability proportional to `r^-theta`, see
+    /// [`KeySource::newest`].
     Latest {
         /// From 0 to 4.
         theta: f64,
     },
-    /// One key after the other: a draw of `count` in cycle `c` starts with the `c * count`-th and, after the last key, goes
-    /// on with the first. While `count` stays the same, cycles leave no key out.
+    /// One key after the other: a draw of `count` in cycle `c` starts with the `c * count`-th and, after the
+    /// last key, goes on with the first. While `count` stays the same, cycles leave no key out.
     Sequential,
-    /// What a text file has: a request per line, numbers with spaces or commas between. They are sent as they are. Cycle `c`
-    /// replays the `c`-th line; in a file whose lines are single keys it goes on where cycle `c - 1` ended, if that drew
-    /// as many. After the last line comes the first. The file may have `TRACE_BYTES_MAX` bytes.
+    /// What a text file has: a request per line, numbers with spaces or commas between. They are sent as
+    /// they are. Cycle `c` replays the `c`-th line; in a file whose lines are single keys it goes on where
+    /// cycle `c - 1` ended, if that drew as many. After the last line comes the first. The file may have
+    /// `TRACE_BYTES_MAX` bytes.
     Trace(PathBuf),
 }
 
@@ -90,8 +93,8 @@ pub enum Spread {
     Scrambled,
     /// `n`.
     Dense,
-    /// `n` shifted left by this many bits, as where the low bits hold something else. Bits that leave at the top come back
-    /// at the bottom, so that keys stay apart.
+    /// `n` shifted left by this many bits, as where the low bits hold something else. Bits that leave at the
+    /// top come back at the bottom, so that keys stay apart.
     Shifted(u32),
 }
 
@@ -106,9 +109,9 @@ enum Law {
     Trace(Arc<Trace>),
 }
 
-/// A source of keys. A draw is a function of the seed and [`At`], and a longer one begins like a shorter one. Making a
-/// source takes less than a millisecond and about 40 KB (a trace takes its file's); a clone shares nothing that is
-/// written, so every thread has its own.
+/// A source of keys. A draw is a function of the seed and [`At`], and a longer one begins like a shorter
+/// one. Making a source takes less than a millisecond and about 40 KB (a trace takes its file's); a clone
+/// shares nothing that is written, so every thread has its own.
 #[derive(Debug, Clone)]
 pub struct KeySource {
     law: Law,
@@ -127,7 +130,8 @@ impl KeySource {
     /// Draws from `keys` keys by a law.
     ///
     /// # Errors
-    /// If there are no keys or more than [`KEYS_MAX`], a parameter of the law is out of range, or a trace cannot be used.
+    /// If there are no keys or more than [`KEYS_MAX`], a parameter of the law is out of range, or a trace
+    /// cannot be used.
     pub fn new(law: &KeyLaw, keys: u64, seeds: &Seeds) -> Result<Self, GenerateError> {
         if !(1..=KEYS_MAX).contains(&keys) {
             return Err(GenerateError::Keys { keys });
@@ -161,8 +165,9 @@ impl KeySource {
         })
     }
 
-    /// Every so long (by [`At::now`]) this share of the ranks comes to mean other keys: which, and which keys, is a function
-    /// of seed and epoch. Ranks move in up to 4096 groups, all of a group at once, each once in `1 / share` epochs.
+    /// Every so long (by [`At::now`]) this share of the ranks comes to mean other keys: which, and which
+    /// keys, is a function of seed and epoch. Ranks move in up to 4096 groups, all of a group at once, each
+    /// once in `1 / share` epochs.
     ///
     /// # Errors
     /// If the share is not from 0 to 1, the time is 0, or the law is not uniform, zipf or hotspot.
@@ -177,8 +182,9 @@ impl KeySource {
         Ok(())
     }
 
-    /// This share of the keys was never seen before, and will not be again: numbers beyond all keys, each a function of
-    /// cycle, draw and position. See [`FRESH_CYCLES_MAX`] and its neighbours for how many there are.
+    /// This share of the keys was never seen before, and will not be again: numbers beyond all keys, each a
+    /// function of cycle, draw and position. See [`FRESH_CYCLES_MAX`] and its neighbours for how many there
+    /// are.
     ///
     /// # Errors
     /// If the share is not from 0 to 1.
@@ -209,17 +215,17 @@ impl KeySource {
     }
 
     /// One more than the number of the newest key at a cycle: the keys that it was made for, and what
-    /// [`grow`](Self::grow) says of every cycle before, rounded down. [`KeyLaw::Latest`] draws from the keys just below it,
-    /// and whoever inserts writes those of [`fill_newest`](Self::fill_newest). Keys that were added since the last insertion
-    /// are not in the table yet, so the newest few may miss.
+    /// [`grow`](Self::grow) says of every cycle before, rounded down. [`KeyLaw::Latest`] draws from the keys
+    /// just below it, and whoever inserts writes those of [`fill_newest`](Self::fill_newest). Keys that were
+    /// added since the last insertion are not in the table yet, so the newest few may miss.
     #[must_use]
     pub fn newest(&self, cycle: u64) -> u64 {
         self.keys + (cycle as f64 * self.growth) as u64
     }
 
-    /// Appends the `count` newest keys at a cycle, the oldest of them first; fewer if there are not as many. If a share
-    /// `w` of the cycles inserts, `count` should be at least `4 / w` times the keys added per cycle, so that hardly
-    /// any key (1 in 50) is left out by chance.
+    /// Appends the `count` newest keys at a cycle, the oldest of them first; fewer if there are not as many.
+    /// If a share `w` of the cycles inserts, `count` should be at least `4 / w` times the keys added per
+    /// cycle, so that hardly any key (1 in 50) is left out by chance.
     pub fn fill_newest(&self, at: &At, count: usize, out: &mut Vec<u64>) {
         let newest = self.newest(at.cycle);
         out.extend((newest.saturating_sub(count as u64)..newest).map(|n| self.key(n)));
@@ -245,12 +251,13 @@ impl KeySource {
     /// Appends `count` keys.
     ///
     /// # Errors
-    /// If keys are to be fresh beyond the cycles, draws or keys for which there are fresh ones; `out` is left as it was.
+    /// If keys are to be fresh beyond the cycles, draws or keys for which there are fresh ones; `out` is
+    /// left as it was.
     pub fn fill(&self, at: &At, count: usize, out: &mut Vec<u64>) -> Result<(), GenerateError> {
         if self.fresh > 0
             && (at.cycle >= FRESH_CYCLES_MAX || at.draw >= FRESH_DRAWS_MAX || count > FRESH_KEYS_MAX)
         {
-            return Err(GenerateError::FreshBeyond { cycle: at.cycle, draw: at.draw, position: count });
+            return Err(GenerateError::FreshBeyond { cycle: at.cycle, draw: at.draw, count });
         }
         let first = out.len();
         self.fill_numbers(at, count, out);
@@ -330,7 +337,8 @@ fn share(what: &'static str, value: f64) -> Result<f64, GenerateError> {
     within(what, value, "from 0 to 1", |share| (0.0..=1.0).contains(&share))
 }
 
-/// 64 random bits are no more than this in about this share of the cases; in none, but for one in 2^64, if it is 0.
+/// 64 random bits are no more than this in about this share of the cases; in none, but for one in 2^64, if
+/// it is 0.
 fn bits(share: f64) -> u64 {
     (share * 2f64.powi(64)) as u64
 }

@@ -1,8 +1,9 @@
-//! A bijection that scatters ranks over the numbers of keys, so that popular keys are not neighbours in a table that was
-//! loaded in order. Knows no law.
+//! A bijection that scatters ranks over the numbers of keys, so that popular keys are not neighbours in a
+//! table that was loaded in order. Knows no law.
 //!
-//! `number = rank * step mod n` with a step near the golden section of `n` and coprime to it. The remainder needs no
-//! division: Shoup's multiplication by a constant takes the quotient from a product with `step * 2^64 / n`.
+//! `number = rank * step mod n` with a step near the golden section of `n` and coprime to it. The remainder
+//! needs no division: Shoup's multiplication by a constant takes the quotient from a product with `step *
+//! 2^64 / n`.
 
 /// The bijection of `0..n`.
 #[derive(Debug, Clone, Copy)]

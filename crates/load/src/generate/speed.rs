@@ -1,4 +1,5 @@
-//! How fast keys are made on one thread, for the command that says what the generator itself can do. Knows no request.
+//! How fast keys are made on one thread, for the command that says what the generator itself can do. Knows
+//! no request.
 
 use std::time::{Duration, Instant};
 

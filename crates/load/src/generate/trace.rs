@@ -1,4 +1,5 @@
-//! Keys that were once asked for, read from a text file: a request per line. Knows no law; the whole file is held in memory.
+//! Keys that were once asked for, read from a text file: a request per line. Knows no law; the whole file is
+//! held in memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -6,7 +7,8 @@ use std::path::Path;
 
 use super::GenerateError;
 
-/// Most bytes of a trace. Its keys take up to six times as much memory, where all of them have one digit; twice is common.
+/// Most bytes of a trace. Its keys take up to six times as much memory, where all of them have one digit;
+/// twice is common.
 pub const TRACE_BYTES_MAX: u64 = 256 << 20;
 /// Characters of a bad key that a message shows.
 const SHOWN_CHARS_MAX: usize = 40;
