@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sanderling_observe::LatencyTable;
+use sanderling_observe::{LatencySummary, LatencyTable};
 use sanderling_transport::Address;
-use sanderling_wire::{Reply, Request, limit};
+use sanderling_wire::{Reply, Request, StatsScope, limit};
 
 use crate::error::ClientError;
 use crate::exchange::{CallError, HedgeCounters, HedgeCounts, Hedging, Peer};
@@ -31,6 +31,18 @@ pub struct Server {
     pub way: Address,
     /// What it says about itself.
     pub peer: Peer,
+}
+
+/// How long a command took on a server, from when it was taken up until its answer was ready. The sum is exact to half a
+/// nanosecond per request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerCommand {
+    /// The server's address.
+    pub server: String,
+    /// The command's name.
+    pub command: String,
+    /// The numbers, since the start of the server.
+    pub summary: LatencySummary,
 }
 
 /// The servers of a cluster, by shard. Cheap to share.
@@ -125,6 +137,37 @@ impl Cluster {
     #[must_use]
     pub fn latencies(&self) -> LatencyTable {
         self.times.table()
+    }
+
+    /// What the servers say of the commands that they carried out since their start, everybody's, by server and command.
+    pub fn server_statistics(self: &Arc<Cluster>) -> Result<Vec<ServerCommand>, ClientError> {
+        let mut all = Vec::new();
+        self.with_session(|session| {
+            for (at, server) in self.servers.iter().enumerate() {
+                let server = server.address.to_string();
+                let row = |latency: &sanderling_wire::Latency<'_>| ServerCommand {
+                    server: server.clone(),
+                    command: latency.name.to_owned(),
+                    summary: LatencySummary {
+                        count: latency.count,
+                        sum_ns: latency.count.saturating_mul(latency.average_ns),
+                        average_ns: latency.average_ns,
+                        min_ns: latency.min_ns,
+                        max_ns: latency.max_ns,
+                        p50_ns: latency.p50_ns,
+                        p95_ns: latency.p95_ns,
+                        p99_ns: latency.p99_ns,
+                        p999_ns: latency.p999_ns,
+                    },
+                };
+                let request = Request::Stats(StatsScope::Commands);
+                all.append(&mut session.ask(at, "", &request, |reply| match reply {
+                    Reply::Stats(said) => Some(said.latencies.iter().map(row).collect()),
+                    _ => None,
+                })?);
+            }
+            Ok(all)
+        })
     }
 
     /// What the hedging of all threads has come to.

@@ -23,7 +23,7 @@ mod options;
 pub use options::{ConnectOptions, compression};
 
 mod cluster;
-pub use cluster::{Cluster, Server, addresses};
+pub use cluster::{Cluster, Server, ServerCommand, addresses};
 
 mod description;
 
@@ -52,6 +52,6 @@ mod random;
 
 mod statistics;
 
-pub use sanderling_observe::LatencyTable;
+pub use sanderling_observe::{LatencySummary, LatencyTable};
 pub use sanderling_transport::{Address, TlsClient};
 pub use sanderling_wire::{Compression, Fault, RowBlock};

@@ -6,6 +6,7 @@
 //! observed goes to the thread's histograms (`observed`), which are merged when the run is over and become a result.
 
 pub mod generate;
-pub mod port;
 pub mod observed;
+pub mod port;
 pub mod result;
+pub mod target;

@@ -150,6 +150,11 @@ impl Observed {
         self.distinct.note(keys);
     }
 
+    /// The same of keys that were noted elsewhere.
+    pub fn unique_of(&mut self, keys: &DistinctKeys) {
+        self.distinct.merge(keys);
+    }
+
     /// Adds another thread's notes.
     ///
     /// # Panics
@@ -292,3 +297,6 @@ fn sum<'a>(parts: impl Iterator<Item = &'a Distribution>) -> Distribution {
 fn nanoseconds(duration: Duration) -> u64 {
     duration.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(duration.subsec_nanos()))
 }
+
+#[cfg(test)]
+mod tests;
