@@ -51,7 +51,7 @@ pub enum KeyLaw {
     },
     /// Two kinds of keys, each uniform.
     Hotspot {
-        /// Share of the keys that are hot.
+        /// Share of the keys that are hot; at least one is.
         hot_keys: f64,
         /// Share of the draws that they get.
         hot_draws: f64,
@@ -122,6 +122,7 @@ pub struct KeySource {
     drift: Option<(Drift, Duration)>,
     /// Of 2^64, how many draws of bits make a key fresh.
     fresh: u64,
+    /// Keys added per cycle.
     growth: f64,
     spread: Spread,
 }
@@ -147,7 +148,7 @@ impl KeySource {
             KeyLaw::Hotspot { hot_keys, hot_draws } => {
                 let hot_keys = share("hot_keys", *hot_keys)?;
                 let threshold = bits(share("hot_draws", *hot_draws)?);
-                Law::Hotspot { hot: ((keys as f64 * hot_keys).ceil() as u64).clamp(1, keys), threshold }
+                Law::Hotspot { hot: ((keys as f64 * hot_keys).round() as u64).clamp(1, keys), threshold }
             }
             KeyLaw::Sequential => Law::Sequential,
             KeyLaw::Trace(path) => Law::Trace(Arc::new(Trace::open(path)?)),
@@ -220,7 +221,7 @@ impl KeySource {
     /// added since the last insertion are not in the table yet, so the newest few may miss.
     #[must_use]
     pub fn newest(&self, cycle: u64) -> u64 {
-        self.keys + (cycle as f64 * self.growth) as u64
+        self.keys.saturating_add((cycle as f64 * self.growth) as u64)
     }
 
     /// Appends the `count` newest keys at a cycle, the oldest of them first; fewer if there are not as many.
