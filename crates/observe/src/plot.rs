@@ -7,7 +7,9 @@ mod axis;
 mod bars;
 mod curves;
 mod frame;
+mod lines;
 
 pub use bars::{Bar, bars};
-pub use curves::{CalibrationPoint, LineChart, Series, calibration, roc};
-pub use frame::{GRID, INK, MUTED, PALETTE, standalone};
+pub use curves::{CalibrationPoint, calibration, roc};
+pub use frame::{GRID, INK, Look, MUTED, PALETTE, PLOTTERS_FONT_FACTOR, UNITS_PER_PX, standalone};
+pub use lines::{Figure, LineChart, Series};

@@ -2,17 +2,42 @@
 
 use proptest::prelude::*;
 use sanderling_observe::plot::{
-    Bar, CalibrationPoint, LineChart, Series, bars, calibration, roc, standalone,
+    Bar, CalibrationPoint, Figure, LineChart, Look, Series, bars, calibration, roc, standalone,
 };
 
-fn series(name: &str, points: &[(f64, f64)]) -> Series {
-    Series { name: name.into(), points: points.to_vec(), dots: points.len() < 5, color: 0 }
+const LOOKS: [Look; 4] = [Look::Line, Look::Dashed, Look::Dots, Look::Crosses];
+
+fn series(name: &str, points: &[(f64, f64)], look: Look) -> Series {
+    Series { name: name.into(), points: points.to_vec(), look, color: 0 }
 }
 
-fn line(title: &str, points: &[(f64, f64)], x_log: bool) -> String {
-    let series = vec![series(title, points), series("other", &[])];
-    LineChart { title: title.into(), x_label: "step".into(), x_log, series, x_marks: vec![1.0, f64::NAN] }
-        .svg()
+fn chart(title: &str, points: &[(f64, f64)], log: bool) -> LineChart {
+    let mut drawn: Vec<Series> = LOOKS.map(|look| series(title, points, look)).into();
+    drawn.push(series("other", &[], Look::Line));
+    LineChart {
+        title: title.into(),
+        x_label: "step".into(),
+        y_label: title.into(),
+        x_log: log,
+        x_room: !log,
+        y_log: log,
+        y_from_zero: points.len() % 2 == 0,
+        series: drawn,
+        x_marks: vec![1.0, f64::NAN],
+        y_marks: vec![(3.0, title.into()), (f64::NAN, title.into())],
+        x_ticks: if points.len() > 2 {
+            vec![(1.0, title.into()), (f64::NAN, "no".into())]
+        } else {
+            Vec::new()
+        },
+    }
+}
+
+fn line(title: &str, points: &[(f64, f64)], log: bool) -> String {
+    let chart = chart(title, points, log);
+    let figure = Figure { width_px: 700, panels: vec![(chart.clone(), 300), (chart.clone(), 200)] };
+    check(&figure.svg());
+    chart.svg()
 }
 
 /// Every opened element is closed in order, and nothing is there that a page could not hold.
@@ -78,7 +103,11 @@ fn names_are_escaped_and_shortened() {
 #[test]
 fn a_file_has_a_name_space() {
     let file = standalone(&roc("t", &[(0.0, 0.0), (1.0, 1.0)]));
-    assert!(file.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+    assert!(
+        file.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"480\" height=\"400\" "),
+        "{file}"
+    );
+    assert!(file.contains(" fill=\"#FFFFFF\"/>\n"), "it is on white");
 }
 
 proptest! {

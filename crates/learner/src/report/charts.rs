@@ -1,6 +1,6 @@
 //! The report's charts: which numbers go into which, and the words around them. Knows no HTML.
 
-use sanderling_observe::plot::{Bar, CalibrationPoint, LineChart, Series, bars, calibration, roc};
+use sanderling_observe::plot::{Bar, CalibrationPoint, LineChart, Look, Series, bars, calibration, roc};
 
 use super::{CurvePoint, RunReport, TableSummary, numbers};
 
@@ -14,15 +14,15 @@ const VALID: usize = 1;
 
 /// A learning curve of one metric.
 pub(super) fn learning(report: &RunReport, title: &str, metric: fn(&CurvePoint) -> f64) -> String {
-    let line = |name: &str, curve: &[CurvePoint], dots, color| Series {
+    let line = |name: &str, curve: &[CurvePoint], look, color| Series {
         name: name.to_owned(),
         points: curve.iter().map(|point| (point.step as f64, metric(point))).collect(),
-        dots,
+        look,
         color,
     };
-    let mut series = vec![line("train (progressive)", &report.train_curve, false, TRAIN)];
+    let mut series = vec![line("train (progressive)", &report.train_curve, Look::Line, TRAIN)];
     if !report.valid_curve.is_empty() {
-        series.push(line("validation", &report.valid_curve, true, VALID));
+        series.push(line("validation", &report.valid_curve, Look::Dots, VALID));
     }
     let mut x_marks: Vec<f64> = report
         .train_curve
@@ -34,7 +34,8 @@ pub(super) fn learning(report: &RunReport, title: &str, metric: fn(&CurvePoint) 
     if x_marks.len() > PASS_MARKS_MAX {
         x_marks.clear();
     }
-    LineChart { title: title.to_owned(), x_label: x_label.to_owned(), x_log: false, series, x_marks }.svg()
+    let (title, x_label) = (title.to_owned(), x_label.to_owned());
+    LineChart { title, x_label, series, x_marks, ..LineChart::default() }.svg()
 }
 
 /// The ROC curve.

@@ -36,6 +36,8 @@ pub(super) struct Axis {
 const PADDING: f64 = 0.06;
 /// A span below this part of the values themselves is rounding noise, and is widened.
 const SPAN_MIN: f64 = 1e-9;
+/// A logarithmic axis over fewer decades than this has ticks as a linear one.
+const LOG_SPAN_MIN: f64 = 0.7;
 /// Numbers beyond this have no position, so that spans stay finite.
 const POSITION_MAX: f64 = 1e300;
 
@@ -66,6 +68,17 @@ impl Axis {
             Scale::Log => log_ticks(&range, wanted),
         };
         Self { range, ticks, labels }
+    }
+
+    /// Other ticks than round numbers; those outside of the range are left out.
+    pub(super) fn set_ticks(&mut self, ticks: impl Iterator<Item = (f64, String)>) {
+        let inside = ticks.filter(|(position, _)| (self.range.start..=self.range.end).contains(position));
+        (self.ticks, self.labels) = inside.unzip();
+    }
+
+    /// The label of the last tick.
+    pub(super) fn last_label(&self) -> &str {
+        self.labels.last().map_or("", String::as_str)
     }
 
     /// Characters of the longest label.
@@ -123,6 +136,11 @@ fn linear_ticks(range: &Range<f64>, wanted: usize) -> (Vec<f64>, Vec<String>) {
 /// Decades; with few of them also 2 and 5 times each; with many, every second, third, ...
 fn log_ticks(range: &Range<f64>, wanted: usize) -> (Vec<f64>, Vec<String>) {
     let span = range.end - range.start;
+    if span <= LOG_SPAN_MIN {
+        // Too little for even 1, 2 and 5: round numbers as on a linear axis, in logarithmic places.
+        let (ticks, labels) = linear_ticks(&(10f64.powf(range.start)..10f64.powf(range.end)), wanted);
+        return (ticks.into_iter().map(f64::log10).collect(), labels);
+    }
     let stride = (span / wanted.max(1) as f64).ceil().max(1.0);
     let factors: &[f64] = if span <= wanted as f64 / 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
     let first = (range.start / stride).floor() * stride;

@@ -23,7 +23,8 @@ pub const MUTED: RGBColor = RGBColor(0x5F, 0x6B, 0x7A);
 pub const GRID: RGBColor = RGBColor(0xE3, 0xE7, 0xEC);
 
 /// Plotters draws on integer positions: units per CSS pixel, so that curves come out smooth.
-pub(super) const SCALE: i32 = 8;
+pub const UNITS_PER_PX: i32 = 8;
+pub(super) const SCALE: i32 = UNITS_PER_PX;
 /// Title, in CSS pixels.
 pub(super) const TITLE_PX: i32 = 15;
 /// Ticks, legends and labels, in CSS pixels.
@@ -31,10 +32,10 @@ pub(super) const TEXT_PX: i32 = 13;
 /// Width of an average character as a part of the font size: sans-serif faces lie between 0.5 and 0.6.
 const CHARACTER_EMS: f64 = 0.56;
 /// Plotters divides a font's size by this before it writes it.
-const PLOTTERS_FONT_FACTOR: f64 = 1.24;
+pub const PLOTTERS_FONT_FACTOR: f64 = 1.24;
 const XMLNS: &str = "xmlns=\"http://www.w3.org/2000/svg\"";
 
-pub(super) type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Canvas<DB> = DrawingArea<DB, Shift>;
 pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// Draws on a canvas of `width_px` x `height_px` CSS pixels and returns the SVG element.
@@ -42,7 +43,7 @@ pub(super) fn draw(
     width_px: i32,
     height_px: i32,
     label: &str,
-    paint: impl FnOnce(&Canvas<'_>) -> Drawn,
+    paint: impl FnOnce(&Canvas<SVGBackend<'_>>) -> Drawn,
 ) -> String {
     let (width, height) = (width_px * SCALE, height_px * SCALE);
     let mut raw = String::new();
@@ -65,9 +66,18 @@ pub(super) fn draw(
     )
 }
 
-/// The chart as an SVG file: with a name space, on white.
+/// The chart as an SVG file: with a name space and a size, on white.
 pub fn standalone(chart: &str) -> String {
-    chart.replacen("<svg ", &format!("<svg {XMLNS} style=\"background:#fff\" "), 1)
+    let (tag, rest) = chart.split_once('>').unwrap_or((chart, ""));
+    let view_box = tag.split_once("viewBox=\"0 0 ").and_then(|(_, rest)| rest.split_once('"'));
+    let sizes = view_box.map(|(sizes, _)| sizes.split(' ').filter_map(|size| size.parse::<i32>().ok()));
+    let sizes: Vec<i32> = sizes.map(|sizes| sizes.map(|units| units / SCALE).collect()).unwrap_or_default();
+    let size = match sizes[..] {
+        [width, height] => format!("width=\"{width}\" height=\"{height}\" "),
+        _ => String::new(),
+    };
+    let tag = tag.replacen("<svg ", &format!("<svg {XMLNS} {size}"), 1);
+    format!("{tag}>\n<rect width=\"100%\" height=\"100%\" fill=\"#FFFFFF\"/>{rest}")
 }
 
 /// A text style of `size_px` CSS pixels, anchored at `h`, `v`.
@@ -103,7 +113,21 @@ fn escape(text: &str) -> String {
 pub(super) struct LegendEntry<'a> {
     pub(super) name: &'a str,
     pub(super) color: RGBColor,
-    pub(super) dot: bool,
+    pub(super) look: Look,
+}
+
+/// How points are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Look {
+    /// A line.
+    #[default]
+    Line,
+    /// A broken line.
+    Dashed,
+    /// A stronger line with a dot at every point: for few points that matter.
+    Dots,
+    /// A cross at every point and no line: for points that should be doubted.
+    Crosses,
 }
 
 const LEGEND_NAME_CHARACTERS: usize = 36;
@@ -134,7 +158,12 @@ fn legend_places(legend: &[LegendEntry<'_>], left_px: i32, width_px: i32) -> Vec
 }
 
 /// Draws title and legend at the top.
-pub(super) fn heading(canvas: &Canvas<'_>, title: &str, legend: &[LegendEntry<'_>], width_px: i32) -> Drawn {
+pub(super) fn heading<DB: DrawingBackend<ErrorType: 'static>>(
+    canvas: &Canvas<DB>,
+    title: &str,
+    legend: &[LegendEntry<'_>],
+    width_px: i32,
+) -> Drawn {
     let at = |x: i32, y: i32| (x * SCALE, y * SCALE);
     let mut y = 6;
     if !title.is_empty() {
@@ -145,8 +174,17 @@ pub(super) fn heading(canvas: &Canvas<'_>, title: &str, legend: &[LegendEntry<'_
     for (entry, (x, line)) in legend.iter().zip(legend_places(legend, 8, width_px)) {
         let middle = y + 20 * line + 10;
         let style = entry.color.stroke_width(2 * SCALE as u32);
-        canvas.draw(&PathElement::new(vec![at(x, middle), at(x + SWATCH_PX, middle)], style))?;
-        if entry.dot {
+        let line =
+            |from: i32, to: i32| PathElement::new(vec![at(x + from, middle), at(x + to, middle)], style);
+        match entry.look {
+            Look::Line | Look::Dots => canvas.draw(&line(0, SWATCH_PX))?,
+            Look::Dashed => {
+                canvas.draw(&line(0, 7))?;
+                canvas.draw(&line(11, SWATCH_PX))?;
+            }
+            Look::Crosses => canvas.draw(&Cross::new(at(x + SWATCH_PX / 2, middle), 4 * SCALE, style))?,
+        }
+        if entry.look == Look::Dots {
             canvas.draw(&Circle::new(at(x + SWATCH_PX / 2, middle), 4 * SCALE, entry.color.filled()))?;
         }
         let name = label(entry.name, LEGEND_NAME_CHARACTERS);
