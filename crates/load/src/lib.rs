@@ -5,8 +5,11 @@
 //! the thread's generators (`generate`); its [`port`] carries the request to the tables, wherever they are; what was
 //! observed goes to the thread's histograms (`observed`), which are merged when the run is over and become a result.
 
+pub mod compare;
 pub mod generate;
 pub mod observed;
+pub mod plot;
 pub mod port;
 pub mod result;
+pub mod show;
 pub mod target;

@@ -5,6 +5,7 @@
 //! passed over, since results are kept for longer than versions; what changes its meaning changes [`SCHEMA`].
 
 pub mod encoding;
+pub mod estimate;
 pub mod hdr_log;
 
 use std::collections::BTreeMap;
@@ -303,3 +304,6 @@ impl RunResult {
         (self.client.user_s + self.client.system_s) / self.measured.seconds
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -5,6 +5,8 @@
 //! hash begins with so many zero bits that they fit; each stands for a power of two of keys. Exact while all fit, and then
 //! off by a standard error of 1.2 / sqrt([`KEPT_MAX`]).
 
+use sanderling_sample::random::mix;
+
 /// The most keys that are kept.
 pub const KEPT_MAX: usize = 4096;
 /// Places of the table of kept keys: a power of two, at least twice as many.
@@ -60,7 +62,7 @@ impl DistinctKeys {
     pub fn note(&mut self, keys: &[u64]) {
         self.asked += keys.len() as u64;
         for &key in keys {
-            let hash = mixed(key);
+            let hash = mix(key);
             if hash <= self.limit {
                 self.keep(hash);
             }
@@ -121,13 +123,4 @@ impl DistinctKeys {
         self.kept = 0;
         kept.into_iter().for_each(|hash| self.keep(hash));
     }
-}
-
-/// A permutation of the numbers that leaves no pattern of the keys (the finalizer of splitmix64, S. Vigna).
-#[inline]
-fn mixed(key: u64) -> u64 {
-    let mut x = key;
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

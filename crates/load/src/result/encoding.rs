@@ -48,8 +48,8 @@ pub enum HistogramError {
     },
 }
 
-fn malformed(what: impl ToString) -> HistogramError {
-    HistogramError::Malformed(what.to_string())
+fn malformed(what: &str) -> HistogramError {
+    HistogramError::Malformed(what.to_owned())
 }
 
 /// The text of a histogram.
@@ -67,7 +67,7 @@ pub fn decode<T: Counter>(text: &str, digits: u8) -> Result<Histogram<T>, Histog
     if text.len() > TEXT_BYTES_MAX {
         return Err(HistogramError::TooLong(text.len()));
     }
-    let deflated = STANDARD.decode(text).map_err(malformed)?;
+    let deflated = STANDARD.decode(text).map_err(|error| malformed(&error.to_string()))?;
     let header = deflated.get(..8).ok_or_else(|| malformed("cut off"))?;
     if word(header, 0) != COOKIE_DEFLATED || word(header, 4) as usize != deflated.len() - 8 {
         return Err(malformed("another format, or cut off"));
@@ -76,7 +76,10 @@ pub fn decode<T: Counter>(text: &str, digits: u8) -> Result<Histogram<T>, Histog
     let bytes_max = HEADER_BYTES + COUNT_BYTES_MAX * expected.distinct_values();
     let mut bytes = Vec::new();
     let inflate = flate2::read::ZlibDecoder::new(&deflated[8..]);
-    inflate.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(malformed)?;
+    inflate
+        .take(bytes_max as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| malformed(&error.to_string()))?;
     let header = bytes.get(..HEADER_BYTES).ok_or_else(|| malformed("cut off"))?;
     if word(header, 0) != COOKIE || word(header, 4) as usize != bytes.len() - HEADER_BYTES {
         return Err(malformed("another format, or too long"));
@@ -86,7 +89,7 @@ pub fn decode<T: Counter>(text: &str, digits: u8) -> Result<Histogram<T>, Histog
         return Err(HistogramError::Bounds { digits: word(header, 12), low, high, expected: digits });
     }
     check_counts(&bytes[HEADER_BYTES..])?;
-    Deserializer::new().deserialize(&mut &bytes[..]).map_err(malformed)
+    Deserializer::new().deserialize(&mut &bytes[..]).map_err(|error| malformed(&error.to_string()))
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {

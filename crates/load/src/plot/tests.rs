@@ -1,0 +1,100 @@
+//! Figures of made-up runs: their lines are there, their texts too, and no number is missing. With `SANDERLING_FIGURES=FOLDER`
+//! they are also written there, to be looked at.
+
+use super::*;
+use crate::result::tests::made_up;
+
+/// The SVG holds the words, and as many lines of the first colours; the PNG has its size.
+fn check(name: &str, figure: &Figure, words: &[&str], colors: &[&str]) {
+    let text = svg(figure);
+    for word in words {
+        assert!(text.contains(word), "{name}: no {word:?}");
+    }
+    for color in colors {
+        assert!(text.contains(&format!("stroke=\"{color}\"")), "{name}: nothing in {color}");
+    }
+    assert!(!text.contains("NaN") && !text.contains("inf") && !text.contains("not drawn"), "{name}");
+    assert!(text.starts_with("<svg xmlns=") && text.trim_end().ends_with("</svg>"), "{name}");
+    let png = png(figure).expect("it is drawn");
+    assert_eq!(png[..8], pixels::SIGNATURE);
+    let number = |at: usize| u32::from_be_bytes([png[at], png[at + 1], png[at + 2], png[at + 3]]);
+    let expected = (2 * figure.width_px as u32, 2 * figure.height_px() as u32);
+    assert_eq!((number(16), number(20)), expected, "{name}");
+    assert!(png.len() > 5000, "{name} is empty: {} bytes", png.len());
+    assert!(
+        png.ends_with(&[b'I', b'E', b'N', b'D', 0xae, 0x42, 0x60, 0x82]),
+        "{name}: the checksum of an end"
+    );
+    if let Some(folder) = std::env::var_os("SANDERLING_FIGURES") {
+        let path = std::path::Path::new(&folder).join(name);
+        std::fs::write(path.with_extension("svg"), text).expect("it is written");
+        std::fs::write(path.with_extension("png"), png).expect("it is written");
+    }
+}
+
+/// A sweep whose latencies rise towards 12 000 requests/s, with the last runs beyond what can be done.
+fn sweep() -> Vec<RunResult> {
+    let run = |number: u64| {
+        let due = 1000.0 * 1.25f64.powi(number as i32);
+        let busy = (due / 12_000.0).min(0.99);
+        let mut run = made_up(&format!("{due:.0}/s"), due.min(11_500.0), 2.0, 80.0 / (1.0 - busy), number);
+        run.asked.load = Load::Open { rate_per_s: due, arrivals: "poisson".into() };
+        run.validity.valid = due < 12_500.0;
+        run
+    };
+    (0..13).map(run).collect()
+}
+
+const BLUE: &str = "#0072B2";
+const ORANGE: &str = "#D55E00";
+const GREEN: &str = "#009E73";
+
+#[test]
+fn a_curve_shows_every_percentile_and_what_is_not_valid() {
+    let objective = Objective { quantile: 0.99, below_ns: 5_000_000 };
+    let words = [
+        "p50",
+        "p99",
+        "p99.9",
+        "not valid",
+        "wanted: p99 below 5.00 ms",
+        "requests per second",
+        "response time, ms",
+    ];
+    check("curve", &curve(&sweep(), Some(&objective)), &words, &[BLUE, ORANGE, GREEN]);
+}
+
+#[test]
+fn a_run_over_time_has_two_panels() {
+    let run = made_up("", 9000.0, 14.0, 300.0, 7);
+    let words = ["keys per second", "Response time in ms", "p50", "p99", "longest", "seconds since"];
+    check("time", &time_series(&run), &words, &[BLUE, ORANGE]);
+    let mut failing = run;
+    for (number, interval) in failing.measured.series.intervals.iter_mut().enumerate() {
+        interval.failed = (number % 7) as u64 * 40;
+    }
+    check("failing", &time_series(&failing), &["Failed calls per second"], &[BLUE, ORANGE]);
+}
+
+#[test]
+fn percentiles_of_several_runs_lie_over_each_other() {
+    let runs = [made_up("yesterday", 9000.0, 12.0, 300.0, 1), made_up("today", 9000.0, 12.0, 260.0, 2)];
+    let words = ["yesterday, response", "today, service", ">\n90 %", ">\n99.9 %", "latency, "];
+    check("percentiles", &percentiles(&runs), &words, &[BLUE, ORANGE]);
+    check("percentiles-one", &percentiles(&runs[..1]), &[">\nresponse", ">\nservice"], &[BLUE]);
+}
+
+#[test]
+fn runs_without_anything_are_drawn_as_empty_axes() {
+    let mut empty = made_up("", 10.0, 0.3, 300.0, 1);
+    empty.measured = crate::observed::Observed::new(&[], std::time::Duration::ZERO)
+        .measured(std::time::Duration::from_millis(50));
+    let runs = [empty];
+    for figure in
+        [curve(&runs, None), time_series(&runs[0]), percentiles(&runs), percentiles(&[]), curve(&[], None)]
+    {
+        let text = svg(&figure);
+        assert!(text.contains("no finite values") && !text.contains("NaN"));
+        assert!(png(&figure).is_ok());
+    }
+}

@@ -1,0 +1,66 @@
+//! What people see, as golden text: `golden/NAME.txt`.
+
+use super::*;
+use crate::compare::{Metric, compare_values};
+use crate::observed::FailureCount;
+use crate::result::tests::made_up;
+
+fn check(name: &str, found: &str, golden: &str) {
+    assert_eq!(found, golden, "{name} is now:\n{found}");
+    for line in found.lines() {
+        assert!(line.chars().count() <= COLUMNS_MAX && line == line.trim_end(), "{name}: {line:?}");
+    }
+}
+
+fn failing(mut run: RunResult) -> RunResult {
+    let first =
+        format!("table \"ads\" on {}: {}", "server-17.example".repeat(7), "no answer in time; ".repeat(9));
+    run.measured.failures = vec![FailureCount { kind: "late".into(), count: 3, first }];
+    run.measured.functions[0].failed = 3;
+    run.validity.valid = false;
+    let reason = "a thread of the client was busy for 97 % of the time, so that latencies are partly its own: add threads";
+    run.validity.reasons = vec![reason.into()];
+    run
+}
+
+#[test]
+fn a_run() {
+    let run = made_up("", 2000.0, 4.0, 500.0, 1);
+    check("summary", &summary(&run), include_str!("golden/summary.txt"));
+    check("one", &one(&run), include_str!("golden/one.txt"));
+    let mut closed = run.clone();
+    closed.asked.load = Load::Closed;
+    check("closed", &summary(&closed), include_str!("golden/closed.txt"));
+    check("failing", &one(&failing(run)), include_str!("golden/failing.txt"));
+}
+
+#[test]
+fn two_runs_and_many() {
+    let (a, b) = (made_up("20 k/s", 2000.0, 4.0, 500.0, 1), made_up("", 2000.0, 4.0, 530.0, 2));
+    check("two", &two(&a, &b), include_str!("golden/two.txt"));
+    check("list", &list(&[a, failing(b)]), include_str!("golden/list.txt"));
+}
+
+#[test]
+fn a_comparison() {
+    let a = [101.2e3, 99.8e3, 100.5e3, 102.1e3, 98.9e3, 100.0e3].to_vec();
+    let b = [104.0e3, 102.9e3, 105.1e3, 103.3e3, 104.4e3, 102.2e3].to_vec();
+    let values =
+        [(Metric::KeysPerS, a.clone(), b.clone()), (Metric::P50, b.clone(), a), (Metric::P99, b.clone(), b)];
+    let mut found = compare_values(&values, 6, 6).expect("enough runs");
+    found.invalid = 1;
+    check("comparison", &comparison(&found), include_str!("golden/comparison.txt"));
+}
+
+#[test]
+fn numbers_have_three_digits() {
+    let found: Vec<String> = [0.0, 7.0, 999.4, 999.6, 12_345.0, 99_960.0, 1e9, 6e11].map(duration).into();
+    assert_eq!(found, ["0 ns", "7 ns", "999 ns", "1.00 us", "12.3 us", "100 us", "1.00 s", "600 s"]);
+    let found: Vec<String> = [0.0, 0.5, 17.0, 2_400.0, 1.234e6, 9.9999e9, f64::NAN].map(rate).into();
+    assert_eq!(found, ["0", "0.50", "17", "2.40 k", "1.23 M", "10.0 G", "-"]);
+    assert_eq!((count(7), count(1_234_567)), ("7".to_owned(), "1 234 567".to_owned()));
+    assert_eq!(
+        (numbers::percentile(0.999), numbers::percentile(0.5)),
+        ("p99.9".to_owned(), "p50".to_owned())
+    );
+}
