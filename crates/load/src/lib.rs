@@ -11,5 +11,6 @@ pub mod observed;
 pub mod plot;
 pub mod port;
 pub mod result;
+pub mod script;
 pub mod show;
 pub mod target;

@@ -1,0 +1,53 @@
+//! Scripts: what a workload asks, in Rune. Knows no connection, no clock and no statistics: it says what is to be asked,
+//! cycle by cycle, and takes what came of it.
+//!
+//! What the engine does, per thread (see `docs/load-scripts.md` for what a script looks like):
+//!
+//! ```ignore
+//! let mut program = Program::find("serve")?; // or Program::file(path)
+//! program.set("keys=1e6")?;
+//! let about = program.describe()?; // parameters, functions, weights, load cycles: for lists and errors
+//! let mix = Mix::parse("pull:98,push:2", &about.functions())?; // or about.mix
+//!
+//! // on every thread, with its own port:
+//! let mut script = ThreadScript::new(&program, &seeds, port, slots)?; // compiles
+//! let tables = script.schema()?; // makes the tables; or not, if they are there
+//! script.prepare()?; // opens tables, sets up generators
+//! let pull = script.function("pull")?;
+//! let step = script.start(slot, pull, cycle, now); // at most one request is begun at the port
+//! let step = script.resume(slot, finished); // for every `Finished` of that slot, while the step before was `Waiting`
+//! ```
+//!
+//! Every thread compiles the script for itself: Rune counts references to its context and unit atomically and per call, and
+//! two threads that shared those would do together a fifth of what one does alone.
+
+mod compile;
+mod errors;
+mod gradients;
+mod machine;
+mod mix;
+mod natives;
+mod params;
+mod program;
+mod scene;
+pub mod speed;
+mod table;
+#[cfg(test)]
+mod tests;
+mod values;
+
+pub use errors::ScriptError;
+pub use machine::{CallFailure, FunctionId, SCRIPT_KIND, Step, ThreadScript};
+pub use mix::{FUNCTIONS_MAX, Mix, MixError};
+pub use params::{Declared, Param};
+pub use program::{Description, Function, Program};
+
+/// Most instructions that one call of a script may run.
+pub const INSTRUCTIONS_PER_CALL_MAX: usize = 1_000_000;
+/// Most bytes of script values that one call may hold. Keys and gradients are not among them. It also bounds how deep
+/// functions may call each other through native ones, which takes the thread's own stack: about 7 times as many bytes.
+pub const BYTES_PER_CALL_MAX: usize = 128 << 10;
+/// Most keys that may be drawn at once.
+pub const KEYS_PER_DRAW_MAX: usize = 1 << 22;
+/// Failures of scripts that a thread draws with place and caret; the others are told in one line.
+pub const FAILURES_DRAWN_MAX: u64 = 8;
