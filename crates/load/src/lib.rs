@@ -5,12 +5,16 @@
 //! the thread's generators (`generate`); its [`port`] carries the request to the tables, wherever they are; what was
 //! observed goes to the thread's histograms (`observed`), which are merged when the run is over and become a result.
 
+pub mod campaign;
 pub mod compare;
+pub mod engine;
 pub mod generate;
+pub mod null;
 pub mod observed;
 pub mod plot;
 pub mod port;
 pub mod result;
 pub mod script;
+pub mod selftest;
 pub mod show;
 pub mod target;

@@ -1,0 +1,179 @@
+//! Several runs with one purpose: a curve over rates, the highest rate whose latency is still as wanted, which of two targets
+//! is faster. Knows of a run only what its result says.
+
+use std::time::Duration;
+
+use crate::compare::{Side, abba};
+use crate::engine::{EngineError, OPEN_CONCURRENCY, Plan, Progress, Schedule, Watch, run};
+use crate::generate::Arrivals;
+use crate::result::{Objective, RunResult};
+use crate::target::Target;
+
+mod objective;
+mod rates;
+
+pub use objective::{OBJECTIVES_MAX, meets, objectives};
+pub use rates::{RATES_MAX, Rates, rate};
+
+/// A rate of which less than this share was served ends a sweep: beyond it only queues grow.
+const SERVED_MIN: f64 = 0.9;
+/// The share of a rate that must be served for a search to take it as kept.
+const KEPT_MIN: f64 = 0.98;
+/// Trials of a search after which it says what it knows.
+pub const TRIALS_MAX: usize = 40;
+/// The least rate that a search tries.
+const RATE_MIN: f64 = 1.0;
+
+/// Who looks at several runs: what is being done, and how far it is; says whether to go on.
+pub type WatchRuns<'a> = dyn FnMut(&str, Progress) -> bool + 'a;
+
+/// A plan at a rate. With a call under way at a time, calls would wait for each other and not for the target.
+fn at_rate(plan: &Plan, per_s: f64, arrivals: Arrivals) -> Plan {
+    let concurrency = if plan.concurrency == 1 { OPEN_CONCURRENCY } else { plan.concurrency };
+    Plan { schedule: Schedule::Open { per_s, arrivals }, concurrency, ..plan.clone() }
+}
+
+fn labelled(
+    target: &Target,
+    plan: &Plan,
+    label: &str,
+    watch: &mut WatchRuns<'_>,
+) -> Result<RunResult, EngineError> {
+    let told: &mut Watch<'_> = &mut |progress| watch(label, progress);
+    Ok(RunResult { label: label.to_owned(), ..run(target, plan, told)? })
+}
+
+fn achieved(run: &RunResult) -> f64 {
+    run.measured.calls() as f64 / run.measured.seconds
+}
+
+/// Runs at every rate, lowest first. Ends early at a rate that is not served, since those beyond it tell nothing.
+pub fn sweep(
+    target: &Target,
+    plan: &Plan,
+    rates: &Rates,
+    arrivals: Arrivals,
+    watch: &mut WatchRuns<'_>,
+) -> Result<Vec<RunResult>, EngineError> {
+    let mut runs = Vec::new();
+    for &per_s in rates.all() {
+        let run = labelled(target, &at_rate(plan, per_s, arrivals), &name(per_s), watch)?;
+        let served = achieved(&run) >= SERVED_MIN * per_s;
+        runs.push(run);
+        if !served {
+            break;
+        }
+    }
+    Ok(runs)
+}
+
+/// What a search found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// The highest rate, in calls per second, at which all objectives were met; `None` if they were at no rate.
+    pub per_s: Option<f64>,
+    /// The lowest rate tried at which they were not.
+    pub not_per_s: Option<f64>,
+    /// All trials, in the order in which they were made; the last one that met the objectives is the confirmation.
+    pub runs: Vec<RunResult>,
+}
+
+/// How a search is made.
+#[derive(Debug, Clone)]
+pub struct Search {
+    /// What is wanted.
+    pub objectives: Vec<Objective>,
+    /// How calls are spread.
+    pub arrivals: Arrivals,
+    /// Length of a trial; the confirmation is as long as the plan says.
+    pub trial: Duration,
+    /// The search ends when the rate is known to this share.
+    pub precision: f64,
+}
+
+/// Finds the highest rate at which the objectives are met: a closed loop tells about how much is possible, trials halve the
+/// ratio between a rate that is fine and one that is not, and a run of full length confirms the answer, or lowers it.
+pub fn search(
+    target: &Target,
+    plan: &Plan,
+    search: &Search,
+    watch: &mut WatchRuns<'_>,
+) -> Result<Found, EngineError> {
+    let Search { objectives, arrivals, trial, precision } = search;
+    let short = Plan { length: crate::engine::Length::Time(*trial), ..plan.clone() };
+    let probe = Plan { concurrency: short.concurrency.max(4), schedule: Schedule::Closed, ..short.clone() };
+    let closed = labelled(target, &probe, "closed loop", watch)?;
+    let most = achieved(&closed).max(RATE_MIN);
+    let mut found = Found { per_s: None, not_per_s: None, runs: vec![closed] };
+    let mut per_s = most / 2.0;
+    while found.runs.len() < TRIALS_MAX {
+        let run = labelled(target, &at_rate(&short, per_s, *arrivals), &name(per_s), watch)?;
+        let fine = is_fine(&run, per_s, objectives);
+        found.runs.push(run);
+        if fine {
+            found.per_s = Some(per_s);
+        } else {
+            found.not_per_s = Some(per_s);
+        }
+        per_s = match (found.per_s, found.not_per_s) {
+            (Some(low), Some(high)) if high <= low * (1.0 + precision) => break,
+            (Some(low), Some(high)) => (low * high).sqrt(),
+            (Some(low), None) => low * 1.5,
+            (None, Some(high)) if high <= RATE_MIN => return Ok(found),
+            (None, high) => (high.unwrap_or(most) / 4.0).max(RATE_MIN),
+        };
+    }
+    while let Some(per_s) = found.per_s
+        && found.runs.len() < TRIALS_MAX
+    {
+        let label = format!("{}, confirmed", name(per_s));
+        let run = labelled(target, &at_rate(plan, per_s, *arrivals), &label, watch)?;
+        let fine = is_fine(&run, per_s, objectives);
+        found.runs.push(run);
+        if fine {
+            return Ok(found);
+        }
+        found.not_per_s = Some(per_s);
+        found.per_s = Some(per_s * (1.0 - precision)).filter(|&lower| lower >= RATE_MIN);
+    }
+    // Nothing was confirmed.
+    found.per_s = None;
+    Ok(found)
+}
+
+fn is_fine(run: &RunResult, per_s: f64, objectives: &[Objective]) -> bool {
+    run.validity.valid && achieved(run) >= KEPT_MIN * per_s && meets(run, objectives)
+}
+
+/// Runs against two targets in turns, A B B A and so on, so that what drifts while they run touches both alike.
+pub fn ab(
+    a: &Target,
+    b: &Target,
+    plan: &Plan,
+    runs: usize,
+    watch: &mut WatchRuns<'_>,
+) -> Result<Vec<RunResult>, EngineError> {
+    let sides = abba(runs);
+    let of = sides.len();
+    let one = |(number, side): (usize, Side)| {
+        let (target, label) = match side {
+            Side::A => (a, "A"),
+            Side::B => (b, "B"),
+        };
+        let mut told = |_: &str, progress: Progress| {
+            let share = (number as f64 + progress.share) / of as f64;
+            watch(&format!("run {} of {of}, {label}", number + 1), Progress { share, ..progress })
+        };
+        labelled(target, plan, label, &mut told)
+    };
+    sides.into_iter().enumerate().map(one).collect()
+}
+
+/// A rate as people say it.
+fn name(per_s: f64) -> String {
+    match per_s {
+        1e6.. => format!("{:.3} M/s", per_s / 1e6),
+        1e3.. => format!("{:.3} k/s", per_s / 1e3),
+        _ => format!("{per_s:.1}/s"),
+    }
+}

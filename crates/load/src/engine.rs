@@ -1,0 +1,376 @@
+//! A run: threads that share nothing ask what their scripts say, when it is due, and note what came of it. Knows no script
+//! language, no law of keys and no command line.
+//!
+//! [`prepare`] makes the tables and fills them; [`run`] measures. Cycle `c` belongs to thread `c % threads`, so that the same
+//! seed asks the same on any number of threads and no thread has to ask another which cycle is next.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime};
+
+use sanderling_client::SLOTS_MAX;
+
+use crate::generate::{Arrivals, GenerateError, Seeds};
+use crate::observed::Observed;
+use crate::port::Failure;
+use crate::result::RunResult;
+use crate::script::{Mix, MixError, Program, ScriptError, ThreadScript};
+use crate::target::Target;
+
+mod cpu;
+mod pace;
+mod report;
+mod server;
+mod thread;
+mod verdict;
+
+use thread::{Share, Thread, ThreadEnd};
+
+/// Most threads of one client.
+pub const THREADS_MAX: usize = 1024;
+/// Calls that an open loop has under way per thread unless told otherwise; those beyond wait, and their time runs.
+pub const OPEN_CONCURRENCY: usize = 64;
+/// How often who watches is told.
+const WATCH_EVERY: Duration = Duration::from_millis(100);
+/// Between when the last thread is ready and the first cycle.
+const START_AFTER: Duration = Duration::from_millis(2);
+
+/// When calls are due.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Schedule {
+    /// As soon as an earlier one has ended.
+    Closed,
+    /// By the clock.
+    Open {
+        /// Calls per second of all threads together.
+        per_s: f64,
+        /// How they are spread.
+        arrivals: Arrivals,
+    },
+}
+
+/// How long a run is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Length {
+    /// So long, not counting the warm-up.
+    Time(Duration),
+    /// So many calls, those of the warm-up not among them.
+    Calls(u64),
+}
+
+/// What is to be run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The script with its parameters.
+    pub program: Program,
+    /// Which functions are called how often.
+    pub mix: Mix,
+    /// Of all that is drawn.
+    pub seeds: Seeds,
+    /// Each with a connection, a script and generators of its own.
+    pub threads: usize,
+    /// Calls that each thread has under way at most.
+    pub concurrency: usize,
+    /// When calls are due.
+    pub schedule: Schedule,
+    /// What is done before anything is noted.
+    pub warmup: Duration,
+    /// How long it is measured.
+    pub length: Length,
+    /// The cycles of this client; other clients take the others.
+    pub cycles: Range<u64>,
+    /// The share of calls that may fail, of a run that is to count.
+    pub failures_max: f64,
+}
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Progress {
+    /// Calls that have ended, those of the warm-up too.
+    pub calls: u64,
+    /// Of them, those that failed.
+    pub failed: u64,
+    /// Since the start.
+    pub elapsed: Duration,
+    /// From 0 to 1.
+    pub share: f64,
+}
+
+/// Why there was no run.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The script.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
+    /// The functions that were asked for.
+    #[error(transparent)]
+    Mix(#[from] MixError),
+    /// Laws and rates.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// The tables cannot be reached.
+    #[error("{}", .0.reason)]
+    Target(Failure),
+    /// Loading failed.
+    #[error("loading stopped after {calls} of {of} calls: {failure}")]
+    Load {
+        /// Calls that were made.
+        calls: u64,
+        /// Calls that there are.
+        of: u64,
+        /// Of the first that failed.
+        failure: String,
+    },
+    /// Numbers that make no run.
+    #[error("{what} is {value}: it must be {allowed}")]
+    Number {
+        /// Which.
+        what: &'static str,
+        /// What it is.
+        value: u64,
+        /// What it may be.
+        allowed: String,
+    },
+    /// Somebody wanted it to end.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Who looks at a run while it goes on: gets [`Progress`] and says whether it is to go on.
+pub type Watch<'a> = dyn FnMut(Progress) -> bool + 'a;
+
+impl Plan {
+    /// A closed loop of one thread over all cycles, with a call under way at a time: ten seconds, the first of them for
+    /// warming up.
+    #[must_use]
+    pub fn new(program: Program, mix: Mix) -> Plan {
+        Plan {
+            program,
+            mix,
+            seeds: Seeds::new(1),
+            threads: 1,
+            concurrency: 1,
+            schedule: Schedule::Closed,
+            warmup: Duration::from_secs(1),
+            length: Length::Time(Duration::from_secs(10)),
+            cycles: 0..u64::MAX,
+            failures_max: 0.01,
+        }
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        for (what, value, most) in
+            [("threads", self.threads, THREADS_MAX), ("concurrency", self.concurrency, SLOTS_MAX)]
+        {
+            if value == 0 || value > most {
+                let allowed = format!("1 to {most}");
+                return Err(EngineError::Number { what, value: value as u64, allowed });
+            }
+        }
+        if self.cycles.is_empty() {
+            let (what, allowed) = ("the first cycle", format!("below the last, {}", self.cycles.end));
+            return Err(EngineError::Number { what, value: self.cycles.start, allowed });
+        }
+        Ok(())
+    }
+}
+
+/// What making and filling the tables came to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Prepared {
+    /// The tables of the script.
+    pub tables: Vec<String>,
+    /// Calls of `load` that were made; 0 if the tables had rows.
+    pub load_calls: u64,
+}
+
+/// Makes the tables of a script, or opens those that are there.
+pub fn schema(target: &Target, plan: &Plan) -> Result<Vec<String>, EngineError> {
+    let port = Rc::new(RefCell::new(target.port().map_err(EngineError::Target)?));
+    let mut script = ThreadScript::new(&plan.program, &plan.seeds, port, 1)?;
+    Ok(script.schema()?.into_iter().map(|config| config.name).collect())
+}
+
+/// Calls the script's `load` for all its cycles, on all threads of the plan. Stops at the first failure.
+pub fn load(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<u64, EngineError> {
+    let Some(cycles) = plan.program.describe()?.load_cycles else { return Ok(0) };
+    let known = vec!["load".to_owned()];
+    let loading = Plan {
+        mix: Mix::parse("load", &known)?,
+        schedule: Schedule::Closed,
+        warmup: Duration::ZERO,
+        length: Length::Calls(cycles),
+        cycles: 0..cycles,
+        failures_max: 0.0,
+        ..plan.clone()
+    };
+    if cycles == 0 {
+        return Ok(0);
+    }
+    let ran = threads(target, &loading, watch)?;
+    let (calls, failed) = (ran.observed.calls(), ran.observed.failed());
+    let measured = ran.observed.measured(ran.measured);
+    match measured.failures.first() {
+        _ if ran.stopped_by_watch => Err(EngineError::Stopped),
+        None if failed == 0 && calls == cycles => Ok(calls),
+        first => {
+            let failure = first.map_or_else(|| "it was cut short".to_owned(), |first| first.first.clone());
+            Err(EngineError::Load { calls, of: cycles, failure })
+        }
+    }
+}
+
+/// Makes the tables and, if all of them are empty, fills them.
+pub fn prepare(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Prepared, EngineError> {
+    let tables = schema(target, plan)?;
+    let mut rows = 0;
+    for table in &tables {
+        rows += target.rows(table).map_err(EngineError::Target)?.unwrap_or(0);
+    }
+    let is_filled = rows > 0 || tables.is_empty() || target.is_nowhere();
+    let load_calls = if is_filled { 0 } else { load(target, plan, watch)? };
+    Ok(Prepared { tables, load_calls })
+}
+
+/// Runs a plan against tables that are there and full.
+///
+/// # Errors
+/// What keeps it from starting. Whatever fails while it runs is counted, and makes the result invalid when it is too much.
+pub fn run(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<RunResult, EngineError> {
+    let before = server::statistics(target);
+    let ran = threads(target, plan, watch)?;
+    if ran.stopped_by_watch && ran.observed.calls() == 0 {
+        return Err(EngineError::Stopped);
+    }
+    let server = server::since(before, server::statistics(target));
+    Ok(report::result(target, plan, ran, server))
+}
+
+/// What the threads of a run came to.
+#[derive(Debug)]
+struct Ran {
+    observed: Observed,
+    ends: Vec<ThreadEnd>,
+    began: SystemTime,
+    /// Length of the measured part.
+    measured: Duration,
+    cpu: cpu::Times,
+    stopped_by_watch: bool,
+}
+
+/// What a thread tells while it runs, on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Tally {
+    calls: AtomicU64,
+    failed: AtomicU64,
+    /// Has it ended?
+    over: AtomicBool,
+}
+
+fn threads(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Ran, EngineError> {
+    plan.check()?;
+    let embedded = target.cluster().is_none();
+    // What is carried out where it is begun is never under way.
+    let concurrency = if embedded { 1 } else { plan.concurrency };
+    let stop = AtomicBool::new(false);
+    let tallies: Vec<Tally> = (0..plan.threads).map(|_| Tally::default()).collect();
+    std::thread::scope(|scope| {
+        let (ready, readies) = mpsc::channel();
+        let mut starts = Vec::new();
+        let mut workers = Vec::new();
+        for (number, tally) in tallies.iter().enumerate() {
+            let (start, starting) = mpsc::channel();
+            starts.push(start);
+            let (ready, stop) = (ready.clone(), &stop);
+            let share = Share { number, threads: plan.threads, concurrency };
+            let body = move || -> Option<(Observed, ThreadEnd)> {
+                let made = Thread::new(target, plan, share);
+                let (thread, said) = match made {
+                    Ok(thread) => (Some(thread), Ok(())),
+                    Err(error) => (None, Err(error)),
+                };
+                // Who waits for both ends of these is there as long as the threads.
+                ready.send(said).ok()?;
+                let start = starting.recv().ok()?;
+                Some(thread?.run(start, stop, tally))
+            };
+            let name = format!("load {number}");
+            let spawned = std::thread::Builder::new().name(name).spawn_scoped(scope, body);
+            workers.push(spawned.map_err(|error| {
+                let reason = format!("thread {number} of {} cannot be started: {error}", plan.threads);
+                EngineError::Target(Failure { kind: "threads", reason })
+            })?);
+        }
+        drop(ready);
+        for said in readies.iter().take(plan.threads) {
+            // Threads that wait for their start end when it cannot come any more.
+            said?;
+        }
+        let (start, began) = (Instant::now() + START_AFTER, SystemTime::now() + START_AFTER + plan.warmup);
+        let before = cpu::Times::now();
+        for waiting in starts {
+            let _ = waiting.send(start);
+        }
+        let stopped_by_watch = watch_over(plan, start, &tallies, &stop, watch);
+        let mut ends = Vec::new();
+        let mut all: Option<Observed> = None;
+        for worker in workers {
+            let ended = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let Some((observed, end)) = ended else { continue };
+            ends.push(end);
+            match &mut all {
+                Some(all) => all.merge(&observed),
+                None => all = Some(observed),
+            }
+        }
+        let observed = all.ok_or(EngineError::Stopped)?;
+        let cpu = cpu::Times::now().since(before);
+        let last = ends.iter().map(|end| end.last).max().unwrap_or_default();
+        let measured = match plan.length {
+            Length::Time(window) if !stopped_by_watch => last.max(window),
+            Length::Time(_) | Length::Calls(_) => last,
+        };
+        // An empty run has a length, too.
+        let measured = measured.max(Duration::from_nanos(1));
+        Ok(Ran { observed, ends, began, measured, cpu, stopped_by_watch })
+    })
+}
+
+/// Tells who watches, until all threads have ended. `true`: they were told to end early.
+fn watch_over(
+    plan: &Plan,
+    start: Instant,
+    tallies: &[Tally],
+    stop: &AtomicBool,
+    watch: &mut Watch<'_>,
+) -> bool {
+    let mut stopped = false;
+    loop {
+        let sum = |of: fn(&Tally) -> &AtomicU64| -> u64 {
+            tallies.iter().map(|tally| of(tally).load(Ordering::Relaxed)).sum()
+        };
+        let (calls, failed) = (sum(|tally| &tally.calls), sum(|tally| &tally.failed));
+        let elapsed = start.elapsed();
+        let share = match plan.length {
+            Length::Time(window) => elapsed.as_secs_f64() / (plan.warmup + window).as_secs_f64().max(1e-9),
+            Length::Calls(of) => calls as f64 / of.max(1) as f64,
+        };
+        let over = tallies.iter().all(|tally| tally.over.load(Ordering::Relaxed));
+        let progress = Progress { calls, failed, elapsed, share: if over { 1.0 } else { share.min(1.0) } };
+        if !watch(progress) && !stopped {
+            stopped = true;
+            stop.store(true, Ordering::Relaxed);
+        }
+        if over {
+            return stopped;
+        }
+        std::thread::sleep(WATCH_EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests;

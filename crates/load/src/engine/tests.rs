@@ -1,0 +1,223 @@
+//! Runs against tables in this process and against servers: what is asked, noted and called valid.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use sanderling_server::{Config, Server};
+
+use super::*;
+use crate::null::NullServer;
+use crate::result::RunResult;
+
+const SCRIPT: &str = r#"
+const KEYS = param!("keys", 1000, "rows");
+
+pub fn schema(ctx) {
+    ctx.create("t", #{ dim: 4, optimizer: "sgd", lr: 0.5 });
+}
+
+pub fn prepare(ctx) {
+    #{
+        rows: ctx.table("t"),
+        keys: ctx.keys(keys::zipf(KEYS, 0.9)),
+        all: ctx.keys(keys::sequential(KEYS)),
+        grads: grads::random(0.01),
+    }
+}
+
+pub fn load_cycles() { KEYS / 100 }
+pub async fn load(ctx, my) { ctx.push(my.rows, my.all.draw(100), my.grads).await }
+pub async fn pull(ctx, my) { ctx.pull(my.rows, my.keys.draw(16)).await }
+pub async fn push(ctx, my) { ctx.push(my.rows, my.keys.draw(8), my.grads).await }
+pub async fn both(ctx, my) {
+    ctx.pull(my.rows, my.keys.draw(4)).await?;
+    ctx.push(my.rows, my.keys.draw(4), my.grads).await
+}
+pub async fn wrong(ctx, my) { ctx.pull(my.nothing, my.keys.draw(4)).await }
+"#;
+
+fn plan(mix: &str) -> Plan {
+    let program = Program::new("test.rn", SCRIPT);
+    let known = program.describe().unwrap().functions();
+    Plan {
+        warmup: Duration::ZERO,
+        length: Length::Calls(200),
+        ..Plan::new(program, Mix::parse(mix, &known).unwrap())
+    }
+}
+
+fn server() -> (Server, Target) {
+    let config = Config { listen: vec!["tcp://127.0.0.1:0".parse().unwrap()], ..Config::default() };
+    let server = Server::start(&config, |_| ()).unwrap();
+    let target = Target::connect(&server.addresses()[0].to_string(), Default::default()).unwrap();
+    (server, target)
+}
+
+fn prepared(target: &Target, plan: &Plan) -> RunResult {
+    let prepared = prepare(target, plan, &mut |_| true).unwrap();
+    assert_eq!((prepared.tables, prepared.load_calls), (vec!["t".to_owned()], 10));
+    assert_eq!(target.rows("t").unwrap(), Some(1000));
+    // The second time there are rows.
+    assert_eq!(prepare(target, plan, &mut |_| true).unwrap().load_calls, 0);
+    run(target, plan, &mut |_| true).unwrap()
+}
+
+#[test]
+fn calls_are_counted_wherever_the_tables_are() {
+    let (_server, served) = server();
+    let embedded = Target::connect("embedded:", Default::default()).unwrap();
+    for target in [&embedded, &served] {
+        for (threads, concurrency) in [(1, 1), (3, 5)] {
+            let plan = Plan { threads, concurrency, ..plan("pull:3,push:1,both:1") };
+            let run = if threads == 1 {
+                prepared(target, &plan)
+            } else {
+                run(target, &plan, &mut |_| true).unwrap()
+            };
+            let measured = &run.measured;
+            let of = |name: &str| measured.functions.iter().find(|one| one.name == name).unwrap().calls;
+            assert_eq!((measured.calls(), measured.failed(), measured.missing()), (200, 0, 0));
+            // Which function a cycle calls is a function of the seed alone.
+            let known = plan.program.describe().unwrap().functions();
+            let mix = Mix::parse("pull:3,push:1,both:1", &known).unwrap();
+            let expected = (0..200).filter(|&cycle| mix.pick(&plan.seeds, cycle) == 0).count() as u64;
+            assert_eq!(of("pull"), expected);
+            assert_eq!(measured.keys(), 16 * of("pull") + 8 * of("push") + 8 * of("both"));
+            assert!(measured.response().count() == 200 && measured.seconds > 0.0);
+            assert!(measured.distinct.as_ref().unwrap().ratio() <= 1.0);
+        }
+    }
+}
+
+/// The multiset of rows' versions says which keys were pushed how often: with the same seed it is the same on any number of
+/// threads and connections.
+#[test]
+fn the_same_seed_asks_the_same_on_any_number_of_threads() {
+    let mut found: Vec<(u64, u64, u64)> = Vec::new();
+    for threads in [1, 2, 5] {
+        let target = Target::connect("embedded:", Default::default()).unwrap();
+        let plan = Plan { threads, ..plan("push,pull,both") };
+        let run = prepared(&target, &plan);
+        let distinct = run.measured.distinct.as_ref().unwrap();
+        found.push((run.measured.keys(), run.measured.bytes(), (distinct.ratio() * 1e9) as u64));
+    }
+    assert_eq!(found[0], found[1]);
+    assert_eq!(found[0], found[2]);
+    let other = Plan { seeds: Seeds::new(2), ..plan("push,pull,both") };
+    let target = Target::connect("embedded:", Default::default()).unwrap();
+    let run = prepared(&target, &other);
+    assert_ne!((run.measured.keys(), run.measured.bytes()), (found[0].0, found[0].1));
+}
+
+#[test]
+fn an_open_loop_makes_every_call_that_is_due() {
+    let (_server, target) = server();
+    let arrivals = Arrivals::Uniform;
+    let open = Plan {
+        schedule: Schedule::Open { per_s: 2000.0, arrivals },
+        length: Length::Time(Duration::from_millis(500)),
+        warmup: Duration::from_millis(100),
+        concurrency: 8,
+        threads: 2,
+        ..plan("pull")
+    };
+    let run = prepared(&target, &open);
+    assert_eq!((run.measured.calls(), run.measured.failed()), (1000, 0));
+    let (response, service) = (run.measured.response(), run.measured.service());
+    assert!(response.mean_ns().unwrap() >= service.mean_ns().unwrap());
+}
+
+/// The server stands still for a second: whoever was due meanwhile has waited, though the client sent nothing.
+#[test]
+fn a_server_that_freezes_shows_in_the_tail() {
+    let pause = Arc::new(Mutex::new(()));
+    let null =
+        NullServer::start_with_pause(&["tcp://127.0.0.1:0".parse().unwrap()], 4, 0, Arc::clone(&pause))
+            .unwrap();
+    let target = Target::connect(&null.addresses()[0].to_string(), Default::default()).unwrap();
+    let freeze = Duration::from_secs(1);
+    let frozen = |schedule, concurrency| {
+        let plan =
+            Plan { schedule, concurrency, length: Length::Time(Duration::from_secs(2)), ..plan("pull") };
+        schema(&target, &plan).unwrap();
+        let mut held = None;
+        let mut since = None;
+        run(&target, &plan, &mut |progress| {
+            if held.is_none() && since.is_none() && progress.elapsed > Duration::from_millis(300) {
+                held = Some(pause.lock().unwrap());
+                since = Some(Instant::now());
+            }
+            if since.is_some_and(|since: Instant| since.elapsed() >= freeze) {
+                held = None;
+            }
+            true
+        })
+        .unwrap()
+    };
+    let per_s = 1000.0;
+    let run = frozen(Schedule::Open { per_s, arrivals: Arrivals::Uniform }, 4);
+    let (response, service) = (run.measured.response(), run.measured.service());
+    assert_eq!(run.measured.calls(), 2000);
+    // About half of the calls were due while it stood still; they waited half a second on average, and only four were sent.
+    let half_s = Duration::from_millis(400).as_nanos() as u64;
+    assert!(response.quantile_of_any_ns(0.8) > half_s, "p80 {}", response.quantile_of_any_ns(0.8));
+    assert!(service.quantile_of_any_ns(0.8) < half_s, "service p80 {}", service.quantile_of_any_ns(0.8));
+    assert!(response.max_ns().unwrap() >= 950_000_000);
+    // A closed loop asks nothing meanwhile, and has one slow call to show for it.
+    let run = frozen(Schedule::Closed, 1);
+    assert!(run.measured.response().quantile_of_any_ns(0.9) < half_s);
+    assert!(run.measured.response().max_ns().unwrap() >= 950_000_000);
+}
+
+#[test]
+fn failures_are_counted_by_kind_and_make_a_run_invalid() {
+    let target = Target::connect("embedded:", Default::default()).unwrap();
+    let run = prepared(&target, &plan("pull:1,wrong:1"));
+    let failed = run.measured.failed();
+    assert!(failed > 50 && !run.validity.valid, "{:?}", run.validity);
+    let failures = &run.measured.failures;
+    assert_eq!((failures.len(), &failures[0].kind[..], failures[0].count), (1, "script", failed));
+    assert!(failures[0].first.contains("test.rn:") && run.validity.reasons[0].contains("calls failed"));
+    // A few are within the limit.
+    let lenient = Plan { failures_max: 0.9, ..plan("pull:1,wrong:1") };
+    let run = run_again(&target, &lenient);
+    assert!(run.validity.valid && run.measured.failed() > 0);
+}
+
+fn run_again(target: &Target, plan: &Plan) -> RunResult {
+    run(target, plan, &mut |_| true).unwrap()
+}
+
+#[test]
+fn what_cannot_run_says_why() {
+    let target = Target::connect("embedded:", Default::default()).unwrap();
+    let check = |plan: Plan, expected: &str| {
+        let error = run(&target, &plan, &mut |_| true).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    check(Plan { threads: 0, ..plan("pull") }, "threads is 0: it must be 1 to 1024");
+    check(Plan { concurrency: 1 << 20, ..plan("pull") }, "concurrency is 1048576");
+    check(Plan { cycles: 5..5, ..plan("pull") }, "the first cycle is 5");
+    // The table was not made.
+    check(plan("pull"), "\"t\"");
+    let open = Schedule::Open { per_s: 0.0, arrivals: Arrivals::Poisson };
+    prepare(&target, &plan("pull"), &mut |_| true).unwrap();
+    check(Plan { schedule: open, ..plan("pull") }, "rate");
+    // Stopped by who watches it.
+    let long = Plan { length: Length::Time(Duration::from_secs(600)), ..plan("pull") };
+    let run = run(&target, &long, &mut |progress| progress.calls < 100).unwrap();
+    assert!(run.measured.calls() >= 100 && run.measured.seconds < 500.0);
+    assert!(run.validity.reasons.iter().any(|reason| reason.contains("stopped before its end")));
+}
+
+#[test]
+fn cycles_are_shared_out_between_clients() {
+    let target = Target::connect("embedded:", Default::default()).unwrap();
+    let all = prepared(&target, &plan("pull"));
+    let of = |cycles| {
+        let part = Plan { cycles, length: Length::Calls(1000), ..plan("pull") };
+        run_again(&target, &part).measured.calls()
+    };
+    assert_eq!((all.measured.calls(), of(0..70), of(70..200)), (200, 70, 130));
+}

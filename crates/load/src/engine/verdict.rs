@@ -1,0 +1,77 @@
+//! Whether a run may be taken at its word. Knows no statistics but those of the run itself.
+
+use super::{Ran, Schedule};
+use crate::observed::Measured;
+use crate::result::Validity;
+
+/// In a closed loop a client that waits for less than this share of its time is itself the limit.
+const WAITED_MIN: f64 = 0.05;
+/// In an open loop the client's own delays may be so large at their 99th percentile, or such a part of the response's, ...
+const OWN_LAG_NS: u64 = 200_000;
+const OWN_LAG_PART: f64 = 0.1;
+/// ... and this share of the calls must have been made in time for the rate to count as kept.
+const RATE_KEPT: f64 = 0.98;
+
+/// What there is to say of a run. `served`: somebody else answers, so that the client's own work can be told from it.
+pub(super) fn validity(
+    schedule: Schedule,
+    failures_max: f64,
+    served: bool,
+    ran: &Ran,
+    measured: &Measured,
+) -> Validity {
+    let mut against = Vec::new();
+    let mut notes = Vec::new();
+    let (calls, failed) = (measured.calls(), measured.failed());
+    if calls == 0 {
+        against.push("no call was made in the measured part: make it longer".to_owned());
+    }
+    let share = failed as f64 / calls.max(1) as f64;
+    if failed > 0 && share > failures_max {
+        against.push(format!(
+            "{failed} of {calls} calls failed, {:.2} %; at most {:.2} % may",
+            100.0 * share,
+            100.0 * failures_max
+        ));
+    }
+    if ran.ends.iter().any(|end| end.gave_up) {
+        against.push("it was cut short, since most calls failed".to_owned());
+    }
+    let not_begun: u64 = ran.ends.iter().map(|end| end.not_begun).sum();
+    if not_begun > 0 {
+        against.push(format!("{not_begun} calls had no answer long after the end and were given up"));
+    }
+    if ran.stopped_by_watch {
+        notes.push("it was stopped before its end".to_owned());
+    }
+    let waited = ran.ends.iter().map(|end| end.waited).fold(1.0, f64::min);
+    match schedule {
+        Schedule::Closed if served && calls > 0 && waited < WAITED_MIN => against.push(format!(
+            "the client was the bottleneck: one of its threads waited for answers for only {:.1} % of its time; \
+             use more threads, or more machines",
+            100.0 * waited
+        )),
+        Schedule::Closed => {}
+        Schedule::Open { per_s, .. } => {
+            let own = ran.ends.iter().map(|end| end.own_lag.quantile_of_any_ns(0.99)).max().unwrap_or(0);
+            let response = measured.response().quantile_of_any_ns(0.99);
+            if own > OWN_LAG_NS && own as f64 > OWN_LAG_PART * response as f64 {
+                against.push(format!(
+                    "the client was late by itself: it began calls {} us after they were due at the 99th percentile, \
+                     though it had room for them; use more threads, or more machines",
+                    own / 1000
+                ));
+            }
+            let achieved = calls as f64 / measured.seconds;
+            if achieved < RATE_KEPT * per_s && !ran.stopped_by_watch {
+                notes.push(format!(
+                    "{achieved:.0} calls/s of the {per_s:.0} that were asked for: what is served is less than what is due, \
+                     and latencies grow with the length of the run"
+                ));
+            }
+        }
+    }
+    let valid = against.is_empty();
+    against.append(&mut notes);
+    Validity { valid, reasons: against }
+}
