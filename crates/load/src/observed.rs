@@ -145,7 +145,8 @@ impl Observed {
         self.failures.note(kind, message);
     }
 
-    /// Notes the keys of a request, for the share of distinct ones. Takes about a nanosecond per key.
+    /// Notes the keys of a request, for the share of distinct ones. Takes some 2 ns per key, 5 where all keys are few; the
+    /// share is that of the keys which it was shown.
     pub fn unique(&mut self, keys: &[u64]) {
         self.distinct.note(keys);
     }

@@ -68,7 +68,7 @@ pub fn curve(runs: &[RunResult], objective: Option<&Objective>) -> Figure {
         let points = |valid: bool| -> Vec<(f64, f64)> {
             let of =
                 runs.iter().zip(&responses).zip(&rates).filter(|((run, _), _)| run.validity.valid == valid);
-            of.filter_map(|((_, of), &rate)| Some((rate, unit.from_ns(of.quantile_ns(quantile)? as f64))))
+            of.filter_map(|((_, of), &rate)| Some((rate, unit.number(of.quantile_ns(quantile)? as f64))))
                 .collect()
         };
         series.push(Series { name: name.to_owned(), points: points(true), look: Look::Dots, color });
@@ -85,7 +85,7 @@ pub fn curve(runs: &[RunResult], objective: Option<&Objective>) -> Figure {
     let y_marks = objective.map(|of| {
         let name = crate::show::percentile(of.quantile);
         (
-            unit.from_ns(of.below_ns as f64),
+            unit.number(of.below_ns as f64),
             format!("wanted: {name} below {}", crate::show::duration(of.below_ns as f64)),
         )
     });
@@ -163,7 +163,7 @@ pub fn time_series(run: &RunResult) -> Figure {
     lines.push(line("longest", longest, Look::Dashed, QUANTILES.len()));
     let unit = Unit::of(lines.iter().flat_map(|series| &series.points).map(|point| point.1));
     for (_, y) in lines.iter_mut().flat_map(|series| &mut series.points) {
-        *y = unit.from_ns(*y);
+        *y = unit.number(*y);
     }
     let latency = LineChart {
         title: format!("Response time in {}, by when requests were due", unit.name),
@@ -201,7 +201,7 @@ pub fn percentiles(runs: &[RunResult]) -> Figure {
     }
     let unit = Unit::of(series.iter().flat_map(|series| &series.points).map(|point| point.1));
     for (_, y) in series.iter_mut().flat_map(|series| &mut series.points) {
-        *y = unit.from_ns(*y);
+        *y = unit.number(*y);
     }
     let x_ticks = PERCENTILE_TICKS.map(|(name, x)| (x, name.to_owned())).into();
     let chart = LineChart {
@@ -255,7 +255,7 @@ impl Unit {
         }
     }
 
-    fn from_ns(self, ns: f64) -> f64 {
+    fn number(self, ns: f64) -> f64 {
         ns / self.ns
     }
 

@@ -21,7 +21,7 @@ fn chart(title: &str, points: &[(f64, f64)], log: bool) -> LineChart {
         x_log: log,
         x_room: !log,
         y_log: log,
-        y_from_zero: points.len() % 2 == 0,
+        y_from_zero: points.len().is_multiple_of(2),
         series: drawn,
         x_marks: vec![1.0, f64::NAN],
         y_marks: vec![(3.0, title.into()), (f64::NAN, title.into())],

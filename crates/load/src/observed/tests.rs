@@ -41,7 +41,7 @@ fn trace(seed: u64, calls: usize) -> Vec<Traced> {
 fn note(observed: &mut Observed, call: Traced) {
     let of = Duration::from_nanos;
     observed.call(
-        usize::from(call.service_ns % 2 == 0),
+        usize::from(call.service_ns.is_multiple_of(2)),
         of(call.at_ns),
         of(call.response_ns()),
         of(call.service_ns),
@@ -104,7 +104,7 @@ fn percentiles_are_those_of_an_exact_sort_on_a_trace_of_several_threads() {
         let failed = trace.iter().filter(|call| call.failed).count() as u64;
         assert_eq!((measured.calls(), measured.failed()), (calls as u64, failed));
         for (number, function) in measured.functions.iter().enumerate() {
-            let mine = good().filter(|call| usize::from(call.service_ns % 2 == 0) == number);
+            let mine = good().filter(|call| usize::from(call.service_ns.is_multiple_of(2)) == number);
             check(&function.name, &function.response, mine.map(Traced::response_ns));
         }
     }
