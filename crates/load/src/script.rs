@@ -42,6 +42,8 @@ pub use mix::{FUNCTIONS_MAX, Mix, MixError};
 pub use params::{Declared, Param};
 pub use program::{Description, Function, Program};
 
+/// Largest script.
+pub const SOURCE_BYTES_MAX: usize = 1 << 20;
 /// Most instructions that one call of a script may run.
 pub const INSTRUCTIONS_PER_CALL_MAX: usize = 1_000_000;
 /// Most bytes of script values that one call may hold. Keys and gradients are not among them. It also bounds how deep

@@ -10,7 +10,7 @@ use rune::{Context, ContextError, Diagnostics, Options, Source, SourceId, Source
 use super::errors::{self, Failed, ScriptError};
 use super::params::{Declared, Params, did_you_mean};
 use super::program::{Function, Program};
-use super::{INSTRUCTIONS_PER_CALL_MAX, natives};
+use super::{INSTRUCTIONS_PER_CALL_MAX, SOURCE_BYTES_MAX, natives};
 
 /// A script that can run, on one thread.
 pub(super) struct Compiled {
@@ -49,6 +49,12 @@ impl Compiled {
 /// Compiles a script, and checks that it has all parameters that are given.
 pub(super) fn compile(program: &Program) -> Result<Compiled, ScriptError> {
     let fail = |text: String| ScriptError::Compile { script: program.name.clone(), text };
+    if program.source.len() > SOURCE_BYTES_MAX {
+        return Err(fail(format!(
+            "it has {} bytes; at most {SOURCE_BYTES_MAX} are allowed",
+            program.source.len()
+        )));
+    }
     let given = program.params.clone();
     let params = Arc::new(Mutex::new(Params { given, declared: Vec::new() }));
     let context = context(&params).map_err(|error| fail(error.to_string()))?;

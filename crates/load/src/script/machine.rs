@@ -193,12 +193,12 @@ impl ThreadScript {
             // It waits for something that will never come.
             let _ = self.scene.leave(slot);
             self.machines[slot] = self.machine();
-            return Step::Done(Err(self.own("the function awaits something that is no request".to_owned())));
+            return Step::Done(Err(self.own("the function awaits something that is no request")));
         };
         let waiting = self.scene.under_way(slot);
         let fault = if waiting { Some(self.scene.fault(slot)) } else { self.scene.leave(slot) };
         let result = match (self.judge(outcome), fault) {
-            (Ok(()), Some(fault)) => Err(self.own(fault.to_owned())),
+            (Ok(()), Some(fault)) => Err(self.own(fault)),
             (result, _) => result,
         };
         if waiting {
@@ -226,15 +226,16 @@ impl ThreadScript {
             }
             if hash != <Result<Value, Value> as TypeHash>::HASH {
                 let what = value.type_info().to_string();
-                return Err(self.own(if what == "::std::future::Future" {
-                    "the function returned a request that nobody awaited: write .await".to_owned()
+                let wanted = if what == "::std::future::Future" {
+                    "that is a request that nobody awaited: write .await"
                 } else {
-                    format!("the function returned {what}; it must return nothing, what a request came to, or a Result")
-                }));
+                    "it must return nothing, what a request came to, or a Result"
+                };
+                return Err(self.own(&format!("the function returned {what}; {wanted}")));
             }
             let inner = match value.borrow_ref::<Result<Value, Value>>() {
                 Ok(result) => (*result).clone(),
-                Err(_) => return Err(self.own("the function returned a value that is in use".to_owned())),
+                Err(_) => return Err(self.own("the function returned a value that is in use")),
             };
             match inner {
                 Ok(inner) => value = inner,
@@ -249,12 +250,12 @@ impl ThreadScript {
             return CallFailure { kind: failed.failure.kind, message: failed.failure.reason.clone() };
         }
         match error.borrow_string_ref() {
-            Ok(text) => self.own(text.to_string()),
-            Err(_) => self.own(format!("the function returned an Err of {}", error.type_info())),
+            Ok(text) => self.own(&text),
+            Err(_) => self.own(&format!("the function returned an Err of {}", error.type_info())),
         }
     }
 
-    fn own(&self, reason: String) -> CallFailure {
+    fn own(&self, reason: &str) -> CallFailure {
         CallFailure { kind: SCRIPT_KIND, message: format!("{}: {reason}", self.compiled.name) }
     }
 

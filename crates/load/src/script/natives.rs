@@ -5,16 +5,15 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use rune::alloc::fmt::TryWrite;
-use rune::runtime::{Formatter, Object, Protocol, Value, VmResult};
+use rune::runtime::{Formatter, Object, Protocol, VmResult};
 use rune::{Any, ContextError, Module};
 use sanderling_store::Pooling;
 
 use crate::port::{Failure, Request, TableId};
 
-use super::gradients::Kind;
 use super::params::{self, Params};
 use super::scene::{Reply, Scene, told};
-use super::values::{self, Bags, Grads, Keys, Law, SizeLaw, as_f64};
+use super::values::{self, Asked, Bags, Grads, Keys, Law, SizeLaw};
 use super::{mix, table};
 
 /// The first argument of every function.
@@ -136,7 +135,7 @@ impl Ctx {
         let at = rune::vm_try!(self.scene.draw());
         let seed = mix::scramble(self.scene.seeds.keys ^ 0x7261_6e64);
         let bits = mix::scramble(seed ^ mix::scramble(at.cycle) ^ (u64::from(at.draw) << 40));
-        VmResult::Ok((u128::from(bits) * u128::from(n.unsigned_abs()) >> 64) as i64)
+        VmResult::Ok(((u128::from(bits) * u128::from(n.unsigned_abs())) >> 64) as i64)
     }
 
     fn pull(&self, table: &Table, keys: &Keys) -> Reply {
@@ -153,33 +152,16 @@ impl Ctx {
         self.scene.begin(&Request::PullPooled { table: table.id, keys, offsets, pooling })
     }
 
-    fn push(&self, table: &Table, keys: Value, grads: Value) -> Reply {
-        let kind = match (as_f64(&grads), grads.borrow_ref::<Grads>()) {
-            (Some(value), _) => Kind::Constant(value as f32),
-            (None, Ok(grads)) => grads.kind,
-            (None, Err(_)) => {
-                return self.scene.refuse("gradients are a number, grads::constant(..) or grads::random(..)");
-            }
-        };
-        self.with_keys(&keys, |keys| {
-            let at = self.scene.here().into_result().unwrap_or_default();
-            let mut gradients = self.scene.gradients.borrow_mut();
-            let grads = gradients.of(kind, &at, keys.len() * table.dim);
+    fn push(&self, table: &Table, asked: Asked, grads: Grads) -> Reply {
+        let at = self.scene.here().into_result().unwrap_or_default();
+        let mut gradients = self.scene.gradients.borrow_mut();
+        asked.with(|keys| {
+            let grads = gradients.of(grads.kind, &at, keys.len() * table.dim);
             self.scene.begin(&Request::Push { table: table.id, keys, grads })
         })
     }
 
-    fn delete(&self, table: &Table, keys: Value) -> Reply {
-        self.with_keys(&keys, |keys| self.scene.begin(&Request::Delete { table: table.id, keys }))
-    }
-
-    fn with_keys(&self, value: &Value, then: impl FnOnce(&[u64]) -> Reply) -> Reply {
-        if let Ok(keys) = value.borrow_ref::<Keys>() {
-            return then(&keys.keys);
-        }
-        match value.borrow_ref::<Bags>() {
-            Ok(bags) => then(&bags.keys),
-            Err(_) => self.scene.refuse("keys are what a source drew, with draw(..) or bags(..)"),
-        }
+    fn delete(&self, table: &Table, asked: Asked) -> Reply {
+        asked.with(|keys| self.scene.begin(&Request::Delete { table: table.id, keys }))
     }
 }

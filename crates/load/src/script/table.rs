@@ -12,7 +12,7 @@ const OPTIONS: [&str; 10] =
 /// What the options say; the error says what would do.
 pub(super) fn config(name: &str, options: &Object) -> Result<TableConfig, String> {
     let mut given = Map::new();
-    for (option, value) in options.iter() {
+    for (option, value) in options {
         if !OPTIONS.contains(&option.as_str()) {
             let hint = did_you_mean(option, OPTIONS);
             return Err(format!("there is no option {option:?}{hint}; there are {}", OPTIONS.join(", ")));
@@ -77,7 +77,7 @@ fn budget(value: &Json) -> Result<Option<u64>, String> {
         _ => None,
     };
     match bytes {
-        Some(bytes) if bytes == 0.0 => Ok(None),
+        Some(0.0) => Ok(None),
         Some(bytes) if bytes > 0.0 => Ok(Some(bytes as u64)),
         _ => Err(format!("option budget: {value} is no size; write bytes, or \"2GiB\", or 0 for no limit")),
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rune::compile::meta::DocType;
-use rune::runtime::{FromValue, MaybeTypeOf, RuntimeError, Value, VmResult};
+use rune::runtime::{FromValue, MaybeTypeOf, Ref, RuntimeError, Value, VmResult};
 use rune::{Any, ContextError, Module, TypeHash};
 
 use crate::generate::{Arity, GenerateError, KeyLaw, KeySource, Sizes, Spread};
@@ -80,11 +80,23 @@ pub(super) struct ArityLaw {
     arity: Arity,
 }
 
-/// What gradients of a push are.
+/// What gradients of a push are, as `grads::constant` and `grads::random` make it.
 #[derive(Any, Debug, Clone, Copy)]
 #[rune(item = ::load)]
+struct Slopes {
+    kind: Kind,
+}
+
+/// An argument that says what gradients are: these, or a number.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Grads {
     pub(super) kind: Kind,
+}
+
+/// An argument that has keys.
+pub(super) enum Asked {
+    Keys(Ref<Keys>),
+    Bags(Ref<Bags>),
 }
 
 /// The modules `keys`, `sizes`, `arity` and `grads`.
@@ -96,7 +108,7 @@ pub(super) fn modules() -> Result<Vec<Module>, ContextError> {
     types.ty::<Source>()?;
     types.ty::<SizeLaw>()?;
     types.ty::<ArityLaw>()?;
-    types.ty::<Grads>()?;
+    types.ty::<Slopes>()?;
     types.associated_function("drift", |mut law: Law, share: Number, seconds: Number| {
         law.drift = Some((share.0, seconds.0));
         law
@@ -155,8 +167,8 @@ pub(super) fn modules() -> Result<Vec<Module>, ContextError> {
         .build()?;
 
     let mut grads = Module::with_crate("grads")?;
-    grads.function("constant", |value: Number| Grads { kind: Kind::Constant(value.0 as f32) }).build()?;
-    grads.function("random", |scale: Number| Grads { kind: Kind::Random(scale.0 as f32) }).build()?;
+    grads.function("constant", |value: Number| Slopes { kind: Kind::Constant(value.0 as f32) }).build()?;
+    grads.function("random", |scale: Number| Slopes { kind: Kind::Random(scale.0 as f32) }).build()?;
     Ok(vec![types, keys, sizes, arity, grads])
 }
 
@@ -318,6 +330,54 @@ impl FromValue for Number {
 }
 
 impl MaybeTypeOf for Number {
+    fn maybe_type_of() -> rune::alloc::Result<DocType> {
+        f64::maybe_type_of()
+    }
+}
+
+impl Asked {
+    pub(super) fn with<T>(self, then: impl FnOnce(&[u64]) -> T) -> T {
+        match self {
+            Asked::Keys(keys) => then(&keys.keys),
+            Asked::Bags(bags) => then(&bags.keys),
+        }
+    }
+}
+
+impl FromValue for Asked {
+    fn from_value(value: Value) -> Result<Asked, RuntimeError> {
+        let hash = value.type_hash();
+        if hash == Keys::HASH {
+            value.into_ref().map(Asked::Keys)
+        } else if hash == Bags::HASH {
+            value.into_ref().map(Asked::Bags)
+        } else {
+            Err(RuntimeError::panic("keys are what a source drew, with draw(..) or bags(..)"))
+        }
+    }
+}
+
+impl MaybeTypeOf for Asked {
+    fn maybe_type_of() -> rune::alloc::Result<DocType> {
+        Keys::maybe_type_of()
+    }
+}
+
+impl FromValue for Grads {
+    fn from_value(value: Value) -> Result<Grads, RuntimeError> {
+        if let Some(number) = as_f64(&value) {
+            return Ok(Grads { kind: Kind::Constant(number as f32) });
+        }
+        match value.borrow_ref::<Slopes>() {
+            Ok(slopes) => Ok(Grads { kind: slopes.kind }),
+            Err(_) => {
+                Err(RuntimeError::panic("gradients are a number, grads::constant(..) or grads::random(..)"))
+            }
+        }
+    }
+}
+
+impl MaybeTypeOf for Grads {
     fn maybe_type_of() -> rune::alloc::Result<DocType> {
         f64::maybe_type_of()
     }

@@ -46,12 +46,12 @@ fn a_mix_calls_each_function_as_often_as_it_says() {
     let known: Vec<String> = ["pull", "push", "none"].map(str::to_owned).to_vec();
     let mix = Mix::parse("pull:90, none:0, push:10", &known).unwrap();
     let picked = |seed| (0..100_000).map(|cycle| mix.pick(&Seeds::new(seed), cycle)).collect::<Vec<_>>();
-    let counts = picked(1).iter().fold([0; 3], |mut counts, at| {
+    let counts = picked(1).iter().fold([0_u32; 3], |mut counts, at| {
         counts[*at] += 1;
         counts
     });
     // Five standard deviations of a binomial share.
-    assert!((counts[0] as f64 - 90_000.0).abs() < 475.0 && counts[1] == 0, "{counts:?}");
+    assert!((f64::from(counts[0]) - 90_000.0).abs() < 475.0 && counts[1] == 0, "{counts:?}");
     assert_eq!(picked(1), picked(1));
     assert_ne!(picked(1), picked(2));
     for (text, expected) in [
