@@ -1,5 +1,6 @@
-//! Two sets of runs side by side: how large the difference is, how sure that is, and what could have been missed. Compares runs,
-//! not requests: those of one run are not independent of each other. Knows no engine and no text beyond a verdict.
+//! Two sets of runs side by side: how large the difference is, how sure that is, and what could have been
+//! missed. Compares runs, not requests: those of one run are not independent of each other. Knows no engine
+//! and no text beyond a verdict.
 //!
 //! All is computed on logarithms, so that a difference is a ratio, and the same read from either side.
 
@@ -16,8 +17,8 @@ pub enum Side {
     B,
 }
 
-/// The order in which so many runs of each side are made: A B B A, again and again, so that what drifts with time falls on
-/// both alike.
+/// The order in which so many runs of each side are made: A B B A, again and again, so that what drifts with
+/// time falls on both alike.
 #[must_use]
 pub fn abba(runs: usize) -> Vec<Side> {
     (0..2 * runs).map(|at| if matches!(at % 4, 0 | 3) { Side::A } else { Side::B }).collect()
@@ -76,8 +77,8 @@ impl Metric {
     }
 }
 
-/// With at least so many runs on both sides the permutation test can find small probabilities (6 and 6 can be dealt in 924
-/// ways) and is taken, since it assumes nothing of how runs scatter; with fewer, Welch's test.
+/// With at least so many runs on both sides the permutation test can find small probabilities (6 and 6 can be
+/// dealt in 924 ways) and is taken, since it assumes nothing of how runs scatter; with fewer, Welch's test.
 pub const PERMUTATION_RUNS_MIN: usize = 6;
 /// A difference counts as found below this probability, corrected.
 pub const ALPHA: f64 = 0.05;
@@ -133,7 +134,8 @@ pub struct Difference {
     pub p: f64,
     /// The same, corrected for the number of metrics (S. Holm, 1979).
     pub p_corrected: f64,
-    /// A difference beyond this percentage is found with probability [`POWER`] by so many runs that scatter so much.
+    /// A difference beyond this percentage is found with probability [`POWER`] by so many runs that scatter
+    /// so much.
     pub detectable_percent: f64,
 }
 
@@ -223,8 +225,8 @@ fn correct(differences: &mut [Difference]) {
 }
 
 impl Comparison {
-    /// In words: a line for the throughput, and one for every other metric in which a difference was found, or for the
-    /// p99 if there is none.
+    /// In words: a line for the throughput, and one for every other metric in which a difference was found,
+    /// or for the p99 if there is none.
     #[must_use]
     pub fn verdict(&self) -> Vec<String> {
         let throughput = self.differences.iter().position(|difference| difference.metric.is_rate());

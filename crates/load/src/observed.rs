@@ -1,5 +1,6 @@
-//! What one thread notes of its calls and requests, and what several threads' notes come to. Nothing is shared, and nothing
-//! is allocated per call; notes are merged when the run is over. Knows neither clocks nor scripts: times come as arguments.
+//! What one thread notes of its calls and requests, and what several threads' notes come to. Nothing is
+//! shared, and nothing is allocated per call; notes are merged when the run is over. Knows neither clocks nor
+//! scripts: times come as arguments.
 
 pub mod distinct;
 pub mod distribution;
@@ -79,8 +80,9 @@ pub struct Measured {
 }
 
 impl Observed {
-    /// Empty notes for calls of these functions. `expected` is how long the measured part will probably take; the intervals
-    /// of the series follow from it (zero: not known, they start short). Notes that are to be merged need the same.
+    /// Empty notes for calls of these functions. `expected` is how long the measured part will probably take;
+    /// the intervals of the series follow from it (zero: not known, they start short). Notes that are to be
+    /// merged need the same.
     #[must_use]
     pub fn new(functions: &[String], expected: Duration) -> Observed {
         let function = |name: &String| FunctionNotes {
@@ -102,8 +104,9 @@ impl Observed {
         }
     }
 
-    /// Notes a call of a function. `at` is when it was due, since the measured part began; `response` the time from then to
-    /// its end, `service` that from its real start, and `lag` the difference. Latencies of failed calls are kept apart.
+    /// Notes a call of a function. `at` is when it was due, since the measured part began; `response` the
+    /// time from then to its end, `service` that from its real start, and `lag` the difference. Latencies of
+    /// failed calls are kept apart.
     #[inline]
     pub fn call(
         &mut self,
@@ -145,8 +148,8 @@ impl Observed {
         self.failures.note(kind, message);
     }
 
-    /// Notes the keys of a request, for the share of distinct ones. Takes some 2 ns per key, 5 where all keys are few; the
-    /// share is that of the keys which it was shown.
+    /// Notes the keys of a request, for the share of distinct ones. Takes some 2 ns per key, 5 where all keys
+    /// are few; the share is that of the keys which it was shown.
     pub fn unique(&mut self, keys: &[u64]) {
         self.distinct.note(keys);
     }

@@ -1,5 +1,5 @@
-//! Figures of results: latency against throughput, a run over time, percentiles; as SVG, and as PNG of the same picture. Knows
-//! what is drawn, not how; that is `sanderling_observe::plot`.
+//! Figures of results: latency against throughput, a run over time, percentiles; as SVG, and as PNG of the
+//! same picture. Knows what is drawn, not how; that is `sanderling_observe::plot`.
 
 mod pixels;
 
@@ -48,8 +48,8 @@ pub fn svg(figure: &Figure) -> String {
     standalone(&figure.svg())
 }
 
-/// Response time against throughput, a point per run: where the curve bends is what the server can bear. Runs that are not
-/// valid are crosses.
+/// Response time against throughput, a point per run: where the curve bends is what the server can bear. Runs
+/// that are not valid are crosses.
 #[must_use]
 pub fn curve(runs: &[RunResult], objective: Option<&Objective>) -> Figure {
     let mut runs: Vec<&RunResult> = runs.iter().collect();
@@ -135,7 +135,8 @@ pub fn time_series(run: &RunResult) -> Figure {
         };
         panels.push((failures, FAILED_HEIGHT_PX));
     }
-    // Neighbours are taken together where one has too few samples for a percentile, as long as some groups are left.
+    // Neighbours are taken together where one has too few samples for a percentile, as long as some groups
+    // are left.
     let calls: u64 = intervals.iter().map(|interval| interval.response.len()).sum();
     let of_interval = |quantile: f64| -> Vec<(f64, f64)> {
         let needed = SAMPLES_BEYOND_MIN / (1.0 - quantile) * (1.0 - 1e-9);

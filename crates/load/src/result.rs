@@ -1,8 +1,10 @@
-//! The result of runs as a file of JSON: what was asked of what, where, with which versions, and all that was measured, so
-//! that anybody can look at it again, compare and draw it. Knows neither the engine nor any statistics of several runs.
+//! The result of runs as a file of JSON: what was asked of what, where, with which versions, and all that was
+//! measured, so that anybody can look at it again, compare and draw it. Knows neither the engine nor any
+//! statistics of several runs.
 //!
-//! A file holds one run, or several: those of a sweep, a search or a comparison. Fields that a reader does not know are
-//! passed over, since results are kept for longer than versions; what changes its meaning changes [`SCHEMA`].
+//! A file holds one run, or several: those of a sweep, a search or a comparison. Fields that a reader does
+//! not know are passed over, since results are kept for longer than versions; what changes its meaning
+//! changes [`SCHEMA`].
 
 pub mod encoding;
 pub mod estimate;
@@ -39,7 +41,8 @@ pub struct ResultFile {
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
-    /// What tells it from the other runs of the file, such as `A`, `B` or `20 k/s`; empty if it is the only one.
+    /// What tells it from the other runs of the file, such as `A`, `B` or `20 k/s`; empty if it is the only
+    /// one.
     pub label: String,
     /// When the measured part began, in seconds since 1970.
     pub began_unix_s: f64,

@@ -1,5 +1,5 @@
-//! Results as text for people: two lines of a run, all of one, two side by side, a list of many, a comparison. At most
-//! [`COLUMNS_MAX`] columns, no colours. Knows neither terminal nor file.
+//! Results as text for people: two lines of a run, all of one, two side by side, a list of many, a
+//! comparison. At most [`COLUMNS_MAX`] columns, no colours. Knows neither terminal nor file.
 
 mod numbers;
 mod table;
@@ -238,7 +238,8 @@ pub fn comparison(comparison: &Comparison) -> String {
     text += &table.text();
     let Comparison { runs_a, runs_b, test, .. } = comparison;
     text += &format!(
-        "\n{runs_a} runs of A and {runs_b} of B; means are geometric, p by the {test} test with Holm's correction,\n\
+        "\n{runs_a} runs of A and {runs_b} of B; means are geometric, p by the {test} test with Holm's \
+         correction,\n\
          detectable: what is found four times in five.\n"
     );
     text

@@ -1,9 +1,10 @@
-//! The permutation test of a difference of means: how often would chance alone, which deals the same numbers to two sides
-//! anew, make as large a difference? Knows nothing of what the numbers are.
+//! The permutation test of a difference of means: how often would chance alone, which deals the same numbers
+//! to two sides anew, make as large a difference? Knows nothing of what the numbers are.
 
 use sanderling_sample::random::{Rng, below};
 
-/// Up to so many ways to deal, all are tried (10 runs on each side have 184 756); beyond it, so many random ones.
+/// Up to so many ways to deal, all are tried (10 runs on each side have 184 756); beyond it, so many random
+/// ones.
 pub const DEALS_MAX: u64 = 200_000;
 /// Differences that differ by less than this part count as equal: sums in another order round otherwise.
 const ROUNDING: f64 = 1e-9;
@@ -35,7 +36,8 @@ pub fn p_two_sided(a: &[f64], b: &[f64], seed: u64) -> f64 {
         }
         as_large += u64::from(difference(cards[..a.len()].iter().sum()) >= least);
     }
-    // What was seen is one of the ways: without it a probability of 0 would come out (B. Phipson, G. Smyth, 2010).
+    // What was seen is one of the ways: without it a probability of 0 would come out (B. Phipson, G. Smyth,
+    // 2010).
     (as_large + 1) as f64 / (DEALS_MAX + 1) as f64
 }
 
@@ -66,8 +68,8 @@ mod tests {
 
     #[test]
     fn probabilities_are_those_of_scipy() {
-        // scipy 1.17.1: scipy.stats.permutation_test((a, b), lambda x, y, axis: np.abs(np.mean(x, axis=axis) -
-        // np.mean(y, axis=axis)), n_resamples=np.inf, alternative="greater", vectorized=True).pvalue
+        // scipy 1.17.1: scipy.stats.permutation_test((a, b), lambda x, y, axis: np.abs(np.mean(x, axis=axis)
+        // - np.mean(y, axis=axis)), n_resamples=np.inf, alternative="greater", vectorized=True).pvalue
         let a = [5.1, 4.9, 5.6, 5.8, 6.1];
         let b = [5.9, 6.4, 5.5, 6.6, 7.0, 6.2];
         assert!((p_two_sided(&a, &b, 0) - 22.0 / 462.0).abs() < 1e-12);

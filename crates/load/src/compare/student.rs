@@ -1,7 +1,7 @@
 //! Student's t distribution: probabilities and quantiles. Knows nothing of what is tested.
 
-/// Lanczos' approximation of the logarithm of the gamma function with g = 7 and nine terms (C. Lanczos, 1964; coefficients
-/// by P. Godfrey): to 15 digits for positive arguments.
+/// Lanczos' approximation of the logarithm of the gamma function with g = 7 and nine terms (C. Lanczos, 1964;
+/// coefficients by P. Godfrey): to 15 digits for positive arguments.
 const LANCZOS_G: f64 = 7.0;
 const LANCZOS: [f64; 9] = [
     0.999_999_999_999_809_9,
@@ -56,8 +56,8 @@ fn ln_gamma(x: f64) -> f64 {
     0.5 * (2.0 * std::f64::consts::PI).ln() + (x + 0.5) * t.ln() - t + sum.ln()
 }
 
-/// The regularized incomplete beta function, by its continued fraction (Abramowitz and Stegun 26.5.8, evaluated as by
-/// W. Lentz, 1976).
+/// The regularized incomplete beta function, by its continued fraction (Abramowitz and Stegun 26.5.8,
+/// evaluated as by W. Lentz, 1976).
 fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return x.clamp(0.0, 1.0);

@@ -15,8 +15,9 @@ fn one(a: &[f64], b: &[f64]) -> Difference {
 
 #[test]
 fn differences_are_those_of_scipy() {
-    // scipy 1.17.1: r = scipy.stats.ttest_ind(log(b), log(a), equal_var=False); ci = r.confidence_interval(.95);
-    // 100 * (exp(x) - 1) for x in (ci.low, mean(log(b)) - mean(log(a)), ci.high); permutation_test as in permutation.rs.
+    // scipy 1.17.1: r = scipy.stats.ttest_ind(log(b), log(a), equal_var=False); ci =
+    // r.confidence_interval(.95); 100 * (exp(x) - 1) for x in (ci.low, mean(log(b)) - mean(log(a)), ci.high);
+    // permutation_test as in permutation.rs.
     let a = [101.2, 99.8, 100.5, 102.1, 98.9, 100.0, 101.7, 99.4, 100.9, 100.1];
     let b = [104.0, 102.9, 105.1, 103.3, 104.4, 102.2, 103.8, 105.6, 103.0, 104.9];
     let found = one(&a, &b);
@@ -72,7 +73,8 @@ fn normal(rng: &mut Rng) -> f64 {
     (0..12).map(|_| rng.unit()).sum::<f64>() - 6.0
 }
 
-/// How often, in so many comparisons of three metrics, any difference was found and the first one's interval held the truth.
+/// How often, in so many comparisons of three metrics, any difference was found and the first one's interval
+/// held the truth.
 fn simulate(seed: u64, runs: usize, faster: f64, rounds: usize) -> (f64, f64) {
     let mut rng = Rng::new(seed, 0, 0);
     let (mut found, mut held) = (0, 0);

@@ -1,9 +1,9 @@
-//! How many of the keys that were asked are distinct, in bounded memory: a sample of the keys by their hashes. Knows nothing
-//! of requests.
+//! How many of the keys that were asked are distinct, in bounded memory: a sample of the keys by their
+//! hashes. Knows nothing of requests.
 //!
-//! Adaptive sampling (M. Wegman; P. Flajolet, "On adaptive sampling", Computing 43, 1990): of all keys, those are kept whose
-//! hash begins with so many zero bits that they fit; each stands for a power of two of keys. Exact while all fit, and then
-//! off by a standard error of 1.2 / sqrt([`KEPT_MAX`]).
+//! Adaptive sampling (M. Wegman; P. Flajolet, "On adaptive sampling", Computing 43, 1990): of all keys, those
+//! are kept whose hash begins with so many zero bits that they fit; each stands for a power of two of keys.
+//! Exact while all fit, and then off by a standard error of 1.2 / sqrt([`KEPT_MAX`]).
 
 use sanderling_sample::random::mix;
 

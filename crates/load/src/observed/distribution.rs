@@ -1,4 +1,5 @@
-//! A distribution of durations: an HDR histogram, with count, sum, least and most exactly. Knows nothing of what took the time.
+//! A distribution of durations: an HDR histogram, with count, sum, least and most exactly. Knows nothing of
+//! what took the time.
 
 use hdrhistogram::Histogram;
 
@@ -6,7 +7,8 @@ use hdrhistogram::Histogram;
 pub const DIGITS: u8 = 3;
 /// Ten minutes. A longer duration counts as this one in the percentiles, not in mean and maximum.
 pub const NS_MAX: u64 = 600_000_000_000;
-/// A percentile is told only when at least so many samples lie beyond it: below that it is a matter of single samples.
+/// A percentile is told only when at least so many samples lie beyond it: below that it is a matter of single
+/// samples.
 pub const SAMPLES_BEYOND_MIN: f64 = 10.0;
 
 /// Durations in nanoseconds. About 240 KiB, of which only what is used becomes memory.
@@ -91,7 +93,8 @@ impl Distribution {
         (!self.is_empty()).then_some(self.min_ns)
     }
 
-    /// The duration that a share of `quantile` does not exceed, if at least [`SAMPLES_BEYOND_MIN`] samples lie beyond it.
+    /// The duration that a share of `quantile` does not exceed, if at least [`SAMPLES_BEYOND_MIN`] samples
+    /// lie beyond it.
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> Option<u64> {
         let beyond = (1.0 - quantile) * self.count() as f64;

@@ -1,5 +1,5 @@
-//! How a run went over time: calls, keys, failures and a coarse histogram of latencies per interval. Knows nothing of
-//! functions and operations.
+//! How a run went over time: calls, keys, failures and a coarse histogram of latencies per interval. Knows
+//! nothing of functions and operations.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! What is noted, against an exact sort and exact counts of the same trace, by one thread and by several merged.
+//! What is noted, against an exact sort and exact counts of the same trace, by one thread and by several
+//! merged.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -138,7 +139,9 @@ proptest! {
         prop_assert!(all.intervals().len() <= INTERVALS_MAX);
         for (place, interval) in all.intervals().iter().enumerate() {
             let inside = |ns: u64| ns / length == place as u64;
-            let ended = |failed: bool| calls.iter().filter(|call| inside(call.0 + call.1) && call.2 == failed).count() as u64;
+            let ended = |failed: bool| {
+                calls.iter().filter(|call| inside(call.0 + call.1) && call.2 == failed).count() as u64
+            };
             let due = calls.iter().filter(|call| inside(call.0) && !call.2).count() as u64;
             prop_assert_eq!((interval.calls, interval.failed), (ended(false), ended(true)));
             prop_assert_eq!(interval.keys, 7 * (ended(false) + ended(true)));
@@ -151,7 +154,10 @@ proptest! {
     /// Exact for few keys; within five standard errors for many, whoever saw them.
     #[test]
     fn distinct_keys_are_counted(
-        seed: u64, range in prop_oneof![1_u64..4000, 5_000_u64..200_000], asked in 1_usize..60_000, threads in 1_usize..4,
+        seed: u64,
+        range in prop_oneof![1_u64..4000, 5_000_u64..200_000],
+        asked in 1_usize..60_000,
+        threads in 1_usize..4,
     ) {
         let mut rng = Rng::new(seed, 0, 0);
         let keys: Vec<u64> = (0..asked).map(|_| rng.next() % range).collect();

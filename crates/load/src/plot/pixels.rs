@@ -1,5 +1,6 @@
-//! Figures as pixels, in PNG: a canvas for the charts' library that fills paths and the outlines of letters. Knows nothing of
-//! what is drawn. Letters are those of DejaVu Sans, which is built in, so that a figure is the same everywhere.
+//! Figures as pixels, in PNG: a canvas for the charts' library that fills paths and the outlines of letters.
+//! Knows nothing of what is drawn. Letters are those of DejaVu Sans, which is built in, so that a figure is
+//! the same everywhere.
 
 use std::fmt;
 use std::io::Write;
@@ -17,7 +18,8 @@ use zeno::{Cap, Command, Fill, Join, Mask, PathBuilder, Stroke, Style};
 /// Pixels per CSS pixel: sharp on a screen of high resolution, and when a page is printed.
 const DENSITY: u32 = 2;
 const PIXELS_PER_UNIT: f32 = DENSITY as f32 / UNITS_PER_PX as f32;
-/// Where a browser puts the line that letters stand on, in parts of the font's size: for text below, around and above a place.
+/// Where a browser puts the line that letters stand on, in parts of the font's size: for text below, around
+/// and above a place.
 const BELOW_EMS: f32 = 0.76;
 const AROUND_EMS: f32 = 0.27;
 /// The first bytes of a PNG.

@@ -1,5 +1,5 @@
-//! Figures of made-up runs: their lines are there, their texts too, and no number is missing. With `SANDERLING_FIGURES=FOLDER`
-//! they are also written there, to be looked at.
+//! Figures of made-up runs: their lines are there, their texts too, and no number is missing. With
+//! `SANDERLING_FIGURES=FOLDER` they are also written there, to be looked at.
 
 use super::*;
 use crate::result::tests::made_up;

@@ -1,5 +1,5 @@
-//! Histograms as text, in the format that HDR tools know (V2, deflated, base 64), and back with every size checked before
-//! memory is taken for it. Knows nothing of what was measured.
+//! Histograms as text, in the format that HDR tools know (V2, deflated, base 64), and back with every size
+//! checked before memory is taken for it. Knows nothing of what was measured.
 
 use std::io::Read;
 
@@ -34,7 +34,7 @@ pub enum HistogramError {
     Malformed(String),
     /// Not one with the bounds that this version writes.
     #[error(
-        "a histogram with {digits} digits from {low} to {high} ns; those of results have {expected} from 1 to {NS_MAX}"
+        "a histogram with {digits} digits from {low} to {high} ns; here they have {expected} from 1 to {NS_MAX}"
     )]
     Bounds {
         /// Significant digits.
@@ -100,7 +100,8 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from(word(bytes, at)) << 32 | u64::from(word(bytes, at + 4))
 }
 
-/// The library's decoder expects that runs of zeros and the sum of counts fit their types, and that no count is cut off.
+/// The library's decoder expects that runs of zeros and the sum of counts fit their types, and that no count
+/// is cut off.
 fn check_counts(mut bytes: &[u8]) -> Result<(), HistogramError> {
     let mut total = 0_u64;
     while !bytes.is_empty() {
@@ -130,6 +131,8 @@ fn check_counts(mut bytes: &[u8]) -> Result<(), HistogramError> {
 #[derive(Serialize, Deserialize)]
 struct DistributionText {
     count: u64,
+    /// Significant digits of the percentiles.
+    digits: u8,
     /// As text, since JSON's numbers are not exact beyond 53 bits elsewhere.
     sum_ns: String,
     mean_ns: Option<f64>,
@@ -148,6 +151,7 @@ impl Serialize for Distribution {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         DistributionText {
             count: self.count(),
+            digits: DIGITS,
             sum_ns: self.sum_ns.to_string(),
             mean_ns: self.mean_ns(),
             min_ns: self.min_ns(),

@@ -1,11 +1,12 @@
-//! How sure the numbers of one run are, from how they vary within it. Knows nothing of what varies between runs, which is more:
-//! for that, runs are compared with runs.
+//! How sure the numbers of one run are, from how they vary within it. Knows nothing of what varies between
+//! runs, which is more: for that, runs are compared with runs.
 //!
-//! The measured part is cut into batches of neighbouring intervals, a number is computed of each, and the scatter of the
-//! batches gives the error (batch means: B. Schmeiser, "Batch size effects in the analysis of simulation output", Operations
-//! Research 30, 1982; for percentiles: M. Nakayama, "Confidence intervals for quantiles using sectioning", TOMACS 24, 2014).
-//! What correlation is left between neighbouring batches makes them count for fewer (effective sample size of a first-order
-//! autoregression: G. Bayley and J. Hammersley, 1946).
+//! The measured part is cut into batches of neighbouring intervals, a number is computed of each, and the
+//! scatter of the batches gives the error (batch means: B. Schmeiser, "Batch size effects in the analysis of
+//! simulation output", Operations Research 30, 1982; for percentiles: M. Nakayama, "Confidence intervals for
+//! quantiles using sectioning", TOMACS 24, 2014). What correlation is left between neighbouring batches makes
+//! them count for fewer (effective sample size of a first-order autoregression: G. Bayley and J. Hammersley,
+//! 1946).
 
 use hdrhistogram::Histogram;
 

@@ -1,4 +1,5 @@
-//! Results as interval logs of HdrHistogram (version 1.3 of the text format), which its tools read. Knows nothing of files.
+//! Results as interval logs of HdrHistogram (version 1.3 of the text format), which its tools read. Knows
+//! nothing of files.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -14,9 +15,9 @@ const LEGEND: &str =
 const MAX_DIVISOR: f64 = 1e6;
 const MEMORY: &str = "memory takes any bytes, and counts fit";
 
-/// The log of a run: per function one histogram of response times (tag `NAME.response`) and one of service times
-/// (`NAME.service`) over the whole measured part, then a coarse one of all response times per interval, without a tag.
-/// Values are nanoseconds.
+/// The log of a run: per function one histogram of response times (tag `NAME.response`) and one of service
+/// times (`NAME.service`) over the whole measured part, then a coarse one of all response times per interval,
+/// without a tag. Values are nanoseconds.
 #[must_use]
 pub fn hdr_log(run: &RunResult) -> String {
     let measured = &run.measured;

@@ -1,4 +1,5 @@
-//! Results to text and back, damaged ones among them; errors within a run against the scatter of many runs; logs read back.
+//! Results to text and back, damaged ones among them; errors within a run against the scatter of many runs;
+//! logs read back.
 
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use sanderling_sample::random::Rng;
 use super::*;
 use crate::observed::Observed;
 
-/// A run of `seconds`, of which every number is made up: `rate` calls per second of 512 keys that take about `service_us`,
-/// with a tail; for tests of this and other modules.
+/// A run of `seconds`, of which every number is made up: `rate` calls per second of 512 keys that take about
+/// `service_us`, with a tail; for tests of this and other modules.
 pub(crate) fn made_up(label: &str, rate: f64, seconds: f64, service_us: f64, seed: u64) -> RunResult {
     let mut rng = Rng::new(seed, 0, 0);
     let functions = ["pull".to_owned(), "push".to_owned()];
@@ -131,7 +132,9 @@ proptest! {
     /// Any bytes, also where all but some are right, are refused or make a histogram; nothing panics.
     #[test]
     fn damaged_histograms_never_panic(
-        bytes in prop::collection::vec(any::<u8>(), 0..100), cut in 0_usize..400, flips in prop::collection::vec((0_usize..400, any::<u8>()), 0..4),
+        bytes in prop::collection::vec(any::<u8>(), 0..100),
+        cut in 0_usize..400,
+        flips in prop::collection::vec((0_usize..400, any::<u8>()), 0..4),
     ) {
         let refused = encoding::decode::<u64>(&STANDARD.encode(&bytes), 3).is_err();
         prop_assert!(refused || bytes.len() > 40);
@@ -212,7 +215,8 @@ fn logs_are_read_back() {
     assert_eq!(intervals, run.measured.calls());
 }
 
-/// Calls whose latency wanders, so that neighbouring intervals are alike: an autoregression with this correlation.
+/// Calls whose latency wanders, so that neighbouring intervals are alike: an autoregression with this
+/// correlation.
 fn wandering(seed: u64, correlation: f64) -> Measured {
     let mut rng = Rng::new(seed, 0, 0);
     let mut observed = Observed::new(&["f".to_owned()], Duration::from_secs(26));
@@ -243,8 +247,8 @@ fn errors_hold_what_they_promise_also_where_neighbours_are_alike() {
             mean += held(estimate::mean_ns(&measured));
             median += held(estimate::quantile_ns(&measured, 0.5));
         }
-        // 95 % of 200 are 190; the standard error is 3. A plain error, which takes intervals for independent, holds in less
-        // than half of them where the correlation is .9.
+        // 95 % of 200 are 190; the standard error is 3. A plain error, which takes intervals for independent,
+        // holds in less than half of them where the correlation is .9.
         assert!((172..=200).contains(&mean), "{correlation}: the mean lay within its error in {mean} of 200");
         assert!(
             (172..=200).contains(&median),
