@@ -51,5 +51,7 @@ pub const INSTRUCTIONS_PER_CALL_MAX: usize = 1_000_000;
 pub const BYTES_PER_CALL_MAX: usize = 128 << 10;
 /// Most keys that may be drawn at once.
 pub const KEYS_PER_DRAW_MAX: usize = 1 << 22;
+/// Most gradients, counted by value, that one push may have.
+pub const GRADIENTS_PER_PUSH_MAX: usize = 1 << 26;
 /// Failures of scripts that a thread draws with place and caret; the others are told in one line.
 pub const FAILURES_DRAWN_MAX: u64 = 8;

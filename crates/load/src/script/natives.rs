@@ -14,7 +14,7 @@ use crate::port::{Failure, Request, TableId};
 use super::params::{self, Params};
 use super::scene::{Reply, Scene, told};
 use super::values::{self, Asked, Bags, Grads, Keys, Law, SizeLaw};
-use super::{mix, table};
+use super::{GRADIENTS_PER_PUSH_MAX, mix, table};
 
 /// The first argument of every function.
 #[derive(Any)]
@@ -156,7 +156,11 @@ impl Ctx {
         let at = self.scene.here().into_result().unwrap_or_default();
         let mut gradients = self.scene.gradients.borrow_mut();
         asked.with(|keys| {
-            let grads = gradients.of(grads.kind, &at, keys.len() * table.dim);
+            let values = keys.len().saturating_mul(table.dim);
+            if values > GRADIENTS_PER_PUSH_MAX {
+                return self.scene.refuse("a push may have 67 108 864 values of gradients: draw fewer keys");
+            }
+            let grads = gradients.of(grads.kind, &at, values);
             self.scene.begin(&Request::Push { table: table.id, keys, grads })
         })
     }

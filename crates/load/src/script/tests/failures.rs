@@ -80,6 +80,9 @@ fn errors_name_the_file_and_the_line_and_show_the_place() {
     check("pub async fn load(ctx) { }", &["load_cycles"]);
     check("pub async fn g(ctx) { }", &["no `pub async fn f`", "there is g"]);
     check("pub async fn f(ctx, my, more) { }", &["3 arguments"]);
+    let large = TABLE.replace("dim: 2", "dim: 65536");
+    let push = "pub async fn f(ctx, my) { ctx.push(my.rows, my.keys.draw(2000), 1).await }";
+    check(&format!("{large}{push}"), &["draw fewer keys", "^"]);
     // Of calls.
     let calls = [
         ("let x = 1 + \"a\";", &["script: ", "mine.rn:4:9", "^^^^^^^ Unsupported binary operation"][..]),
