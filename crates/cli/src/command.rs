@@ -5,6 +5,7 @@ pub(crate) mod completions;
 pub(crate) mod ctl;
 pub(crate) mod eval;
 pub(crate) mod inspect;
+pub(crate) mod load;
 pub(crate) mod predict;
 pub(crate) mod ps;
 pub(crate) mod synth;

@@ -39,6 +39,8 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Control(#[from] ControlError),
     #[error("{0}")]
+    Load(String),
+    #[error("{0}")]
     Usage(String),
     #[error("writing the result: {0}")]
     Output(#[from] std::io::Error),
@@ -80,6 +82,7 @@ impl Failure {
             | Failure::Learn(_)
             | Failure::Client(_)
             | Failure::Bench(_)
+            | Failure::Load(_)
             | Failure::Server(_)
             | Failure::Plane(_)
             | Failure::Control(_) => FAILED,

@@ -45,6 +45,7 @@ enum Command {
     Ps(Box<command::ps::Args>),
     Ctl(command::ctl::Args),
     Synth(command::synth::Args),
+    Load(command::load::Args),
     Bench(command::bench::Args),
     Completions(command::completions::Args),
 }
@@ -72,6 +73,7 @@ where
         Command::Ps(args) => command::ps::run(*args),
         Command::Ctl(args) => command::ctl::run(&args),
         Command::Synth(args) => command::synth::run(&args),
+        Command::Load(args) => command::load::run(&args),
         Command::Bench(args) => command::bench::run(&args),
         Command::Completions(args) => command::completions::run(&args),
     };

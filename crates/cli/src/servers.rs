@@ -52,11 +52,21 @@ impl ServerArgs {
 
     /// The servers, if any were named.
     pub(crate) fn connect(&self) -> Result<Option<Arc<Cluster>>, Failure> {
-        let Some(text) = &self.ps else { return Ok(None) };
+        let Some(text) = self.address() else { return Ok(None) };
         let found = addresses(text).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;
         if found == [Address::Embedded] {
             return Ok(None);
         }
+        Ok(Some(Cluster::connect(&found, self.options()?)?))
+    }
+
+    /// Where they are, as it was given.
+    pub(crate) fn address(&self) -> Option<&str> {
+        self.ps.as_deref()
+    }
+
+    /// How they are asked.
+    pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
         let mut options = ConnectOptions {
             prefer_local: !self.ps_no_local,
             f16_rows: self.ps_f16,
@@ -73,6 +83,6 @@ impl ServerArgs {
             let tls = TlsClient::from_ca_file(path);
             options.tls = Some(tls.map_err(|error| Failure::Usage(format!("--ps-ca: {error}")))?);
         }
-        Ok(Some(Cluster::connect(&found, options)?))
+        Ok(options)
     }
 }

@@ -1,0 +1,82 @@
+//! `sanderling load`: scripted load against tables at any address, and what its results say.
+
+use sanderling_load::engine::{EngineError, Progress};
+
+use crate::failure::Failure;
+use crate::progress::Bar;
+use crate::stop;
+
+mod many;
+mod plan;
+mod results;
+mod run;
+mod selftest;
+
+/// Load tables with scripted requests: how many they bear, and how late answers are
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  sanderling load run                                        tables in this process, the serving workload
+  sanderling load run --ps 127.0.0.1:7000 -o run.json        against a server; two lines, and all of it in a file
+  sanderling load run ycsb_a --ps 127.0.0.1:7000 --rate 20k  an open loop: latencies count from when requests are due
+  sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000
+  sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 -o sweep.json
+  sanderling load plot sweep.json -o sweep.png
+  sanderling load ab 127.0.0.1:7000 127.0.0.1:7100 --runs 10
+  sanderling load list                                       workloads, their parameters and functions
+
+How a workload is written: docs/load-scripts.md")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Part {
+    Schema(run::SchemaArgs),
+    Load(run::LoadArgs),
+    Run(Box<run::RunArgs>),
+    Sweep(Box<many::SweepArgs>),
+    Search(Box<many::SearchArgs>),
+    Ab(Box<many::AbArgs>),
+    Show(results::ShowArgs),
+    Plot(results::PlotArgs),
+    List(results::ListArgs),
+    Selftest(selftest::Args),
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    match &args.part {
+        Part::Schema(args) => run::schema(args),
+        Part::Load(args) => run::load(args),
+        Part::Run(args) => run::run(args),
+        Part::Sweep(args) => many::sweep(args),
+        Part::Search(args) => many::search(args),
+        Part::Ab(args) => many::ab(args),
+        Part::Show(args) => results::show(args),
+        Part::Plot(args) => results::plot(args),
+        Part::List(args) => results::list(args),
+        Part::Selftest(args) => selftest::run(args),
+    }
+}
+
+/// Shows how far something is, and says whether to go on: not after Ctrl-C.
+fn watched(bar: &Bar, what: &str, progress: Progress) -> bool {
+    const STEPS: f64 = 1000.0;
+    let rate = progress.calls as f64 / progress.elapsed.as_secs_f64().max(0.1);
+    let failed = if progress.failed > 0 { format!(", {} failed", progress.failed) } else { String::new() };
+    let said = format!("{what}: {rate:.0} calls/s{failed}");
+    bar.steps(&said, (progress.share * STEPS) as usize, STEPS as usize);
+    !stop::flag().load(std::sync::atomic::Ordering::Relaxed)
+}
+
+/// Wrong arguments are told from what went wrong.
+fn failed(error: EngineError) -> Failure {
+    match error {
+        EngineError::Script(_)
+        | EngineError::Mix(_)
+        | EngineError::Generate(_)
+        | EngineError::Number { .. } => Failure::Usage(error.to_string()),
+        error => Failure::Load(error.to_string()),
+    }
+}

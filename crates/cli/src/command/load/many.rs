@@ -1,0 +1,223 @@
+//! `sanderling load sweep`, `search` and `ab`: several runs with one purpose.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sanderling_load::campaign::{self, Rates, Search, objectives};
+use sanderling_load::compare::{Side, compare};
+use sanderling_load::result::{Objective, ResultFile, RunResult};
+use sanderling_load::show;
+
+use super::plan::{LoopArgs, WorkloadArgs, duration, reach, target};
+use super::run::{prepare, save, writable};
+use super::{failed, watched};
+use crate::failure::{FAILED, Failure};
+use crate::output;
+use crate::progress::Bar;
+use crate::servers::ServerArgs;
+
+/// Run a workload at several rates: the curve of latency over throughput
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 -o sweep.json
+  sanderling load plot sweep.json -o sweep.svg
+
+A sweep ends at the first rate that is not served: beyond it only queues grow.")]
+pub(super) struct SweepArgs {
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    #[command(flatten)]
+    servers: ServerArgs,
+    #[command(flatten)]
+    looped: LoopArgs,
+    /// Calls per second: 5k,10k,50k or a range, as in 5k..200k:log12 (or lin12)
+    #[arg(long)]
+    rates: Rates,
+    /// Objectives to be shown beside, as in p99<5ms
+    #[arg(long, value_name = "P<TIME,...")]
+    slo: Option<String>,
+    /// Keep everything in this file (JSON)
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// Find the highest rate at which latencies are still as wanted
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000
+  sanderling load search --slo 'p50<500us,p99.9<20ms' ctr --ps 127.0.0.1:7000 -o search.json
+
+A closed loop tells about how much is possible; then the interval between a rate that is fine and one that is not is halved,
+and a run of full length confirms the answer, or lowers it.")]
+pub(super) struct SearchArgs {
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    #[command(flatten)]
+    servers: ServerArgs,
+    #[command(flatten)]
+    looped: LoopArgs,
+    /// What is wanted of the times from when calls are due to their end
+    #[arg(long, value_name = "P<TIME,...", default_value = "p99<5ms")]
+    slo: String,
+    /// Length of a trial
+    #[arg(long, default_value = "3s", value_parser = duration)]
+    trial: Duration,
+    /// How well the rate is to be known, in percent
+    #[arg(long, default_value_t = 5.0)]
+    precision: f64,
+    /// Keep everything in this file (JSON)
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// Which of two is faster, and how sure that is
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  sanderling load ab 127.0.0.1:7000 127.0.0.1:7100 --runs 10
+  sanderling load ab shm:a tcp://127.0.0.1:7000 --runs 6 -d 5s -o ab.json
+
+Runs are made in turns, A B B A and so on, so that what drifts meanwhile touches both alike; they are compared as whole runs.")]
+pub(super) struct AbArgs {
+    /// Address of A
+    a: String,
+    /// Address of B
+    b: String,
+    #[command(flatten)]
+    workload: AbWorkload,
+    #[command(flatten)]
+    looped: LoopArgs,
+    /// Runs of each
+    #[arg(long, default_value_t = 10)]
+    runs: usize,
+    /// Calls per second, in an open loop
+    #[arg(short, long, value_parser = campaign::rate, help_heading = "Load")]
+    rate: Option<f64>,
+    /// Keep everything in this file (JSON)
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// The workload as an option, since the addresses are the arguments.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Workload")]
+pub(super) struct AbWorkload {
+    /// A workload that ships, or the path of a script
+    #[arg(short, long, default_value = "serve")]
+    workload: String,
+    /// Set a parameter of the script
+    #[arg(short = 'P', long = "param", value_name = "NAME=VALUE")]
+    params: Vec<String>,
+    /// Which functions are called how often
+    #[arg(short, long, value_name = "NAME:WEIGHT,...")]
+    functions: Option<String>,
+    /// Decides all that is drawn
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn wanted(text: &str) -> Result<Vec<Objective>, Failure> {
+    objectives(text).map_err(|error| Failure::Usage(format!("--slo: {error}")))
+}
+
+fn kept(command: &str, runs: Vec<RunResult>, wanted: &[Objective]) -> ResultFile {
+    let with = |mut run: RunResult| {
+        run.asked.objectives = wanted.to_vec();
+        run
+    };
+    ResultFile::new(command, runs.into_iter().map(with).collect())
+}
+
+pub(super) fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
+    let wanted = args.slo.as_deref().map_or(Ok(Vec::new()), wanted)?;
+    let (target, plan) = (target(&args.servers)?, args.looped.apply(args.workload.plan()?, None));
+    writable(args.out.as_ref())?;
+    let bar = Bar::new(args.looped.quiet);
+    let (rates, arrivals) = (&args.rates, args.looped.arrivals);
+    let ran = prepare(&target, &plan, &args.looped, &bar).and_then(|()| {
+        let watch = &mut |what: &str, progress| watched(&bar, what, progress);
+        campaign::sweep(&target, &plan, rates, arrivals, watch).map_err(failed)
+    });
+    bar.finish();
+    let file = kept("sweep", ran?, &wanted);
+    save(&file, args.out.as_ref())?;
+    output::part(&show::list(&file.runs))?;
+    let left = rates.all().len() - file.runs.len();
+    if left > 0 {
+        output::text(&format!("the last rate was not served; {left} higher ones were left out"))?;
+    }
+    Ok(0)
+}
+
+pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
+    let wanted = wanted(&args.slo)?;
+    if !(args.precision > 0.0 && args.precision <= 100.0) {
+        return Err(Failure::Usage("--precision: it is above 0 and at most 100".to_owned()));
+    }
+    let (target, plan) = (target(&args.servers)?, args.looped.apply(args.workload.plan()?, None));
+    writable(args.out.as_ref())?;
+    let bar = Bar::new(args.looped.quiet);
+    let how = Search {
+        objectives: wanted.clone(),
+        arrivals: args.looped.arrivals,
+        trial: args.trial,
+        precision: args.precision / 100.0,
+    };
+    let searched = prepare(&target, &plan, &args.looped, &bar).and_then(|()| {
+        let watch = &mut |what: &str, progress| watched(&bar, what, progress);
+        campaign::search(&target, &plan, &how, watch).map_err(failed)
+    });
+    bar.finish();
+    let found = searched?;
+    let (per_s, not_per_s) = (found.per_s, found.not_per_s);
+    let file = kept("search", found.runs, &wanted);
+    save(&file, args.out.as_ref())?;
+    output::part(&show::list(&file.runs))?;
+    let slo = &args.slo;
+    let beyond = not_per_s.map_or_else(String::new, |beyond| format!("; not at {beyond:.0}"));
+    output::text(&match per_s {
+        Some(per_s) => format!("{slo} holds up to {per_s:.0} requests/s{beyond}"),
+        None => format!("{slo} holds at no rate that was tried{beyond}"),
+    })?;
+    Ok(if per_s.is_some() { 0 } else { FAILED })
+}
+
+pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
+    let workload = WorkloadArgs::of(
+        &args.workload.workload,
+        &args.workload.params,
+        args.workload.functions.as_deref(),
+        args.workload.seed,
+    );
+    let plan = args.looped.apply(workload.plan()?, args.rate);
+    if args.runs < 2 {
+        return Err(Failure::Usage("--runs: what runs vary by shows from 2 on; 10 are better".to_owned()));
+    }
+    let options = ServerArgs::default();
+    let (a, b) = (reach(&args.a, &options)?, reach(&args.b, &options)?);
+    writable(args.out.as_ref())?;
+    let bar = Bar::new(args.looped.quiet);
+    let ran = prepare(&a, &plan, &args.looped, &bar)
+        .and_then(|()| prepare(&b, &plan, &args.looped, &bar))
+        .and_then(|()| {
+            let watch = &mut |what: &str, progress| watched(&bar, what, progress);
+            campaign::ab(&a, &b, &plan, args.runs, watch).map_err(failed)
+        });
+    bar.finish();
+    let file = kept("ab", ran?, &[]);
+    save(&file, args.out.as_ref())?;
+    output::part(&compared(&file)?)?;
+    Ok(0)
+}
+
+/// What the runs of a comparison say.
+pub(super) fn compared(file: &ResultFile) -> Result<String, Failure> {
+    let of = |side: Side| -> Vec<&RunResult> {
+        let label = if side == Side::A { "A" } else { "B" };
+        file.runs.iter().filter(|run| run.label == label).collect()
+    };
+    let comparison = compare(&of(Side::A), &of(Side::B)).map_err(|error| Failure::Load(error.to_string()))?;
+    Ok(show::comparison(&comparison))
+}

@@ -1,0 +1,205 @@
+//! The options that say what is run against what. Runs nothing.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use sanderling_load::campaign::rate;
+use sanderling_load::engine::{Length, OPEN_CONCURRENCY, Plan, Schedule};
+use sanderling_load::generate::{Arrivals, Seeds};
+use sanderling_load::script::{Mix, Program};
+use sanderling_load::target::Target;
+
+use super::failed;
+use crate::failure::Failure;
+use crate::servers::ServerArgs;
+
+/// What is asked.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Workload")]
+pub(super) struct WorkloadArgs {
+    /// A workload that ships (see `load list`), or the path of a script (.rn)
+    #[arg(default_value = "serve")]
+    pub(super) workload: String,
+    /// Set a parameter of the script, as in -P keys=1e8
+    #[arg(short = 'P', long = "param", value_name = "NAME=VALUE")]
+    params: Vec<String>,
+    /// Which functions are called how often, as in -f pull:98,push:2; the script's own weights if left out
+    #[arg(short, long, value_name = "NAME:WEIGHT,...")]
+    functions: Option<String>,
+    /// Decides all that is drawn; the same seed asks the same on any number of threads
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Of keys alone, so that one may change while the others stay
+    #[arg(long)]
+    seed_keys: Option<u64>,
+    /// Of batch sizes and keys per sample alone
+    #[arg(long)]
+    seed_sizes: Option<u64>,
+    /// Of arrivals, and of which function a cycle calls, alone
+    #[arg(long)]
+    seed_arrivals: Option<u64>,
+}
+
+/// By whom, and for how long.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Load")]
+pub(super) struct LoopArgs {
+    /// Threads of the client, each with a connection, a script and generators of its own
+    #[arg(short, long, default_value_t = 1)]
+    threads: usize,
+    /// Calls that each thread has under way at most: 1 in a closed loop unless said, 64 in an open one
+    #[arg(short, long)]
+    concurrency: Option<usize>,
+    /// How long is measured
+    #[arg(short, long, default_value = "10s", value_parser = duration)]
+    duration: Duration,
+    /// Measure so many calls, and not a time
+    #[arg(short = 'n', long, conflicts_with = "duration")]
+    count: Option<u64>,
+    /// How long is not measured, before: 1s unless calls are counted
+    #[arg(long, value_parser = duration)]
+    warmup: Option<Duration>,
+    /// How calls of an open loop are spread: poisson, uniform, burst:FACTOR:PERIOD, sine:AMPLITUDE:PERIOD
+    #[arg(long, default_value = "poisson")]
+    pub(super) arrivals: Arrivals,
+    /// The cycles of this client, when several share a load
+    #[arg(long, value_name = "FROM..TO", value_parser = cycles)]
+    cycles: Option<Range<u64>>,
+    /// The share of calls that may fail in a run that counts; beyond it the exit code is 1
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share)]
+    max_failures: f64,
+    /// Do not fill the tables if they are empty
+    #[arg(long)]
+    pub(super) no_load: bool,
+    /// No progress
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+}
+
+impl WorkloadArgs {
+    /// As if they had been given.
+    pub(super) fn of(workload: &str, params: &[String], functions: Option<&str>, seed: u64) -> WorkloadArgs {
+        WorkloadArgs {
+            workload: workload.to_owned(),
+            params: params.to_vec(),
+            functions: functions.map(str::to_owned),
+            seed,
+            seed_keys: None,
+            seed_sizes: None,
+            seed_arrivals: None,
+        }
+    }
+
+    fn program(&self) -> Result<Program, Failure> {
+        let wrong = |error: sanderling_load::script::ScriptError| failed(error.into());
+        let mut program = Program::find(&self.workload).map_err(wrong)?;
+        for given in &self.params {
+            program.set(given).map_err(wrong)?;
+        }
+        Ok(program)
+    }
+
+    fn seeds(&self) -> Seeds {
+        let all = Seeds::new(self.seed);
+        Seeds {
+            keys: self.seed_keys.unwrap_or(all.keys),
+            sizes: self.seed_sizes.unwrap_or(all.sizes),
+            arrivals: self.seed_arrivals.unwrap_or(all.arrivals),
+        }
+    }
+
+    /// A plan of this workload: one thread, ten seconds.
+    pub(super) fn plan(&self) -> Result<Plan, Failure> {
+        let program = self.program()?;
+        let about = program.describe().map_err(|error| failed(error.into()))?;
+        let mix = match (&self.functions, about.mix.clone()) {
+            (Some(text), _) => Mix::parse(text, &about.functions()).map_err(|error| failed(error.into()))?,
+            (None, Some(mix)) => mix,
+            (None, None) => {
+                let name = &program.name;
+                return Err(Failure::Usage(format!("{name}: there is no `pub async fn` to call; write one")));
+            }
+        };
+        Ok(Plan { seeds: self.seeds(), ..Plan::new(program, mix) })
+    }
+}
+
+impl LoopArgs {
+    /// The plan with its loop.
+    pub(super) fn apply(&self, plan: Plan, per_s: Option<f64>) -> Plan {
+        let arrivals = self.arrivals;
+        let schedule = per_s.map_or(Schedule::Closed, |per_s| Schedule::Open { per_s, arrivals });
+        let concurrency = if per_s.is_some() { OPEN_CONCURRENCY } else { 1 };
+        let warmup = if self.count.is_some() { Duration::ZERO } else { Duration::from_secs(1) };
+        Plan {
+            threads: self.threads,
+            concurrency: self.concurrency.unwrap_or(concurrency),
+            schedule,
+            warmup: self.warmup.unwrap_or(warmup),
+            length: self.count.map_or(Length::Time(self.duration), Length::Calls),
+            cycles: self.cycles.clone().unwrap_or(0..u64::MAX),
+            failures_max: self.max_failures,
+            ..plan
+        }
+    }
+}
+
+/// What is loaded: the servers that were named, or tables in this process.
+pub(super) fn target(servers: &ServerArgs) -> Result<Target, Failure> {
+    reach(servers.address().unwrap_or("embedded:"), servers)
+}
+
+/// The same at an address.
+pub(super) fn reach(address: &str, servers: &ServerArgs) -> Result<Target, Failure> {
+    Target::connect(address, servers.options()?).map_err(|failure| Failure::Load(failure.reason))
+}
+
+/// A time: `500ms`, `10s`, `5m`.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 1e-3), ("us", 1e-6), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let read = |(unit, seconds): (&str, f64)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * seconds);
+    let seconds = units.into_iter().find_map(read);
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| format!("{text:?} is no time; write 10s, 500ms or 5m"))
+}
+
+fn cycles(text: &str) -> Result<Range<u64>, String> {
+    let read = |part: &str| rate_or_zero(part).ok_or_else(|| format!("{part:?} is no number"));
+    let (from, to) = text.split_once("..").ok_or_else(|| "write FROM..TO, as in 0..1M".to_owned())?;
+    Ok(read(from)?..read(to)?)
+}
+
+fn rate_or_zero(text: &str) -> Option<u64> {
+    if text.trim() == "0" { Some(0) } else { rate(text).ok().map(|number| number as u64) }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let (digits, unit) = text.strip_suffix('%').map_or((text, 1.0), |digits| (digits, 0.01));
+    let share = digits.trim().parse::<f64>().ok().map(|number| number * unit);
+    share
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| "a share is 0 to 1, or 0% to 100%".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read() {
+        for (text, ms) in
+            [("10s", Some(10_000)), ("1.5ms", Some(1)), ("2m", Some(120_000)), ("5", None), ("-1s", None)]
+        {
+            assert_eq!(duration(text).ok().map(|time| time.as_millis()), ms, "{text}");
+        }
+        for (text, expected) in
+            [("0..1M", Some(0..1_000_000)), ("5..9", Some(5..9)), ("9", None), ("a..b", None)]
+        {
+            assert_eq!(cycles(text).ok(), expected, "{text}");
+        }
+        for (text, expected) in [("1%", Some(0.01)), ("0.5", Some(0.5)), ("0", Some(0.0)), ("200%", None)] {
+            assert_eq!(share(text).ok(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! `sanderling load schema`, `load` and `run`: making tables, filling them, and one run.
+
+use std::path::PathBuf;
+
+use sanderling_load::campaign::rate;
+use sanderling_load::engine::{self, Plan};
+use sanderling_load::result::{ResultFile, RunResult};
+use sanderling_load::show;
+use sanderling_load::target::Target;
+
+use super::plan::{LoopArgs, WorkloadArgs, target};
+use super::{failed, watched};
+use crate::failure::{FAILED, Failure};
+use crate::output;
+use crate::progress::Bar;
+use crate::servers::ServerArgs;
+
+/// Make the tables of a workload, or check that those that are there have the same configuration
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  sanderling load schema ctr --ps 127.0.0.1:7000")]
+pub(super) struct SchemaArgs {
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    #[command(flatten)]
+    servers: ServerArgs,
+}
+
+/// Make the tables of a workload and fill them
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  sanderling load load serve -P keys=1e8 --threads 4 --ps 127.0.0.1:7000")]
+pub(super) struct LoadArgs {
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    #[command(flatten)]
+    servers: ServerArgs,
+    /// Threads of the client
+    #[arg(short, long, default_value_t = 1)]
+    threads: usize,
+    /// Calls that each thread has under way
+    #[arg(short, long, default_value_t = 4)]
+    concurrency: usize,
+    /// No progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Run a workload: closed loop, or an open one with --rate
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  sanderling load run                                        98 % pulls, 2 % pushes of 512 keys, in this process
+  sanderling load run --ps 127.0.0.1:7000 --threads 4 --concurrency 8
+  sanderling load run ctr --ps 127.0.0.1:7000 --rate 20k --arrivals poisson -d 60s -o run.json
+  sanderling load run my.rn -P keys=1e8 -f pull:9,push:1
+
+Tables that are not there are made, and filled if they are empty. In an open loop calls are due by the clock, and latencies
+count from then on, whoever is late. A run is marked NOT VALID if the client itself was the bottleneck, or too much failed.")]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    #[command(flatten)]
+    servers: ServerArgs,
+    #[command(flatten)]
+    looped: LoopArgs,
+    /// Calls per second, in an open loop: 20k, 1.5M
+    #[arg(short, long, value_parser = rate, help_heading = "Load")]
+    rate: Option<f64>,
+    /// Keep everything in this file (JSON), for `load show` and `load plot`
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print all of the result, and not two lines
+    #[arg(long)]
+    full: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn schema(args: &SchemaArgs) -> Result<u8, Failure> {
+    let (target, plan) = (target(&args.servers)?, args.workload.plan()?);
+    let tables = engine::schema(&target, &plan).map_err(failed)?;
+    for table in &tables {
+        let rows = target.rows(table).map_err(|failure| Failure::Load(failure.reason))?.unwrap_or(0);
+        output::text(&format!("{table}: {} rows", output::count(rows)))?;
+    }
+    Ok(0)
+}
+
+pub(super) fn load(args: &LoadArgs) -> Result<u8, Failure> {
+    let (target, plan) = (target(&args.servers)?, args.workload.plan()?);
+    let plan = Plan { threads: args.threads, concurrency: args.concurrency, ..plan };
+    let tables = engine::schema(&target, &plan).map_err(failed)?;
+    let bar = Bar::new(args.quiet);
+    let begun = std::time::Instant::now();
+    let calls = engine::load(&target, &plan, &mut |progress| watched(&bar, "loading", progress));
+    bar.finish();
+    let calls = calls.map_err(failed)?;
+    let mut rows = 0;
+    for table in &tables {
+        rows += target.rows(table).map_err(|failure| Failure::Load(failure.reason))?.unwrap_or(0);
+    }
+    let (names, seconds) = (tables.join(", "), begun.elapsed().as_secs_f64());
+    output::text(&format!("{names}: {} rows, {calls} calls in {seconds:.1} s", output::count(rows)))?;
+    Ok(0)
+}
+
+/// Makes what is missing, unless told not to.
+pub(super) fn prepare(target: &Target, plan: &Plan, looped: &LoopArgs, bar: &Bar) -> Result<(), Failure> {
+    // Loading waits for answers more than for anything else.
+    let loading = Plan { concurrency: plan.concurrency.max(4), ..plan.clone() };
+    let mut watch = |progress| watched(bar, "loading", progress);
+    let done = if looped.no_load {
+        engine::schema(target, &loading).map(drop)
+    } else {
+        engine::prepare(target, &loading, &mut watch).map(drop)
+    };
+    done.map_err(failed)
+}
+
+pub(super) fn run(args: &RunArgs) -> Result<u8, Failure> {
+    let target = target(&args.servers)?;
+    let plan = args.looped.apply(args.workload.plan()?, args.rate);
+    writable(args.out.as_ref())?;
+    let bar = Bar::new(args.looped.quiet);
+    let ran = prepare(&target, &plan, &args.looped, &bar).and_then(|()| {
+        engine::run(&target, &plan, &mut |progress| watched(&bar, "running", progress)).map_err(failed)
+    });
+    bar.finish();
+    let run = ran?;
+    let valid = !failed_too_often(&run, &plan);
+    let file = ResultFile::new("run", vec![run]);
+    save(&file, args.out.as_ref())?;
+    if args.json {
+        output::json(&file)?;
+    } else if args.full {
+        output::part(&show::one(&file.runs[0]))?;
+    } else {
+        output::part(&show::summary(&file.runs[0]))?;
+    }
+    Ok(if valid { 0 } else { FAILED })
+}
+
+/// Whether more calls failed than may.
+pub(super) fn failed_too_often(run: &RunResult, plan: &Plan) -> bool {
+    let (calls, failed) = (run.measured.calls(), run.measured.failed());
+    calls == 0 || failed as f64 > plan.failures_max * calls as f64
+}
+
+/// Not to be found out after minutes of work.
+pub(super) fn writable(path: Option<&PathBuf>) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    opened
+        .map(drop)
+        .map_err(|error| Failure::Usage(format!("{}: cannot be written: {error}", path.display())))
+}
+
+/// Keeps results, if a file was named.
+pub(super) fn save(file: &ResultFile, path: Option<&PathBuf>) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    file.save(path).map_err(|error| Failure::Load(error.to_string()))
+}
