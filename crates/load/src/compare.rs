@@ -234,6 +234,9 @@ impl Comparison {
         let others = self.differences.iter().enumerate().filter(|(at, difference)| {
             Some(*at) != throughput && difference.found() && difference.metric != Metric::RequestsPerS
         });
+        if self.differences.is_empty() {
+            lines.push("nothing to compare: there is no number that all runs have".to_owned());
+        }
         let found: Vec<String> = others.map(|(_, difference)| difference.verdict()).collect();
         if found.is_empty() {
             let p99 = self.differences.iter().find(|difference| difference.metric == Metric::P99);

@@ -109,6 +109,7 @@ pub fn time_series(run: &RunResult) -> Figure {
     let measured = &run.measured;
     let intervals = measured.series.whole(measured.seconds);
     let length_s = measured.series.interval().as_secs_f64();
+    let x_ends = Some((0.0, measured.seconds));
     let at = |number: usize| (number as f64 + 0.5) * length_s;
     let keys = measured.keys() > 0;
     let rates = intervals.iter().enumerate().map(|(number, interval)| {
@@ -121,6 +122,7 @@ pub fn time_series(run: &RunResult) -> Figure {
         title: title(&format!("Throughput, {what}"), Some(run)),
         y_from_zero: true,
         series: vec![line("", rates.collect(), Look::Line, 0)],
+        x_ends,
         ..LineChart::default()
     };
     let mut panels = vec![(rate, RATE_HEIGHT_PX)];
@@ -131,34 +133,35 @@ pub fn time_series(run: &RunResult) -> Figure {
             title: "Failed calls per second".to_owned(),
             y_from_zero: true,
             series: vec![line("", failed, Look::Line, 1)],
+            x_ends,
             ..LineChart::default()
         };
         panels.push((failures, FAILED_HEIGHT_PX));
     }
-    // Neighbours are taken together where one has too few samples for a percentile, as long as some groups
-    // are left.
+    // Neighbours are taken together where one has too few samples for a p99, if enough groups are left of them.
     let calls: u64 = intervals.iter().map(|interval| interval.response.len()).sum();
-    let of_interval = |quantile: f64| -> Vec<(f64, f64)> {
-        let needed = SAMPLES_BEYOND_MIN / (1.0 - quantile) * (1.0 - 1e-9);
-        let together = (1.5 * needed * intervals.len() as f64 / calls.max(1) as f64).ceil() as usize;
-        let together = together.clamp(1, (intervals.len() / GROUPS_MIN).max(1));
-        let group = |(number, group): (usize, &[Interval])| {
-            let mut sum = group[0].response.clone();
-            group[1..].iter().for_each(|next| sum.add(&next.response).expect("all have the same bounds"));
-            let middle = at(number * together) + 0.5 * (group.len() - 1) as f64 * length_s;
-            let enough = sum.len() as f64 >= needed;
-            Some((middle, coarse_quantile_ns(&sum, quantile).filter(|_| enough)?))
-        };
-        let points: Vec<(f64, f64)> = intervals.chunks(together).enumerate().filter_map(group).collect();
-        // A line over gaps would show what was not seen.
-        if 2 * together * points.len() < intervals.len() { Vec::new() } else { points }
+    let needed = |quantile: f64| SAMPLES_BEYOND_MIN / (1.0 - quantile) * (1.0 - 1e-9);
+    let together = (1.5 * needed(0.99) * intervals.len() as f64 / calls.max(1) as f64).ceil() as usize;
+    let together = if together * GROUPS_MIN > intervals.len() { 1 } else { together.max(1) };
+    let group = |(number, group): (usize, &[Interval])| {
+        let mut sum = group[0].response.clone();
+        group[1..].iter().for_each(|next| sum.add(&next.response).expect("all have the same bounds"));
+        (at(number * together) + 0.5 * (group.len() - 1) as f64 * length_s, sum)
     };
-    let longest = intervals.iter().enumerate().filter(|(_, interval)| !interval.response.is_empty());
-    let longest = longest.map(|(number, interval)| (at(number), interval.response.max() as f64)).collect();
+    let groups: Vec<_> = intervals.chunks(together).enumerate().map(group).collect();
+    let of_groups = |quantile: f64| -> Vec<(f64, f64)> {
+        let known = groups.iter().filter(|(_, of)| of.len() as f64 >= needed(quantile));
+        let points = known.filter_map(|(at, of)| Some((*at, coarse_quantile_ns(of, quantile)?)));
+        let points: Vec<(f64, f64)> = points.collect();
+        // A line over gaps would show what was not seen.
+        if 2 * points.len() < groups.len() { Vec::new() } else { points }
+    };
+    let longest =
+        groups.iter().filter(|(_, of)| !of.is_empty()).map(|(at, of)| (*at, of.max() as f64)).collect();
     let mut lines: Vec<Series> = QUANTILES
         .into_iter()
         .enumerate()
-        .map(|(color, (name, quantile))| line(name, of_interval(quantile), Look::Line, color))
+        .map(|(color, (name, quantile))| line(name, of_groups(quantile), Look::Line, color))
         .filter(|series| !series.points.is_empty())
         .collect();
     lines.push(line("longest", longest, Look::Dashed, QUANTILES.len()));
@@ -171,6 +174,7 @@ pub fn time_series(run: &RunResult) -> Figure {
         x_label: "seconds since the measured part began".to_owned(),
         y_log: true,
         series: lines,
+        x_ends,
         ..LineChart::default()
     };
     panels.push((latency, LATENCY_HEIGHT_PX));

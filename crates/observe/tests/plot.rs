@@ -20,6 +20,7 @@ fn chart(title: &str, points: &[(f64, f64)], log: bool) -> LineChart {
         y_label: title.into(),
         x_log: log,
         x_room: !log,
+        x_ends: points.first().filter(|_| points.len() == 3).map(|&(x, y)| (x, y)),
         y_log: log,
         y_from_zero: points.len().is_multiple_of(2),
         series: drawn,

@@ -1,7 +1,10 @@
 //! Figures of made-up runs: their lines are there, their texts too, and no number is missing. With
 //! `SANDERLING_FIGURES=FOLDER` they are also written there, to be looked at.
 
+use std::time::Duration;
+
 use super::*;
+use crate::observed::Observed;
 use crate::result::tests::made_up;
 
 /// The SVG holds the words, and as many lines of the first colours; the PNG has its size.
@@ -76,6 +79,40 @@ fn a_run_over_time_has_two_panels() {
     check("failing", &time_series(&failing), &["Failed calls per second"], &[BLUE, ORANGE]);
 }
 
+/// 3000 requests/s to a server that stands still for a second.
+fn frozen() -> RunResult {
+    let mut observed = Observed::new(&["pull".to_owned()], Duration::from_secs(20));
+    let mut rng = sanderling_sample::random::Rng::new(5, 0, 0);
+    for number in 0..60_000 {
+        let at = f64::from(number) / 3000.0;
+        let began = if (8.0..9.0).contains(&at) { 9.0 + (at - 8.0) / 9.0 } else { at };
+        let service = 2e-4 * (1.0 - (1.0 - rng.unit()).ln());
+        let of = Duration::from_secs_f64;
+        observed.call(0, of(at), of(began - at + service), of(service), of(began - at), false);
+    }
+    let mut run = made_up("", 10.0, 0.3, 300.0, 1);
+    run.measured = observed.measured(Duration::from_secs(20));
+    run
+}
+
+#[test]
+fn a_server_that_stands_still_is_seen() {
+    let run = frozen();
+    let figure = time_series(&run);
+    check("frozen", &figure, &["Throughput, requests per second", "longest"], &[BLUE, ORANGE]);
+    let (throughput, latency) = (&figure.panels[0].0.series[0].points, &figure.panels[1].0.series[0].points);
+    let between = |points: &[(f64, f64)], low: f64, high: f64| -> Vec<f64> {
+        points.iter().filter(|(x, _)| (low..high).contains(x)).map(|&(_, y)| y).collect()
+    };
+    assert!(between(throughput, 8.1, 8.9).iter().all(|&rate| rate == 0.0), "nothing ends in that second");
+    assert!(
+        between(latency, 8.0, 8.5).iter().all(|&ms| ms > 500.0),
+        "what was due then waits for most of it"
+    );
+    assert!(between(latency, 12.0, 20.0).iter().all(|&ms| ms < 1.0), "the rest does not");
+    check("frozen-percentiles", &percentiles(&[run]), &[">\nresponse", ">\nservice"], &[BLUE]);
+}
+
 #[test]
 fn percentiles_of_several_runs_lie_over_each_other() {
     let runs = [made_up("yesterday", 9000.0, 12.0, 300.0, 1), made_up("today", 9000.0, 12.0, 260.0, 2)];
@@ -87,8 +124,7 @@ fn percentiles_of_several_runs_lie_over_each_other() {
 #[test]
 fn runs_without_anything_are_drawn_as_empty_axes() {
     let mut empty = made_up("", 10.0, 0.3, 300.0, 1);
-    empty.measured = crate::observed::Observed::new(&[], std::time::Duration::ZERO)
-        .measured(std::time::Duration::from_millis(50));
+    empty.measured = Observed::new(&[], Duration::ZERO).measured(Duration::from_millis(50));
     let runs = [empty];
     for figure in
         [curve(&runs, None), time_series(&runs[0]), percentiles(&runs), percentiles(&[]), curve(&[], None)]

@@ -46,6 +46,8 @@ pub struct LineChart {
     pub y_label: String,
     /// Whether x is drawn on a logarithmic axis.
     pub x_log: bool,
+    /// Where x begins and ends, for charts that are to be in line; otherwise where the lines do.
+    pub x_ends: Option<(f64, f64)>,
     /// Whether there is room left and right of the lines, for dots and crosses at their ends.
     pub x_room: bool,
     /// Whether y is drawn on a logarithmic axis.
@@ -130,7 +132,12 @@ impl LineChart {
         let y_marks: Vec<f64> = self.y_marks.iter().filter_map(|(y, _)| y_scale.position(*y)).collect();
         let (x_wanted, y_wanted) = (width_px / X_TICK_PX, height_px / Y_TICK_PX);
         let all = || lines.iter().flatten();
-        let mut x = Axis::over(all().map(|point| point.0), x_scale, x_wanted.max(2) as usize, self.x_room);
+        let ends =
+            self.x_ends.and_then(|(low, high)| Some((x_scale.position(low)?, x_scale.position(high)?)));
+        let mut x = match ends {
+            Some((low, high)) if low < high => Axis::between(low..high, x_scale, x_wanted.max(2) as usize),
+            _ => Axis::over(all().map(|point| point.0), x_scale, x_wanted.max(2) as usize, self.x_room),
+        };
         if !self.x_ticks.is_empty() {
             let ticks = self.x_ticks.iter();
             x.set_ticks(ticks.filter_map(|(x, name)| Some((x_scale.position(*x)?, name.clone()))));
