@@ -1,6 +1,6 @@
 //! Figures as pixels, in PNG: a canvas for the charts' library that fills paths and the outlines of letters.
 //! Knows nothing of what is drawn. Letters are those of DejaVu Sans, which is built in, so that a figure is
-//! the same everywhere.
+//! the same everywhere; its licence wants to be where its letters are: `dejavu-license.txt`.
 
 use std::fmt;
 use std::io::Write;
