@@ -1,0 +1,170 @@
+//! `sanderling load` end to end, tiny, against tables in the process and against a server of its own: what it prints where, what
+//! its files promise, and what it says of mistakes. Judges no number.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
+
+mod process;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use process::Process;
+use serde_json::Value;
+
+fn run(folder: &Path, line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sanderling"))
+        .arg("load")
+        .args(line.split_whitespace())
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+/// What it prints when all is well; nothing is said beside.
+fn said(folder: &Path, line: &str) -> String {
+    let done = run(folder, line);
+    let errors = String::from_utf8_lossy(&done.stderr);
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.success() && errors.is_empty(), "{line}: {} {errors} {text}", done.status);
+    text
+}
+
+/// A mistake is told in one go, with this in it.
+fn check_wrong(folder: &Path, line: &str, code: i32, expected: &[&str]) {
+    let done = run(folder, line);
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(code), "{line}: {errors}");
+    for part in expected {
+        assert!(errors.contains(part), "{line}: {part} is not in {errors}");
+    }
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// A small serving workload.
+const TINY: &str = "-P keys=5000 -P dim=4 -P batch=32 -P load_batch=500";
+
+#[test]
+fn a_run_is_two_lines_and_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let text = said(folder, &format!("run {TINY} -n 2000 -o one.json"));
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(
+        lines[0].contains("keys/s") && lines[0].contains("no failures") && lines[1].contains("p99"),
+        "{text}"
+    );
+    let run = &json(&folder.join("one.json"))["runs"][0];
+    assert_eq!(run["asked"]["script"]["name"], "serve");
+    assert!(run["asked"]["script"]["source"].as_str().unwrap().contains("pub async fn pull"));
+    assert_eq!((&run["asked"]["address"], &run["validity"]["valid"]), (&"embedded:".into(), &true.into()));
+    // The same seed, on several threads: the same calls, keys and rows that were not there.
+    said(folder, &format!("run {TINY} -n 2000 --threads 3 -o two.json"));
+    let count = |name: &str| -> Vec<(String, u64)> {
+        let functions = json(&folder.join(name))["runs"][0]["measured"]["functions"].clone();
+        let of = |one: &Value| (one["name"].as_str().unwrap().to_owned(), one["calls"].as_u64().unwrap());
+        functions.as_array().unwrap().iter().map(of).collect()
+    };
+    assert_eq!(count("one.json"), count("two.json"));
+    assert_eq!(count("one.json").iter().map(|(_, calls)| calls).sum::<u64>(), 2000);
+    let shown = said(folder, "show one.json");
+    assert!(shown.contains("pull") && shown.contains("p99.9"), "{shown}");
+    assert!(said(folder, "show one.json two.json").contains('%'));
+    said(folder, "show one.json --hdr-log one.hlog");
+    assert!(
+        std::fs::read_to_string(folder.join("one.hlog")).unwrap().contains("HistogramLogWriter")
+            || std::fs::read_to_string(folder.join("one.hlog")).unwrap().starts_with('#')
+    );
+    for (kind, out) in [("time", "a.svg"), ("percentiles", "b.png"), ("curve", "c.svg")] {
+        said(folder, &format!("plot one.json --kind {kind} -o {out}"));
+        let drawn = std::fs::read(folder.join(out)).unwrap();
+        assert!(drawn.starts_with(b"\x89PNG") || drawn.windows(4).any(|four| four == b"<svg"), "{out}");
+    }
+}
+
+#[test]
+fn a_server_is_loaded_swept_searched_and_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (one, other) = (Process::start(folder, "", ""), Process::start(folder, "", ""));
+    let (a, b) = (one.addresses[0].to_string(), other.addresses[0].to_string());
+    assert_eq!(said(folder, &format!("schema {TINY} --ps {a}")).trim(), "serve: 0 rows");
+    let loaded = said(folder, &format!("load {TINY} --ps {a} --threads 2"));
+    assert!(loaded.starts_with("serve: 5,000 rows, 10 calls"), "{loaded}");
+    let full = said(folder, &format!("run {TINY} --ps {a} --concurrency 3 -n 500 --full -o run.json"));
+    assert!(full.contains("server"), "{full}");
+    let server = json(&folder.join("run.json"))["runs"][0]["server"].clone();
+    let pulls = server.as_array().unwrap().iter().find(|row| row["command"] == "pull").unwrap();
+    assert!((450..=500).contains(&pulls["summary"]["count"].as_u64().unwrap()), "{server}");
+
+    let short = "--warmup 50ms --quiet";
+    let rates = "--rates 200..800:lin3 -d 300ms -o sweep.json --slo p99<50ms";
+    let swept = said(folder, &format!("sweep {TINY} --ps {a} {short} {rates}"));
+    assert!(swept.contains("200"), "{swept}");
+    said(folder, "plot sweep.json -o sweep.png");
+    assert_eq!(json(&folder.join("sweep.json"))["command"], "sweep");
+
+    let search = "search --slo p50<10s --trial 100ms --precision 100 -d 100ms";
+    let found = said(folder, &format!("{search} {TINY} --ps {a} {short}"));
+    assert!(found.contains("p50<10s holds up to"), "{found}");
+
+    let compared = said(folder, &format!("ab {a} {b} {TINY} --runs 2 -d 100ms {short} -o ab.json"));
+    assert!(compared.contains('%'), "{compared}");
+    let labels: Vec<String> = json(&folder.join("ab.json"))["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| run["label"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(labels, ["A", "B", "B", "A"]);
+    assert!(said(folder, "show ab.json").contains('%'));
+}
+
+#[test]
+fn every_workload_is_listed_and_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let list = said(folder, "list");
+    for name in ["ycsb_a", "ycsb_b", "ycsb_c", "ycsb_d", "ycsb_f", "serve", "train", "ctr", "churn", "drift"]
+    {
+        assert!(list.lines().any(|line| line.starts_with(name)), "{name} is not in {list}");
+        assert!(said(folder, &format!("list {name}")).contains("parameters"));
+    }
+    std::fs::write(folder.join("mine.rn"), said(folder, "list serve --source")).unwrap();
+    said(folder, &format!("run ./mine.rn {TINY} -n 50 -f pull:1,push:1"));
+    let selftest = said(folder, "selftest --each 10ms --quiet --json");
+    let selftest: Value = serde_json::from_str(&selftest).unwrap();
+    assert!(selftest["empty_calls_per_s"].as_f64().unwrap() > 0.0);
+    let requests = selftest["requests"].as_array().unwrap();
+    assert!(
+        requests.len() == 5 && requests.iter().all(|one| one["per_s"].as_f64().unwrap() > 0.0),
+        "{selftest}"
+    );
+}
+
+#[test]
+fn mistakes_are_told_with_their_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("bad.rn"), "pub async fn pull(ctx, my) {\n    ctx.pull(my.rows,\n}\n")
+        .unwrap();
+    std::fs::write(folder.join("stop.rn"), "pub async fn pull(ctx, my) {\n    let x = [];\n    x[5]\n}\n")
+        .unwrap();
+    check_wrong(folder, "run nothing", 2, &["nothing", "serve"]);
+    check_wrong(folder, "run missing.rn", 2, &["missing.rn"]);
+    check_wrong(folder, "run ./bad.rn", 2, &["bad.rn:", "^"]);
+    check_wrong(folder, "run serve -P kyes=5", 2, &["kyes", "keys"]);
+    check_wrong(folder, "run serve -f pul:1", 2, &["pul", "pull"]);
+    check_wrong(folder, "run --ps 127.0.0.1:1", 1, &["127.0.0.1:1"]);
+    check_wrong(folder, "search --slo 5ms", 2, &["p99<5ms"]);
+    check_wrong(folder, "sweep --rates 5k..1k", 2, &["empty"]);
+    check_wrong(folder, "ab embedded: embedded: --runs 1", 2, &["--runs"]);
+    check_wrong(folder, "show bad.rn", 1, &["bad.rn"]);
+    // Errors of the script fail the run, and it says so.
+    let done = run(folder, "run ./stop.rn -n 20");
+    let text = String::from_utf8_lossy(&done.stdout);
+    assert_eq!(done.status.code(), Some(1), "{text}");
+    assert!(text.contains("20 of 20 calls failed") && text.contains("script"), "{text}");
+}
