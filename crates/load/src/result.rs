@@ -24,6 +24,10 @@ use crate::observed::Measured;
 pub const SCHEMA: u32 = 1;
 /// The largest file that is read.
 pub const FILE_BYTES_MAX: u64 = 256 << 20;
+/// The largest count, so that sums of them are numbers too: what a number of JSON holds exactly everywhere.
+pub const COUNT_MAX: u64 = 1 << 53;
+/// The most functions of a run, and lines of any other of its lists.
+pub const ROWS_MAX: usize = 1000;
 /// The most runs of a file.
 pub const RUNS_MAX: usize = 4096;
 
@@ -292,6 +296,20 @@ impl RunResult {
         let measured = &self.measured;
         if !(measured.seconds > 0.0 && measured.seconds.is_finite()) {
             return Err(format!("a measured part of {} s", measured.seconds));
+        }
+        let lists =
+            [measured.functions.len(), measured.requests.len(), measured.failures.len(), self.server.len()];
+        if lists.iter().any(|&length| length > ROWS_MAX) {
+            return Err(format!(
+                "more than {ROWS_MAX} functions, sizes of requests, kinds of failures or servers"
+            ));
+        }
+        let calls = measured.functions.iter().flat_map(|function| [function.calls, function.failed]);
+        let requests =
+            measured.requests.iter().flat_map(|of| [of.requests, of.failed, of.keys, of.missing, of.bytes]);
+        let intervals = measured.series.intervals().iter().flat_map(|of| [of.calls, of.failed, of.keys]);
+        if calls.chain(requests).chain(intervals).any(|count| count > COUNT_MAX) {
+            return Err(format!("a count of more than {COUNT_MAX}"));
         }
         for function in &measured.functions {
             if function.failed > function.calls || function.response.count() > function.calls {

@@ -9,6 +9,7 @@ use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerial
 use hdrhistogram::{Counter, Histogram};
 use serde::{Deserialize, Deserializer as De, Serialize, Serializer, de};
 
+use super::COUNT_MAX;
 use crate::observed::distribution::{DIGITS, NS_MAX};
 use crate::observed::series::{INTERVAL_DIGITS, INTERVALS_MAX};
 use crate::observed::{Distribution, Interval, Series};
@@ -179,8 +180,12 @@ impl<'de> Deserialize<'de> for Distribution {
             max_ns: text.max_ns.ok_or_else(missing)?,
             histogram,
         };
-        if found.is_empty() || found.count() != text.count || found.min_ns > found.max_ns {
-            return Err(de::Error::custom("a histogram that contradicts count, min_ns or max_ns beside it"));
+        let sum_max_ns = u128::from(found.count()) * u128::from(found.max_ns);
+        let sum_fits = found.count() <= COUNT_MAX && found.sum_ns <= sum_max_ns;
+        if found.is_empty() || found.count() != text.count || found.min_ns > found.max_ns || !sum_fits {
+            return Err(de::Error::custom(
+                "a histogram that contradicts count, sum_ns, min_ns or max_ns beside it",
+            ));
         }
         Ok(found)
     }

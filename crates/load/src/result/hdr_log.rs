@@ -24,7 +24,8 @@ pub fn hdr_log(run: &RunResult) -> String {
     let whole = Duration::try_from_secs_f64(measured.seconds).unwrap_or_default();
     let mut out = Vec::new();
     let mut serializer = V2DeflateSerializer::new();
-    let began = UNIX_EPOCH + Duration::try_from_secs_f64(run.began_unix_s).unwrap_or_default();
+    let since_1970 = Duration::try_from_secs_f64(run.began_unix_s).unwrap_or_default();
+    let began = UNIX_EPOCH.checked_add(since_1970).unwrap_or(UNIX_EPOCH);
     let mut log = IntervalLogWriterBuilder::new()
         .add_comment("[Histogram log format version 1.3]")
         .with_start_time(began)

@@ -119,10 +119,12 @@ fn damaged_files_are_refused_by_name() {
     check("/runs", serde_json::json!([]), "0 runs");
     check("/runs/0/machine/cpus", "many".into(), "not a result");
     check("/runs/0/measured/seconds", 0.into(), "a measured part of 0 s");
-    check(&format!("{function}/failed"), u64::MAX.into(), "more failures or latencies than calls");
+    check(&format!("{function}/failed"), (1_u64 << 40).into(), "more failures or latencies than calls");
     check(&format!("{function}/response/hdr"), "AAAA".into(), "not a histogram");
     check(&format!("{function}/response/hdr"), histogram(1 << 60, 5).into(), "5 digits");
     check(&format!("{function}/response/count"), 1.into(), "contradicts");
+    check(&format!("{function}/response/sum_ns"), u128::MAX.to_string().into(), "contradicts");
+    check("/runs/0/measured/requests/0/keys", u64::MAX.into(), "a count of more than 9007199254740992");
     check("/runs/0/measured/series/interval_ns", 0.into(), "intervals of 0 ns");
     let missing = ResultFile::load(Path::new("/nowhere/result.json")).expect_err("there is none").to_string();
     assert!(missing.starts_with("/nowhere/result.json: "), "{missing}");
@@ -167,7 +169,11 @@ proptest! {
         let mut text = serde_json::to_vec(&ResultFile::new("run", vec![small()])).expect("JSON");
         let length = text.len();
         text[at % length] = byte;
-        let _ = ResultFile::parse(&text, Path::new("x"));
+        if let Ok(file) = ResultFile::parse(&text, Path::new("x")) {
+            // What is read can be shown.
+            let run = &file.runs[0];
+            let _ = (crate::show::one(run), crate::show::two(run, run), hdr_log::hdr_log(run));
+        }
         let _ = ResultFile::parse(&text[..cut % length], Path::new("x"));
     }
 }
