@@ -19,25 +19,33 @@ pub(crate) struct ServerArgs {
     /// between them
     #[arg(long, value_name = "ADDR,...")]
     ps: Option<String>,
+    #[command(flatten)]
+    ask: AskArgs,
+}
+
+/// How parameter servers are asked, whichever they are.
+#[derive(Debug, Default, PartialEq, Args)]
+#[command(next_help_heading = "Parameter servers")]
+pub(crate) struct AskArgs {
     /// The servers' token is in this file
-    #[arg(long, value_name = "FILE", requires = "ps")]
+    #[arg(long, value_name = "FILE")]
     ps_token_file: Option<PathBuf>,
     /// Talk TLS, and trust servers whose certificate this one (PEM) has signed
-    #[arg(long, value_name = "FILE", requires = "ps")]
+    #[arg(long, value_name = "FILE")]
     ps_ca: Option<PathBuf>,
     /// Use the addresses as they are, even if a server of this host offers a faster way
-    #[arg(long, requires = "ps")]
+    #[arg(long)]
     ps_no_local: bool,
     /// Have pulled rows travel in half precision: half the bytes, each value rounded to the nearest (relative error at
     /// most 2^-11)
-    #[arg(long, requires = "ps")]
+    #[arg(long)]
     ps_f16: bool,
     /// Compress what travels, for slow links: lz4 or zstd
-    #[arg(long, value_name = "HOW", requires = "ps", value_parser = compression)]
+    #[arg(long, value_name = "HOW", value_parser = compression)]
     ps_compress: Option<Compression>,
     /// Ask once more, over a second connection, for a pull that takes longer than so many microseconds, or than 95 % of
     /// those before it (p95); at most 5 % of the pulls
-    #[arg(long, value_name = "US|p95", requires = "ps")]
+    #[arg(long, value_name = "US|p95")]
     ps_hedge: Option<Hedge>,
 }
 
@@ -52,20 +60,32 @@ impl ServerArgs {
 
     /// The servers, if any were named.
     pub(crate) fn connect(&self) -> Result<Option<Arc<Cluster>>, Failure> {
-        let Some(text) = self.address() else { return Ok(None) };
+        let Some(text) = self.address()? else { return Ok(None) };
         let found = addresses(text).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;
         if found == [Address::Embedded] {
             return Ok(None);
         }
-        Ok(Some(Cluster::connect(&found, self.options()?)?))
+        Ok(Some(Cluster::connect(&found, self.ask.options()?)?))
     }
 
     /// Where they are, as it was given.
-    pub(crate) fn address(&self) -> Option<&str> {
-        self.ps.as_deref()
+    pub(crate) fn address(&self) -> Result<Option<&str>, Failure> {
+        if self.ps.is_none() && self.ask != AskArgs::default() {
+            return Err(Failure::Usage(
+                "the options --ps-... say how servers are asked: name some with --ps".to_owned(),
+            ));
+        }
+        Ok(self.ps.as_deref())
     }
 
     /// How they are asked.
+    pub(crate) fn ask(&self) -> &AskArgs {
+        &self.ask
+    }
+}
+
+impl AskArgs {
+    /// As the client takes them.
     pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
         let mut options = ConnectOptions {
             prefer_local: !self.ps_no_local,

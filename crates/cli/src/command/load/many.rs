@@ -14,7 +14,7 @@ use super::{failed, watched};
 use crate::failure::{FAILED, Failure};
 use crate::output;
 use crate::progress::Bar;
-use crate::servers::ServerArgs;
+use crate::servers::{AskArgs, ServerArgs};
 
 /// Run a workload at several rates: the curve of latency over throughput
 #[derive(Debug, clap::Args)]
@@ -87,6 +87,8 @@ pub(super) struct AbArgs {
     b: String,
     #[command(flatten)]
     workload: AbWorkload,
+    #[command(flatten)]
+    ask: AskArgs,
     #[command(flatten)]
     looped: LoopArgs,
     /// Runs of each
@@ -195,8 +197,7 @@ pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
     if args.runs < 2 {
         return Err(Failure::Usage("--runs: what runs vary by shows from 2 on; 10 are better".to_owned()));
     }
-    let options = ServerArgs::default();
-    let (a, b) = (reach(&args.a, &options)?, reach(&args.b, &options)?);
+    let (a, b) = (reach(&args.a, &args.ask)?, reach(&args.b, &args.ask)?);
     writable(args.out.as_ref())?;
     let bar = Bar::new(args.looped.quiet);
     let ran = prepare(&a, &plan, &args.looped, &bar)

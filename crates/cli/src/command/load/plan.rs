@@ -7,11 +7,11 @@ use sanderling_load::campaign::rate;
 use sanderling_load::engine::{Length, OPEN_CONCURRENCY, Plan, Schedule};
 use sanderling_load::generate::{Arrivals, Seeds};
 use sanderling_load::script::{Mix, Program};
-use sanderling_load::target::Target;
+use sanderling_load::target::{EMBEDDED, Target};
 
 use super::failed;
 use crate::failure::Failure;
-use crate::servers::ServerArgs;
+use crate::servers::{AskArgs, ServerArgs};
 
 /// What is asked.
 #[derive(Debug, clap::Args)]
@@ -146,12 +146,12 @@ impl LoopArgs {
 
 /// What is loaded: the servers that were named, or tables in this process.
 pub(super) fn target(servers: &ServerArgs) -> Result<Target, Failure> {
-    reach(servers.address().unwrap_or("embedded:"), servers)
+    reach(servers.address()?.unwrap_or(EMBEDDED), servers.ask())
 }
 
 /// The same at an address.
-pub(super) fn reach(address: &str, servers: &ServerArgs) -> Result<Target, Failure> {
-    Target::connect(address, servers.options()?).map_err(|failure| Failure::Load(failure.reason))
+pub(super) fn reach(address: &str, ask: &AskArgs) -> Result<Target, Failure> {
+    Target::connect(address, ask.options()?).map_err(|failure| Failure::Load(failure.reason))
 }
 
 /// A time: `500ms`, `10s`, `5m`.
