@@ -11,6 +11,7 @@ const SOURCE: &str = "pub fn prepare(ctx) {
 }
 pub fn plain(ctx, my) {}
 pub async fn empty(ctx, my) {}
+pub async fn count(ctx, my) { let n = 0; while n < 100 { n += 1; } }
 pub async fn draw0(ctx, my) { my.keys.draw(0); }
 pub async fn pull0(ctx, my) { ctx.pull(my.rows, my.keys.draw(0)).await }
 pub async fn pull512(ctx, my) { ctx.pull(my.rows, my.keys.draw(512)).await }
@@ -51,7 +52,7 @@ fn what_a_call_costs() {
     let mut script = ThreadScript::new(&program, &Seeds::new(1), Rc::clone(&port), 1).unwrap();
     script.prepare().unwrap();
     let mut out = std::io::stdout();
-    for function in ["plain", "empty", "draw0", "pull0", "step0", "pull512"] {
+    for function in ["plain", "empty", "count", "draw0", "pull0", "step0", "pull512"] {
         writeln!(out, "{function:8} {:7.1} ns", call_ns(&mut script, &port, function)).unwrap();
     }
     // What of that is the port's: a request that is begun and ended.
