@@ -174,10 +174,9 @@ impl Pipeline {
         let named = |source| ClientError::Request { table: table.name().to_owned(), source };
         match *call {
             Call::Pull { keys, absent } => {
-                fan.assign(placement, table.home(), keys);
                 let (step, absent) = (rows_per_request(links, dim), wire_absent(absent));
-                for (server, share) in fan.shares.iter().enumerate() {
-                    for keys in share.keys.chunks(step) {
+                for (server, keys) in shares(fan, placement, table, keys) {
+                    for keys in keys.chunks(step) {
                         let (number, format) = (table.number(server), links.row_format(server));
                         let (table, dim) = (number.table, dim as u32);
                         let request = Request::Pull(Pull { table, dim, absent, format, keys });
@@ -225,10 +224,9 @@ impl Pipeline {
                 })
             }
             Call::Delete { keys } => {
-                fan.assign(placement, table.home(), keys);
                 let step = rows_per_request(links, 2);
-                for (server, share) in fan.shares.iter().enumerate() {
-                    for keys in share.keys.chunks(step) {
+                for (server, keys) in shares(fan, placement, table, keys) {
+                    for keys in keys.chunks(step) {
                         let number = table.number(server);
                         let request = Request::Delete(Delete { table: number.table, keys });
                         let part = Part { keys: keys.len(), rows: 0 };
@@ -274,6 +272,22 @@ impl Pipeline {
             each(slot, at, kept.failed.take().map_or(Ok(kept.answered), Err));
         }
     }
+}
+
+/// The keys of every server. Where there is one, they are its as they are.
+fn shares<'a>(
+    fan: &'a mut Fan,
+    placement: &Placement,
+    table: &RemoteTable,
+    keys: &'a [u64],
+) -> impl Iterator<Item = (usize, &'a [u64])> {
+    let alone = placement.servers == 1;
+    if !alone {
+        fan.assign(placement, table.home(), keys);
+    }
+    let fan: &'a Fan = fan;
+    let of = move |server: usize| if alone { keys } else { &fan.shares[server].keys[..] };
+    (0..placement.servers).map(move |server| (server, of(server)))
 }
 
 /// Begins one message of a slot's request.
