@@ -245,8 +245,8 @@ pub fn run(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<RunRes
     if ran.stopped_by_watch && ran.observed.calls() == 0 {
         return Err(EngineError::Stopped);
     }
-    let server = server::since(before, server::statistics(target));
-    Ok(report::result(target, plan, ran, server))
+    let server = server::since(&before, server::statistics(target));
+    Ok(report::result(target, plan, &ran, server))
 }
 
 /// What the threads of a run came to.

@@ -76,4 +76,18 @@ impl Pace {
         }
         Some(due)
     }
+
+    /// Is the time over in which calls are due?
+    pub(super) fn is_after_end(&self, now: Duration) -> bool {
+        self.until.is_some_and(|until| now >= until)
+    }
+
+    /// Gives up the calls that are due and were not taken; how many there are.
+    pub(super) fn count_left(&mut self, now: Duration) -> u64 {
+        let mut left = 0;
+        while self.times.is_some() && self.take(now).is_some() {
+            left += 1;
+        }
+        left
+    }
 }

@@ -15,7 +15,7 @@ pub(super) fn statistics(target: &Target) -> Vec<ServerCommand> {
 }
 
 /// Of the time between two looks.
-pub(super) fn since(before: Vec<ServerCommand>, after: Vec<ServerCommand>) -> Vec<ServerLatency> {
+pub(super) fn since(before: &[ServerCommand], after: Vec<ServerCommand>) -> Vec<ServerLatency> {
     let earlier = |now: &ServerCommand| {
         let same = |then: &&ServerCommand| (&then.server, &then.command) == (&now.server, &now.command);
         before.iter().find(same).map_or_else(LatencySummary::default, |then| then.summary)
@@ -50,7 +50,7 @@ mod tests {
             one("b", "pull", 9, 90),
             one("a", "ping", 1, 1),
         ];
-        let found = since(before, after);
+        let found = since(&before, after);
         let rows: Vec<(&str, &str, u64, u64, u64)> = found
             .iter()
             .map(|row| {

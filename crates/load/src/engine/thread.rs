@@ -40,8 +40,8 @@ pub(super) struct ThreadEnd {
     pub(super) waited: f64,
     /// How much later than due, or than a slot was free, calls were begun: what the client is to blame for.
     pub(super) own_lag: Distribution,
-    /// Calls that were due and were never begun, since earlier ones did not end.
-    pub(super) not_begun: u64,
+    /// Calls that were due and had not ended long after the end.
+    pub(super) not_ended: u64,
     /// Was it cut short, since too much failed?
     pub(super) gave_up: bool,
 }
@@ -110,8 +110,8 @@ impl Thread {
     /// Runs its part and returns what it noted.
     pub(super) fn run(mut self, start: Instant, stop: &AtomicBool, tally: &Tally) -> (Observed, ThreadEnd) {
         let mut finished: Vec<Finished> = Vec::new();
-        let (mut waited, mut not_begun, mut gave_up) = (Duration::ZERO, 0, false);
-        let (mut all_begun_at, mut freed_at) = (None, Duration::ZERO);
+        let (mut waited, mut not_ended, mut gave_up) = (Duration::ZERO, 0, false);
+        let (mut over_since, mut freed_at) = (None, Duration::ZERO);
         let mut port_counts = false;
         std::thread::sleep(start.saturating_duration_since(Instant::now()));
         let cpu_before = cpu::thread();
@@ -140,10 +140,11 @@ impl Thread {
             if next.is_none() && idle {
                 break;
             }
-            if next.is_none_or(|next| next > now) && stopped || next.is_none() {
-                let since = *all_begun_at.get_or_insert(now);
+            // What is still to be done after the end is bounded: a target that serves less than is due never catches up.
+            if next.is_none_or(|next| self.pace.is_after_end(now) && next <= now) {
+                let since = *over_since.get_or_insert(now);
                 if now > since + DRAIN {
-                    not_begun = (self.slots.len() - self.free.len()) as u64;
+                    not_ended = (self.slots.len() - self.free.len()) as u64 + self.pace.count_left(now);
                     break;
                 }
             }
@@ -162,7 +163,7 @@ impl Thread {
                     self.observed.request(done.saturating_sub(self.warmup), &finished);
                 }
                 if let Step::Done(result) = self.script.resume(slot, finished) {
-                    self.end(slot, done, result);
+                    self.end(slot, done, &result);
                 }
             }
             if full && !self.free.is_empty() {
@@ -192,25 +193,25 @@ impl Thread {
         tally.failed.store(self.failed, Ordering::Relaxed);
         tally.over.store(true, Ordering::Relaxed);
         let (last, own_lag, waited) = (self.last, self.own_lag, share(waited));
-        (self.observed, ThreadEnd { last, cpu, waited, own_lag, not_begun, gave_up })
+        (self.observed, ThreadEnd { last, cpu, waited, own_lag, not_ended, gave_up })
     }
 
     fn start(&mut self, slot: usize, due: Due, now: Duration, start: Instant) {
         let function = self.mix.pick(&self.seeds, due.cycle);
         self.slots[slot] = Slot { function, due: due.at, started: now };
         if let Step::Done(result) = self.script.start(slot, self.functions[function], due.cycle, due.at) {
-            self.end(slot, start.elapsed(), result);
+            self.end(slot, start.elapsed(), &result);
         }
     }
 
     /// Notes a call that has ended.
-    fn end(&mut self, slot: usize, done: Duration, result: Result<(), CallFailure>) {
+    fn end(&mut self, slot: usize, done: Duration, result: &Result<(), CallFailure>) {
         self.free.push(slot);
         let Slot { function, due, started } = self.slots[slot];
         self.calls += 1;
         self.failed += u64::from(result.is_err());
         let Some(at) = due.checked_sub(self.warmup) else { return };
-        if let Err(failure) = &result
+        if let Err(failure) = result
             && failure.kind == SCRIPT_KIND
         {
             self.observed.failure(failure.kind, &failure.message);

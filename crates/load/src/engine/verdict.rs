@@ -37,9 +37,11 @@ pub(super) fn validity(
     if ran.ends.iter().any(|end| end.gave_up) {
         against.push("it was cut short, since most calls failed".to_owned());
     }
-    let not_begun: u64 = ran.ends.iter().map(|end| end.not_begun).sum();
-    if not_begun > 0 {
-        against.push(format!("{not_begun} calls had no answer long after the end and were given up"));
+    let not_ended: u64 = ran.ends.iter().map(|end| end.not_ended).sum();
+    if not_ended > 0 {
+        against.push(format!(
+            "{not_ended} calls that were due had not ended long after the end and were given up"
+        ));
     }
     if ran.stopped_by_watch {
         notes.push("it was stopped before its end".to_owned());
