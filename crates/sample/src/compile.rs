@@ -181,6 +181,7 @@ impl Compiled {
     fn key(&self, input: usize, field: Field<'_>) -> Result<u64, FieldError> {
         if self.rule == KeyRule::Raw {
             let key = match field {
+                Field::Unsigned(number) => Some(number),
                 Field::Int(number) => u64::try_from(number).ok(),
                 Field::Text(text) => key::raw(text),
                 _ => None,

@@ -105,6 +105,12 @@ impl Encoder {
             && !self.features.iter().any(|feature| feature.inputs.contains(&input_column))
     }
 
+    /// Whether this input column holds lists: a feature of type `multi` reads it.
+    pub(crate) fn takes_list(&self, input_column: usize) -> bool {
+        let is_multi = |feature: &&Compiled| feature.kind == FeatureKind::Multi;
+        self.features.iter().filter(is_multi).any(|feature| feature.inputs.contains(&input_column))
+    }
+
     /// An empty batch of the shape that this spec gives.
     #[must_use]
     pub fn new_batch(&self) -> Batch {

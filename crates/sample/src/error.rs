@@ -21,7 +21,7 @@ pub enum SampleError {
     BadRow {
         /// The file.
         path: PathBuf,
-        /// Line of a text file, row of a columnar one; the first is 1.
+        /// Line of a text file, row of a columnar one, record of others; the first is 1.
         line: u64,
         /// Name of the column, or its position, first is 1.
         column: String,

@@ -13,6 +13,8 @@ pub enum Field<'a> {
     Text(&'a [u8]),
     /// An integer.
     Int(i64),
+    /// An unsigned integer, perhaps beyond what `Int` holds: a ready key.
+    Unsigned(u64),
     /// A floating-point number.
     Float(f64),
     /// Several values, for multi-valued features.
@@ -37,6 +39,7 @@ pub(crate) fn number_of(field: Field<'_>) -> Option<f64> {
     let number = match field {
         Field::Text(text) => parse_number(text)?,
         Field::Int(number) => number as f64,
+        Field::Unsigned(number) => number as f64,
         Field::Float(number) => number,
         Field::Missing | Field::List(_) => return None,
     };
@@ -65,6 +68,7 @@ pub(crate) fn with_text<R>(field: Field<'_>, f: impl FnOnce(&[u8]) -> R) -> Opti
         Field::Missing => return Some(f(b"")),
         Field::Text(text) => return Some(f(text)),
         Field::Int(number) => write!(rest, "{number}").ok()?,
+        Field::Unsigned(number) => write!(rest, "{number}").ok()?,
         // A whole number reads the same from an integer and from a float column.
         Field::Float(number) => write!(rest, "{number}").ok()?,
         Field::List(_) => return None,
@@ -78,6 +82,7 @@ pub(crate) fn wanted(column: usize, expected: &str, field: Field<'_>) -> FieldEr
         Field::Text(text) => quote(text),
         Field::Missing => "nothing".to_string(),
         Field::Int(number) => number.to_string(),
+        Field::Unsigned(number) => number.to_string(),
         Field::Float(number) => number.to_string(),
         Field::List(parts) => format!("a list of {}", parts.len()),
     };

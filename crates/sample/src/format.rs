@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::messages::Message;
+
 /// The layout of an input file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -24,17 +26,23 @@ pub enum Format {
     Parquet,
     /// Apache Arrow IPC, file or stream.
     Arrow,
+    /// TensorFlow's record files of tf.Example.
+    TfRecord,
+    /// The message of `docs/formats/sample.proto`, each behind its length.
+    Protobuf,
 }
 
 impl Format {
     /// Every format, by the name the settings use.
-    pub const ALL: [(&'static str, Format); 6] = [
+    pub const ALL: [(&'static str, Format); 8] = [
         ("libsvm", Format::Libsvm),
         ("csv", Format::Csv),
         ("tsv", Format::Tsv),
         ("criteo", Format::Criteo),
         ("parquet", Format::Parquet),
         ("arrow", Format::Arrow),
+        ("tfrecord", Format::TfRecord),
+        ("protobuf", Format::Protobuf),
     ];
 
     /// The format a file's name promises, a compression suffix put aside: `clicks.csv.gz` is CSV.
@@ -52,6 +60,8 @@ impl Format {
             "criteo" => Some(Format::Criteo),
             "parquet" | "pq" => Some(Format::Parquet),
             "arrow" | "arrows" | "ipc" | "feather" => Some(Format::Arrow),
+            "tfrecord" | "tfrecords" => Some(Format::TfRecord),
+            "protobuf" | "pb" => Some(Format::Protobuf),
             _ => None,
         }
     }
@@ -59,7 +69,16 @@ impl Format {
     /// Whether the file is lines of text.
     #[must_use]
     pub fn is_text(self) -> bool {
-        !matches!(self, Format::Parquet | Format::Arrow)
+        matches!(self, Format::Libsvm | Format::Csv | Format::Tsv | Format::Criteo)
+    }
+
+    /// Which message a record of the file is, where it is records.
+    pub(crate) fn message(self) -> Option<Message> {
+        match self {
+            Format::TfRecord => Some(Message::Example),
+            Format::Protobuf => Some(Message::Sample),
+            _ => None,
+        }
     }
 
     /// The names of all formats, for messages.
@@ -226,6 +245,8 @@ mod tests {
             ("a.b/clicks.TSV.gz", Some(Format::Tsv)),
             ("x.libfm.zst", Some(Format::Libsvm)),
             ("x.pq", Some(Format::Parquet)),
+            ("day-1.tfrecords.gz", Some(Format::TfRecord)),
+            ("x.pb.zst", Some(Format::Protobuf)),
             ("x.gz", None),
             ("csv", None),
         ];

@@ -48,6 +48,11 @@ mod delimited;
 
 pub mod columnar;
 
+mod records;
+pub use records::RECORD_BYTES_MAX;
+
+mod messages;
+
 mod reader;
 pub use reader::{Decoder, ROW_ID_FILE_STRIDE, Reader, Source, Unit};
 

@@ -4,12 +4,12 @@
 mod column;
 mod counts;
 mod label;
+mod messages;
 mod rows;
 mod sparse;
 mod suggest;
 
 use std::borrow::Cow;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -26,9 +26,10 @@ pub use suggest::suggest;
 use crate::blocks::{Block, LineBlocks};
 use crate::columnar::{Cells, ColumnarFile, cells_of};
 use crate::error::SampleError;
-use crate::field::Field;
+use crate::field::{Field, with_text};
 use crate::format::{Compression, DataConfig, Format};
 use crate::input::{self, InputFile};
+use crate::records::is_tfrecord;
 use column::{ColumnStats, Limits};
 use rows::Cut;
 
@@ -121,7 +122,9 @@ pub fn profile(
         columns: Vec::new(),
         sparse: None,
     };
-    if named.is_some_and(|format| !format.is_text()) {
+    if let Some(message) = named.and_then(Format::message) {
+        messages::profile_messages(&mut profile, message, config, options)?;
+    } else if named.is_some_and(|format| !format.is_text()) {
         profile_columnar(&mut profile, config, options)?;
     } else {
         let file = InputFile { path: path.to_path_buf(), bytes: None };
@@ -132,6 +135,10 @@ pub fn profile(
             if block.text().starts_with(b"PAR1") || block.text().starts_with(b"ARROW1") {
                 let reason =
                     "is a columnar file by its content; name it .parquet or .arrow, or give the format";
+                return Err(SampleError::BadFile { path: path.to_path_buf(), reason: reason.to_string() });
+            }
+            if is_tfrecord(block.text()) {
+                let reason = "is TFRecord by its content; name it .tfrecord, or give the format";
                 return Err(SampleError::BadFile { path: path.to_path_buf(), reason: reason.to_string() });
             }
             profile.format = rows::guess_format(block.text());
@@ -186,12 +193,17 @@ fn stats_of(path: &Path, names: &[String]) -> Result<Vec<ColumnStats>, SampleErr
         let reason = format!("has {} columns; at most {COLUMNS_MAX} are profiled", names.len());
         return Err(SampleError::BadFile { path: path.to_path_buf(), reason });
     }
-    let columns = names.len().max(1);
-    let limits = Limits {
+    let limits = limits_of(names.len());
+    Ok(names.iter().map(|name| ColumnStats::new(name, limits)).collect())
+}
+
+/// What each of so many columns may count.
+fn limits_of(columns: usize) -> Limits {
+    let columns = columns.max(1);
+    Limits {
         distinct_exact: DISTINCT_EXACT_MAX.min(DISTINCT_TOTAL_MAX / columns),
         frequent: (FREQUENT_TOTAL_MAX / columns).clamp(FREQUENT_MIN, FREQUENT_MAX),
-    };
-    Ok(names.iter().map(|name| ColumnStats::new(name, limits)).collect())
+    }
 }
 
 fn profile_delimited(
@@ -311,7 +323,6 @@ fn profile_columnar(
 }
 
 fn add_records(stats: &mut [ColumnStats], records: &RecordBatch, config: &DataConfig) {
-    let mut text = Vec::new();
     for (stats, column) in stats.iter_mut().zip(records.columns()) {
         let Ok(cells) = cells_of(column) else {
             stats.set_unsupported();
@@ -319,17 +330,7 @@ fn add_records(stats: &mut [ColumnStats], records: &RecordBatch, config: &DataCo
         };
         let elements = cells.elements();
         for row in 0..records.num_rows() {
-            match cells.field(row, &elements) {
-                Field::Missing => stats.add_missing(),
-                Field::List(parts) => {
-                    stats.add_list();
-                    for part in parts.iter().filter(|part| **part != Field::Missing) {
-                        stats.add_element(as_text(*part, &mut text));
-                    }
-                }
-                Field::Float(number) if number.is_nan() => stats.add_missing(),
-                one => add_text(stats, as_text(one, &mut text), config),
-            }
+            add_field(stats, cells.field(row, &elements), config);
         }
         if matches!(cells, Cells::List { .. }) {
             stats.set_list();
@@ -337,15 +338,17 @@ fn add_records(stats: &mut [ColumnStats], records: &RecordBatch, config: &DataCo
     }
 }
 
-/// A field as the text that a text file would hold.
-fn as_text<'a>(field: Field<'a>, buffer: &'a mut Vec<u8>) -> &'a [u8] {
-    buffer.clear();
-    // Writing to memory does not fail.
-    let _ = match field {
-        Field::Text(text) => return text,
-        Field::Int(number) => write!(buffer, "{number}"),
-        Field::Float(number) => write!(buffer, "{number}"),
-        Field::Missing | Field::List(_) => Ok(()),
-    };
-    buffer
+/// A row's field, typed as the file types it.
+fn add_field(stats: &mut ColumnStats, field: Field<'_>, config: &DataConfig) {
+    match field {
+        Field::Missing => stats.add_missing(),
+        Field::Float(number) if number.is_nan() => stats.add_missing(),
+        Field::List(parts) => {
+            stats.add_list();
+            for part in parts.iter().filter(|part| **part != Field::Missing) {
+                _ = with_text(*part, |text| stats.add_element(text));
+            }
+        }
+        one => _ = with_text(one, |text| add_text(stats, text, config)),
+    }
 }

@@ -19,6 +19,8 @@ use crate::error::SampleError;
 use crate::format::{Compression, DataConfig, Format};
 use crate::input::{self, InputFile};
 use crate::libsvm::{self, Lines, Scratch};
+use crate::messages;
+use crate::records::{RecordBlock, RecordBlocks};
 use crate::scan::Isa;
 
 /// A row's id is the position of its file times this, plus its line (row, the first being 1) in the file.
@@ -37,6 +39,7 @@ enum RowLayout {
     Libsvm,
     Delimited(Layout),
     Columnar,
+    Messages(messages::Layout),
 }
 
 /// A piece of an input that can be decoded by itself. Make one with `Unit::default()` and use it again: it keeps its
@@ -46,11 +49,13 @@ pub struct Unit {
     file: Option<Arc<FileContext>>,
     block: Block,
     records: Option<(RecordBatch, u64)>,
+    messages: RecordBlock,
 }
 
 enum Open {
     Text(LineBlocks),
     Columnar(Box<ColumnarFile>),
+    Messages(RecordBlocks),
 }
 
 /// Inputs in order, as units.
@@ -109,7 +114,7 @@ impl Source {
     ///
     /// # Errors
     /// A file that cannot be opened, read or unpacked, lacks a column, or has a line beyond
-    /// [`crate::LINE_BYTES_MAX`].
+    /// [`crate::LINE_BYTES_MAX`] or a record beyond [`crate::RECORD_BYTES_MAX`].
     pub fn next_unit(&mut self, unit: &mut Unit) -> Result<bool, SampleError> {
         loop {
             if let Some((open, file)) = &mut self.open {
@@ -120,6 +125,7 @@ impl Source {
                         unit.records = columnar.next()?.map(|records| (records, first_row));
                         unit.records.is_some()
                     }
+                    Open::Messages(records) => records.next_block(&mut unit.messages)?,
                 };
                 if more {
                     unit.file = Some(Arc::clone(file));
@@ -145,6 +151,11 @@ impl Source {
         let file = &self.files[index];
         let path = &file.path;
         let format = format_of(file, &self.config)?;
+        if let Some(message) = format.message() {
+            let layout = messages::Layout::open(message, path, &self.encoder)?;
+            let records = RecordBlocks::new(input::open(file, &self.bytes_read)?, path, message.framing());
+            return Ok((Open::Messages(records), self.context(index, RowLayout::Messages(layout))));
+        }
         let (open, rows) = if format.is_text() {
             let stream = input::open(file, &self.bytes_read)?;
             let mut lines = LineBlocks::new(stream, path);
@@ -161,8 +172,12 @@ impl Source {
             let columnar = ColumnarFile::open(path, format, compression, &self.encoder)?;
             (Open::Columnar(Box::new(columnar)), RowLayout::Columnar)
         };
+        Ok((open, self.context(index, rows)))
+    }
+
+    fn context(&self, index: usize, rows: RowLayout) -> Arc<FileContext> {
         let row_id_base = index as u64 * ROW_ID_FILE_STRIDE;
-        Ok((open, Arc::new(FileContext { path: path.clone(), row_id_base, rows })))
+        Arc::new(FileContext { path: self.files[index].path.clone(), row_id_base, rows })
     }
 }
 
@@ -207,6 +222,13 @@ impl Decoder {
         let Some(file) = &unit.file else {
             return Ok(());
         };
+        let lines = Lines {
+            encoder: &self.encoder,
+            bad_rows: &self.bad_rows,
+            path: &file.path,
+            row_id_base: file.row_id_base,
+            isa: self.isa,
+        };
         match (&file.rows, &unit.records) {
             (RowLayout::Columnar, Some((records, first_row))) => {
                 let (path, row_id) = (&file.path, file.row_id_base + first_row);
@@ -214,17 +236,11 @@ impl Decoder {
                 columnar::decode(&self.encoder, records, path, *first_row, row_id, batch, on_bad)
             }
             (RowLayout::Columnar, None) => Ok(()),
-            (RowLayout::Libsvm, _) => self.decode_libsvm(&unit.block, &file.path, file.row_id_base, batch),
+            (RowLayout::Libsvm, _) => libsvm::decode(&lines, &unit.block, &mut self.scratch, batch),
             (RowLayout::Delimited(layout), _) => {
-                let lines = Lines {
-                    encoder: &self.encoder,
-                    bad_rows: &self.bad_rows,
-                    path: &file.path,
-                    row_id_base: file.row_id_base,
-                    isa: self.isa,
-                };
                 delimited::decode(&lines, layout, &unit.block, &mut self.scratch.marks, batch)
             }
+            (RowLayout::Messages(layout), _) => messages::decode(&lines, layout, &unit.messages, batch),
         }
     }
 

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used)] // a panic here is a failed test with a line number
 
+mod messages;
+
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression as PageCompression;
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
+use prost::Message;
 use sanderling_sample::profile::{ProfileOptions, profile};
 use sanderling_sample::{
     BadRowPolicy, Batch, DataConfig, EncodeOptions, Encoder, Format, LINE_BYTES_MAX, LabelUse, Reader,
@@ -27,7 +30,7 @@ use tempfile::TempDir;
 const ROWS: usize = 40;
 
 /// Every reader, and every way to pack a file.
-const PLAIN: [&str; 9] = [
+const PLAIN: [&str; 11] = [
     "a.libsvm",
     "a.csv",
     "a.tsv",
@@ -37,6 +40,8 @@ const PLAIN: [&str; 9] = [
     "a.arrow",
     "lz4.arrow",
     "a.arrows",
+    "a.tfrecord",
+    "a.pb",
 ];
 const PACKINGS: [&str; 3] = ["", ".gz", ".zst"];
 
@@ -54,7 +59,9 @@ fn encoder(name: &str) -> Arc<Encoder> {
         Format::Criteo => Spec::criteo(),
         _ => {
             let toml = "[[feature]]\nname = \"id\"\n[[feature]]\nname = \"x\"\ntype = \"numeric\"";
-            toml::from_str(toml).unwrap()
+            let is_sample = format_of(name) == Format::Protobuf;
+            let toml = toml.replace("id", if is_sample { "sparse_0" } else { "id" });
+            toml::from_str(&toml.replace("\"x\"", if is_sample { "\"dense_0\"" } else { "\"x\"" })).unwrap()
         }
     };
     let missing = [String::new()];
@@ -80,11 +87,35 @@ fn valid_lines(format: Format) -> Vec<String> {
     header.into_iter().chain((0..ROWS).map(row)).collect()
 }
 
+/// Whether the file is records one behind the other, of any number.
+fn is_records(format: Format) -> bool {
+    matches!(format, Format::TfRecord | Format::Protobuf)
+}
+
+fn valid_record(format: Format, row: usize) -> Vec<u8> {
+    let (label, x) = ((row % 2) as f32, row as f32 + 0.5);
+    if format == Format::TfRecord {
+        let id = format!("id {}", row % 7);
+        let features = [
+            ("label", messages::floats(&[label])),
+            ("id", messages::bytes(&[id.as_bytes()])),
+            ("x", messages::floats(&[x])),
+        ];
+        return messages::tfrecord(&messages::example(features).encode_to_vec());
+    }
+    let sparse = vec![messages::SparseSlot { index: 0, keys: vec![row as u64 % 7] }];
+    let dense = vec![messages::DenseSlot { index: 0, values: vec![x] }];
+    messages::delimited(&messages::Sample { label: Some(label), sparse, dense }.encode_to_vec())
+}
+
 /// The valid file before packing.
 fn valid(name: &str) -> Vec<u8> {
     let format = format_of(name);
     if format.is_text() {
         return (valid_lines(format).join("\n") + "\n").into_bytes();
+    }
+    if is_records(format) {
+        return (0..ROWS).flat_map(|row| valid_record(format, row)).collect();
     }
     let labels: ArrayRef = Arc::new(Int32Array::from_iter_values((0..ROWS as i32).map(|row| row % 2)));
     let ids: Vec<String> = (0..ROWS).map(|row| format!("id {}", row % 7)).collect();
@@ -199,7 +230,8 @@ fn a_cut_file_gives_an_error_or_whole_rows() {
             if cut % 7 != 0 && cut + 40 < bytes.len() && cut > 40 {
                 continue;
             }
-            let text = format_of(&name).is_text();
+            let format = format_of(&name);
+            let (text, records) = (format.is_text(), is_records(format));
             match read(dir.path(), &name, &bytes[..cut], SKIP) {
                 Err(_) => {}
                 // Only plain text can be cut without a trace; then each line read or counted is one that is there.
@@ -209,7 +241,14 @@ fn a_cut_file_gives_an_error_or_whole_rows() {
                     let sure = outcome.batch.len().saturating_sub(1);
                     assert_eq!(outcome.batch.labels[..sure], expected.labels[..sure], "{name} cut at {cut}");
                 }
-                Ok(outcome) if cut == 0 && text => assert_eq!(outcome.batch.len(), 0, "{name}"),
+                // And records, between two of them.
+                Ok(outcome) if records && bytes.len() == whole.len() => {
+                    let complete = outcome.batch.len();
+                    let expected_cut: usize = (0..complete).map(|row| valid_record(format, row).len()).sum();
+                    assert_eq!((cut, outcome.bad), (expected_cut, 0), "{name}");
+                    assert_eq!(outcome.batch.labels[..], expected.labels[..complete], "{name}");
+                }
+                Ok(outcome) if cut == 0 && (text || records) => assert_eq!(outcome.batch.len(), 0, "{name}"),
                 Ok(outcome) => panic!("{name} cut at {cut} gave {} rows", outcome.batch.len()),
             }
         }
@@ -223,7 +262,9 @@ fn empty_content_is_no_rows_or_an_error() {
         for bytes in [Vec::new(), packed(&name, b"")] {
             match read(dir.path(), &name, &bytes, BadRowPolicy::Fail) {
                 Ok(outcome) => {
-                    assert!(matches!(format_of(&name), Format::Libsvm | Format::Criteo), "{name}");
+                    let format = format_of(&name);
+                    let may_be = matches!(format, Format::Libsvm | Format::Criteo) || is_records(format);
+                    assert!(may_be, "{name}");
                     assert_eq!(outcome.batch.len(), 0, "{name}");
                 }
                 Err(error) => assert!(!error.is_empty()),
@@ -239,7 +280,12 @@ fn check_refused(content: &[u8]) {
         let bytes = packed(&name, content);
         assert!(read(dir.path(), &name, &bytes, BadRowPolicy::Fail).is_err(), "{name}");
         if let Ok(outcome) = read(dir.path(), &name, &bytes, SKIP) {
-            let present = rows_present(format_of(&name), content);
+            let format = format_of(&name);
+            if is_records(format) {
+                assert!(outcome.batch.is_empty() && outcome.bad > 0, "{name}");
+                continue;
+            }
+            let present = rows_present(format, content);
             assert_eq!((outcome.batch.len(), outcome.bad as usize), (0, present), "{name}");
         }
     }

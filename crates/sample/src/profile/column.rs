@@ -176,6 +176,11 @@ impl ColumnStats {
         self.missing += 1;
     }
 
+    /// Rows before the first one that had the column.
+    pub(super) fn add_missing_rows(&mut self, rows: u64) {
+        self.missing += rows;
+    }
+
     /// A row with a value.
     pub(super) fn add(&mut self, value: &[u8]) {
         self.present += 1;
