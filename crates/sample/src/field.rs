@@ -61,20 +61,39 @@ fn parse_number(text: &[u8]) -> Option<f64> {
 
 /// Calls `f` with the field as the text that a text file would hold; None for lists.
 pub(crate) fn with_text<R>(field: Field<'_>, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
-    let mut buffer = [0u8; NUMBER_TEXT_BYTES_MAX];
-    let room = buffer.len();
-    let mut rest = &mut buffer[..];
     match field {
-        Field::Missing => return Some(f(b"")),
-        Field::Text(text) => return Some(f(text)),
-        Field::Int(number) => write!(rest, "{number}").ok()?,
-        Field::Unsigned(number) => write!(rest, "{number}").ok()?,
-        // A whole number reads the same from an integer and from a float column.
-        Field::Float(number) => write!(rest, "{number}").ok()?,
-        Field::List(_) => return None,
+        Field::Missing => Some(f(b"")),
+        Field::Text(text) => Some(f(text)),
+        Field::Int(number) => Some(with_decimal(number.unsigned_abs(), number < 0, f)),
+        Field::Unsigned(number) => Some(with_decimal(number, false, f)),
+        Field::Float(number) => {
+            let mut buffer = [0u8; NUMBER_TEXT_BYTES_MAX];
+            let room = buffer.len();
+            let mut rest = &mut buffer[..];
+            // A whole number reads the same from an integer and from a float column.
+            write!(rest, "{number}").ok()?;
+            let written = room - rest.len();
+            Some(f(&buffer[..written]))
+        }
+        Field::List(_) => None,
     }
-    let written = room - rest.len();
-    Some(f(&buffer[..written]))
+}
+
+/// The decimal text of an integer. Ids come this way, one per key, where the formatting machinery would be the slowest
+/// part.
+fn with_decimal<R>(magnitude: u64, negative: bool, f: impl FnOnce(&[u8]) -> R) -> R {
+    // 20 digits, or 19 and a sign.
+    let mut buffer = [b'-'; 20];
+    let (mut rest, mut at) = (magnitude, buffer.len());
+    loop {
+        at -= 1;
+        buffer[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    f(&buffer[at - usize::from(negative)..])
 }
 
 pub(crate) fn wanted(column: usize, expected: &str, field: Field<'_>) -> FieldError {
@@ -87,4 +106,21 @@ pub(crate) fn wanted(column: usize, expected: &str, field: Field<'_>) -> FieldEr
         Field::List(parts) => format!("a list of {}", parts.len()),
     };
     FieldError { column, expected: expected.to_string(), found }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_as_text() {
+        for number in [0, 1, -1, 9, 10, -10, 1234567890, i64::MAX, i64::MIN] {
+            let text = with_text(Field::Int(number), <[u8]>::to_vec).unwrap();
+            assert_eq!(String::from_utf8(text).unwrap(), number.to_string());
+        }
+        for number in [0, 10, u64::MAX] {
+            let text = with_text(Field::Unsigned(number), <[u8]>::to_vec).unwrap();
+            assert_eq!(String::from_utf8(text).unwrap(), number.to_string());
+        }
+    }
 }

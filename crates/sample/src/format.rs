@@ -132,7 +132,8 @@ impl Compression {
     #[must_use]
     pub fn of_magic(start: &[u8]) -> Compression {
         match start {
-            [0x1f, 0x8b, ..] => Compression::Gzip,
+            // Two bytes alone might be the length of the first record of a file; 8 is the one method there is.
+            [0x1f, 0x8b, 8, ..] => Compression::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Compression::Zstd,
             _ => Compression::None,
         }

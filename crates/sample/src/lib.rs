@@ -1,7 +1,7 @@
 //! What one training example is, and one reader per input format.
 //!
-//! A file is read as units (blocks of whole lines, record batches), a unit is decoded into rows of fields, and the
-//! [`Encoder`] turns fields into the keys of a [`Batch`] as the [`Spec`] says. The crate knows no network, no table
+//! A file is read as units (blocks of whole lines or records, record batches), a unit is decoded into rows of fields,
+//! and the [`Encoder`] turns fields into the keys of a [`Batch`] as the [`Spec`] says. The crate knows no network, no table
 //! and no model.
 
 mod error;
