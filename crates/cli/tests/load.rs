@@ -139,7 +139,7 @@ fn every_workload_is_listed_and_runs() {
     assert!(selftest["empty_calls_per_s"].as_f64().unwrap() > 0.0);
     let requests = selftest["requests"].as_array().unwrap();
     assert!(
-        requests.len() == 5 && requests.iter().all(|one| one["per_s"].as_f64().unwrap() > 0.0),
+        requests.len() == 6 && requests.iter().all(|one| one["per_s"].as_f64().unwrap() > 0.0),
         "{selftest}"
     );
 }

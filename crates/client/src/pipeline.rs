@@ -137,7 +137,7 @@ impl Pipeline {
         self.tables.len() - 1
     }
 
-    /// Begins a request; [`Pipeline::poll`] will tell how the slot's request ended. A request that cannot be made is an
+    /// Begins and sends a request; [`Pipeline::poll`] will tell how the slot's request ended. A request that cannot be made is an
     /// error at once, and none is under way. Waits only while a server has as many requests as it may.
     ///
     /// # Panics
@@ -164,6 +164,9 @@ impl Pipeline {
             self.state.slots[slot].failed.get_or_insert(error);
         }
         self.state.close_one(slot);
+        // Off at once: who has more to ask makes it while the server works.
+        let Pipeline { links, state, .. } = self;
+        links.send(&mut |server, tag, result| state.note(server, tag, result));
         Ok(())
     }
 
@@ -238,7 +241,7 @@ impl Pipeline {
         }
     }
 
-    /// Lets go what was begun, and tells of requests that have ended: the slot, when, and how. When none has, waits for one
+    /// Tells of requests that have ended: the slot, when, and how. When none has, waits for one
     /// until the given time; without one it does not wait. The thread stays awake for the last [200 us](AWAKE) before
     /// that time, so that what is due then is not late.
     pub fn poll(

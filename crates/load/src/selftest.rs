@@ -59,7 +59,7 @@ pub struct Requests {
     pub dim: u32,
     /// Requests per second.
     pub per_s: f64,
-    /// The share of its time that the client waited.
+    /// Whether the client had to wait for answers at times; if not, it is the client's own limit.
     pub waited: bool,
 }
 
@@ -69,9 +69,9 @@ pub fn measure(
     each: Duration,
     watch: &mut dyn FnMut(&str, usize, usize),
 ) -> Result<SelfTest, EngineError> {
-    let kinds = [("nowhere", BATCH, DIM), ("shm", BATCH, DIM), ("tcp", BATCH, DIM)];
-    let small = [("shm", BATCH, 1), ("tcp", BATCH, 1)];
-    let kinds: Vec<(&'static str, usize, u32)> = kinds.into_iter().chain(small).collect();
+    let small = ["nowhere", "shm", "tcp"].map(|transport| (transport, 1, DIM));
+    let large = ["nowhere", "shm", "tcp"].map(|transport| (transport, BATCH, DIM));
+    let kinds: Vec<(&'static str, usize, u32)> = small.into_iter().chain(large).collect();
     let steps = 4 + kinds.len();
     let mut calls: [Vec<f64>; 4] = Default::default();
     let mut per_s: Vec<Vec<f64>> = vec![Vec::new(); kinds.len()];

@@ -116,9 +116,9 @@ pub fn one(run: &RunResult) -> String {
         for line in &run.server {
             let of = &line.summary;
             let mut row = vec![line.command.clone(), line.peer.clone(), count(of.count)];
-            row.extend(
-                [of.average_ns, of.p50_ns, of.p95_ns, of.p99_ns, of.max_ns].map(|ns| duration(ns as f64)),
-            );
+            // 0: the server cannot tell them from what was before the run.
+            let known = |ns: u64| if ns == 0 { DASH.to_owned() } else { duration(ns as f64) };
+            row.extend([of.average_ns, of.p50_ns, of.p95_ns, of.p99_ns, of.max_ns].map(known));
             table.row(row);
         }
         text += "\n";

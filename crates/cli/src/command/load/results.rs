@@ -183,9 +183,22 @@ pub(super) fn list(args: &ListArgs) -> Result<u8, Failure> {
         let about = Program::builtin(name).and_then(|program| program.describe()).map_err(wrong)?;
         let parts = about.mix.as_ref().map_or(&[][..], |mix| mix.parts());
         let mix: Vec<String> = parts.iter().map(|(name, weight)| format!("{name}:{weight}")).collect();
-        let first = about.about.trim().split_inclusive('.').next().unwrap_or_default().replace('\n', " ");
-        rows.push(vec![name.to_owned(), mix.join(","), first]);
+        rows.push(vec![name.to_owned(), mix.join(","), beginning(&about.about)]);
     }
     output::text(&output::table(&["workload", "functions", "what it models"], &rows))?;
     Ok(0)
+}
+
+/// As much of a text as fits a line, in whole words.
+fn beginning(text: &str) -> String {
+    const CHARS_MAX: usize = 66;
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if line.chars().count() + word.chars().count() > CHARS_MAX {
+            return line + " ...";
+        }
+        line += if line.is_empty() { "" } else { " " };
+        line += word;
+    }
+    line
 }

@@ -58,7 +58,8 @@ fn describe(found: &SelfTest) -> String {
         ("keys, zipf .99 of 10 M, 1 thread".to_owned(), millions(found.zipf_keys_per_s)),
     ];
     for one in &found.requests {
-        let name = format!("{}, {} keys, dim {}, 1 thread", one.transport, one.batch, one.dim);
+        let keys = if one.batch == 1 { "1 key".to_owned() } else { format!("{} keys", one.batch) };
+        let name = format!("pulls, {}, {keys}, dim {}, 1 thread", one.transport, one.dim);
         rows.push((name, format!("{:.1} k requests/s", one.per_s / 1e3)));
     }
     let rows: Vec<(&str, String)> = rows.iter().map(|(name, value)| (&name[..], value.clone())).collect();
