@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::compare::{Side, abba};
 use crate::engine::{EngineError, OPEN_CONCURRENCY, Plan, Progress, Schedule, Watch, run};
 use crate::generate::Arrivals;
-use crate::result::{Objective, RunResult};
+use crate::result::{Limit, Objective, RunResult};
 use crate::target::Target;
 
 mod objective;
@@ -47,6 +47,16 @@ fn achieved(run: &RunResult) -> f64 {
     run.measured.calls() as f64 / run.measured.seconds
 }
 
+/// The share of a rate that was served: how long calls were due, of how long it took until they had ended. (Not how many there
+/// were: arrivals are random.)
+fn kept(run: &RunResult, per_s: f64) -> f64 {
+    let due_s = match run.asked.limit {
+        Limit::Seconds { seconds } => seconds,
+        Limit::Calls { calls } => calls as f64 / per_s,
+    };
+    due_s / run.measured.seconds
+}
+
 /// Runs at every rate, lowest first. Ends early at a rate that is not served, since those beyond it tell nothing.
 pub fn sweep(
     target: &Target,
@@ -58,7 +68,7 @@ pub fn sweep(
     let mut runs = Vec::new();
     for &per_s in rates.all() {
         let run = labelled(target, &at_rate(plan, per_s, arrivals), &name(per_s), watch)?;
-        let served = achieved(&run) >= SERVED_MIN * per_s;
+        let served = kept(&run, per_s) >= SERVED_MIN;
         runs.push(run);
         if !served {
             break;
@@ -142,7 +152,7 @@ pub fn search(
 }
 
 fn is_fine(run: &RunResult, per_s: f64, objectives: &[Objective]) -> bool {
-    run.validity.valid && achieved(run) >= KEPT_MIN * per_s && meets(run, objectives)
+    run.validity.valid && kept(run, per_s) >= KEPT_MIN && meets(run, objectives)
 }
 
 /// Runs against two targets in turns, A B B A and so on, so that what drifts while they run touches both alike.

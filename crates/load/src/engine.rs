@@ -187,8 +187,11 @@ pub struct Prepared {
     pub load_calls: u64,
 }
 
-/// Makes the tables of a script, or opens those that are there.
+/// Makes the tables of a script, or opens those that are there; none if the script has no `schema`.
 pub fn schema(target: &Target, plan: &Plan) -> Result<Vec<String>, EngineError> {
+    if !plan.program.describe()?.schema {
+        return Ok(Vec::new());
+    }
     let port = Rc::new(RefCell::new(target.port().map_err(EngineError::Target)?));
     let mut script = ThreadScript::new(&plan.program, &plan.seeds, port, 1)?;
     Ok(script.schema()?.into_iter().map(|config| config.name).collect())

@@ -15,7 +15,7 @@ const RUNE: &str = "0.14.2";
 pub(super) fn result(target: &Target, plan: &Plan, ran: &Ran, server: Vec<ServerLatency>) -> RunResult {
     let measured = ran.observed.clone().measured(ran.measured);
     let served = target.cluster().is_some();
-    let validity = verdict::validity(plan.schedule, plan.failures_max, served, ran, &measured);
+    let validity = verdict::validity(plan, served, ran, &measured);
     let busiest = ran.ends.iter().map(|end| end.cpu).fold(0.0, f64::max);
     RunResult {
         label: String::new(),

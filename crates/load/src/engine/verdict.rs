@@ -1,6 +1,6 @@
 //! Whether a run may be taken at its word. Knows no statistics but those of the run itself.
 
-use super::{Ran, Schedule};
+use super::{Length, Plan, Ran, Schedule};
 use crate::observed::Measured;
 use crate::result::Validity;
 
@@ -9,17 +9,11 @@ const WAITED_MIN: f64 = 0.05;
 /// In an open loop the client's own delays may be so large at their 99th percentile, or such a part of the response's, ...
 const OWN_LAG_NS: u64 = 200_000;
 const OWN_LAG_PART: f64 = 0.1;
-/// ... and this share of the calls must have been made in time for the rate to count as kept.
+/// ... and calls must have ended when at least this share of the time it took was the time in which they were due.
 const RATE_KEPT: f64 = 0.98;
 
 /// What there is to say of a run. `served`: somebody else answers, so that the client's own work can be told from it.
-pub(super) fn validity(
-    schedule: Schedule,
-    failures_max: f64,
-    served: bool,
-    ran: &Ran,
-    measured: &Measured,
-) -> Validity {
+pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran, measured: &Measured) -> Validity {
     let mut against = Vec::new();
     let mut notes = Vec::new();
     let (calls, failed) = (measured.calls(), measured.failed());
@@ -27,11 +21,11 @@ pub(super) fn validity(
         against.push("no call was made in the measured part: make it longer".to_owned());
     }
     let share = failed as f64 / calls.max(1) as f64;
-    if failed > 0 && share > failures_max {
+    if failed > 0 && share > plan.failures_max {
         against.push(format!(
             "{failed} of {calls} calls failed, {:.2} %; at most {:.2} % may",
             100.0 * share,
-            100.0 * failures_max
+            100.0 * plan.failures_max
         ));
     }
     if ran.ends.iter().any(|end| end.gave_up) {
@@ -47,7 +41,11 @@ pub(super) fn validity(
         notes.push("it was stopped before its end".to_owned());
     }
     let waited = ran.ends.iter().map(|end| end.waited).fold(1.0, f64::min);
-    match schedule {
+    let window_s = match plan.length {
+        Length::Time(window) => Some(window.as_secs_f64()),
+        Length::Calls(_) => None,
+    };
+    match plan.schedule {
         Schedule::Closed if served && calls > 0 && waited < WAITED_MIN => against.push(format!(
             "the client was the bottleneck: one of its threads waited for answers for only {:.1} % of its time; \
              use more threads, or more machines",
@@ -65,7 +63,7 @@ pub(super) fn validity(
                 ));
             }
             let achieved = calls as f64 / measured.seconds;
-            if achieved < RATE_KEPT * per_s && !ran.stopped_by_watch {
+            if window_s.is_some_and(|window_s| window_s < RATE_KEPT * measured.seconds) && !ran.stopped_by_watch {
                 notes.push(format!(
                     "{achieved:.0} calls/s of the {per_s:.0} that were asked for: what is served is less than what is due, \
                      and latencies grow with the length of the run"
