@@ -15,7 +15,7 @@ use sanderling_client::SLOTS_MAX;
 
 use crate::generate::{Arrivals, GenerateError, Seeds};
 use crate::observed::Observed;
-use crate::port::Failure;
+use crate::request::Failure;
 use crate::result::RunResult;
 use crate::script::{Mix, MixError, Program, ScriptError, ThreadScript};
 use crate::target::Target;
@@ -27,7 +27,8 @@ mod server;
 mod thread;
 mod verdict;
 
-use thread::{Share, Thread, ThreadEnd};
+use pace::Share;
+use thread::{Thread, ThreadEnd};
 
 /// Most threads of one client.
 pub const THREADS_MAX: usize = 1024;

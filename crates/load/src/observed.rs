@@ -16,7 +16,7 @@ pub use failures::{FailureCount, Failures};
 pub use requests::{RequestCount, Requests};
 pub use series::{Interval, Series};
 
-use crate::port::Finished;
+use crate::request::Finished;
 
 /// One thread's notes of the measured part of a run.
 #[derive(Debug, Clone)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::engine::{EngineError, Length, Plan, Progress, Schedule, run};
 use crate::generate::{KeyLaw, keys_per_s};
 use crate::null::NullServer;
-use crate::port::Failure;
+use crate::request::Failure;
 use crate::script::speed::{empty_calls_per_s, empty_calls_per_s_shared};
 use crate::script::{Mix, Program};
 use crate::target::{NOWHERE, Target};

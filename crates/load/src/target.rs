@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sanderling_client::{Cluster, ConnectOptions, addresses};
 use sanderling_store::{Table, TableConfig};
 
-use crate::port::{Failure, Port};
+use crate::port::Port;
+use crate::request::Failure;
 
 pub(crate) mod failure;
 use failure::failure;

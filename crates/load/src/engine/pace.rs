@@ -4,8 +4,15 @@
 use std::time::Duration;
 
 use super::{Length, Plan, Schedule};
-use crate::engine::thread::Share;
 use crate::generate::{ArrivalTimes, GenerateError};
+
+/// The part of a run that is a thread's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share {
+    pub(super) number: usize,
+    pub(super) threads: usize,
+    pub(super) concurrency: usize,
+}
 
 /// A call that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,11 +6,12 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::pace::{Due, Pace};
+use super::pace::{Due, Pace, Share};
 use super::{EngineError, Length, Plan, Schedule, Tally, cpu};
 use crate::generate::Seeds;
 use crate::observed::{Distribution, Observed};
-use crate::port::{Finished, Port};
+use crate::port::Port;
+use crate::request::Finished;
 use crate::script::{CallFailure, FunctionId, Mix, SCRIPT_KIND, Step, ThreadScript};
 use crate::target::Target;
 
@@ -20,14 +21,6 @@ const DRAIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Failures after which a run that has too many is cut short.
 const FAILURES_BEFORE_STOP: u64 = 1000;
-
-/// The part of a run that is a thread's.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Share {
-    pub(super) number: usize,
-    pub(super) threads: usize,
-    pub(super) concurrency: usize,
-}
 
 /// What a thread says of itself when it has ended.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use sanderling_observe::{Latency, LatencySummary};
 
-use crate::port::{Finished, Operation};
+use crate::request::{Finished, Operation};
 
 /// Classes of a number of keys: none, 1, 2 to 3, 4 to 7, and so on by powers of two; the last one has all
 /// larger ones.

@@ -10,7 +10,7 @@ use sanderling_sample::random::Rng;
 use super::distribution::{DIGITS, NS_MAX};
 use super::series::INTERVALS_MAX;
 use super::*;
-use crate::port::{Failure, Operation, Outcome};
+use crate::request::{Failure, Operation, Outcome};
 
 /// When a call was due, how late it began, how long it took, and whether it failed.
 #[derive(Debug, Clone, Copy)]

@@ -33,13 +33,13 @@ pub(crate) fn made_up(label: &str, rate: f64, seconds: f64, service_us: f64, see
         let sent = std::time::Instant::now();
         observed.request(
             of(at + service),
-            &crate::port::Finished {
+            &crate::request::Finished {
                 slot: 0,
-                operation: [crate::port::Operation::Pull, crate::port::Operation::Push][function],
+                operation: [crate::request::Operation::Pull, crate::request::Operation::Push][function],
                 keys: 512,
                 sent,
                 done: sent + of(service),
-                outcome: Ok(crate::port::Outcome { missing: 3, bytes: 512 * 136 }),
+                outcome: Ok(crate::request::Outcome { missing: 3, bytes: 512 * 136 }),
             },
         );
         observed.unique(&[rng.next() % 1000, rng.next() % 100_000]);

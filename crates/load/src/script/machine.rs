@@ -20,7 +20,8 @@ use rune::{Hash, TypeHash, Vm};
 use sanderling_store::TableConfig;
 
 use crate::generate::{At, Seeds};
-use crate::port::{Finished, Port};
+use crate::port::Port;
+use crate::request::Finished;
 
 use super::compile::{Compiled, compile};
 use super::errors::{self, Failed, ScriptError};

@@ -9,7 +9,7 @@ use rune::runtime::{Formatter, Object, Protocol, VmResult};
 use rune::{Any, ContextError, Module};
 use sanderling_store::Pooling;
 
-use crate::port::{Failure, Request, TableId};
+use crate::request::{Failure, Request, TableId};
 
 use super::params::{self, Params};
 use super::scene::{Reply, Scene, told};

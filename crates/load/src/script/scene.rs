@@ -11,7 +11,8 @@ use rune::runtime::VmResult;
 use sanderling_store::TableConfig;
 
 use crate::generate::{At, Seeds};
-use crate::port::{Failure, Finished, Port, Request};
+use crate::port::Port;
+use crate::request::{Failure, Finished, Request};
 
 use super::gradients::Gradients;
 use super::natives::{RequestFailure, raise};

@@ -12,7 +12,8 @@ mod given;
 
 use super::*;
 use crate::generate::Seeds;
-use crate::port::{Finished, Port};
+use crate::port::Port;
+use crate::request::Finished;
 use crate::target::Target;
 
 fn target(address: &str) -> Target {

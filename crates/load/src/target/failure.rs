@@ -3,7 +3,7 @@
 use sanderling_client::{ClientError, Fault};
 use sanderling_store::StoreError;
 
-use crate::port::Failure;
+use crate::request::Failure;
 
 /// An error with its kind.
 pub(crate) fn failure(error: &ClientError) -> Failure {

@@ -60,7 +60,7 @@ fn what_a_call_costs() {
     let mut finished = Vec::new();
     let start = on_cpu();
     for _ in 0..CALLS {
-        port.borrow_mut().begin(0, &crate::port::Request::Pull { table, keys: &[] });
+        port.borrow_mut().begin(0, &crate::request::Request::Pull { table, keys: &[] });
         port.borrow_mut().poll(None, &mut finished);
         finished.clear();
     }
