@@ -123,7 +123,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// Passes over the value of a field.
+    #[inline]
     pub(crate) fn skip(&mut self, field: u32, wire: u8) -> Result<(), Malformed> {
+        if wire == BYTES {
+            return self.bytes().map(|_| ());
+        }
         self.skip_within(field, wire, GROUPS_DEPTH_MAX)
     }
 
