@@ -137,7 +137,7 @@ fn every_workload_is_listed_and_runs() {
     }
     std::fs::write(folder.join("mine.rn"), said(folder, "list serve --source")).unwrap();
     said(folder, &format!("run ./mine.rn {TINY} -n 50 -f pull:1,push:1"));
-    let selftest = said(folder, "selftest --each 10ms --quiet --json");
+    let selftest = said(folder, "selftest --each 100ms --quiet --json");
     let selftest: Value = serde_json::from_str(&selftest).unwrap();
     assert!(selftest["empty_calls_per_s"].as_f64().unwrap() > 0.0);
     let requests = selftest["requests"].as_array().unwrap();

@@ -161,8 +161,8 @@ fn a_server_that_freezes_shows_in_the_tail() {
     assert_eq!(run.measured.calls(), 2000);
     // About half of the calls were due while it stood still; they waited half a second on average, and only four were sent.
     let half_s = Duration::from_millis(400).as_nanos() as u64;
-    assert!(response.quantile_of_any_ns(0.8) > half_s, "p80 {}", response.quantile_of_any_ns(0.8));
-    assert!(service.quantile_of_any_ns(0.8) < half_s, "service p80 {}", service.quantile_of_any_ns(0.8));
+    let (response_ns, service_ns) = (response.quantile_of_any_ns(0.9), service.quantile_of_any_ns(0.9));
+    assert!(response_ns > half_s && service_ns < half_s, "p90 {response_ns}, of the service {service_ns}");
     assert!(response.max_ns().unwrap() >= 950_000_000);
     // A closed loop asks nothing meanwhile, and has one slow call to show for it.
     let run = frozen(Schedule::Closed, 1);
