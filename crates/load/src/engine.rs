@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use sanderling_client::SLOTS_MAX;
 
 use crate::generate::{Arrivals, GenerateError, Seeds};
-use crate::observed::Observed;
+use crate::observed::{Measured, Observed};
 use crate::request::Failure;
 use crate::result::RunResult;
 use crate::script::{Mix, MixError, Program, ScriptError, ThreadScript};
@@ -190,9 +190,6 @@ pub struct Prepared {
 
 /// Makes the tables of a script, or opens those that are there; none if the script has no `schema`.
 pub fn schema(target: &Target, plan: &Plan) -> Result<Vec<String>, EngineError> {
-    if !plan.program.describe()?.schema {
-        return Ok(Vec::new());
-    }
     let port = Rc::new(RefCell::new(target.port().map_err(EngineError::Target)?));
     let mut script = ThreadScript::new(&plan.program, &plan.seeds, port, 1)?;
     Ok(script.schema()?.into_iter().map(|config| config.name).collect())
@@ -215,9 +212,8 @@ pub fn load(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<u64, 
         return Ok(0);
     }
     let ran = threads(target, &loading, watch)?;
-    let (calls, failed) = (ran.observed.calls(), ran.observed.failed());
-    let measured = ran.observed.measured(ran.measured);
-    match measured.failures.first() {
+    let (calls, failed) = (ran.measured.calls(), ran.measured.failed());
+    match ran.measured.failures.first() {
         _ if ran.stopped_by_watch => Err(EngineError::Stopped),
         None if failed == 0 && calls == cycles => Ok(calls),
         first => {
@@ -246,21 +242,19 @@ pub fn prepare(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Pr
 pub fn run(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<RunResult, EngineError> {
     let before = server::statistics(target);
     let ran = threads(target, plan, watch)?;
-    if ran.stopped_by_watch && ran.observed.calls() == 0 {
+    if ran.stopped_by_watch && ran.measured.calls() == 0 {
         return Err(EngineError::Stopped);
     }
     let server = server::since(&before, server::statistics(target));
-    Ok(report::result(target, plan, &ran, server))
+    Ok(report::result(target, plan, ran, server))
 }
 
 /// What the threads of a run came to.
 #[derive(Debug)]
 struct Ran {
-    observed: Observed,
+    measured: Measured,
     ends: Vec<ThreadEnd>,
     began: SystemTime,
-    /// Length of the measured part.
-    measured: Duration,
     cpu: cpu::Times,
     stopped_by_watch: bool,
 }
@@ -339,8 +333,8 @@ fn threads(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Ran, E
             Length::Time(_) | Length::Calls(_) => last,
         };
         // An empty run has a length, too.
-        let measured = measured.max(Duration::from_nanos(1));
-        Ok(Ran { observed, ends, began, measured, cpu, stopped_by_watch })
+        let measured = observed.measured(measured.max(Duration::from_nanos(1)));
+        Ok(Ran { measured, ends, began, cpu, stopped_by_watch })
     })
 }
 

@@ -1,10 +1,11 @@
 //! A text stream cut into blocks of whole lines, the unit of work of the text readers. Knows no format.
 
 use std::fmt;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::error::{SampleError, quote};
+use crate::input;
 use crate::scan::{Isa, count_newlines};
 
 /// A block holds about this many bytes of text; more only where a single line is longer.
@@ -167,21 +168,8 @@ impl LineBlocks {
         if buffer.len() < target + 1 + PAD_BYTES {
             buffer.resize(target + 1 + PAD_BYTES, 0);
         }
-        while *filled < target && !self.at_end {
-            match self.stream.read(&mut buffer[*filled..target]) {
-                Ok(0) => self.at_end = true,
-                Ok(count) => *filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.at_end = true;
-                    let lines = self.next_line - 1;
-                    let message = format!("cannot be read on, somewhere after line {lines}: {error}");
-                    let source = io::Error::new(error.kind(), message);
-                    return Err(SampleError::Io { path: self.path.clone(), source });
-                }
-            }
-        }
-        Ok(())
+        let place = |error| input::cut_short(&self.path, "line", self.next_line - 1, &error);
+        input::fill(&mut *self.stream, &mut buffer[..target], filled, &mut self.at_end).map_err(place)
     }
 
     fn line_too_long(&self, start: &[u8]) -> SampleError {
@@ -212,6 +200,7 @@ fn without_empty_lines(text: &[u8]) -> usize {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::io;
 
     /// Hands out a few bytes at a time.
     struct Trickle(Vec<u8>, usize);

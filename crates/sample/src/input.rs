@@ -38,6 +38,32 @@ fn io_error(path: &Path, kind: io::ErrorKind, message: &str) -> SampleError {
     SampleError::Io { path: path.to_path_buf(), source: io::Error::new(kind, message) }
 }
 
+/// Reads until the buffer is full, from `filled` on, or the stream has ended, which a failure also means.
+pub(crate) fn fill(
+    stream: &mut dyn Read,
+    buffer: &mut [u8],
+    filled: &mut usize,
+    at_end: &mut bool,
+) -> io::Result<()> {
+    while *filled < buffer.len() && !*at_end {
+        match stream.read(&mut buffer[*filled..]) {
+            Ok(0) => *at_end = true,
+            Ok(count) => *filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                *at_end = true;
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A stream that failed after so many lines or records.
+pub(crate) fn cut_short(path: &Path, unit: &str, count: u64, error: &io::Error) -> SampleError {
+    io_error(path, error.kind(), &format!("cannot be read on, somewhere after {unit} {count}: {error}"))
+}
+
 /// The files that names and patterns stand for, in the order given; the matches of one pattern sorted by name.
 ///
 /// # Errors

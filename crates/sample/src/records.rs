@@ -3,12 +3,13 @@
 //! grows with what has been read. Knows no message.
 
 use std::fmt;
-use std::io::{self, Read};
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::blocks::BLOCK_BYTES;
 use crate::error::{SampleError, quote};
+use crate::input;
 
 /// A longer record ends the run: memory stays bounded whatever the file holds. As long as a line may be.
 pub const RECORD_BYTES_MAX: usize = crate::LINE_BYTES_MAX;
@@ -220,21 +221,8 @@ impl RecordBlocks {
         if buffer.len() < target {
             buffer.resize(target, 0);
         }
-        while *filled < target && !self.at_end {
-            match self.stream.read(&mut buffer[*filled..target]) {
-                Ok(0) => self.at_end = true,
-                Ok(count) => *filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.at_end = true;
-                    let records = self.next_record - 1;
-                    let message = format!("cannot be read on, somewhere after record {records}: {error}");
-                    let source = io::Error::new(error.kind(), message);
-                    return Err(SampleError::Io { path: self.path.clone(), source });
-                }
-            }
-        }
-        Ok(())
+        let place = |error| input::cut_short(&self.path, "record", self.next_record - 1, &error);
+        input::fill(&mut *self.stream, &mut buffer[..target], filled, &mut self.at_end).map_err(place)
     }
 }
 

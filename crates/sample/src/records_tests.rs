@@ -1,6 +1,8 @@
 //! Records cut out of streams: whole ones come out whatever the pieces they arrive in, and nothing else does. Knows no
 //! message.
 
+use std::io;
+
 use super::*;
 use proptest::prelude::*;
 

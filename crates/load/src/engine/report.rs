@@ -12,10 +12,9 @@ use crate::target::Target;
 /// The version of Rune that is pinned.
 const RUNE: &str = "0.14.2";
 
-pub(super) fn result(target: &Target, plan: &Plan, ran: &Ran, server: Vec<ServerLatency>) -> RunResult {
-    let measured = ran.observed.clone().measured(ran.measured);
+pub(super) fn result(target: &Target, plan: &Plan, ran: Ran, server: Vec<ServerLatency>) -> RunResult {
     let served = target.cluster().is_some();
-    let validity = verdict::validity(plan, served, ran, &measured);
+    let validity = verdict::validity(plan, served, &ran);
     let busiest = ran.ends.iter().map(|end| end.cpu).fold(0.0, f64::max);
     RunResult {
         label: String::new(),
@@ -26,7 +25,7 @@ pub(super) fn result(target: &Target, plan: &Plan, ran: &Ran, server: Vec<Server
         asked: asked(target, plan),
         versions: Versions { sanderling: env!("CARGO_PKG_VERSION").to_owned(), rune: RUNE.to_owned() },
         machine: Machine::detect(),
-        measured,
+        measured: ran.measured,
         client: ClientCpu {
             user_s: ran.cpu.user_s,
             system_s: ran.cpu.system_s,

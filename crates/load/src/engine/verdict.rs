@@ -1,7 +1,6 @@
 //! Whether a run may be taken at its word. Knows no statistics but those of the run itself.
 
 use super::{Length, Plan, Ran, Schedule};
-use crate::observed::Measured;
 use crate::result::Validity;
 
 /// In a closed loop a client that waits for less than this share of its time is itself the limit.
@@ -13,7 +12,8 @@ const OWN_LAG_PART: f64 = 0.1;
 const RATE_KEPT: f64 = 0.98;
 
 /// What there is to say of a run. `served`: somebody else answers, so that the client's own work can be told from it.
-pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran, measured: &Measured) -> Validity {
+pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
+    let measured = &ran.measured;
     let mut against = Vec::new();
     let mut notes = Vec::new();
     let (calls, failed) = (measured.calls(), measured.failed());

@@ -115,7 +115,7 @@ impl ThreadScript {
         Ok(ThreadScript { compiled, scene, ctx, state: Value::from(()), machines, failures: 0, load_cycles })
     }
 
-    /// Runs `schema`, which makes tables and waits for them; these are returned.
+    /// Runs `schema`, if there is one, which makes tables and waits for them; these are returned.
     pub fn schema(&mut self) -> Result<Vec<TableConfig>, ScriptError> {
         self.scene.created.borrow_mut().clear();
         self.set_up("schema")?;
@@ -124,10 +124,7 @@ impl ThreadScript {
 
     /// Runs `prepare`, which opens tables and sets up generators. Must come before the first call.
     pub fn prepare(&mut self) -> Result<(), ScriptError> {
-        self.state = match self.compiled.function("prepare") {
-            Some(_) => self.set_up("prepare")?,
-            None => Value::from(()),
-        };
+        self.state = self.set_up("prepare")?;
         self.machines = (0..self.scene.slots()).map(|_| self.machine()).collect();
         Ok(())
     }
@@ -260,13 +257,13 @@ impl ThreadScript {
         CallFailure { kind: SCRIPT_KIND, message: format!("{}: {reason}", self.compiled.name) }
     }
 
-    /// Calls a function of the set-up, which may wait inside of native functions, but not await.
+    /// Calls a function of the set-up, if there is one, which may wait inside of native functions, but not await.
     fn set_up(&self, name: &str) -> Result<Value, ScriptError> {
         let fail = |reason: String| ScriptError::Function { script: self.compiled.name.clone(), reason };
         let args = match self.compiled.function(name) {
             Some(function) if function.args <= 1 => function.args,
             Some(_) => return Err(fail(format!("the function {name} takes one argument, the context"))),
-            None => return Err(fail(format!("there is no `pub fn {name}(ctx)`"))),
+            None => return Ok(Value::from(())),
         };
         let function = FunctionId { hash: Hash::type_hash([name]), args };
         let mut vm = Vm::new(Arc::clone(&self.compiled.context), Arc::clone(&self.compiled.unit));
