@@ -13,6 +13,28 @@ pub(crate) struct Example {
     pub(crate) features: Option<Features>,
 }
 
+/// An [`Example`] whose map is what it is on the wire, repeated entries: of these `prost` looks at the wire type, of the
+/// entries of a map it does not.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct EntriesExample {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) features: Option<Entries>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Entries {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) entries: Vec<Entry>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Entry {
+    #[prost(string, tag = "1")]
+    pub(crate) key: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) value: Option<Feature>,
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Features {
     #[prost(btree_map = "string, message", tag = "1")]

@@ -7,8 +7,9 @@ use sanderling_sample::{BadRows, Field, LabelUse};
 use tempfile::TempDir;
 
 use super::messages::{
-    DenseSlot, Example, Feature, Features, Kind, Sample, SparseSlot, UnpackedDense, UnpackedFeature,
-    UnpackedFloats, UnpackedInts, UnpackedSample, UnpackedSparse, bytes, delimited, floats, ints, tfrecord,
+    DenseSlot, EntriesExample, Example, Feature, Features, Kind, Sample, SparseSlot, UnpackedDense,
+    UnpackedFeature, UnpackedFloats, UnpackedInts, UnpackedSample, UnpackedSparse, bytes, delimited, floats,
+    ints, tfrecord,
 };
 use super::{SKIP, encoder, read_with, write};
 
@@ -43,7 +44,7 @@ fn check_example(record: &[u8]) {
     let path = write(dir.path(), "a.tfrecord", &tfrecord(record));
     let (batch, bad) = read_with(&path, &encoder, BadRows::new(SKIP)).unwrap();
     assert_eq!(batch.len() as u64 + bad, 1);
-    let Ok(example) = Example::decode(record) else { return };
+    let (Ok(example), Ok(_)) = (Example::decode(record), EntriesExample::decode(record)) else { return };
     let (mut label, mut several, mut one, mut x) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let fields = [
         fields_of(&example, "label", false, &mut label),
@@ -101,6 +102,21 @@ fn record() -> impl Strategy<Value = Vec<u8>> {
     ]);
     let piece = prop_oneof![3 => whole, 3 => entry, 1 => unknown];
     proptest::collection::vec(piece, 0..4).prop_map(|pieces| pieces.concat())
+}
+
+/// `prost` takes it for a length all the same; by the rules it is the start of a group, which has no end.
+#[test]
+fn an_entry_that_says_it_is_a_group_is_refused() {
+    let record = Example { features: Some(Features { feature: [("x".to_owned(), floats(&[1.0]))].into() }) };
+    let mut record = record.encode_to_vec();
+    assert_eq!(record[2], 1 << 3 | 2);
+    record[2] = 1 << 3 | 3;
+    assert!(Example::decode(&record[..]).is_ok() && EntriesExample::decode(&record[..]).is_err());
+    let dir = TempDir::new().unwrap();
+    let path = write(dir.path(), "a.tfrecord", &tfrecord(&record));
+    let encoder = encoder("[[feature]]\nname = \"x\"\ntype = \"numeric\"", LabelUse::Optional);
+    let (batch, bad) = read_with(&path, &encoder, BadRows::new(SKIP)).unwrap();
+    assert_eq!((batch.len(), bad), (0, 1));
 }
 
 proptest! {
