@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use sanderling_transport::Address;
 
@@ -59,6 +60,24 @@ impl Process {
         let done =
             Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status().unwrap();
         assert!(done.success());
+        if name == "STOP" {
+            self.wait_until_stopped();
+        }
+    }
+
+    /// The signal is sent before every thread has seen it: until then one of them may still answer.
+    fn wait_until_stopped(&self) {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            // The name, in brackets, may hold anything; the state comes after it.
+            stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !std::fs::read_dir(&tasks).unwrap().all(stopped) {
+            assert!(Instant::now() < deadline, "a thread goes on after SIGSTOP");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Files that it has open.
