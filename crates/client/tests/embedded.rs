@@ -60,7 +60,7 @@ fn pull_and_push_equal_a_map() {
     let all = batch(300, false);
     let mut lookup = client.lookup();
     for (step, start) in (0..300).step_by(25).enumerate() {
-        let rows = Rows { batch: &all, range: start..start + 25 };
+        let rows = Rows::new(&all, start..start + 25);
         let missing = client.pull(&rows, Absent::Init, &mut lookup).unwrap();
         let mut new: HashSet<(usize, u64)> = HashSet::new();
         let mut touched: HashSet<(usize, u64)> = HashSet::new();
@@ -130,7 +130,7 @@ fn a_pull_creates_nothing_and_absent_says_what_it_yields() {
         assert!(client.tables().iter().all(|table| table.is_empty()));
     }
     // Nothing asked for, nothing pushed.
-    client.pull(&Rows { batch: &all, range: 3..3 }, Absent::Init, &mut lookup).unwrap();
+    client.pull(&Rows::new(&all, 3..3), Absent::Init, &mut lookup).unwrap();
     assert_eq!(lookup.unique_keys(), 1);
 }
 
@@ -181,7 +181,7 @@ fn online_equals_a_pull_and_a_push_per_row() {
         let slope = |weight: f32, row: usize| 0.3 * weight - (row % 7) as f32 * 0.1;
         let mut lookup = by_row.lookup();
         for row in 0..all.len() {
-            by_row.pull(&Rows { batch: &all, range: row..row + 1 }, Absent::Init, &mut lookup).unwrap();
+            by_row.pull(&Rows::new(&all, row..row + 1), Absent::Init, &mut lookup).unwrap();
             for column in 0..FEATURES.len() {
                 let dim = lookup.table(column).dim();
                 let (indices, weights, grads) = lookup.backward(column);
@@ -195,7 +195,7 @@ fn online_equals_a_pull_and_a_push_per_row() {
         }
         let mut handles = Handles::default();
         for start in (0..all.len()).step_by(64) {
-            let rows = Rows { batch: &all, range: start..all.len().min(start + 64) };
+            let rows = Rows::new(&all, start..all.len().min(start + 64));
             let mut open = online.online(&rows, scale, &mut handles).unwrap();
             for row in 0..rows.len() {
                 for column in 0..FEATURES.len() {

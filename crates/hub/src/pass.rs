@@ -216,7 +216,7 @@ impl Feed<'_> {
         }
         let range = self.head..self.pool.len().min(self.head + most);
         self.head = range.end;
-        Ok((!range.is_empty()).then_some(Rows { batch: &self.pool, range }))
+        Ok((!range.is_empty()).then(|| Rows::new(&self.pool, range)))
     }
 
     fn next_shuffled(
@@ -231,7 +231,7 @@ impl Feed<'_> {
                 break;
             }
             let end = self.order.len().min(self.head + batch - self.minibatch.len());
-            self.minibatch.gather(&self.pool, &self.order[self.head..end]);
+            self.minibatch.gather(&Rows::all(&self.pool), &self.order[self.head..end]);
             self.head = end;
         }
         Ok((!self.minibatch.is_empty() && !self.cut).then(|| Rows::all(&self.minibatch)))
@@ -277,7 +277,7 @@ impl Feed<'_> {
                     if self.pool.is_empty() {
                         std::mem::swap(&mut self.pool, &mut batch);
                     } else {
-                        self.pool.append_rows(&batch, 0..batch.len());
+                        self.pool.append(&Rows::all(&batch));
                     }
                     ahead.give_back(batch);
                 }

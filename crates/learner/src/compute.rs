@@ -47,7 +47,7 @@ impl Compute {
         self.logits.resize(rows.len(), bias);
         self.sums.clear();
         self.sums.resize(rows.len() * self.factors, 0.0);
-        for column in 0..rows.batch.columns.len() {
+        for column in 0..rows.columns() {
             let (indices, weights) = (lookup.indices(column), lookup.table(column).rows());
             let offsets = rows.offsets(column);
             match (self.factors, rows.values(column)) {
@@ -86,7 +86,7 @@ impl Compute {
 
     /// Adds the gradients of the minibatch, scaled by `errors`, to those in `lookup`.
     pub(crate) fn backward(&self, rows: &Rows<'_>, lookup: &mut Lookup) {
-        for column in 0..rows.batch.columns.len() {
+        for column in 0..rows.columns() {
             let (indices, table, grads) = lookup.backward(column);
             let offsets = rows.offsets(column);
             match (self.factors, rows.values(column)) {
@@ -135,7 +135,7 @@ impl Compute {
         let mut logit = online.constant();
         self.sums.clear();
         self.sums.resize(self.factors, 0.0);
-        for column in 0..rows.batch.columns.len() {
+        for column in 0..rows.columns() {
             let (handles, table) = online.column(column);
             let (span, values) = (span(rows.offsets(column), row), rows.values(column));
             let handles = &handles[span.clone()];
@@ -170,7 +170,7 @@ impl Compute {
         error: f32,
         online: &mut Online<'_>,
     ) -> bool {
-        for column in 0..rows.batch.columns.len() {
+        for column in 0..rows.columns() {
             let (handles, table) = online.column_mut(column);
             let (span, values) = (span(rows.offsets(column), row), rows.values(column));
             let handles = &handles[span.clone()];

@@ -117,7 +117,7 @@ pub fn predict(
     let mut rows_done = 0;
     while reader.next(&mut batch)? {
         for start in (0..batch.len()).step_by(SCORE_BATCH_ROWS) {
-            let rows = Rows { batch: &batch, range: start..batch.len().min(start + SCORE_BATCH_ROWS) };
+            let rows = Rows::new(&batch, start..batch.len().min(start + SCORE_BATCH_ROWS));
             let logits = scorer.logits(model, &rows)?;
             // Only a placeholder has no weight that is a number.
             let scored = logits.iter_mut().zip(rows.weights());

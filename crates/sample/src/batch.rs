@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use crate::rows::Rows;
+
 /// One feature of a batch: ragged keys, optionally with a value per key.
 ///
 /// Row `i` owns `keys[offsets[i]..offsets[i + 1]]`. A feature is *weighted* when every key carries a value (numeric
@@ -58,15 +60,14 @@ impl Column {
         self.values.truncate(end);
     }
 
-    fn append_rows(&mut self, from: &Column, rows: Range<usize>) {
-        let keys = from.key_range(&rows);
-        let shift = (self.keys.len() as u32).wrapping_sub(keys.start as u32);
-        self.keys.extend_from_slice(&from.keys[keys.clone()]);
-        if self.weighted {
-            self.values.extend_from_slice(&from.values[keys]);
+    /// Appends the rows whose boundaries these are; `keys` and `values` are theirs alone.
+    fn append(&mut self, keys: &[u64], values: Option<&[f32]>, offsets: &[u32]) {
+        let shift = (self.keys.len() as u32).wrapping_sub(offsets[0]);
+        self.keys.extend_from_slice(keys);
+        if let Some(values) = values.filter(|_| self.weighted) {
+            self.values.extend_from_slice(values);
         }
-        let ends = &from.offsets[rows.start + 1..=rows.end];
-        self.offsets.extend(ends.iter().map(|end| end.wrapping_add(shift)));
+        self.offsets.extend(offsets[1..].iter().map(|end| end.wrapping_add(shift)));
     }
 
     fn drop_front(&mut self, rows: usize) {
@@ -158,24 +159,29 @@ impl Batch {
         }
     }
 
-    /// Appends a range of rows of another batch of the same shape.
-    pub fn append_rows(&mut self, from: &Batch, rows: Range<usize>) {
-        debug_assert_eq!(self.columns.len(), from.columns.len());
-        self.labels.extend_from_slice(&from.labels[rows.clone()]);
-        self.weights.extend_from_slice(&from.weights[rows.clone()]);
-        for (column, from) in self.columns.iter_mut().zip(&from.columns) {
-            column.append_rows(from, rows.clone());
+    /// Appends rows of the same shape.
+    pub fn append(&mut self, from: &Rows<'_>) {
+        debug_assert_eq!(self.columns.len(), from.columns());
+        self.labels.extend_from_slice(from.labels());
+        self.weights.extend_from_slice(from.weights());
+        for (at, column) in self.columns.iter_mut().enumerate() {
+            column.append(from.keys(at), from.values(at), from.offsets(at));
         }
     }
 
-    /// Appends chosen rows of another batch of the same shape, in the order given.
-    pub fn gather(&mut self, from: &Batch, rows: &[u32]) {
-        debug_assert_eq!(self.columns.len(), from.columns.len());
-        self.labels.extend(rows.iter().map(|&row| from.labels[row as usize]));
-        self.weights.extend(rows.iter().map(|&row| from.weights[row as usize]));
-        for (column, from) in self.columns.iter_mut().zip(&from.columns) {
+    /// Appends chosen ones of rows of the same shape, in the order given; 0 is the first of `from`.
+    pub fn gather(&mut self, from: &Rows<'_>, rows: &[u32]) {
+        debug_assert_eq!(self.columns.len(), from.columns());
+        let (labels, weights) = (from.labels(), from.weights());
+        self.labels.extend(rows.iter().map(|&row| labels[row as usize]));
+        self.weights.extend(rows.iter().map(|&row| weights[row as usize]));
+        for (at, column) in self.columns.iter_mut().enumerate() {
+            let (keys, values, offsets) = (from.keys(at), from.values(at), from.offsets(at));
+            let first = offsets[0];
             for &row in rows {
-                column.append_rows(from, row as usize..row as usize + 1);
+                let offsets = &offsets[row as usize..row as usize + 2];
+                let span = (offsets[0] - first) as usize..(offsets[1] - first) as usize;
+                column.append(&keys[span.clone()], values.map(|values| &values[span]), offsets);
             }
         }
     }
@@ -202,67 +208,6 @@ impl Batch {
             column.keys.capacity() * 8 + column.values.capacity() * 4 + column.offsets.capacity() * 4
         });
         columns.sum::<usize>() + (self.labels.capacity() + self.weights.capacity()) * 4
-    }
-}
-
-/// A run of rows of a batch: what a minibatch is, without a copy.
-#[derive(Clone, Debug)]
-pub struct Rows<'a> {
-    /// The batch that holds the rows.
-    pub batch: &'a Batch,
-    /// Which of its rows.
-    pub range: Range<usize>,
-}
-
-impl<'a> Rows<'a> {
-    /// All rows of a batch.
-    #[must_use]
-    pub fn all(batch: &'a Batch) -> Self {
-        Rows { batch, range: 0..batch.len() }
-    }
-
-    /// Number of rows.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.range.len()
-    }
-
-    /// Whether there are no rows.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.range.is_empty()
-    }
-
-    /// 0 or 1 per row.
-    #[must_use]
-    pub fn labels(&self) -> &'a [f32] {
-        &self.batch.labels[self.range.clone()]
-    }
-
-    /// Importance per row.
-    #[must_use]
-    pub fn weights(&self) -> &'a [f32] {
-        &self.batch.weights[self.range.clone()]
-    }
-
-    /// The keys of a column, all rows one after the other.
-    #[must_use]
-    pub fn keys(&self, column: usize) -> &'a [u64] {
-        let column = &self.batch.columns[column];
-        &column.keys[column.key_range(&self.range)]
-    }
-
-    /// The values of a column, parallel to `keys`, or None where every key counts as 1.
-    #[must_use]
-    pub fn values(&self, column: usize) -> Option<&'a [f32]> {
-        let column = &self.batch.columns[column];
-        column.is_weighted().then(|| &column.values[column.key_range(&self.range)])
-    }
-
-    /// Row boundaries of a column; they start at `offsets[0]`, which is 0 only for the first rows of the batch.
-    #[must_use]
-    pub fn offsets(&self, column: usize) -> &'a [u32] {
-        &self.batch.columns[column].offsets[self.range.start..=self.range.end]
     }
 }
 
@@ -294,9 +239,9 @@ mod tests {
     fn gather_append_and_drop_agree() {
         let all = rows(&[(&[1, 2], &[3]), (&[], &[4]), (&[5], &[]), (&[6, 7, 8], &[9, 10])]);
         let mut gathered = Batch::like(&all);
-        gathered.gather(&all, &[2, 3]);
+        gathered.gather(&Rows::new(&all, 1..4), &[1, 2]);
         let mut appended = Batch::like(&all);
-        appended.append_rows(&all, 2..4);
+        appended.append(&Rows::all(&all).slice(2..4));
         let mut dropped = all.clone();
         dropped.drop_front(2);
         assert_eq!(gathered, appended);

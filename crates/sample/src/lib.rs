@@ -8,7 +8,10 @@ mod error;
 pub use error::{FieldError, SampleError, quote};
 
 mod batch;
-pub use batch::{Batch, Column, Rows};
+pub use batch::{Batch, Column};
+
+mod rows;
+pub use rows::Rows;
 
 pub mod spec;
 pub use spec::Spec;
