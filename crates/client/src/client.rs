@@ -9,7 +9,7 @@ use sanderling_store::{Absent, PushScale, Table};
 use crate::error::ClientError;
 use crate::lookup::Lookup;
 use crate::remote::RemoteTable;
-use crate::session::{PullInto, PullPart};
+use crate::session::{PullInto, PullPart, Session};
 
 /// The tables of a model, and which feature reads which. Cheap to share: workers bring their own [`Lookup`].
 #[derive(Debug)]
@@ -105,6 +105,11 @@ impl Client {
         Lookup::new(dims.into_iter(), &self.column_tables, self.constant)
     }
 
+    /// Connections for [`Lookup::swap_session`], which are made when they are used first; none if the tables are in this process.
+    pub fn session(&self) -> Result<Option<Session>, ClientError> {
+        self.remote_tables().first().map(|table| table.cluster().session()).transpose()
+    }
+
     /// Pulls the rows of a minibatch's distinct keys into `lookup`. Returns how many of them have no row yet.
     pub fn pull(&self, rows: &Rows<'_>, absent: Absent, lookup: &mut Lookup) -> Result<usize, ClientError> {
         lookup.assign(rows);
@@ -112,13 +117,14 @@ impl Client {
             Tables::Embedded(tables) => {
                 let mut missing = 0;
                 for (table, part) in tables.iter().zip(&mut lookup.tables) {
-                    missing += table.pull(&part.dedup.unique, absent, &mut part.rows, None)?;
+                    let noted = lookup.notes_missing.then_some(&mut part.missing);
+                    missing += table.pull(&part.dedup.unique, absent, &mut part.rows, noted)?;
                 }
                 return Ok(missing);
             }
             Tables::Remote(tables) => tables,
         };
-        let Lookup { tables: parts, fans, session, .. } = lookup;
+        let Lookup { tables: parts, fans, session, notes_missing, .. } = lookup;
         let session = match (session, tables.first()) {
             (Some(session), _) => session,
             (none, Some(table)) => none.insert(table.cluster().session()?),
@@ -130,9 +136,13 @@ impl Client {
         }
         let asked: Vec<PullPart<'_>> =
             tables.iter().zip(&*fans).map(|(table, fan)| PullPart { table, fan }).collect();
-        let mut into: Vec<PullInto<'_>> =
-            parts.iter_mut().map(|part| PullInto { out: &mut part.rows, missing: None }).collect();
-        session.pull_parts(&asked, &mut into, absent)
+        let mut into: Vec<PullInto<'_>> = parts
+            .iter_mut()
+            .map(|part| PullInto { out: &mut part.rows, missing: notes_missing.then_some(&mut part.missing) })
+            .collect();
+        let missing = session.pull_parts(&asked, &mut into, absent)?;
+        parts.iter_mut().for_each(|part| part.missing.sort_unstable());
+        Ok(missing)
     }
 
     /// Pushes the gradients that were added up in `lookup` since the pull: one update per distinct key. On servers they

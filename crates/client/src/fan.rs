@@ -8,6 +8,8 @@ use crate::placement::Placement;
 #[derive(Debug, Default)]
 pub(crate) struct Fan {
     pub(crate) shares: Vec<Share>,
+    /// The table's home at the last assignment.
+    home: Option<Home>,
 }
 
 /// What goes to one server, in the order of the request.
@@ -21,11 +23,19 @@ pub(crate) struct Share {
 impl Fan {
     /// Shares the keys out.
     pub(crate) fn assign(&mut self, placement: &Placement, home: Home, keys: &[u64]) {
+        self.home = Some(home);
         self.clear(placement.servers);
         for (position, &key) in keys.iter().enumerate() {
             let share = &mut self.shares[placement.server_of(home, key)];
             share.keys.push(key);
             share.positions.push(position as u32);
+        }
+    }
+
+    /// Shares other keys of the same table out; nothing if there was no table yet.
+    pub(crate) fn assign_again(&mut self, placement: &Placement, keys: &[u64]) {
+        if let Some(home) = self.home {
+            self.assign(placement, home, keys);
         }
     }
 

@@ -16,19 +16,32 @@ pub struct TableLookup {
     pub(crate) dim: usize,
     pub(crate) rows: Vec<f32>,
     pub(crate) grads: Vec<f32>,
+    /// Positions of the distinct keys that have no row, if that is to be known.
+    pub(crate) missing: Vec<u32>,
+}
+
+/// Where the keys of a feature are.
+#[derive(Debug)]
+struct FeatureKeys {
+    table: usize,
+    /// Its column in the minibatch.
+    column: usize,
+    /// Its keys in the table's `inverse`.
+    range: Range<usize>,
 }
 
 /// The lookups of a minibatch; one per worker, allocated once.
 #[derive(Debug)]
 pub struct Lookup {
     pub(crate) tables: Vec<TableLookup>,
-    /// Per feature: its table, and where its keys lie in that table's `inverse`.
-    columns: Vec<(usize, Range<usize>)>,
+    features: Vec<FeatureKeys>,
     /// The table whose one row every minibatch needs (a model's bias).
     constant: Option<usize>,
     /// For tables on servers: which of each table's distinct keys is where, and the connections.
     pub(crate) fans: Vec<Fan>,
     pub(crate) session: Option<Session>,
+    /// Whether a pull notes which keys have no row.
+    pub(crate) notes_missing: bool,
 }
 
 /// The key of the one row of the constant table.
@@ -40,15 +53,74 @@ impl Lookup {
         column_tables: &[usize],
         constant: Option<usize>,
     ) -> Self {
-        let tables =
-            dims.map(|dim| TableLookup { dedup: Dedup::default(), dim, rows: Vec::new(), grads: Vec::new() });
+        let tables = dims.map(|dim| TableLookup {
+            dedup: Dedup::default(),
+            dim,
+            rows: Vec::new(),
+            grads: Vec::new(),
+            missing: Vec::new(),
+        });
+        let features = column_tables.iter().enumerate();
+        let features = features.map(|(column, &table)| FeatureKeys { table, column, range: 0..0 });
         Lookup {
             tables: tables.collect(),
-            columns: column_tables.iter().map(|table| (*table, 0..0)).collect(),
+            features: features.collect(),
             constant,
             fans: Vec::new(),
             session: None,
+            notes_missing: false,
         }
+    }
+
+    /// Says which column of a minibatch each feature reads; without it the first feature reads the first one, and so on.
+    ///
+    /// # Panics
+    /// If there is not one column per feature.
+    pub fn read_columns(&mut self, columns: &[usize]) {
+        assert_eq!(columns.len(), self.features.len(), "a column per feature");
+        for (feature, &column) in self.features.iter_mut().zip(columns) {
+            feature.column = column;
+        }
+    }
+
+    /// Has pulls note which keys have no row, for [`Lookup::forget_missing`].
+    pub fn note_missing(&mut self) {
+        self.notes_missing = true;
+    }
+
+    /// Takes the keys that had no row, and their gradients, out of what will be pushed: so none of them gets one. Features'
+    /// indices are no longer of use after it.
+    pub fn forget_missing(&mut self) {
+        for (number, table) in self.tables.iter_mut().enumerate() {
+            let TableLookup { dedup, dim, grads, missing, .. } = table;
+            if missing.is_empty() {
+                continue;
+            }
+            let mut left = missing.iter().map(|&position| position as usize).peekable();
+            let mut kept = 0;
+            for position in 0..dedup.unique.len() {
+                if left.next_if_eq(&position).is_some() {
+                    continue;
+                }
+                dedup.unique[kept] = dedup.unique[position];
+                dedup.counts[kept] = dedup.counts[position];
+                grads.copy_within(position * *dim..(position + 1) * *dim, kept * *dim);
+                kept += 1;
+            }
+            dedup.unique.truncate(kept);
+            dedup.counts.truncate(kept);
+            grads.truncate(kept * *dim);
+            missing.clear();
+            if let (Some(fan), Some(session)) = (self.fans.get_mut(number), &self.session) {
+                fan.assign_again(session.placement(), &dedup.unique);
+            }
+        }
+    }
+
+    /// Exchanges the connections with others, so that a thread may use its own for the lookups that it works on. Pushes that
+    /// are under way go with their connections.
+    pub fn swap_session(&mut self, session: &mut Option<Session>) {
+        std::mem::swap(&mut self.session, session);
     }
 
     /// Collects the distinct keys of a minibatch, features that share a table together.
@@ -56,8 +128,8 @@ impl Lookup {
         for table in &mut self.tables {
             table.dedup.clear();
         }
-        for (column, (table, range)) in self.columns.iter_mut().enumerate() {
-            *range = self.tables[*table].dedup.add(rows.keys(column));
+        for feature in &mut self.features {
+            feature.range = self.tables[feature.table].dedup.add(rows.keys(feature.column));
         }
         if let Some(constant) = self.constant {
             self.tables[constant].dedup.add(&[CONSTANT_KEY]);
@@ -73,20 +145,20 @@ impl Lookup {
 
     /// For each key of a feature, in the minibatch's order, the index of its row in the feature's table lookup.
     #[must_use]
-    pub fn indices(&self, column: usize) -> &[u32] {
-        let (table, range) = &self.columns[column];
+    pub fn indices(&self, feature: usize) -> &[u32] {
+        let FeatureKeys { table, range, .. } = &self.features[feature];
         &self.tables[*table].dedup.inverse[range.clone()]
     }
 
     /// The table lookup that a feature reads.
     #[must_use]
-    pub fn table(&self, column: usize) -> &TableLookup {
-        &self.tables[self.columns[column].0]
+    pub fn table(&self, feature: usize) -> &TableLookup {
+        &self.tables[self.features[feature].table]
     }
 
     /// A feature's row indices, its table's rows and its table's gradients, the latter to be added to.
-    pub fn backward(&mut self, column: usize) -> (&[u32], &[f32], &mut [f32]) {
-        let (table, range) = &self.columns[column];
+    pub fn backward(&mut self, feature: usize) -> (&[u32], &[f32], &mut [f32]) {
+        let FeatureKeys { table, range, .. } = &self.features[feature];
         let table = &mut self.tables[*table];
         (&table.dedup.inverse[range.clone()], &table.rows, &mut table.grads)
     }
@@ -100,6 +172,11 @@ impl Lookup {
     /// The gradient of the constant table's row, to be added to; empty without one.
     pub fn constant_grad(&mut self) -> &mut [f32] {
         self.constant.map_or(&mut [], |table| &mut self.tables[table].grads)
+    }
+
+    /// The gradients of all tables, a slice per table.
+    pub fn grads(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        self.tables.iter_mut().map(|table| &mut table.grads[..])
     }
 
     /// Distinct keys over all tables.
