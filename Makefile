@@ -1,5 +1,5 @@
 # What a person or continuous integration runs. Needs Rust (stable), Python 3.11 with pip, a C compiler and make;
-# everything else is fetched at pinned versions (Cargo.lock, requirements-dev.txt). It knows no compiler flags: those
+# everything else is fetched at pinned versions (Cargo.lock, requirements-dev.txt, requirements-torch.txt). It knows no compiler flags: those
 # are in Cargo.toml, the Python tools' rules in pyproject.toml.
 
 SHELL := bash
@@ -66,7 +66,8 @@ proof: ## Model checker, Miri, sanitizers, fuzzing and a soak of the store; half
 develop: $(VENV)/ready ## Build the Python module into .venv (dev profile, the artifacts of the Rust tests)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop
 
-$(VENV)/ready: requirements-dev.txt
+$(VENV)/ready: requirements-dev.txt requirements-torch.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-warn-conflicts -r requirements-torch.txt
 	touch $@
