@@ -325,6 +325,9 @@ impl Session {
             Request::Save(save) => later(Work::Save { name: save.name.to_owned() }),
             Request::Restore(restore) => later(Work::Restore { name: restore.name.to_owned() }),
             Request::Export(export) => later(command::rows::export(state, export)?),
+            Request::Subscribe(_) | Request::Next(_) => {
+                Err(Refusal::bad("this is a parameter server; minibatches are at a hub"))
+            }
             other => unreachable!("{} is answered elsewhere", other.kind()),
         }
     }

@@ -27,7 +27,7 @@ pub struct CommandLatency {
 
 /// Durations by command; those of commands that were never used take no memory.
 #[derive(Debug, Default)]
-struct ByKind([Option<Box<Latency>>; Kind::ALL.len()]);
+struct ByKind([Option<Box<Latency>>; Kind::ALL[Kind::ALL.len() - 1] as usize]);
 
 impl ByKind {
     fn at(&mut self, kind: Kind) -> &mut Latency {
@@ -35,7 +35,7 @@ impl ByKind {
     }
 
     fn used(&self) -> impl Iterator<Item = (Kind, &Latency)> {
-        Kind::ALL.into_iter().zip(&self.0).filter_map(|(kind, latency)| Some((kind, latency.as_deref()?)))
+        Kind::ALL.into_iter().filter_map(|kind| Some((kind, self.0[kind as usize - 1].as_deref()?)))
     }
 }
 

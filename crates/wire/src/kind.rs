@@ -27,11 +27,13 @@ pub enum Kind {
     Stats = 18,
     Placement = 19,
     Goaway = 20,
+    Subscribe = 24,
+    Next = 25,
 }
 
 impl Kind {
-    /// All of them, in the order of their numbers, which start at 1.
-    pub const ALL: [Kind; 20] = [
+    /// All of them, in the order of their numbers, which start at 1 and may have gaps.
+    pub const ALL: [Kind; 22] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -52,12 +54,14 @@ impl Kind {
         Kind::Stats,
         Kind::Placement,
         Kind::Goaway,
+        Kind::Subscribe,
+        Kind::Next,
     ];
 
     /// The kind of this number.
     #[must_use]
     pub fn of(number: u8) -> Option<Kind> {
-        Kind::ALL.get(usize::from(number).checked_sub(1)?).copied()
+        Kind::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
     /// Name in statistics and errors.
@@ -84,6 +88,8 @@ impl Kind {
             Kind::Stats => "stats",
             Kind::Placement => "placement",
             Kind::Goaway => "goaway",
+            Kind::Subscribe => "subscribe",
+            Kind::Next => "next",
         }
     }
 
@@ -118,10 +124,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_places_agree() {
+    fn numbers_and_kinds_agree() {
+        assert!(Kind::ALL.is_sorted());
         for number in 0..=u8::MAX {
             let kind = Kind::of(number);
-            assert_eq!(kind.map(|kind| kind as u8), (1..=20).contains(&number).then_some(number));
+            let known = Kind::ALL.iter().any(|kind| *kind as u8 == number);
+            assert_eq!(kind.map(|kind| kind as u8), known.then_some(number));
         }
     }
 }

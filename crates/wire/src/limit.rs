@@ -36,5 +36,13 @@ pub const SERVERS_MAX: usize = 1024;
 pub const SLOTS_MAX: usize = 1 << 16;
 /// Most latencies, and most counters, in one reply.
 pub const STATS_MAX: usize = 4096;
+/// Most minibatches that a trainer may have and not have acknowledged, at one hub.
+pub const UNACKNOWLEDGED_MAX: usize = 4096;
+/// Most features of a minibatch.
+pub const COLUMNS_MAX: usize = 1 << 16;
+/// Most workers of a group.
+pub const WORKERS_MAX: usize = 1024;
+/// Most bytes that a worker brings to a meeting.
+pub const MEET_BYTES_MAX: usize = 1 << 20;
 /// Payloads below this are not worth compressing.
 pub const PACK_BYTES_MIN: usize = 1024;

@@ -4,6 +4,7 @@
 mod checkpoint;
 mod feed;
 mod hello;
+mod hub;
 mod placement;
 mod pull;
 mod push;
@@ -14,6 +15,7 @@ mod table;
 pub use checkpoint::{Restore, Restored, Save, Saved};
 pub use feed::{Feed, PullFed};
 pub use hello::{Goaway, Hello, Identity, Ping, Pong};
+pub use hub::{Column, Next, NextReply, Outcome, Subscribe, Subscribed};
 pub use placement::{PlacementMap, PlacementServer, slot_of};
 pub use pull::{
     Absent, Pooling, Pull, PullAreas, PullPooled, PullReply, PullShape, Ragged, RowFormat, RowValues, RowsMut,
@@ -55,6 +57,8 @@ pub enum Request<'a> {
     Stats(StatsScope),
     /// Asks for the placement.
     Placement,
+    Subscribe(Subscribe<'a>),
+    Next(Next<'a>),
 }
 
 /// What a server answers, or says on its own. Slices borrow from the received frame.
@@ -84,6 +88,8 @@ pub enum Reply<'a> {
     Placement(PlacementMap<'a>),
     /// A notice, with id 0.
     Goaway(Goaway<'a>),
+    Subscribe(Subscribed<'a>),
+    Next(NextReply<'a>),
     /// Any request may fail.
     Failed(Failure<'a>),
 }
@@ -112,6 +118,8 @@ impl<'a> Request<'a> {
             Request::Restore(_) => Kind::Restore,
             Request::Stats(_) => Kind::Stats,
             Request::Placement => Kind::Placement,
+            Request::Subscribe(_) => Kind::Subscribe,
+            Request::Next(_) => Kind::Next,
         }
     }
 
@@ -181,6 +189,8 @@ impl<'a> Request<'a> {
             Request::Save(save) => save.write(out),
             Request::Restore(restore) => restore.write(out),
             Request::Stats(scope) => scope.write(out),
+            Request::Subscribe(subscribe) => subscribe.write(out),
+            Request::Next(next) => next.write(out),
         }
     }
 
@@ -211,6 +221,8 @@ impl<'a> Request<'a> {
             Kind::Restore => Request::Restore(Restore::read(from)?),
             Kind::Stats => Request::Stats(StatsScope::read(from)?),
             Kind::Placement => Request::Placement,
+            Kind::Subscribe => Request::Subscribe(Subscribe::read(from)?),
+            Kind::Next => Request::Next(Next::read(from)?),
             Kind::Goaway => {
                 return Err(WireError::Direction { kind: header.kind, expected: "a plain request" });
             }
@@ -245,6 +257,8 @@ impl<'a> Reply<'a> {
             Reply::Stats(_) => Kind::Stats,
             Reply::Placement(_) => Kind::Placement,
             Reply::Goaway(_) => Kind::Goaway,
+            Reply::Subscribe(_) => Kind::Subscribe,
+            Reply::Next(_) => Kind::Next,
             Reply::Failed(failure) => failure.kind,
         }
     }
@@ -286,6 +300,8 @@ impl<'a> Reply<'a> {
             Reply::Stats(statistics) => statistics.write(out),
             Reply::Placement(map) => map.write(out),
             Reply::Goaway(goaway) => goaway.write(out),
+            Reply::Subscribe(subscribed) => subscribed.write(out),
+            Reply::Next(next) => next.write(out),
             Reply::Failed(failure) => failure.write(out),
         }
     }
@@ -320,6 +336,8 @@ impl<'a> Reply<'a> {
             Kind::Stats => Reply::Stats(Statistics::read(from)?),
             Kind::Placement => Reply::Placement(PlacementMap::read(from)?),
             Kind::Goaway => Reply::Goaway(Goaway::read(from)?),
+            Kind::Subscribe => Reply::Subscribe(Subscribed::read(from)?),
+            Kind::Next => Reply::Next(NextReply::read(from)?),
         };
         from.finish()?;
         Ok(reply)

@@ -3,10 +3,11 @@
 #![allow(dead_code)] // no test uses all of it
 
 use sanderling_wire::{
-    Absent, Agreed, Bits, Counter, Create, Delete, Export, Exported, Failure, Fault, Features, Feed, Goaway,
-    Hello, Home, Identity, Import, Kind, Latency, Offer, Ping, PlacementMap, PlacementServer, Pong, Pooling,
-    Pull, PullFed, PullPooled, PullReply, Push, PushFed, Pushed, Ragged, Reply, Request, Restore, Restored,
-    RowBlock, RowFormat, RowValues, Save, Saved, Statistics, StatsScope, TableInfo,
+    Absent, Agreed, Bits, Column, Counter, Create, Delete, Export, Exported, Failure, Fault, Features, Feed,
+    Goaway, Hello, Home, Identity, Import, Kind, Latency, Next, NextReply, Offer, Outcome, Ping,
+    PlacementMap, PlacementServer, Pong, Pooling, Pull, PullFed, PullPooled, PullReply, Push, PushFed,
+    Pushed, Ragged, Reply, Request, Restore, Restored, RowBlock, RowFormat, RowValues, Save, Saved,
+    Statistics, StatsScope, Subscribe, Subscribed, TableInfo,
 };
 
 /// Everything agreed, but with a checksum.
@@ -112,6 +113,19 @@ impl Parts {
         PullReply { dim: self.dim, absent, values }
     }
 
+    fn outcome(&self) -> Outcome<'_> {
+        if self.yes {
+            let (pass, number, rows) = (self.number, !self.number, self.small);
+            return Outcome::Batch { pass, number, rows, payload: self.text.as_bytes() };
+        }
+        match self.number % 4 {
+            0 => Outcome::Wait { retry_after_us: self.number },
+            1 => Outcome::Over,
+            2 => Outcome::Failed { reason: &self.text },
+            _ => Outcome::Nothing,
+        }
+    }
+
     fn info(&self) -> TableInfo<'_> {
         TableInfo {
             table: self.small,
@@ -152,6 +166,15 @@ impl Parts {
             Request::Restore(Restore { name: text }),
             Request::Stats(if self.yes { StatsScope::Peers } else { StatsScope::Commands }),
             Request::Placement,
+            Request::Subscribe(Subscribe {
+                trainer: text,
+                instance: self.number,
+                stream: !self.number,
+                window: self.small,
+                rank: self.yes.then_some(self.small >> 1),
+                held: keys,
+            }),
+            Request::Next(Next { wanted: self.yes, used: keys }),
         ]
     }
 
@@ -210,6 +233,16 @@ impl Parts {
                 slots: &self.slots,
             }),
             Reply::Goaway(Goaway { closing_in_ms: self.small, reason: text }),
+            Reply::Subscribe(Subscribed {
+                stream: n,
+                passes: n ^ 1,
+                rows: self.small,
+                window: 7,
+                stride: 3,
+                late: &self.keys,
+                columns: vec![Column { name: text, weighted: self.yes }; 2],
+            }),
+            Reply::Next(NextReply { late: &self.keys, outcome: self.outcome() }),
         ];
         let failed = |fault| Reply::Failed(Failure { kind: Kind::Push, fault, reason: text });
         replies.extend(self.faults().map(failed));
