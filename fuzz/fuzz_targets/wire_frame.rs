@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sanderling_wire::{
-    Agreed, Buffer, Codec, Features, Frame, HEADER_BYTES, MAGIC, Parsed, Reply, Request, flag,
+    Agreed, Buffer, Codec, Features, Frame, HEADER_BYTES, Kind, MAGIC, Parsed, Reply, Request, flag,
 };
 
 /// Small, so that a fuzzer that finds a way to make us allocate finds it soon.
@@ -47,7 +47,7 @@ fuzz_target!(|bytes: &[u8]| {
     let head = &mut buffer.bytes_mut()[..HEADER_BYTES];
     head[..4].copy_from_slice(&MAGIC);
     head[4] = 1;
-    head[5] = head[5] % 20 + 1;
+    head[5] = Kind::ALL[usize::from(head[5]) % Kind::ALL.len()] as u8;
     head[6] &= (flag::REPLY | flag::LZ4 | flag::ZSTD | flag::F16_ROWS) as u8;
     head[7] = 0;
     head[20..24].copy_from_slice(&(payload as u32 / 8 * 8).to_le_bytes());

@@ -27,13 +27,16 @@ pub enum Kind {
     Stats = 18,
     Placement = 19,
     Goaway = 20,
+    PushStep = 21,
+    WaitStep = 22,
+    Meet = 23,
     Subscribe = 24,
     Next = 25,
 }
 
 impl Kind {
     /// All of them, in the order of their numbers, which start at 1 and may have gaps.
-    pub const ALL: [Kind; 22] = [
+    pub const ALL: [Kind; 25] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -54,6 +57,9 @@ impl Kind {
         Kind::Stats,
         Kind::Placement,
         Kind::Goaway,
+        Kind::PushStep,
+        Kind::WaitStep,
+        Kind::Meet,
         Kind::Subscribe,
         Kind::Next,
     ];
@@ -88,6 +94,9 @@ impl Kind {
             Kind::Stats => "stats",
             Kind::Placement => "placement",
             Kind::Goaway => "goaway",
+            Kind::PushStep => "push_step",
+            Kind::WaitStep => "wait_step",
+            Kind::Meet => "meet",
             Kind::Subscribe => "subscribe",
             Kind::Next => "next",
         }
@@ -108,8 +117,11 @@ impl Kind {
     /// Is its request about one table, which the header names?
     #[must_use]
     pub fn is_about_a_table(self) -> bool {
-        use Kind::{Delete, Export, Feed, Import, Pull, PullFed, PullPooled, Push, PushFed};
-        matches!(self, Pull | PullPooled | PullFed | Push | PushFed | Feed | Export | Import | Delete)
+        use Kind::{Delete, Export, Feed, Import, Pull, PullFed, PullPooled, Push, PushFed, PushStep};
+        matches!(
+            self,
+            Pull | PullPooled | PullFed | Push | PushFed | Feed | Export | Import | Delete | PushStep
+        )
     }
 }
 

@@ -10,6 +10,7 @@ mod pull;
 mod push;
 mod rows;
 mod stats;
+mod step;
 mod table;
 
 pub use checkpoint::{Restore, Restored, Save, Saved};
@@ -23,6 +24,7 @@ pub use pull::{
 pub use push::{Push, PushFed, Pushed};
 pub use rows::{Delete, Export, Exported, Import, RowBlock};
 pub use stats::{Counter, Latency, Statistics, StatsScope};
+pub use step::{Meet, Member, Met, PushStep, Said, StepGradients, StepState, WaitStep};
 pub use table::{Create, Home, TableInfo};
 
 use crate::frame::{HEADER_BYTES, Header, flag, version_of};
@@ -57,6 +59,9 @@ pub enum Request<'a> {
     Stats(StatsScope),
     /// Asks for the placement.
     Placement,
+    PushStep(PushStep<'a>),
+    WaitStep(WaitStep),
+    Meet(Meet<'a>),
     Subscribe(Subscribe<'a>),
     Next(Next<'a>),
 }
@@ -88,6 +93,9 @@ pub enum Reply<'a> {
     Placement(PlacementMap<'a>),
     /// A notice, with id 0.
     Goaway(Goaway<'a>),
+    PushStep(StepState<'a>),
+    WaitStep(StepState<'a>),
+    Meet(Met<'a>),
     Subscribe(Subscribed<'a>),
     Next(NextReply<'a>),
     /// Any request may fail.
@@ -118,6 +126,9 @@ impl<'a> Request<'a> {
             Request::Restore(_) => Kind::Restore,
             Request::Stats(_) => Kind::Stats,
             Request::Placement => Kind::Placement,
+            Request::PushStep(_) => Kind::PushStep,
+            Request::WaitStep(_) => Kind::WaitStep,
+            Request::Meet(_) => Kind::Meet,
             Request::Subscribe(_) => Kind::Subscribe,
             Request::Next(_) => Kind::Next,
         }
@@ -136,6 +147,7 @@ impl<'a> Request<'a> {
             Request::Export(export) => Some(export.table),
             Request::Import(import) => Some(import.table),
             Request::Delete(delete) => Some(delete.table),
+            Request::PushStep(push) => Some(push.table),
             _ => None,
         }
     }
@@ -189,6 +201,9 @@ impl<'a> Request<'a> {
             Request::Save(save) => save.write(out),
             Request::Restore(restore) => restore.write(out),
             Request::Stats(scope) => scope.write(out),
+            Request::PushStep(push) => push.write(out),
+            Request::WaitStep(wait) => wait.write(out),
+            Request::Meet(meet) => meet.write(out),
             Request::Subscribe(subscribe) => subscribe.write(out),
             Request::Next(next) => next.write(out),
         }
@@ -221,6 +236,9 @@ impl<'a> Request<'a> {
             Kind::Restore => Request::Restore(Restore::read(from)?),
             Kind::Stats => Request::Stats(StatsScope::read(from)?),
             Kind::Placement => Request::Placement,
+            Kind::PushStep => Request::PushStep(PushStep::read(table, from)?),
+            Kind::WaitStep => Request::WaitStep(WaitStep::read(from)?),
+            Kind::Meet => Request::Meet(Meet::read(from)?),
             Kind::Subscribe => Request::Subscribe(Subscribe::read(from)?),
             Kind::Next => Request::Next(Next::read(from)?),
             Kind::Goaway => {
@@ -257,6 +275,9 @@ impl<'a> Reply<'a> {
             Reply::Stats(_) => Kind::Stats,
             Reply::Placement(_) => Kind::Placement,
             Reply::Goaway(_) => Kind::Goaway,
+            Reply::PushStep(_) => Kind::PushStep,
+            Reply::WaitStep(_) => Kind::WaitStep,
+            Reply::Meet(_) => Kind::Meet,
             Reply::Subscribe(_) => Kind::Subscribe,
             Reply::Next(_) => Kind::Next,
             Reply::Failed(failure) => failure.kind,
@@ -300,6 +321,8 @@ impl<'a> Reply<'a> {
             Reply::Stats(statistics) => statistics.write(out),
             Reply::Placement(map) => map.write(out),
             Reply::Goaway(goaway) => goaway.write(out),
+            Reply::PushStep(state) | Reply::WaitStep(state) => state.write(out),
+            Reply::Meet(met) => met.write(out),
             Reply::Subscribe(subscribed) => subscribed.write(out),
             Reply::Next(next) => next.write(out),
             Reply::Failed(failure) => failure.write(out),
@@ -336,6 +359,9 @@ impl<'a> Reply<'a> {
             Kind::Stats => Reply::Stats(Statistics::read(from)?),
             Kind::Placement => Reply::Placement(PlacementMap::read(from)?),
             Kind::Goaway => Reply::Goaway(Goaway::read(from)?),
+            Kind::PushStep => Reply::PushStep(StepState::read(from)?),
+            Kind::WaitStep => Reply::WaitStep(StepState::read(from)?),
+            Kind::Meet => Reply::Meet(Met::read(from)?),
             Kind::Subscribe => Reply::Subscribe(Subscribed::read(from)?),
             Kind::Next => Reply::Next(NextReply::read(from)?),
         };

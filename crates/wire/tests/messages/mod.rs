@@ -4,10 +4,10 @@
 
 use sanderling_wire::{
     Absent, Agreed, Bits, Column, Counter, Create, Delete, Export, Exported, Failure, Fault, Features, Feed,
-    Goaway, Hello, Home, Identity, Import, Kind, Latency, Next, NextReply, Offer, Outcome, Ping,
-    PlacementMap, PlacementServer, Pong, Pooling, Pull, PullFed, PullPooled, PullReply, Push, PushFed,
-    Pushed, Ragged, Reply, Request, Restore, Restored, RowBlock, RowFormat, RowValues, Save, Saved,
-    Statistics, StatsScope, Subscribe, Subscribed, TableInfo,
+    Goaway, Hello, Home, Identity, Import, Kind, Latency, Meet, Member, Met, Next, NextReply, Offer, Outcome,
+    Ping, PlacementMap, PlacementServer, Pong, Pooling, Pull, PullFed, PullPooled, PullReply, Push, PushFed,
+    PushStep, Pushed, Ragged, Reply, Request, Restore, Restored, RowBlock, RowFormat, RowValues, Said, Save,
+    Saved, Statistics, StatsScope, StepGradients, StepState, Subscribe, Subscribed, TableInfo, WaitStep,
 };
 
 /// Everything agreed, but with a checksum.
@@ -35,6 +35,7 @@ pub(crate) struct Parts {
     absent: Vec<u64>,
     halves: Vec<u16>,
     slots: Vec<u16>,
+    sums: Vec<i64>,
 }
 
 impl Parts {
@@ -60,8 +61,24 @@ impl Parts {
         (0..count)
             .filter(|&at| keys[at].is_multiple_of(3))
             .for_each(|at| sanderling_wire::set_bit(&mut absent, at));
+        let sums = floats.iter().map(|value| i64::from(value.to_bits()) - (1 << 31)).collect();
         let slots = keys.iter().map(|&key| (key % 2) as u16).collect();
-        Parts { keys, counts, floats, dim, text, number, small, yes, f16, offsets, absent, halves, slots }
+        Parts {
+            keys,
+            counts,
+            floats,
+            dim,
+            text,
+            number,
+            small,
+            yes,
+            f16,
+            offsets,
+            absent,
+            halves,
+            slots,
+            sums,
+        }
     }
 
     /// Those of the golden frames.
@@ -139,6 +156,21 @@ impl Parts {
         }
     }
 
+    fn member(&self) -> Member {
+        let workers = self.small % 1024 + 1;
+        Member { group: self.number, worker: self.small % workers, workers, attempt: self.small }
+    }
+
+    fn said(&self) -> Said {
+        let messages = self.small;
+        [Said::Whole { messages }, Said::Nothing, Said::WholeBefore, Said::Finished][self.dim as usize % 4]
+    }
+
+    fn state(&self) -> StepState<'_> {
+        let n = self.number;
+        StepState { applied: n, decided: n ^ 1, finished: n ^ 2, round: n ^ 3, missing: &self.counts }
+    }
+
     pub(crate) fn requests(&self) -> Vec<Request<'_>> {
         let (table, dim, keys, text) = (self.small, self.dim, &self.keys[..], &self.text[..]);
         let (absent, pooling, format, ragged) =
@@ -166,6 +198,27 @@ impl Parts {
             Request::Restore(Restore { name: text }),
             Request::Stats(if self.yes { StatsScope::Peers } else { StatsScope::Commands }),
             Request::Placement,
+            Request::PushStep(PushStep {
+                table,
+                member: self.member(),
+                number: self.small,
+                step: self.number,
+                dim,
+                lr,
+                keys,
+                counts: &self.counts,
+                gradients: match self.yes {
+                    true => StepGradients::Fixed { unit_log2: -(dim as i8), sums: &self.sums },
+                    false => StepGradients::Single(grads),
+                },
+            }),
+            Request::WaitStep(WaitStep { member: self.member(), step: self.number, said: self.said() }),
+            Request::Meet(Meet {
+                member: self.member(),
+                round: self.number,
+                name: text,
+                bytes: text.as_bytes(),
+            }),
             Request::Subscribe(Subscribe {
                 trainer: text,
                 instance: self.number,
@@ -233,6 +286,12 @@ impl Parts {
                 slots: &self.slots,
             }),
             Reply::Goaway(Goaway { closing_in_ms: self.small, reason: text }),
+            Reply::PushStep(self.state()),
+            Reply::WaitStep(self.state()),
+            Reply::Meet(match self.yes {
+                true => Met::All(vec![text.as_bytes(), &[]]),
+                false => Met::Waiting(&self.offsets),
+            }),
             Reply::Subscribe(Subscribed {
                 stream: n,
                 passes: n ^ 1,

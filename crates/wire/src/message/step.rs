@@ -1,0 +1,311 @@
+//! Workers that go in step: the parts of a step's gradients, how far everybody is, and meetings at which everybody's bytes
+//! are given to all. What is done when all are there is not known here.
+
+use crate::WireError;
+use crate::limit::{KEYS_MAX, MEET_BYTES_MAX, NAME_BYTES_MAX, WORKERS_MAX};
+use crate::message::pull::{read_dim, write_dim};
+use crate::reader::{Reader, product};
+use crate::writer::{Writer, agree};
+
+/// One of several workers that go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Chosen at random for the job, once.
+    pub group: u64,
+    /// Which of them, from 0.
+    pub worker: u32,
+    /// How many there are; at most [`WORKERS_MAX`].
+    pub workers: u32,
+    /// Higher for each process that takes the place of a worker that died.
+    pub attempt: u32,
+}
+
+impl Member {
+    fn check(self) -> Result<Member, WireError> {
+        if self.workers == 0 || self.workers as usize > WORKERS_MAX {
+            return Err(WireError::Value { what: "workers", found: self.workers.into() });
+        }
+        if self.worker >= self.workers {
+            return Err(WireError::Value { what: "worker", found: self.worker.into() });
+        }
+        Ok(self)
+    }
+
+    /// 20 bytes; another number of 4 follows.
+    fn write(self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        self.check()?;
+        out.u64(self.group);
+        [self.worker, self.workers, self.attempt].iter().for_each(|&number| out.u32(number));
+        Ok(())
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Member, WireError> {
+        let (group, worker) = (from.u64("group")?, from.u32("worker")?);
+        let (workers, attempt) = (from.u32("workers")?, from.u32("attempt")?);
+        Member { group, worker, workers, attempt }.check()
+    }
+}
+
+/// A row of gradients per key.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum StepGradients<'a> {
+    /// As in [`Push`](crate::Push).
+    Single(&'a [f32]),
+    /// Whole multiples of a power of two: their sums do not depend on how samples were shared out to workers.
+    Fixed {
+        /// That power.
+        unit_log2: i8,
+        /// How many of it.
+        sums: &'a [i64],
+    },
+}
+
+impl StepGradients<'_> {
+    fn len(&self) -> usize {
+        match self {
+            StepGradients::Single(values) => values.len(),
+            StepGradients::Fixed { sums, .. } => sums.len(),
+        }
+    }
+}
+
+/// A part of what a worker has for a step, for one table. It is kept until all workers have said that theirs is whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PushStep<'a> {
+    /// Number of the table.
+    pub table: u32,
+    /// Whose it is.
+    pub member: Member,
+    /// Number of the message among those of this worker and step for this server, from 0.
+    pub number: u32,
+    /// Number of the step, from 1 in a group, without gaps.
+    pub step: u64,
+    /// Weights per row.
+    pub dim: u32,
+    /// Multiplies the learning rate; the same in all messages of the step about the table.
+    pub lr: f32,
+    /// At most [`KEYS_MAX`]; gradients of one that occurs twice are summed.
+    pub keys: &'a [u64],
+    /// How often each key occurred in the batch.
+    pub counts: &'a [u32],
+    /// A row of `dim` values per key.
+    pub gradients: StepGradients<'a>,
+}
+
+impl<'a> PushStep<'a> {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        agree("counts", self.keys.len(), self.counts.len())?;
+        let values = product("gradients", self.keys.len(), self.dim as usize)?;
+        agree("gradients", values, self.gradients.len())?;
+        self.member.write(out)?;
+        out.u32(self.number);
+        out.u64(self.step);
+        out.count("keys", self.keys.len(), KEYS_MAX)?;
+        write_dim(self.dim, out)?;
+        out.f32(self.lr);
+        let (form, unit) = match self.gradients {
+            StepGradients::Single(_) => (0, 0),
+            StepGradients::Fixed { unit_log2, .. } => (1, unit_log2 as u8),
+        };
+        out.u8(form);
+        out.u8(unit);
+        out.pad();
+        out.slice(self.keys);
+        out.slice(self.counts);
+        match self.gradients {
+            StepGradients::Single(values) => out.slice(values),
+            StepGradients::Fixed { sums, .. } => out.slice(sums),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read(table: u32, from: &mut Reader<'a>) -> Result<PushStep<'a>, WireError> {
+        let member = Member::read(from)?;
+        let (number, step) = (from.u32("number")?, from.u64("step")?);
+        let count = from.count("keys", KEYS_MAX)?;
+        let dim = read_dim(from)?;
+        let lr = from.f32("lr")?;
+        let (is_fixed, unit) = (from.bool("form of the gradients")?, from.u8("unit")?);
+        from.pad("unit")?;
+        let keys = from.slice("keys", count)?;
+        let counts = from.slice("counts", count)?;
+        let values = product("gradients", count, dim as usize)?;
+        let gradients = match (is_fixed, unit) {
+            (true, unit) => {
+                StepGradients::Fixed { unit_log2: unit as i8, sums: from.slice("gradients", values)? }
+            }
+            (false, 0) => StepGradients::Single(from.slice("gradients", values)?),
+            (false, unit) => return Err(WireError::Value { what: "unit", found: unit.into() }),
+        };
+        Ok(PushStep { table, member, number, step, dim, lr, keys, counts, gradients })
+    }
+}
+
+/// What a worker says of a step when it asks how far everybody is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said {
+    /// Nothing. If it comes as a new attempt, what the attempt before said of a step that is not decided is taken back.
+    Nothing,
+    /// All that it has for the step is on all servers, on this one in so many messages.
+    Whole {
+        /// How many [`PushStep`] this server has from it.
+        messages: u32,
+    },
+    /// The step is applied on another server: so what the attempt before sent for it is whole, here as there.
+    WholeBefore,
+    /// It has finished this step, and goes on without waiting for the others.
+    Finished,
+}
+
+/// Says something of a step and asks how far everybody is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitStep {
+    /// Who asks.
+    pub member: Member,
+    /// The step that it speaks of.
+    pub step: u64,
+    /// What it says of it.
+    pub said: Said,
+}
+
+impl WaitStep {
+    pub(crate) fn write(self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        let (said, messages) = match self.said {
+            Said::Nothing => (0, 0),
+            Said::Whole { messages } => (1, messages),
+            Said::WholeBefore => (2, 0),
+            Said::Finished => (3, 0),
+        };
+        self.member.write(out)?;
+        out.u32(messages);
+        out.u64(self.step);
+        out.u8(said);
+        out.pad();
+        Ok(())
+    }
+
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<WaitStep, WireError> {
+        let member = Member::read(from)?;
+        let (messages, step, said) = (from.u32("messages")?, from.u64("step")?, from.u8("said")?);
+        from.pad("said")?;
+        let said = match (said, messages) {
+            (0, 0) => Said::Nothing,
+            (1, messages) => Said::Whole { messages },
+            (2, 0) => Said::WholeBefore,
+            (3, 0) => Said::Finished,
+            (said, 0) => return Err(WireError::Value { what: "said", found: said.into() }),
+            (_, messages) => return Err(WireError::Value { what: "messages", found: messages.into() }),
+        };
+        Ok(WaitStep { member, step, said })
+    }
+}
+
+/// How far the workers of a group are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepState<'a> {
+    /// The last step that is applied.
+    pub applied: u64,
+    /// The last step that is, or is about to be: nothing takes it back.
+    pub decided: u64,
+    /// The last step that all workers have [finished](Said::Finished).
+    pub finished: u64,
+    /// The first meeting for which this worker is still awaited.
+    pub round: u64,
+    /// The workers that are awaited: those whose part of the step is not whole, or, of who has finished it, those that
+    /// have finished least.
+    pub missing: &'a [u32],
+}
+
+impl<'a> StepState<'a> {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        [self.applied, self.decided, self.finished, self.round].iter().for_each(|&number| out.u64(number));
+        out.count("missing workers", self.missing.len(), WORKERS_MAX)?;
+        out.pad();
+        out.slice(self.missing);
+        Ok(())
+    }
+
+    pub(crate) fn read(from: &mut Reader<'a>) -> Result<StepState<'a>, WireError> {
+        let (applied, decided) = (from.u64("applied")?, from.u64("decided")?);
+        let (finished, round) = (from.u64("finished")?, from.u64("round")?);
+        let count = from.count("missing workers", WORKERS_MAX)?;
+        from.pad("missing workers")?;
+        Ok(StepState { applied, decided, finished, round, missing: from.slice("missing workers", count)? })
+    }
+}
+
+/// Brings bytes to a meeting, and asks for everybody's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Meet<'a> {
+    /// Who comes.
+    pub member: Member,
+    /// Number of the meeting, from 1 in a group, without gaps.
+    pub round: u64,
+    /// What it is for, by which workers that are at different places of their program find that out.
+    pub name: &'a str,
+    /// At most [`MEET_BYTES_MAX`].
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Meet<'a> {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        self.member.write(out)?;
+        out.pad();
+        out.u64(self.round);
+        out.text("name of a meeting", self.name, NAME_BYTES_MAX)?;
+        out.blob("bytes of a meeting", self.bytes, MEET_BYTES_MAX)
+    }
+
+    pub(crate) fn read(from: &mut Reader<'a>) -> Result<Meet<'a>, WireError> {
+        let member = Member::read(from)?;
+        from.pad("attempt")?;
+        let round = from.u64("round")?;
+        let name = from.text("name of a meeting", NAME_BYTES_MAX)?;
+        Ok(Meet { member, round, name, bytes: from.blob("bytes of a meeting", MEET_BYTES_MAX)? })
+    }
+}
+
+/// Answer to one who comes to a meeting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Met<'a> {
+    /// These have not come; ask again.
+    Waiting(&'a [u32]),
+    /// What each worker brought, in their order.
+    All(Vec<&'a [u8]>),
+}
+
+/// An empty part.
+const PART_BYTES_MIN: usize = 8;
+
+impl<'a> Met<'a> {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        let (missing, parts) = match self {
+            Met::Waiting(missing) => (*missing, &[][..]),
+            Met::All(parts) => (&[][..], &parts[..]),
+        };
+        check_one_of(missing.len(), parts.len())?;
+        out.count("missing workers", missing.len(), WORKERS_MAX)?;
+        out.count("parts of a meeting", parts.len(), WORKERS_MAX)?;
+        out.slice(missing);
+        parts.iter().try_for_each(|part| out.blob("bytes of a meeting", part, MEET_BYTES_MAX))
+    }
+
+    pub(crate) fn read(from: &mut Reader<'a>) -> Result<Met<'a>, WireError> {
+        let missing = from.count("missing workers", WORKERS_MAX)?;
+        let parts = from.list("parts of a meeting", WORKERS_MAX, PART_BYTES_MIN)?;
+        check_one_of(missing, parts)?;
+        let missing = from.slice("missing workers", missing)?;
+        if parts == 0 {
+            return Ok(Met::Waiting(missing));
+        }
+        let part = |_| from.blob("bytes of a meeting", MEET_BYTES_MAX);
+        Ok(Met::All((0..parts).map(part).collect::<Result<_, _>>()?))
+    }
+}
+
+fn check_one_of(missing: usize, parts: usize) -> Result<(), WireError> {
+    if (missing == 0) != (parts == 0) {
+        return Ok(());
+    }
+    Err(WireError::Value { what: "parts of a meeting", found: parts as u64 })
+}
