@@ -15,7 +15,7 @@ from typing import Any
 # Who may know whom. A crate that is not listed may not exist; see ARCHITECTURE.md for the reasons.
 EDGES: dict[str, set[str]] = {
     "sample": set(),
-    "hub": {"sample", "observe"},
+    "hub": {"sample", "observe", "wire", "transport"},
     "store": set(),
     "wire": set(),
     "client": {"sample", "store", "wire", "transport", "observe"},

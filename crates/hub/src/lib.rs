@@ -12,3 +12,5 @@ pub use decoding::STAGES;
 mod ahead;
 
 mod permute;
+
+pub mod service;

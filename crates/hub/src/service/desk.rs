@@ -1,0 +1,424 @@
+//! Who has which minibatch, as a state machine: minibatches, requests, acknowledgements and the time in, answers out. It
+//! reads no clock and no file, waits for nothing, and does not look into a minibatch.
+//!
+//! Every number is in one of five places: not made yet, ready, handed to a trainer, owed to one (to be handed to it again),
+//! or acknowledged. A minibatch is kept until it is acknowledged, so that it can be handed out again.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sanderling_wire::Subscribe;
+
+use super::done::Done;
+use super::limit::TRAINERS_MAX;
+
+mod passes;
+pub(crate) use passes::PassStart;
+
+mod trainer;
+use trainer::Trainer;
+pub use trainer::TrainerCounts;
+
+/// A minibatch as it is sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Minibatch {
+    pub(crate) pass: u64,
+    pub(crate) rows: u32,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// How much the desk holds and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeskLimits {
+    /// Minibatches that may be ready, and their bytes.
+    pub(crate) queue_batches: usize,
+    pub(crate) queue_bytes: usize,
+    /// Bytes handed out and not acknowledged; beyond it a trainer gets one at a time.
+    pub(crate) unacknowledged_bytes: usize,
+    /// Minibatches that one trainer may have.
+    pub(crate) window: u32,
+    /// A trainer that is gone for longer loses what it has to the others.
+    pub(crate) trainer_timeout: Duration,
+    /// Minibatch s is for the trainer of rank s modulo this; 0: for any.
+    pub(crate) stride: u32,
+}
+
+#[derive(Debug)]
+struct Open {
+    number: u64,
+    /// None: a trainer has it from before the hub's start, and it is not made yet.
+    batch: Option<Arc<Minibatch>>,
+    owner: Option<usize>,
+}
+
+impl Open {
+    fn bytes(&self) -> usize {
+        self.batch.as_ref().map_or(0, |batch| batch.payload.len())
+    }
+}
+
+/// See the top of this file. All times are microseconds on the caller's clock.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    limits: DeskLimits,
+    stream: u64,
+    trainers: Vec<Trainer>,
+    /// Minibatches that are made or claimed and not acknowledged.
+    open: BTreeMap<u64, Open>,
+    /// Those without an owner, by rank if there are ranks.
+    ready: Vec<BTreeSet<u64>>,
+    done: Done,
+    /// Number of the next one to be made.
+    next: u64,
+    passes: VecDeque<PassStart>,
+    ready_bytes: usize,
+    unacknowledged_bytes: usize,
+    ended: bool,
+    failed: Option<Arc<str>>,
+}
+
+/// What a trainer is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Batch { number: u64, batch: Arc<Minibatch> },
+    Wait,
+    Over,
+    Failed(Arc<str>),
+    Nothing,
+}
+
+/// What a subscription is answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    pub(crate) window: u32,
+    pub(crate) late: Vec<u64>,
+}
+
+/// What is where, in minibatches and bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Depth {
+    pub(crate) ready: usize,
+    pub(crate) ready_bytes: usize,
+    pub(crate) unacknowledged: usize,
+    pub(crate) unacknowledged_bytes: usize,
+    pub(crate) acknowledged: u64,
+}
+
+impl Desk {
+    /// Nothing is made yet but what was acknowledged before, in a pass that began with `start`.
+    pub(crate) fn new(limits: DeskLimits, stream: u64, done: Done, start: PassStart) -> Desk {
+        Desk {
+            stream,
+            trainers: Vec::new(),
+            open: BTreeMap::new(),
+            ready: vec![BTreeSet::new(); limits.stride.max(1) as usize],
+            next: done.prefix(),
+            done,
+            passes: VecDeque::from([start]),
+            ready_bytes: 0,
+            unacknowledged_bytes: 0,
+            ended: false,
+            failed: None,
+            limits,
+        }
+    }
+
+    pub(crate) fn stream(&self) -> u64 {
+        self.stream
+    }
+
+    /// Whether another minibatch may be made.
+    pub(crate) fn has_room(&self) -> bool {
+        let ready: usize = self.ready.iter().map(BTreeSet::len).sum();
+        ready < self.limits.queue_batches && self.ready_bytes < self.limits.queue_bytes
+    }
+
+    /// Takes the next minibatch that was made. One that was acknowledged before is dropped.
+    pub(crate) fn offer(&mut self, batch: Minibatch) {
+        let number = self.next;
+        self.next += 1;
+        if self.done.contains(number) {
+            return;
+        }
+        let (bytes, batch) = (batch.payload.len(), Some(Arc::new(batch)));
+        if let Some(claimed) = self.open.get_mut(&number) {
+            claimed.batch = batch;
+            self.unacknowledged_bytes += bytes;
+        } else {
+            self.open.insert(number, Open { number, batch, owner: None });
+            self.ready_bytes += bytes;
+            self.queue_of(number).insert(number);
+        }
+    }
+
+    /// The next minibatch is the first of this pass.
+    pub(crate) fn begin_pass(&mut self, pass: u64) {
+        self.passes.push_back(PassStart { pass, first: self.next });
+        passes::forget(&mut self.passes, self.done.prefix());
+    }
+
+    /// There will be no more; the number of passes there were.
+    pub(crate) fn end(&mut self, passes: u64) {
+        self.begin_pass(passes);
+        self.ended = true;
+        // Claims of what there never was.
+        let next = self.next;
+        self.open.retain(|&number, _| number < next);
+        for trainer in &mut self.trainers {
+            trainer.handed.retain(|&number| number < next);
+        }
+    }
+
+    /// The hub cannot go on.
+    pub(crate) fn fail(&mut self, reason: &str) {
+        self.failed.get_or_insert_with(|| reason.into());
+    }
+
+    /// A trainer presents itself on a connection. The error says, for people, why it may not.
+    pub(crate) fn subscribe(&mut self, connection: u64, request: &Subscribe<'_>) -> Result<Admitted, String> {
+        let window = request.window.clamp(1, self.limits.window);
+        if request.stream != 0 && request.stream != self.stream {
+            // It will see from the stream that it is not subscribed.
+            return Ok(Admitted { window, late: Vec::new() });
+        }
+        self.check_rank(request)?;
+        let at = self.seat(request.trainer)?;
+        self.trainers[at].enter(connection, window, request);
+        let held: BTreeSet<u64> = request.held.iter().copied().collect();
+        let late = held.iter().copied().filter(|&number| !self.keep(at, number)).collect();
+        // The rest it does not have: it has lost them, or they were lost on the way.
+        let trainer = &mut self.trainers[at];
+        let lost: Vec<u64> = trainer.handed.difference(&held).copied().collect();
+        for number in lost {
+            trainer.handed.remove(&number);
+            if self.open.get(&number).is_some_and(|open| open.batch.is_some()) {
+                trainer.owed.insert(number);
+            } else {
+                self.open.remove(&number);
+            }
+        }
+        Ok(Admitted { window, late })
+    }
+
+    fn check_rank(&self, request: &Subscribe<'_>) -> Result<(), String> {
+        let stride = self.limits.stride;
+        match request.rank {
+            _ if stride == 0 => Ok(()),
+            None => {
+                Err(format!("minibatches are for {stride} trainers in turn; say which rank this one has"))
+            }
+            Some(rank) if rank >= stride => Err(format!("rank {rank}; there are 0 to {}", stride - 1)),
+            Some(rank) => {
+                let other = |trainer: &&Trainer| {
+                    trainer.rank == Some(rank) && trainer.name != request.trainer && !trainer.expired
+                };
+                match self.trainers.iter().find(other) {
+                    Some(other) => Err(format!("rank {rank} is that of trainer {:?}", other.name)),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// The place of the trainer of this name; that of one that has left and has nothing, if there are too many.
+    fn seat(&mut self, name: &str) -> Result<usize, String> {
+        if let Some(at) = self.trainers.iter().position(|trainer| trainer.name == name) {
+            return Ok(at);
+        }
+        if self.trainers.len() < TRAINERS_MAX {
+            self.trainers.push(Trainer::new(name));
+            return Ok(self.trainers.len() - 1);
+        }
+        let at = self.trainers.iter().position(|trainer| trainer.expired);
+        let at = at.ok_or_else(|| format!("there are {TRAINERS_MAX} trainers, as many as there may be"))?;
+        self.trainers[at] = Trainer::new(name);
+        Ok(at)
+    }
+
+    /// A trainer says that it has this one; false if it is not its own any more.
+    fn keep(&mut self, at: usize, number: u64) -> bool {
+        if self.done.contains(number) {
+            return self.trainers[at].accepted.contains(&number);
+        }
+        match self.open.get(&number).map(|open| open.owner) {
+            Some(Some(owner)) if owner != at => return false,
+            Some(Some(_)) => {}
+            Some(None) => self.take(at, number),
+            // From before the hub's start.
+            None if number >= self.next && !self.ended => {
+                self.open.insert(number, Open { number, batch: None, owner: Some(at) });
+            }
+            None => return false,
+        }
+        self.trainers[at].owed.remove(&number);
+        self.trainers[at].handed.insert(number);
+        true
+    }
+
+    /// A ready one becomes a trainer's.
+    fn take(&mut self, at: usize, number: u64) {
+        self.queue_of(number).remove(&number);
+        let Some(open) = self.open.get_mut(&number) else { return };
+        open.owner = Some(at);
+        let bytes = open.bytes();
+        self.ready_bytes -= bytes;
+        self.unacknowledged_bytes += bytes;
+    }
+
+    fn queue_of(&mut self, number: u64) -> &mut BTreeSet<u64> {
+        let queues = self.ready.len() as u64;
+        &mut self.ready[(number % queues) as usize]
+    }
+
+    /// The trainer of a connection has used these up and may want another. None: no trainer subscribed there, or it has
+    /// subscribed anew elsewhere.
+    pub(crate) fn next(&mut self, connection: u64, wanted: bool, used: &[u64]) -> Option<(Vec<u64>, Answer)> {
+        let at = self.trainers.iter().position(|trainer| trainer.connection == Some(connection))?;
+        let late = used.iter().copied().filter(|&number| !self.acknowledge(at, number)).collect();
+        passes::forget(&mut self.passes, self.done.prefix());
+        Some((late, if wanted { self.pick(at) } else { Answer::Nothing }))
+    }
+
+    /// False: it is late.
+    fn acknowledge(&mut self, at: usize, number: u64) -> bool {
+        let trainer = &mut self.trainers[at];
+        if trainer.accepted.contains(&number) {
+            return true;
+        }
+        let is_own = trainer.handed.remove(&number) || trainer.owed.remove(&number);
+        let is_free = self.open.get(&number).is_some_and(|open| open.owner.is_none());
+        if !is_own && !is_free {
+            trainer.counts.late += 1;
+            return false;
+        }
+        trainer.accept(number);
+        if let Some(open) = self.open.remove(&number) {
+            let bytes = open.bytes();
+            if is_free {
+                self.ready_bytes -= bytes;
+                self.queue_of(number).remove(&number);
+            } else {
+                self.unacknowledged_bytes -= bytes;
+            }
+        }
+        self.done.insert(number);
+        true
+    }
+
+    fn pick(&mut self, at: usize) -> Answer {
+        if let Some(reason) = &self.failed {
+            self.trainers[at].told = true;
+            return Answer::Failed(Arc::clone(reason));
+        }
+        if self.is_over() {
+            self.trainers[at].told = true;
+            return Answer::Over;
+        }
+        let trainer = &mut self.trainers[at];
+        let has = trainer.handed.len();
+        let may = has < trainer.window as usize
+            && (has == 0 || self.unacknowledged_bytes < self.limits.unacknowledged_bytes);
+        if !may {
+            return Answer::Wait;
+        }
+        let rank = if self.limits.stride > 0 { trainer.rank.unwrap_or_default() } else { 0 };
+        let number = trainer.owed.pop_first().or_else(|| self.ready[rank as usize].first().copied());
+        let Some(open) = number.and_then(|number| self.open.get(&number)) else {
+            trainer.counts.stalls += u64::from(!self.ended);
+            return Answer::Wait;
+        };
+        let (number, is_ready) = (open.number, open.owner.is_none());
+        let Some(batch) = open.batch.clone() else { return Answer::Wait };
+        trainer.hand_out(number, &batch);
+        if is_ready {
+            self.take(at, number);
+        }
+        Answer::Batch { number, batch }
+    }
+
+    /// All passes have ended, and every minibatch was acknowledged.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ended && self.open.is_empty()
+    }
+
+    /// It is over, or has failed, and all trainers know: true; nobody asked yet: None.
+    pub(crate) fn is_settled(&self) -> Option<bool> {
+        if !self.is_over() && self.failed.is_none() {
+            return Some(false);
+        }
+        let any = self.trainers.iter().any(|trainer| trainer.told);
+        let all = self.trainers.iter().all(|trainer| trainer.told || trainer.expired);
+        if any || !all { Some(all) } else { None }
+    }
+
+    /// Where to go on: what was acknowledged, and the pass of the first that was not.
+    pub(crate) fn position(&self) -> (&Done, PassStart) {
+        (&self.done, self.passes.front().copied().unwrap_or_default())
+    }
+
+    pub(crate) fn depth(&self) -> Depth {
+        let ready = self.ready.iter().map(BTreeSet::len).sum();
+        let above: u64 = self.done.above().map(|(first, end)| end - first).sum();
+        Depth {
+            ready,
+            ready_bytes: self.ready_bytes,
+            unacknowledged: self.open.len() - ready,
+            unacknowledged_bytes: self.unacknowledged_bytes,
+            acknowledged: self.done.prefix() + above,
+        }
+    }
+
+    /// Per trainer: its name, whether it is there, and what it was given.
+    pub(crate) fn trainers(&self) -> impl Iterator<Item = (&str, bool, &TrainerCounts)> {
+        self.trainers.iter().map(|it| (it.name.as_str(), it.connection.is_some(), &it.counts))
+    }
+
+    /// A connection has ended.
+    pub(crate) fn disconnect(&mut self, now_us: u64, connection: u64) {
+        for trainer in self.trainers.iter_mut().filter(|trainer| trainer.connection == Some(connection)) {
+            (trainer.connection, trainer.left_at_us) = (None, now_us);
+        }
+    }
+
+    /// Gives the minibatches of trainers that are gone for too long to the others; the names of those trainers, and how many
+    /// they had.
+    pub(crate) fn expire(&mut self, now_us: u64) -> Vec<(String, usize)> {
+        let timeout_us = self.limits.trainer_timeout.as_micros() as u64;
+        let mut lost = Vec::new();
+        for at in 0..self.trainers.len() {
+            let trainer = &mut self.trainers[at];
+            if trainer.connection.is_some() || trainer.expired || now_us < trainer.left_at_us + timeout_us {
+                continue;
+            }
+            trainer.expired = true;
+            let handed = std::mem::take(&mut trainer.handed);
+            let numbers: Vec<u64> = handed.into_iter().chain(std::mem::take(&mut trainer.owed)).collect();
+            if !numbers.is_empty() {
+                lost.push((trainer.name.clone(), numbers.len()));
+            }
+            for number in numbers {
+                self.release(number);
+            }
+        }
+        lost
+    }
+
+    /// A trainer's minibatch becomes anybody's.
+    fn release(&mut self, number: u64) {
+        let Some(open) = self.open.get_mut(&number) else { return };
+        open.owner = None;
+        let bytes = open.bytes();
+        if open.batch.is_none() {
+            // It will be ready when it is made.
+            self.open.remove(&number);
+            return;
+        }
+        self.unacknowledged_bytes -= bytes;
+        self.ready_bytes += bytes;
+        self.queue_of(number).insert(number);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+//! The desk against trainers that come, stop, die, come back and lose messages, from one seed, in one thread: each minibatch
+//! is acknowledged exactly once, and by who has it. `SEED=n cargo test -p sanderling-hub desk` replays a failure.
+
+use super::*;
+use crate::permute::seed_of;
+
+const PASSES: u64 = 3;
+/// Minibatches of a pass.
+const BATCHES: u64 = 40;
+
+fn limits(stride: u32) -> DeskLimits {
+    DeskLimits {
+        queue_batches: 8,
+        queue_bytes: 60,
+        unacknowledged_bytes: 50,
+        window: 5,
+        trainer_timeout: Duration::from_micros(300),
+        stride,
+    }
+}
+
+/// A trainer as it sees itself.
+#[derive(Default)]
+struct Model {
+    connection: Option<u64>,
+    held: BTreeSet<u64>,
+    over: bool,
+}
+
+struct World {
+    seed: u64,
+    draws: u64,
+    desk: Desk,
+    made: u64,
+    now_us: u64,
+    connections: u64,
+    trainers: Vec<Model>,
+    /// How often each number was acknowledged and not late.
+    used: BTreeMap<u64, u32>,
+    /// Restarts of the hub.
+    restarts: u32,
+    late: u32,
+}
+
+impl World {
+    fn new(seed: u64, stride: u32) -> World {
+        let start = PassStart { pass: 0, first: 0 };
+        World {
+            seed,
+            draws: 0,
+            desk: Desk::new(limits(stride), 9, Done::default(), start),
+            made: 0,
+            now_us: 0,
+            connections: 0,
+            trainers: (0..3).map(|_| Model::default()).collect(),
+            used: BTreeMap::new(),
+            restarts: 0,
+            late: 0,
+        }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.draws += 1;
+        seed_of(&[self.seed, self.draws]) % bound
+    }
+
+    fn make(&mut self) {
+        while self.desk.has_room() && self.made < PASSES * BATCHES && self.below(4) > 0 {
+            if self.made > 0 && self.made.is_multiple_of(BATCHES) {
+                self.desk.begin_pass(self.made / BATCHES);
+            }
+            let bytes = 1 + self.below(15) as usize;
+            let payload = vec![self.made as u8; bytes];
+            self.desk.offer(Minibatch { pass: self.made / BATCHES, rows: 1, payload });
+            self.made += 1;
+            if self.made == PASSES * BATCHES {
+                self.desk.end(PASSES);
+            }
+        }
+        let (depth, limits) = (self.desk.depth(), limits(0));
+        assert!(depth.ready <= limits.queue_batches + 15, "seed {}: {depth:?}", self.seed);
+    }
+
+    /// The hub is started anew from its position.
+    fn restart(&mut self, stride: u32) {
+        let (done, start) = self.desk.position();
+        assert!(start.first <= done.prefix() && start.pass == start.first / BATCHES, "seed {}", self.seed);
+        let done = done.clone();
+        self.made = done.prefix();
+        self.desk = Desk::new(limits(stride), 9, done, start);
+        if self.made == PASSES * BATCHES {
+            self.desk.end(PASSES);
+        }
+        self.trainers.iter_mut().for_each(|trainer| trainer.connection = None);
+        self.restarts += 1;
+    }
+
+    fn subscribe(&mut self, at: usize, ranked: bool) -> u64 {
+        self.connections += 1;
+        let held: Vec<u64> = self.trainers[at].held.iter().copied().collect();
+        let name = format!("trainer {at}");
+        let request = Subscribe {
+            trainer: &name,
+            instance: 1,
+            stream: 9,
+            window: 4,
+            rank: ranked.then_some(at as u32),
+            held: &held,
+        };
+        let admitted = self.desk.subscribe(self.connections, &request).expect("there is room");
+        for number in admitted.late {
+            assert!(self.trainers[at].held.remove(&number));
+            self.late += 1;
+        }
+        self.trainers[at].connection = Some(self.connections);
+        self.connections
+    }
+
+    fn step(&mut self, at: usize, stride: u32) {
+        self.now_us += self.below(20);
+        self.desk.expire(self.now_us);
+        self.make();
+        match self.below(60) {
+            // It dies and comes back with nothing; the hub may see the end of the connection before or after.
+            0 | 1 => {
+                let connection = self.trainers[at].connection;
+                self.trainers[at] = Model::default();
+                if let Some(connection) = connection.filter(|_| self.draws.is_multiple_of(2)) {
+                    self.desk.disconnect(self.now_us, connection);
+                }
+            }
+            // Its connection breaks; it may be gone for long.
+            2 | 3 => {
+                if let Some(connection) = self.trainers[at].connection.take() {
+                    self.desk.disconnect(self.now_us, connection);
+                }
+                self.now_us += self.below(200);
+            }
+            4 if self.below(3) == 0 => self.restart(stride),
+            5..40 => self.ask(at, stride > 0),
+            _ => {}
+        }
+    }
+
+    fn ask(&mut self, at: usize, ranked: bool) {
+        let connection = match self.trainers[at].connection {
+            Some(connection) => connection,
+            None => self.subscribe(at, ranked),
+        };
+        let used: Vec<u64> = self.trainers[at].held.iter().copied().collect();
+        let used = &used[..self.below(used.len() as u64 + 1) as usize];
+        let Some((late, answer)) = self.desk.next(connection, true, used) else {
+            panic!("seed {}: it is subscribed", self.seed);
+        };
+        for &number in used {
+            // Who does not hear the answer says it again: that is no second use.
+            if late.contains(&number) {
+                self.late += 1;
+            } else if self.trainers[at].held.contains(&number) {
+                *self.used.entry(number).or_default() += 1;
+            }
+            self.trainers[at].held.remove(&number);
+        }
+        if let Answer::Batch { number, batch } = &answer {
+            assert_eq!(batch.payload[0], *number as u8, "seed {}", self.seed);
+            assert_eq!(batch.pass, number / BATCHES);
+            assert!(!ranked || number % 3 == at as u64);
+            assert!(!self.used.contains_key(number), "seed {}: {number} again", self.seed);
+        }
+        let lost = self.below(20) == 0;
+        match answer {
+            // The answer is lost with the connection.
+            _ if lost => {
+                self.trainers[at].connection = None;
+                self.desk.disconnect(self.now_us, connection);
+            }
+            Answer::Batch { number, .. } => {
+                assert!(self.trainers[at].held.insert(number), "seed {}: {number} twice", self.seed);
+                assert!(self.trainers[at].held.len() <= 4);
+            }
+            Answer::Over => self.trainers[at].over = true,
+            Answer::Wait => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    match std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 0..200,
+    }
+}
+
+#[test]
+fn each_minibatch_is_acknowledged_once_whatever_the_trainers_do() {
+    let (mut restarts, mut late) = (0, 0);
+    for seed in seeds() {
+        let stride = if seed % 2 == 0 { 0 } else { 3 };
+        let mut world = World::new(seed, stride);
+        let mut steps = 0;
+        while !world.trainers.iter().all(|trainer| trainer.over) {
+            let at = world.below(3) as usize;
+            world.step(at, stride);
+            steps += 1;
+            assert!(steps < 100_000, "seed {seed}: it never ends: {:?}", world.desk);
+        }
+        let all: Vec<(u64, u32)> = (0..PASSES * BATCHES).map(|number| (number, 1)).collect();
+        assert_eq!(world.used.into_iter().collect::<Vec<_>>(), all, "seed {seed}");
+        let depth = world.desk.depth();
+        assert_eq!(depth, Depth { acknowledged: PASSES * BATCHES, ..Depth::default() }, "seed {seed}");
+        assert_eq!(world.desk.position().1, PassStart { pass: PASSES, first: PASSES * BATCHES });
+        (restarts, late) = (restarts + world.restarts, late + world.late);
+    }
+    assert!(std::env::var("SEED").is_ok() || restarts > 0 && late > 0, "{restarts} {late}");
+}
+
+fn desk(stride: u32) -> Desk {
+    Desk::new(limits(stride), 9, Done::default(), PassStart::default())
+}
+
+fn subscribe<'a>(trainer: &'a str, rank: Option<u32>, stream: u64, held: &'a [u64]) -> Subscribe<'a> {
+    Subscribe { trainer, instance: 1, stream, window: 4, rank, held }
+}
+
+#[test]
+fn what_was_given_away_is_late() {
+    let mut desk = desk(0);
+    desk.offer(Minibatch { pass: 0, rows: 1, payload: vec![1] });
+    desk.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
+    desk.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
+    let number = |answer: Option<(Vec<u64>, Answer)>| match answer {
+        Some((late, Answer::Batch { number, .. })) => (late, Some(number)),
+        Some((late, _)) => (late, None),
+        None => panic!("not subscribed"),
+    };
+    assert_eq!(number(desk.next(1, true, &[])), (vec![], Some(0)));
+    desk.disconnect(0, 1);
+    assert_eq!(desk.expire(299), []);
+    assert_eq!(number(desk.next(2, true, &[])), (vec![], None));
+    assert_eq!(desk.expire(300), [("a".to_owned(), 1)]);
+    assert_eq!(number(desk.next(2, true, &[])), (vec![], Some(0)));
+    assert_eq!(desk.subscribe(3, &subscribe("a", None, 9, &[0])).unwrap().late, [0]);
+    assert_eq!(number(desk.next(3, false, &[0])), (vec![0], None));
+    assert_eq!(number(desk.next(2, false, &[0])), (vec![], None));
+    // Said again, as by one who did not hear the answer; and by one who has nothing to do with it.
+    assert_eq!(number(desk.next(2, false, &[0])), (vec![], None));
+    assert_eq!(number(desk.next(3, false, &[0, 77])), (vec![0, 77], None));
+    let counts: Vec<_> =
+        desk.trainers().map(|(name, _, counts)| (name, counts.late, counts.stalls)).collect();
+    assert_eq!(counts, [("a", 3, 0), ("b", 0, 1)]);
+}
+
+#[test]
+fn who_may_not_subscribe_is_told_why() {
+    let mut desk = desk(2);
+    for (name, rank, expected) in [
+        ("a", None, Err("say which rank")),
+        ("a", Some(2), Err("rank 2; there are 0 to 1")),
+        ("a", Some(0), Ok(())),
+        ("b", Some(0), Err("rank 0 is that of trainer \"a\"")),
+        ("b", Some(1), Ok(())),
+        ("b", Some(0), Err("rank 0 is that of trainer \"a\"")),
+    ] {
+        let found = desk.subscribe(1, &subscribe(name, rank, 0, &[]));
+        match (found, expected) {
+            (Ok(_), Ok(())) => {}
+            (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),
+            (found, expected) => panic!("{name} {rank:?}: {found:?} is not {expected:?}"),
+        }
+    }
+    // One of another stream sees that it is not subscribed.
+    assert!(desk.subscribe(7, &subscribe("c", Some(0), 8, &[5])).is_ok());
+    assert!(desk.next(7, true, &[]).is_none());
+}
+
+#[test]
+fn a_hub_ends_when_all_know() {
+    let mut desk = desk(0);
+    assert_eq!(desk.is_settled(), Some(false));
+    desk.end(1);
+    assert_eq!((desk.is_over(), desk.is_settled()), (true, None));
+    desk.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
+    desk.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
+    assert_eq!(desk.next(1, true, &[]), Some((vec![], Answer::Over)));
+    assert_eq!(desk.is_settled(), Some(false));
+    desk.disconnect(0, 2);
+    desk.expire(300);
+    assert_eq!(desk.is_settled(), Some(true));
+    desk.fail("the disk is gone");
+    desk.fail("and so on");
+    assert_eq!(desk.next(1, true, &[]), Some((vec![], Answer::Failed("the disk is gone".into()))));
+}

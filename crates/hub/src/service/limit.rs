@@ -1,0 +1,31 @@
+//! The bounds of a hub, each with what happens beyond it. Knows no code.
+
+use std::time::Duration;
+
+/// Trainers that are known; a further one is refused, unless one of them has been gone for too long.
+pub const TRAINERS_MAX: usize = 1024;
+/// Open connections; a further one is closed at once.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Most minibatches that a trainer may have and not have acknowledged, unless configured otherwise; it is granted no more.
+pub const WINDOW_DEFAULT: u32 = 64;
+/// Most minibatches that may be ready, unless configured otherwise; then reading waits.
+pub const QUEUE_BATCHES_DEFAULT: usize = 64;
+/// Most bytes of them, unless configured otherwise; then reading waits.
+pub const QUEUE_BYTES_DEFAULT: usize = 256 << 20;
+/// Most bytes of minibatches that were handed out and not acknowledged, unless configured otherwise; beyond it a trainer
+/// that has one must acknowledge it before it gets another.
+pub const UNACKNOWLEDGED_BYTES_DEFAULT: usize = 1 << 30;
+/// A trainer that has been gone for longer loses what it has to the others, unless configured otherwise.
+pub const TRAINER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+/// Longest frame unless configured otherwise; a minibatch must fit into one.
+pub const FRAME_BYTES_MAX_DEFAULT: u32 = 16 << 20;
+/// When a trainer that found none ready should ask again.
+pub const RETRY_AFTER: Duration = Duration::from_millis(2);
+/// Requests that a trainer may have under way on one connection, as it is told.
+pub const IN_FLIGHT_MAX: u32 = 64;
+/// Requests that a connection is served before the others have their turn.
+pub const TURN_REQUESTS: usize = 16;
+/// A connection that has not said hello by then is closed.
+pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// Longest file that says a position.
+pub const POSITION_BYTES_MAX: u64 = 4 << 20;
