@@ -17,8 +17,10 @@ EDGES: dict[str, set[str]] = {
     "sample": set(),
     "hub": {"sample", "observe", "wire", "transport"},
     "store": set(),
+    "meet": {"store"},
     "wire": set(),
     "client": {"sample", "store", "wire", "transport", "observe"},
+    "feed": {"sample", "hub", "client", "store", "observe"},
     "learner": {"sample", "hub", "client", "store", "observe"},
     "observe": set(),
     "transport": set(),
@@ -28,12 +30,14 @@ EDGES: dict[str, set[str]] = {
     "load": {"sample", "store", "client", "server", "observe", "wire", "transport"},
     "cli": {"sample", "hub", "store", "client", "learner", "observe", "bench", "load", "server", "control"}
     | {"wire", "transport"},
-    "python": {"cli", "learner", "sample", "store", "client", "hub"},
+    "python": {"cli", "learner", "sample", "store", "client", "hub", "feed"},
 }
 
 # The modules that may hold `unsafe` code, each with the reason it cannot do without.
 UNSAFE: dict[str, str] = {
+    "crates/python/src/view.rs": "numpy arrays over memory that the array's owner keeps",
     "crates/sample/src/libsvm.rs": "calls code compiled for instructions that were detected",
+    "crates/sample/src/mapped.rs": "mapping a file, which nobody can promise to stay as it is",
     "crates/sample/src/scan.rs": "vector loads and stores",
     "crates/sample/src/tokens.rs": "vector loads, stores and gathers",
     "crates/store/src/directory.rs": "a pointer to the present index, freed only after its readers have left",

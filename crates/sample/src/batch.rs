@@ -3,8 +3,6 @@
 //! The layout follows TorchRec's KeyedJaggedTensor, per feature `keys` and `rows + 1` `offsets`. It knows nothing
 //! of files, tables or models; it only keeps the columns of a row together.
 
-use std::ops::Range;
-
 use crate::rows::Rows;
 
 /// One feature of a batch: ragged keys, optionally with a value per key.
@@ -41,12 +39,6 @@ impl Column {
         if self.weighted {
             self.values.push(value);
         }
-    }
-
-    /// Where the keys of a range of rows lie.
-    #[must_use]
-    pub fn key_range(&self, rows: &Range<usize>) -> Range<usize> {
-        self.offsets[rows.start] as usize..self.offsets[rows.end] as usize
     }
 
     fn close_row(&mut self) {

@@ -13,6 +13,14 @@ pub use batch::{Batch, Column};
 mod rows;
 pub use rows::Rows;
 
+mod mapped;
+
+mod packed;
+pub use packed::{
+    PACKED_ALIGN_BYTES, PACKED_BYTES_MAX, PackedBatch, PackedBuffer, PackedError, pack, pack_into,
+    packed_bytes_max,
+};
+
 pub mod spec;
 pub use spec::Spec;
 

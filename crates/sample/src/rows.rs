@@ -3,12 +3,20 @@
 use std::ops::Range;
 
 use crate::batch::Batch;
+use crate::packed::PackedBatch;
 
 /// A run of rows: per row a label and a weight, per column the keys and values of all of them one after the other.
 #[derive(Clone, Debug)]
 pub struct Rows<'a> {
-    batch: &'a Batch,
+    place: Place<'a>,
     range: Range<usize>,
+}
+
+/// Where rows lie. Which of them it is, is asked once per column, not per key.
+#[derive(Clone, Copy, Debug)]
+enum Place<'a> {
+    Batch(&'a Batch),
+    Packed(&'a PackedBatch),
 }
 
 impl<'a> Rows<'a> {
@@ -19,13 +27,18 @@ impl<'a> Rows<'a> {
     #[must_use]
     pub fn new(batch: &'a Batch, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= batch.len(), "rows {range:?} of {}", batch.len());
-        Rows { batch, range }
+        Rows { place: Place::Batch(batch), range }
     }
 
     /// All rows of a batch.
     #[must_use]
     pub fn all(batch: &'a Batch) -> Self {
-        Rows { batch, range: 0..batch.len() }
+        Rows { place: Place::Batch(batch), range: 0..batch.len() }
+    }
+
+    /// All rows of a packed batch.
+    pub(crate) fn packed(batch: &'a PackedBatch) -> Self {
+        Rows { place: Place::Packed(batch), range: 0..batch.len() }
     }
 
     /// A range of these rows, 0 being the first of them.
@@ -54,39 +67,68 @@ impl<'a> Rows<'a> {
     /// Number of columns: one per feature, in the order of the spec.
     #[must_use]
     pub fn columns(&self) -> usize {
-        self.batch.columns.len()
+        match self.place {
+            Place::Batch(batch) => batch.columns.len(),
+            Place::Packed(batch) => batch.columns(),
+        }
     }
 
     /// 0 or 1 per row; NaN where the input has no label.
     #[must_use]
     pub fn labels(&self) -> &'a [f32] {
-        &self.batch.labels[self.range.clone()]
+        let labels = match self.place {
+            Place::Batch(batch) => &batch.labels,
+            Place::Packed(batch) => batch.labels(),
+        };
+        &labels[self.range.clone()]
     }
 
     /// Importance per row.
     #[must_use]
     pub fn weights(&self) -> &'a [f32] {
-        &self.batch.weights[self.range.clone()]
+        let weights = match self.place {
+            Place::Batch(batch) => &batch.weights,
+            Place::Packed(batch) => batch.weights(),
+        };
+        &weights[self.range.clone()]
     }
 
     /// The keys of a column, all rows one after the other.
     #[must_use]
     pub fn keys(&self, column: usize) -> &'a [u64] {
-        let column = &self.batch.columns[column];
-        &column.keys[column.key_range(&self.range)]
+        let keys = match self.place {
+            Place::Batch(batch) => &batch.columns[column].keys,
+            Place::Packed(batch) => batch.keys(column),
+        };
+        &keys[self.key_range(column)]
     }
 
     /// The values of a column, parallel to `keys`, or None where every key counts as 1.
     #[must_use]
     pub fn values(&self, column: usize) -> Option<&'a [f32]> {
-        let column = &self.batch.columns[column];
-        column.is_weighted().then(|| &column.values[column.key_range(&self.range)])
+        let values = match self.place {
+            Place::Batch(batch) => {
+                let column = &batch.columns[column];
+                column.is_weighted().then_some(&column.values[..])
+            }
+            Place::Packed(batch) => batch.values(column),
+        };
+        values.map(|values| &values[self.key_range(column)])
     }
 
     /// Row boundaries of a column; they start at `offsets[0]`, which is 0 only for the first rows of a batch. Row `i`
     /// has the keys from `offsets[i] - offsets[0]` to `offsets[i + 1] - offsets[0]`.
     #[must_use]
     pub fn offsets(&self, column: usize) -> &'a [u32] {
-        &self.batch.columns[column].offsets[self.range.start..=self.range.end]
+        let offsets = match self.place {
+            Place::Batch(batch) => &batch.columns[column].offsets,
+            Place::Packed(batch) => batch.offsets(column),
+        };
+        &offsets[self.range.start..=self.range.end]
+    }
+
+    fn key_range(&self, column: usize) -> Range<usize> {
+        let offsets = self.offsets(column);
+        offsets[0] as usize..offsets[offsets.len() - 1] as usize
     }
 }

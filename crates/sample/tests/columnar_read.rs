@@ -22,7 +22,7 @@ use parquet::basic::Compression as PageCompression;
 use parquet::file::properties::WriterProperties;
 use sanderling_sample::columnar::{ColumnarFile, ROWS_PER_BATCH_MAX, decode};
 use sanderling_sample::{
-    Batch, Compression, EncodeOptions, Encoder, Field, Format, LabelUse, SampleError, Spec,
+    Batch, Compression, EncodeOptions, Encoder, Field, Format, LabelUse, Rows, SampleError, Spec,
 };
 use tempfile::TempDir;
 
@@ -225,7 +225,7 @@ fn long_files_come_in_slices_and_lists_stay_with_their_rows() {
         let batch = read(&write(dir.path(), way, &halves), &encoder).unwrap();
         assert_eq!(batch.len(), rows, "{way}");
         for row in 0..rows {
-            let keys = &batch.columns[0].keys[batch.columns[0].key_range(&(row..row + 1))];
+            let keys = Rows::new(&batch, row..row + 1).keys(0);
             let wanted: Vec<u64> =
                 list(row as i32).unwrap_or_default().into_iter().flatten().map(|key| key as u64).collect();
             assert_eq!(keys, wanted, "{way}: row {row}");
