@@ -1,6 +1,6 @@
 # What a person or continuous integration runs. Needs Rust (stable), Python 3.11 with pip, a C compiler and make;
-# everything else is fetched at pinned versions (Cargo.lock, requirements-dev.txt, requirements-torch.txt). It knows no compiler flags: those
-# are in Cargo.toml, the Python tools' rules in pyproject.toml.
+# everything else is fetched at pinned versions (Cargo.lock, requirements-dev.txt, requirements-torch.txt). It knows no
+# compiler flags: those are in Cargo.toml, the Python tools' rules in pyproject.toml.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
