@@ -151,8 +151,11 @@ pub enum Said {
         /// How many [`PushStep`] this server has from it.
         messages: u32,
     },
-    /// The step is applied on another server: so what the attempt before sent for it is whole, here as there.
-    WholeBefore,
+    /// The step is decided on another server, with the part of an attempt before: so what that sent is whole, here as there.
+    WholeBefore {
+        /// Which attempt that was.
+        attempt: u32,
+    },
     /// It has finished this step, and goes on without waiting for the others.
     Finished,
 }
@@ -170,14 +173,14 @@ pub struct WaitStep {
 
 impl WaitStep {
     pub(crate) fn write(self, out: &mut Writer<'_>) -> Result<(), WireError> {
-        let (said, messages) = match self.said {
+        let (said, number) = match self.said {
             Said::Nothing => (0, 0),
             Said::Whole { messages } => (1, messages),
-            Said::WholeBefore => (2, 0),
+            Said::WholeBefore { attempt } => (2, attempt),
             Said::Finished => (3, 0),
         };
         self.member.write(out)?;
-        out.u32(messages);
+        out.u32(number);
         out.u64(self.step);
         out.u8(said);
         out.pad();
@@ -186,15 +189,15 @@ impl WaitStep {
 
     pub(crate) fn read(from: &mut Reader<'_>) -> Result<WaitStep, WireError> {
         let member = Member::read(from)?;
-        let (messages, step, said) = (from.u32("messages")?, from.u64("step")?, from.u8("said")?);
+        let (number, step, said) = (from.u32("number")?, from.u64("step")?, from.u8("said")?);
         from.pad("said")?;
-        let said = match (said, messages) {
+        let said = match (said, number) {
             (0, 0) => Said::Nothing,
             (1, messages) => Said::Whole { messages },
-            (2, 0) => Said::WholeBefore,
+            (2, attempt) => Said::WholeBefore { attempt },
             (3, 0) => Said::Finished,
             (said, 0) => return Err(WireError::Value { what: "said", found: said.into() }),
-            (_, messages) => return Err(WireError::Value { what: "messages", found: messages.into() }),
+            (_, number) => return Err(WireError::Value { what: "number", found: number.into() }),
         };
         Ok(WaitStep { member, step, said })
     }
@@ -207,6 +210,8 @@ pub struct StepState<'a> {
     pub applied: u64,
     /// The last step that is, or is about to be: nothing takes it back.
     pub decided: u64,
+    /// The attempt of this worker whose part was in that.
+    pub attempt: u32,
     /// The last step that all workers have [finished](Said::Finished).
     pub finished: u64,
     /// The first meeting for which this worker is still awaited.
@@ -219,8 +224,8 @@ pub struct StepState<'a> {
 impl<'a> StepState<'a> {
     pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
         [self.applied, self.decided, self.finished, self.round].iter().for_each(|&number| out.u64(number));
+        out.u32(self.attempt);
         out.count("missing workers", self.missing.len(), WORKERS_MAX)?;
-        out.pad();
         out.slice(self.missing);
         Ok(())
     }
@@ -228,9 +233,10 @@ impl<'a> StepState<'a> {
     pub(crate) fn read(from: &mut Reader<'a>) -> Result<StepState<'a>, WireError> {
         let (applied, decided) = (from.u64("applied")?, from.u64("decided")?);
         let (finished, round) = (from.u64("finished")?, from.u64("round")?);
+        let attempt = from.u32("attempt")?;
         let count = from.count("missing workers", WORKERS_MAX)?;
-        from.pad("missing workers")?;
-        Ok(StepState { applied, decided, finished, round, missing: from.slice("missing workers", count)? })
+        let missing = from.slice("missing workers", count)?;
+        Ok(StepState { applied, decided, attempt, finished, round, missing })
     }
 }
 

@@ -163,12 +163,20 @@ impl Parts {
 
     fn said(&self) -> Said {
         let messages = self.small;
-        [Said::Whole { messages }, Said::Nothing, Said::WholeBefore, Said::Finished][self.dim as usize % 4]
+        [Said::Whole { messages }, Said::Nothing, Said::WholeBefore { attempt: messages }, Said::Finished]
+            [self.dim as usize % 4]
     }
 
     fn state(&self) -> StepState<'_> {
         let n = self.number;
-        StepState { applied: n, decided: n ^ 1, finished: n ^ 2, round: n ^ 3, missing: &self.counts }
+        StepState {
+            applied: n,
+            decided: n ^ 1,
+            attempt: self.small,
+            finished: n ^ 2,
+            round: n ^ 3,
+            missing: &self.counts,
+        }
     }
 
     pub(crate) fn requests(&self) -> Vec<Request<'_>> {

@@ -1,0 +1,261 @@
+//! Workers that belong together: who has handed in what for the step that is going on, how far everybody is, and their
+//! meetings. Knows neither time nor tables.
+
+use std::collections::BTreeMap;
+
+use crate::budget::Budget;
+use crate::limit::{MESSAGES_MAX, WORKERS_MAX};
+use crate::part::{Kept, Part};
+use crate::refused::Refused;
+use crate::rounds::{Met, Rounds};
+use crate::sum::{Complete, Desk};
+
+/// One of the workers of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Who {
+    /// Which, from 0.
+    pub worker: u32,
+    /// How many there are.
+    pub workers: u32,
+    /// Higher for each process that takes the place of a worker that died.
+    pub attempt: u32,
+}
+
+/// What a worker says of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said {
+    /// Nothing.
+    Nothing,
+    /// All places that it hands something in at have all of it; here it is so many messages.
+    Whole {
+        /// How many.
+        messages: u32,
+    },
+    /// The step is decided at another place, with the part of an attempt before: then what that handed in here is whole, too.
+    WholeBefore {
+        /// Which attempt that was.
+        attempt: u32,
+    },
+    /// It has finished the step, and does not wait for the others.
+    Finished,
+}
+
+/// How far the workers are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// The last step that is applied.
+    pub applied: u64,
+    /// The last step that is, or is about to be: nothing takes it back.
+    pub decided: u64,
+    /// The attempt of this worker whose part was in that.
+    pub attempt: u32,
+    /// The last step that all have finished.
+    pub finished: u64,
+    /// The first meeting for which this worker is awaited.
+    pub round: u64,
+    /// Who is awaited: those whose part of the step is not whole, or if it was said to be finished, those who have finished
+    /// least.
+    pub missing: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Seat {
+    attempt: u32,
+    /// The attempt that handed in what there is.
+    parts_of: u32,
+    parts: BTreeMap<u32, Kept>,
+    is_whole: bool,
+    /// The attempt whose part was in the last step that was decided.
+    decided_of: u32,
+    finished: u64,
+}
+
+/// See the top of this file. `F` is how applying a step can fail.
+#[derive(Debug)]
+pub struct Group<F> {
+    seats: Vec<Seat>,
+    applied: u64,
+    /// The step after it is being applied.
+    is_decided: bool,
+    failed: Option<(u64, F)>,
+    rounds: Rounds,
+    budget: Budget,
+    desk: Box<Desk>,
+}
+
+impl<F: Clone> Group<F> {
+    /// A group of so many workers, of which none has come.
+    pub fn new(workers: u32, budget: Budget) -> Result<Group<F>, Refused<F>> {
+        if workers == 0 || workers > WORKERS_MAX {
+            let (what, found, max) = ("workers of a group", workers.into(), WORKERS_MAX.into());
+            return Err(Refused::TooLarge { what, found, max });
+        }
+        let seats = (0..workers).map(|_| Seat::default()).collect();
+        let (rounds, desk) = (Rounds::default(), Box::default());
+        Ok(Group { seats, applied: 0, is_decided: false, failed: None, rounds, budget, desk })
+    }
+
+    fn decided(&self) -> u64 {
+        self.applied + u64::from(self.is_decided)
+    }
+
+    /// Who comes as a new attempt has not said what the one before said.
+    fn admit(&mut self, who: Who) -> Result<(), Refused<F>> {
+        let expected = self.seats.len() as u32;
+        let Who { worker, workers, attempt } = who;
+        let seat = self.seats.get_mut(worker as usize).filter(|_| workers == expected);
+        let seat = seat.ok_or(Refused::Workers { worker, expected, found: workers })?;
+        if attempt < seat.attempt {
+            return Err(Refused::Replaced { worker, attempt, newest: seat.attempt });
+        }
+        if attempt > seat.attempt {
+            (seat.attempt, seat.is_whole) = (attempt, false);
+        }
+        Ok(())
+    }
+
+    /// Is something to be done for this step, or is it decided?
+    fn is_open(&self, step: u64) -> Result<bool, Refused<F>> {
+        if let Some((step, failure)) = &self.failed {
+            return Err(Refused::Failed { step: *step, failure: failure.clone() });
+        }
+        if step == 0 || step > self.decided() + 1 || (self.is_decided && step > self.decided()) {
+            return Err(Refused::Step { step, applied: self.applied });
+        }
+        Ok(step > self.decided())
+    }
+
+    /// A worker hands in a message of its part of a step; in place of that of the same number, if there is one. What is
+    /// decided stays as it is.
+    pub fn take(&mut self, who: Who, step: u64, number: u32, part: Part) -> Result<(), Refused<F>> {
+        self.admit(who)?;
+        if !self.is_open(step)? {
+            return Ok(());
+        }
+        if number >= MESSAGES_MAX {
+            let (what, found, max) = ("messages of a step", number.into(), MESSAGES_MAX.into());
+            return Err(Refused::TooLarge { what, found, max });
+        }
+        let seat = &mut self.seats[who.worker as usize];
+        if seat.is_whole {
+            // It comes late, over another connection.
+            return Ok(());
+        }
+        seat.make_parts_of(who.attempt);
+        let full =
+            || Refused::Full { what: "all that workers have handed in and is not applied yet".to_owned() };
+        seat.parts.remove(&number);
+        seat.parts.insert(number, part.keep(&self.budget).ok_or_else(full)?);
+        Ok(())
+    }
+
+    /// A worker says something of a step, and is told how far everybody is.
+    pub fn say(&mut self, who: Who, step: u64, said: Said) -> Result<Progress, Refused<F>> {
+        self.admit(who)?;
+        let seat = who.worker as usize;
+        match said {
+            Said::Nothing => {}
+            Said::Finished => self.seats[seat].finished = self.seats[seat].finished.max(step),
+            Said::Whole { messages } => {
+                if self.is_open(step)? {
+                    self.seats[seat].set_whole(who, step, messages)?;
+                }
+            }
+            Said::WholeBefore { attempt } => {
+                if self.is_open(step)? {
+                    // That attempt may have had nothing for this place, so that what is here is of an earlier one.
+                    self.seats[seat].make_parts_of(attempt);
+                    self.seats[seat].is_whole = true;
+                }
+            }
+        }
+        Ok(self.progress(who, step, said))
+    }
+
+    /// How far everybody is, as this worker sees it that has said this.
+    #[must_use]
+    pub fn progress(&self, who: Who, step: u64, said: Said) -> Progress {
+        let least = self.seats.iter().map(|seat| seat.finished).min().unwrap_or_default();
+        let is_open = step > self.decided();
+        let is_missing = |seat: &Seat| match said {
+            Said::Finished => seat.finished == least && least < step,
+            _ => is_open && !seat.is_whole,
+        };
+        let missing = (0..).zip(&self.seats).filter(|(_, seat)| is_missing(seat)).map(|(worker, _)| worker);
+        Progress {
+            applied: self.applied,
+            decided: self.decided(),
+            attempt: self.seats.get(who.worker as usize).map_or(0, |seat| seat.decided_of),
+            finished: least,
+            round: self.rounds.next(who.worker),
+            missing: missing.collect(),
+        }
+    }
+
+    /// How a step failed, if one has.
+    pub fn check(&self) -> Result<(), Refused<F>> {
+        match &self.failed {
+            Some((step, failure)) => Err(Refused::Failed { step: *step, failure: failure.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// What was handed in for the next step, if all of it is there and nobody has begun with it. Whoever is given it applies
+    /// it, and says so with [`Group::end`].
+    pub fn begin(&mut self) -> Option<Complete> {
+        if self.failed.is_some() || self.is_decided || !self.seats.iter().all(|seat| seat.is_whole) {
+            return None;
+        }
+        self.is_decided = true;
+        let mut kept = Vec::new();
+        for seat in &mut self.seats {
+            seat.decided_of = seat.parts_of;
+            kept.extend(std::mem::take(&mut seat.parts).into_values());
+        }
+        Some(Complete { step: self.applied + 1, kept, desk: std::mem::take(&mut self.desk) })
+    }
+
+    /// A step is applied, or failed; then the group has no further one.
+    pub fn end(&mut self, complete: Complete, result: Result<(), F>) {
+        assert!(self.is_decided && complete.step == self.applied + 1, "it was begun");
+        self.is_decided = false;
+        self.desk = complete.desk;
+        self.seats.iter_mut().for_each(|seat| seat.is_whole = false);
+        match result {
+            Ok(()) => self.applied = complete.step,
+            Err(failure) => self.failed = Some((complete.step, failure)),
+        }
+    }
+
+    /// A worker comes to a meeting, or asks again. Meetings are numbered from 1 without gaps, and a worker comes to the next
+    /// when it was given all of this one.
+    pub fn meet(&mut self, who: Who, round: u64, name: &str, bytes: &[u8]) -> Result<Met<'_>, Refused<F>> {
+        self.admit(who)?;
+        self.rounds.meet((who.worker, who.workers), (round, name), bytes, &self.budget)
+    }
+}
+
+impl Seat {
+    /// What another attempt handed in does not count any more.
+    fn make_parts_of(&mut self, attempt: u32) {
+        if self.parts_of != attempt {
+            self.parts.clear();
+            self.parts_of = attempt;
+        }
+    }
+
+    fn set_whole<F>(&mut self, who: Who, step: u64, messages: u32) -> Result<(), Refused<F>> {
+        if self.is_whole {
+            return Ok(());
+        }
+        self.make_parts_of(who.attempt);
+        // What is beyond was handed in by an earlier try of the same process.
+        drop(self.parts.split_off(&messages));
+        let found = self.parts.len() as u32;
+        if found < messages {
+            return Err(Refused::Incomplete { step, worker: who.worker, found, expected: messages });
+        }
+        self.is_whole = true;
+        Ok(())
+    }
+}
