@@ -18,15 +18,19 @@ _Path: TypeAlias = str | os.PathLike[str]
 __all__ = [
     "BadFileError",
     "BadRowError",
+    "Batch",
     "ConfigError",
     "Connection",
     "DamagedError",
     "DivergedError",
     "DuplicateNameError",
+    "Embedding",
     "Error",
+    "FeedQueue",
     "FileError",
     "GradientError",
     "LengthError",
+    "Lookup",
     "Model",
     "ModelError",
     "NoRowsError",
@@ -108,6 +112,175 @@ class ServerError(Error):
 
 class StoppedError(Error):
     """Work was stopped before there was anything to save."""
+
+@final
+class Batch:
+    """A minibatch of samples in columns: labels, weights, and per feature a ragged run of keys.
+
+    The keys of sample i of a feature are `keys[offsets[i]:offsets[i + 1]]`. All arrays are views of the minibatch's
+    memory, which an array keeps alive; keys, offsets and values cannot be written.
+    """
+
+    def __new__(
+        cls,
+        columns: Sequence[
+            tuple[str, npt.NDArray[np.uint64], npt.NDArray[np.uint32], npt.NDArray[np.float32] | None]
+        ],
+        labels: npt.NDArray[np.float32] | None = None,
+        weights: npt.NDArray[np.float32] | None = None,
+    ) -> Batch:
+        """From (feature, keys, offsets from 0, a value per key or None); the arrays are copied.
+
+        Raises OffsetsError and LengthError if they do not fit.
+        """
+    def __len__(self) -> int: ...
+    @property
+    def features(self) -> list[str]:
+        """Names of the columns."""
+    @property
+    def number(self) -> int:
+        """Number of the minibatch in its source, from 0 on."""
+    @property
+    def pass_number(self) -> int:
+        """Number of the pass over the source, from 0 on."""
+    @property
+    def labels(self) -> npt.NDArray[np.float32]:
+        """float32 [samples]: 0 or 1, NaN where there is none."""
+    @property
+    def weights(self) -> npt.NDArray[np.float32]:
+        """float32 [samples]."""
+    @property
+    def lookup(self) -> Lookup | None:
+        """The rows, if a FeedQueue with an Embedding made the batch."""
+    def keys(self, feature: str) -> npt.NDArray[np.uint64]:
+        """uint64 [keys], all samples one after the other."""
+    def offsets(self, feature: str) -> npt.NDArray[np.uint32]:
+        """uint32 [samples + 1]."""
+    def values(self, feature: str) -> npt.NDArray[np.float32] | None:
+        """float32 [keys], or None where every key counts as 1."""
+
+@final
+class Embedding:
+    """Tables, in this process or on servers, and which feature of a minibatch reads which and how.
+
+    `features` are (name of the feature, position of its table, pooling), where pooling is "sum" (a column's values
+    weigh its keys), "mean" or "max" (values are not looked at), or "none" (a row per key). A feature may occur several
+    times. `absent` says what a key without a row counts as: the row that it would start with, or zeros; with "zero"
+    it is not pushed either, so that no row is made. At most `pushes` pushes are outstanding.
+    """
+
+    def __new__(
+        cls,
+        tables: Sequence[Table] | Sequence[RemoteTable],
+        features: Sequence[tuple[str, int, str]],
+        *,
+        absent: Literal["init", "zero"] = "init",
+        pushes: int = 8,
+    ) -> Embedding: ...
+    @property
+    def dims(self) -> list[int]:
+        """Per feature, the width of its rows."""
+    @property
+    def width(self) -> int:
+        """Columns of `Lookup.pooled`: the widths of the pooled features, side by side in order."""
+    @property
+    def pushed(self) -> int:
+        """Pushes that were handed over so far."""
+    def lookup(self, batch: Batch) -> Lookup:
+        """Looks a minibatch up, after everything that was pushed so far has been applied.
+
+        Raises ConfigError for a feature that the batch does not have, ServerError, and what a push went wrong with.
+        """
+    def finish(self) -> None:
+        """Waits until everything that was pushed has been applied; raises what one of them went wrong with."""
+
+@final
+class Lookup:
+    """The rows of one minibatch, and room for the gradients of its distinct rows.
+
+    Arrays are views that keep the lookup alive: the same memory each time.
+    """
+
+    @property
+    def pooled(self) -> npt.NDArray[np.float32]:
+        """float32 [samples, width]: the pooled rows of all features side by side."""
+    @property
+    def unique_keys(self) -> int:
+        """Distinct keys, over all tables."""
+    @property
+    def missing(self) -> int:
+        """Distinct keys that had no row."""
+    @property
+    def staleness(self) -> int:
+        """Pushes of other minibatches that were applied between this lookup and its push, or until now."""
+    def rows(self, feature: int) -> npt.NDArray[np.float32]:
+        """float32 [keys, dim]: a row per key of the feature at this position, if its pooling is "none"."""
+    def add_grads(
+        self,
+        pooled: npt.NDArray[np.float32] | None = None,
+        rows: dict[int, npt.NDArray[np.float32]] | None = None,
+    ) -> None:
+        """Adds to the gradients of the rows; nothing is pushed.
+
+        `pooled` has the shape of `Lookup.pooled`, `rows` by position of a feature that of its `rows`. Raises LengthError.
+        """
+    def grad_norm_squared(self) -> float:
+        """The sum of the squares of the gradients of all distinct rows."""
+    def scale_grads(self, factor: float) -> None:
+        """Multiplies the gradients."""
+    def push(self, lr: float = 1.0) -> None:
+        """Hands the gradients over, to be applied in the background; once. Waits while too many are outstanding.
+
+        `lr` scales the learning rate of the tables' optimizers. May raise what an earlier push went wrong with.
+        """
+
+@final
+class FeedQueue:
+    """Minibatches in line: threads read, decode, and with an Embedding look up, ahead of whoever iterates.
+
+    `source` is a path, a glob pattern or a list of them. `spec` has the sections `data`, `label`, `weight`, `negatives`
+    and `feature` of a run's configuration (docs/configuration.md). With `ordered` minibatches come in the order of the
+    input whatever the number of threads; of every `ranks` minibatches this queue takes the one numbered `rank`. At most
+    `depth` minibatches are ready, and nothing is begun while these have `depth_bytes`. `train=False` reads rows without
+    labels and keeps all negatives. `on_statistics` is told a report every `statistics_every_s` seconds.
+
+    An error of any thread is raised by the iteration, after the minibatches that were read before it.
+    """
+
+    def __new__(
+        cls,
+        source: _Path | Sequence[_Path],
+        embedding: Embedding | None = None,
+        *,
+        spec: dict[str, Any] | None = None,
+        batch_size: int = 1024,
+        passes: int = 1,
+        threads: int = 2,
+        depth: int = 8,
+        depth_bytes: int = 1073741824,
+        ordered: bool = True,
+        shuffle: int = 0,
+        seed: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+        train: bool = True,
+        statistics_every_s: float = 0.0,
+        on_statistics: Callable[[str], object] | None = None,
+    ) -> FeedQueue: ...
+    @property
+    def features(self) -> list[str]:
+        """Names of the columns of its minibatches."""
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The spec as it is used, fitted boundaries included: what another queue over the same features takes."""
+    def __iter__(self) -> FeedQueue: ...
+    def __next__(self) -> Batch: ...
+    def stats(self) -> dict[str, Any]:
+        """What it has done so far: per stage count and percentiles in nanoseconds, and who waits for whom."""
+    def report(self) -> str:
+        """The same as lines of text, in microseconds."""
+    def close(self) -> None:
+        """Reads no more; what is ready is forgotten."""
 
 @final
 class Table:

@@ -179,6 +179,13 @@ impl Lookup {
         self.tables.iter_mut().map(|table| &mut table.grads[..])
     }
 
+    /// Memory behind the rows and their gradients.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let floats = |table: &TableLookup| table.rows.capacity() + table.grads.capacity();
+        self.tables.iter().map(|table| floats(table) * size_of::<f32>()).sum()
+    }
+
     /// Distinct keys over all tables.
     #[must_use]
     pub fn unique_keys(&self) -> usize {

@@ -4,6 +4,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use sanderling_client::{ClientError, Fault};
+use sanderling_feed::FeedError;
 use sanderling_learner::LearnError;
 use sanderling_sample::SampleError;
 use sanderling_store::StoreError;
@@ -110,6 +111,18 @@ pub(crate) fn of_client(error: ClientError) -> PyErr {
             _ => ServerError::new_err(text),
         },
         _ => ServerError::new_err(text),
+    }
+}
+
+/// The exception for an error of the feed path.
+pub(crate) fn of_feed(error: FeedError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        FeedError::Sample(error) => of_sample(&error),
+        FeedError::Client(error) => of_client(error),
+        FeedError::UnknownFeature { .. } | FeedError::Option { .. } => ConfigError::new_err(text),
+        FeedError::Length { .. } => LengthError::new_err(text),
+        FeedError::Pushed | FeedError::Died(_) => Error::new_err(text),
     }
 }
 

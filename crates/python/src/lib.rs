@@ -13,6 +13,14 @@ mod table;
 
 mod remote;
 
+mod batch;
+
+mod lookup;
+
+mod queue;
+
+mod view;
+
 mod model;
 
 mod train;
@@ -27,9 +35,15 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
+    use crate::batch::PyBatch;
+    #[pymodule_export]
     use crate::command::cli_main;
     #[pymodule_export]
+    use crate::lookup::{PyEmbedding, PyLookup};
+    #[pymodule_export]
     use crate::model::{PyModel, load, metrics};
+    #[pymodule_export]
+    use crate::queue::PyFeedQueue;
     #[pymodule_export]
     use crate::remote::{PyConnection, PyRemoteTable, connect};
     #[pymodule_export]

@@ -23,7 +23,7 @@ pub(crate) struct PyConnection {
 /// A table on parameter servers.
 #[pyclass(name = "RemoteTable", module = "sanderling", frozen)]
 pub(crate) struct PyRemoteTable {
-    table: RemoteTable,
+    pub(crate) table: RemoteTable,
 }
 
 /// Reaches all servers of a cluster.

@@ -269,7 +269,7 @@ pub(crate) fn side_by_side<'py, T: Element, D: Dimension>(
     Ok(copy.try_readonly()?)
 }
 
-fn absent(name: &str) -> PyResult<Absent> {
+pub(crate) fn absent(name: &str) -> PyResult<Absent> {
     match name {
         "init" => Ok(Absent::Init),
         "zero" => Ok(Absent::Zero),

@@ -16,7 +16,7 @@ use crate::value::{from_python, to_python};
 /// An embedding table: rows of weights, found by 64-bit key, updated by the table's optimizer.
 #[pyclass(name = "Table", module = "sanderling", frozen)]
 pub(crate) struct PyTable {
-    table: Arc<Table>,
+    pub(crate) table: Arc<Table>,
 }
 
 impl PyTable {

@@ -1,0 +1,232 @@
+//! Tables, and which feature of a minibatch reads which and how: lookups and their pushes. Knows neither where minibatches
+//! come from nor what the pooled rows mean to a model.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sanderling_client::{Client, ClientError, Lookup, RemoteTable, Session};
+use sanderling_observe::LatencySummary;
+use sanderling_sample::Rows;
+use sanderling_store::{Absent, Table};
+
+use crate::error::FeedError;
+use crate::looked_up::LookedUp;
+use crate::pooling::{Place, Pooling};
+use crate::pushes::Pushes;
+use crate::recycle::{Recycled, Recycler};
+use crate::sampled::{Sampled, column};
+
+/// Pushes that may be outstanding.
+pub const PUSHES_MAX: usize = 1024;
+/// Lookups and pooled rows that are kept for use again: more than a queue and its pushes usually hold.
+const KEPT: usize = 64;
+
+/// A feature that is looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Feature {
+    /// Name of the column of the minibatch.
+    pub name: String,
+    /// Which of the tables.
+    pub table: usize,
+    /// How a sample's rows become one.
+    pub pooling: Pooling,
+}
+
+/// What may be chosen.
+#[derive(Debug, Clone, Copy)]
+pub struct EmbeddingOptions {
+    /// What a key without a row counts as. With zeros it is not pushed either, so that it gets no row.
+    pub absent: Absent,
+    /// Pushes that may be outstanding, at most [`PUSHES_MAX`].
+    pub pushes: usize,
+}
+
+impl Default for EmbeddingOptions {
+    fn default() -> EmbeddingOptions {
+        EmbeddingOptions { absent: Absent::Init, pushes: 8 }
+    }
+}
+
+/// Tables and the features that read them. Cheap to share between threads.
+#[derive(Debug)]
+pub struct Embedding {
+    client: Arc<Client>,
+    features: Vec<Feature>,
+    places: Vec<Place>,
+    width: usize,
+    absent: Absent,
+    pushes: Pushes,
+    lookups: Arc<Recycler<Lookup>>,
+    pub(crate) floats: Arc<Recycler<Vec<f32>>>,
+    sessions: Mutex<Vec<Session>>,
+    /// The columns that the features read in minibatches of the names seen last.
+    columns: Mutex<Option<(Arc<[String]>, Arc<[usize]>)>>,
+}
+
+impl Embedding {
+    /// Over tables in this process.
+    pub fn embedded(
+        tables: Vec<Arc<Table>>,
+        features: Vec<Feature>,
+        options: EmbeddingOptions,
+    ) -> Result<Arc<Embedding>, FeedError> {
+        let shapes: Vec<(String, usize)> =
+            tables.iter().map(|table| (table.name().to_owned(), table.dim())).collect();
+        Embedding::new(&shapes, features, options, |pairs| Client::embedded(tables, pairs, None))
+    }
+
+    /// Over tables on servers.
+    pub fn remote(
+        tables: Vec<RemoteTable>,
+        features: Vec<Feature>,
+        options: EmbeddingOptions,
+    ) -> Result<Arc<Embedding>, FeedError> {
+        let shapes: Vec<(String, usize)> =
+            tables.iter().map(|table| (table.name().to_owned(), table.dim())).collect();
+        let named = tables.into_iter().map(|table| (table.name().to_owned(), table)).collect();
+        Embedding::new(&shapes, features, options, |pairs| Client::remote(named, pairs, None))
+    }
+
+    fn new(
+        tables: &[(String, usize)],
+        features: Vec<Feature>,
+        options: EmbeddingOptions,
+        client: impl FnOnce(Vec<(&str, &str)>) -> Result<Client, ClientError>,
+    ) -> Result<Arc<Embedding>, FeedError> {
+        if options.pushes == 0 || options.pushes > PUSHES_MAX {
+            let reason = format!("{} outstanding pushes: 1 to {PUSHES_MAX} are possible", options.pushes);
+            return Err(FeedError::Option { option: "pushes", reason });
+        }
+        let mut pairs = Vec::new();
+        for feature in &features {
+            let Some((table, _)) = tables.get(feature.table) else {
+                let (name, table, tables) = (&feature.name, feature.table, tables.len());
+                let reason = format!("{name:?} reads table number {table}, but there are {tables} tables");
+                return Err(FeedError::Option { option: "features", reason });
+            };
+            pairs.push((feature.name.as_str(), table.as_str()));
+        }
+        let client = Arc::new(client(pairs)?);
+        let mut width = 0;
+        let dims = features.iter().map(|feature| (feature.pooling, tables[feature.table].1));
+        let mut places: Vec<Place> = dims
+            .map(|(pooling, dim)| {
+                let at = width;
+                width += if pooling == Pooling::None { 0 } else { dim };
+                Place { dim, at, width: 0 }
+            })
+            .collect();
+        places.iter_mut().for_each(|place| place.width = width);
+        Ok(Arc::new(Embedding {
+            pushes: Pushes::start(Arc::clone(&client), options.pushes),
+            client,
+            features,
+            places,
+            width,
+            absent: options.absent,
+            lookups: Recycler::new(KEPT),
+            floats: Recycler::new(KEPT),
+            sessions: Mutex::new(Vec::new()),
+            columns: Mutex::new(None),
+        }))
+    }
+
+    /// What is looked up, in order.
+    #[must_use]
+    pub fn features(&self) -> &[Feature] {
+        &self.features
+    }
+
+    /// The width of a feature's rows.
+    #[must_use]
+    pub fn dim(&self, feature: usize) -> usize {
+        self.places[feature].dim
+    }
+
+    /// Columns of the pooled rows: those of all pooled features, side by side in order.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    pub(crate) fn place(&self, feature: usize) -> Place {
+        self.places[feature]
+    }
+
+    pub(crate) fn pushes(&self) -> &Pushes {
+        &self.pushes
+    }
+
+    /// Whether keys without a row stay without one.
+    pub(crate) fn forgets_missing(&self) -> bool {
+        self.absent == Absent::Zero
+    }
+
+    /// Which columns of minibatches with these names the features read.
+    ///
+    /// # Errors
+    /// A feature that is not among them.
+    pub fn columns(&self, names: &Arc<[String]>) -> Result<Arc<[usize]>, FeedError> {
+        let mut known = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, columns)) = &*known
+            && Arc::ptr_eq(known, names)
+        {
+            return Ok(Arc::clone(columns));
+        }
+        let columns = self.features.iter().map(|feature| column(names, &feature.name));
+        let columns: Arc<[usize]> = columns.collect::<Result<Vec<_>, _>>()?.into();
+        *known = Some((Arc::clone(names), Arc::clone(&columns)));
+        Ok(columns)
+    }
+
+    /// Looks the rows of a minibatch up and pools them. What is on its way from earlier lookups may or may not be seen;
+    /// [`Embedding::finish`] first, and it is.
+    pub fn look_up(self: &Arc<Self>, sampled: Arc<Recycled<Sampled>>) -> Result<LookedUp, FeedError> {
+        let columns = self.columns(&sampled.names)?;
+        let mut lookup = self.lookups.take(|| self.client.lookup());
+        lookup.read_columns(&columns);
+        if self.forgets_missing() {
+            lookup.note_missing();
+        }
+        let applied = self.pushes.applied();
+        let pulled = self.with_session(&mut lookup, |client, lookup| {
+            client.pull(&Rows::all(&sampled.batch), self.absent, lookup)
+        });
+        let missing = pulled?;
+        Ok(LookedUp::new(Arc::clone(self), sampled, columns, lookup, missing, applied))
+    }
+
+    /// Works with connections of nobody else's.
+    fn with_session<T>(
+        &self,
+        lookup: &mut Lookup,
+        work: impl FnOnce(&Client, &mut Lookup) -> Result<T, ClientError>,
+    ) -> Result<T, FeedError> {
+        let idle = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut session = match idle {
+            Some(session) => Some(session),
+            None => self.client.session()?,
+        };
+        lookup.swap_session(&mut session);
+        let result = work(&self.client, lookup);
+        lookup.swap_session(&mut session);
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).extend(session);
+        Ok(result?)
+    }
+
+    /// Waits until all pushes have been applied; an error is that of one of them.
+    pub fn finish(&self) -> Result<(), FeedError> {
+        self.pushes.finish()
+    }
+
+    /// Pushes that have been handed over.
+    #[must_use]
+    pub fn pushed(&self) -> u64 {
+        self.pushes.begun()
+    }
+
+    /// How long pushes took, from the call to the answer.
+    #[must_use]
+    pub fn push_latency(&self) -> LatencySummary {
+        self.pushes.latency().summary()
+    }
+}

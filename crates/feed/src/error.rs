@@ -1,0 +1,47 @@
+//! What the feed path can fail with. The causes keep their own words: file and line, or server and table.
+
+use sanderling_client::ClientError;
+use sanderling_sample::SampleError;
+
+/// What reading, looking up or pushing a minibatch can fail with.
+#[derive(Debug, thiserror::Error)]
+pub enum FeedError {
+    /// The input.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// A table, or its server.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A feature is looked up that the minibatch does not have.
+    #[error("feature {feature:?} is to be looked up, but the data has no such column; it has {columns}")]
+    UnknownFeature {
+        /// The feature.
+        feature: String,
+        /// What there is.
+        columns: String,
+    },
+    /// An option has an impossible value.
+    #[error("{option}: {reason}")]
+    Option {
+        /// Its name.
+        option: &'static str,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// Gradients do not fit the minibatch that they are for; nothing was added.
+    #[error("gradients of {what}: expected {expected} values, found {found}")]
+    Length {
+        /// Of which feature.
+        what: String,
+        /// As many as the minibatch has.
+        expected: usize,
+        /// As many were given.
+        found: usize,
+    },
+    /// A lookup is pushed twice, or gets gradients after its push.
+    #[error("this lookup was pushed already; look the minibatch up again")]
+    Pushed,
+    /// A thread panicked, which is a bug; standard error says where.
+    #[error("a thread of the feed path has died: {0}")]
+    Died(&'static str),
+}

@@ -1,0 +1,31 @@
+//! The feed queue: threads read minibatches, look their embedding rows up and pool them ahead of the trainer, and gradients
+//! go back in the background. The crate knows no model, no tensor and no socket.
+
+mod error;
+pub use error::FeedError;
+
+mod recycle;
+pub use recycle::{Recycled, Recycler};
+
+mod sampled;
+pub use sampled::Sampled;
+
+mod pooling;
+pub use pooling::Pooling;
+
+mod embedding;
+pub use embedding::{Embedding, EmbeddingOptions, Feature, PUSHES_MAX};
+
+mod looked_up;
+pub use looked_up::LookedUp;
+
+mod pushes;
+
+mod queue;
+pub use queue::{DEPTH_MAX, Fed, FeedQueue, QueueOptions, THREADS_MAX};
+
+mod source;
+pub use source::Source;
+
+mod statistics;
+pub use statistics::FeedStatistics;

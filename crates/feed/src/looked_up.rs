@@ -1,0 +1,199 @@
+//! A minibatch with its rows: pooled for the model, and room for the gradients that come back. Knows no thread.
+
+use std::sync::Arc;
+
+use sanderling_client::Lookup;
+use sanderling_sample::Rows;
+use sanderling_store::PushScale;
+
+use crate::embedding::Embedding;
+use crate::error::FeedError;
+use crate::pooling::{Bags, Place, Pooling, gather_grads, pool, scatter, spread};
+use crate::recycle::Recycled;
+use crate::sampled::Sampled;
+
+/// The rows of one minibatch. A push takes the gradients away; what was pooled stays.
+#[derive(Debug)]
+pub struct LookedUp {
+    embedding: Arc<Embedding>,
+    sampled: Arc<Recycled<Sampled>>,
+    columns: Arc<[usize]>,
+    /// Until the push.
+    lookup: Option<Recycled<Lookup>>,
+    pooled: Recycled<Vec<f32>>,
+    /// Rows per key of the features that are not pooled, in their order.
+    sequences: Vec<Recycled<Vec<f32>>>,
+    missing: usize,
+    unique_keys: usize,
+    /// Pushes that had been applied when this was looked up.
+    applied: u64,
+    /// Pushes that were applied in between, once this is pushed.
+    staleness: Option<u64>,
+}
+
+impl LookedUp {
+    pub(crate) fn new(
+        embedding: Arc<Embedding>,
+        sampled: Arc<Recycled<Sampled>>,
+        columns: Arc<[usize]>,
+        lookup: Recycled<Lookup>,
+        missing: usize,
+        applied: u64,
+    ) -> LookedUp {
+        let rows = Rows::all(&sampled.batch);
+        let mut pooled = embedding.floats.take(Vec::new);
+        // Every column of every sample is written below.
+        pooled.resize(rows.len() * embedding.width(), 0.0);
+        let mut sequences = Vec::new();
+        for (at, feature) in embedding.features().iter().enumerate() {
+            let place = embedding.place(at);
+            let from = lookup.table(at).rows();
+            if feature.pooling == Pooling::None {
+                let mut out = embedding.floats.take(Vec::new);
+                out.resize(lookup.indices(at).len() * place.dim, 0.0);
+                spread(lookup.indices(at), from, place.dim, &mut out);
+                sequences.push(out);
+            } else {
+                let bags = bags(&rows, columns[at], lookup.indices(at));
+                pool(feature.pooling, bags, from, place, &mut pooled);
+            }
+        }
+        let unique_keys = lookup.unique_keys();
+        LookedUp {
+            embedding,
+            sampled,
+            columns,
+            lookup: Some(lookup),
+            pooled,
+            sequences,
+            missing,
+            unique_keys,
+            applied,
+            staleness: None,
+        }
+    }
+
+    /// The minibatch.
+    #[must_use]
+    pub fn sampled(&self) -> &Arc<Recycled<Sampled>> {
+        &self.sampled
+    }
+
+    /// What it was looked up in.
+    #[must_use]
+    pub fn embedding(&self) -> &Arc<Embedding> {
+        &self.embedding
+    }
+
+    /// The pooled rows, [samples, [`Embedding::width`]].
+    pub fn pooled(&mut self) -> &mut [f32] {
+        &mut self.pooled
+    }
+
+    /// Rows of a feature that is not pooled, [keys, dim]; None for one that is.
+    pub fn rows(&mut self, feature: usize) -> Option<&mut [f32]> {
+        let features = self.embedding.features();
+        let is_sequence = |at: usize| features.get(at).is_some_and(|it| it.pooling == Pooling::None);
+        let before = (0..feature).filter(|&at| is_sequence(at)).count();
+        is_sequence(feature).then(|| &mut self.sequences[before][..])
+    }
+
+    /// Memory behind the samples, the rows and their gradients.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let floats = |of: &Recycled<Vec<f32>>| of.capacity() * size_of::<f32>();
+        let rows = self.lookup.as_ref().map_or(0, |lookup| lookup.bytes());
+        let sequences: usize = self.sequences.iter().map(floats).sum();
+        self.sampled.batch.bytes() + rows + floats(&self.pooled) + sequences
+    }
+
+    /// Distinct keys.
+    #[must_use]
+    pub fn unique_keys(&self) -> usize {
+        self.unique_keys
+    }
+
+    /// How many of them had no row.
+    #[must_use]
+    pub fn missing(&self) -> usize {
+        self.missing
+    }
+
+    /// Pushes of other minibatches that were applied between this one's lookup and its push, or until now.
+    #[must_use]
+    pub fn staleness(&self) -> u64 {
+        self.staleness.unwrap_or_else(|| self.embedding.pushes().applied() - self.applied)
+    }
+
+    /// Adds to the gradients of the rows: those of the pooled rows, [samples, width], and per feature that is not pooled
+    /// those of its keys' rows, [keys, dim].
+    ///
+    /// # Errors
+    /// Another number of values, a feature that is pooled, or a lookup that was pushed; nothing was added.
+    pub fn add_grads(
+        &mut self,
+        pooled: Option<&[f32]>,
+        of_keys: &[(usize, &[f32])],
+    ) -> Result<(), FeedError> {
+        let LookedUp { embedding, sampled, columns, lookup, .. } = self;
+        let lookup = lookup.as_mut().ok_or(FeedError::Pushed)?;
+        let rows = Rows::all(&sampled.batch);
+        let check = |what: &str, expected: usize, found: usize| {
+            if expected == found {
+                return Ok(());
+            }
+            Err(FeedError::Length { what: what.to_owned(), expected, found })
+        };
+        if let Some(pooled) = pooled {
+            check("the pooled rows", rows.len() * embedding.width(), pooled.len())?;
+        }
+        for (at, grads) in of_keys {
+            let Some(feature) = embedding.features().get(*at).filter(|it| it.pooling == Pooling::None) else {
+                let reason = format!("feature number {at} is none that has a row per key");
+                return Err(FeedError::Option { option: "rows", reason });
+            };
+            check(&feature.name, lookup.indices(*at).len() * embedding.dim(*at), grads.len())?;
+        }
+        for (at, feature) in embedding.features().iter().enumerate() {
+            if let (Some(pooled), true) = (pooled, feature.pooling != Pooling::None) {
+                let column = columns[at];
+                let place: Place = embedding.place(at);
+                let (indices, from, grads) = lookup.backward(at);
+                scatter(feature.pooling, bags(&rows, column, indices), from, place, pooled, grads);
+            }
+        }
+        for (at, of_keys) in of_keys {
+            let dim = embedding.dim(*at);
+            let (indices, _, grads) = lookup.backward(*at);
+            gather_grads(indices, dim, of_keys, grads);
+        }
+        Ok(())
+    }
+
+    /// The sum of the squares of the gradients of all distinct rows.
+    pub fn grad_norm_squared(&mut self) -> Result<f64, FeedError> {
+        let lookup = self.lookup.as_mut().ok_or(FeedError::Pushed)?;
+        Ok(lookup.grads().flat_map(|grads| grads.iter()).map(|&grad| f64::from(grad) * f64::from(grad)).sum())
+    }
+
+    /// Multiplies the gradients.
+    pub fn scale_grads(&mut self, factor: f32) -> Result<(), FeedError> {
+        let lookup = self.lookup.as_mut().ok_or(FeedError::Pushed)?;
+        lookup.grads().for_each(|grads| grads.iter_mut().for_each(|grad| *grad *= factor));
+        Ok(())
+    }
+
+    /// Hands the gradients over, to be applied in the background. Waits only while too many pushes are outstanding. An error
+    /// may be that of an earlier push.
+    pub fn push(&mut self, scale: PushScale) -> Result<(), FeedError> {
+        let lookup = self.lookup.take().ok_or(FeedError::Pushed)?;
+        let pushes = self.embedding.pushes();
+        // Those that were handed over before will be applied before.
+        self.staleness = Some(pushes.begun() - self.applied);
+        pushes.push(lookup, scale, self.embedding.forgets_missing())
+    }
+}
+
+fn bags<'a>(rows: &Rows<'a>, column: usize, indices: &'a [u32]) -> Bags<'a> {
+    Bags { indices, offsets: rows.offsets(column), values: rows.values(column) }
+}

@@ -1,0 +1,198 @@
+//! Pushes in the background: a thread applies the gradients of one lookup after the other, at most a stated number is
+//! outstanding, and what goes wrong is said to whoever pushes or waits next. Knows nothing of pooling.
+
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use sanderling_client::{Client, ClientError, Lookup, Session};
+use sanderling_observe::Latency;
+use sanderling_store::PushScale;
+
+use crate::error::FeedError;
+use crate::recycle::Recycled;
+
+/// Gradients on their way.
+struct Job {
+    lookup: Recycled<Lookup>,
+    scale: PushScale,
+    /// Whether keys that had no row are to stay without one.
+    forget_missing: bool,
+    since: Instant,
+}
+
+/// The thread and what is known of its work.
+#[derive(Debug)]
+pub(crate) struct Pushes {
+    jobs: Option<SyncSender<Job>>,
+    progress: Arc<Progress>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Progress {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    begun: u64,
+    applied: u64,
+    /// The first that went wrong since somebody was told.
+    failed: Option<ClientError>,
+    ended: bool,
+    /// From the call to the answer.
+    latency: Latency,
+}
+
+impl Progress {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says that the thread has ended, even by a panic.
+struct End(Arc<Progress>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Pushes {
+    /// Starts the thread; at most `most` pushes wait for it.
+    pub(crate) fn start(client: Arc<Client>, most: usize) -> Pushes {
+        let (jobs, waiting) = sync_channel(most.saturating_sub(1));
+        let state = State { begun: 0, applied: 0, failed: None, ended: false, latency: Latency::new() };
+        let progress = Arc::new(Progress { state: Mutex::new(state), changed: Condvar::new() });
+        let end = End(Arc::clone(&progress));
+        let thread = std::thread::spawn(move || work(&client, &waiting, &end.0, most));
+        Pushes { jobs: Some(jobs), progress, thread: Some(thread) }
+    }
+
+    /// Hands gradients over; waits while too many are outstanding. An error may be that of an earlier push.
+    pub(crate) fn push(
+        &self,
+        lookup: Recycled<Lookup>,
+        scale: PushScale,
+        forget_missing: bool,
+    ) -> Result<(), FeedError> {
+        {
+            let mut state = self.progress.lock();
+            if let Some(error) = state.failed.take() {
+                return Err(error.into());
+            }
+            state.begun += 1;
+        }
+        let job = Job { lookup, scale, forget_missing, since: Instant::now() };
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        if sent { Ok(()) } else { Err(FeedError::Died("push")) }
+    }
+
+    /// Waits until everything that was pushed has been applied.
+    pub(crate) fn finish(&self) -> Result<(), FeedError> {
+        let mut state = self.progress.lock();
+        while state.applied < state.begun && !state.ended {
+            state = self.progress.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        match state.failed.take() {
+            Some(error) => Err(error.into()),
+            None if state.applied < state.begun => Err(FeedError::Died("push")),
+            None => Ok(()),
+        }
+    }
+
+    /// How many have been applied.
+    pub(crate) fn applied(&self) -> u64 {
+        self.progress.lock().applied
+    }
+
+    /// How many have been handed over.
+    pub(crate) fn begun(&self) -> u64 {
+        self.progress.lock().begun
+    }
+
+    /// Durations from the call to the answer.
+    pub(crate) fn latency(&self) -> Latency {
+        self.progress.lock().latency.clone()
+    }
+}
+
+impl Drop for Pushes {
+    fn drop(&mut self) {
+        // What was pushed is applied before the tables go.
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, most: usize) {
+    let mut session: Option<Session> = None;
+    // Sent to servers and not yet answered.
+    let mut under_way: Vec<Instant> = Vec::new();
+    loop {
+        let job = match jobs.try_recv() {
+            Ok(job) => job,
+            Err(TryRecvError::Disconnected) => break,
+            Err(TryRecvError::Empty) => {
+                settle(&mut session, &mut under_way, progress);
+                let Ok(job) = jobs.recv() else { break };
+                job
+            }
+        };
+        let Job { mut lookup, scale, forget_missing, since } = job;
+        under_way.push(since);
+        if let Err(error) = push(client, &mut session, &mut lookup, scale, forget_missing) {
+            progress.lock().failed.get_or_insert(error);
+        }
+        drop(lookup);
+        if session.is_none() || under_way.len() >= most {
+            settle(&mut session, &mut under_way, progress);
+        }
+    }
+    settle(&mut session, &mut under_way, progress);
+}
+
+fn push(
+    client: &Client,
+    session: &mut Option<Session>,
+    lookup: &mut Lookup,
+    scale: PushScale,
+    forget_missing: bool,
+) -> Result<(), ClientError> {
+    if session.is_none() {
+        *session = client.session()?;
+    }
+    lookup.swap_session(session);
+    if forget_missing {
+        lookup.forget_missing();
+    }
+    let pushed = client.push(lookup, scale);
+    lookup.swap_session(session);
+    pushed
+}
+
+/// Waits for the answers.
+fn settle(session: &mut Option<Session>, under_way: &mut Vec<Instant>, progress: &Progress) {
+    if under_way.is_empty() {
+        return;
+    }
+    let finished = session.as_mut().map_or(Ok(()), Session::finish);
+    let now = Instant::now();
+    let mut state = progress.lock();
+    if let Err(error) = finished {
+        state.failed.get_or_insert(error);
+    }
+    for since in under_way.drain(..) {
+        state.applied += 1;
+        state.latency.record(now - since);
+    }
+    drop(state);
+    progress.changed.notify_all();
+}

@@ -1,0 +1,157 @@
+//! What the threads of a feed queue have measured, each for itself, added up when somebody reads it. Knows no queue.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sanderling_observe::{Latency, LatencySummary, StageTotal};
+use serde::Serialize;
+
+/// What one thread has measured; nobody else writes it.
+#[derive(Debug, Default)]
+pub(crate) struct Measured {
+    pub(crate) read_sample: Latency,
+    pub(crate) embedding_lookup: Latency,
+    /// Waiting for room in the queue.
+    pub(crate) queue_full: Latency,
+    /// Waiting of the trainer for a minibatch.
+    pub(crate) queue_empty: Latency,
+    pub(crate) rows: u64,
+}
+
+/// The accounts of all threads.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Accounts {
+    threads: Arc<Mutex<Vec<Arc<Mutex<Measured>>>>>,
+}
+
+/// One thread's account.
+#[derive(Debug, Clone)]
+pub(crate) struct Account(Arc<Mutex<Measured>>);
+
+impl Account {
+    /// Notes something; the lock is contended only while somebody reads.
+    pub(crate) fn note(&self, note: impl FnOnce(&mut Measured)) {
+        note(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Accounts {
+    pub(crate) fn open(&self) -> Account {
+        let measured = Arc::<Mutex<Measured>>::default();
+        self.lock().push(Arc::clone(&measured));
+        Account(measured)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Mutex<Measured>>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sum over all threads.
+    pub(crate) fn total(&self) -> Measured {
+        let mut total = Measured::default();
+        for thread in self.lock().iter() {
+            let thread = thread.lock().unwrap_or_else(PoisonError::into_inner);
+            total.read_sample.merge(&thread.read_sample);
+            total.embedding_lookup.merge(&thread.embedding_lookup);
+            total.queue_full.merge(&thread.queue_full);
+            total.queue_empty.merge(&thread.queue_empty);
+            total.rows += thread.rows;
+        }
+        total
+    }
+}
+
+/// What a feed queue has done and where its time went.
+#[derive(Debug, Clone, Serialize)]
+pub struct FeedStatistics {
+    /// Minibatches that the trainer has taken.
+    pub batches: u64,
+    /// Samples that were read.
+    pub rows: u64,
+    /// Minibatches that are ready now.
+    pub ready: usize,
+    /// Since the start.
+    pub seconds: f64,
+    /// Share of that time in which the trainer waited for a minibatch.
+    pub trainer_waits: f64,
+    /// Share of the threads' time in which they waited because the queue was full.
+    pub threads_wait: f64,
+    /// Reading, decoding and assembling a minibatch.
+    pub read_sample: LatencySummary,
+    /// Pulling and pooling its rows.
+    pub embedding_lookup: LatencySummary,
+    /// From a push to its application.
+    pub push_grad: LatencySummary,
+    /// The stages of reading, added up over threads.
+    pub stages: Vec<StageTotal>,
+    /// Which stage starves which.
+    pub verdict: String,
+}
+
+/// Below this share of its time spent waiting, a trainer is not held up.
+const WAIT_SHARE: f64 = 0.05;
+
+impl FeedStatistics {
+    pub(crate) fn new(
+        measured: &Measured,
+        push_grad: LatencySummary,
+        elapsed: Duration,
+        threads: usize,
+        ready: usize,
+        stages: Vec<StageTotal>,
+    ) -> FeedStatistics {
+        let seconds = elapsed.as_secs_f64().max(1e-9);
+        let queue_empty = measured.queue_empty.summary();
+        let trainer_waits = queue_empty.sum_ns as f64 * 1e-9 / seconds;
+        let threads_wait = measured.queue_full.summary().sum_ns as f64 * 1e-9 / seconds / threads as f64;
+        let read_sample = measured.read_sample.summary();
+        let embedding_lookup = measured.embedding_lookup.summary();
+        let slowest =
+            if read_sample.sum_ns >= embedding_lookup.sum_ns { "ReadSample" } else { "EmbeddingLookup" };
+        let verdict = if queue_empty.count == 0 {
+            "no minibatch was taken yet".to_owned()
+        } else if trainer_waits < WAIT_SHARE {
+            format!("the trainer is the bottleneck: it waits {:.1} % of its time", trainer_waits * 100.0)
+        } else {
+            format!("{slowest} starves the trainer, which waits {:.1} % of its time", trainer_waits * 100.0)
+        };
+        FeedStatistics {
+            batches: queue_empty.count,
+            rows: measured.rows,
+            ready,
+            seconds,
+            trainer_waits,
+            threads_wait,
+            read_sample,
+            embedding_lookup,
+            push_grad,
+            stages,
+            verdict,
+        }
+    }
+}
+
+impl fmt::Display for FeedStatistics {
+    /// A line per stage: count, p50, p95, p99 and max in microseconds; then the verdict.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stages = [
+            ("ReadSample", &self.read_sample),
+            ("EmbeddingLookup", &self.embedding_lookup),
+            ("PushGrad", &self.push_grad),
+        ];
+        for (name, summary) in stages {
+            let us = |ns: u64| ns as f64 / 1000.0;
+            writeln!(
+                formatter,
+                "{name:<15} count {}, p50 {:.0}, p95 {:.0}, p99 {:.0}, max {:.0} us",
+                summary.count,
+                us(summary.p50_ns),
+                us(summary.p95_ns),
+                us(summary.p99_ns),
+                us(summary.max_ns)
+            )?;
+        }
+        write!(formatter, "{}", self.verdict)
+    }
+}

@@ -1,0 +1,155 @@
+//! `sanderling.Batch`: a minibatch of samples in columns, as numpy sees it. Knows neither where it came from nor what is
+//! looked up.
+
+use std::sync::Arc;
+
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+use sanderling_feed::{FeedError, Recycled, Recycler, Sampled};
+use sanderling_sample::Batch;
+
+use crate::error::{LengthError, OffsetsError, of_feed};
+use crate::lookup::PyLookup;
+use crate::requests::side_by_side;
+use crate::view::{of_batch, of_rows};
+
+/// Samples in columns: labels, weights, and per feature keys and offsets.
+#[pyclass(name = "Batch", module = "sanderling", frozen)]
+pub(crate) struct PyBatch {
+    pub(crate) sampled: Arc<Recycled<Sampled>>,
+    pub(crate) lookup: Option<Py<PyLookup>>,
+}
+
+/// A column as Python gives it: name, keys, offsets, values.
+type GivenColumn<'py> =
+    (String, PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, u32>, Option<PyReadonlyArray1<'py, f32>>);
+
+#[pymethods]
+impl PyBatch {
+    #[new]
+    #[pyo3(signature = (columns, labels = None, weights = None))]
+    fn new(
+        columns: Vec<GivenColumn<'_>>,
+        labels: Option<PyReadonlyArray1<'_, f32>>,
+        weights: Option<PyReadonlyArray1<'_, f32>>,
+    ) -> PyResult<PyBatch> {
+        let mut names: Vec<String> = Vec::new();
+        let mut rows = None;
+        let weighted: Vec<bool> = columns.iter().map(|(_, _, _, values)| values.is_some()).collect();
+        let mut batch = Batch::new(&weighted);
+        for ((name, keys, offsets, values), column) in columns.into_iter().zip(&mut batch.columns) {
+            let (keys, offsets) = (side_by_side(keys)?, side_by_side(offsets)?);
+            let (keys, offsets) = (keys.as_slice()?, offsets.as_slice()?);
+            let whole = offsets.first() == Some(&0)
+                && offsets.is_sorted()
+                && offsets.last().map(|&last| last as usize) == Some(keys.len());
+            if !whole {
+                let keys = keys.len();
+                return Err(OffsetsError::new_err(format!(
+                    "feature {name:?}: offsets must ascend from 0 to the number of keys, {keys}"
+                )));
+            }
+            let found = offsets.len() - 1;
+            if *rows.get_or_insert(found) != found {
+                return Err(LengthError::new_err(format!(
+                    "feature {name:?} has {found} samples, the features before it {}",
+                    rows.unwrap_or_default()
+                )));
+            }
+            column.keys.extend_from_slice(keys);
+            column.offsets.splice(.., offsets.iter().copied());
+            if let Some(values) = values {
+                let values = side_by_side(values)?;
+                let values = values.as_slice()?;
+                if values.len() != keys.len() {
+                    return Err(LengthError::new_err(format!(
+                        "feature {name:?}: {} values for {} keys",
+                        values.len(),
+                        keys.len()
+                    )));
+                }
+                column.values.extend_from_slice(values);
+            }
+            names.push(name);
+        }
+        let given = labels.as_ref().or(weights.as_ref()).map(|given| given.as_array().len());
+        let rows = rows.or(given).unwrap_or(0);
+        let of_rows = |what: &str, given: Option<PyReadonlyArray1<'_, f32>>, default: f32| {
+            let Some(given) = given else { return Ok(vec![default; rows]) };
+            let given = side_by_side(given)?.as_slice()?.to_vec();
+            if given.len() == rows {
+                return Ok(given);
+            }
+            Err(LengthError::new_err(format!("{} {what} for {rows} samples", given.len())))
+        };
+        batch.labels = of_rows("labels", labels, f32::NAN)?;
+        batch.weights = of_rows("weights", weights, 1.0)?;
+        let sampled = Sampled { names: names.into(), batch, number: 0, pass: 0 };
+        Ok(PyBatch { sampled: Arc::new(Recycler::new(0).take(|| sampled)), lookup: None })
+    }
+
+    fn __len__(&self) -> usize {
+        self.sampled.batch.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Batch({} samples, features={:?})", self.sampled.batch.len(), self.sampled.names)
+    }
+
+    /// Names of the columns.
+    #[getter]
+    fn features(&self) -> Vec<String> {
+        self.sampled.names.to_vec()
+    }
+
+    /// Number of the minibatch in its source.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.sampled.number
+    }
+
+    /// Number of the pass over the source.
+    #[getter(pass_number)]
+    fn pass(&self) -> u64 {
+        self.sampled.pass
+    }
+
+    /// float32 [samples]: 0 or 1, NaN where there is none.
+    #[getter]
+    fn labels<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyArray1<f32>> {
+        of_rows(slf, |sampled| &sampled.batch.labels)
+    }
+
+    /// float32 [samples].
+    #[getter]
+    fn weights<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyArray1<f32>> {
+        of_rows(slf, |sampled| &sampled.batch.weights)
+    }
+
+    /// uint64 [keys] of a feature, all samples one after the other.
+    fn keys<'py>(slf: &Bound<'py, Self>, feature: &str) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        let at = slf.get().sampled.column(feature).map_err(of_feed)?;
+        of_batch(slf, |sampled| &sampled.batch.columns[at].keys)
+    }
+
+    /// uint32 [samples + 1] of a feature.
+    fn offsets<'py>(slf: &Bound<'py, Self>, feature: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {
+        let at = slf.get().sampled.column(feature).map_err(of_feed)?;
+        of_batch(slf, |sampled| &sampled.batch.columns[at].offsets)
+    }
+
+    /// float32 [keys] of a feature, or None where every key counts as 1.
+    fn values<'py>(slf: &Bound<'py, Self>, feature: &str) -> PyResult<Option<Bound<'py, PyArray1<f32>>>> {
+        let at = slf.get().sampled.column(feature).map_err(of_feed)?;
+        if !slf.get().sampled.batch.columns[at].is_weighted() {
+            return Ok(None);
+        }
+        of_batch(slf, |sampled| &sampled.batch.columns[at].values).map(Some)
+    }
+
+    /// What was looked up for it, if a queue did that.
+    #[getter]
+    fn lookup(&self, py: Python<'_>) -> Option<Py<PyLookup>> {
+        self.lookup.as_ref().map(|lookup| lookup.clone_ref(py))
+    }
+}

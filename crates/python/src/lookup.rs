@@ -1,0 +1,214 @@
+//! `sanderling.Embedding` and `sanderling.Lookup`: rows of a minibatch as numpy sees them, and gradients on their way back.
+//! Conversion only.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use numpy::{PyArray2, PyReadonlyArray2, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use sanderling_client::RemoteTable;
+use sanderling_feed::{Embedding, EmbeddingOptions, Feature, LookedUp, Pooling};
+use sanderling_store::{PushScale, Table};
+
+use crate::batch::PyBatch;
+use crate::error::{ConfigError, LengthError, of_feed};
+use crate::remote::PyRemoteTable;
+use crate::requests::{absent, side_by_side};
+use crate::table::PyTable;
+use crate::view::of_lookup;
+
+/// Tables, and which feature of a minibatch reads which and how.
+#[pyclass(name = "Embedding", module = "sanderling", frozen)]
+pub(crate) struct PyEmbedding {
+    pub(crate) embedding: Arc<Embedding>,
+}
+
+#[pymethods]
+impl PyEmbedding {
+    #[new]
+    #[pyo3(signature = (tables, features, *, absent = "init", pushes = 8))]
+    fn new(
+        tables: Vec<Bound<'_, PyAny>>,
+        features: Vec<(String, usize, String)>,
+        absent: &str,
+        pushes: usize,
+    ) -> PyResult<PyEmbedding> {
+        let features = features
+            .into_iter()
+            .map(|(name, table, pooling)| Ok(Feature { name, table, pooling: self::pooling(&pooling)? }));
+        let features = features.collect::<PyResult<Vec<_>>>()?;
+        let options = EmbeddingOptions { absent: self::absent(absent)?, pushes };
+        let mut here: Vec<Arc<Table>> = Vec::new();
+        let mut remote: Vec<RemoteTable> = Vec::new();
+        for table in tables {
+            if let Ok(table) = table.cast::<PyTable>() {
+                here.push(Arc::clone(&table.get().table));
+            } else {
+                remote.push(table.cast::<PyRemoteTable>()?.get().table.clone());
+            }
+        }
+        if !here.is_empty() && !remote.is_empty() {
+            return Err(ConfigError::new_err("tables: some are in this process and some on servers"));
+        }
+        let embedding = if remote.is_empty() {
+            Embedding::embedded(here, features, options)
+        } else {
+            Embedding::remote(remote, features, options)
+        };
+        Ok(PyEmbedding { embedding: embedding.map_err(of_feed)? })
+    }
+
+    /// Per feature, the width of its rows.
+    #[getter]
+    fn dims(&self) -> Vec<usize> {
+        (0..self.embedding.features().len()).map(|feature| self.embedding.dim(feature)).collect()
+    }
+
+    /// Columns of `Lookup.pooled`.
+    #[getter]
+    fn width(&self) -> usize {
+        self.embedding.width()
+    }
+
+    /// Looks a minibatch up, after everything that was pushed so far has been applied.
+    fn lookup(&self, py: Python<'_>, batch: &Bound<'_, PyBatch>) -> PyResult<PyLookup> {
+        let sampled = Arc::clone(&batch.get().sampled);
+        let looked_up = py.detach(|| {
+            self.embedding.finish()?;
+            self.embedding.look_up(sampled)
+        });
+        Ok(PyLookup::of(looked_up.map_err(of_feed)?))
+    }
+
+    /// Waits until everything that was pushed has been applied.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.embedding.finish()).map_err(of_feed)
+    }
+
+    /// Pushes that were handed over so far.
+    #[getter]
+    fn pushed(&self) -> u64 {
+        self.embedding.pushed()
+    }
+}
+
+/// The rows of one minibatch, and room for their gradients.
+#[pyclass(name = "Lookup", module = "sanderling", frozen)]
+pub(crate) struct PyLookup {
+    looked_up: Mutex<LookedUp>,
+    width: usize,
+}
+
+impl PyLookup {
+    pub(crate) fn of(looked_up: LookedUp) -> PyLookup {
+        let width = looked_up.embedding().width();
+        PyLookup { looked_up: Mutex::new(looked_up), width }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LookedUp> {
+        self.looked_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl PyLookup {
+    /// float32 [samples, width]: the pooled rows of all features side by side.
+    #[getter]
+    fn pooled<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyArray2<f32>> {
+        let width = slf.get().width;
+        let pooled = of_lookup(slf, width, |looked_up| Some(looked_up.pooled()));
+        pooled.unwrap_or_else(|| PyArray2::zeros(slf.py(), [0, width], false))
+    }
+
+    /// float32 [keys, dim]: a row per key of a feature that is not pooled.
+    fn rows<'py>(slf: &Bound<'py, Self>, feature: usize) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let embedding = Arc::clone(slf.get().lock().embedding());
+        if feature >= embedding.features().len() {
+            let features = embedding.features().len();
+            return Err(PyIndexError::new_err(format!("feature {feature}: there are {features}")));
+        }
+        let name = &embedding.features()[feature].name;
+        of_lookup(slf, embedding.dim(feature), |looked_up| looked_up.rows(feature)).ok_or_else(|| {
+            PyValueError::new_err(format!("feature {name:?} is pooled; its rows are in `pooled`"))
+        })
+    }
+
+    /// Adds to the gradients of the rows.
+    #[pyo3(signature = (pooled = None, rows = None))]
+    fn add_grads(
+        &self,
+        py: Python<'_>,
+        pooled: Option<PyReadonlyArray2<'_, f32>>,
+        rows: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        if let Some(pooled) = &pooled {
+            let samples = self.lock().sampled().batch.len();
+            if pooled.shape() != [samples, self.width] {
+                return Err(LengthError::new_err(format!(
+                    "gradients of the pooled rows must have shape {:?}, found {:?}",
+                    [samples, self.width],
+                    pooled.shape()
+                )));
+            }
+        }
+        let pooled = pooled.map(side_by_side).transpose()?;
+        let mut of_keys = Vec::new();
+        if let Some(rows) = rows {
+            for (feature, grads) in rows {
+                let grads: PyReadonlyArray2<'_, f32> = grads.extract()?;
+                of_keys.push((feature.extract::<usize>()?, side_by_side(grads)?));
+            }
+        }
+        let pooled = pooled.as_ref().map(|pooled| pooled.as_slice()).transpose()?;
+        let of_keys = of_keys.iter().map(|(feature, grads)| Ok((*feature, grads.as_slice()?)));
+        let of_keys = of_keys.collect::<PyResult<Vec<(usize, &[f32])>>>()?;
+        py.detach(|| self.lock().add_grads(pooled, &of_keys)).map_err(of_feed)
+    }
+
+    /// The sum of the squares of the gradients of all distinct rows.
+    fn grad_norm_squared(&self, py: Python<'_>) -> PyResult<f64> {
+        py.detach(|| self.lock().grad_norm_squared()).map_err(of_feed)
+    }
+
+    /// Multiplies the gradients.
+    fn scale_grads(&self, py: Python<'_>, factor: f32) -> PyResult<()> {
+        py.detach(|| self.lock().scale_grads(factor)).map_err(of_feed)
+    }
+
+    /// Hands the gradients over, to be applied in the background; once.
+    #[pyo3(signature = (lr = 1.0))]
+    fn push(&self, py: Python<'_>, lr: f32) -> PyResult<()> {
+        py.detach(|| self.lock().push(PushScale { lr })).map_err(of_feed)
+    }
+
+    /// Distinct keys.
+    #[getter]
+    fn unique_keys(&self) -> usize {
+        self.lock().unique_keys()
+    }
+
+    /// Distinct keys that had no row.
+    #[getter]
+    fn missing(&self) -> usize {
+        self.lock().missing()
+    }
+
+    /// Pushes of other minibatches that were applied between this lookup and its push, or until now.
+    #[getter]
+    fn staleness(&self) -> u64 {
+        self.lock().staleness()
+    }
+}
+
+fn pooling(name: &str) -> PyResult<Pooling> {
+    match name {
+        "sum" => Ok(Pooling::Sum),
+        "mean" => Ok(Pooling::Mean),
+        "max" => Ok(Pooling::Max),
+        "none" => Ok(Pooling::None),
+        _ => Err(PyValueError::new_err(format!(
+            "pooling must be 'sum', 'mean', 'max' or 'none', not {name:?}"
+        ))),
+    }
+}

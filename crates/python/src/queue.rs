@@ -1,0 +1,174 @@
+//! `sanderling.FeedQueue`: minibatches ahead of the trainer, as a Python iterator. Conversion only; the interpreter is
+//! released while it waits.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use sanderling_feed::{Fed, FeedQueue, QueueOptions, Source};
+use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
+use sanderling_sample::{DataConfig, Spec};
+use serde::{Deserialize, Serialize};
+
+use crate::batch::PyBatch;
+use crate::error::of_feed;
+use crate::lookup::{PyEmbedding, PyLookup};
+use crate::value::{from_python, to_python};
+
+/// How the input is read, with the sections of a run's configuration.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct FeedSpec {
+    data: DataConfig,
+    label: Label,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<Weight>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    negatives: Option<Negatives>,
+    feature: Vec<Feature>,
+}
+
+/// Minibatches in line, read and looked up by threads.
+#[pyclass(name = "FeedQueue", module = "sanderling", frozen)]
+pub(crate) struct PyFeedQueue {
+    queue: FeedQueue,
+    data: DataConfig,
+    told: std::sync::Mutex<Option<Told>>,
+}
+
+/// Who is told the statistics, and when next.
+struct Told {
+    every: Duration,
+    next: Instant,
+    on_statistics: Py<PyAny>,
+}
+
+#[pymethods]
+impl PyFeedQueue {
+    #[new]
+    #[pyo3(signature = (source, embedding = None, *, spec = None, batch_size = 1024, passes = 1, threads = 2, depth = 8,
+        depth_bytes = 1 << 30, ordered = true, shuffle = 0, seed = 0, rank = 0, ranks = 1, train = true,
+        statistics_every_s = 0.0, on_statistics = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    fn new(
+        py: Python<'_>,
+        source: &Bound<'_, PyAny>,
+        embedding: Option<&Bound<'_, PyEmbedding>>,
+        spec: Option<&Bound<'_, PyDict>>,
+        batch_size: usize,
+        passes: u64,
+        threads: usize,
+        depth: usize,
+        depth_bytes: usize,
+        ordered: bool,
+        shuffle: usize,
+        seed: u64,
+        rank: u64,
+        ranks: u64,
+        train: bool,
+        statistics_every_s: f64,
+        on_statistics: Option<Py<PyAny>>,
+    ) -> PyResult<PyFeedQueue> {
+        let inputs = inputs(source)?;
+        let spec: FeedSpec = spec.map(|spec| from_python("spec", spec)).transpose()?.unwrap_or_default();
+        let FeedSpec { data, label, weight, negatives, feature } = spec;
+        let spec = Spec { label, weight, negatives, feature };
+        let options = QueueOptions {
+            batch_rows: batch_size,
+            passes,
+            threads,
+            depth,
+            depth_bytes,
+            ordered,
+            shuffle,
+            seed,
+            rank,
+            ranks,
+        };
+        let embedding = embedding.map(|embedding| Arc::clone(&embedding.get().embedding));
+        let reading = data.clone();
+        let queue = py.detach(|| {
+            let source = Source::new(inputs, reading, &spec, train)?;
+            FeedQueue::open(source, embedding, options)
+        });
+        let told = on_statistics.filter(|_| statistics_every_s > 0.0).map(|on_statistics| {
+            let every = Duration::from_secs_f64(statistics_every_s.min(86_400.0));
+            Told { every, next: Instant::now() + every, on_statistics }
+        });
+        Ok(PyFeedQueue { queue: queue.map_err(of_feed)?, data, told: std::sync::Mutex::new(told) })
+    }
+
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
+        let fed = py.detach(|| self.queue.next()).map_err(of_feed)?;
+        self.tell(py)?;
+        let Some(fed) = fed else { return Ok(None) };
+        let sampled = Arc::clone(fed.sampled());
+        let lookup = match fed {
+            Fed::Sampled(_) => None,
+            Fed::LookedUp(looked_up) => Some(Py::new(py, PyLookup::of(*looked_up))?),
+        };
+        Ok(Some(PyBatch { sampled, lookup }))
+    }
+
+    /// Names of the columns of its minibatches.
+    #[getter]
+    fn features(&self) -> Vec<String> {
+        self.queue.names().to_vec()
+    }
+
+    /// The spec as it is used, fitted boundaries included: what another queue over the same features takes.
+    #[getter]
+    fn spec(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let Spec { label, weight, negatives, feature } = self.queue.spec().clone();
+        to_python(py, &FeedSpec { data: self.data.clone(), label, weight, negatives, feature })
+    }
+
+    /// What it has done so far: per stage count, and percentiles in nanoseconds; who waits for whom.
+    fn stats(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        to_python(py, &self.queue.statistics())
+    }
+
+    /// The same as lines of text.
+    fn report(&self) -> String {
+        self.queue.statistics().to_string()
+    }
+
+    /// Reads no more.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.queue.close());
+    }
+}
+
+impl PyFeedQueue {
+    /// Tells the statistics if it is time.
+    fn tell(&self, py: Python<'_>) -> PyResult<()> {
+        let listener = {
+            let mut told = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            match &mut *told {
+                Some(told) if told.next <= Instant::now() => {
+                    told.next = Instant::now() + told.every;
+                    told.on_statistics.clone_ref(py)
+                }
+                _ => return Ok(()),
+            }
+        };
+        listener.call1(py, (self.report(),)).map(|_| ())
+    }
+}
+
+/// A path or a list of paths.
+fn inputs(source: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    let path = |source: &Bound<'_, PyAny>| -> PyResult<String> {
+        let path: std::path::PathBuf = source.extract()?;
+        Ok(path.to_string_lossy().into_owned())
+    };
+    match source.extract::<std::path::PathBuf>() {
+        Ok(_) => Ok(vec![path(source)?]),
+        Err(_) => source.try_iter()?.map(|source| path(&source?)).collect(),
+    }
+}
