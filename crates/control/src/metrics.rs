@@ -52,6 +52,8 @@ const COUNTERS: &[(&str, &str, &str, &str)] = &[
     ("pushing_clients", "pushing_clients", "gauge", "Clients whose pushes are known."),
     ("fed_batches", "fed_batches", "gauge", "Batches that were fed and not yet pushed."),
     ("fed_bytes", "fed_bytes", "gauge", "Memory of them."),
+    ("step_groups", "step_groups", "gauge", "Groups of workers that go in step."),
+    ("step_bytes", "step_bytes", "gauge", "Memory of what they have handed in and is not applied."),
     ("saves", "saves_total", "counter", "Checkpoints that were saved, by whomever."),
     ("saves_failed", "saves_failed_total", "counter", "Checkpoints that could not be saved."),
     ("restores", "restores_total", "counter", "Checkpoints that were restored since the start."),

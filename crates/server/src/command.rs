@@ -6,6 +6,7 @@ pub(crate) mod pull;
 pub(crate) mod push;
 pub(crate) mod rows;
 pub(crate) mod stats;
+pub(crate) mod step;
 pub(crate) mod table;
 
 use sanderling_wire::{Fault, Ping, Pong, Reply, limit::PING_BYTES_MAX};

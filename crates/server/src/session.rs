@@ -220,7 +220,8 @@ impl Session {
             | Request::PushFed(_)
             | Request::Feed(_)
             | Request::Import(_)
-            | Request::Delete(_) => 0,
+            | Request::Delete(_)
+            | Request::PushStep(_) => 0,
             slow => return self.answer_slowly(slow, id, when),
         };
         let bytes_max = self.agreed.frame_bytes_max as usize;
@@ -242,6 +243,7 @@ impl Session {
                 Request::Feed(feed) => command::feed::feed(call, feed, slot),
                 Request::Import(import) => command::rows::import(call, import, slot),
                 Request::Delete(delete) => command::rows::delete(call, delete, slot),
+                Request::PushStep(push) => command::step::push(call, push, slot),
                 Request::Ping(ping) => command::ping(call, ping, slot),
                 _ => unreachable!("answered above"),
             };
@@ -322,6 +324,8 @@ impl Session {
             }
             Request::Placement => write(Reply::Placement(state.placement.map())),
             Request::Stats(scope) => command::stats::stats(state, *scope, &mut write),
+            Request::WaitStep(wait) => command::step::wait(state, when.now, wait, &mut write),
+            Request::Meet(meet) => command::step::meet(state, when.now, meet, &mut write),
             Request::Save(save) => later(Work::Save { name: save.name.to_owned() }),
             Request::Restore(restore) => later(Work::Restore { name: restore.name.to_owned() }),
             Request::Export(export) => later(command::rows::export(state, export)?),

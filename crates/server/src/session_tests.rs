@@ -4,6 +4,7 @@
 mod answers;
 mod model;
 mod refusals;
+mod steps;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
+use sanderling_meet::Place;
 use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, Saved, StatsScope};
 
 use crate::batches::Batches;
@@ -26,6 +27,7 @@ pub(crate) struct State {
     pub(crate) placement: Placement,
     pub(crate) pushers: Pushers,
     pub(crate) batches: Batches,
+    pub(crate) steps: Place<Refusal>,
     pub(crate) checkpoints: Option<Checkpoints>,
     pub(crate) connections: Connections,
     pub(crate) statistics: Statistics,
@@ -67,6 +69,7 @@ impl State {
             placement: Placement::new(shard, shards, urls),
             pushers: Pushers::default(),
             batches: Batches::default(),
+            steps: Place::default(),
             checkpoints: config.data.clone().map(|root| Checkpoints::new(root, shard, shards)),
             connections: Connections::default(),
             statistics: Statistics::default(),
@@ -170,6 +173,7 @@ impl State {
         let directory = self.tables.directory();
         let sum = |of: fn(&Entry) -> u64| directory.entries.iter().map(|entry| of(entry)).sum();
         let (batches, batch_bytes) = self.batches.sizes();
+        let (step_groups, step_bytes) = self.steps.sizes();
         vec![
             ("connections", self.connections.len() as u64),
             ("connections_accepted", self.connections.accepted()),
@@ -179,6 +183,8 @@ impl State {
             ("pushing_clients", self.pushers.len() as u64),
             ("fed_batches", batches as u64),
             ("fed_bytes", batch_bytes as u64),
+            ("step_groups", step_groups as u64),
+            ("step_bytes", step_bytes as u64),
             ("saves", self.saves.load(Ordering::Relaxed)),
             ("saves_failed", self.saves_failed.load(Ordering::Relaxed)),
             ("restores", self.restores.load(Ordering::Relaxed)),
