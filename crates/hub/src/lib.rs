@@ -13,4 +13,6 @@ mod ahead;
 
 mod permute;
 
+mod framing;
+
 pub mod service;

@@ -1,8 +1,364 @@
 //! The hub as a process for others: minibatches are made here and handed to trainers, each to one.
+//!
+//! [`Service::start`] reads, and answers trainers, on threads of its own. What a trainer is answered is decided by a state
+//! machine without input and output (`desk`); `docs/hub.md` says what trainers may rely on.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sanderling_observe::{Latency, Stages};
+use sanderling_sample::BadRows;
+use sanderling_transport::{Address, ListenOptions, Listener, Poller, Stopper, TlsServer, Waker};
+use sanderling_wire::Features;
+
+use crate::decoding::lock;
 
 pub mod limit;
+
+mod config;
+pub use config::ServiceConfig;
+
+mod error;
+pub use error::ServiceError;
+
+mod event;
+pub use event::Event;
 
 mod done;
 
 mod desk;
 pub use desk::TrainerCounts;
+use desk::{Desk, PassStart};
+
+mod hall;
+use hall::Hall;
+
+mod position;
+use position::{Fingerprint, Position};
+
+mod units;
+
+mod making;
+pub use making::SERVICE_STAGES;
+
+mod status;
+pub use status::{Status, TrainerStatus};
+
+mod talk;
+
+mod serving;
+use serving::{Joining, Serving};
+
+/// After an attempt to accept that failed, as for want of descriptors, it is tried again after so long.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+/// How often the end is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// A running hub. Dropping it ends it at once, without saving its position.
+pub struct Service {
+    addresses: Vec<Address>,
+    hall: Arc<Hall>,
+    watch: Arc<Watch>,
+    position: Option<(PathBuf, Fingerprint)>,
+    save_every: Duration,
+    linger: Duration,
+    trainer_timeout: Duration,
+    on_event: OnEvent,
+    stopped: Arc<AtomicBool>,
+    stoppers: Vec<Stopper>,
+    waker: Waker,
+    acceptors: Vec<JoinHandle<()>>,
+    serving: Option<JoinHandle<Result<(), sanderling_transport::Error>>>,
+    making: Option<JoinHandle<Result<(), ServiceError>>>,
+    /// Why it cannot go on.
+    failure: Option<ServiceError>,
+}
+
+/// What the status is made of.
+struct Watch {
+    hall: Arc<Hall>,
+    stages: Stages,
+    latency: Arc<Mutex<Latency>>,
+    bad_rows: Arc<BadRows>,
+    started: Instant,
+}
+
+impl Watch {
+    fn status(&self) -> Status {
+        let desk = self.hall.desk();
+        let trainer = |(name, here, counts): (&str, bool, &TrainerCounts)| TrainerStatus {
+            name: name.to_owned(),
+            here,
+            counts: *counts,
+        };
+        let (depth, trainers) = (desk.depth(), desk.trainers().map(trainer).collect());
+        drop(desk);
+        Status {
+            uptime: self.started.elapsed(),
+            ready: depth.ready,
+            ready_bytes: depth.ready_bytes,
+            unacknowledged: depth.unacknowledged,
+            unacknowledged_bytes: depth.unacknowledged_bytes,
+            ready_max: depth.ready_max,
+            ready_bytes_max: depth.ready_bytes_max,
+            acknowledged: depth.acknowledged,
+            bad_rows: self.bad_rows.count(),
+            stages: self.stages.totals(),
+            next: lock(&self.latency).summary(),
+            trainers,
+        }
+    }
+}
+
+/// How a hub ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Everything was used, and the trainers know.
+    Over,
+    /// It was told to stop.
+    Stopped,
+}
+
+impl Service {
+    /// Goes on from its position if there is one, listens, and serves from then on. `on_event` is called by any of its
+    /// threads.
+    ///
+    /// # Errors
+    /// The configuration makes no sense, an address is taken, an input is not there, or the position is of another input.
+    pub fn start(
+        config: &ServiceConfig,
+        on_event: impl Fn(Event) + Send + Sync + 'static,
+    ) -> Result<Service, ServiceError> {
+        config.check()?;
+        let plan = config.plan()?;
+        let fingerprint = config.fingerprint(&plan)?;
+        let position = match &config.position {
+            Some(path) => Position::read(path, &fingerprint)?,
+            None => None,
+        };
+        let position = position.unwrap_or_else(|| Position {
+            stream: RandomState::new().hash_one(std::process::id()) | 1,
+            start: PassStart::default(),
+            done: done::Done::default(),
+        });
+        let listeners = listen(config)?;
+        let on_event: OnEvent = Arc::new(on_event);
+        let desk = Desk::new(config.desk_limits(), position.stream, position.done, position.start);
+        let hall = Hall::new(desk);
+        let watch = Arc::new(Watch {
+            hall: Arc::clone(&hall),
+            stages: Stages::new(&SERVICE_STAGES),
+            latency: Arc::default(),
+            bad_rows: Arc::clone(&plan.bad_rows),
+            started: Instant::now(),
+        });
+        let poller = Poller::new(config.spin_us)?;
+        let (waker, (joining, joined)) = (poller.waker(), channel());
+        let of_watch = Arc::clone(&watch);
+        let serving = Serving {
+            poller,
+            joining: joined,
+            hall: Arc::clone(&hall),
+            facts: config.facts(&plan, listeners[0].address())?,
+            started: watch.started,
+            latency: Arc::clone(&watch.latency),
+            status: Box::new(move || of_watch.status()),
+            on_event: Arc::clone(&on_event),
+        };
+        let mut service = Service {
+            addresses: listeners.iter().map(|listener| listener.address().clone()).collect(),
+            hall: Arc::clone(&hall),
+            position: config.position.clone().map(|path| (path, fingerprint)),
+            save_every: config.save_every,
+            linger: config.linger,
+            trainer_timeout: config.trainer_timeout,
+            stopped: Arc::default(),
+            stoppers: listeners.iter().map(Listener::stopper).collect(),
+            waker: waker.clone(),
+            acceptors: Vec::new(),
+            serving: Some(spawn("serve", move || serving.run())?),
+            making: None,
+            failure: None,
+            watch,
+            on_event,
+        };
+        for listener in listeners {
+            let (joining, waker, on_event) = (joining.clone(), waker.clone(), Arc::clone(&service.on_event));
+            service.acceptors.push(spawn("accept", move || accept(&listener, &joining, &waker, &on_event))?);
+        }
+        let (stages, stopped) = (service.watch.stages.clone(), Arc::clone(&service.stopped));
+        let (on_event, address) = (Arc::clone(&service.on_event), service.addresses[0].to_string());
+        service.making = Some(spawn("make", move || {
+            let made = making::make(&plan, &hall, &stages, &stopped);
+            if let Err(error) = &made {
+                let reason = error.to_string();
+                hall.desk().fail(&format!("{address}: {reason}"));
+                on_event(Event::Failed { reason });
+            }
+            made
+        })?);
+        Ok(service)
+    }
+
+    /// Where it listens, with the real ports.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// What it has done so far.
+    pub fn status(&self) -> Status {
+        self.watch.status()
+    }
+
+    /// Waits until it is over and the trainers know, or `stop` is set; saves the position now and then. `on_look` is called
+    /// many times a second.
+    ///
+    /// # Errors
+    /// What made it fail, once the trainers know; or a thread that panicked.
+    pub fn run(
+        mut self,
+        stop: &AtomicBool,
+        mut on_look: impl FnMut(&Service),
+    ) -> Result<Ended, ServiceError> {
+        let (mut save_at, mut settled_since) = (Instant::now() + self.save_every, None);
+        let ended = loop {
+            if stop.load(Ordering::Relaxed) {
+                break Ended::Stopped;
+            }
+            let settled = self.hall.desk().is_settled();
+            if settled != Some(false) {
+                let since: Instant = *settled_since.get_or_insert_with(Instant::now);
+                // Nobody has asked yet: somebody may be about to.
+                let wait = if settled.is_some() { self.linger } else { self.trainer_timeout };
+                if since.elapsed() >= wait {
+                    break Ended::Over;
+                }
+            } else {
+                settled_since = None;
+            }
+            if self.serving.as_ref().is_some_and(JoinHandle::is_finished) {
+                break Ended::Stopped;
+            }
+            if self.making.as_ref().is_some_and(JoinHandle::is_finished) {
+                self.finish_making();
+            }
+            if Instant::now() >= save_at {
+                save_at = Instant::now() + self.save_every;
+                if let Err(error) = self.save() {
+                    (self.on_event)(Event::NotSaved { reason: error.to_string() });
+                }
+            }
+            on_look(&self);
+            std::thread::sleep(LOOK_EVERY);
+        };
+        self.finish(ended)
+    }
+}
+
+impl Service {
+    /// Takes the result of the thread that makes minibatches, which trainers are told if it is an error.
+    fn finish_making(&mut self) {
+        let Some(making) = self.making.take() else { return };
+        self.failure = match making.join() {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => Some(error),
+            Err(_) => {
+                let error = ServiceError::Panicked("the thread that makes minibatches");
+                self.hall.desk().fail(&format!("{}: {error}", self.addresses[0]));
+                Some(error)
+            }
+        };
+    }
+
+    fn save(&self) -> Result<(), ServiceError> {
+        let Some((path, fingerprint)) = &self.position else { return Ok(()) };
+        let position = {
+            let desk = self.hall.desk();
+            let (done, start) = desk.position();
+            Position { stream: desk.stream(), start, done: done.clone() }
+        };
+        position.write(path, fingerprint)
+    }
+
+    fn finish(mut self, ended: Ended) -> Result<Ended, ServiceError> {
+        let served = self.stop();
+        // Nothing can be acknowledged any more.
+        self.save()?;
+        served?;
+        match self.failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(ended),
+        }
+    }
+
+    /// Ends all threads but those that read, which may be waiting for a stream that is silent.
+    fn stop(&mut self) -> Result<(), ServiceError> {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.stoppers.iter().for_each(Stopper::stop);
+        self.acceptors.drain(..).for_each(|acceptor| drop(acceptor.join()));
+        self.waker.wake();
+        let served = match self.serving.take().map(JoinHandle::join) {
+            Some(Ok(served)) => served.map_err(ServiceError::Transport),
+            Some(Err(_)) => Err(ServiceError::Panicked("the thread that answers")),
+            None => Ok(()),
+        };
+        self.finish_making();
+        served
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        drop(self.stop());
+    }
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, ServiceError> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(ServiceError::Thread)
+}
+
+fn listen(config: &ServiceConfig) -> Result<Vec<Listener>, ServiceError> {
+    let mut options = ListenOptions::new(crate::framing::framing(config.frame_bytes_max as usize));
+    (options.expose, options.insecure) = (config.expose, config.insecure);
+    (options.write_timeout, options.spin_us) = (config.write_timeout, config.spin_us);
+    options.token = config.token.is_some();
+    options.tls = match &config.tls {
+        Some((certificate, key)) => Some(TlsServer::from_files(certificate, key)?),
+        None => None,
+    };
+    let bind = |address: &Address| Listener::bind(address, &options).map_err(ServiceError::Transport);
+    config.listen.iter().map(bind).collect()
+}
+
+/// Hands connections on until it is stopped.
+fn accept(listener: &Listener, joining: &Sender<Joining>, waker: &Waker, on_event: &OnEvent) {
+    // Where memory is shared, a checksum would look at what no wire can have damaged.
+    let in_memory = matches!(listener.address(), Address::Shm(_));
+    let features = if in_memory { Features::NO_CHECKSUM } else { Features::NONE };
+    loop {
+        match listener.accept() {
+            Ok(Some(connection)) => {
+                if joining.send((Box::new(connection), features)).is_err() {
+                    return;
+                }
+                waker.wake();
+            }
+            Ok(None) => return,
+            Err(error) => {
+                on_event(Event::NotAccepted { reason: error.to_string() });
+                std::thread::sleep(ACCEPT_AGAIN);
+            }
+        }
+    }
+}

@@ -8,10 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sanderling_wire::Subscribe;
-
 use super::done::Done;
-use super::limit::TRAINERS_MAX;
+
+mod admission;
 
 mod passes;
 pub(crate) use passes::PassStart;
@@ -73,6 +72,8 @@ pub(crate) struct Desk {
     next: u64,
     passes: VecDeque<PassStart>,
     ready_bytes: usize,
+    ready_max: usize,
+    ready_bytes_max: usize,
     unacknowledged_bytes: usize,
     ended: bool,
     failed: Option<Arc<str>>,
@@ -88,18 +89,14 @@ pub(crate) enum Answer {
     Nothing,
 }
 
-/// What a subscription is answered.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Admitted {
-    pub(crate) window: u32,
-    pub(crate) late: Vec<u64>,
-}
-
 /// What is where, in minibatches and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Depth {
     pub(crate) ready: usize,
     pub(crate) ready_bytes: usize,
+    /// The most that was ready at a time.
+    pub(crate) ready_max: usize,
+    pub(crate) ready_bytes_max: usize,
     pub(crate) unacknowledged: usize,
     pub(crate) unacknowledged_bytes: usize,
     pub(crate) acknowledged: u64,
@@ -117,6 +114,8 @@ impl Desk {
             done,
             passes: VecDeque::from([start]),
             ready_bytes: 0,
+            ready_max: 0,
+            ready_bytes_max: 0,
             unacknowledged_bytes: 0,
             ended: false,
             failed: None,
@@ -149,6 +148,9 @@ impl Desk {
             self.open.insert(number, Open { number, batch, owner: None });
             self.ready_bytes += bytes;
             self.queue_of(number).insert(number);
+            let ready = self.ready.iter().map(BTreeSet::len).sum();
+            self.ready_max = self.ready_max.max(ready);
+            self.ready_bytes_max = self.ready_bytes_max.max(self.ready_bytes);
         }
     }
 
@@ -173,87 +175,6 @@ impl Desk {
     /// The hub cannot go on.
     pub(crate) fn fail(&mut self, reason: &str) {
         self.failed.get_or_insert_with(|| reason.into());
-    }
-
-    /// A trainer presents itself on a connection. The error says, for people, why it may not.
-    pub(crate) fn subscribe(&mut self, connection: u64, request: &Subscribe<'_>) -> Result<Admitted, String> {
-        let window = request.window.clamp(1, self.limits.window);
-        if request.stream != 0 && request.stream != self.stream {
-            // It will see from the stream that it is not subscribed.
-            return Ok(Admitted { window, late: Vec::new() });
-        }
-        self.check_rank(request)?;
-        let at = self.seat(request.trainer)?;
-        self.trainers[at].enter(connection, window, request);
-        let held: BTreeSet<u64> = request.held.iter().copied().collect();
-        let late = held.iter().copied().filter(|&number| !self.keep(at, number)).collect();
-        // The rest it does not have: it has lost them, or they were lost on the way.
-        let trainer = &mut self.trainers[at];
-        let lost: Vec<u64> = trainer.handed.difference(&held).copied().collect();
-        for number in lost {
-            trainer.handed.remove(&number);
-            if self.open.get(&number).is_some_and(|open| open.batch.is_some()) {
-                trainer.owed.insert(number);
-            } else {
-                self.open.remove(&number);
-            }
-        }
-        Ok(Admitted { window, late })
-    }
-
-    fn check_rank(&self, request: &Subscribe<'_>) -> Result<(), String> {
-        let stride = self.limits.stride;
-        match request.rank {
-            _ if stride == 0 => Ok(()),
-            None => {
-                Err(format!("minibatches are for {stride} trainers in turn; say which rank this one has"))
-            }
-            Some(rank) if rank >= stride => Err(format!("rank {rank}; there are 0 to {}", stride - 1)),
-            Some(rank) => {
-                let other = |trainer: &&Trainer| {
-                    trainer.rank == Some(rank) && trainer.name != request.trainer && !trainer.expired
-                };
-                match self.trainers.iter().find(other) {
-                    Some(other) => Err(format!("rank {rank} is that of trainer {:?}", other.name)),
-                    None => Ok(()),
-                }
-            }
-        }
-    }
-
-    /// The place of the trainer of this name; that of one that has left and has nothing, if there are too many.
-    fn seat(&mut self, name: &str) -> Result<usize, String> {
-        if let Some(at) = self.trainers.iter().position(|trainer| trainer.name == name) {
-            return Ok(at);
-        }
-        if self.trainers.len() < TRAINERS_MAX {
-            self.trainers.push(Trainer::new(name));
-            return Ok(self.trainers.len() - 1);
-        }
-        let at = self.trainers.iter().position(|trainer| trainer.expired);
-        let at = at.ok_or_else(|| format!("there are {TRAINERS_MAX} trainers, as many as there may be"))?;
-        self.trainers[at] = Trainer::new(name);
-        Ok(at)
-    }
-
-    /// A trainer says that it has this one; false if it is not its own any more.
-    fn keep(&mut self, at: usize, number: u64) -> bool {
-        if self.done.contains(number) {
-            return self.trainers[at].accepted.contains(&number);
-        }
-        match self.open.get(&number).map(|open| open.owner) {
-            Some(Some(owner)) if owner != at => return false,
-            Some(Some(_)) => {}
-            Some(None) => self.take(at, number),
-            // From before the hub's start.
-            None if number >= self.next && !self.ended => {
-                self.open.insert(number, Open { number, batch: None, owner: Some(at) });
-            }
-            None => return false,
-        }
-        self.trainers[at].owed.remove(&number);
-        self.trainers[at].handed.insert(number);
-        true
     }
 
     /// A ready one becomes a trainer's.
@@ -302,7 +223,8 @@ impl Desk {
                 self.unacknowledged_bytes -= bytes;
             }
         }
-        self.done.insert(number);
+        let is_new = self.done.insert(number);
+        debug_assert!(is_new, "{number} was open and acknowledged");
         true
     }
 
@@ -363,6 +285,8 @@ impl Desk {
         Depth {
             ready,
             ready_bytes: self.ready_bytes,
+            ready_max: self.ready_max,
+            ready_bytes_max: self.ready_bytes_max,
             unacknowledged: self.open.len() - ready,
             unacknowledged_bytes: self.unacknowledged_bytes,
             acknowledged: self.done.prefix() + above,

@@ -29,3 +29,13 @@ pub const TURN_REQUESTS: usize = 16;
 pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// Longest file that says a position.
 pub const POSITION_BYTES_MAX: u64 = 4 << 20;
+/// Most rows of a minibatch.
+pub const BATCH_MAX: usize = 1 << 20;
+/// Most rows that are shuffled at a time.
+pub const SHUFFLE_MAX: usize = 1 << 28;
+/// Most threads that decode.
+pub const THREADS_MAX: usize = 256;
+/// How often the position is saved, unless configured otherwise.
+pub const SAVE_EVERY_DEFAULT: Duration = Duration::from_secs(10);
+/// How long a hub still answers once all trainers know that it is over, unless configured otherwise.
+pub const LINGER_DEFAULT: Duration = Duration::from_secs(2);

@@ -1,0 +1,235 @@
+//! What a hub is told when it starts, and what follows from it. Opens nothing.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sanderling_sample::key::hash;
+use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Spec, input};
+use sanderling_transport::{Address, SPIN_US_DEFAULT};
+use sanderling_wire::{HEADER_BYTES, limit as wire_limit};
+
+use super::desk::DeskLimits;
+use super::error::ServiceError;
+use super::limit;
+use super::making::Plan;
+use super::position::Fingerprint;
+use super::talk::Facts;
+use super::units::Share;
+
+/// What a minibatch's frame has beside its payload, with all the numbers that may be late.
+const FRAME_BYTES_MORE: usize = HEADER_BYTES + 64 + 8 * wire_limit::UNACKNOWLEDGED_MAX;
+
+/// What a hub is told when it starts.
+#[derive(Debug, Clone)]
+pub struct ServiceConfig {
+    /// Where it listens.
+    pub listen: Vec<Address>,
+    /// Its name in lists and logs.
+    pub name: String,
+    /// Trainers must say this, if it is there.
+    pub token: Option<String>,
+    /// Certificate and key, PEM files; TCP is then TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// May other machines connect?
+    pub expose: bool,
+    /// May they without TLS and token?
+    pub insecure: bool,
+    /// A trainer that takes nothing for so long is closed.
+    pub write_timeout: Duration,
+    /// How long waits stay awake at most, in microseconds.
+    pub spin_us: u32,
+    /// Longest frame; a minibatch must fit into one.
+    pub frame_bytes_max: u32,
+    /// Files, patterns or `-`.
+    pub inputs: Vec<String>,
+    /// How to read them.
+    pub reading: DataConfig,
+    /// What a row becomes.
+    pub spec: Spec,
+    /// Rows of a minibatch.
+    pub batch: usize,
+    /// Passes over the input.
+    pub passes: u64,
+    /// Rows that are shuffled at a time; 0: the order of the input.
+    pub shuffle: usize,
+    /// Seed of the shuffle.
+    pub seed: u64,
+    /// Threads that decode.
+    pub threads: usize,
+    /// Which hub this is, and of how many that share the input.
+    pub share: (u64, u64),
+    /// File of the position.
+    pub position: Option<PathBuf>,
+    /// How often it is saved.
+    pub save_every: Duration,
+    /// Minibatch s is for the trainer of rank s modulo this; 0: for any.
+    pub stride: u32,
+    /// Minibatches that may be ready.
+    pub queue_batches: usize,
+    /// Bytes of them.
+    pub queue_bytes: usize,
+    /// Bytes that may be handed out and not acknowledged.
+    pub unacknowledged_bytes: usize,
+    /// Minibatches that a trainer may have.
+    pub window: u32,
+    /// A trainer that is gone for longer loses what it has.
+    pub trainer_timeout: Duration,
+    /// How long the hub still answers once all trainers know that it is over.
+    pub linger: Duration,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> ServiceConfig {
+        ServiceConfig {
+            listen: Vec::new(),
+            name: String::new(),
+            token: None,
+            tls: None,
+            expose: false,
+            insecure: false,
+            write_timeout: Duration::from_secs(10),
+            spin_us: SPIN_US_DEFAULT,
+            frame_bytes_max: limit::FRAME_BYTES_MAX_DEFAULT,
+            inputs: Vec::new(),
+            reading: DataConfig::default(),
+            spec: Spec::default(),
+            batch: 1024,
+            passes: 1,
+            shuffle: 0,
+            seed: 42,
+            threads: 1,
+            share: (0, 1),
+            position: None,
+            save_every: limit::SAVE_EVERY_DEFAULT,
+            stride: 0,
+            queue_batches: limit::QUEUE_BATCHES_DEFAULT,
+            queue_bytes: limit::QUEUE_BYTES_DEFAULT,
+            unacknowledged_bytes: limit::UNACKNOWLEDGED_BYTES_DEFAULT,
+            window: limit::WINDOW_DEFAULT,
+            trainer_timeout: limit::TRAINER_TIMEOUT_DEFAULT,
+            linger: limit::LINGER_DEFAULT,
+        }
+    }
+}
+
+impl ServiceConfig {
+    pub(super) fn check(&self) -> Result<(), ServiceError> {
+        let frames = wire_limit::FRAME_BYTES_MIN..=wire_limit::FRAME_BYTES_MAX;
+        let (index, of) = self.share;
+        let wrong = if self.listen.is_empty() {
+            "listen: no address".to_owned()
+        } else if self.inputs.is_empty() {
+            "no input".to_owned()
+        } else if !(1..=limit::BATCH_MAX).contains(&self.batch) {
+            format!("batch: {} rows; 1 to {} are possible", self.batch, limit::BATCH_MAX)
+        } else if self.passes == 0 {
+            "passes: 0".to_owned()
+        } else if self.passes > 1 && self.inputs.iter().any(|input| input == input::STDIN) {
+            "passes: standard input can be read only once".to_owned()
+        } else if !(1..=limit::THREADS_MAX).contains(&self.threads) {
+            format!("threads: {}; 1 to {} are possible", self.threads, limit::THREADS_MAX)
+        } else if self.shuffle > limit::SHUFFLE_MAX {
+            format!("shuffle: {} rows; at most {}", self.shuffle, limit::SHUFFLE_MAX)
+        } else if of == 0 || index >= of {
+            format!("share: {index}/{of}; of 4 hubs one is 0/4, the last 3/4")
+        } else if !frames.contains(&(self.frame_bytes_max as usize)) {
+            format!("frame_max: {}; {frames:?} are possible", self.frame_bytes_max)
+        } else if self.queue_batches == 0 || self.queue_bytes == 0 || self.unacknowledged_bytes == 0 {
+            "queue: 0; at least one minibatch must be ready".to_owned()
+        } else if !(1..=wire_limit::UNACKNOWLEDGED_MAX as u32 / 2).contains(&self.window) {
+            format!("window: {}; 1 to {} are possible", self.window, wire_limit::UNACKNOWLEDGED_MAX / 2)
+        } else if self.stride as usize > limit::TRAINERS_MAX {
+            format!("assign: strided:{}; at most {} trainers", self.stride, limit::TRAINERS_MAX)
+        } else {
+            return Ok(());
+        };
+        Err(ServiceError::Config(wrong))
+    }
+
+    pub(super) fn plan(&self) -> Result<Plan, ServiceError> {
+        let options =
+            EncodeOptions { missing: &self.reading.missing, label: LabelUse::Required, down_sample: true };
+        let files = input::expand(&self.inputs)?;
+        let (index, of) = self.share;
+        let mut inputs: Vec<String> =
+            files.iter().map(|file| file.path.to_string_lossy().into_owned()).collect();
+        let mut share = Share { index, of };
+        if inputs.len() as u64 >= of {
+            let mine = |at: &usize| *at as u64 % of == index;
+            inputs =
+                inputs.into_iter().enumerate().filter(|(at, _)| mine(at)).map(|(_, file)| file).collect();
+            share = Share { index: 0, of: 1 };
+        }
+        Ok(Plan {
+            inputs,
+            reading: self.reading.clone(),
+            encoder: Arc::new(Encoder::new(&self.spec, &options)?),
+            bad_rows: Arc::new(BadRows::new(self.reading.on_bad_row)),
+            share,
+            batch: self.batch,
+            shuffle: self.shuffle,
+            seed: self.seed,
+            passes: self.passes,
+            threads: self.threads,
+            payload_bytes_max: self.frame_bytes_max as usize - FRAME_BYTES_MORE,
+        })
+    }
+
+    /// What decides which rows are in which minibatch.
+    pub(super) fn fingerprint(&self, plan: &Plan) -> Result<Fingerprint, ServiceError> {
+        let sum = |text: &str| format!("{:016x}", hash(text.as_bytes(), 0));
+        let json = |spec: &Spec| serde_json::to_string(spec).map_err(|error| error.to_string());
+        let spec = json(&self.spec).map_err(ServiceError::Config)?;
+        let reading = serde_json::to_string(&plan.reading);
+        let reading = reading.map_err(|error| ServiceError::Config(error.to_string()))?;
+        let files = input::expand(&plan.inputs)?;
+        let mut inputs = String::new();
+        for file in &files {
+            inputs += &format!("{} {:?}\n", file.path.display(), file.bytes);
+        }
+        let (index, of) = self.share;
+        Ok(vec![
+            ("inputs", sum(&inputs)),
+            ("reading", sum(&reading)),
+            ("spec", sum(&spec)),
+            ("share", format!("{index}/{of}")),
+            ("batch", self.batch.to_string()),
+            ("shuffle", self.shuffle.to_string()),
+            ("seed", self.seed.to_string()),
+        ])
+    }
+
+    pub(super) fn desk_limits(&self) -> DeskLimits {
+        DeskLimits {
+            queue_batches: self.queue_batches,
+            queue_bytes: self.queue_bytes,
+            unacknowledged_bytes: self.unacknowledged_bytes,
+            window: self.window,
+            trainer_timeout: self.trainer_timeout,
+            stride: self.stride,
+        }
+    }
+
+    pub(super) fn facts(&self, plan: &Plan, address: &Address) -> Result<Facts, ServiceError> {
+        let features = self.spec.expand()?.feature;
+        let columns = plan.encoder.new_batch().columns;
+        let name = if self.name.is_empty() { address.to_string() } else { self.name.clone() };
+        Ok(Facts {
+            name: name.chars().take(wire_limit::NAME_BYTES_MAX / 4).collect(),
+            token: self.token.clone(),
+            frame_bytes_max: self.frame_bytes_max,
+            boot_id: RandomState::new().hash_one(std::process::id()),
+            host_id: sanderling_observe::machine::host_id(),
+            passes: self.passes,
+            rows: self.batch as u32,
+            stride: self.stride,
+            columns: features
+                .into_iter()
+                .zip(&columns)
+                .map(|(feature, column)| (feature.name, column.is_weighted()))
+                .collect(),
+        })
+    }
+}

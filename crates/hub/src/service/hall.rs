@@ -1,0 +1,47 @@
+//! The desk behind a lock, and who waits at it. Decides nothing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::decoding::lock;
+
+use super::desk::{Desk, Minibatch};
+
+/// How often who waits for room looks whether it is to stop.
+const POLL: Duration = Duration::from_millis(50);
+
+/// See the top of this file.
+#[derive(Debug)]
+pub(crate) struct Hall {
+    desk: Mutex<Desk>,
+    room: Condvar,
+}
+
+impl Hall {
+    pub(crate) fn new(desk: Desk) -> Arc<Hall> {
+        Arc::new(Hall { desk: Mutex::new(desk), room: Condvar::new() })
+    }
+
+    pub(crate) fn desk(&self) -> MutexGuard<'_, Desk> {
+        lock(&self.desk)
+    }
+
+    /// Somebody took a minibatch.
+    pub(crate) fn made_room(&self) {
+        self.room.notify_one();
+    }
+
+    /// Puts a minibatch onto the desk once there is room; false if it was stopped before.
+    pub(crate) fn offer(&self, minibatch: Minibatch, stopped: &AtomicBool) -> bool {
+        let mut desk = self.desk();
+        while !desk.has_room() {
+            if stopped.load(Ordering::Relaxed) {
+                return false;
+            }
+            desk = self.room.wait_timeout(desk, POLL).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        desk.offer(minibatch);
+        true
+    }
+}

@@ -1,0 +1,202 @@
+//! Making minibatches: passes over this hub's share of the input, shuffled, cut and packed, in an order that depends on the
+//! input and the seed alone. Knows no trainer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sanderling_observe::{StageTimer, Stages};
+use sanderling_sample::{BadRows, Batch, DataConfig, Encoder, Rows, Source, pack_into, packed_bytes_max};
+
+use crate::permute::{permutation, seed_of};
+
+use super::desk::Minibatch;
+use super::error::ServiceError;
+use super::hall::Hall;
+use super::units::{Share, Units};
+
+/// The stages of a hub, in the order of their numbers: waiting for the source and reading it, parsing and encoding, waiting
+/// for a unit, shuffling and copying rows into minibatches, packing, waiting while the queue is full.
+pub const SERVICE_STAGES: [&str; 6] = ["read", "decode", "wait", "assemble", "pack", "full"];
+pub(super) const READ: usize = 0;
+pub(super) const DECODE: usize = 1;
+pub(super) const WAIT: usize = 2;
+const ASSEMBLE: usize = 3;
+const PACK: usize = 4;
+const FULL: usize = 5;
+
+/// What is made, and from what.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    /// Files, or `-`; of this hub only, if it has files of its own.
+    pub(crate) inputs: Vec<String>,
+    pub(crate) reading: DataConfig,
+    pub(crate) encoder: Arc<Encoder>,
+    pub(crate) bad_rows: Arc<BadRows>,
+    /// Units of them, if several hubs share a file.
+    pub(crate) share: Share,
+    pub(crate) batch: usize,
+    /// Rows that are shuffled at a time; 0: none.
+    pub(crate) shuffle: usize,
+    pub(crate) seed: u64,
+    pub(crate) passes: u64,
+    pub(crate) threads: usize,
+    /// Longest payload that fits into a frame.
+    pub(crate) payload_bytes_max: usize,
+}
+
+/// One pass as minibatches.
+struct Cutting<'a> {
+    plan: &'a Plan,
+    units: Units,
+    pass: u64,
+    pool: Batch,
+    /// Rows of the pool that were used, without a shuffle.
+    head: usize,
+    minibatch: Batch,
+    /// The shuffled rows of the pool, and how many of them were used.
+    order: Vec<u32>,
+    used: usize,
+    chunk: u64,
+    end: bool,
+}
+
+impl<'a> Cutting<'a> {
+    fn open(
+        plan: &'a Plan,
+        pass: u64,
+        stages: &Stages,
+        stopped: &Arc<AtomicBool>,
+    ) -> Result<Cutting<'a>, ServiceError> {
+        let source = Source::open(&plan.inputs, &plan.reading, &plan.encoder)?;
+        let Plan { encoder, bad_rows, share, threads, .. } = plan;
+        let units = Units::start(source, encoder, bad_rows, *share, *threads, stages, stopped)
+            .map_err(ServiceError::Thread)?;
+        Ok(Cutting {
+            plan,
+            units,
+            pass,
+            pool: encoder.new_batch(),
+            head: 0,
+            minibatch: encoder.new_batch(),
+            order: Vec::new(),
+            used: 0,
+            chunk: 0,
+            end: false,
+        })
+    }
+
+    /// The next minibatch; it is short at the end of the pass, or when the hub is stopping and it must not be used.
+    fn next(&mut self, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, ServiceError> {
+        timer.switch(ASSEMBLE);
+        let batch = self.plan.batch;
+        if self.plan.shuffle == 0 {
+            if self.pool.len() - self.head < batch {
+                self.pool.drop_front(self.head);
+                self.head = 0;
+                self.fill(batch, timer)?;
+            }
+            let range = self.head..self.pool.len().min(self.head + batch);
+            self.head = range.end;
+            return Ok((!range.is_empty()).then(|| Rows::new(&self.pool, range)));
+        }
+        self.minibatch.clear();
+        while self.minibatch.len() < batch {
+            if self.used == self.order.len() && !self.next_chunk(timer)? {
+                break;
+            }
+            let end = self.order.len().min(self.used + batch - self.minibatch.len());
+            self.minibatch.gather(&Rows::all(&self.pool), &self.order[self.used..end]);
+            self.used = end;
+        }
+        Ok((!self.minibatch.is_empty()).then(|| Rows::all(&self.minibatch)))
+    }
+
+    /// Fills the shuffle buffer again and draws a new order; false at the end of the pass.
+    fn next_chunk(&mut self, timer: &mut StageTimer) -> Result<bool, ServiceError> {
+        self.pool.drop_front(self.order.len());
+        self.fill(self.plan.shuffle, timer)?;
+        let rows = self.pool.len().min(self.plan.shuffle);
+        permutation(rows, seed_of(&[self.plan.seed, self.pass, 0, self.chunk]), &mut self.order);
+        (self.used, self.chunk) = (0, self.chunk + 1);
+        Ok(rows > 0)
+    }
+
+    /// Takes units until the pool has `rows` rows, or as many keys as a batch may hold, or the input ends.
+    fn fill(&mut self, rows: usize, timer: &mut StageTimer) -> Result<(), ServiceError> {
+        while self.pool.len() < rows && !self.end && self.pool.max_keys() < Batch::MAX_KEYS / 2 {
+            let Some(mut batch) = self.units.next(timer)? else {
+                self.end = true;
+                break;
+            };
+            timer.switch(ASSEMBLE);
+            if self.pool.is_empty() {
+                std::mem::swap(&mut self.pool, &mut batch);
+            } else {
+                self.pool.append(&Rows::all(&batch));
+            }
+            self.units.give_back(batch);
+        }
+        timer.switch(ASSEMBLE);
+        Ok(())
+    }
+}
+
+/// Makes all minibatches from where the desk begins, as there is room for them. Returns early when it is stopped.
+pub(crate) fn make(
+    plan: &Plan,
+    hall: &Hall,
+    stages: &Stages,
+    stopped: &Arc<AtomicBool>,
+) -> Result<(), ServiceError> {
+    let mut timer = stages.timer();
+    let (start, mut number) = {
+        let desk = hall.desk();
+        let (done, start) = desk.position();
+        (start, done.prefix())
+    };
+    let mut skip = number - start.first;
+    for pass in start.pass..plan.passes {
+        if pass > start.pass {
+            hall.desk().begin_pass(pass);
+        }
+        let mut cutting = Cutting::open(plan, pass, stages, stopped)?;
+        while let Some(rows) = cutting.next(&mut timer)? {
+            if stopped.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            // What was acknowledged before the start.
+            if skip > 0 {
+                skip -= 1;
+                continue;
+            }
+            timer.switch(PACK);
+            let payload = pack(&rows, number, plan.payload_bytes_max)?;
+            let minibatch = Minibatch { pass, rows: rows.len() as u32, payload };
+            timer.switch(FULL);
+            if !hall.offer(minibatch, stopped) {
+                return Ok(());
+            }
+            number += 1;
+        }
+        if stopped.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if skip > 0 {
+            let reason = "pass has fewer rows than were used of it: the input has changed".to_owned();
+            return Err(ServiceError::Minibatch { number, reason });
+        }
+    }
+    hall.desk().end(plan.passes);
+    Ok(())
+}
+
+fn pack(rows: &Rows<'_>, number: u64, bytes_max: usize) -> Result<Vec<u8>, ServiceError> {
+    let mut payload = vec![0; packed_bytes_max(rows)];
+    let bytes = pack_into(rows, &mut payload).map_err(|error| ServiceError::packed(number, &error))?;
+    if bytes > bytes_max {
+        let reason = format!("its {bytes} bytes are more than a frame takes, {bytes_max} (--frame-max)");
+        return Err(ServiceError::Minibatch { number, reason });
+    }
+    payload.truncate(bytes);
+    Ok(payload)
+}

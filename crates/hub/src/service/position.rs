@@ -1,0 +1,151 @@
+//! Where a hub goes on after its end: which minibatches were acknowledged, and of which input, as a small text file that is
+//! replaced as a whole. Knows no desk and no input.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Write as _};
+use std::path::Path;
+
+use sanderling_sample::key::hash;
+
+use super::desk::PassStart;
+use super::done::Done;
+use super::error::ServiceError;
+use super::limit::POSITION_BYTES_MAX;
+
+const HEAD: &str = "sanderling hub position 1";
+/// Salt of the sum that tells a file that was damaged.
+const SUM_SALT: u64 = 0x706f_7369_7469_6f6e;
+
+/// What decides which rows are in which minibatch, as names and texts: a position is good for the same only.
+pub(crate) type Fingerprint = Vec<(&'static str, String)>;
+
+/// See the top of this file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) stream: u64,
+    /// The pass of the first minibatch that was not acknowledged.
+    pub(crate) start: PassStart,
+    pub(crate) done: Done,
+}
+
+impl Position {
+    fn to_text(&self, fingerprint: &Fingerprint) -> String {
+        let mut text = format!("{HEAD}\n");
+        for (name, value) in fingerprint {
+            let _ = writeln!(text, "{name} {value}");
+        }
+        let (stream, PassStart { pass, first }) = (self.stream, self.start);
+        let _ = writeln!(text, "stream {stream:016x}\npass {pass}\nfirst {first}");
+        let _ = write!(text, "acknowledged 0-{}", self.done.prefix());
+        for (first, end) in self.done.above() {
+            let _ = write!(text, " {first}-{end}");
+        }
+        let sum = hash(text.as_bytes(), SUM_SALT);
+        let _ = writeln!(text, "\nsum {sum:016x}");
+        text
+    }
+
+    fn of_text(text: &str, fingerprint: &Fingerprint) -> Result<Position, String> {
+        let mut lines = text.lines();
+        let mut next = |name: &str| {
+            let line = lines.next().ok_or_else(|| format!("it ends before its {name}"))?;
+            line.strip_prefix(name).map(str::trim_start).ok_or_else(|| format!("{line:?} is not its {name}"))
+        };
+        if next("sanderling hub position")? != "1" {
+            return Err("it is of another version of this program".to_owned());
+        }
+        let (body, sum) = text.rsplit_once("\nsum ").ok_or("it has no sum: it is damaged")?;
+        if format!("{:016x}\n", hash(body.as_bytes(), SUM_SALT)) != sum {
+            return Err("its sum is wrong: it is damaged".to_owned());
+        }
+        for (name, expected) in fingerprint {
+            let found = next(name)?;
+            if found != expected {
+                return Err(format!(
+                    "it is a position with {name} {found}, and this is {expected}: go on with what it began with, or \
+                     remove it to begin anew"
+                ));
+            }
+        }
+        let number =
+            |name: &str, text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no {name}"));
+        let stream = next("stream")?;
+        let stream = u64::from_str_radix(stream, 16).map_err(|_| format!("{stream:?} is no stream"))?;
+        let pass = number("pass", next("pass")?)?;
+        let start = PassStart { pass, first: number("number", next("first")?)? };
+        let mut ranges = Vec::new();
+        for range in next("acknowledged")?.split(' ') {
+            let (first, end) = range.split_once('-').ok_or_else(|| format!("{range:?} is no range"))?;
+            ranges.push((number("number", first)?, number("number", end)?));
+        }
+        let done = match ranges[0] {
+            (0, prefix) if start.first <= prefix => Done::of(prefix, &ranges[1..]),
+            _ => None,
+        };
+        Ok(Position { stream, start, done: done.ok_or("its ranges contradict each other")? })
+    }
+
+    /// Reads it; None if there is no file.
+    pub(crate) fn read(path: &Path, fingerprint: &Fingerprint) -> Result<Option<Position>, ServiceError> {
+        let io = |source| ServiceError::Io { path: path.to_path_buf(), source };
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io(error)),
+        };
+        let mut text = String::new();
+        file.take(POSITION_BYTES_MAX).read_to_string(&mut text).map_err(io)?;
+        let wrong = |reason| ServiceError::Position { path: path.to_path_buf(), reason };
+        Position::of_text(&text, fingerprint).map(Some).map_err(wrong)
+    }
+
+    /// Replaces the file: whatever happens, there is the old one or the new one.
+    pub(crate) fn write(&self, path: &Path, fingerprint: &Fingerprint) -> Result<(), ServiceError> {
+        let io = |source| ServiceError::Io { path: path.to_path_buf(), source };
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".new");
+        let new = path.with_file_name(name);
+        let mut file = File::create(&new).map_err(io)?;
+        file.write_all(self.to_text(fingerprint).as_bytes()).map_err(io)?;
+        file.sync_all().map_err(io)?;
+        std::fs::rename(&new, path).map_err(io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_what_was_written_or_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("position");
+        let fingerprint: Fingerprint = vec![("inputs", "abc".to_owned()), ("batch", "10".to_owned())];
+        assert_eq!(Position::read(&path, &fingerprint).unwrap(), None);
+        for ranges in [&[][..], &[(9, 12), (13, 14)]] {
+            let done = Done::of(7, ranges).unwrap();
+            let position = Position { stream: u64::MAX - 5, start: PassStart { pass: 2, first: 6 }, done };
+            position.write(&path, &fingerprint).unwrap();
+            assert_eq!(Position::read(&path, &fingerprint).unwrap(), Some(position));
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let check = |text: &str, fingerprint: &Fingerprint, expected: &str| {
+            std::fs::write(&path, text).unwrap();
+            let error = Position::read(&path, fingerprint).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        };
+        let other: Fingerprint = vec![("inputs", "abc".to_owned()), ("batch", "20".to_owned())];
+        check(&text, &other, "a position with batch 10, and this is 20");
+        check(&text.replace("position 1", "position 2"), &fingerprint, "another version");
+        check("", &fingerprint, "it ends");
+        for end in 1..text.len() {
+            assert!(Position::of_text(&text[..end], &fingerprint).is_err(), "{end}");
+        }
+        for at in (0..text.len()).filter(|&at| text.as_bytes()[at].is_ascii_digit()) {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            assert!(Position::of_text(&String::from_utf8(bytes).unwrap(), &fingerprint).is_err(), "{at}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What a hub has done so far: for a line of text, and for the message of statistics. Measures nothing itself.
+
+use std::fmt;
+use std::time::Duration;
+
+use sanderling_observe::{LatencySummary, StageTotal};
+use sanderling_wire::{Counter, Latency, Statistics, limit};
+
+use super::desk::TrainerCounts;
+
+/// One trainer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainerStatus {
+    /// Its name.
+    pub name: String,
+    /// Is it connected?
+    pub here: bool,
+    /// What it was given.
+    pub counts: TrainerCounts,
+}
+
+/// What a hub has done since its start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Status {
+    /// Since when.
+    pub uptime: Duration,
+    /// Minibatches that are ready, and their bytes.
+    pub ready: usize,
+    /// See above.
+    pub ready_bytes: usize,
+    /// Minibatches that were handed out and not acknowledged, and their bytes.
+    pub unacknowledged: usize,
+    /// See above.
+    pub unacknowledged_bytes: usize,
+    /// Most minibatches and bytes that were ready at a time.
+    pub ready_max: usize,
+    /// See above.
+    pub ready_bytes_max: usize,
+    /// Minibatches that were acknowledged, before the start included.
+    pub acknowledged: u64,
+    /// Rows that were left out as bad.
+    pub bad_rows: u64,
+    /// Where the time of the threads went, as `SERVICE_STAGES` are named.
+    pub stages: Vec<StageTotal>,
+    /// How long answers to requests for a minibatch took, without waiting for one.
+    pub next: LatencySummary,
+    /// The trainers that are known.
+    pub trainers: Vec<TrainerStatus>,
+}
+
+impl Status {
+    /// Everything that is one number, the unit last.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        let mut counters: Vec<(String, u64)> = [
+            ("ready", self.ready as u64),
+            ("ready_bytes", self.ready_bytes as u64),
+            ("ready_max", self.ready_max as u64),
+            ("ready_max_bytes", self.ready_bytes_max as u64),
+            ("unacknowledged", self.unacknowledged as u64),
+            ("unacknowledged_bytes", self.unacknowledged_bytes as u64),
+            ("acknowledged", self.acknowledged),
+            ("bad_rows", self.bad_rows),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec();
+        for stage in &self.stages {
+            counters.push((format!("stage {} count", stage.name), stage.count));
+            counters.push((format!("stage {} us", stage.name), (stage.seconds * 1e6) as u64));
+        }
+        for TrainerStatus { name, here, counts } in &self.trainers {
+            let TrainerCounts { starts, batches, rows, bytes, stalls, late } = *counts;
+            for (what, value) in [
+                ("here", u64::from(*here)),
+                ("starts", starts),
+                ("batches", batches),
+                ("rows", rows),
+                ("bytes", bytes),
+                ("stalls", stalls),
+                ("late", late),
+            ] {
+                counters.push((format!("trainer {} {what}", cut(name)), value));
+            }
+        }
+        counters.truncate(limit::STATS_MAX);
+        counters
+    }
+
+    /// As a message; the counters are those of [`Status::counters`].
+    pub(super) fn statistics<'a>(&self, counters: &'a [(String, u64)]) -> Statistics<'a> {
+        let next = Latency {
+            name: "next",
+            count: self.next.count,
+            average_ns: self.next.average_ns,
+            min_ns: self.next.min_ns,
+            max_ns: self.next.max_ns,
+            p50_ns: self.next.p50_ns,
+            p95_ns: self.next.p95_ns,
+            p99_ns: self.next.p99_ns,
+            p999_ns: self.next.p999_ns,
+        };
+        Statistics {
+            uptime_us: self.uptime.as_micros() as u64,
+            latencies: vec![next],
+            counters: counters.iter().map(|(name, value)| Counter { name, value: *value }).collect(),
+        }
+    }
+}
+
+/// A trainer's name is its own choice; a counter's has a limit.
+fn cut(name: &str) -> &str {
+    let mut end = name.len().min(limit::NAME_BYTES_MAX - 32);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    &name[..end]
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Status { ready, unacknowledged, acknowledged, .. } = self;
+        write!(out, "{acknowledged} minibatches acknowledged, {ready} ready, {unacknowledged} handed out;")?;
+        for stage in &self.stages {
+            write!(out, " {} {:.0} %", stage.name, stage.share * 100.0)?;
+        }
+        for TrainerStatus { name, here, counts } in &self.trainers {
+            let TrainerCounts { batches, rows, stalls, .. } = counts;
+            let gone = if *here { "" } else { " (gone)" };
+            write!(out, "; {name}{gone}: {batches} minibatches, {rows} rows, {stalls} stalls")?;
+        }
+        Ok(())
+    }
+}

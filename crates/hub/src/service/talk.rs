@@ -1,0 +1,226 @@
+//! One connection's side of the protocol, without input or output: frames in, answers out. Knows what was agreed on; who
+//! has which minibatch is the desk's business.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use sanderling_wire::{
+    Agreed, Buffer, Column, Failure, Fault, Features, Frame, HEADER_BYTES, Hello, Identity, Kind, NextReply,
+    Offer, Outcome, Parsed, Pong, Reply, Request, Subscribed, WireError, limit,
+};
+
+use super::desk::{Answer, Minibatch};
+use super::hall::Hall;
+use super::limit::{IN_FLIGHT_MAX, RETRY_AFTER};
+
+/// What all connections are told.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) name: String,
+    pub(crate) token: Option<String>,
+    pub(crate) frame_bytes_max: u32,
+    pub(crate) boot_id: u64,
+    pub(crate) host_id: u64,
+    pub(crate) passes: u64,
+    pub(crate) rows: u32,
+    pub(crate) stride: u32,
+    /// Names of the features, and whether their keys have values.
+    pub(crate) columns: Vec<(String, bool)>,
+}
+
+/// An answer that is to be sent.
+#[derive(Debug)]
+pub(crate) enum Answered {
+    /// A whole frame.
+    Frame(Buffer),
+    /// A minibatch, which is encoded straight into the transport's memory.
+    Batch { id: u64, late: Vec<u64>, number: u64, batch: Arc<Minibatch> },
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    /// Number of the connection, for the desk.
+    pub(crate) connection: u64,
+    pub(crate) since: Instant,
+    pub(crate) greeted: bool,
+    /// Nothing more is answered once what waits was sent.
+    pub(crate) closing: bool,
+    /// What could not be sent yet.
+    pub(crate) pending: Option<Answered>,
+    agreed: Agreed,
+    offer: Offer,
+}
+
+impl Talk {
+    pub(crate) fn new(connection: u64, features: Features, facts: &Facts, since: Instant) -> Talk {
+        let offer = Offer { frame_bytes_max: facts.frame_bytes_max, ..Offer::of(features) };
+        let agreed = Agreed::BEFORE_HELLO;
+        Talk { connection, since, greeted: false, closing: false, pending: None, agreed, offer }
+    }
+
+    /// The answer to a frame. An error means that the stream has lost its framing: the connection must be closed.
+    pub(crate) fn answer(
+        &mut self,
+        bytes: &[u8],
+        facts: &Facts,
+        hall: &Hall,
+        statistics: &dyn Fn() -> super::Status,
+    ) -> Result<Answered, WireError> {
+        let Parsed::Frame(frame) = Frame::parse(bytes, &self.agreed)? else {
+            let (needed, found) = (HEADER_BYTES as u64, bytes.len() as u64);
+            return Err(WireError::Cut { what: "frame", needed, found });
+        };
+        let (id, kind) = (frame.header.id, frame.header.kind);
+        let refuse = |fault, reason: &str| self.frame(id, &Reply::Failed(Failure { kind, fault, reason }));
+        let request = match Request::decode(&frame) {
+            Ok(request) => request,
+            Err(error) => return refuse(Fault::BadRequest, &error.to_string()),
+        };
+        match request {
+            Request::Hello(hello) => self.greet(id, &hello, facts),
+            _ if !self.greeted => {
+                let answer = refuse(Fault::BadRequest, "say hello first");
+                self.closing = true;
+                answer
+            }
+            Request::Ping(ping) => {
+                let bytes = vec![0; ping.reply_bytes as usize];
+                self.frame(id, &Reply::Ping(Pong { serving: true, bytes: &bytes }))
+            }
+            Request::Stats(_) => {
+                let status = statistics();
+                self.frame(id, &Reply::Stats(status.statistics(&status.counters())))
+            }
+            Request::Subscribe(request) => {
+                let mut desk = hall.desk();
+                match desk.subscribe(self.connection, &request) {
+                    Ok(admitted) => {
+                        let column = |(name, weighted): &'_ (String, bool)| (name.clone(), *weighted);
+                        let columns: Vec<_> = facts.columns.iter().map(column).collect();
+                        let subscribed = Subscribed {
+                            stream: desk.stream(),
+                            passes: facts.passes,
+                            rows: facts.rows,
+                            window: admitted.window,
+                            stride: facts.stride,
+                            late: &admitted.late,
+                            columns: columns
+                                .iter()
+                                .map(|(name, weighted)| Column { name, weighted: *weighted })
+                                .collect(),
+                        };
+                        self.frame(id, &Reply::Subscribe(subscribed))
+                    }
+                    Err(reason) => refuse(Fault::BadRequest, &reason),
+                }
+            }
+            Request::Next(next) => {
+                let answer = hall.desk().next(self.connection, next.wanted, next.used);
+                let Some((late, answer)) = answer else {
+                    let reason =
+                        "no trainer is subscribed on this connection; one of the same name has come since";
+                    return refuse(Fault::BadRequest, reason);
+                };
+                hall.made_room();
+                let outcome = match &answer {
+                    Answer::Batch { number, batch } => {
+                        return Ok(Answered::Batch { id, late, number: *number, batch: Arc::clone(batch) });
+                    }
+                    Answer::Wait => Outcome::Wait { retry_after_us: RETRY_AFTER.as_micros() as u64 },
+                    Answer::Over => Outcome::Over,
+                    Answer::Failed(reason) => Outcome::Failed { reason },
+                    Answer::Nothing => Outcome::Nothing,
+                };
+                self.frame(id, &Reply::Next(NextReply { late: &late, outcome }))
+            }
+            _ => refuse(Fault::BadRequest, "this is a hub; tables are at a parameter server"),
+        }
+    }
+
+    fn greet(&mut self, id: u64, hello: &Hello<'_>, facts: &Facts) -> Result<Answered, WireError> {
+        let refused = |fault, reason: &str| {
+            let reply = Reply::Failed(Failure { kind: Kind::Hello, fault, reason });
+            encoded(|out| reply.encode(&Agreed::BEFORE_HELLO, id, out))
+        };
+        if self.greeted {
+            return self.frame(
+                id,
+                &Reply::Failed(Failure {
+                    kind: Kind::Hello,
+                    fault: Fault::BadRequest,
+                    reason: "this connection has said hello before",
+                }),
+            );
+        }
+        // Whatever is wrong, there is nothing to go on with.
+        self.closing = true;
+        if let Some(token) = &facts.token
+            && !same_bytes(token.as_bytes(), hello.token.as_bytes())
+        {
+            return refused(Fault::Unauthorized, "the token is missing or wrong");
+        }
+        let agreed = match self.offer.meet(&hello.offer) {
+            Ok(agreed) => agreed,
+            Err(fault) => return refused(fault, &fault.to_string()),
+        };
+        let identity = Identity {
+            agreed,
+            in_flight_max: IN_FLIGHT_MAX,
+            shard: 0,
+            shards: 1,
+            server_id: 0,
+            boot_id: facts.boot_id,
+            host_id: facts.host_id,
+            placement_version: 0,
+            name: &facts.name,
+            local_url: "",
+        };
+        let answer = encoded(|out| Reply::Hello(identity).encode(&Agreed::BEFORE_HELLO, id, out));
+        (self.agreed, self.greeted, self.closing) = (agreed, true, false);
+        answer
+    }
+
+    fn frame(&self, id: u64, reply: &Reply<'_>) -> Result<Answered, WireError> {
+        encoded(|out| reply.encode(&self.agreed, id, out))
+    }
+
+    /// Bytes of the frame of an answer.
+    pub(crate) fn frame_bytes(&self, answered: &Answered) -> Result<usize, WireError> {
+        match answered {
+            Answered::Frame(buffer) => Ok(buffer.len()),
+            Answered::Batch { late, number, batch, .. } => reply_of(late, *number, batch).frame_bytes(),
+        }
+    }
+
+    /// Writes the frame of an answer; how long it is.
+    pub(crate) fn write(&self, answered: &Answered, out: &mut [u8]) -> Result<usize, WireError> {
+        match answered {
+            Answered::Frame(buffer) => {
+                out[..buffer.len()].copy_from_slice(buffer.bytes());
+                Ok(buffer.len())
+            }
+            Answered::Batch { id, late, number, batch } => {
+                reply_of(late, *number, batch).encode(&self.agreed, *id, out)
+            }
+        }
+    }
+}
+
+fn reply_of<'a>(late: &'a [u64], number: u64, batch: &'a Minibatch) -> Reply<'a> {
+    let Minibatch { pass, rows, payload } = batch;
+    Reply::Next(NextReply { late, outcome: Outcome::Batch { pass: *pass, number, rows: *rows, payload } })
+}
+
+fn encoded(encode: impl FnMut(&mut [u8]) -> Result<usize, WireError>) -> Result<Answered, WireError> {
+    let mut buffer = Buffer::new(limit::FRAME_BYTES_MAX);
+    buffer.append(encode)?;
+    Ok(Answered::Frame(buffer))
+}
+
+/// Compares without telling by the time it takes where they differ.
+fn same_bytes(secret: &[u8], given: &[u8]) -> bool {
+    let at = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
+    let different = (0..limit::TOKEN_BYTES_MAX).fold(0, |all, i| all | (at(secret, i) ^ at(given, i)));
+    std::hint::black_box(different) == 0 && secret.len() == given.len()
+}
