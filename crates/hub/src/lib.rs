@@ -16,3 +16,8 @@ mod permute;
 mod framing;
 
 pub mod service;
+
+mod subscription;
+pub use subscription::{
+    Acknowledger, Delivered, HubError, Next, SubscribeOptions, Subscription, hub_addresses,
+};

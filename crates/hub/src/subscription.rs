@@ -1,0 +1,374 @@
+//! The trainer's side of hubs: minibatches from several of them, none twice and none left out, asked for before they are
+//! needed. What is asked and answered is decided by a state machine per hub (`link`).
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use sanderling_sample::{PackedBatch, PackedBuffer};
+use sanderling_transport::{Address, Poller, Received, Token, Waker, connect};
+use sanderling_wire::{Features, limit};
+
+use crate::decoding::lock;
+use crate::framing::framing;
+
+mod error;
+pub use error::HubError;
+
+mod answers;
+
+mod link;
+use link::{Link, Want};
+
+mod options;
+pub use options::SubscribeOptions;
+
+/// While a hub takes nothing, its answers must be taken all the same, or the two would wait for each other.
+const BLOCKED_LOOK: Duration = Duration::from_millis(1);
+/// Buffers that are kept for further minibatches.
+const SPARE_MAX: usize = 256;
+/// What an address of hubs may begin with.
+const SCHEME: &str = "hub://";
+
+/// A minibatch from a hub.
+#[derive(Debug)]
+pub struct Delivered {
+    /// Which of the hubs, in the order of the addresses.
+    pub hub: usize,
+    /// The pass that it is of, from 0.
+    pub pass: u64,
+    /// Its number at that hub, over all passes.
+    pub number: u64,
+    /// Its rows.
+    pub batch: PackedBatch,
+}
+
+/// What [`Subscription::next`] ends with.
+#[derive(Debug)]
+pub enum Next {
+    /// A minibatch. It is this trainer's until it is acknowledged.
+    Batch(Delivered),
+    /// None came before the deadline: the hubs have none ready, or all that this trainer may have are here and not
+    /// acknowledged.
+    Wait,
+    /// All passes of all hubs have ended, and every minibatch was acknowledged by somebody.
+    Over,
+}
+
+/// Acknowledges minibatches of a [`Subscription`], from any thread, also while another waits in [`Subscription::next`].
+#[derive(Debug, Clone)]
+pub struct Acknowledger {
+    used: Arc<Mutex<Vec<(usize, u64)>>>,
+    waker: Waker,
+}
+
+impl Acknowledger {
+    /// This one was used up. The hub hears of it by the next or present call of [`Subscription::next`].
+    pub fn acknowledge(&self, hub: usize, number: u64) {
+        lock(&self.used).push((hub, number));
+        self.waker.wake();
+    }
+}
+
+/// Minibatches from several hubs. For one thread at a time: several put a mutex around it, and acknowledge through an
+/// [`Acknowledger`]; or each has its own, under a name of its own.
+#[derive(Debug)]
+pub struct Subscription {
+    links: Vec<(Link, Address, Option<Token>)>,
+    options: SubscribeOptions,
+    poller: Poller,
+    ready: Vec<Token>,
+    start: Instant,
+    /// Whose turn it is.
+    turn: usize,
+    acknowledger: Acknowledger,
+    spare: Vec<PackedBuffer>,
+}
+
+/// The hubs of `hub://a:7100,b:7100`, or of the same without the start; each may be `host:port`, `unix:PATH` or `shm:NAME`.
+///
+/// # Errors
+/// A part that is no address.
+pub fn hub_addresses(text: &str) -> Result<Vec<Address>, HubError> {
+    let text = text.strip_prefix(SCHEME).unwrap_or(text);
+    let parse =
+        |part: &str| part.trim().parse::<Address>().map_err(|error| HubError::Address(error.to_string()));
+    text.split(',').map(parse).collect()
+}
+
+impl Subscription {
+    /// Subscribes at all hubs, under a name that is the same over this trainer's restarts and that no other trainer has.
+    ///
+    /// # Errors
+    /// A hub that cannot be reached in time, refuses, or serves something else than the others.
+    pub fn open(
+        addresses: &[Address],
+        name: &str,
+        options: &SubscribeOptions,
+    ) -> Result<Subscription, HubError> {
+        let possible = 1..=limit::UNACKNOWLEDGED_MAX as u32 / 2;
+        if addresses.is_empty() || name.len() > limit::NAME_BYTES_MAX || !possible.contains(&options.window) {
+            let name_max = limit::NAME_BYTES_MAX;
+            return Err(HubError::Address(format!(
+                "there must be an address, a name of at most {name_max} bytes, and a window within {possible:?}"
+            )));
+        }
+        let poller = Poller::new(options.spin_us).map_err(|error| HubError::System(error.to_string()))?;
+        let acknowledger = Acknowledger { used: Arc::default(), waker: poller.waker() };
+        let link = |(at, address): (usize, &Address)| {
+            (Link::new(at, address.to_string(), name, options), address.clone(), None)
+        };
+        let mut subscription = Subscription {
+            links: addresses.iter().enumerate().map(link).collect(),
+            options: options.clone(),
+            poller,
+            ready: Vec::new(),
+            start: Instant::now(),
+            turn: 0,
+            acknowledger,
+            spare: Vec::new(),
+        };
+        while subscription.links.iter().any(|(link, _, _)| link.known().is_none()) {
+            subscription.advance()?;
+            if subscription.links.iter().any(|(link, _, _)| link.known().is_none()) {
+                subscription.wait(None);
+            }
+        }
+        subscription.check_alike()?;
+        Ok(subscription)
+    }
+
+    fn check_alike(&self) -> Result<(), HubError> {
+        let (first, _, _) = &self.links[0];
+        for (second, _, _) in &self.links[1..] {
+            let (Some(one), Some(other)) = (first.known(), second.known()) else { continue };
+            let what = if one.columns != other.columns {
+                "their features"
+            } else if one.stride != other.stride {
+                "whom they assign minibatches to"
+            } else {
+                continue;
+            };
+            let (first, second) = (first.hub().to_owned(), second.hub().to_owned());
+            return Err(HubError::Different { first, second, what });
+        }
+        Ok(())
+    }
+
+    /// The features of all minibatches, in their order: the name, and whether each key has a value.
+    pub fn columns(&self) -> &[(String, bool)] {
+        self.links[0].0.known().map_or(&[], |known| &known.columns)
+    }
+
+    /// Rows of a minibatch; the last one of a pass may have fewer.
+    pub fn rows(&self) -> u32 {
+        self.links[0].0.known().map_or(0, |known| known.rows)
+    }
+
+    /// The address of a hub, by its place.
+    pub fn hub(&self, hub: usize) -> &str {
+        self.links[hub].0.hub()
+    }
+
+    /// How often hubs had none ready, and how many acknowledgements came too late to count.
+    pub fn waits_and_late(&self) -> (u64, u64) {
+        self.links.iter().fold((0, 0), |(waits, late), (link, _, _)| (waits + link.waits, late + link.late))
+    }
+
+    /// A handle by which other threads acknowledge.
+    pub fn acknowledger(&self) -> Acknowledger {
+        self.acknowledger.clone()
+    }
+
+    /// This one was used up. The hub hears of it by the next call of [`Subscription::next`].
+    pub fn acknowledge(&mut self, hub: usize, number: u64) {
+        self.links[hub].0.acknowledge(number);
+    }
+
+    /// Takes the memory of a minibatch for another one.
+    pub fn reuse(&mut self, batch: PackedBatch) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(batch.into_buffer());
+        }
+    }
+
+    /// The next minibatch: of the hubs in turn, leaving out those that have none at the moment, unless minibatches are
+    /// assigned by rank.
+    ///
+    /// # Errors
+    /// What cannot be mended by waiting. It stays so.
+    pub fn next(&mut self, deadline: Instant) -> Result<Next, HubError> {
+        loop {
+            self.advance()?;
+            if let Some(delivered) = self.take() {
+                return Ok(Next::Batch(delivered));
+            }
+            if self.links.iter().all(|(link, _, _)| link.is_over()) {
+                return Ok(Next::Over);
+            }
+            if Instant::now() >= deadline {
+                return Ok(Next::Wait);
+            }
+            self.wait(Some(deadline));
+        }
+    }
+
+    /// Has the hubs know what was acknowledged, as before an end.
+    ///
+    /// # Errors
+    /// As [`Subscription::next`]. It is no error that the deadline came first: what the hubs have not heard is handed out
+    /// again.
+    pub fn settle(&mut self, deadline: Instant) -> Result<(), HubError> {
+        loop {
+            self.advance()?;
+            if self.links.iter().all(|(link, _, _)| link.is_settled()) || Instant::now() >= deadline {
+                return Ok(());
+            }
+            self.wait(Some(deadline));
+        }
+    }
+
+    fn take(&mut self) -> Option<Delivered> {
+        let count = self.links.len();
+        let is_strict = self.options.rank.is_some();
+        for step in 0..count {
+            let at = (self.turn + step) % count;
+            let (link, _, _) = &mut self.links[at];
+            if let Some(delivered) = link.take() {
+                self.turn = (at + 1) % count;
+                return Some(delivered);
+            }
+            if is_strict && !link.is_over() {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn now_us(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    /// Takes what has come and does what there is to do, without waiting for hubs.
+    fn advance(&mut self) -> Result<(), HubError> {
+        for (hub, number) in std::mem::take(&mut *lock(&self.acknowledger.used)) {
+            if let Some((link, _, _)) = self.links.get_mut(hub) {
+                link.acknowledge(number);
+            }
+        }
+        for at in 0..self.links.len() {
+            self.receive(at);
+            self.send(at);
+            if let Some(error) = self.links[at].0.error() {
+                return Err(error.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for frames, or until there is something else to do.
+    fn wait(&mut self, deadline: Option<Instant>) {
+        let wake_us = self.links.iter().filter_map(|(link, _, _)| link.wake_us()).min();
+        let mut until =
+            wake_us.map(|us| self.start + Duration::from_micros(us)).into_iter().chain(deadline).min();
+        let Subscription { links, poller, .. } = self;
+        let blocked = links
+            .iter()
+            .filter_map(|(_, _, token)| *token)
+            .any(|token| poller.connection(token).is_some_and(|connection| connection.sender.is_blocked()));
+        if blocked {
+            let look = Instant::now() + BLOCKED_LOOK;
+            until = Some(until.map_or(look, |until| until.min(look)));
+        }
+        if self.poller.wait(&mut self.ready, until).is_err() {
+            // The system cannot wait; deadlines still hold.
+            std::thread::sleep(BLOCKED_LOOK);
+        }
+    }
+
+    fn receive(&mut self, at: usize) {
+        let now_us = self.now_us();
+        let Subscription { links, poller, spare, .. } = self;
+        let (link, _, token) = &mut links[at];
+        let Some(connection) = token.and_then(|token| poller.connection(token)) else { return };
+        let cause = loop {
+            match connection.receiver.try_receive() {
+                Ok(Received::Frame(frame)) => link.receive(now_us, frame, spare),
+                Ok(Received::Nothing) => break None,
+                Ok(Received::End) => break Some(format!("{}: closed the connection", connection.peer())),
+                Err(error) => break Some(error.to_string()),
+            }
+        };
+        if let Some(cause) = cause {
+            self.lost(at, cause);
+        }
+    }
+
+    fn send(&mut self, at: usize) {
+        loop {
+            let now_us = self.now_us();
+            match self.links[at].0.want(now_us) {
+                Want::Connect => self.connect(at),
+                Want::Close => self.close(at),
+                Want::Nothing => break,
+                Want::Send => match self.commit(at) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(cause) => self.lost(at, cause),
+                },
+            }
+        }
+        let token = self.links[at].2;
+        if let Some(connection) = token.and_then(|token| self.poller.connection(token))
+            && let Err(error) = connection.sender.try_flush()
+        {
+            self.lost(at, error.to_string());
+        }
+    }
+
+    /// Hands the next frame to the connection. `false`: it has no room now.
+    fn commit(&mut self, at: usize) -> Result<bool, String> {
+        let Subscription { links, poller, .. } = self;
+        let (link, _, token) = &mut links[at];
+        let Some(connection) = token.and_then(|token| poller.connection(token)) else { return Ok(false) };
+        let frame = link.outgoing();
+        let slot = connection.sender.try_frame(frame.len()).map_err(|error| error.to_string())?;
+        let Some(slot) = slot else { return Ok(false) };
+        slot.write(frame);
+        link.sent();
+        Ok(true)
+    }
+
+    fn connect(&mut self, at: usize) {
+        let mut options = sanderling_transport::ConnectOptions::new(framing(limit::FRAME_BYTES_MAX));
+        options.timeout = options.timeout.min(self.options.timeout);
+        options.write_timeout = self.options.timeout;
+        options.tls.clone_from(&self.options.tls);
+        options.spin_us = self.options.spin_us;
+        let (_, address, _) = &self.links[at];
+        // Where memory is shared, a checksum would look at what no wire can have damaged.
+        let in_memory = matches!(address, Address::Shm(_));
+        let features = if in_memory { Features::NO_CHECKSUM } else { Features::NONE };
+        let connected = connect(address, &options).and_then(|connection| self.poller.add(connection));
+        let now_us = self.now_us();
+        let (link, _, token) = &mut self.links[at];
+        match connected {
+            Ok(new) => {
+                *token = Some(new);
+                link.connected(now_us, features);
+            }
+            Err(error) => link.disconnected(now_us, error.to_string()),
+        }
+    }
+
+    fn close(&mut self, at: usize) {
+        if let Some(token) = self.links[at].2.take() {
+            drop(self.poller.remove(token));
+        }
+    }
+
+    fn lost(&mut self, at: usize, cause: String) {
+        self.close(at);
+        let now_us = self.now_us();
+        self.links[at].0.disconnected(now_us, cause);
+    }
+}

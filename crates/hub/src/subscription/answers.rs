@@ -1,0 +1,144 @@
+//! What a hub answers, as it changes what a trainer knows of that hub. Asks nothing.
+
+use std::collections::BTreeSet;
+
+use sanderling_sample::{PackedBatch, PackedBuffer};
+use sanderling_wire::{Frame, Outcome, Parsed, Reply, Request, Subscribe, Subscribed, WireError};
+
+use super::Delivered;
+use super::error::HubError;
+use super::link::{Known, Link, Phase};
+
+/// Longest wait that a hub may ask for.
+const RETRY_MAX_US: u64 = 1_000_000;
+
+impl Link {
+    /// Takes a frame; minibatches are put into spare buffers.
+    pub(super) fn receive(&mut self, now_us: u64, bytes: &[u8], spare: &mut Vec<PackedBuffer>) {
+        self.heard_us = now_us;
+        if let Err(error) = self.take_frame(now_us, bytes, spare) {
+            self.broken(&error);
+        }
+        if self.error.is_some() {
+            self.phase = Phase::Closing { until_us: u64::MAX };
+        }
+    }
+
+    fn take_frame(
+        &mut self,
+        now_us: u64,
+        bytes: &[u8],
+        spare: &mut Vec<PackedBuffer>,
+    ) -> Result<(), WireError> {
+        let Parsed::Frame(frame) = Frame::parse(bytes, &self.agreed)? else {
+            let (needed, found) = (bytes.len() as u64 + 1, bytes.len() as u64);
+            return Err(WireError::Cut { what: "frame", needed, found });
+        };
+        let id = frame.header.id;
+        if !self.is_connected() {
+            return Ok(());
+        }
+        match (self.phase, Reply::decode(&frame)?) {
+            (_, Reply::Failed(failure)) => {
+                // One that is about to stop will be back, or its successor.
+                if failure.fault.is_transient() {
+                    self.cause = failure.reason.to_owned();
+                    self.give_up(now_us);
+                } else {
+                    let reason = format!("{} ({})", failure.reason, failure.fault);
+                    self.error = Some(HubError::Refused { hub: self.hub.clone(), reason });
+                }
+            }
+            (Phase::Greeting, Reply::Hello(identity)) => {
+                self.agreed = self.offer.accept(identity.agreed)?;
+                self.phase = Phase::Subscribing;
+                let held: Vec<u64> = self.held.iter().chain(&self.used).copied().collect();
+                let (trainer, options) = (self.trainer.clone(), self.options.clone());
+                let subscribe = Subscribe {
+                    trainer: &trainer,
+                    instance: options.instance,
+                    stream: self.stream,
+                    window: options.window,
+                    rank: options.rank,
+                    held: &held,
+                };
+                self.put(&Request::Subscribe(subscribe), 0);
+            }
+            (Phase::Subscribing, Reply::Subscribe(subscribed)) => self.subscribed(&subscribed),
+            (Phase::Up, Reply::Next(reply)) => {
+                if self.asked.remove(&id).is_none() {
+                    return Ok(());
+                }
+                self.late += reply.late.len() as u64;
+                self.outcome(now_us, reply.outcome, spare);
+            }
+            (_, Reply::Goaway(goaway)) => {
+                self.cause = goaway.reason.to_owned();
+                self.give_up(now_us);
+            }
+            (_, reply) => {
+                return Err(WireError::Direction {
+                    kind: reply.kind(),
+                    expected: "an answer to what was asked",
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn subscribed(&mut self, subscribed: &Subscribed<'_>) {
+        if self.stream != 0 && self.stream != subscribed.stream {
+            self.error = Some(HubError::Restarted { hub: self.hub.clone() });
+            return;
+        }
+        self.stream = subscribed.stream;
+        let columns = subscribed.columns.iter().map(|column| (column.name.to_owned(), column.weighted));
+        self.known = Some(Known {
+            columns: columns.collect(),
+            stride: subscribed.stride,
+            rows: subscribed.rows,
+            window: subscribed.window,
+        });
+        let late: BTreeSet<u64> = subscribed.late.iter().copied().collect();
+        self.late += late.len() as u64;
+        self.held.retain(|number| !late.contains(number));
+        self.used.retain(|number| !late.contains(number));
+        // Somebody else has them: they must not be used here.
+        self.ready.retain(|delivered| !late.contains(&delivered.number));
+        (self.phase, self.attempts, self.down_since_us) = (Phase::Up, 0, None);
+        self.wait_until_us = 0;
+    }
+
+    fn outcome(&mut self, now_us: u64, outcome: Outcome<'_>, spare: &mut Vec<PackedBuffer>) {
+        match outcome {
+            Outcome::Batch { pass, number, payload, .. } => {
+                let mut buffer = spare.pop().unwrap_or_default();
+                buffer.resize(payload.len()).copy_from_slice(payload);
+                match PackedBatch::parse(buffer) {
+                    Ok(batch) if self.held.insert(number) => {
+                        self.ready.push_back(Delivered { hub: self.index, pass, number, batch });
+                    }
+                    // It is here already.
+                    Ok(_) => {}
+                    Err(error) => {
+                        let reason = format!("minibatch {number} {error}");
+                        self.error = Some(HubError::Protocol { hub: self.hub.clone(), reason });
+                    }
+                }
+            }
+            Outcome::Wait { retry_after_us } => {
+                self.waits += 1;
+                self.wait_until_us = now_us + retry_after_us.min(RETRY_MAX_US);
+            }
+            Outcome::Over => {
+                self.over = true;
+                self.phase = Phase::Closing { until_us: u64::MAX };
+            }
+            Outcome::Failed { reason } => {
+                let (hub, reason) = (self.hub.clone(), reason.to_owned());
+                self.error = Some(HubError::Failed { hub, reason });
+            }
+            Outcome::Nothing => {}
+        }
+    }
+}

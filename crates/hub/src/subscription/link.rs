@@ -1,0 +1,305 @@
+//! One hub as a trainer sees it, as a state machine: what is asked, what came, what was used, and the connection's life. It
+//! is fed with frames and the time and says what to do next; it opens nothing, waits for nothing and reads no clock.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use sanderling_wire::{Agreed, Buffer, Features, Hello, Offer, Request, WireError, limit};
+
+use super::error::HubError;
+use super::{Delivered, SubscribeOptions};
+
+/// First and longest wait before another attempt to connect.
+const BACKOFF_MIN_US: u64 = 1_000;
+const BACKOFF_MAX_US: u64 = 500_000;
+
+/// What the one who holds the connection is to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Want {
+    /// Open a connection, then say [`Link::connected`] or [`Link::disconnected`].
+    Connect,
+    /// Send [`Link::outgoing`], then say [`Link::sent`].
+    Send,
+    /// Close the connection.
+    Close,
+    /// Wait for frames, or for [`Link::wake_us`].
+    Nothing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// No connection; none is tried before this time.
+    Down {
+        until_us: u64,
+    },
+    Connecting,
+    Greeting,
+    Subscribing,
+    Up,
+    /// The connection is of no use any more and is to be closed.
+    Closing {
+        until_us: u64,
+    },
+}
+
+/// What a hub says about its minibatches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) columns: Vec<(String, bool)>,
+    pub(super) stride: u32,
+    pub(super) rows: u32,
+    pub(super) window: u32,
+}
+
+/// A request that has no answer yet.
+#[derive(Debug)]
+pub(super) struct Asked {
+    wanted: bool,
+    used: Vec<u64>,
+}
+
+/// See the top of this file. All times are microseconds on the caller's clock.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) index: usize,
+    pub(super) hub: String,
+    pub(super) trainer: String,
+    pub(super) options: SubscribeOptions,
+    pub(super) phase: Phase,
+    pub(super) agreed: Agreed,
+    pub(super) offer: Offer,
+    pub(super) stream: u64,
+    pub(super) known: Option<Known>,
+    pub(super) outgoing: VecDeque<Buffer>,
+    pub(super) ids: u64,
+    pub(super) asked: BTreeMap<u64, Asked>,
+    /// What was delivered and not used up, whether it waits here or not.
+    pub(super) held: BTreeSet<u64>,
+    /// What was used up and is not said yet.
+    pub(super) used: Vec<u64>,
+    pub(super) ready: VecDeque<Delivered>,
+    pub(super) wait_until_us: u64,
+    pub(super) over: bool,
+    pub(super) attempts: u32,
+    /// Since when there is no subscription.
+    pub(super) down_since_us: Option<u64>,
+    pub(super) heard_us: u64,
+    pub(super) cause: String,
+    pub(super) error: Option<HubError>,
+    pub(super) late: u64,
+    pub(super) waits: u64,
+}
+
+impl Link {
+    pub(super) fn new(index: usize, hub: String, trainer: &str, options: &SubscribeOptions) -> Link {
+        Link {
+            index,
+            hub,
+            trainer: trainer.to_owned(),
+            options: options.clone(),
+            phase: Phase::Down { until_us: 0 },
+            agreed: Agreed::BEFORE_HELLO,
+            offer: Offer::of(Features::NONE),
+            stream: 0,
+            known: None,
+            outgoing: VecDeque::new(),
+            ids: 0,
+            asked: BTreeMap::new(),
+            held: BTreeSet::new(),
+            used: Vec::new(),
+            ready: VecDeque::new(),
+            wait_until_us: 0,
+            over: false,
+            attempts: 0,
+            down_since_us: None,
+            heard_us: 0,
+            cause: "it has not been tried".to_owned(),
+            error: None,
+            late: 0,
+            waits: 0,
+        }
+    }
+
+    pub(super) fn hub(&self) -> &str {
+        &self.hub
+    }
+
+    pub(super) fn known(&self) -> Option<&Known> {
+        self.known.as_ref()
+    }
+
+    /// Has the hub nothing more, for anybody?
+    pub(super) fn is_over(&self) -> bool {
+        self.over && self.ready.is_empty()
+    }
+
+    pub(super) fn error(&self) -> Option<&HubError> {
+        self.error.as_ref()
+    }
+
+    /// The next minibatch that has come.
+    pub(super) fn take(&mut self) -> Option<Delivered> {
+        self.ready.pop_front()
+    }
+
+    /// A minibatch was used up.
+    pub(super) fn acknowledge(&mut self, number: u64) {
+        if self.held.remove(&number) {
+            self.used.push(number);
+        }
+    }
+
+    /// Is there nothing that the hub does not know?
+    pub(super) fn is_settled(&self) -> bool {
+        self.over || self.used.is_empty() && self.asked.values().all(|asked| asked.used.is_empty())
+    }
+
+    /// What to do now. After anything but [`Want::Nothing`], ask again.
+    pub(super) fn want(&mut self, now_us: u64) -> Want {
+        self.expire(now_us);
+        match self.phase {
+            Phase::Closing { until_us } => {
+                self.phase = Phase::Down { until_us };
+                Want::Close
+            }
+            _ if self.error.is_some() || self.over => Want::Nothing,
+            Phase::Down { until_us } if until_us <= now_us => {
+                self.down_since_us.get_or_insert(now_us);
+                self.phase = Phase::Connecting;
+                Want::Connect
+            }
+            Phase::Up => {
+                if self.outgoing.is_empty() {
+                    self.ask(now_us);
+                }
+                self.want_to_send()
+            }
+            Phase::Greeting | Phase::Subscribing => self.want_to_send(),
+            Phase::Down { .. } | Phase::Connecting => Want::Nothing,
+        }
+    }
+
+    fn want_to_send(&self) -> Want {
+        if self.outgoing.is_empty() { Want::Nothing } else { Want::Send }
+    }
+
+    /// When to ask again though nothing was received.
+    pub(super) fn wake_us(&self) -> Option<u64> {
+        if self.error.is_some() || self.over {
+            return None;
+        }
+        let silent_us = self.heard_us.saturating_add(self.options.timeout.as_micros() as u64) + 1;
+        match self.phase {
+            Phase::Down { until_us } => Some(until_us),
+            Phase::Greeting | Phase::Subscribing => Some(silent_us),
+            Phase::Up => {
+                let ask_us = self.may_ask().then_some(self.wait_until_us);
+                let silent_us = (!self.asked.is_empty()).then_some(silent_us);
+                ask_us.into_iter().chain(silent_us).min()
+            }
+            Phase::Connecting | Phase::Closing { .. } => Some(0),
+        }
+    }
+
+    /// Gives up a hub that is gone for too long, and a connection that is silent.
+    fn expire(&mut self, now_us: u64) {
+        let waited = Duration::from_micros(now_us.saturating_sub(self.down_since_us.unwrap_or(now_us)));
+        if waited > self.options.patience && !self.over && self.error.is_none() {
+            let (hub, cause) = (self.hub.clone(), self.cause.clone());
+            self.error = Some(HubError::Gone { hub, waited, cause });
+            self.give_up(now_us);
+        }
+        let waits = !self.asked.is_empty() || matches!(self.phase, Phase::Greeting | Phase::Subscribing);
+        let timeout_us = self.options.timeout.as_micros() as u64;
+        if self.is_connected() && waits && now_us > self.heard_us.saturating_add(timeout_us) {
+            self.cause = "it does not answer".to_owned();
+            self.give_up(now_us);
+        }
+    }
+
+    /// Closes the connection and tries another one later.
+    pub(super) fn give_up(&mut self, now_us: u64) {
+        let cause = std::mem::take(&mut self.cause);
+        self.disconnected(now_us, cause);
+        if let Phase::Down { until_us } = self.phase {
+            self.phase = Phase::Closing { until_us };
+        }
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(self.phase, Phase::Greeting | Phase::Subscribing | Phase::Up)
+    }
+
+    fn window(&self) -> usize {
+        self.known.as_ref().map_or(0, |known| known.window.min(self.options.window) as usize)
+    }
+
+    /// Is there room for another minibatch, once the hub knows what was used? It hears of that before.
+    fn may_ask(&self) -> bool {
+        let wanted = self.asked.values().filter(|asked| asked.wanted).count();
+        self.held.len() + wanted < self.window()
+    }
+
+    /// Puts a request together, if there is something to ask or to say.
+    fn ask(&mut self, now_us: u64) {
+        let wanted = now_us >= self.wait_until_us && self.may_ask();
+        // One request at a time that only says something: what was used meanwhile goes with the next.
+        let is_saying = self.asked.values().any(|asked| !asked.used.is_empty());
+        if !wanted && (self.used.is_empty() || is_saying) {
+            return;
+        }
+        if self.asked.is_empty() {
+            self.heard_us = now_us;
+        }
+        self.ids += 1;
+        let used = std::mem::take(&mut self.used);
+        self.put(&Request::Next(sanderling_wire::Next { wanted, used: &used }), self.ids);
+        self.asked.insert(self.ids, Asked { wanted, used });
+    }
+
+    pub(super) fn put(&mut self, request: &Request<'_>, id: u64) {
+        let mut frame = Buffer::new(limit::FRAME_BYTES_MAX);
+        match frame.append(|out| request.encode(&self.agreed, id, 0, out)) {
+            Ok(_) => self.outgoing.push_back(frame),
+            Err(error) => self.broken(&error),
+        }
+    }
+
+    pub(super) fn broken(&mut self, error: &WireError) {
+        self.error = Some(HubError::Protocol { hub: self.hub.clone(), reason: error.to_string() });
+    }
+
+    /// The frame to be sent, after [`Want::Send`].
+    pub(super) fn outgoing(&self) -> &[u8] {
+        self.outgoing.front().map_or(&[], Buffer::bytes)
+    }
+
+    /// It is on its way.
+    pub(super) fn sent(&mut self) {
+        self.outgoing.pop_front();
+    }
+
+    /// A connection is open.
+    pub(super) fn connected(&mut self, now_us: u64, features: Features) {
+        (self.phase, self.heard_us) = (Phase::Greeting, now_us);
+        (self.agreed, self.offer) = (Agreed::BEFORE_HELLO, Offer::of(features));
+        let token = self.options.token.clone();
+        let name = self.trainer.clone();
+        self.put(&Request::Hello(Hello { offer: self.offer, token: &token, name: &name }), 0);
+    }
+
+    /// There is no connection, or no longer. What the hub did not hear will be said again.
+    pub(super) fn disconnected(&mut self, now_us: u64, cause: String) {
+        self.cause = cause;
+        self.outgoing.clear();
+        for (_, asked) in std::mem::take(&mut self.asked) {
+            self.used.extend(asked.used);
+        }
+        self.down_since_us.get_or_insert(now_us);
+        let attempts = self.attempts;
+        self.attempts = attempts.saturating_add(1);
+        let backoff_us =
+            if attempts == 0 { 0 } else { (BACKOFF_MIN_US << attempts.min(16)).min(BACKOFF_MAX_US) };
+        self.phase = Phase::Down { until_us: now_us + backoff_us };
+    }
+}
