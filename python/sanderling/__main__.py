@@ -1,9 +1,18 @@
-"""The `sanderling` command as pip installs it: the same program as the Rust binary, called in this process."""
+"""The `sanderling` command as pip installs it: the same program as the Rust binary, called in this process.
+
+`sanderling train` of a deep model is the exception: that is `sanderling.torch.command`, and torch is imported only
+then.
+"""
 
 import signal
 import sys
+import tomllib
+from pathlib import Path
 
 from sanderling._native import cli_main
+
+# What `model.type` says of models that are trained in PyTorch.
+_DEEP = ("dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din")
 
 
 def main() -> int:
@@ -11,7 +20,38 @@ def main() -> int:
     # Python's own handlers only take note of a signal until Python code runs again, which is when the command is over.
     # The command brings handlers where it wants them; until then a signal does what it does to any program.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.argv[1:2] == ["train"] and _is_deep(sys.argv[2:]):
+        return _train_deep(sys.argv[2:])
     return cli_main(["sanderling", *sys.argv[1:]])
+
+
+def _is_deep(arguments: list[str]) -> bool:
+    """Whether the arguments after `train` ask for a deep model: by `--model`, or by the TOML file that they name."""
+    for argument, value in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == "--model" or argument.startswith("--model="):
+            return (argument.partition("=")[2] or value) in _DEEP
+    for argument in arguments:
+        try:
+            config = tomllib.loads(Path(argument).read_text()) if argument.endswith(".toml") else {}
+        except (OSError, ValueError):
+            continue  # the native command says what is wrong with it
+        model = config.get("model")
+        if isinstance(model, dict) and model.get("type") in _DEEP:
+            return True
+    return False
+
+
+def _train_deep(arguments: list[str]) -> int:
+    """Runs the trainer for deep models, if torch is there."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        from sanderling.torch import command
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        sys.stderr.write("error: deep models need PyTorch: pip install 'sanderling[torch]'\n")
+        return 1
+    return command.main(arguments)
 
 
 if __name__ == "__main__":

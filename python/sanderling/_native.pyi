@@ -123,9 +123,7 @@ class Batch:
 
     def __new__(
         cls,
-        columns: Sequence[
-            tuple[str, npt.NDArray[np.uint64], npt.NDArray[np.uint32], npt.NDArray[np.float32] | None]
-        ],
+        columns: Sequence[tuple[str, npt.NDArray[np.uint64], npt.NDArray[np.uint32], npt.NDArray[np.float32] | None]],
         labels: npt.NDArray[np.float32] | None = None,
         weights: npt.NDArray[np.float32] | None = None,
     ) -> Batch:
@@ -222,7 +220,8 @@ class Lookup:
     ) -> None:
         """Adds to the gradients of the rows; nothing is pushed.
 
-        `pooled` has the shape of `Lookup.pooled`, `rows` by position of a feature that of its `rows`. Raises LengthError.
+        `pooled` has the shape of `Lookup.pooled`, `rows` by position of a feature that of its `rows`. Raises
+        LengthError.
         """
     def grad_norm_squared(self) -> float:
         """The sum of the squares of the gradients of all distinct rows."""

@@ -1,0 +1,29 @@
+"""Deep models on Sanderling's tables: embedding collections, checkpoints, models and a trainer for PyTorch.
+
+`import sanderling` does not import this; it needs torch (`pip install 'sanderling[torch]'`). See docs/torch.md.
+"""
+
+from sanderling.torch.checkpoint import load, save
+from sanderling.torch.embedding import EmbeddingCollection, RowOptimizer, SequenceCollection
+from sanderling.torch.jagged import Embedded, JaggedRows, KeyedJagged, to_batch
+from sanderling.torch.spec import FeatureSpec, Spec, TableSpec
+from sanderling.torch.trainer import ClickModel, open_model, predict, train
+
+__all__ = [
+    "ClickModel",
+    "Embedded",
+    "EmbeddingCollection",
+    "FeatureSpec",
+    "JaggedRows",
+    "KeyedJagged",
+    "RowOptimizer",
+    "SequenceCollection",
+    "Spec",
+    "TableSpec",
+    "load",
+    "open_model",
+    "predict",
+    "save",
+    "to_batch",
+    "train",
+]

@@ -1,0 +1,203 @@
+"""Checkpoints of a whole training: dense part and rows in one directory, as of one moment.
+
+Files of a checkpoint are written under new names and flushed; then the manifest, which names them, is replaced by one
+rename. Whatever interrupts a save, the directory holds the checkpoint before it or the new one, never a mixture. Knows
+nothing of models: what is saved is what `state_dict` gives.
+
+    manifest.json     {"format": 1, "generation": 7, "dense": {...}, "rows": "rows-7"}
+    dense-7.pt        torch.save of {"model", "optimizer", "extra"}
+    rows-7/           the tables as `sanderling.save_tables` writes them; rows on servers are saved by the servers
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import sanderling
+from sanderling.torch.embedding import EmbeddingCollection
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+# The manifest is small; a longer file is not ours.
+MANIFEST_BYTES_MAX = 1 << 20
+
+
+def save(
+    directory: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    emb: EmbeddingCollection | Sequence[EmbeddingCollection] = (),
+    *,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Saves module, optimizer and the rows of the collections; replaces the checkpoint of the directory.
+
+    Waits for pushes that are under way. `extra` is for what else a run needs, numbers, texts and tensors in
+    dictionaries and lists. Rows on parameter servers are saved by the servers themselves, as of their own moments, in
+    turn under two names that begin with that of the directory.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    collections = [emb] if isinstance(emb, EmbeddingCollection) else list(emb)
+    before = _read_manifest(directory) if (directory / MANIFEST).exists() else None
+    generation = 1 + (0 if before is None else int(before["generation"]))
+    manifest: dict[str, Any] = {"format": FORMAT, "generation": generation}
+    for collection in collections:
+        collection.finish()
+
+    dense = directory / f"dense-{generation}.pt"
+    state = {
+        "model": model.state_dict(),
+        "optimizer": None if optimizer is None else optimizer.state_dict(),
+        "extra": dict(extra or {}),
+    }
+    with dense.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    manifest["dense"] = {"file": dense.name, "bytes": dense.stat().st_size, "sha256": _sha256(dense)}
+
+    local = {name: table for collection in collections for name, table in _tables(collection, sanderling.Table).items()}
+    if local:
+        manifest["rows"] = f"rows-{generation}"
+        shutil.rmtree(directory / manifest["rows"], ignore_errors=True)
+        sanderling.save_tables(directory / manifest["rows"], list(local.values()))
+    remote = _connection(collections)
+    if remote is not None:
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", directory.resolve().name).strip(".-") or "checkpoint"
+        manifest["servers"] = f"{name}-{generation % 2}"
+        remote.save(manifest["servers"])
+
+    part = directory / f"{MANIFEST}.part"
+    with part.open("w") as text:
+        json.dump(manifest, text, indent=1)
+        text.flush()
+        os.fsync(text.fileno())
+    _sync(directory)
+    part.replace(directory / MANIFEST)
+    _sync(directory)
+    _remove_others(directory, manifest)
+
+
+def load(
+    directory: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    emb: EmbeddingCollection | Sequence[EmbeddingCollection] = (),
+    *,
+    map_location: str | torch.device | None = None,
+) -> dict[str, Any]:
+    """Restores what `save` wrote, and returns its `extra`.
+
+    Files are verified before anything is changed. The collections get other tables, so that a `FeedQueue` over their
+    rows must be made afterwards; those on servers are restored for everybody who uses these servers.
+    """
+    directory = Path(directory)
+    collections = [emb] if isinstance(emb, EmbeddingCollection) else list(emb)
+    manifest, state = _read_dense(directory, map_location)
+    if optimizer is not None and state["optimizer"] is None:
+        raise sanderling.NotFoundError(f"{directory}: saved without an optimizer")
+
+    wanted = {name for collection in collections for name in _tables(collection, sanderling.Table)}
+    if wanted and "rows" not in manifest:
+        raise sanderling.NotFoundError(f"{directory}: saved without the rows of tables {', '.join(sorted(wanted))}")
+    tables = {name: sanderling.Table.load(directory / manifest["rows"], name) for name in sorted(wanted)}
+    remote = _connection(collections)
+    if remote is not None and "servers" not in manifest:
+        raise sanderling.NotFoundError(f"{directory}: saved without rows on servers")
+
+    for collection in collections:
+        collection.discard()
+        collection.finish()
+    if remote is not None:
+        remote.restore(manifest["servers"])
+    for collection in collections:
+        opened: Mapping[str, Any] = tables
+        if collection.connection is not None:
+            opened = {name: collection.connection.open(name) for name in collection.tables}
+        collection.use_tables({name: opened[name] for name in collection.tables})
+    model.load_state_dict(state["model"])
+    if optimizer is not None:
+        optimizer.load_state_dict(state["optimizer"])
+    extra: dict[str, Any] = state["extra"]
+    return extra
+
+
+def read_extra(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """The `extra` of a checkpoint alone."""
+    extra: dict[str, Any] = _read_dense(Path(directory), "cpu")[1]["extra"]
+    return extra
+
+
+def _read_dense(directory: Path, map_location: str | torch.device | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The manifest and the dense part, verified."""
+    manifest = _read_manifest(directory)
+    described = manifest["dense"]
+    dense = directory / described["file"]
+    if not dense.exists() or dense.stat().st_size != described["bytes"] or _sha256(dense) != described["sha256"]:
+        raise sanderling.DamagedError(f"{dense}: missing or not as it was written; restore the checkpoint from a copy")
+    state: dict[str, Any] = torch.load(dense, map_location=map_location, weights_only=True)
+    return manifest, state
+
+
+def _tables(collection: EmbeddingCollection, kind: type) -> dict[str, Any]:
+    """The collection's tables of one kind, by name."""
+    return {name: table for name, table in collection.tables.items() if isinstance(table, kind)}
+
+
+def _connection(collections: Sequence[EmbeddingCollection]) -> sanderling.Connection | None:
+    """The servers of the collections; all must use the same ones, since a checkpoint of theirs has one name."""
+    connections = [collection.connection for collection in collections if collection.connection is not None]
+    if any(other.servers != connections[0].servers for other in connections):
+        raise sanderling.ConfigError("collections on different servers need checkpoints of their own")
+    return connections[0] if connections else None
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    path = directory / MANIFEST
+    if not path.exists():
+        raise sanderling.NotFoundError(f"{directory}: no checkpoint ({MANIFEST} is missing)")
+    if path.stat().st_size > MANIFEST_BYTES_MAX:
+        raise sanderling.DamagedError(f"{path}: too long to be a manifest")
+    try:
+        manifest = json.loads(path.read_text())
+        fine = isinstance(manifest["generation"], int) and isinstance(manifest["dense"]["file"], str)
+        version = int(manifest["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise sanderling.DamagedError(f"{path}: not a manifest: {error}") from error
+    if version > FORMAT:
+        raise sanderling.VersionError(f"{path}: format {version}, this version reads {FORMAT}")
+    if not fine or "/" in manifest["dense"]["file"] or "/" in str(manifest.get("rows", "")):
+        raise sanderling.DamagedError(f"{path}: not a manifest")
+    return dict(manifest)
+
+
+def _remove_others(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Removes what no manifest names any more."""
+    for path in directory.iterdir():
+        if re.fullmatch(r"dense-\d+\.pt", path.name) and path.name != manifest["dense"]["file"]:
+            path.unlink()
+        elif re.fullmatch(r"rows-\d+", path.name) and path.name != manifest.get("rows"):
+            shutil.rmtree(path)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(directory: Path) -> None:
+    """Flushes the names in a directory."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

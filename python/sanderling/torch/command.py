@@ -1,0 +1,89 @@
+"""`sanderling train` for deep models: the arguments of the built-in trainer that apply, and a few of its own.
+
+Knows no model and no training loop.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import sanderling
+from sanderling.torch.deep_config import MODELS, DeepConfig, read_toml
+from sanderling.torch.trainer import train
+
+# What a shell gives a program that Ctrl-C ended.
+_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs `train` with the arguments after that word; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="sanderling train",
+        description="Train a deep click model in PyTorch, its rows in Sanderling's tables.",
+        epilog="Example: sanderling train --model deepfm examples/adult_deepfm.toml. See docs/torch.md.",
+    )
+    add = parser.add_argument
+    add("config", type=Path, help="configuration, TOML")
+    add("--model", choices=MODELS, help="instead of model.type")
+    add("--resume", action="store_true", help="go on after the last whole pass")
+    add("--runs-dir", type=Path, default=Path("runs"), help="parent of the run's directory (runs)")
+    add("--json", action="store_true", help="print the result as one JSON object on the last line of standard output")
+    add("--quiet", "-q", action="store_true", help="no progress and no lines of metrics")
+    add("--tensorboard", action="store_true", help="event files for TensorBoard in runs/NAME/tensorboard")
+    add("--device", default="cpu", help="where the dense part is: cpu, cuda, cuda:1 (cpu)")
+    add("--ps", help="tables on parameter servers, at these addresses")
+    add("--name", help="name of the run")
+    add("--train", nargs="+", metavar="FILE", help="training input")
+    add("--valid", nargs="+", metavar="FILE", help="validation input")
+    for name in ("threads", "passes", "batch", "max-steps"):
+        add(f"--{name}", type=int, help=f"instead of train.{name.replace('-', '_')}")
+    add("--seed", type=int, help="of first weights and shuffles")
+    options = parser.parse_args(arguments)
+    try:
+        result = train(
+            _config(options),
+            ps=options.ps,
+            runs_dir=options.runs_dir,
+            resume=options.resume,
+            device=options.device,
+            tensorboard=options.tensorboard,
+            quiet=options.quiet,
+        )
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; --resume goes on after the last whole pass\n")
+        return _INTERRUPTED
+    except sanderling.Error as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    if options.json:
+        sys.stdout.write(json.dumps(result.summary) + "\n")
+    else:
+        summary = result.summary
+        on = f"on the validation data, after pass {summary['best_pass']}"
+        on = on if summary["measured_on"] == "valid" else "on the training data, each row before it was learned from"
+        sys.stdout.write(
+            f"auc       {summary['auc']}  {on}\nloss      {summary['logloss']}\n"
+            f"examples  {summary['examples']:,} in {summary['train_s']:.2f} s, "
+            f"{summary['examples_per_s']:,.0f} examples/s\nmodel     {summary['model']}\n"
+        )
+    return 0
+
+
+def _config(options: argparse.Namespace) -> DeepConfig:
+    """The configuration with what the command line says laid over it."""
+    text = read_toml(options.config)
+    text.setdefault("name", options.config.stem)
+    if options.model:
+        text["model"] = {**text.get("model", {}), "type": options.model}
+    for name in ("name", "seed"):
+        if getattr(options, name) is not None:
+            text[name] = getattr(options, name)
+    for name in ("train", "valid"):
+        if getattr(options, name):
+            text["data"] = {**text.get("data", {}), name: getattr(options, name)}
+    for name in ("threads", "passes", "batch", "max_steps"):
+        if getattr(options, name) is not None:
+            text["train"] = {**text.get("train", {}), name: getattr(options, name)}
+    return DeepConfig.of(text)

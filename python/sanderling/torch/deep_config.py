@@ -1,0 +1,195 @@
+"""The configuration of a deep run: the TOML of `sanderling train` with a deep `model.type`, as checked dataclasses.
+
+What is read and which features there are is left to `sanderling.FeedQueue`, which checks that part. Knows no torch.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import sanderling
+
+MODELS = ("dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din")
+"""What `model.type` may be here; every other type is built into the native learners."""
+
+_Section = TypeVar("_Section")
+
+
+@dataclass
+class ModelConfig:
+    """`[model]`: which model, and its sizes. Entries that a model does not have must be left out."""
+
+    type: str = "dnn"
+    dim: int = 16
+    init_std: float = 0.01
+    """Standard deviation of a row's first weights."""
+    table_budget_bytes: int = 0
+    """Most bytes of one table; 0: no limit."""
+    hidden: list[int] | None = None
+    dropout: float = 0.0
+    batch_norm: bool = False
+    cross_layers: int | None = None
+    bottom: list[int] | None = None
+    attention: list[int] | None = None
+    candidate: str = ""
+    """DIN: the feature that is compared with the history; both read one table."""
+    history: str = ""
+    """DIN: the feature whose keys are the history, the most recent last."""
+    history_length: int = 50
+    """DIN: most steps of a history that are looked at, the last ones."""
+
+
+@dataclass
+class DenseOptimizerConfig:
+    """`[dense_optimizer]`: torch's optimizer of everything but the rows."""
+
+    type: str = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+
+
+@dataclass
+class TrainConfig:
+    """`[train]`, with the meanings of docs/configuration.md where the names are the same."""
+
+    batch: int = 1024
+    passes: int = 1
+    threads: int = 2
+    """Threads of the feed queue."""
+    depth: int = 4
+    """Minibatches that are read and looked up ahead; so many steps old may their rows be."""
+    shuffle: int = 100_000
+    schedule: dict[str, Any] = field(default_factory=lambda: {"type": "constant"})
+    early_stop: int = 0
+    monitor: str = "auc"
+    print_every: int = 0
+    max_steps: int = 0
+    clip_norm: float = 0.0
+    """Largest norm of a step's gradients, rows and dense part together; 0: any."""
+
+
+@dataclass
+class DeepConfig:
+    """A whole run."""
+
+    name: str
+    train_inputs: list[str]
+    valid_inputs: list[str]
+    spec: dict[str, Any]
+    """What `sanderling.FeedQueue` reads rows by: `data`, `label`, `weight`, `negatives`, `feature`."""
+    seed: int = 42
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: dict[str, Any] = field(default_factory=lambda: {"type": "adam", "lr": 1e-3})
+    """Of the rows, as `sanderling.Table` takes it."""
+    dense_optimizer: DenseOptimizerConfig = field(default_factory=DenseOptimizerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads a TOML file; the run is named after it unless it says otherwise."""
+        return cls.of(read_toml(path), path.stem)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], name: str = "run") -> Self:
+        """Checks a dictionary of the same structure."""
+        config = {"name": name, **config}
+        data = dict(config.pop("data", {}))
+        train_inputs, valid_inputs = (_paths(data.pop(key, [])) for key in ("train", "valid"))
+        spec: dict[str, Any] = {
+            key: config.pop(key) for key in ("label", "weight", "negatives", "feature") if key in config
+        }
+        optimizer = config.pop("optimizer", None)
+        made = cls(
+            name=str(config.pop("name")),
+            train_inputs=train_inputs,
+            valid_inputs=valid_inputs,
+            spec={"data": data, **spec},
+            seed=int(config.pop("seed", 42)),
+            model=_section(ModelConfig, "model", config.pop("model", {})),
+            dense_optimizer=_section(DenseOptimizerConfig, "dense_optimizer", config.pop("dense_optimizer", {})),
+            train=_section(TrainConfig, "train", config.pop("train", {})),
+        )
+        if optimizer is not None:
+            made.optimizer = {"type": optimizer} if isinstance(optimizer, str) else dict(optimizer)
+        if config:
+            raise sanderling.ConfigError(f"unknown sections: {', '.join(sorted(config))}")
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Refuses what contradicts itself."""
+        model, train = self.model, self.train
+        if not re.fullmatch(r"[\w-][\w.-]*", self.name):
+            raise sanderling.ConfigError(f"name = {self.name!r}: letters, digits, '-', '_' and '.' only")
+        if not self.train_inputs:
+            raise sanderling.ConfigError("data.train: name at least one file or pattern")
+        if model.type not in MODELS:
+            raise sanderling.ConfigError(f"model.type = {model.type!r}: a deep model is one of {', '.join(MODELS)}")
+        least = {"model.dim": (model.dim, 1), "train.batch": (train.batch, 2), "train.passes": (train.passes, 1)}
+        for name, (value, minimum) in least.items():
+            if value < minimum:
+                raise sanderling.ConfigError(f"{name} = {value}: must be at least {minimum}")
+        if not 0.0 <= model.dropout < 1.0:
+            raise sanderling.ConfigError(f"model.dropout = {model.dropout}: must be at least 0 and below 1")
+        if train.monitor not in ("auc", "logloss"):
+            raise sanderling.ConfigError(f"train.monitor = {train.monitor!r}: auc or logloss")
+        if (model.type == "din") != bool(model.history and model.candidate):
+            raise sanderling.ConfigError("model.history and model.candidate are what DIN needs, and no other model has")
+        kinds: dict[Any, set[str]] = {"constant": set(), "exponential": {"factor"}, "plateau": {"factor", "min"}}
+        kind = train.schedule.get("type")
+        if kind not in kinds or set(train.schedule) - {"type"} - kinds[kind]:
+            raise sanderling.ConfigError(
+                f"train.schedule = {train.schedule}: constant, exponential (factor) or plateau (factor, min)"
+            )
+        if not self.valid_inputs and (train.early_stop > 0 or kind == "plateau"):
+            raise sanderling.ConfigError("early_stop and the plateau schedule need data.valid")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as `of` reads it, defaults filled in."""
+        model = {name: value for name, value in asdict(self.model).items() if value is not None}
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            **self.spec,
+            "data": {**self.spec["data"], "train": self.train_inputs, "valid": self.valid_inputs},
+            "model": model,
+            "optimizer": self.optimizer,
+            "dense_optimizer": asdict(self.dense_optimizer),
+            "train": asdict(self.train),
+        }
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file; what is wrong with it is said with its name."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise sanderling.FileError(f"{path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise sanderling.ConfigError(f"{path}: {error}") from error
+
+
+def _paths(value: object) -> list[str]:
+    """A path or a list of paths."""
+    if isinstance(value, str | Path):
+        return [str(value)]
+    if isinstance(value, list | tuple) and all(isinstance(path, str | Path) for path in value):
+        return [str(path) for path in value]
+    raise sanderling.ConfigError(f"data: {value!r} is neither a path nor a list of paths")
+
+
+def _section(kind: type[_Section], name: str, entries: Mapping[str, Any]) -> _Section:
+    """A section as its dataclass; names what is misspelt or of another type than the default."""
+    assert isinstance(kind, type)
+    defaults = {entry.name: getattr(kind(), entry.name) for entry in fields(kind)}  # type: ignore[arg-type]
+    for key, value in entries.items():
+        if key not in defaults:
+            raise sanderling.ConfigError(f"{name}.{key} is unknown; there are {', '.join(defaults)}")
+        default = defaults[key]
+        fits = default is None or isinstance(value, type(default)) or (type(default), type(value)) == (float, int)
+        if not fits or (isinstance(value, bool) and not isinstance(default, bool)):
+            raise sanderling.ConfigError(f"{name}.{key} = {value!r}: must be of type {type(default).__name__}")
+    return kind(**entries)

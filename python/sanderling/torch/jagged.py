@@ -1,0 +1,175 @@
+"""Ragged columns and what comes out of an embedding collection, as tensors.
+
+`KeyedJagged` has the methods and the layout of TorchRec's KeyedJaggedTensor, and whatever else has them is read the
+same way; TorchRec itself is not needed. Knows no table and no gradient.
+
+Shapes: `B` samples of a batch, `F` features, `n` keys, `D` weights of a row, `L` steps of a padded sequence.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+import sanderling
+
+
+class KeyedJaggedLike(Protocol):
+    """What is asked of a ragged batch: `KeyedJagged`, or TorchRec's KeyedJaggedTensor."""
+
+    def keys(self) -> Sequence[str]:
+        """Names of the features, F of them."""
+
+    def values(self) -> Tensor:
+        """Keys of all samples, feature after feature; int64 [n]."""
+
+    def lengths(self) -> Tensor:
+        """Keys of each sample, feature after feature; [F * B]."""
+
+    def weights_or_none(self) -> Tensor | None:
+        """A factor per key, float32 [n]."""
+
+
+class KeyedJagged:
+    """Keys of a batch in ragged columns, laid out as in TorchRec: feature after feature, sample after sample.
+
+    Keys are 64 bits without a sign in Sanderling and with one in torch: the bits are the same.
+    """
+
+    def __init__(self, keys: Sequence[str], values: Tensor, lengths: Tensor, weights: Tensor | None = None) -> None:
+        """Takes F names, int64 keys [n], lengths [F * B], and float32 factors [n] if keys have them."""
+        self._keys, self._values, self._weights = list(keys), values, weights
+        self._lengths = lengths
+
+    @classmethod
+    def from_batch(cls, batch: sanderling.Batch, features: Sequence[str] | None = None) -> Self:
+        """The columns of a batch, or those named; weights if any of them has values (1 where a column has none)."""
+        names = list(batch.features) if features is None else list(features)
+        keys = [batch.keys(name).view(np.int64) for name in names]
+        lengths = [np.diff(batch.offsets(name).astype(np.int32)) for name in names]
+        values = [batch.values(name) for name in names]
+        weights = None
+        if any(column is not None for column in values):
+            filled = [
+                np.ones(len(key), np.float32) if column is None else column
+                for key, column in zip(keys, values, strict=True)
+            ]
+            weights = torch.from_numpy(np.concatenate(filled))
+        none = np.zeros(0, np.int64)
+        return cls(
+            names,
+            torch.from_numpy(np.concatenate([none, *keys])),
+            torch.from_numpy(np.concatenate([none.astype(np.int32), *lengths])),
+            weights,
+        )
+
+    def keys(self) -> list[str]:
+        """Names of the features, F of them."""
+        return self._keys
+
+    def values(self) -> Tensor:
+        """Keys of all samples, feature after feature; int64 [n]."""
+        return self._values
+
+    def lengths(self) -> Tensor:
+        """Keys of each sample, feature after feature; int32 [F * B]."""
+        return self._lengths
+
+    def offsets(self) -> Tensor:
+        """Where the keys of each sample begin, and where the last ones end; int64 [F * B + 1]."""
+        return torch.cat([self._lengths.new_zeros(1, dtype=torch.int64), self._lengths.cumsum(0)])
+
+    def weights_or_none(self) -> Tensor | None:
+        """A factor per key, float32 [n]."""
+        return self._weights
+
+    def stride(self) -> int:
+        """Samples, B."""
+        return len(self._lengths) // len(self._keys) if self._keys else 0
+
+
+def to_batch(jagged: KeyedJaggedLike, labels: npt.NDArray[np.float32] | None = None) -> sanderling.Batch:
+    """Ragged columns as a batch of Sanderling, with `labels` float32 [B] if given."""
+    names = list(jagged.keys())
+    lengths = jagged.lengths().detach().cpu().numpy().reshape(len(names), -1)
+    ends = np.concatenate([[0], lengths.sum(axis=1).cumsum()])
+    keys = np.ascontiguousarray(jagged.values().detach().cpu().numpy().astype(np.int64, copy=False)).view(np.uint64)
+    if ends[-1] != len(keys):
+        raise sanderling.LengthError(f"lengths add up to {ends[-1]}, but there are {len(keys)} keys")
+    weights = jagged.weights_or_none()
+    factors = None if weights is None else weights.detach().cpu().to(torch.float32).numpy()
+    columns = []
+    for name, row, begin, end in zip(names, lengths, ends, ends[1:], strict=False):
+        offsets = np.concatenate([[0], row.cumsum()]).astype(np.uint32)
+        columns.append((name, keys[begin:end], offsets, None if factors is None else factors[begin:end]))
+    return sanderling.Batch(columns, labels=labels)
+
+
+@dataclass(frozen=True)
+class JaggedRows:
+    """Rows of a sequence feature: sample `i` has `values[offsets[i]:offsets[i + 1]]`."""
+
+    values: Tensor
+    """float32 [n, D]."""
+    offsets: Tensor
+    """int64 [B + 1], from 0 to n."""
+
+    def lengths(self) -> Tensor:
+        """Rows of each sample, int64 [B]."""
+        return self.offsets.diff()
+
+    def padded(self, length: int | None = None, *, keep: Literal["first", "last"] = "first") -> tuple[Tensor, Tensor]:
+        """Rows as float32 [B, L, D], zeros after the end of each sequence, and where there are rows, bool [B, L].
+
+        `length` is L, by default that of the longest sequence. Of a longer one the `keep` rows stay: the first, so that
+        it is cut on the right, or the last, the most recent of a history.
+        """
+        lengths = self.lengths()
+        longest = int(lengths.max()) if len(lengths) else 0
+        length = longest if length is None else length
+        starts = self.offsets[:-1]
+        if keep == "last":
+            starts = starts + (lengths - length).clamp(min=0)
+        steps = torch.arange(length, device=self.offsets.device)
+        mask = steps < lengths.unsqueeze(1)
+        if len(self.values) == 0:
+            return self.values.new_zeros((*mask.shape, self.values.shape[1])), mask
+        places = torch.where(mask, starts.unsqueeze(1) + steps, 0)
+        return self.values[places] * mask.unsqueeze(2), mask
+
+
+class Embedded:
+    """The rows of a batch, as TorchRec's KeyedTensor has them, and its sequences."""
+
+    def __init__(self, values: Tensor, dims: Mapping[str, int], sequences: Mapping[str, JaggedRows]) -> None:
+        """Takes the pooled rows side by side, the width of each, and the sequences by feature."""
+        self._values, self._dims = values, dict(dims)
+        self.sequences = dict(sequences)
+
+    def keys(self) -> list[str]:
+        """Names of the pooled features."""
+        return list(self._dims)
+
+    def values(self) -> Tensor:
+        """All pooled rows side by side, float32 [B, width]."""
+        return self._values
+
+    def __getitem__(self, feature: str) -> Tensor:
+        """The pooled rows of a feature, float32 [B, D]."""
+        begin = 0
+        for name, dim in self._dims.items():
+            if name == feature:
+                return self._values[:, begin : begin + dim]
+            begin += dim
+        raise KeyError(f"{feature!r} is not among the pooled features {', '.join(self._dims)}")
+
+    def stacked(self) -> Tensor:
+        """The pooled rows, float32 [B, F, D]; only if all features have the same width."""
+        widths = set(self._dims.values())
+        if len(widths) != 1:
+            raise sanderling.ConfigError(f"features of different widths {sorted(widths)} cannot be stacked")
+        return self._values.view(len(self._values), len(self._dims), widths.pop())

@@ -1,0 +1,56 @@
+"""Deep & Cross (Wang et al. 2017): explicit products of bounded degree beside a perceptron."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sanderling.torch.models.layers import Mlp, flat, start
+
+
+class Cross(nn.Module):
+    """`x' = x0 (x . w) + b + x` (equation 3): each layer raises the degree by one, at the cost of one vector."""
+
+    def __init__(self, width: int) -> None:
+        """For vectors of `width`."""
+        super().__init__()
+        self.weight = nn.Linear(width, 1, bias=False)
+        self.bias = nn.Parameter(torch.zeros(width))
+        start(self.weight)
+
+    def forward(self, first: Tensor, x: Tensor) -> Tensor:
+        """The input of the first layer and of this one, both [B, width]."""
+        crossed: Tensor = first * self.weight(x) + self.bias + x
+        return crossed
+
+
+class DCN(nn.Module):
+    """Cross layers and perceptron in parallel; one linear layer makes a logit of both."""
+
+    def __init__(
+        self,
+        fields: int,
+        dim: int,
+        *,
+        dense: int = 0,
+        hidden: Sequence[int] = (400, 400, 400),
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        cross_layers: int = 3,
+    ) -> None:
+        """Sizes of the perceptron's layers in `hidden`."""
+        super().__init__()
+        self.row_width = dim
+        width = fields * dim + dense
+        self.cross = nn.ModuleList(Cross(width) for _ in range(cross_layers))
+        self.deep = Mlp(width, hidden, dropout=dropout, batch_norm=batch_norm, score=False)
+        self.score = nn.Linear(width + self.deep.width, 1)
+        start(self.score)
+
+    def forward(self, rows: Tensor, dense: Tensor | None = None) -> Tensor:
+        """Rows float32 [B, fields, dim] and numbers [B, dense] to logits [B]."""
+        first = x = flat(rows, dense)
+        for cross in self.cross:
+            x = cross(first, x)
+        logits: Tensor = self.score(torch.cat([x, self.deep(first)], 1)).squeeze(1)
+        return logits

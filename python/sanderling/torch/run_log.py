@@ -1,0 +1,136 @@
+"""What a deep run tells: lines for people, `metrics.jsonl` as of the built-in learners, event files of TensorBoard.
+
+Knows neither model nor data.
+"""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+import sanderling
+from sanderling.torch.event_file import EventFile
+
+# Seconds between two changes of the progress line.
+_PROGRESS_S = 0.2
+
+Line = dict[str, Any]
+
+
+class Scores:
+    """Rows scored since the last line: logits, labels and weights."""
+
+    def __init__(self) -> None:
+        """No rows yet."""
+        self._parts: list[tuple[npt.NDArray[np.float32], ...]] = []
+
+    def add(
+        self, labels: npt.NDArray[np.float32], logits: npt.NDArray[np.float32], weights: npt.NDArray[np.float32]
+    ) -> None:
+        """Adds rows, all float32 [B]; they are copied, since those of a batch are its own."""
+        self._parts.append((labels.copy(), logits.copy(), weights.copy()))
+
+    def metrics(self) -> Line:
+        """Their metrics, as `sanderling.metrics` gives them; then there are no rows again."""
+        none = (np.zeros(0, np.float32),) * 3
+        labels, logits, weights = (np.concatenate(column) for column in zip(none, *self._parts, strict=True))
+        self._parts = []
+        if not np.isfinite(logits).all():
+            raise sanderling.DivergedError("a prediction became infinite or undefined; lower the learning rates")
+        return dict(sanderling.metrics(labels, logits, weights))
+
+
+class RunLog:
+    """The lines of one run."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        resumed_step: int | None = None,
+        tensorboard: bool = False,
+        quiet: bool = False,
+        on_line: Callable[[Line], object] | None = None,
+        stream: TextIO | None = None,
+    ) -> None:
+        """Begins the files of a run, or goes on after the lines up to `resumed_step`."""
+        path = run_dir / "metrics.jsonl"
+        kept = _lines_until(path, resumed_step) if resumed_step is not None and path.exists() else []
+        self._file = path.open("w")
+        self._file.writelines(kept)
+        self._file.flush()
+        self._events = EventFile(run_dir / "tensorboard") if tensorboard else None
+        self._stream = sys.stderr if stream is None else stream
+        self._quiet, self._on_line = quiet, on_line
+        self._terminal = not quiet and self._stream.isatty()
+        self._shown, self._shown_at = "", 0.0
+
+    def line(self, kind: str, values: Line) -> None:
+        """A line of metrics, `kind` being "step" or "valid"."""
+        entry = {"kind": kind, **values}
+        plain = {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in entry.items()}
+        self._file.write(json.dumps(plain) + "\n")
+        self._file.flush()
+        if self._events is not None:
+            self._events.scalars(values["step"], _scalars("train" if kind == "step" else kind, values))
+        scores = f"auc {values['auc']:.6f}, loss {values['logloss']:.6f}"
+        means = f"prob_mean {values['prob_mean']:.6f}, real_mean {values['real_mean']:.6f}"
+        if kind == "step":
+            speed = f"({values['steps_per_s']:.1f} it/s; {values['examples_per_s']:,.0f} examples/s)"
+            self.say(f"step {values['step']}, {scores}, {means} {speed}")
+        else:
+            best = ", best so far" if values["best"] else ""
+            self.say(f"pass {values['pass']} validated: {scores}, {means}{best}")
+        if self._on_line is not None:
+            self._on_line(plain)
+
+    def say(self, text: str) -> None:
+        """A line for people."""
+        if not self._quiet:
+            self._clear()
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    def progress(self, what: str) -> None:
+        """Where the run is, on a terminal's last line."""
+        if self._terminal and time.monotonic() - self._shown_at > _PROGRESS_S:
+            self._clear()
+            self._stream.write(what)
+            self._stream.flush()
+            self._shown, self._shown_at = what, time.monotonic()
+
+    def close(self) -> None:
+        """Ends the files."""
+        self._clear()
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+    def _clear(self) -> None:
+        if self._shown:
+            self._stream.write("\r" + " " * len(self._shown) + "\r")
+            self._shown = ""
+
+
+def _scalars(group: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """What TensorBoard shows of a line."""
+    names = ("auc", "logloss", "prob_mean", "real_mean", "steps_per_s", "examples_per_s")
+    return {f"{group}/{name}": float(values[name]) for name in names if name in values}
+
+
+def _lines_until(path: Path, step: int) -> list[str]:
+    """Whole lines up to a step; a killed run may have written more than it had saved, and half a line."""
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError, TypeError):
+            break
+    return kept

@@ -1,0 +1,401 @@
+"""The ready trainer of deep click models: a `DeepConfig` becomes a directory with the best model and metrics.
+
+    runs/<name>/model/         checkpoint of the best validated pass, or without validation of the last one
+    runs/<name>/last/          checkpoint after the last whole pass, to resume from
+    runs/<name>/metrics.jsonl  a line per printed line, as the built-in learners write them
+    runs/<name>/summary.json   what the run came to
+
+Knows no command line.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+import sanderling
+from sanderling.torch import checkpoint, models
+from sanderling.torch.deep_config import DeepConfig
+from sanderling.torch.embedding import EmbeddingCollection
+from sanderling.torch.run_log import Line, RunLog, Scores
+from sanderling.torch.spec import FeatureSpec, Pooling, Spec, TableSpec
+
+MODELS: dict[str, type[nn.Module]] = {
+    "dnn": models.DNN,
+    "wide_deep": models.WideDeep,
+    "deepfm": models.DeepFM,
+    "dcn": models.DCN,
+    "dcnv2": models.DCNv2,
+    "dlrm": models.DLRM,
+    "din": models.DIN,
+}
+
+# Types of features that are numbers rather than keys.
+_NUMBERS = ("numeric", "log")
+# Rows between two lines of metrics, where the configuration does not say.
+_PRINT_ROWS = 256_000
+_DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adagrad": torch.optim.Adagrad,
+    "sgd": torch.optim.SGD,
+}
+
+
+class ClickModel(nn.Module):
+    """A model of `sanderling.torch.models` with its rows: batches in, logits out."""
+
+    def __init__(
+        self, config: DeepConfig, features: list[dict[str, Any]], ps: sanderling.Connection | str | None
+    ) -> None:
+        """Takes the features as `FeedQueue.spec` has them."""
+        super().__init__()
+        model = config.model
+        names = [feature["name"] for feature in features]
+        for name in (model.history, model.candidate):
+            if name and name not in names:
+                raise sanderling.ConfigError(f"model: there is no feature {name!r} among {', '.join(names)}")
+        self.numbers = [feature["name"] for feature in features if feature.get("type") in _NUMBERS]
+        keyed = [feature for feature in features if feature["name"] not in self.numbers]
+        fields = [feature["name"] for feature in keyed if feature["name"] != model.history]
+        if not fields:
+            raise sanderling.ConfigError("a deep model needs features that are not all numeric")
+        sizes: dict[str, Any] = {"dense": len(self.numbers), "dropout": model.dropout, "batch_norm": model.batch_norm}
+        for name in ("hidden", "cross_layers", "bottom", "attention"):
+            if getattr(model, name) is not None:
+                sizes[name] = getattr(model, name)
+        if model.type == "din":
+            sizes["candidate"] = fields.index(model.candidate)
+        try:
+            self.model = MODELS[model.type](len(fields), model.dim, **sizes)
+        except TypeError as error:
+            raise sanderling.ConfigError(f"model.type = {model.type!r}: {error}") from error
+        rows = TableSpec(
+            int(self.model.row_width),  # type: ignore[arg-type]
+            optimizer=config.optimizer,
+            init={"type": "normal", "std": model.init_std},
+            seed=config.seed,
+            budget_bytes=model.table_budget_bytes or None,
+        )
+        feature_specs = [_feature(feature, model.history) for feature in keyed]
+        if ps is not None:
+            # Runs share servers: their tables are told apart by the run's name, as those of the built-in learners are.
+            feature_specs = [dataclasses.replace(f, table=f"{config.name}/{f.table}") for f in feature_specs]
+        self.emb = EmbeddingCollection(
+            Spec({feature.table: rows for feature in feature_specs}, feature_specs), ps, push="step"
+        )
+        self.history, self.history_length = model.history, model.history_length
+
+    def forward(self, batch: sanderling.Batch) -> Tensor:
+        """Logits, float32 [B]."""
+        embedded = self.emb(batch)
+        inputs = [embedded.stacked(), self._dense(batch)]
+        if self.history:
+            inputs += embedded.sequences[self.history].padded(self.history_length, keep="last")
+        logits: Tensor = self.model(*inputs)
+        return logits
+
+    def _dense(self, batch: sanderling.Batch) -> Tensor | None:
+        """Numbers of the batch, float32 [B, N]; a missing one is 0."""
+        if not self.numbers:
+            return None
+        columns = np.zeros((len(self.numbers), len(batch)), np.float32)
+        for column, name in zip(columns, self.numbers, strict=True):
+            offsets = batch.offsets(name)
+            there = offsets[1:] > offsets[:-1]
+            values = batch.values(name)
+            if values is not None:
+                column[there] = values[offsets[:-1][there]]
+        return torch.from_numpy(np.ascontiguousarray(columns.T)).to(self.emb.device)
+
+
+@dataclass
+class Progress:
+    """Where a run is; what a checkpoint keeps of it."""
+
+    step: int = 0
+    examples: int = 0
+    passes: int = 0
+    """Whole ones."""
+    train_s: float = 0.0
+    best: Line | None = None
+    """The best validation."""
+    best_pass: int = 0
+    plateaus: int = 0
+    """Validations that did not improve, in all."""
+    idle: int = 0
+    """Passes since the best one."""
+    last: Line = field(default_factory=dict)
+    """Metrics of the training rows of the last pass, each scored before it was learned from."""
+
+
+@dataclass
+class DeepResult:
+    """What a run came to."""
+
+    summary: dict[str, Any]
+    """Also in `summary.json`."""
+    run_dir: Path
+    model: ClickModel
+    """As it is after the last step; `runs/<name>/model` has the best one."""
+
+
+def train(
+    config: DeepConfig | Mapping[str, Any] | str | Path,
+    *,
+    ps: sanderling.Connection | str | None = None,
+    runs_dir: str | Path = "runs",
+    resume: bool = False,
+    device: str = "cpu",
+    tensorboard: bool = False,
+    quiet: bool = True,
+    on_line: Callable[[Line], object] | None = None,
+) -> DeepResult:
+    """Trains as the configuration says: a `DeepConfig`, a dictionary, or a TOML file of that structure.
+
+    `resume` goes on after the last whole pass of a run that was interrupted. `on_line` gets every line of metrics.
+    """
+    if not isinstance(config, DeepConfig):
+        config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
+    run_dir = Path(runs_dir) / config.name
+    run_dir.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(config.seed)
+    run = _Run(config, run_dir, ps, device)
+    if resume:
+        run.resume()
+    log = RunLog(
+        run_dir,
+        resumed_step=run.progress.step if resume else None,
+        tensorboard=tensorboard,
+        quiet=quiet,
+        on_line=on_line,
+    )
+    try:
+        run.passes(log)
+    finally:
+        log.close()
+    return DeepResult(run.summary(), run_dir, run.model)
+
+
+class _Run:
+    """A run under way."""
+
+    def __init__(self, config: DeepConfig, run_dir: Path, ps: sanderling.Connection | str | None, device: str) -> None:
+        self.config, self.run_dir, self.device = config, run_dir, device
+        # Quantiles are fitted once, and every queue reads by the same boundaries.
+        probe = sanderling.FeedQueue(config.train_inputs, spec=config.spec, batch_size=2, threads=1, depth=1)
+        self.spec = probe.spec
+        probe.close()
+        self.model = ClickModel(config, self.spec["feature"], ps).to(device)
+        kind = config.dense_optimizer.type
+        if kind not in _DENSE_OPTIMIZERS:
+            raise sanderling.ConfigError(f"dense_optimizer.type = {kind!r}: one of {', '.join(_DENSE_OPTIMIZERS)}")
+        self.dense: torch.optim.Optimizer = _DENSE_OPTIMIZERS[kind](
+            self.model.parameters(),
+            lr=config.dense_optimizer.lr,  # type: ignore[call-arg]
+            weight_decay=config.dense_optimizer.weight_decay,
+        )
+        self.rows = self.model.emb.optimizer()
+        self.progress = Progress()
+
+    def resume(self) -> None:
+        """Goes on where `last` was saved."""
+        extra = checkpoint.load(self.run_dir / "last", self.model, self.dense, self.model.emb, map_location=self.device)
+        self.progress = Progress(**extra["progress"])
+        self.spec = extra["spec"]
+
+    def passes(self, log: RunLog) -> None:
+        """All passes that are left."""
+        train, progress = self.config.train, self.progress
+        while progress.passes < train.passes and not self.stopped():
+            self.one_pass(log)
+            if self.stopped():
+                log.say(f"stopped after step {progress.step}")
+                break
+            if self.config.valid_inputs:
+                self.judge(log)
+            else:
+                progress.best_pass = progress.passes
+            self.save()
+            if 0 < train.early_stop <= progress.idle:
+                log.say(f"stopped early: validation was best after pass {progress.best_pass}")
+                break
+
+    def stopped(self) -> bool:
+        """Whether `max_steps` ended the run."""
+        return 0 < self.config.train.max_steps <= self.progress.step
+
+    def one_pass(self, log: RunLog) -> None:
+        """A pass over the training data."""
+        config, progress = self.config, self.progress
+        print_steps = config.train.print_every or max(_PRINT_ROWS // config.train.batch, 1)
+        whole, recent = Scores(), Scores()
+        began = line_began = time.perf_counter()
+        line_step, line_examples = progress.step, progress.examples
+        self.model.train()
+        self.set_rates()
+        for batch in self.queue(config.train_inputs, self.spec, shuffle=config.train.shuffle):
+            if len(batch) < 2:
+                continue  # batch norm needs two samples
+            logits = self.learn(batch)
+            progress.step += 1
+            progress.examples += len(batch)
+            for scores in (whole, recent):
+                scores.add(batch.labels, logits, batch.weights)
+            log.progress(f"pass {progress.passes + 1}/{config.train.passes}, step {progress.step}")
+            if progress.step % print_steps == 0:
+                seconds = time.perf_counter() - line_began
+                steps, examples = progress.step - line_step, progress.examples - line_examples
+                speed = {"steps_per_s": steps / seconds, "examples_per_s": examples / seconds}
+                log.line("step", {**self.place(progress.passes + 1), **recent.metrics(), **speed})
+                line_began, line_step, line_examples = time.perf_counter(), progress.step, progress.examples
+            if self.stopped():
+                break
+        self.model.emb.finish()
+        progress.train_s += time.perf_counter() - began
+        progress.last = whole.metrics()
+        if not self.stopped():
+            progress.passes += 1
+
+    def learn(self, batch: sanderling.Batch) -> npt.NDArray[np.float32]:
+        """A step; returns the logits before it, [B]."""
+        self.dense.zero_grad()
+        logits = self.model(batch)
+        labels, weights = (torch.from_numpy(array).to(self.device) for array in (batch.labels, batch.weights))
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, labels, weight=weights)
+        loss.backward()
+        if self.config.train.clip_norm > 0.0:
+            self.model.emb.clip_grad_norm_(self.config.train.clip_norm, self.model.parameters())
+        self.dense.step()
+        self.rows.step()
+        before: npt.NDArray[np.float32] = logits.detach().cpu().numpy()
+        return before
+
+    def judge(self, log: RunLog) -> None:
+        """Validates the pass just ended, and keeps the model if it is the best."""
+        progress, monitor = self.progress, self.config.train.monitor
+        began = time.perf_counter()
+        metrics = self.validate(log)
+        best = progress.best is None or (
+            metrics[monitor] > progress.best[monitor] if monitor == "auc" else metrics[monitor] < progress.best[monitor]
+        )
+        if best:
+            progress.best, progress.best_pass, progress.idle = metrics, progress.passes, 0
+        else:
+            progress.plateaus += 1
+            progress.idle += 1
+        seconds = time.perf_counter() - began
+        log.line("valid", {**self.place(progress.passes), **metrics, "best": best, "seconds": seconds})
+
+    def validate(self, log: RunLog) -> Line:
+        """Metrics over the validation files."""
+        scores = Scores()
+        self.model.eval()
+        spec = {key: value for key, value in self.spec.items() if key != "negatives"}
+        with torch.no_grad():
+            for batch in self.queue(self.config.valid_inputs, spec, shuffle=0):
+                scores.add(batch.labels, self.model(batch).cpu().numpy(), batch.weights)
+                log.progress("validating")
+        return scores.metrics()
+
+    def queue(self, inputs: list[str], spec: dict[str, Any], shuffle: int) -> sanderling.FeedQueue:
+        """The batches of one pass; a pass has its own order, whatever came before it."""
+        train = self.config.train
+        return sanderling.FeedQueue(
+            inputs,
+            self.model.emb.native,
+            spec=spec,
+            batch_size=train.batch,
+            threads=train.threads,
+            depth=train.depth,
+            shuffle=shuffle,
+            seed=self.config.seed + self.progress.passes,
+        )
+
+    def set_rates(self) -> None:
+        """Learning rates of this pass, of rows and dense part alike."""
+        schedule, factor = self.config.train.schedule, 1.0
+        if schedule["type"] == "exponential":
+            factor = float(schedule["factor"]) ** self.progress.passes
+        elif schedule["type"] == "plateau":
+            least = float(schedule.get("min", 0.0))
+            factor = max(float(schedule.get("factor", 0.1)) ** self.progress.plateaus, least)
+        for group in self.dense.param_groups:
+            group["lr"] = self.config.dense_optimizer.lr * factor
+        for group in self.rows.param_groups:
+            group["lr"] = factor
+
+    def place(self, of_pass: int) -> Line:
+        """Where a line of metrics belongs."""
+        return {"step": self.progress.step, "pass": of_pass, "trained_examples": self.progress.examples}
+
+    def save(self) -> None:
+        """Saves the pass just ended, also as the model if it is the best or nothing says which is."""
+        extra = {
+            "progress": dataclasses.asdict(self.progress),
+            "spec": self.spec,
+            "config": self.config.to_dict(),
+        }
+        # `last` last: a run that is resumed from it has the model of its best pass.
+        for name in ("model", "last") if self.progress.best_pass == self.progress.passes else ("last",):
+            checkpoint.save(self.run_dir / name, self.model, self.dense, self.model.emb, extra=extra)
+
+    def summary(self) -> dict[str, Any]:
+        """What the run came to, also written to `summary.json`."""
+        progress = self.progress
+        metrics = progress.last if progress.best is None else progress.best
+        scores = {name: metrics.get(name) for name in ("auc", "logloss", "prob_mean", "real_mean")}
+        summary = {
+            "name": self.config.name,
+            **{name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()},
+            "measured_on": "train" if progress.best is None else "valid",
+            "examples": progress.examples,
+            "examples_per_s": progress.examples / max(progress.train_s, 1e-9),
+            "train_s": progress.train_s,
+            "steps": progress.step,
+            "passes": progress.passes,
+            "best_pass": progress.best_pass,
+            "rows": sum(len(table) for table in self.model.emb.tables.values()),
+            "table_bytes": sum(table.bytes for table in self.model.emb.tables.values()),
+            "stopped": self.stopped(),
+            "model": str(self.run_dir / "model"),
+        }
+        (self.run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+        return summary
+
+
+def _feature(feature: Mapping[str, Any], history: str) -> FeatureSpec:
+    """A feature of the data as the collection reads it."""
+    pooling: Pooling = "none" if feature["name"] == history else feature.get("pooling", "sum")
+    return FeatureSpec(feature["name"], feature.get("table") or "", pooling)
+
+
+def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickModel, dict[str, Any]]:
+    """A model that a run with tables in this process saved, ready to score, and the spec its features are read by."""
+    directory = Path(directory)
+    extra = checkpoint.read_extra(directory)
+    config = DeepConfig.of(extra["config"])
+    model = ClickModel(config, extra["spec"]["feature"], None).to(device)
+    checkpoint.load(directory, model, None, model.emb, map_location=device)
+    return model.eval(), extra["spec"]
+
+
+def predict(
+    directory: str | Path, files: str | Path | list[str], *, batch: int = 4096, device: str = "cpu"
+) -> npt.NDArray[np.float32]:
+    """A probability per row of the files, float32 [rows], in their order, by a saved model."""
+    model, spec = open_model(directory, device=device)
+    spec = {key: value for key, value in spec.items() if key != "negatives"}
+    parts = [np.zeros(0, np.float32)]
+    with torch.no_grad():
+        for rows in sanderling.FeedQueue(files, model.emb.native, spec=spec, batch_size=batch, train=False):
+            parts.append(torch.sigmoid(model(rows)).cpu().numpy())
+    return np.concatenate(parts)

@@ -1,0 +1,155 @@
+"""Checkpoints of dense part and rows: what is loaded is one whole save, whatever interrupted the next."""
+
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import sanderling
+import sanderling.torch
+from sanderling.torch import EmbeddingCollection, Spec
+from sanderling.torch.models import DNN
+
+KEYS = np.arange(8, dtype=np.uint64)
+DIM = 2
+
+
+class Training:
+    """A model with rows, trained a step at a time on random samples."""
+
+    def __init__(self, seed: int, ps: sanderling.Connection | None = None) -> None:
+        torch.manual_seed(seed)
+        rows = {"optimizer": {"type": "adam", "lr": 0.01}, "init": {"type": "normal", "std": 0.1}}
+        self.emb = EmbeddingCollection(Spec.alike(["a", "b"], DIM, **rows), ps)
+        self.model = DNN(2, DIM, hidden=[4], batch_norm=True)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+
+    def step(self, number: int) -> None:
+        rng = np.random.default_rng(number)
+        offsets = np.arange(5, dtype=np.uint32)
+        columns = [(name, rng.choice(KEYS, 4), offsets, None) for name in "ab"]
+        self.optimizer.zero_grad()
+        labels = torch.from_numpy(rng.integers(0, 2, 4).astype(np.float32))
+        logits = self.model(self.emb(sanderling.Batch(columns)).stacked())
+        nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
+        self.optimizer.step()
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a step depends on, but the optimizers' states, which the steps after it show."""
+        self.emb.finish()
+        tables = {name: torch.from_numpy(table.pull(KEYS)) for name, table in self.emb.tables.items()}
+        return {**{name: value.clone() for name, value in self.model.state_dict().items()}, **tables}
+
+    def save(self, directory: Path, **extra: Any) -> None:
+        sanderling.torch.save(directory, self.model, self.optimizer, self.emb, extra=extra)
+
+    def load(self, directory: Path) -> dict[str, Any]:
+        return sanderling.torch.load(directory, self.model, self.optimizer, self.emb)
+
+
+@pytest.mark.parametrize("place", ["here", "servers"])
+def test_a_training_goes_on_as_if_it_had_not_stopped(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    ps = sanderling.connect(request.getfixturevalue("two_servers")) if place == "servers" else None
+    for name in "ab":
+        if ps is not None:
+            ps.drop(name)
+    whole = Training(1, ps)
+    for number in range(3):
+        whole.step(number)
+    whole.save(tmp_path / "saved", step=3, best=[0.5, None])
+    expected = whole.state()
+    for number in range(3, 6):
+        whole.step(number)
+    goal = whole.state()
+    again = Training(2, ps)
+    assert again.load(tmp_path / "saved") == {"step": 3, "best": [0.5, None]}
+    torch.testing.assert_close(again.state(), expected, rtol=0, atol=0)
+    for number in range(3, 6):
+        again.step(number)
+    torch.testing.assert_close(again.state(), goal)
+
+
+class Killed(BaseException):
+    """Stands for whatever ends a process."""
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "calls_before", "step"),
+    [
+        ("torch", "save", 0, 1),
+        ("os", "fsync", 0, 1),
+        ("sanderling", "save_tables", 0, 1),
+        ("json", "dump", 0, 1),
+        ("os", "fsync", 1, 1),
+        ("sanderling.torch.checkpoint", "_sync", 0, 1),
+        ("pathlib.Path", "replace", 0, 1),
+        # From the rename on, the new one is there.
+        ("sanderling.torch.checkpoint", "_sync", 1, 2),
+        ("sanderling.torch.checkpoint", "_remove_others", 0, 2),
+    ],
+)
+def test_an_interrupted_save_leaves_one_whole_checkpoint(
+    where: str, name: str, calls_before: int, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(1)
+    training.step(0)
+    training.save(tmp_path, step=1)
+    states = {1: training.state()}
+    training.step(1)
+    states[2] = training.state()
+    owner = pkgutil.resolve_name(where)
+    original, calls = getattr(owner, name), 0
+
+    def killed(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > calls_before:
+            raise Killed
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed)
+        with pytest.raises(Killed):
+            training.save(tmp_path, step=2)
+    again = Training(2)
+    assert again.load(tmp_path) == {"step": step}
+    torch.testing.assert_close(again.state(), states[step], rtol=0, atol=0)
+    # What was left of the interrupted save does not disturb the next one, which removes it.
+    training.save(tmp_path, step=3)
+    assert again.load(tmp_path) == {"step": 3}
+    torch.testing.assert_close(again.state(), states[2], rtol=0, atol=0)
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == ["", ".json", ".pt"]
+
+
+def test_damage_is_found_before_anything_changes(tmp_path: Path) -> None:
+    training = Training(1)
+    training.save(tmp_path)
+    other = Training(2)
+    before = other.state()
+    (dense,) = tmp_path.glob("dense-*.pt")
+    good = dense.read_bytes()
+    dense.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(sanderling.DamagedError, match="dense-"):
+        other.load(tmp_path)
+    dense.write_bytes(good)
+    manifest = tmp_path / "manifest.json"
+    text = manifest.read_text()
+    for wrong, error in [
+        ("{", sanderling.DamagedError),
+        (text.replace('"format": 1', '"format": 2'), sanderling.VersionError),
+        (text.replace("dense-1", "../dense-1"), sanderling.DamagedError),
+        (text.replace('"rows"', '"other"'), sanderling.NotFoundError),
+    ]:
+        manifest.write_text(wrong)
+        with pytest.raises(error):
+            other.load(tmp_path)
+    manifest.unlink()
+    with pytest.raises(sanderling.NotFoundError, match="no checkpoint"):
+        other.load(tmp_path)
+    torch.testing.assert_close(other.state(), before, rtol=0, atol=0)

@@ -1,0 +1,202 @@
+"""The ready trainer: it learns, says what the built-in one says, can be watched, stopped and resumed."""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sanderling
+import sanderling.torch
+from sanderling.torch.event_file import EventFile
+from sanderling.torch.run_log import Scores
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Rows whose label is in no column alone, but in a pair; a number that says a little, and a history."""
+    rng = np.random.default_rng(1)
+    for name, rows in (("train", 1500), ("valid", 400)):
+        a, b = rng.integers(0, 4, (2, rows))
+        label = (a + b) % 2
+        noise = rng.normal(size=rows).round(3)
+        history = ["|".join(map(str, rng.integers(0, 4, rng.integers(0, 4)))) for _ in range(rows)]
+        lines = [
+            f"{y},{i},{j},{x},{h}\n" for y, i, j, x, h in zip(label, a, b, noise + label / 2, history, strict=True)
+        ]
+        (tmp_path / f"{name}.csv").write_text("label,a,b,x,seen\n" + "".join(lines))
+    return tmp_path
+
+
+def config(data: Path, model: str, **train: Any) -> dict[str, Any]:
+    sizes: dict[str, Any] = {"type": model, "dim": 4, "init_std": 0.1, "hidden": [16]}
+    if model == "din":
+        sizes.update(candidate="a", history="seen", history_length=2)
+    return {
+        "name": "run",
+        "seed": 1,
+        "data": {"train": str(data / "train.csv"), "valid": str(data / "valid.csv")},
+        "model": sizes,
+        "optimizer": {"type": "adam", "lr": 0.02},
+        "dense_optimizer": {"lr": 0.02},
+        "train": {"batch": 64, "passes": 6, "print_every": 8, **train},
+        "feature": [
+            {"name": "a", "table": "item"},
+            {"name": "b"},
+            {"name": "x", "type": "numeric"},
+            {"name": "seen", "type": "multi", "separator": "|", "table": "item"},
+        ],
+    }
+
+
+def lines(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("model", ["dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"])
+def test_every_model_learns_what_is_in_pairs(model: str, data: Path, tmp_path: Path) -> None:
+    result = sanderling.torch.train(config(data, model), runs_dir=tmp_path / "runs")
+    assert result.summary["auc"] > 0.95
+    assert result.summary["rows"] > 0
+    probabilities = sanderling.torch.predict(result.run_dir / "model", data / "valid.csv")
+    labels = np.loadtxt(data / "valid.csv", delimiter=",", skiprows=1, usecols=0, dtype=np.float32)
+    logits = np.log(probabilities / (1 - probabilities))
+    assert sanderling.metrics(labels, logits)["auc"] == pytest.approx(result.summary["auc"], abs=1e-3)
+
+
+def test_its_lines_are_those_of_the_built_in_learners(data: Path, tmp_path: Path) -> None:
+    deep = config(data, "deepfm", passes=2)
+    seen: list[dict[str, Any]] = []
+    result = sanderling.torch.train(deep, runs_dir=tmp_path / "deep", on_line=seen.append)
+    built_in = {key: deep[key] for key in ("name", "data", "feature")}
+    built_in["train"] = {"batch": 64, "passes": 2, "print_every": 8}
+    native = sanderling.train(built_in, runs_dir=tmp_path / "native")
+    ours, theirs = lines(result.run_dir), lines(tmp_path / "native" / "run")
+    assert seen == ours
+    assert [(line["kind"], line["pass"], line["step"]) for line in ours] == [
+        (line["kind"], line["pass"], line["step"]) for line in theirs
+    ]
+    for one, other in zip(ours, theirs, strict=True):
+        assert list(one) == list(other)
+        assert one["examples"] == other["examples"]
+        assert {type(value) for value in one.values()} == {type(value) for value in other.values()}
+    assert set(result.summary) <= set(native.summary)
+    assert json.loads((result.run_dir / "summary.json").read_text()) == result.summary
+
+
+def test_a_resumed_run_has_each_pass_once(data: Path, tmp_path: Path) -> None:
+    def interrupt(line: dict[str, Any]) -> None:
+        if line["kind"] == "step" and line["pass"] == 3:
+            raise KeyboardInterrupt
+
+    settings = config(data, "dnn", passes=4, schedule={"type": "plateau", "factor": 0.5})
+    with pytest.raises(KeyboardInterrupt):
+        sanderling.torch.train(settings, runs_dir=tmp_path, on_line=interrupt)
+    result = sanderling.torch.train(settings, runs_dir=tmp_path, resume=True)
+    steps = -(-1500 // 64)
+    assert result.summary["steps"] == 4 * steps
+    assert result.summary["examples"] == 4 * 1500
+    found = [(line["kind"], line["step"]) for line in lines(tmp_path / "run")]
+    assert len(set(found)) == len(found)
+    assert [step for kind, step in found if kind == "valid"] == [steps * number for number in (1, 2, 3, 4)]
+    assert [step for kind, step in found if kind == "step"] == [8 * number for number in range(1, 4 * steps // 8 + 1)]
+    stopped = sanderling.torch.train(config(data, "dnn", max_steps=5), runs_dir=tmp_path)
+    assert (stopped.summary["steps"], stopped.summary["stopped"]) == (5, True)
+
+
+def test_rows_on_servers(data: Path, tmp_path: Path, two_servers: str) -> None:
+    settings = config(data, "deepfm", passes=4, clip_norm=10.0)
+    result = sanderling.torch.train(settings, runs_dir=tmp_path, ps=two_servers)
+    assert result.summary["auc"] > 0.9
+    assert sanderling.connect(two_servers).open("run/item").dim == 5
+
+
+def test_event_files_are_tensorboards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1700000000.25)
+    events = EventFile(tmp_path)
+    events.scalars(300, {"train/auc": 0.75, "valid/logloss": 0.1})
+    events.close()
+    # What TensorBoard 2.21.0 writes for the same: RecordWriter with Event(...).SerializeToString().
+    expected = (
+        "1800000000000000a37f4b220900001040fc54d9411a0d627261696e2e4576656e743a32338d2fe9"
+        "36000000000000004f578cef0900001040fc54d94110ac022a280a100a09747261696e2f617563150000403f"
+        "0a140a0d76616c69642f6c6f676c6f737315cdcccc3dc420b2de"
+    )
+    assert events.path.read_bytes().hex() == expected
+    assert events.path.name.startswith("events.out.tfevents.")
+
+
+def test_scores_that_are_not_finite_end_the_run() -> None:
+    scores = Scores()
+    scores.add(*(np.array([value], np.float32) for value in (1.0, np.nan, 1.0)))
+    with pytest.raises(sanderling.DivergedError):
+        scores.metrics()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"type": "resnet"}}, "one of dnn, wide_deep"),
+        ({"model": {"type": "dnn", "dims": 3}}, "model.dims is unknown"),
+        ({"model": {"type": "dnn", "dim": "x"}}, "model.dim = 'x': must be of type int"),
+        ({"model": {"type": "dnn", "cross_layers": 3}}, "cross_layers"),
+        ({"model": {"type": "din"}}, "model.history and model.candidate"),
+        ({"model": {"type": "din", "history": "seen", "candidate": "c"}}, "no feature 'c'"),
+        ({"dense_optimizer": {"type": "lion"}}, "one of adam"),
+        ({"train": {"schedule": {"type": "cosine"}}}, "train.schedule"),
+        ({"data": {"train": "t.csv"}, "train": {"early_stop": 1}}, "need data.valid"),
+        ({"data": {}}, "data.train"),
+        ({"extras": {}}, "unknown sections: extras"),
+        ({"feature": [{"name": "x", "type": "numeric"}]}, "not all numeric"),
+    ],
+)
+def test_a_wrong_configuration_says_what_is_wrong(
+    change: dict[str, Any], message: str, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(sanderling.ConfigError, match=message):
+        sanderling.torch.train({**config(data, "dnn"), **change}, runs_dir=tmp_path)
+
+
+def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sanderling", "train", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    example = ROOT / "examples/adult_deepfm.toml"
+    # As the example says, but for its model; two passes are enough to see that it learns.
+    done = run(
+        example, "--model", "dcnv2", "--passes", "2", "--json", "--tensorboard", "--name", "census", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["auc"] > 0.88
+    assert "pass 2 validated: auc 0." in done.stderr
+    assert len(list((tmp_path / "runs/census/tensorboard").iterdir())) == 1
+    wrong = run(example, "--valid", "nowhere.csv", "--passes", "1", "--quiet", cwd=tmp_path)
+    assert wrong.returncode == 1
+    assert "nowhere.csv" in wrong.stderr
+    # Other models are still the native command's.
+    native = run(ROOT / "examples/adult_lr.toml", "--passes", "1", "--quiet", cwd=tmp_path)
+    assert native.returncode == 0, native.stderr
+
+
+def test_the_page_of_the_loop(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train_deepfm.py"])
+    runpy.run_path(str(ROOT / "examples/train_deepfm.py"), run_name="__main__")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("pass 3: auc 0.")
+    assert float(last.split()[3].rstrip(",")) > 0.89
+
+
+def test_the_package_does_not_need_torch() -> None:
+    code = "import sys, sanderling, sanderling.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ), check=False).returncode == 0
