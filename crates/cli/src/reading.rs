@@ -9,7 +9,7 @@ use crate::output;
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Reading")]
 pub(crate) struct ReadArgs {
-    /// libsvm, csv, tsv, criteo, parquet, arrow, tfrecord or protobuf [default: by the file's extension]
+    /// libsvm, csv, tsv, criteo, parquet, arrow, tfrecord, protobuf or batch [default: by the file's extension]
     #[arg(long)]
     pub(crate) format: Option<Format>,
     /// Column separator of CSV and TSV, one character

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sanderling_observe::StageTimer;
-use sanderling_sample::{Batch, SampleError};
+use sanderling_sample::{Decoded, SampleError};
 
 use crate::decoding::{Decoding, Shared};
 
@@ -22,16 +22,16 @@ const POLL: Duration = Duration::from_millis(50);
 /// it may be reading a stream that is silent.
 pub(crate) struct Ahead {
     shared: Arc<Shared>,
-    decoded: Receiver<Result<Batch, SampleError>>,
-    /// Batches on their way back, so that their memory is used again.
-    empty: SyncSender<Batch>,
+    decoded: Receiver<Result<Decoded, SampleError>>,
+    /// Used rows on their way back, so that their memory is used again.
+    empty: SyncSender<Decoded>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What a wait for the thread ends with.
 pub(crate) enum Received {
     /// The rows of a unit.
-    Batch(Batch),
+    Rows(Decoded),
     /// The end of the input.
     End,
     /// The pass was stopped before its end.
@@ -42,16 +42,15 @@ impl Ahead {
     /// Starts reading and decoding; the timer is the thread's own.
     pub(crate) fn start(shared: Arc<Shared>, mut timer: StageTimer) -> Self {
         let (sender, decoded) = sync_channel(UNITS_AHEAD);
-        let (empty, returned) = sync_channel::<Batch>(UNITS_AHEAD + 2);
+        let (empty, returned) = sync_channel::<Decoded>(UNITS_AHEAD + 2);
         let for_thread = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
             let shared = for_thread;
             let mut decoding = Decoding::new(&shared);
             loop {
-                let mut batch = returned.try_recv().unwrap_or_else(|_| shared.encoder.new_batch());
-                batch.clear();
-                let message = match decoding.next(&shared, &mut batch, &mut timer) {
-                    Ok(true) => Ok(batch),
+                let mut decoded = returned.try_recv().unwrap_or_else(|_| Decoded::new(&shared.encoder));
+                let message = match decoding.next_in_place(&shared, &mut decoded, &mut timer) {
+                    Ok(true) => Ok(decoded),
                     Ok(false) => return,
                     Err(error) => Err(error),
                 };
@@ -71,7 +70,7 @@ impl Ahead {
         loop {
             let stopped = self.shared.stopped.load(Ordering::Relaxed);
             match self.decoded.recv_timeout(POLL) {
-                Ok(batch) => return batch.map(Received::Batch),
+                Ok(decoded) => return decoded.map(Received::Rows),
                 Err(_) if stopped => return Ok(Received::Stopped),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -87,9 +86,9 @@ impl Ahead {
         Ok(if stopped { Received::Stopped } else { Received::End })
     }
 
-    /// Gives a batch back to be filled again.
-    pub(crate) fn give_back(&self, batch: Batch) {
+    /// Gives used rows back to be replaced.
+    pub(crate) fn give_back(&self, used: Decoded) {
         // A full channel has enough of them.
-        let _ = self.empty.try_send(batch);
+        let _ = self.empty.try_send(used);
     }
 }

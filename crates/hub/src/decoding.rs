@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sanderling_observe::StageTimer;
-use sanderling_sample::{BadRows, Batch, Decoder, Encoder, SampleError, Source, Unit};
+use sanderling_sample::{BadRows, Batch, Decoded, Decoder, Encoder, SampleError, Source, Unit};
 
 /// The stages of a feed, in the order of their numbers: waiting for the source and reading it (decompression
 /// included), parsing and encoding, waiting for a thread that decodes ahead, shuffling and copying rows into
@@ -46,12 +46,33 @@ impl Decoding {
         batch: &mut Batch,
         timer: &mut StageTimer,
     ) -> Result<bool, SampleError> {
+        let more = self.read(shared, timer)?;
+        if more {
+            self.decoder.decode(&self.unit, batch)?;
+        }
+        Ok(more)
+    }
+
+    /// Puts the rows of the next unit in place of what `into` held, without a copy where they lie as they are wanted.
+    pub(crate) fn next_in_place(
+        &mut self,
+        shared: &Shared,
+        into: &mut Decoded,
+        timer: &mut StageTimer,
+    ) -> Result<bool, SampleError> {
+        let more = self.read(shared, timer)?;
+        if more {
+            self.decoder.decode_in_place(&self.unit, into)?;
+        }
+        Ok(more)
+    }
+
+    fn read(&mut self, shared: &Shared, timer: &mut StageTimer) -> Result<bool, SampleError> {
         timer.switch(READ);
         if shared.stopped.load(Ordering::Relaxed) || !lock(&shared.source).next_unit(&mut self.unit)? {
             return Ok(false);
         }
         timer.switch(DECODE);
-        self.decoder.decode(&self.unit, batch)?;
         Ok(true)
     }
 }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sanderling_observe::StageTimer;
-use sanderling_sample::{BadRows, Batch, DataConfig, Decoder, Encoder, Rows, SampleError, Source, Unit};
+use sanderling_sample::{
+    BadRows, Batch, DataConfig, Decoded, Decoder, Encoder, Rows, SampleError, Source, Unit,
+};
 
 use crate::ahead::{Ahead, Received};
 use crate::decoding::{ASSEMBLE, Decoding, Shared, WAIT, lock};
@@ -51,9 +53,14 @@ enum Input {
 pub struct Feed<'a> {
     pass: &'a Pass,
     input: Input,
+    /// The shuffle buffer; in order, rows of several units that one minibatch needs.
     pool: Batch,
     minibatch: Batch,
+    /// Where in the pool, or in the order of the shuffle buffer, the next row is.
     head: usize,
+    /// In order: the unit at hand, and which of its rows is next.
+    unit: Decoded,
+    unit_head: usize,
     order: Vec<u32>,
     worker: u64,
     chunk: u64,
@@ -115,6 +122,8 @@ impl Pass {
             pool: surplus.unwrap_or_else(|| self.shared.encoder.new_batch()),
             minibatch: self.shared.encoder.new_batch(),
             head: 0,
+            unit: Decoded::new(&self.shared.encoder),
+            unit_head: 0,
             order: Vec::new(),
             worker,
             chunk: if chunk_rows > 0 { skip / chunk_rows as u64 } else { 0 },
@@ -166,15 +175,16 @@ fn skip_rows(
 ) -> Result<Option<Batch>, SampleError> {
     let mut decoder = Decoder::new(Arc::clone(encoder), Arc::clone(bad_rows));
     let mut unit = Unit::default();
-    let mut batch = encoder.new_batch();
+    let mut decoded = Decoded::new(encoder);
     while source.next_unit(&mut unit)? {
-        decoder.decode(&unit, &mut batch)?;
-        if batch.len() as u64 >= skip {
-            batch.drop_front(skip as usize);
-            return Ok(Some(batch));
+        decoder.decode_in_place(&unit, &mut decoded)?;
+        let rows = decoded.len() as u64;
+        if rows >= skip {
+            let mut rest = encoder.new_batch();
+            rest.append(&decoded.rows().slice(skip as usize..decoded.len()));
+            return Ok(Some(rest));
         }
-        skip -= batch.len() as u64;
-        batch.clear();
+        skip -= rows;
     }
     Ok(None)
 }
@@ -205,18 +215,72 @@ impl Feed<'_> {
         most: usize,
         timer: &mut StageTimer,
     ) -> Result<Option<Rows<'_>>, SampleError> {
-        if self.pool.len() - self.head < least && !self.end {
-            timer.switch(ASSEMBLE);
-            self.pool.drop_front(self.head);
-            self.head = 0;
-            self.fill(least, timer)?;
+        let ready = self.pool.len() - self.head;
+        if ready >= least {
+            let range = self.head..self.head + ready.min(most);
+            self.head = range.end;
+            return Ok(Some(Rows::new(&self.pool, range)));
+        }
+        if ready == 0 {
+            // Whole minibatches are handed out where they lie.
+            while self.unit_head == self.unit.len() && !self.end {
+                self.next_unit(timer)?;
+            }
+            if self.cut {
+                return Ok(None);
+            }
+            let left = self.unit.len() - self.unit_head;
+            if left >= least || self.end {
+                let range = self.unit_head..self.unit_head + left.min(most);
+                self.unit_head = range.end;
+                return Ok((!range.is_empty()).then(|| self.unit.rows().slice(range)));
+            }
+        }
+        timer.switch(ASSEMBLE);
+        self.pool.drop_front(self.head);
+        self.head = 0;
+        while self.pool.len() < least && self.pool.max_keys() < Batch::MAX_KEYS / 2 {
+            if self.unit_head == self.unit.len() {
+                if self.end {
+                    break;
+                }
+                self.next_unit(timer)?;
+                timer.switch(ASSEMBLE);
+                continue;
+            }
+            let end = self.unit.len().min(self.unit_head + least - self.pool.len());
+            self.pool.append(&self.unit.rows().slice(self.unit_head..end));
+            self.unit_head = end;
         }
         if self.cut {
             return Ok(None);
         }
-        let range = self.head..self.pool.len().min(self.head + most);
-        self.head = range.end;
-        Ok((!range.is_empty()).then(|| Rows::new(&self.pool, range)))
+        self.head = self.pool.len().min(most);
+        Ok((!self.pool.is_empty()).then(|| Rows::new(&self.pool, 0..self.head)))
+    }
+
+    /// Takes the next unit in place of the one at hand, all of whose rows were used; sets `end`, and `cut`.
+    fn next_unit(&mut self, timer: &mut StageTimer) -> Result<(), SampleError> {
+        self.unit_head = self.unit.len();
+        match &mut self.input {
+            Input::Inline(decoding) => {
+                self.end = !decoding.next_in_place(&self.pass.shared, &mut self.unit, timer)?;
+            }
+            Input::Ahead(ahead) => {
+                timer.switch(WAIT);
+                match ahead.receive()? {
+                    Received::Rows(decoded) => {
+                        ahead.give_back(std::mem::replace(&mut self.unit, decoded));
+                    }
+                    Received::End => self.end = true,
+                    Received::Stopped => (self.end, self.cut) = (true, true),
+                }
+            }
+        }
+        if !self.end {
+            self.unit_head = 0;
+        }
+        Ok(())
     }
 
     fn next_shuffled(
@@ -255,32 +319,15 @@ impl Feed<'_> {
     /// Takes units until the pool holds `rows` rows, or as many keys as a batch may hold, or the input ends.
     fn fill(&mut self, rows: usize, timer: &mut StageTimer) -> Result<(), SampleError> {
         while self.pool.len() < rows && !self.end && self.pool.max_keys() < Batch::MAX_KEYS / 2 {
-            match &mut self.input {
-                Input::Inline(decoding) => {
-                    self.end = !decoding.next(&self.pass.shared, &mut self.pool, timer)?;
-                }
-                Input::Ahead(ahead) => {
-                    timer.switch(WAIT);
-                    let mut batch = match ahead.receive()? {
-                        Received::Batch(batch) => batch,
-                        Received::End => {
-                            self.end = true;
-                            break;
-                        }
-                        Received::Stopped => {
-                            self.end = true;
-                            self.cut = true;
-                            break;
-                        }
-                    };
-                    timer.switch(ASSEMBLE);
-                    if self.pool.is_empty() {
-                        std::mem::swap(&mut self.pool, &mut batch);
-                    } else {
-                        self.pool.append(&Rows::all(&batch));
-                    }
-                    ahead.give_back(batch);
-                }
+            if let Input::Inline(decoding) = &mut self.input {
+                self.end = !decoding.next(&self.pass.shared, &mut self.pool, timer)?;
+                continue;
+            }
+            self.next_unit(timer)?;
+            if !self.end {
+                timer.switch(ASSEMBLE);
+                self.unit.move_to(&mut self.pool);
+                self.unit_head = 0;
             }
         }
         Ok(())

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use sanderling_hub::{Feed, Pass, PassOptions, STAGES};
 use sanderling_observe::{StageTimer, Stages};
-use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Spec};
+use sanderling_sample::batch_file::{BatchFileOptions, BatchFileWriter, BlockCompression};
+use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Reader, Rows, Spec};
 
 /// Rows of the input: several units of text, the last one short.
 const ROWS: u64 = 9_000;
@@ -20,6 +21,9 @@ struct Input {
 impl Input {
     /// The rows 0..ROWS, whose only key is their number, over two files of the kind.
     fn new(kind: &str) -> Input {
+        if kind == "batch" {
+            return Input::batches();
+        }
         let dir = tempfile::tempdir().unwrap();
         // Fields nobody asks for make the lines long, and so the units many.
         let padding = "x".repeat(120);
@@ -41,6 +45,28 @@ impl Input {
         };
         let options = EncodeOptions { missing: &[], label: LabelUse::Required, down_sample: true };
         Input { _dir: dir, files, encoder: Arc::new(Encoder::new(&spec, &options).unwrap()) }
+    }
+
+    /// The same rows as batch files: of blocks used where they lie, and of blocks that are unpacked.
+    fn batches() -> Input {
+        let input = Input::new("csv");
+        let files = input.files.iter().zip([BlockCompression::None, BlockCompression::Lz4]);
+        let files = files.map(|(csv, compression)| {
+            let path = csv.replace(".csv", ".batch");
+            let options = BatchFileOptions { compression, overwrite: false };
+            let mut out = BatchFileWriter::create(Path::new(&path), input.encoder.spec(), options).unwrap();
+            let mut reader =
+                Reader::open(std::slice::from_ref(csv), &DataConfig::default(), &input.encoder).unwrap();
+            let mut rows = input.encoder.new_batch();
+            while reader.next(&mut rows).unwrap() {}
+            // Minibatches of the tests lie within blocks, on their bounds, and across several.
+            for start in (0..rows.len()).step_by(512) {
+                out.write(&Rows::new(&rows, start..rows.len().min(start + 512))).unwrap();
+            }
+            assert!(out.finish().unwrap().blocks > 3);
+            path
+        });
+        Input { files: files.collect(), ..input }
     }
 
     fn pass(&self, options: PassOptions) -> Pass {
@@ -89,7 +115,7 @@ fn order(input: &Input, options: PassOptions, batch: usize) -> Vec<u64> {
 
 #[test]
 fn every_row_once_and_minibatches_full() {
-    for kind in ["csv", "libsvm"] {
+    for kind in ["csv", "libsvm", "batch"] {
         let input = Input::new(kind);
         for (batch, shuffle, workers) in [
             (1, 0_usize, 1_usize),
@@ -137,41 +163,43 @@ fn the_order_depends_on_seed_and_pass_alone() {
 
 #[test]
 fn one_worker_goes_on_where_it_stopped() {
-    let input = Input::new("csv");
-    for shuffle in [0, 1, 1000, 20_000] {
-        let whole = order(&input, options(shuffle, 1, 0), 64);
-        for used in [0, 1, 64, 999, 1000, 1001, 2500, 2999, 3000, 3001, ROWS - 1, ROWS] {
-            let rest = order(&input, options(shuffle, 1, used), 64);
-            assert_eq!(rest, whole[used as usize..], "shuffle {shuffle}, {used} rows used");
+    for input in ["csv", "batch"].map(Input::new) {
+        for shuffle in [0, 1, 1000, 20_000] {
+            let whole = order(&input, options(shuffle, 1, 0), 64);
+            for used in [0, 1, 64, 999, 1000, 1001, 2500, 2999, 3000, 3001, ROWS - 1, ROWS] {
+                let rest = order(&input, options(shuffle, 1, used), 64);
+                assert_eq!(rest, whole[used as usize..], "shuffle {shuffle}, {used} rows used");
+            }
         }
     }
 }
 
 #[test]
 fn decoding_ahead_changes_nothing() {
-    let input = Input::new("csv");
-    let stages = Stages::new(&STAGES);
-    for (shuffle, batch, used) in
-        [(0, 64, 0), (0, 64, 3100), (1000, 64, 0), (700, 1000, 3100), (20_000, 7, 64)]
-    {
-        let pass = input.pass(options(shuffle, 1, used));
-        let (mut feed, mut timer) = (pass.feed_ahead(stages.timer()), stages.timer());
-        let batches = std::iter::from_fn(|| take(&mut feed, batch, &mut timer)).collect::<Vec<_>>();
-        let inline = run(&input.pass(options(shuffle, 1, used)), 1, batch, None).concat();
-        assert_eq!(batches, inline, "shuffle {shuffle}, batch {batch}, {used} rows used");
-        // Pieces of whatever size are the same rows in the same order.
-        let pass = input.pass(options(shuffle, 1, used));
-        let mut feed = pass.feed_ahead(stages.timer());
-        let mut rows = Vec::new();
-        while let Some(some) = feed.next_some(batch, &mut timer).unwrap() {
-            assert!((1..=batch).contains(&some.len()));
-            rows.extend_from_slice(some.keys(0));
+    for input in ["csv", "batch"].map(Input::new) {
+        let stages = Stages::new(&STAGES);
+        for (shuffle, batch, used) in
+            [(0, 64, 0), (0, 64, 3100), (1000, 64, 0), (700, 1000, 3100), (20_000, 7, 64)]
+        {
+            let pass = input.pass(options(shuffle, 1, used));
+            let (mut feed, mut timer) = (pass.feed_ahead(stages.timer()), stages.timer());
+            let batches = std::iter::from_fn(|| take(&mut feed, batch, &mut timer)).collect::<Vec<_>>();
+            let inline = run(&input.pass(options(shuffle, 1, used)), 1, batch, None).concat();
+            assert_eq!(batches, inline, "shuffle {shuffle}, batch {batch}, {used} rows used");
+            // Pieces of whatever size are the same rows in the same order.
+            let pass = input.pass(options(shuffle, 1, used));
+            let mut feed = pass.feed_ahead(stages.timer());
+            let mut rows = Vec::new();
+            while let Some(some) = feed.next_some(batch, &mut timer).unwrap() {
+                assert!((1..=batch).contains(&some.len()));
+                rows.extend_from_slice(some.keys(0));
+            }
+            assert_eq!(rows, inline.concat());
+            // A feed that is given up does not wait for the input to end.
+            let pass = input.pass(options(shuffle, 1, used));
+            let mut feed = pass.feed_ahead(stages.timer());
+            assert!(take(&mut feed, batch, &mut timer).is_some());
         }
-        assert_eq!(rows, inline.concat());
-        // A feed that is given up does not wait for the input to end.
-        let pass = input.pass(options(shuffle, 1, used));
-        let mut feed = pass.feed_ahead(stages.timer());
-        assert!(take(&mut feed, batch, &mut timer).is_some());
     }
 }
 
@@ -190,35 +218,37 @@ fn minibatches_fall_as_if_the_run_had_not_stopped() {
 
 #[test]
 fn several_workers_stop_with_a_prefix_and_go_on_with_the_rest() {
-    let input = Input::new("csv");
-    for (workers, shuffle, stop) in [(2, 0, 1), (3, 0, 5), (2, 500, 1), (4, 500, 3), (2, 500, 1000)] {
-        let what = format!("{workers} workers, shuffle {shuffle}, stopped after {stop}");
-        let mut used =
-            run(&input.pass(options(shuffle, workers, 0)), workers, 10, Some(stop)).concat().concat();
-        used.sort_unstable();
-        let count = used.len() as u64;
-        assert!(used.into_iter().eq(0..count), "{what}: {count} rows are no prefix");
-        // Whoever goes on, with however many workers, gets the others; one shuffling worker counts by its own order.
-        for others in [1, 2, 3].into_iter().filter(|others| *others > 1 || shuffle == 0) {
-            let mut rest =
-                run(&input.pass(options(shuffle, others, count)), others, 10, None).concat().concat();
-            rest.sort_unstable();
-            assert!(
-                rest.into_iter().eq(count..ROWS),
-                "{what}: {others} workers did not get exactly the rest"
-            );
+    for input in ["csv", "batch"].map(Input::new) {
+        for (workers, shuffle, stop) in [(2, 0, 1), (3, 0, 5), (2, 500, 1), (4, 500, 3), (2, 500, 1000)] {
+            let what = format!("{workers} workers, shuffle {shuffle}, stopped after {stop}");
+            let mut used =
+                run(&input.pass(options(shuffle, workers, 0)), workers, 10, Some(stop)).concat().concat();
+            used.sort_unstable();
+            let count = used.len() as u64;
+            assert!(used.into_iter().eq(0..count), "{what}: {count} rows are no prefix");
+            // Whoever goes on, with however many workers, gets the others; one shuffling worker counts by its own order.
+            for others in [1, 2, 3].into_iter().filter(|others| *others > 1 || shuffle == 0) {
+                let mut rest =
+                    run(&input.pass(options(shuffle, others, count)), others, 10, None).concat().concat();
+                rest.sort_unstable();
+                assert!(
+                    rest.into_iter().eq(count..ROWS),
+                    "{what}: {others} workers did not get exactly the rest"
+                );
+            }
         }
     }
 }
 
 #[test]
 fn progress_ends_at_the_size_of_the_files() {
-    let input = Input::new("csv");
-    let pass = input.pass(options(0, 1, 0));
-    let size: u64 = input.files.iter().map(|file| Path::new(file).metadata().unwrap().len()).sum();
-    assert_eq!((pass.bytes_read(), pass.bytes_total()), (0, Some(size)));
-    run(&pass, 1, 64, None);
-    assert_eq!(pass.bytes_read(), size);
+    for input in ["csv", "batch"].map(Input::new) {
+        let pass = input.pass(options(0, 1, 0));
+        let size: u64 = input.files.iter().map(|file| Path::new(file).metadata().unwrap().len()).sum();
+        assert_eq!((pass.bytes_read(), pass.bytes_total()), (0, Some(size)));
+        run(&pass, 1, 64, None);
+        assert_eq!(pass.bytes_read(), size);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use sanderling_sample::batch_file::spec_of;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
 use sanderling_sample::{DataConfig, Format, Spec};
 use sanderling_store::Optimizer;
@@ -317,10 +318,15 @@ impl Config {
             self.name = name.to_string();
         }
         self.check().map_err(|reason| LearnError::Config { path: path.into(), reason })?;
+        if self.feature.is_empty() && self.format() == Some(Format::Batch) {
+            // The file says by which spec its rows were encoded.
+            let spec = spec_of(&self.data.train.0)?;
+            (self.label, self.weight, self.feature) = (spec.label, spec.weight, spec.feature);
+        }
         if self.feature.is_empty() && self.format().is_none() {
             let input = self.data.train.0.first().map_or("", String::as_str);
             let reason = format!(
-                "data.format: {input:?} does not tell its format, and without a [[feature]] only libsvm and criteo are complete"
+                "data.format: {input:?} does not tell its format, and without a [[feature]] only libsvm, criteo and batch are complete"
             );
             return Err(LearnError::Config { path: path.into(), reason });
         }

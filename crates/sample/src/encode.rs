@@ -39,6 +39,7 @@ pub struct EncodeOptions<'a> {
 /// A spec made ready: immutable, shared by all decoding threads.
 #[derive(Debug)]
 pub struct Encoder {
+    spec: Spec,
     input_columns: Vec<String>,
     label: Label,
     label_use: LabelUse,
@@ -88,7 +89,33 @@ impl Encoder {
             missing: options.missing.iter().map(|text| text.clone().into_bytes()).collect(),
             features,
             weighted,
+            spec,
         })
+    }
+
+    /// The spec, with one entry per feature.
+    #[must_use]
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Per feature, whether its keys carry values.
+    #[must_use]
+    pub fn weighted(&self) -> &[bool] {
+        &self.weighted
+    }
+
+    /// Whether a row must have a label.
+    #[must_use]
+    pub fn label_use(&self) -> LabelUse {
+        self.label_use
+    }
+
+    /// Whether rows with these labels all stay, with the weights that they have.
+    #[must_use]
+    pub(crate) fn keeps_all(&self, labels: &[f32]) -> bool {
+        let is_labelled = self.label_use == LabelUse::Optional || !labels.iter().any(|label| label.is_nan());
+        self.negatives.is_none() && is_labelled
     }
 
     /// Names of the input columns, in the order in which `encode_row` wants their fields.

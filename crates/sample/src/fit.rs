@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::batch_file;
 use crate::encode::{EncodeOptions, Encoder, LabelUse};
 use crate::error::SampleError;
-use crate::format::DataConfig;
+use crate::format::{DataConfig, Format};
 use crate::reader::Reader;
 use crate::spec::{DefaultField, Feature, FeatureKind, Spec};
 
@@ -16,10 +17,19 @@ pub const FIT_VALUES_MAX: usize = 1 << 25;
 
 /// The spec with the boundaries of all quantile features, fitted to the first [`FIT_ROWS_MAX`] rows of the input, or
 /// to as many as hold [`FIT_VALUES_MAX`] values.
-/// Missing fields do not count. Rows are read as `config` says, bad ones included.
+/// Missing fields do not count. Rows are read as `config` says, bad ones included. A batch file has its boundaries.
 pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, SampleError> {
     let mut spec = spec.expand()?;
     if spec.unfitted().next().is_none() {
+        return Ok(spec);
+    }
+    let format = config.format.or_else(|| Format::of_path(inputs.first()?));
+    if format == Some(Format::Batch) {
+        let fitted = batch_file::spec_of(inputs)?;
+        for feature in spec.feature.iter_mut().filter(is_unfitted) {
+            let same = fitted.feature.iter().find(|other| other.name == feature.name);
+            feature.boundaries = same.and_then(|same| same.boundaries.clone());
+        }
         return Ok(spec);
     }
     // The same fields read as plain numbers; a missing one becomes the number that no field can hold.
@@ -41,14 +51,16 @@ pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, 
     let mut batch = encoder.new_batch();
     while batch.len() < rows_max && reader.next(&mut batch)? {}
     let mut columns = batch.columns.into_iter();
-    let unfitted =
-        |feature: &&mut Feature| feature.kind == FeatureKind::Quantile && feature.boundaries.is_none();
-    for (feature, column) in spec.feature.iter_mut().filter(unfitted).zip(&mut columns) {
+    for (feature, column) in spec.feature.iter_mut().filter(is_unfitted).zip(&mut columns) {
         let mut values: Vec<f32> = column.values.into_iter().filter(|value| *value != f32::MIN).collect();
         let buckets = feature.buckets.unwrap_or(Spec::BUCKETS_DEFAULT);
         feature.boundaries = Some(boundaries(&mut values, buckets));
     }
     Ok(spec)
+}
+
+fn is_unfitted(feature: &&mut Feature) -> bool {
+    feature.kind == FeatureKind::Quantile && feature.boundaries.is_none()
 }
 
 /// Upper ends of at most `buckets` buckets of about equal count. A value that by itself fills a bucket gets one, and

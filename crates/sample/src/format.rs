@@ -30,11 +30,13 @@ pub enum Format {
     TfRecord,
     /// The message of `docs/formats/sample.proto`, each behind its length.
     Protobuf,
+    /// Our own: rows encoded already, in blocks that are mapped; see `docs/batch-format.md`.
+    Batch,
 }
 
 impl Format {
     /// Every format, by the name the settings use.
-    pub const ALL: [(&'static str, Format); 8] = [
+    pub const ALL: [(&'static str, Format); 9] = [
         ("libsvm", Format::Libsvm),
         ("csv", Format::Csv),
         ("tsv", Format::Tsv),
@@ -43,6 +45,7 @@ impl Format {
         ("arrow", Format::Arrow),
         ("tfrecord", Format::TfRecord),
         ("protobuf", Format::Protobuf),
+        ("batch", Format::Batch),
     ];
 
     /// The format a file's name promises, a compression suffix put aside: `clicks.csv.gz` is CSV.
@@ -62,6 +65,7 @@ impl Format {
             "arrow" | "arrows" | "ipc" | "feather" => Some(Format::Arrow),
             "tfrecord" | "tfrecords" => Some(Format::TfRecord),
             "protobuf" | "pb" => Some(Format::Protobuf),
+            "batch" => Some(Format::Batch),
             _ => None,
         }
     }
@@ -248,6 +252,7 @@ mod tests {
             ("x.pq", Some(Format::Parquet)),
             ("day-1.tfrecords.gz", Some(Format::TfRecord)),
             ("x.pb.zst", Some(Format::Protobuf)),
+            ("x.batch", Some(Format::Batch)),
             ("x.gz", None),
             ("csv", None),
         ];

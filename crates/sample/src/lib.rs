@@ -64,6 +64,11 @@ pub use records::RECORD_BYTES_MAX;
 
 mod messages;
 
+pub mod batch_file;
+
+mod decoded;
+pub use decoded::Decoded;
+
 mod reader;
 pub use reader::{Decoder, ROW_ID_FILE_STRIDE, Reader, Source, Unit};
 

@@ -1,6 +1,7 @@
 //! What is in a data file that nobody has described yet: columns, types, cardinality, frequent values, and which
 //! column is the label. One pass in bounded memory. Knows no model; [`suggest`] writes a first configuration.
 
+mod batches;
 mod column;
 mod counts;
 mod label;
@@ -23,6 +24,7 @@ pub use label::LabelGuess;
 pub use sparse::SparseProfile;
 pub use suggest::suggest;
 
+use crate::batch_file::is_batch_file;
 use crate::blocks::{Block, LineBlocks};
 use crate::columnar::{Cells, ColumnarFile, cells_of};
 use crate::error::SampleError;
@@ -87,6 +89,9 @@ pub struct DataProfile {
     /// What was wrong with the first of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_bad_row: Option<String>,
+    /// What the file cannot show, of a format that keeps less than the source had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// The column that looks like the label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<LabelGuess>,
@@ -118,12 +123,15 @@ pub fn profile(
         complete: true,
         bad_rows: 0,
         first_bad_row: None,
+        note: None,
         label: None,
         columns: Vec::new(),
         sparse: None,
     };
     if let Some(message) = named.and_then(Format::message) {
         messages::profile_messages(&mut profile, message, config, options)?;
+    } else if named == Some(Format::Batch) {
+        batches::profile_batches(&mut profile, config, options)?;
     } else if named.is_some_and(|format| !format.is_text()) {
         profile_columnar(&mut profile, config, options)?;
     } else {
@@ -135,6 +143,10 @@ pub fn profile(
             if block.text().starts_with(b"PAR1") || block.text().starts_with(b"ARROW1") {
                 let reason =
                     "is a columnar file by its content; name it .parquet or .arrow, or give the format";
+                return Err(SampleError::BadFile { path: path.to_path_buf(), reason: reason.to_string() });
+            }
+            if is_batch_file(block.text()) {
+                let reason = "is a batch file by its content; name it .batch, or give the format";
                 return Err(SampleError::BadFile { path: path.to_path_buf(), reason: reason.to_string() });
             }
             if is_tfrecord(block.text()) {

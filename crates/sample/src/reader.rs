@@ -11,16 +11,20 @@ use arrow::array::RecordBatch;
 
 use crate::bad_rows::BadRows;
 use crate::batch::Batch;
+use crate::batch_file::{self, BatchFile, Unpacker};
 use crate::blocks::{Block, LineBlocks};
 use crate::columnar::{self, ColumnarFile};
+use crate::decoded::Decoded;
 use crate::delimited::{self, Layout};
-use crate::encode::Encoder;
+use crate::encode::{Encoder, LabelUse};
 use crate::error::SampleError;
 use crate::format::{Compression, DataConfig, Format};
 use crate::input::{self, InputFile};
 use crate::libsvm::{self, Lines, Scratch};
 use crate::messages;
+use crate::packed::{PackedBatch, PackedBuffer};
 use crate::records::{RecordBlock, RecordBlocks};
+use crate::rows::Rows;
 use crate::scan::Isa;
 
 /// A row's id is the position of its file times this, plus its line (row, the first being 1) in the file.
@@ -40,6 +44,7 @@ enum RowLayout {
     Delimited(Layout),
     Columnar,
     Messages(messages::Layout),
+    Batches(Arc<BatchFile>),
 }
 
 /// A piece of an input that can be decoded by itself. Make one with `Unit::default()` and use it again: it keeps its
@@ -50,12 +55,15 @@ pub struct Unit {
     block: Block,
     records: Option<(RecordBatch, u64)>,
     messages: RecordBlock,
+    batches: Option<batch_file::Block>,
 }
 
 enum Open {
     Text(LineBlocks),
     Columnar(Box<ColumnarFile>),
     Messages(RecordBlocks),
+    /// With the block that was handed out last.
+    Batches(Arc<BatchFile>, Option<batch_file::Block>),
 }
 
 /// Inputs in order, as units.
@@ -126,16 +134,27 @@ impl Source {
                         unit.records.is_some()
                     }
                     Open::Messages(records) => records.next_block(&mut unit.messages)?,
+                    Open::Batches(batches, last) => {
+                        unit.batches = batches.block_after(last.as_ref());
+                        if let Some(block) = &unit.batches {
+                            self.bytes_read.fetch_add(batches.stored_bytes(block), Ordering::Relaxed);
+                            *last = Some(block.clone());
+                        }
+                        unit.batches.is_some()
+                    }
                 };
                 if more {
                     unit.file = Some(Arc::clone(file));
                     return Ok(true);
                 }
-                if let Open::Columnar(_) = open {
-                    // Columnar files are not read front to back, so they count when they are done.
-                    let bytes = self.files[self.next_file - 1].bytes.unwrap_or(0);
-                    self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
-                }
+                // Columnar files are not read front to back, so they count when they are done; of batch files, what is
+                // not blocks.
+                let bytes = match open {
+                    Open::Columnar(_) => self.files[self.next_file - 1].bytes.unwrap_or(0),
+                    Open::Batches(batches, _) => batches.bytes_besides_blocks(),
+                    Open::Text(_) | Open::Messages(_) => 0,
+                };
+                self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
                 self.open = None;
             }
             if self.next_file == self.files.len() {
@@ -155,6 +174,11 @@ impl Source {
             let layout = messages::Layout::open(message, path, &self.encoder)?;
             let records = RecordBlocks::new(input::open(file, &self.bytes_read)?, path, message.framing());
             return Ok((Open::Messages(records), self.context(index, RowLayout::Messages(layout))));
+        }
+        if format == Format::Batch {
+            let batches = Arc::new(BatchFile::open(path, &self.encoder)?);
+            let layout = RowLayout::Batches(Arc::clone(&batches));
+            return Ok((Open::Batches(batches, None), self.context(index, layout)));
         }
         let (open, rows) = if format.is_text() {
             let stream = input::open(file, &self.bytes_read)?;
@@ -195,6 +219,8 @@ pub struct Decoder {
     bad_rows: Arc<BadRows>,
     isa: Isa,
     scratch: Scratch,
+    unpacker: Unpacker,
+    buffer: PackedBuffer,
 }
 
 impl Decoder {
@@ -211,7 +237,8 @@ impl Decoder {
     #[must_use]
     pub fn with_isa(encoder: Arc<Encoder>, bad_rows: Arc<BadRows>, isa: Isa) -> Decoder {
         assert!(isa.is_available(), "{isa:?} is not available");
-        Decoder { encoder, bad_rows, isa, scratch: Scratch::default() }
+        let (scratch, unpacker, buffer) = Default::default();
+        Decoder { encoder, bad_rows, isa, scratch, unpacker, buffer }
     }
 
     /// Appends every row of the unit to the batch; bad rows go to the account.
@@ -222,6 +249,11 @@ impl Decoder {
         let Some(file) = &unit.file else {
             return Ok(());
         };
+        if let Some((file, packed)) = self.load(unit)? {
+            self.append_kept(unit, file, &packed.rows(), batch)?;
+            self.buffer = packed.into_buffer();
+            return Ok(());
+        }
         let lines = Lines {
             encoder: &self.encoder,
             bad_rows: &self.bad_rows,
@@ -241,7 +273,72 @@ impl Decoder {
                 delimited::decode(&lines, layout, &unit.block, &mut self.scratch.marks, batch)
             }
             (RowLayout::Messages(layout), _) => messages::decode(&lines, layout, &unit.messages, batch),
+            (RowLayout::Batches(_), _) => Ok(()),
         }
+    }
+
+    /// Puts every row of the unit in place of what `into` held; where they lie already as they are wanted, without a
+    /// copy.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`].
+    pub fn decode_in_place(&mut self, unit: &Unit, into: &mut Decoded) -> Result<(), SampleError> {
+        if let Some(buffer) = into.clear() {
+            self.buffer = buffer;
+        }
+        let Some((file, packed)) = self.load(unit)? else {
+            return self.decode(unit, &mut into.batch);
+        };
+        if self.encoder.keeps_all(packed.rows().labels()) {
+            into.packed = Some(packed);
+            return Ok(());
+        }
+        self.append_kept(unit, file, &packed.rows(), &mut into.batch)?;
+        self.buffer = packed.into_buffer();
+        Ok(())
+    }
+
+    /// The block of a batch file that the unit is.
+    fn load<'u>(&mut self, unit: &'u Unit) -> Result<Option<(&'u FileContext, PackedBatch)>, SampleError> {
+        let (Some(file), Some(block)) = (&unit.file, &unit.batches) else {
+            return Ok(None);
+        };
+        let RowLayout::Batches(batches) = &file.rows else {
+            return Ok(None);
+        };
+        let buffer = std::mem::take(&mut self.buffer);
+        Ok(Some((file, batches.load(block, &self.encoder, &mut self.unpacker, buffer)?)))
+    }
+
+    /// Appends the rows of a block that have labels, if they must, and that down-sampling leaves.
+    fn append_kept(
+        &self,
+        unit: &Unit,
+        file: &FileContext,
+        rows: &Rows<'_>,
+        batch: &mut Batch,
+    ) -> Result<(), SampleError> {
+        let labels = rows.labels();
+        if self.encoder.keeps_all(labels) {
+            batch.append(rows);
+            return Ok(());
+        }
+        let first_row = unit.batches.as_ref().map_or(0, |block| block.rows_before) + 1;
+        for (at, (row, label)) in (first_row..).zip(labels).enumerate() {
+            if label.is_nan() && self.encoder.label_use() == LabelUse::Required {
+                let column = self.encoder.spec().label.column.clone();
+                let (expected, found) = ("a label".to_string(), "nothing".to_string());
+                let error =
+                    SampleError::BadRow { path: file.path.clone(), line: row, column, expected, found };
+                self.bad_rows.reject(error, batch)?;
+            } else if let Some(weight) = self.encoder.keep(*label, file.row_id_base + row) {
+                batch.append(&rows.slice(at..at + 1));
+                if let Some(last) = batch.weights.last_mut() {
+                    *last *= weight;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Appends the rows of libsvm lines that are already in memory.

@@ -58,7 +58,9 @@ fn write_all(profile: &DataProfile, data_path: &str, out: &mut String) -> std::f
     writeln!(out, "name = {}", quoted(&stem(data_path)))?;
     writeln!(out, "seed = 42\n")?;
     write_data(profile, data_path, out)?;
-    if profile.format != Format::Libsvm {
+    if profile.format == Format::Batch {
+        writeln!(out, "# Label and features are those that the file was converted with.\n")?;
+    } else if profile.format != Format::Libsvm {
         write_label(profile.label.as_ref(), out)?;
         write_features(profile, out)?;
     }

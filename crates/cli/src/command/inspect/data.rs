@@ -50,6 +50,9 @@ fn describe(found: &DataProfile) -> String {
         let first = found.first_bad_row.as_deref().unwrap_or("");
         head.push(("bad rows", format!("{}, the first: {first}", output::count(found.bad_rows))));
     }
+    if let Some(note) = &found.note {
+        head.push(("note", note.clone()));
+    }
     let mut text = output::pairs(&head);
     if let Some(sparse) = &found.sparse {
         text += &format!("\n\n{}", describe_sparse(sparse));

@@ -1,0 +1,68 @@
+//! The rows of one unit: where they lie, or in a batch of their own. It knows no file.
+
+use crate::batch::Batch;
+use crate::encode::Encoder;
+use crate::packed::{PackedBatch, PackedBuffer};
+use crate::rows::Rows;
+
+/// The rows of one unit. Make one per thread and use it again: it keeps its memory.
+#[derive(Debug)]
+pub struct Decoded {
+    pub(crate) batch: Batch,
+    /// Holds the rows, if it is there; then the batch is empty.
+    pub(crate) packed: Option<PackedBatch>,
+}
+
+impl Decoded {
+    /// No rows.
+    #[must_use]
+    pub fn new(encoder: &Encoder) -> Decoded {
+        Decoded::from(encoder.new_batch())
+    }
+
+    /// All rows.
+    #[must_use]
+    pub fn rows(&self) -> Rows<'_> {
+        self.packed.as_ref().map_or_else(|| Rows::all(&self.batch), PackedBatch::rows)
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.packed.as_ref().map_or(self.batch.len(), PackedBatch::len)
+    }
+
+    /// Whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the rows are used where a file has them.
+    #[must_use]
+    pub fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
+
+    /// Moves all rows to the end of a batch: without a copy, where that is empty and these are a batch, too. What is left
+    /// here is not said.
+    pub fn move_to(&mut self, batch: &mut Batch) {
+        if batch.is_empty() && self.packed.is_none() {
+            std::mem::swap(batch, &mut self.batch);
+        } else {
+            batch.append(&self.rows());
+        }
+    }
+
+    /// Forgets the rows; gives back the memory of a packed batch.
+    pub(crate) fn clear(&mut self) -> Option<PackedBuffer> {
+        self.batch.clear();
+        self.packed.take().map(PackedBatch::into_buffer)
+    }
+}
+
+impl From<Batch> for Decoded {
+    fn from(batch: Batch) -> Decoded {
+        Decoded { batch, packed: None }
+    }
+}
