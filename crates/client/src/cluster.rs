@@ -109,9 +109,15 @@ impl Cluster {
 
     /// Connections of their own for one thread.
     pub fn session(self: &Arc<Cluster>) -> Result<Session, ClientError> {
+        let (links, placement) = self.recorded_links()?;
+        Ok(Session::new(links, placement))
+    }
+
+    /// Connections of one thread, of which it is noted how long answers take, and where keys are.
+    pub(crate) fn recorded_links(&self) -> Result<(Links, Placement), ClientError> {
         let mut links = self.links(self.options.timeout)?;
         links.record(self.times.recorder());
-        Ok(Session::new(links, self.placement.clone()))
+        Ok((links, self.placement.clone()))
     }
 
     /// Connections of their own for one thread that has many requests under way at once.

@@ -105,6 +105,26 @@ pub enum ClientError {
         /// Which part is too large.
         source: WireError,
     },
+    /// Other workers did not come in time, or a step took too long to apply.
+    #[error("{place}: {what}: {} within {timeout:?}", absent(workers))]
+    Awaited {
+        /// Address of the server where they meet, or that it is this process.
+        place: String,
+        /// The step, or the name of the meeting.
+        what: String,
+        /// Who did not come; nobody if all did.
+        workers: Vec<u32>,
+        /// How long they were waited for.
+        timeout: Duration,
+    },
+    /// What a group of workers cannot do.
+    #[error("{place}: {reason}")]
+    Group {
+        /// Address of the server where they meet, or that it is this process.
+        place: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// The system has no room for another thread's connections.
     #[error(transparent)]
     Transport(#[from] sanderling_transport::Error),
@@ -142,6 +162,18 @@ impl Names {
 
 fn place(server: &str, table: &str) -> String {
     if table.is_empty() { server.to_owned() } else { format!("{server}: table {table:?}") }
+}
+
+/// Workers who did not come; of many the first few.
+fn absent(workers: &[u32]) -> String {
+    const NAMED_MAX: usize = 16;
+    let named: Vec<String> = workers.iter().take(NAMED_MAX).map(u32::to_string).collect();
+    let more = if workers.len() > NAMED_MAX { " and others" } else { "" };
+    match named.len() {
+        0 => "all workers came, but it was not applied".to_owned(),
+        1 => format!("worker {} did not come", named[0]),
+        _ => format!("workers {}{more} did not come", named.join(", ")),
+    }
 }
 
 fn said(fault: &Fault, reason: &str) -> String {

@@ -36,6 +36,9 @@ pub use session::Session;
 mod pipeline;
 pub use pipeline::{Answered, Call, Pipeline, SLOTS_MAX};
 
+mod step;
+pub use step::{Meeting, Reduce, SyncGroup, SyncOptions};
+
 mod fan;
 mod placement;
 
@@ -52,6 +55,8 @@ mod random;
 
 mod statistics;
 
+pub use sanderling_meet::{Fixed, OutOfRange};
 pub use sanderling_observe::{LatencySummary, LatencyTable};
 pub use sanderling_transport::{Address, TlsClient};
+pub use sanderling_wire::StepGradients;
 pub use sanderling_wire::{Compression, Fault, RowBlock};

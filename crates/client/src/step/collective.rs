@@ -1,0 +1,126 @@
+//! What all workers do together beside steps: barriers, and bytes or numbers that everybody gets from everybody. Knows not
+//! where they meet.
+
+use std::time::Instant;
+
+use super::{SyncGroup, Way};
+use crate::error::ClientError;
+
+/// Bytes of all workers that one meeting has at most when an array is reduced: a long one takes several.
+const MEETING_BYTES: usize = 1 << 20;
+
+/// How the numbers of all workers become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduce {
+    /// Their sum, in the order of workers.
+    Sum,
+    /// Their sum, divided by their number (whole numbers: rounded down).
+    Mean,
+    /// The largest.
+    Max,
+}
+
+impl SyncGroup {
+    /// Waits until all workers are here.
+    pub fn barrier(&mut self, name: &str) -> Result<(), ClientError> {
+        self.all_gather(name, &[]).map(|_| ())
+    }
+
+    /// Everybody's bytes, at most 1 MiB each, in the order of workers.
+    pub fn all_gather(&mut self, name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ClientError> {
+        let until = Instant::now() + self.timeout;
+        let met = match &mut self.way {
+            Way::Here(meeting, _) => meeting.meet(self.who, self.round, name, bytes, until)?,
+            Way::Servers(servers) => servers.meet(self.round, name, bytes, until)?,
+        };
+        match met {
+            Ok(parts) => {
+                self.round += 1;
+                Ok(parts)
+            }
+            Err(missing) => Err(self.awaited(format!("meeting {name:?}"), missing)),
+        }
+    }
+
+    /// The bytes of one worker, for all; what the others give is ignored.
+    pub fn broadcast(&mut self, name: &str, from: u32, bytes: &[u8]) -> Result<Vec<u8>, ClientError> {
+        let mine = if from == self.who.worker { bytes } else { &[] };
+        let mut parts = self.all_gather(name, mine)?;
+        if from as usize >= parts.len() {
+            let reason = format!("broadcast {name:?} from worker {from} of {}", parts.len());
+            return Err(ClientError::Group { place: self.place(), reason });
+        }
+        Ok(parts.swap_remove(from as usize))
+    }
+
+    /// Each number becomes that of all workers; the result has the same bits for all.
+    pub fn all_reduce(&mut self, name: &str, values: &mut [f64], reduce: Reduce) -> Result<(), ClientError> {
+        let workers = f64::from(self.who.workers);
+        let combine = move |a: f64, b: f64| match reduce {
+            Reduce::Sum | Reduce::Mean => a + b,
+            // A NaN stays one.
+            Reduce::Max if a.is_nan() || a > b => a,
+            Reduce::Max => b,
+        };
+        let mut bits: Vec<u64> = values.iter().map(|value| value.to_bits()).collect();
+        self.reduce_words(name, &mut bits, |a, b| combine(f64::from_bits(a), f64::from_bits(b)).to_bits())?;
+        for (value, bits) in values.iter_mut().zip(bits) {
+            let sum = f64::from_bits(bits);
+            *value = if reduce == Reduce::Mean { sum / workers } else { sum };
+        }
+        Ok(())
+    }
+
+    /// The same for counts. A sum that is too large is 2^64 - 1.
+    pub fn all_reduce_counts(
+        &mut self,
+        name: &str,
+        values: &mut [u64],
+        reduce: Reduce,
+    ) -> Result<(), ClientError> {
+        self.reduce_words(name, values, |a, b| match reduce {
+            Reduce::Sum | Reduce::Mean => a.saturating_add(b),
+            Reduce::Max => a.max(b),
+        })?;
+        if reduce == Reduce::Mean {
+            values.iter_mut().for_each(|value| *value /= u64::from(self.who.workers));
+        }
+        Ok(())
+    }
+
+    fn reduce_words(
+        &mut self,
+        name: &str,
+        words: &mut [u64],
+        combine: impl Fn(u64, u64) -> u64,
+    ) -> Result<(), ClientError> {
+        let step = (MEETING_BYTES / 8 / self.who.workers as usize).max(1);
+        let mut mine = Vec::new();
+        // Also when there are none: everybody comes.
+        let mut at = 0;
+        loop {
+            let end = words.len().min(at + step);
+            mine.clear();
+            mine.extend(words[at..end].iter().flat_map(|word| word.to_le_bytes()));
+            let parts = self.all_gather(name, &mine)?;
+            if let Some(worker) = parts.iter().position(|part| part.len() != mine.len()) {
+                let reason = format!(
+                    "meeting {name:?}: worker {worker} has an array of another length than worker {}",
+                    self.who.worker
+                );
+                return Err(ClientError::Group { place: self.place(), reason });
+            }
+            let word = |part: &[u8], at: usize| {
+                part[8 * at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+            };
+            for (place, out) in words[at..end].iter_mut().enumerate() {
+                let all = parts.iter().map(|part| word(part, place));
+                *out = all.reduce(&combine).unwrap_or_default();
+            }
+            at = end;
+            if at == words.len() {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Workers that are threads of one process, over tables of this process. Knows no server.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sanderling_meet::limit::BYTES_MAX;
+use sanderling_meet::{Budget, Complete, Gradients, Group, Met, Part, Progress, Refused, Said, Uneven, Who};
+use sanderling_store::{PushScale, StoreError, Table};
+use sanderling_wire::StepGradients;
+
+use crate::error::ClientError;
+
+/// The place, in messages.
+pub(super) const PLACE: &str = "this process";
+
+/// Where the workers of one process meet; each joins with [`SyncGroup::join_here`](crate::SyncGroup::join_here).
+#[derive(Debug)]
+pub struct Meeting {
+    tables: Vec<Arc<Table>>,
+    workers: u32,
+    group: Mutex<Group<Failed>>,
+    /// Somebody has said something, come, or applied.
+    changed: Condvar,
+}
+
+/// Why a step could not be applied, for all who wait for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Failed(String);
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl From<Uneven> for Failed {
+    fn from(uneven: Uneven) -> Failed {
+        Failed(uneven.to_string())
+    }
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Failed {
+        Failed(error.to_string())
+    }
+}
+
+impl From<Refused<Failed>> for ClientError {
+    fn from(refused: Refused<Failed>) -> ClientError {
+        ClientError::Group { place: PLACE.to_owned(), reason: refused.to_string() }
+    }
+}
+
+/// A message for a group of this process.
+pub(super) fn part(
+    table: u32,
+    dim: usize,
+    keys: &[u64],
+    counts: &[u32],
+    gradients: StepGradients<'_>,
+    scale: PushScale,
+) -> Part {
+    let gradients = match gradients {
+        StepGradients::Single(values) => Gradients::Single(values.into()),
+        StepGradients::Fixed { unit_log2, sums } => Gradients::Fixed { unit_log2, sums: sums.into() },
+    };
+    Part { table, lr: scale.lr, dim, keys: keys.into(), counts: counts.into(), gradients }
+}
+
+impl Meeting {
+    /// For so many workers, who push to these tables in step.
+    pub fn new(tables: Vec<Arc<Table>>, workers: u32) -> Result<Arc<Meeting>, ClientError> {
+        let group = Mutex::new(Group::new(workers, Budget::new(BYTES_MAX))?);
+        Ok(Arc::new(Meeting { tables, workers, group, changed: Condvar::new() }))
+    }
+
+    /// How many workers there are.
+    #[must_use]
+    pub fn workers(&self) -> u32 {
+        self.workers
+    }
+
+    pub(super) fn table(&self, at: usize) -> Option<&Table> {
+        self.tables.get(at).map(|table| &**table)
+    }
+
+    // A group changes in single steps, so it is whole even if somebody panicked meanwhile.
+    fn group(&self) -> MutexGuard<'_, Group<Failed>> {
+        self.group.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn take(&self, who: Who, step: u64, number: u32, part: Part) -> Result<(), ClientError> {
+        Ok(self.group().take(who, step, number, part)?)
+    }
+
+    /// Whoever comes in the place of another learns how far it was.
+    pub(super) fn recover(&self, who: Who, timeout: Duration) -> Result<Progress, ClientError> {
+        let progress = self.group().say(who, 0, Said::Nothing)?;
+        self.wait(who, progress.decided, Said::Nothing, timeout)
+    }
+
+    /// Says something of a step, and waits until it is applied.
+    pub(super) fn wait(
+        &self,
+        who: Who,
+        step: u64,
+        said: Said,
+        timeout: Duration,
+    ) -> Result<Progress, ClientError> {
+        let is_applied = |progress: &Progress| progress.applied >= step;
+        let progress = self.say_until(who, step, said, Instant::now() + timeout, is_applied)?;
+        if is_applied(&progress) {
+            return Ok(progress);
+        }
+        let (place, what, workers) = (PLACE.to_owned(), format!("step {step}"), progress.missing);
+        Err(ClientError::Awaited { place, what, workers, timeout })
+    }
+
+    /// Says something of a step, and waits until what there is suffices, or until then.
+    pub(super) fn say_until(
+        &self,
+        who: Who,
+        step: u64,
+        said: Said,
+        until: Instant,
+        is_enough: impl Fn(&Progress) -> bool,
+    ) -> Result<Progress, ClientError> {
+        let mut group = self.group();
+        group.say(who, step, said)?;
+        self.changed.notify_all();
+        loop {
+            if let Some(mut complete) = group.begin() {
+                // Not under the lock: others may hand something in meanwhile.
+                drop(group);
+                let applied = self.apply(&mut complete);
+                group = self.group();
+                group.end(complete, applied);
+                self.changed.notify_all();
+            }
+            group.check()?;
+            let progress = group.progress(who, step, said);
+            let left = until.saturating_duration_since(Instant::now());
+            if is_enough(&progress) || left.is_zero() {
+                return Ok(progress);
+            }
+            group = self.changed.wait_timeout(group, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn apply(&self, complete: &mut Complete) -> Result<(), Failed> {
+        complete.each(|sums| {
+            // It was looked up when it was handed in.
+            let table = &self.tables[sums.table as usize];
+            let scale = PushScale { lr: sums.lr };
+            Ok(table.push_unique(sums.keys, sums.counts, sums.gradients, scale)?)
+        })
+    }
+
+    /// Comes to a meeting and waits for all; who is missing then.
+    pub(super) fn meet(
+        &self,
+        who: Who,
+        round: u64,
+        name: &str,
+        bytes: &[u8],
+        until: Instant,
+    ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, ClientError> {
+        let mut group = self.group();
+        loop {
+            let missing = match group.meet(who, round, name, bytes)? {
+                Met::All(parts) => {
+                    let parts = parts.into_iter().map(<[u8]>::to_vec).collect();
+                    self.changed.notify_all();
+                    return Ok(Ok(parts));
+                }
+                Met::Waiting(missing) => missing,
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Err(missing));
+            }
+            group = self.changed.wait_timeout(group, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}

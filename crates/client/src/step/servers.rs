@@ -1,0 +1,292 @@
+//! Workers that meet at servers: one thread's connections to all of them. Knows not what is summed there.
+//!
+//! All servers have what a worker hands in before it says so to any; so a worker that died left a step that is decided
+//! nowhere, and is done anew, or one whose parts are everywhere, and is completed ([`Servers::recover`]).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sanderling_meet::{Progress, Said, Who};
+use sanderling_store::PushScale;
+use sanderling_wire::{self as wire, Meet, Member, Met, PushStep, Reply, Request, StepGradients, WaitStep};
+
+use super::{Handed, nap};
+use crate::cluster::Cluster;
+use crate::error::{ClientError, Names};
+use crate::exchange::CallError;
+use crate::fan::Fan;
+use crate::links::Links;
+use crate::placement::Placement;
+use crate::remote::RemoteTable;
+use crate::session::rows_per_request;
+
+#[derive(Debug)]
+pub(super) struct Servers {
+    links: Links,
+    placement: Placement,
+    tables: Vec<RemoteTable>,
+    member: Member,
+    /// The starts of the servers that know this group.
+    boot_ids: Vec<Option<u64>>,
+    /// By server.
+    handed: Vec<Handed>,
+    fan: Fan,
+    counts: Vec<u32>,
+    singles: Vec<f32>,
+    sums: Vec<i64>,
+}
+
+impl Servers {
+    pub(super) fn new(
+        cluster: &Arc<Cluster>,
+        tables: &[RemoteTable],
+        group: u64,
+        who: Who,
+    ) -> Result<Servers, ClientError> {
+        let (links, placement) = cluster.recorded_links()?;
+        let Who { worker, workers, attempt } = who;
+        let servers = links.len();
+        Ok(Servers {
+            links,
+            placement,
+            tables: tables.to_vec(),
+            member: Member { group, worker, workers, attempt },
+            boot_ids: vec![None; servers],
+            handed: (0..servers).map(|_| Handed::default()).collect(),
+            fan: Fan::default(),
+            counts: Vec::new(),
+            singles: Vec::new(),
+            sums: Vec::new(),
+        })
+    }
+
+    pub(super) fn table(&self, at: usize) -> Option<&RemoteTable> {
+        self.tables.get(at)
+    }
+
+    /// Address of a server.
+    pub(super) fn name(&self, server: usize) -> String {
+        self.links.names().servers[server].clone()
+    }
+
+    /// The last step that is applied, on all servers, and the next meeting. What the attempt before said of a step that is
+    /// decided nowhere is taken back.
+    pub(super) fn recover(&mut self, timeout: Duration) -> Result<(u64, u64), ClientError> {
+        let all: Vec<usize> = (0..self.links.len()).collect();
+        let found = self.say_all(&all, 0, |_| Said::Nothing)?;
+        for (server, boot_id) in self.boot_ids.iter_mut().enumerate() {
+            *boot_id = self.links.peer(server).map(|peer| peer.boot_id);
+        }
+        let (mut step, mut attempt) = (0, 0);
+        for progress in &found {
+            if progress.decided > step {
+                (step, attempt) = (progress.decided, progress.attempt);
+            }
+        }
+        let said = |server: usize| {
+            if found[server].decided < step { Said::WholeBefore { attempt } } else { Said::Nothing }
+        };
+        self.wait(step, timeout, said)?;
+        Ok((step, found[0].round))
+    }
+
+    pub(super) fn push(
+        &mut self,
+        step: u64,
+        table: usize,
+        keys: &[u64],
+        counts: &[u32],
+        gradients: StepGradients<'_>,
+        scale: PushScale,
+    ) -> Result<(), ClientError> {
+        let pushed = self.try_push(step, table, keys, counts, gradients, scale);
+        if pushed.is_err() {
+            self.handed.iter_mut().for_each(|handed| *handed = Handed::default());
+        }
+        pushed
+    }
+
+    fn try_push(
+        &mut self,
+        step: u64,
+        table: usize,
+        keys: &[u64],
+        counts: &[u32],
+        gradients: StepGradients<'_>,
+        scale: PushScale,
+    ) -> Result<(), ClientError> {
+        let Servers { links, placement, tables, member, handed, fan, .. } = self;
+        let table = &tables[table];
+        fan.assign(placement, table.home(), keys);
+        let dim = table.dim();
+        let words = if matches!(gradients, StepGradients::Fixed { .. }) { 2 } else { 1 };
+        let rows = rows_per_request(links, words * dim + 3);
+        let names = links.names();
+        let mut failed = None;
+        let mut sink = |server: usize, _: u64, result: Result<Reply<'_>, CallError>| {
+            let error = match result {
+                Ok(Reply::PushStep(_)) => return,
+                Ok(_) => names.misfit(server, table.name()),
+                Err(error) => names.error(server, table.name(), error),
+            };
+            failed.get_or_insert(error);
+        };
+        for (server, share) in fan.shares.iter().enumerate() {
+            for (keys, positions) in share.keys.chunks(rows).zip(share.positions.chunks(rows)) {
+                let places = || positions.iter().map(|&at| at as usize);
+                self.counts.clear();
+                self.counts.extend(places().map(|at| counts[at]));
+                let gradients = match gradients {
+                    StepGradients::Single(values) => {
+                        self.singles.clear();
+                        places().for_each(|at| self.singles.extend_from_slice(&values[at * dim..][..dim]));
+                        StepGradients::Single(&self.singles)
+                    }
+                    StepGradients::Fixed { unit_log2, sums } => {
+                        self.sums.clear();
+                        places().for_each(|at| self.sums.extend_from_slice(&sums[at * dim..][..dim]));
+                        StepGradients::Fixed { unit_log2, sums: &self.sums }
+                    }
+                };
+                let number = table.number(server);
+                let push = PushStep {
+                    table: number.table,
+                    member: *member,
+                    number: handed[server].next(step),
+                    step,
+                    dim: dim as u32,
+                    lr: scale.lr,
+                    keys,
+                    counts: &self.counts,
+                    gradients,
+                };
+                links
+                    .begin(server, 0, Some(number.boot_id), &Request::PushStep(push), &mut sink)
+                    .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
+            }
+        }
+        links.settle(&mut sink);
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Says that all is handed in, and waits until the step is applied on all servers.
+    pub(super) fn wait_applied(&mut self, step: u64, timeout: Duration) -> Result<(), ClientError> {
+        let messages: Vec<u32> = self.handed.iter().map(|handed| handed.of(step)).collect();
+        self.wait(step, timeout, |server| Said::Whole { messages: messages[server] })
+    }
+
+    fn wait(
+        &mut self,
+        step: u64,
+        timeout: Duration,
+        said: impl Fn(usize) -> Said,
+    ) -> Result<(), ClientError> {
+        let start = Instant::now();
+        let mut waiting: Vec<usize> = (0..self.links.len()).collect();
+        loop {
+            let found = self.say_all(&waiting, step, &said)?;
+            let behind = waiting.iter().zip(&found).find(|(_, progress)| progress.applied < step);
+            let Some((&server, progress)) = behind else { return Ok(()) };
+            if start.elapsed() >= timeout {
+                let (place, what, workers) =
+                    (self.name(server), format!("step {step}"), progress.missing.clone());
+                return Err(ClientError::Awaited { place, what, workers, timeout });
+            }
+            let mut found = found.iter();
+            waiting.retain(|_| found.next().is_some_and(|progress| progress.applied < step));
+            nap(start);
+        }
+    }
+
+    /// Says something of a step to one server.
+    pub(super) fn say(&mut self, server: usize, step: u64, said: Said) -> Result<Progress, ClientError> {
+        let found = self.say_all(&[server], step, |_| said)?.pop();
+        found.ok_or_else(|| self.links.names().misfit(server, ""))
+    }
+
+    /// Says something of a step to several servers at once; their answers, in the same order.
+    fn say_all(
+        &mut self,
+        servers: &[usize],
+        step: u64,
+        said: impl Fn(usize) -> Said,
+    ) -> Result<Vec<Progress>, ClientError> {
+        let Servers { links, member, boot_ids, .. } = self;
+        let names = links.names();
+        let mut found: Vec<Option<Progress>> = vec![None; servers.len()];
+        let mut failed = None;
+        let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| match result {
+            Ok(Reply::WaitStep(state)) => found[tag as usize] = Some(progress_of(&state)),
+            Ok(_) => _ = failed.get_or_insert(names.misfit(server, "")),
+            Err(error) => _ = failed.get_or_insert(names.error(server, "", error)),
+        };
+        for (tag, &server) in (0..).zip(servers) {
+            let said = match said(server) {
+                Said::Nothing => wire::Said::Nothing,
+                Said::Whole { messages } => wire::Said::Whole { messages },
+                Said::WholeBefore { attempt } => wire::Said::WholeBefore { attempt },
+                Said::Finished => wire::Said::Finished,
+            };
+            let request = Request::WaitStep(WaitStep { member: *member, step, said });
+            links
+                .begin(server, tag, boot_ids[server], &request, &mut sink)
+                .map_err(|source| ClientError::Request { table: String::new(), source })?;
+        }
+        links.settle(&mut sink);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let all: Option<Vec<Progress>> = found.into_iter().collect();
+        all.ok_or_else(|| names.misfit(0, ""))
+    }
+
+    /// Comes to a meeting, at the first server, and asks until all are there; who is missing then.
+    pub(super) fn meet(
+        &mut self,
+        round: u64,
+        name: &str,
+        bytes: &[u8],
+        until: Instant,
+    ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, ClientError> {
+        let start = Instant::now();
+        loop {
+            let met = self.ask_meeting(round, name, bytes)?;
+            if met.is_ok() || Instant::now() >= until {
+                return Ok(met);
+            }
+            nap(start);
+        }
+    }
+
+    fn ask_meeting(
+        &mut self,
+        round: u64,
+        name: &str,
+        bytes: &[u8],
+    ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, ClientError> {
+        let Servers { links, member, boot_ids, .. } = self;
+        let names: Names = links.names();
+        let mut met = None;
+        let mut sink = |server: usize, _: u64, result: Result<Reply<'_>, CallError>| {
+            met = Some(match result {
+                Ok(Reply::Meet(Met::Waiting(missing))) => Ok(Err(missing.to_vec())),
+                Ok(Reply::Meet(Met::All(parts))) if parts.len() == member.workers as usize => {
+                    Ok(Ok(parts.into_iter().map(<[u8]>::to_vec).collect()))
+                }
+                Ok(_) => Err(names.misfit(server, "")),
+                Err(error) => Err(names.error(server, "", error)),
+            });
+        };
+        let request = Request::Meet(Meet { member: *member, round, name, bytes });
+        links
+            .begin(0, 0, boot_ids[0], &request, &mut sink)
+            .map_err(|source| ClientError::Request { table: String::new(), source })?;
+        links.settle(&mut sink);
+        met.unwrap_or_else(|| Err(names.misfit(0, "")))
+    }
+}
+
+fn progress_of(state: &wire::StepState<'_>) -> Progress {
+    let &wire::StepState { applied, decided, attempt, finished, round, missing } = state;
+    Progress { applied, decided, attempt, finished, round, missing: missing.to_vec() }
+}
