@@ -10,15 +10,16 @@ pub(crate) fn failure(error: &ClientError) -> Failure {
     let kind = match error {
         ClientError::Store(error) => store(error),
         ClientError::Refused { fault, .. } => refused(fault),
-        ClientError::Late { .. } => "late",
+        ClientError::Late { .. } | ClientError::Awaited { .. } => "late",
         ClientError::Restarted { .. } => "restarted",
         ClientError::Lost { .. } => "lost",
         ClientError::Protocol { .. } => "protocol",
         ClientError::Transport(_) => "transport",
         ClientError::Address(_) | ClientError::Cluster { .. } => "cluster",
-        ClientError::Request { .. } | ClientError::UnknownTable { .. } | ClientError::NotHere => {
-            "bad_request"
-        }
+        ClientError::Request { .. }
+        | ClientError::UnknownTable { .. }
+        | ClientError::Group { .. }
+        | ClientError::NotHere => "bad_request",
     };
     Failure { kind, reason: error.to_string() }
 }
