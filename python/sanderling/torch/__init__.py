@@ -4,10 +4,11 @@
 """
 
 from sanderling.torch.checkpoint import load, save
+from sanderling.torch.click_model import ClickModel, open_model, predict
 from sanderling.torch.embedding import EmbeddingCollection, RowOptimizer, SequenceCollection
 from sanderling.torch.jagged import Embedded, JaggedRows, KeyedJagged, to_batch
 from sanderling.torch.spec import FeatureSpec, Spec, TableSpec
-from sanderling.torch.trainer import ClickModel, open_model, predict, train
+from sanderling.torch.trainer import train
 
 __all__ = [
     "ClickModel",

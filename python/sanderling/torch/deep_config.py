@@ -67,6 +67,9 @@ class TrainConfig:
     monitor: str = "auc"
     print_every: int = 0
     max_steps: int = 0
+    l2_idle: bool = False
+    """Whether every step's `l2` acts on all rows, also those that it does not read: as with a dense gradient, at the
+    cost of passing over whole tables, which must be in this process."""
     clip_norm: float = 0.0
     """Largest norm of a step's gradients, rows and dense part together; 0: any."""
 

@@ -158,6 +158,23 @@ class EmbeddingCollection(nn.Module):
         finally:
             self.discard()
 
+    def push_idle(self, batch: sanderling.Batch, lr: float | None = None) -> None:
+        """Pushes zeros as the gradients of all rows that the batch does not read.
+
+        So momentum and `l2` of the tables' optimizers act on every row at every step, as those of torch do with dense
+        gradients. It passes over whole tables, which must be in this process: for small ones.
+        """
+        for name, table in self.tables.items():
+            if not isinstance(table, sanderling.Table):
+                raise sanderling.ConfigError(
+                    f"table {name!r} is on servers; idle rows are reached in this process only"
+                )
+            read = np.concatenate([batch.keys(f.name) for f in self.spec.features if f.table == name])
+            keys = table.keys()
+            idle = keys[~np.isin(keys, read)]
+            if len(idle):
+                table.push(idle, np.zeros((len(idle), table.dim), np.float32), lr=self.lr if lr is None else lr)
+
     def discard(self) -> None:
         """Forgets gradients that were not pushed."""
         self._kept, self._merged = [], None

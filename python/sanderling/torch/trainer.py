@@ -19,27 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import sanderling
-from sanderling.torch import checkpoint, models
+from sanderling.torch import checkpoint
+from sanderling.torch.click_model import ClickModel
 from sanderling.torch.deep_config import DeepConfig
-from sanderling.torch.embedding import EmbeddingCollection
 from sanderling.torch.run_log import Line, RunLog, Scores
-from sanderling.torch.spec import FeatureSpec, Pooling, Spec, TableSpec
 
-MODELS: dict[str, type[nn.Module]] = {
-    "dnn": models.DNN,
-    "wide_deep": models.WideDeep,
-    "deepfm": models.DeepFM,
-    "dcn": models.DCN,
-    "dcnv2": models.DCNv2,
-    "dlrm": models.DLRM,
-    "din": models.DIN,
-}
-
-# Types of features that are numbers rather than keys.
-_NUMBERS = ("numeric", "log")
 # Rows between two lines of metrics, where the configuration does not say.
 _PRINT_ROWS = 256_000
 _DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -48,73 +35,6 @@ _DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adagrad": torch.optim.Adagrad,
     "sgd": torch.optim.SGD,
 }
-
-
-class ClickModel(nn.Module):
-    """A model of `sanderling.torch.models` with its rows: batches in, logits out."""
-
-    def __init__(
-        self, config: DeepConfig, features: list[dict[str, Any]], ps: sanderling.Connection | str | None
-    ) -> None:
-        """Takes the features as `FeedQueue.spec` has them."""
-        super().__init__()
-        model = config.model
-        names = [feature["name"] for feature in features]
-        for name in (model.history, model.candidate):
-            if name and name not in names:
-                raise sanderling.ConfigError(f"model: there is no feature {name!r} among {', '.join(names)}")
-        self.numbers = [feature["name"] for feature in features if feature.get("type") in _NUMBERS]
-        keyed = [feature for feature in features if feature["name"] not in self.numbers]
-        fields = [feature["name"] for feature in keyed if feature["name"] != model.history]
-        if not fields:
-            raise sanderling.ConfigError("a deep model needs features that are not all numeric")
-        sizes: dict[str, Any] = {"dense": len(self.numbers), "dropout": model.dropout, "batch_norm": model.batch_norm}
-        for name in ("hidden", "cross_layers", "bottom", "attention"):
-            if getattr(model, name) is not None:
-                sizes[name] = getattr(model, name)
-        if model.type == "din":
-            sizes["candidate"] = fields.index(model.candidate)
-        try:
-            self.model = MODELS[model.type](len(fields), model.dim, **sizes)
-        except TypeError as error:
-            raise sanderling.ConfigError(f"model.type = {model.type!r}: {error}") from error
-        rows = TableSpec(
-            int(self.model.row_width),  # type: ignore[arg-type]
-            optimizer=config.optimizer,
-            init={"type": "normal", "std": model.init_std},
-            seed=config.seed,
-            budget_bytes=model.table_budget_bytes or None,
-        )
-        feature_specs = [_feature(feature, model.history) for feature in keyed]
-        if ps is not None:
-            # Runs share servers: their tables are told apart by the run's name, as those of the built-in learners are.
-            feature_specs = [dataclasses.replace(f, table=f"{config.name}/{f.table}") for f in feature_specs]
-        self.emb = EmbeddingCollection(
-            Spec({feature.table: rows for feature in feature_specs}, feature_specs), ps, push="step"
-        )
-        self.history, self.history_length = model.history, model.history_length
-
-    def forward(self, batch: sanderling.Batch) -> Tensor:
-        """Logits, float32 [B]."""
-        embedded = self.emb(batch)
-        inputs = [embedded.stacked(), self._dense(batch)]
-        if self.history:
-            inputs += embedded.sequences[self.history].padded(self.history_length, keep="last")
-        logits: Tensor = self.model(*inputs)
-        return logits
-
-    def _dense(self, batch: sanderling.Batch) -> Tensor | None:
-        """Numbers of the batch, float32 [B, N]; a missing one is 0."""
-        if not self.numbers:
-            return None
-        columns = np.zeros((len(self.numbers), len(batch)), np.float32)
-        for column, name in zip(columns, self.numbers, strict=True):
-            offsets = batch.offsets(name)
-            there = offsets[1:] > offsets[:-1]
-            values = batch.values(name)
-            if values is not None:
-                column[there] = values[offsets[:-1][there]]
-        return torch.from_numpy(np.ascontiguousarray(columns.T)).to(self.emb.device)
 
 
 @dataclass
@@ -276,6 +196,8 @@ class _Run:
             self.model.emb.clip_grad_norm_(self.config.train.clip_norm, self.model.parameters())
         self.dense.step()
         self.rows.step()
+        if self.config.train.l2_idle:
+            self.model.emb.push_idle(batch, float(self.rows.param_groups[0]["lr"]))
         before: npt.NDArray[np.float32] = logits.detach().cpu().numpy()
         return before
 
@@ -370,32 +292,3 @@ class _Run:
         }
         (self.run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
         return summary
-
-
-def _feature(feature: Mapping[str, Any], history: str) -> FeatureSpec:
-    """A feature of the data as the collection reads it."""
-    pooling: Pooling = "none" if feature["name"] == history else feature.get("pooling", "sum")
-    return FeatureSpec(feature["name"], feature.get("table") or "", pooling)
-
-
-def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickModel, dict[str, Any]]:
-    """A model that a run with tables in this process saved, ready to score, and the spec its features are read by."""
-    directory = Path(directory)
-    extra = checkpoint.read_extra(directory)
-    config = DeepConfig.of(extra["config"])
-    model = ClickModel(config, extra["spec"]["feature"], None).to(device)
-    checkpoint.load(directory, model, None, model.emb, map_location=device)
-    return model.eval(), extra["spec"]
-
-
-def predict(
-    directory: str | Path, files: str | Path | list[str], *, batch: int = 4096, device: str = "cpu"
-) -> npt.NDArray[np.float32]:
-    """A probability per row of the files, float32 [rows], in their order, by a saved model."""
-    model, spec = open_model(directory, device=device)
-    spec = {key: value for key, value in spec.items() if key != "negatives"}
-    parts = [np.zeros(0, np.float32)]
-    with torch.no_grad():
-        for rows in sanderling.FeedQueue(files, model.emb.native, spec=spec, batch_size=batch, train=False):
-            parts.append(torch.sigmoid(model(rows)).cpu().numpy())
-    return np.concatenate(parts)

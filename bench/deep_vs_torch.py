@@ -1,0 +1,217 @@
+"""A step of a deep model: rows in Sanderling's table beside `torch.nn.EmbeddingBag` with sparse gradients.
+
+    python bench/deep_vs_torch.py                                    6 thousand keys
+    python bench/deep_vs_torch.py --keys 10000000                    10 million, where plain PyTorch still fits
+
+Both have the same perceptron, the same first rows, and the same batches in memory, in one process, in interleaved
+rounds; their losses must agree. A step is forward, backward and the update of rows and dense part. PyTorch indexes a
+matrix by row number; Sanderling finds 64-bit keys in a hash table, so that the keys need not be numbered. A third
+column is the dense part alone, over rows that are already there: what no embedding can be faster than.
+"""
+
+# ruff: noqa: T201 -- printing is what this script is for.
+
+import argparse
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import sanderling
+from sanderling.torch import EmbeddingCollection, FeatureSpec, Spec, TableSpec
+from sanderling.torch.models import DNN
+
+# Rows that are made or read at once before the measurement.
+_CHUNK = 1 << 18
+# Losses of the two may differ by this share: sums are taken in another order.
+_LOSS_TOLERANCE = 1e-3
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--keys", type=int, default=6000, help="keys of all fields together (6000)")
+    add("--fields", type=int, default=10, help="keys per sample (10)")
+    add("--dim", type=int, default=16, help="weights per row (16)")
+    add("--batch", type=int, default=4096, help="samples per step (4096)")
+    add("--hidden", type=int, nargs="*", default=[400, 400, 400], help="layers of the perceptron (400 400 400)")
+    add("--optimizer", choices=["adam", "adagrad"], default="adam", help="of the rows; torch's adam is SparseAdam")
+    add("--skew", type=float, default=0.0, help="0: keys are uniform; 1: log-uniform, as clicks are (0)")
+    add("--steps", type=int, default=10, help="steps per round (10)")
+    add("--rounds", type=int, default=5, help="interleaved rounds (5)")
+    add("--threads", type=int, default=torch.get_num_threads(), help="of torch (as torch has it)")
+    add("--json", action="store_true", help="end with one line of JSON")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Measures and prints."""
+    options = parse_arguments(arguments)
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(1)
+    dense = DNN(options.fields, options.dim, hidden=options.hidden)
+    batches = [draw(options, number) for number in range(options.steps)]
+    table = filled_table(options)
+    engines: dict[str, Callable[[int], float]] = {
+        "sanderling": sanderling_steps(options, copy.deepcopy(dense), batches, table),
+        "torch": torch_steps(options, copy.deepcopy(dense), batches, table),
+        "dense alone": dense_steps(options, copy.deepcopy(dense), batches),
+    }
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    for round_number in range(-1, options.rounds):
+        losses = {}
+        order = list(engines) if round_number % 2 == 0 else list(reversed(engines))
+        for name in order:
+            for step in range(options.steps):
+                began = time.perf_counter()
+                losses[name] = engines[name](step)
+                if round_number >= 0:  # the first round warms up
+                    times[name].append((time.perf_counter() - began) * 1e3)
+        if abs(losses["sanderling"] - losses["torch"]) > _LOSS_TOLERANCE * abs(losses["torch"]):
+            raise SystemExit(f"the losses differ: {losses}")
+    result = {
+        name: {"median_ms": statistics.median(steps), "min_ms": min(steps), "max_ms": max(steps)}
+        for name, steps in times.items()
+    }
+    show(options, result)
+    if options.json:
+        print(json.dumps(result))
+    return result
+
+
+def show(options: argparse.Namespace, result: dict[str, dict[str, float]]) -> None:
+    """The result as a table."""
+    print(
+        f"{options.keys:,} keys, {options.fields} fields, dim {options.dim}, batch {options.batch}; {options.optimizer}"
+    )
+    print(f"skew {options.skew:g}, hidden {options.hidden}, {options.threads} threads of torch {torch.__version__}\n")
+    print("| a step, ms | median | min | max | median without the dense part |")
+    print("|---|---|---|---|---|")
+    alone = result["dense alone"]["median_ms"]
+    for name, steps in result.items():
+        rest = steps["median_ms"] - alone
+        numbers = " | ".join(f"{steps[key]:.2f}" for key in ("median_ms", "min_ms", "max_ms"))
+        print(f"| {name} | {numbers} | {rest:.2f} |")
+    print(f"\ntorch / sanderling: {result['torch']['median_ms'] / result['sanderling']['median_ms']:.2f}")
+
+
+Drawn = tuple[np.ndarray[Any, np.dtype[np.int64]], torch.Tensor]
+
+
+def draw(options: argparse.Namespace, number: int) -> Drawn:
+    """Keys [B, F], each field with a range of its own, and labels [B]."""
+    rng = np.random.default_rng(number)
+    each = options.keys // options.fields
+    uniform = rng.random((options.batch, options.fields))
+    place = uniform if options.skew == 0.0 else (each**uniform - 1) / (each - 1)
+    keys = np.minimum((place * each).astype(np.int64), each - 1) + np.arange(options.fields) * each
+    labels = (rng.random(options.batch) < 0.3).astype(np.float32)
+    return keys, torch.from_numpy(labels)
+
+
+def wide(keys: Any) -> Any:  # noqa: ANN401, arrays of integers
+    """Row numbers as keys that fill 64 bits."""
+    return keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+
+def filled_table(options: argparse.Namespace) -> sanderling.Table:
+    """A table that has all keys, as after long training."""
+    table = sanderling.Table(
+        "rows", options.dim, optimizer={"type": options.optimizer, "lr": 1e-3}, init={"type": "normal", "std": 0.01}
+    )
+    table.reserve(options.keys)
+    for begin in range(0, options.keys, _CHUNK):
+        keys = wide(np.arange(begin, min(begin + _CHUNK, options.keys)))
+        # Adagrad and Adam keep a row as it is if its gradients have all been zero.
+        table.push(keys, np.zeros((len(keys), options.dim), np.float32), lr=1e-9)
+    return table
+
+
+def sanderling_steps(
+    options: argparse.Namespace, model: nn.Module, batches: list[Drawn], table: sanderling.Table
+) -> Callable[[int], float]:
+    """Steps over the table; the lookup is within the step, as nobody looks ahead."""
+    names = [f"f{field}" for field in range(options.fields)]
+    emb = EmbeddingCollection(Spec({"rows": TableSpec(options.dim)}, [FeatureSpec(name, "rows") for name in names]))
+    emb.use_tables({"rows": table})
+    offsets = np.arange(options.batch + 1, dtype=np.uint32)
+    made = [
+        sanderling.Batch([(name, wide(keys[:, field].copy()), offsets, None) for field, name in enumerate(names)])
+        for keys, _ in batches
+    ]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def step(number: int) -> float:
+        optimizer.zero_grad()
+        loss = loss_of(model(emb(made[number]).stacked()), batches[number][1])
+        loss.backward()
+        optimizer.step()
+        # The push of the last step of a round would otherwise run into the time of the next engine.
+        if number + 1 == len(made):
+            emb.finish()
+        return float(loss.detach())
+
+    return step
+
+
+def torch_steps(
+    options: argparse.Namespace, model: nn.Module, batches: list[Drawn], table: sanderling.Table
+) -> Callable[[int], float]:
+    """Steps over one EmbeddingBag for all fields, a bag per field and sample."""
+    bag = nn.EmbeddingBag(options.keys, options.dim, mode="sum", sparse=True)
+    with torch.no_grad():
+        for begin in range(0, options.keys, _CHUNK):
+            end = min(begin + _CHUNK, options.keys)
+            bag.weight[begin:end] = torch.from_numpy(table.pull(wide(np.arange(begin, end))))
+    rows: torch.optim.Optimizer = (
+        torch.optim.SparseAdam(bag.parameters(), lr=1e-3)
+        if options.optimizer == "adam"
+        else torch.optim.Adagrad(bag.parameters(), lr=1e-3)
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    offsets = torch.arange(options.batch * options.fields)
+    made = [torch.from_numpy(keys.reshape(-1)) for keys, _ in batches]
+
+    def step(number: int) -> float:
+        optimizer.zero_grad()
+        rows.zero_grad()
+        stacked = bag(made[number], offsets).view(options.batch, options.fields, options.dim)
+        loss = loss_of(model(stacked), batches[number][1])
+        loss.backward()
+        optimizer.step()
+        rows.step()
+        return float(loss.detach())
+
+    return step
+
+
+def dense_steps(options: argparse.Namespace, model: nn.Module, batches: list[Drawn]) -> Callable[[int], float]:
+    """Steps over rows that do not change."""
+    rows = torch.randn(options.batch, options.fields, options.dim).requires_grad_()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def step(number: int) -> float:
+        optimizer.zero_grad()
+        rows.grad = None
+        loss = loss_of(model(rows), batches[number][1])
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    return step
+
+
+def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean logistic loss."""
+    return nn.functional.binary_cross_entropy_with_logits(logits, labels)
+
+
+if __name__ == "__main__":
+    main()

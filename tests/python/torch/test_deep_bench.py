@@ -1,0 +1,32 @@
+"""The comparison with plain PyTorch runs, and both sides learn the same; its numbers are for docs/results."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[3] / "bench/deep_vs_torch.py"
+TINY = [
+    "--keys",
+    "300",
+    "--fields",
+    "3",
+    "--dim",
+    "4",
+    "--batch",
+    "32",
+    "--hidden",
+    "8",
+    "--steps",
+    "3",
+    "--rounds",
+    "2",
+]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
+def test_it_runs(optimizer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = runpy.run_path(str(BENCH))["main"]([*TINY, "--optimizer", optimizer, "--skew", "1"])
+    assert set(result) == {"sanderling", "torch", "dense alone"}
+    assert all(0 < steps["min_ms"] <= steps["median_ms"] <= steps["max_ms"] for steps in result.values())
+    assert "torch / sanderling:" in capsys.readouterr().out
