@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod ctl;
 pub(crate) mod eval;
+pub(crate) mod hub;
 pub(crate) mod inspect;
 pub(crate) mod load;
 pub(crate) mod predict;

@@ -3,6 +3,7 @@
 use sanderling_bench::BenchError;
 use sanderling_client::ClientError;
 use sanderling_control::{Code, ControlError, PlaneError};
+use sanderling_hub::service::ServiceError;
 use sanderling_learner::LearnError;
 use sanderling_sample::SampleError;
 use sanderling_server::ServerError;
@@ -38,6 +39,8 @@ pub(crate) enum Failure {
     Plane(#[from] PlaneError),
     #[error(transparent)]
     Control(#[from] ControlError),
+    #[error(transparent)]
+    Hub(ServiceError),
     #[error("{0}")]
     Load(String),
     #[error("{0}")]
@@ -66,6 +69,7 @@ impl Failure {
             | Failure::Control(
                 ControlError::Address { .. } | ControlError::Refused { code: Code::InvalidArgument, .. },
             )
+            | Failure::Hub(ServiceError::Position { .. })
             | Failure::Server(ServerError::Config(_))
             | Failure::Bench(BenchError::Options(_))
             | Failure::Learn(LearnError::Config { .. } | LearnError::Store(StoreError::Config { .. })) => {
@@ -79,6 +83,7 @@ impl Failure {
             | Failure::Learn(LearnError::Store(_) | LearnError::Model { .. }) => BAD_MODEL,
             Failure::Learn(LearnError::Stopped) => INTERRUPTED,
             Failure::Output(_)
+            | Failure::Hub(_)
             | Failure::Learn(_)
             | Failure::Client(_)
             | Failure::Bench(_)

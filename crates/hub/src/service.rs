@@ -219,15 +219,12 @@ impl Service {
     }
 
     /// Waits until it is over and the trainers know, or `stop` is set; saves the position now and then. `on_look` is called
-    /// many times a second.
-    ///
-    /// # Errors
-    /// What made it fail, once the trainers know; or a thread that panicked.
+    /// many times a second. How it ended, or what made it fail, once the trainers know; and what it has done.
     pub fn run(
         mut self,
         stop: &AtomicBool,
         mut on_look: impl FnMut(&Service),
-    ) -> Result<Ended, ServiceError> {
+    ) -> (Result<Ended, ServiceError>, Status) {
         let (mut save_at, mut settled_since) = (Instant::now() + self.save_every, None);
         let ended = loop {
             if stop.load(Ordering::Relaxed) {
@@ -259,7 +256,8 @@ impl Service {
             on_look(&self);
             std::thread::sleep(LOOK_EVERY);
         };
-        self.finish(ended)
+        let finished = self.finish(ended);
+        (finished, self.status())
     }
 }
 
@@ -288,7 +286,7 @@ impl Service {
         position.write(path, fingerprint)
     }
 
-    fn finish(mut self, ended: Ended) -> Result<Ended, ServiceError> {
+    fn finish(&mut self, ended: Ended) -> Result<Ended, ServiceError> {
         let served = self.stop();
         // Nothing can be acknowledged any more.
         self.save()?;

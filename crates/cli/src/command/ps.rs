@@ -1,6 +1,6 @@
 //! `sanderling ps`: a parameter server, from its command line and file to its end by a signal.
 
-mod quantity;
+pub(super) mod quantity;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

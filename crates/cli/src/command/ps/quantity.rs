@@ -16,12 +16,12 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Result<u64, String> {
 }
 
 /// Such as `500ms`, `10s`, `10m`, `2h`.
-pub(super) fn time(text: &str) -> Result<Duration, String> {
+pub(in crate::command) fn time(text: &str) -> Result<Duration, String> {
     parse(text, &[("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)]).map(Duration::from_millis)
 }
 
 /// Such as `4096`, `512MiB`, `4GiB`.
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
+pub(in crate::command) fn bytes(text: &str) -> Result<u64, String> {
     parse(text, &[("", 1), ("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)])
 }
 

@@ -1,0 +1,385 @@
+//! Hubs and trainers in one process, over real channels: every row once per pass, whatever happens to the trainers; what
+//! goes wrong is said by who it went wrong at.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sanderling_hub::service::{Ended, Service, ServiceConfig, ServiceError, Status};
+use sanderling_hub::{Delivered, HubError, Next, SubscribeOptions, Subscription, hub_addresses};
+
+/// Rows of the input: several units of text, the last one short.
+const ROWS: u64 = 9_000;
+/// Far more than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The rows 0..ROWS, whose only key is their number, over some files.
+fn input(dir: &std::path::Path, files: u64) -> Vec<String> {
+    // A field that nobody asks for makes the lines long, and so the units many.
+    let padding = "x".repeat(120);
+    let file = |number: u64| {
+        let path = dir.join(format!("{number}.csv"));
+        let rows = ROWS * number / files..ROWS * (number + 1) / files;
+        let lines: String = rows.map(|row| format!("{},{row},{padding}\n", row % 2)).collect();
+        std::fs::write(&path, format!("label,id,padding\n{lines}")).unwrap();
+        path.to_string_lossy().into_owned()
+    };
+    (0..files).map(file).collect()
+}
+
+fn config(inputs: &[String]) -> ServiceConfig {
+    ServiceConfig {
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        inputs: inputs.to_vec(),
+        spec: toml::from_str("[[feature]]\nname = \"id\"\nkey = \"raw\"").unwrap(),
+        batch: 100,
+        passes: 2,
+        shuffle: 1000,
+        threads: 2,
+        linger: Duration::ZERO,
+        ..ServiceConfig::default()
+    }
+}
+
+/// A hub that runs on a thread.
+struct Hub {
+    address: String,
+    stop: Arc<AtomicBool>,
+    run: JoinHandle<(Result<Ended, ServiceError>, Status)>,
+}
+
+impl Hub {
+    fn start(config: &ServiceConfig) -> Hub {
+        let service = Service::start(config, |_| ()).unwrap();
+        let (address, stop) = (service.addresses()[0].to_string(), Arc::<AtomicBool>::default());
+        let stopping = Arc::clone(&stop);
+        let run = std::thread::spawn(move || service.run(&stopping, |_| ()));
+        Hub { address, stop, run }
+    }
+
+    fn end(self) -> (Result<Ended, ServiceError>, Status) {
+        self.run.join().unwrap()
+    }
+
+    fn stop(self) -> (Result<Ended, ServiceError>, Status) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.end()
+    }
+}
+
+fn open(hubs: &[&str], name: &str, options: &SubscribeOptions) -> Result<Subscription, HubError> {
+    Subscription::open(&hub_addresses(&format!("hub://{}", hubs.join(",")))?, name, options)
+}
+
+/// The next one; None when all is over.
+fn next(subscription: &mut Subscription) -> Option<Delivered> {
+    match subscription.next(Instant::now() + PATIENCE).unwrap() {
+        Next::Batch(delivered) => Some(delivered),
+        Next::Over => None,
+        Next::Wait => panic!("nothing came for {PATIENCE:?}"),
+    }
+}
+
+/// How often each row was used, by pass.
+type Used = BTreeMap<(u64, u64), u32>;
+
+fn use_up(subscription: &mut Subscription, delivered: Delivered, used: &mut Used) {
+    let rows = delivered.batch.rows();
+    assert!(rows.labels().iter().zip(rows.keys(0)).all(|(label, id)| *label == (id % 2) as f32));
+    for &id in rows.keys(0) {
+        *used.entry((delivered.pass, id)).or_default() += 1;
+    }
+    subscription.acknowledge(delivered.hub, delivered.number);
+    subscription.reuse(delivered.batch);
+}
+
+fn check_each_once(used: &Used, passes: u64) {
+    let all = (0..passes).flat_map(|pass| (0..ROWS).map(move |row| (pass, row)));
+    assert!(used.iter().map(|(key, count)| (*key, *count)).eq(all.map(|key| (key, 1))), "{}", used.len());
+}
+
+#[test]
+fn each_row_is_used_once_per_pass_though_trainers_die() {
+    for (files, addresses) in [(3, ["127.0.0.1:0", "127.0.0.1:0"]), (1, ["unix", "shm"])] {
+        let dir = tempfile::tempdir().unwrap();
+        let inputs = input(dir.path(), files);
+        let hubs = addresses.iter().zip(0..).map(|(address, index)| {
+            let address = match *address {
+                "unix" => format!("unix:{}", dir.path().join("hub").display()),
+                "shm" => format!("shm:hub-test-{}", std::process::id()),
+                other => other.to_owned(),
+            };
+            Hub::start(&ServiceConfig {
+                listen: vec![address.parse().unwrap()],
+                share: (index, 2),
+                ..config(&inputs)
+            })
+        });
+        let hubs: Vec<Hub> = hubs.collect();
+        let trainers: Vec<_> = ["a", "b"]
+            .map(|name| {
+                let at: Vec<String> = hubs.iter().map(|hub| hub.address.clone()).collect();
+                std::thread::spawn(move || {
+                    let at: Vec<&str> = at.iter().map(String::as_str).collect();
+                    let (mut used, mut lives) = (Used::new(), 0_u64);
+                    'lives: loop {
+                        lives += 1;
+                        let mut subscription = open(&at, name, &SubscribeOptions::default()).unwrap();
+                        let mut seen = 0;
+                        while let Some(delivered) = next(&mut subscription) {
+                            seen += 1;
+                            // It dies with minibatches that it has not acknowledged, this one among them.
+                            if lives < 4 && seen > 5 * lives {
+                                subscription.settle(Instant::now() + PATIENCE).unwrap();
+                                continue 'lives;
+                            }
+                            use_up(&mut subscription, delivered, &mut used);
+                        }
+                        return used;
+                    }
+                })
+            })
+            .into();
+        let mut used = Used::new();
+        for trainer in trainers {
+            for (key, count) in trainer.join().unwrap() {
+                *used.entry(key).or_default() += count;
+            }
+        }
+        check_each_once(&used, 2);
+        for hub in hubs {
+            let (ended, _) = hub.end();
+            assert_eq!(ended.unwrap(), Ended::Over);
+        }
+    }
+}
+
+#[test]
+fn the_order_depends_on_the_seed_alone_and_a_hub_goes_on_where_it_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let inputs = input(dir.path(), 2);
+    let run = |config: &ServiceConfig, stop_after: Option<usize>| {
+        let hub = Hub::start(config);
+        let options = SubscribeOptions { window: 64, ..SubscribeOptions::default() };
+        let mut subscription = open(&[&hub.address], "t", &options).unwrap();
+        let mut seen = Vec::new();
+        while stop_after.is_none_or(|most| seen.len() < most) {
+            let Some(delivered) = next(&mut subscription) else { break };
+            let ids = delivered.batch.rows().keys(0).to_vec();
+            // Before a stop every third one is not acknowledged, so that there are gaps.
+            if stop_after.is_none() || seen.len() % 3 != 1 {
+                subscription.acknowledge(delivered.hub, delivered.number);
+            }
+            seen.push((delivered.pass, delivered.number, ids));
+        }
+        subscription.settle(Instant::now() + PATIENCE).unwrap();
+        let (ended, status) = if stop_after.is_some() { hub.stop() } else { hub.end() };
+        assert_eq!(ended.unwrap(), if stop_after.is_some() { Ended::Stopped } else { Ended::Over });
+        (seen, status)
+    };
+    let (whole, _) = run(&config(&inputs), None);
+    let numbers: Vec<u64> = whole.iter().map(|(_, number, _)| *number).collect();
+    assert_eq!(numbers, (0..180).collect::<Vec<_>>());
+    let one_thread = ServiceConfig { threads: 1, ..config(&inputs) };
+    assert_eq!(run(&one_thread, None).0, whole);
+    assert_ne!(run(&ServiceConfig { seed: 7, ..one_thread }, None).0, whole);
+
+    let position = Some(dir.path().join("position"));
+    let resumed = ServiceConfig { position: position.clone(), ..config(&inputs) };
+    let mut acknowledged = std::collections::BTreeSet::new();
+    for stop_after in [Some(50), Some(61), Some(1), None] {
+        let (seen, status) = run(&resumed, stop_after);
+        // In the same minibatches, in order, without those that were acknowledged.
+        let left: Vec<_> = whole.iter().filter(|(_, number, _)| !acknowledged.contains(number)).collect();
+        assert!(seen.iter().eq(left.into_iter().take(seen.len())));
+        let used = seen.iter().enumerate().filter(|(at, _)| stop_after.is_none() || at % 3 != 1);
+        acknowledged.extend(used.map(|(_, (_, number, _))| *number));
+        assert_eq!(status.acknowledged, acknowledged.len() as u64);
+    }
+    assert_eq!(acknowledged.len(), 180);
+    // It is over, and stays so; and it is no position of another input.
+    assert_eq!(run(&resumed, None).0, []);
+    let error = Service::start(&ServiceConfig { batch: 99, ..resumed }, |_| ()).err().unwrap();
+    assert!(error.to_string().contains("with batch 100, and this is 99"), "{error}");
+}
+
+#[test]
+fn a_slow_trainer_is_waited_for_in_bounded_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(&ServiceConfig {
+        queue_batches: 3,
+        passes: 1,
+        unacknowledged_bytes: 1,
+        ..config(&input(dir.path(), 1))
+    });
+    let mut subscription = open(&[&hub.address], "slow", &SubscribeOptions::default()).unwrap();
+    let mut used = Used::new();
+    let mut waits = 0;
+    while let Some(delivered) = next(&mut subscription) {
+        // One at a time, since what is handed out and not acknowledged is bounded, too.
+        if waits < 3 {
+            let more = subscription.next(Instant::now() + Duration::from_millis(20)).unwrap();
+            assert!(matches!(more, Next::Wait), "{more:?}");
+            waits += 1;
+        }
+        use_up(&mut subscription, delivered, &mut used);
+    }
+    check_each_once(&used, 1);
+    let (ended, status) = hub.end();
+    assert_eq!(ended.unwrap(), Ended::Over);
+    assert_eq!((status.ready_max, status.acknowledged, status.trainers[0].counts.rows), (3, 90, ROWS));
+    assert_eq!((status.ready, status.unacknowledged, status.unacknowledged_bytes), (0, 0, 0));
+    assert!(status.stages.iter().all(|stage| stage.count > 0), "{:?}", status.stages);
+}
+
+#[test]
+fn ranks_take_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    let inputs = input(dir.path(), 2);
+    let hubs = [0, 1].map(|index| {
+        Hub::start(&ServiceConfig { stride: 2, share: (index, 2), passes: 1, ..config(&inputs) })
+    });
+    let at = [hubs[0].address.clone(), hubs[1].address.clone()];
+    let trainers = [0, 1].map(|rank| {
+        let at = at.clone();
+        std::thread::spawn(move || {
+            let options = SubscribeOptions { rank: Some(rank), ..SubscribeOptions::default() };
+            let mut subscription = open(&[&at[0], &at[1]], &format!("rank {rank}"), &options).unwrap();
+            let mut seen = Vec::new();
+            while let Some(delivered) = next(&mut subscription) {
+                seen.push((delivered.hub, delivered.number));
+                subscription.acknowledge(delivered.hub, delivered.number);
+            }
+            seen
+        })
+    });
+    for (rank, trainer) in trainers.into_iter().enumerate() {
+        let seen = trainer.join().unwrap();
+        let expected = (0..46).map(|turn| (turn % 2, (turn / 2 * 2 + rank) as u64));
+        assert_eq!(seen, expected.filter(|(_, number)| *number < 45).collect::<Vec<_>>());
+    }
+    for hub in hubs {
+        hub.end().0.unwrap();
+    }
+}
+
+#[test]
+fn what_goes_wrong_names_the_hub() {
+    let dir = tempfile::tempdir().unwrap();
+    let inputs = input(dir.path(), 1);
+    let options = SubscribeOptions::default();
+    let socket = |name: &str| vec![format!("unix:{}", dir.path().join(name).display()).parse().unwrap()];
+    let soon = || Instant::now() + PATIENCE;
+
+    // A row that cannot be read, after many that can.
+    let bad = dir.path().join("bad.csv");
+    let text = std::fs::read_to_string(&inputs[0]).unwrap();
+    std::fs::write(&bad, text + "1,seven,x\n").unwrap();
+    let hub = Hub::start(&ServiceConfig { batch: 7000, ..config(&[bad.to_string_lossy().into_owned()]) });
+    let mut subscriptions = ["a", "b"].map(|name| open(&[&hub.address], name, &options).unwrap());
+    for subscription in &mut subscriptions {
+        let error = loop {
+            match subscription.next(soon()) {
+                Ok(Next::Batch(delivered)) => subscription.acknowledge(delivered.hub, delivered.number),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => break error,
+            }
+        };
+        let HubError::Failed { hub: at, reason } = &error else { panic!("{error}") };
+        assert!(*at == hub.address && reason.contains("bad.csv:9002: column id"), "{error}");
+        assert_eq!(subscription.next(soon()).unwrap_err(), error);
+    }
+    let error = hub.end().0.unwrap_err();
+    assert!(
+        matches!(error, ServiceError::Sample(_)) && error.to_string().contains("bad.csv:9002"),
+        "{error}"
+    );
+
+    // Another token, another process of the same name, another configuration.
+    let token = Some("secret".to_owned());
+    let hub = Hub::start(&ServiceConfig { token: token.clone(), listen: socket("1"), ..config(&inputs) });
+    let error = open(&[&hub.address], "t", &options).unwrap_err();
+    assert!(matches!(&error, HubError::Refused { reason, .. } if reason.contains("token")), "{error}");
+    let options = SubscribeOptions { token: "secret".into(), ..options };
+    let mut first = open(&[&hub.address], "t", &options).unwrap();
+    assert!(matches!(first.next(soon()), Ok(Next::Batch(_))));
+    let hasty = SubscribeOptions { patience: Duration::from_secs(5), ..options.clone() };
+    let mut second = open(&[&hub.address], "t", &hasty).unwrap();
+    let error = loop {
+        match first.next(Instant::now() + Duration::from_millis(1)) {
+            Ok(Next::Batch(delivered)) => first.acknowledge(delivered.hub, delivered.number),
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&error, HubError::Refused { reason, .. } if reason.contains("same name")), "{error}");
+    let spec = toml::from_str("[[feature]]\nname = \"padding\"").unwrap();
+    let other = Hub::start(&ServiceConfig { token: token.clone(), spec, ..config(&inputs) });
+    let error = open(&[&hub.address, &other.address], "u", &options).unwrap_err();
+    assert!(matches!(&error, HubError::Different { what: "their features", .. }), "{error}");
+    other.stop().0.unwrap();
+
+    // One that is gone, and one that came back without knowing where it was.
+    let address = hub.address.clone();
+    let delivered = next(&mut second).unwrap();
+    hub.stop().0.unwrap();
+    let error = loop {
+        match second.next(soon()) {
+            Ok(Next::Batch(_)) => {}
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&error, HubError::Gone { hub, .. } if *hub == address), "{error}");
+    drop(delivered);
+    let config = ServiceConfig { token, listen: socket("2"), batch: 10, ..config(&inputs) };
+    let hub = Hub::start(&config);
+    let mut subscription = open(&[&hub.address], "t", &options).unwrap();
+    next(&mut subscription).unwrap();
+    hub.stop().0.unwrap();
+    let hub = Hub::start(&config);
+    let error = loop {
+        match subscription.next(soon()) {
+            Ok(Next::Batch(_)) => {}
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&error, HubError::Restarted { .. }), "{error}");
+    hub.stop().0.unwrap();
+}
+
+#[test]
+fn a_trainer_lives_on_while_its_hub_is_started_anew_with_its_position() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = ServiceConfig {
+        listen: vec![format!("unix:{}", dir.path().join("hub").display()).parse().unwrap()],
+        position: Some(dir.path().join("position")),
+        ..config(&input(dir.path(), 2))
+    };
+    let mut hub = Some(Hub::start(&config));
+    let address = hub.as_ref().unwrap().address.clone();
+    let mut subscription = open(&[&address], "t", &SubscribeOptions::default()).unwrap();
+    let (mut used, mut seen, mut waiting) = (Used::new(), 0, Vec::new());
+    while let Some(delivered) = next(&mut subscription) {
+        // It always has one that it has not acknowledged.
+        waiting.push(delivered);
+        if waiting.len() > 1 {
+            use_up(&mut subscription, waiting.remove(0), &mut used);
+        }
+        seen += 1;
+        if seen % 40 == 0 && seen < 180 {
+            hub.take().unwrap().stop().0.unwrap();
+            hub = Some(Hub::start(&config));
+        }
+        if seen == 180 {
+            use_up(&mut subscription, waiting.remove(0), &mut used);
+        }
+    }
+    check_each_once(&used, 2);
+    assert_eq!(subscription.waits_and_late().1, 0);
+    hub.unwrap().end().0.unwrap();
+}
