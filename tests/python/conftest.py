@@ -1,5 +1,6 @@
 """Tables in this process and on parameter servers, made by the same call, so that one test checks both."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,10 @@ import pytest
 
 import sanderling
 from sanderling import RemoteTable, Table
+
+# One thread for torch, here and in the processes that tests start: several wait for each other actively, which makes
+# small models ten times slower on a busy machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 AnyTable = Table | RemoteTable
 
