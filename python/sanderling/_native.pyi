@@ -29,8 +29,10 @@ __all__ = [
     "FeedQueue",
     "FileError",
     "GradientError",
+    "GroupError",
     "LengthError",
     "Lookup",
+    "Meeting",
     "Model",
     "ModelError",
     "NoRowsError",
@@ -39,6 +41,7 @@ __all__ = [
     "RemoteTable",
     "ServerError",
     "StoppedError",
+    "SyncGroup",
     "Table",
     "TableFullError",
     "TooManyBadRowsError",
@@ -109,6 +112,9 @@ class DivergedError(Error):
 
 class ServerError(Error):
     """A parameter server refused, did not answer in time, or was started anew; the message names it."""
+
+class GroupError(Error):
+    """Workers that go in step did not come in time, which the message names, or do not agree."""
 
 class StoppedError(Error):
     """Work was stopped before there was anything to save."""
@@ -522,6 +528,78 @@ def save_tables(directory: _Path, tables: Sequence[Table]) -> None:
 
 def checkpoint_tables(directory: _Path) -> list[str]:
     """Names of a checkpoint's tables."""
+
+@final
+class Meeting:
+    """Where the threads of one process meet that go in step over its tables; each has a `SyncGroup` of its own."""
+
+    def __init__(self, tables: Sequence[Table], workers: int) -> None: ...
+    @property
+    def workers(self) -> int:
+        """How many workers there are."""
+
+@final
+class SyncGroup:
+    """One of the workers of a group that go in step: at the servers of a `Connection`, or at a `Meeting`.
+
+    Each hands in the gradients that it has for a step, `push_step`, and says so, `wait`; when all have, the sums are applied
+    once. Steps are numbered from 1 without gaps. `group` is a number chosen at random for the job, the same for all of its
+    workers (a meeting ignores it); another number begins anew. What all do together must be called by all in the same order.
+    Every wait ends after `step_timeout_s` with a GroupError that names who did not come. Who takes the place of a worker that
+    died comes with a higher `attempt`, and goes on after the step `applied`. For one thread; the interpreter is released.
+    """
+
+    def __init__(
+        self,
+        place: Connection | Meeting,
+        group: int,
+        worker: int,
+        workers: int,
+        *,
+        attempt: int = 0,
+        step_timeout_s: float = 60.0,
+    ) -> None: ...
+    @property
+    def worker(self) -> int:
+        """Which worker this is, from 0."""
+    @property
+    def workers(self) -> int:
+        """How many workers there are."""
+    @property
+    def applied(self) -> int:
+        """The last step that is applied, as far as this worker knows."""
+    def push_step(
+        self,
+        table: Table | RemoteTable,
+        step: int,
+        keys: npt.NDArray[np.uint64],
+        grads: npt.NDArray[np.float32],
+        *,
+        lr: float = 1.0,
+        counts: npt.NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Hand in gradients, float32 [n, dim]; those of a key are summed over all workers. All give the same `lr`.
+
+        `counts` says how often each key occurred, 1 unless given. A step that is applied stays as it is. After an error all
+        of the step is to be handed in again.
+        """
+    def wait(self, step: int) -> None:
+        """Say that all is handed in, which may be nothing, and wait until the step is applied everywhere."""
+    def progress(self, step: int, bound: int) -> int:
+        """Say that a step is finished that was pushed as ever; wait while the slowest is more than `bound` behind.
+
+        Returns how far behind the slowest is.
+        """
+    def barrier(self, name: str) -> None:
+        """Wait until all workers are here."""
+    def all_gather(self, name: str, value: bytes) -> list[bytes]:
+        """Everybody's bytes, at most 1 MiB each, in the order of workers."""
+    def broadcast(self, name: str, source: int, value: bytes) -> bytes:
+        """The bytes of one worker, for all."""
+    def all_reduce(
+        self, name: str, values: npt.NDArray[np.float64], reduce: Literal["sum", "mean", "max"] = "sum"
+    ) -> npt.NDArray[np.float64]:
+        """The sum (mean, maximum) over workers of each number, float64; the same bits for all."""
 
 @final
 class Model:

@@ -323,6 +323,11 @@ impl RemoteTable {
         })
     }
 
+    /// Is it the same opening of the same table, or a copy of it?
+    pub(crate) fn is_same(&self, other: &RemoteTable) -> bool {
+        Arc::ptr_eq(&self.shape, &other.shape)
+    }
+
     pub(crate) fn home(&self) -> Home {
         self.shape.home
     }

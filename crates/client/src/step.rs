@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_meet::{Progress, Said, Who};
-use sanderling_store::{GRADIENT_ABS_MAX, PushScale, StoreError};
+use sanderling_store::{GRADIENT_ABS_MAX, PushScale, StoreError, Table};
 use sanderling_wire::StepGradients;
 
 use crate::cluster::Cluster;
@@ -183,6 +183,23 @@ impl SyncGroup {
                 meeting.take(self.who, step, number, part).inspect_err(|_| *handed = Handed::default())
             }
             Way::Servers(servers) => servers.push(step, table, keys, counts, gradients, scale),
+        }
+    }
+
+    /// Where in the list this table is, which is added if it is not there; `None`: the workers do not meet at servers.
+    pub fn place_of_remote(&mut self, table: &RemoteTable) -> Option<usize> {
+        match &mut self.way {
+            Way::Here(..) => None,
+            Way::Servers(servers) => Some(servers.place_of(table)),
+        }
+    }
+
+    /// Where in the list this table is; `None`: it is not there.
+    #[must_use]
+    pub fn place_of(&self, table: &Table) -> Option<usize> {
+        match &self.way {
+            Way::Here(meeting, _) => meeting.place_of(table),
+            Way::Servers(_) => None,
         }
     }
 

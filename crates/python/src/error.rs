@@ -73,6 +73,12 @@ create_exception!(
     Error,
     "A parameter server refused, did not answer in time, or was started anew; the message names it."
 );
+create_exception!(
+    sanderling,
+    GroupError,
+    Error,
+    "Workers that go in step did not come in time, which the message names, or do not agree."
+);
 create_exception!(sanderling, StoppedError, Error, "Work was stopped before there was anything to save.");
 
 /// The exception for an error of a run.
@@ -110,6 +116,7 @@ pub(crate) fn of_client(error: ClientError) -> PyErr {
             Fault::Io { .. } => FileError::new_err(text),
             _ => ServerError::new_err(text),
         },
+        ClientError::Awaited { .. } | ClientError::Group { .. } => GroupError::new_err(text),
         _ => ServerError::new_err(text),
     }
 }
@@ -178,6 +185,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         py.get_type::<ModelError>(),
         py.get_type::<DivergedError>(),
         py.get_type::<ServerError>(),
+        py.get_type::<GroupError>(),
         py.get_type::<StoppedError>(),
     ] {
         module.add(class.name()?, class)?;

@@ -19,6 +19,8 @@ mod lookup;
 
 mod queue;
 
+mod steps;
+
 mod view;
 
 mod model;
@@ -46,6 +48,8 @@ mod _native {
     use crate::queue::PyFeedQueue;
     #[pymodule_export]
     use crate::remote::{PyConnection, PyRemoteTable, connect};
+    #[pymodule_export]
+    use crate::steps::{PyMeeting, PySyncGroup};
     #[pymodule_export]
     use crate::table::{PyTable, checkpoint_tables, save_tables};
     #[pymodule_export]

@@ -17,7 +17,7 @@ use crate::value::to_python;
 /// Connections to the servers of a cluster; made by `connect`.
 #[pyclass(name = "Connection", module = "sanderling", frozen)]
 pub(crate) struct PyConnection {
-    cluster: Arc<Cluster>,
+    pub(crate) cluster: Arc<Cluster>,
 }
 
 /// A table on parameter servers.
@@ -63,7 +63,7 @@ pub(crate) fn connect(
     Ok(PyConnection { cluster })
 }
 
-fn seconds(what: &str, value: f64) -> PyResult<Duration> {
+pub(crate) fn seconds(what: &str, value: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(value)
         .map_err(|error| PyValueError::new_err(format!("{what} = {value}: {error}")))
 }

@@ -84,6 +84,10 @@ impl Meeting {
         self.tables.get(at).map(|table| &**table)
     }
 
+    pub(super) fn place_of(&self, table: &Table) -> Option<usize> {
+        self.tables.iter().position(|other| std::ptr::eq(&**other, table))
+    }
+
     // A group changes in single steps, so it is whole even if somebody panicked meanwhile.
     fn group(&self) -> MutexGuard<'_, Group<Failed>> {
         self.group.lock().unwrap_or_else(PoisonError::into_inner)

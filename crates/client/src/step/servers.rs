@@ -64,6 +64,13 @@ impl Servers {
         self.tables.get(at)
     }
 
+    pub(super) fn place_of(&mut self, table: &RemoteTable) -> usize {
+        self.tables.iter().position(|other| other.is_same(table)).unwrap_or_else(|| {
+            self.tables.push(table.clone());
+            self.tables.len() - 1
+        })
+    }
+
     /// Address of a server.
     pub(super) fn name(&self, server: usize) -> String {
         self.links.names().servers[server].clone()
