@@ -59,6 +59,10 @@ class EmbeddingCollection(nn.Module):
         self._absent, self._pushes = absent, pushes
         make = sanderling.Table if self.connection is None else self.connection.table
         self.tables: dict[str, AnyTable] = {}
+        # Weights per row of each feature, of the pooled ones alone, and the places of the others.
+        self.dims: dict[str, int] = {}
+        self._pooled_dims: dict[str, int] = {}
+        self._sequences: dict[int, str] = {}
         self.use_tables({name: make(name, table.dim, **table.options()) for name, table in self.spec.tables.items()})
         self._kept: list[_Reading] = []
         self._merged: sanderling.Lookup | None = None
@@ -78,6 +82,9 @@ class EmbeddingCollection(nn.Module):
         self.tables = {name: tables[name] for name in self.spec.tables}
         names = list(self.tables)
         features = [(feature.name, names.index(feature.table), feature.pooling) for feature in self.spec.features]
+        self.dims = {feature.name: self.spec.tables[feature.table].dim for feature in self.spec.features}
+        self._pooled_dims = {f.name: self.dims[f.name] for f in self.spec.features if f.pooling != "none"}
+        self._sequences = {i: f.name for i, f in enumerate(self.spec.features) if f.pooling == "none"}
         all_tables: list[Any] = list(self.tables.values())
         self.native = sanderling.Embedding(all_tables, features, absent=self._absent, pushes=self._pushes)
 
@@ -85,11 +92,6 @@ class EmbeddingCollection(nn.Module):
     def width(self) -> int:
         """Columns of all pooled features together."""
         return self.native.width
-
-    @property
-    def dims(self) -> dict[str, int]:
-        """Weights per row of each feature, sequences included."""
-        return {feature.name: self.spec.tables[feature.table].dim for feature in self.spec.features}
 
     def forward(self, batch: sanderling.Batch | KeyedJaggedLike) -> Embedded:
         """The rows of a batch.
@@ -102,12 +104,11 @@ class EmbeddingCollection(nn.Module):
         reading = _Reading(self, batch, self.native.lookup(batch) if brought is None else brought)
         anchor = torch.zeros(0, requires_grad=True)
         outputs: tuple[Tensor, ...] = _Read.apply(anchor, reading)
-        pooled = {f.name: self.dims[f.name] for f in self.spec.features if f.pooling != "none"}
         sequences = {}
         for name, values in zip(reading.sequences.values(), outputs[1:], strict=True):
             offsets = torch.from_numpy(batch.offsets(name).astype(np.int64)).to(self.device)
             sequences[name] = JaggedRows(values, offsets)
-        return Embedded(outputs[0], pooled, sequences)
+        return Embedded(outputs[0], self._pooled_dims, sequences)
 
     @property
     def device(self) -> torch.device:
@@ -307,7 +308,7 @@ class _Reading:
     def __init__(self, collection: EmbeddingCollection, batch: sanderling.Batch, lookup: sanderling.Lookup) -> None:
         self.collection, self.batch, self.lookup = collection, batch, lookup
         self.pushed = False
-        self.sequences = {i: f.name for i, f in enumerate(collection.spec.features) if f.pooling == "none"}
+        self.sequences = collection._sequences
         self.grads: list[Tensor | None] = [None] * (1 + len(self.sequences))
 
     def arrays(self) -> list[npt.NDArray[np.float32]]:

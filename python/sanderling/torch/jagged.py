@@ -147,8 +147,8 @@ class Embedded:
 
     def __init__(self, values: Tensor, dims: Mapping[str, int], sequences: Mapping[str, JaggedRows]) -> None:
         """Takes the pooled rows side by side, the width of each, and the sequences by feature."""
-        self._values, self._dims = values, dict(dims)
-        self.sequences = dict(sequences)
+        self._values, self._dims = values, dims
+        self.sequences = sequences
 
     def keys(self) -> list[str]:
         """Names of the pooled features."""
