@@ -34,7 +34,7 @@ mod done;
 
 mod desk;
 pub use desk::TrainerCounts;
-use desk::{Desk, PassStart};
+use desk::{Desk, PassStart, Settled};
 
 mod hall;
 use hall::Hall;
@@ -195,12 +195,12 @@ impl Service {
             service.acceptors.push(spawn("accept", move || accept(&listener, &joining, &waker, &on_event))?);
         }
         let (stages, stopped) = (service.watch.stages.clone(), Arc::clone(&service.stopped));
-        let (on_event, address) = (Arc::clone(&service.on_event), service.addresses[0].to_string());
+        let on_event = Arc::clone(&service.on_event);
         service.making = Some(spawn("make", move || {
             let made = making::make(&plan, &hall, &stages, &stopped);
             if let Err(error) = &made {
                 let reason = error.to_string();
-                hall.desk().fail(&format!("{address}: {reason}"));
+                hall.desk().fail(&reason);
                 on_event(Event::Failed { reason });
             }
             made
@@ -225,21 +225,26 @@ impl Service {
         stop: &AtomicBool,
         mut on_look: impl FnMut(&Service),
     ) -> (Result<Ended, ServiceError>, Status) {
-        let (mut save_at, mut settled_since) = (Instant::now() + self.save_every, None);
+        let (mut save_at, mut settled_since) = (Instant::now() + self.save_every, None::<Instant>);
         let ended = loop {
             if stop.load(Ordering::Relaxed) {
                 break Ended::Stopped;
             }
-            let settled = self.hall.desk().is_settled();
-            if settled != Some(false) {
-                let since: Instant = *settled_since.get_or_insert_with(Instant::now);
-                // Nobody has asked yet: somebody may be about to.
-                let wait = if settled.is_some() { self.linger } else { self.trainer_timeout };
-                if since.elapsed() >= wait {
-                    break Ended::Over;
-                }
-            } else {
+            let settled = self.hall.desk().settled();
+            let wait = match settled {
+                Settled::No => None,
+                // Somebody may be about to ask.
+                Settled::Unasked => Some(self.trainer_timeout),
+                Settled::Told => Some(self.linger),
+                Settled::Left => Some(Duration::ZERO),
+            };
+            if wait.is_none() {
                 settled_since = None;
+            }
+            if let Some(wait) = wait
+                && settled_since.get_or_insert_with(Instant::now).elapsed() >= wait
+            {
+                break Ended::Over;
             }
             if self.serving.as_ref().is_some_and(JoinHandle::is_finished) {
                 break Ended::Stopped;
@@ -270,7 +275,7 @@ impl Service {
             Ok(Err(error)) => Some(error),
             Err(_) => {
                 let error = ServiceError::Panicked("the thread that makes minibatches");
-                self.hall.desk().fail(&format!("{}: {error}", self.addresses[0]));
+                self.hall.desk().fail(&error.to_string());
                 Some(error)
             }
         };

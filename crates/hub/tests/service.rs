@@ -39,7 +39,6 @@ fn config(inputs: &[String]) -> ServiceConfig {
         passes: 2,
         shuffle: 1000,
         threads: 2,
-        linger: Duration::ZERO,
         ..ServiceConfig::default()
     }
 }

@@ -84,8 +84,8 @@ pub(crate) struct Args {
     /// A trainer that is gone for longer loses what it has to the others
     #[arg(long, value_name = "TIME", default_value = "60s")]
     trainer_timeout: String,
-    /// How long to answer on when all trainers know that it is over
-    #[arg(long, value_name = "TIME", default_value = "2s")]
+    /// How long to wait for trainers that know that it is over to close their connections
+    #[arg(long, value_name = "TIME", default_value = "10s")]
     linger: String,
     #[command(flatten)]
     resources: Resources,

@@ -31,10 +31,13 @@ impl Process {
         before: &str,
         options: &str,
     ) -> Process {
-        let line = format!(
-            "{before} exec '{}' ps --listen {listen} --runtime-dir run --workers 1 {options}",
-            env!("CARGO_BIN_EXE_sanderling")
-        );
+        let command = format!("ps --listen {listen} --runtime-dir run --workers 1 {options}");
+        Process::start_command(folder, before, &command, lines)
+    }
+
+    /// Any command that says where it listens, on so many lines.
+    pub(crate) fn start_command(folder: &Path, before: &str, command: &str, lines: usize) -> Process {
+        let line = format!("{before} exec '{}' {command}", env!("CARGO_BIN_EXE_sanderling"));
         let mut child = Command::new("sh")
             .args(["-c", &line])
             .current_dir(folder)

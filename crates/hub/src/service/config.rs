@@ -76,7 +76,7 @@ pub struct ServiceConfig {
     pub window: u32,
     /// A trainer that is gone for longer loses what it has.
     pub trainer_timeout: Duration,
-    /// How long the hub still answers once all trainers know that it is over.
+    /// How long the hub waits for trainers that know that it is over to close their connections.
     pub linger: Duration,
 }
 

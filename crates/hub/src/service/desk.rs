@@ -89,6 +89,19 @@ pub(crate) enum Answer {
     Nothing,
 }
 
+/// How far the trainers are from the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// It is not over, nor has it failed; or some trainer does not know.
+    No,
+    /// Nobody has asked.
+    Unasked,
+    /// All know, and some are still connected: what they were told may be on its way.
+    Told,
+    /// All know and have gone.
+    Left,
+}
+
 /// What is where, in minibatches and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Depth {
@@ -264,14 +277,18 @@ impl Desk {
         self.ended && self.open.is_empty()
     }
 
-    /// It is over, or has failed, and all trainers know: true; nobody asked yet: None.
-    pub(crate) fn is_settled(&self) -> Option<bool> {
-        if !self.is_over() && self.failed.is_none() {
-            return Some(false);
+    /// How far the trainers are from the end.
+    pub(crate) fn settled(&self) -> Settled {
+        let knows = |trainer: &Trainer| trainer.told || trainer.expired;
+        if !self.is_over() && self.failed.is_none() || !self.trainers.iter().all(knows) {
+            Settled::No
+        } else if !self.trainers.iter().any(|trainer| trainer.told) {
+            Settled::Unasked
+        } else if self.trainers.iter().any(|trainer| trainer.connection.is_some()) {
+            Settled::Told
+        } else {
+            Settled::Left
         }
-        let any = self.trainers.iter().any(|trainer| trainer.told);
-        let all = self.trainers.iter().all(|trainer| trainer.told || trainer.expired);
-        if any || !all { Some(all) } else { None }
     }
 
     /// Where to go on: what was acknowledged, and the pass of the first that was not.

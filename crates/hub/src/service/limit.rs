@@ -37,5 +37,5 @@ pub const SHUFFLE_MAX: usize = 1 << 28;
 pub const THREADS_MAX: usize = 256;
 /// How often the position is saved, unless configured otherwise.
 pub const SAVE_EVERY_DEFAULT: Duration = Duration::from_secs(10);
-/// How long a hub still answers once all trainers know that it is over, unless configured otherwise.
-pub const LINGER_DEFAULT: Duration = Duration::from_secs(2);
+/// How long a hub waits for trainers that know that it is over to close their connections, unless configured otherwise.
+pub const LINGER_DEFAULT: Duration = Duration::from_secs(10);

@@ -120,6 +120,9 @@ impl fmt::Display for Status {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Status { ready, unacknowledged, acknowledged, .. } = self;
         write!(out, "{acknowledged} minibatches acknowledged, {ready} ready, {unacknowledged} handed out;")?;
+        if self.bad_rows > 0 {
+            write!(out, " {} bad rows left out;", self.bad_rows)?;
+        }
         for stage in &self.stages {
             write!(out, " {} {:.0} %", stage.name, stage.share * 100.0)?;
         }

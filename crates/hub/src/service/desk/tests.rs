@@ -294,17 +294,19 @@ fn who_may_not_subscribe_is_told_why() {
 #[test]
 fn a_hub_ends_when_all_know() {
     let mut desk = desk(0);
-    assert_eq!(desk.is_settled(), Some(false));
+    assert_eq!(desk.settled(), Settled::No);
     desk.end(1);
-    assert_eq!((desk.is_over(), desk.is_settled()), (true, None));
+    assert_eq!((desk.is_over(), desk.settled()), (true, Settled::Unasked));
     desk.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
     desk.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
     assert_eq!(desk.next(1, true, &[]), Some((vec![], Answer::Over)));
-    assert_eq!(desk.is_settled(), Some(false));
+    assert_eq!(desk.settled(), Settled::No);
     desk.disconnect(0, 2);
     desk.expire(300);
-    assert_eq!(desk.is_settled(), Some(true));
+    assert_eq!(desk.settled(), Settled::Told);
     desk.fail("the disk is gone");
     desk.fail("and so on");
     assert_eq!(desk.next(1, true, &[]), Some((vec![], Answer::Failed("the disk is gone".into()))));
+    desk.disconnect(300, 1);
+    assert_eq!(desk.settled(), Settled::Left);
 }
