@@ -1,7 +1,7 @@
-//! Data loading in process: passes over the input, shuffling, minibatches, and the position to resume from.
+//! Data loading: passes over the input, shuffling, minibatches, and the position to resume from.
 //!
-//! The service that loads data for other processes grows here; today its callers are threads. The crate knows no
-//! table and no model.
+//! [`Pass`] is for threads of one process. [`service`] does the same for trainers that are processes of their own, which
+//! take their minibatches through a [`Subscription`]. The crate knows no table and no model.
 
 mod pass;
 pub use pass::{Feed, Pass, PassOptions};
