@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod completions;
+pub(crate) mod convert;
 pub(crate) mod ctl;
 pub(crate) mod eval;
 pub(crate) mod hub;

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+#[path = "command/convert.rs"]
+mod convert;
+
 const ADULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/adult");
 /// What `--json` of train and eval promises.
 const METRICS: [&str; 8] =
@@ -243,7 +246,7 @@ fn help_and_exit_codes() {
     place.write("single.toml", "data = { train = \"train.svm\" }\nlabel = { threshold = 7.5 }\n");
     place.write("bad.svm", "1 2:3\n1 x\n");
     place.write("empty.svm", "");
-    for command in ["train", "eval", "predict", "inspect", "synth", "bench", "completions"] {
+    for command in ["train", "eval", "predict", "inspect", "convert", "synth", "bench", "completions"] {
         let help = place.run(&format!("{command} --help"));
         assert_eq!(help.code, Some(0));
         assert!(

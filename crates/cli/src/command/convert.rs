@@ -1,0 +1,172 @@
+//! `sanderling convert`: the input of a configuration, encoded once, as a batch file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use sanderling_hub::{Pass, PassOptions, STAGES};
+use sanderling_learner::config::Inputs;
+use sanderling_learner::{Config, ScanProgress};
+use sanderling_observe::Stages;
+use sanderling_sample::batch_file::{BLOCK_ROWS, BatchFileOptions, BatchFileWriter, BlockCompression};
+use sanderling_sample::fit::fit;
+use sanderling_sample::{BadRows, EncodeOptions, Encoder, Format, LabelUse};
+use serde::Serialize;
+
+use crate::failure::{Failure, INTERRUPTED};
+use crate::output;
+use crate::progress::Bar;
+use crate::reading::{ReadArgs, report_bad_rows};
+
+/// How often the progress bar moves.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Encode an input once and write it as a batch file, which is read many times faster
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sanderling convert clicks.toml clicks.batch                  what data.train names
+  sanderling convert clicks.toml held_out.batch --valid        what data.valid names
+  sanderling convert clicks.toml day2.batch --input day2.csv.gz --compression zstd
+  sanderling train clicks.toml --train clicks.batch --valid held_out.batch
+
+The file holds keys and values, no texts: label, weights and features are those of the configuration, and a run with other
+ones refuses the file. Blocks that are not compressed are mapped and used where they lie. All rows are written;
+negatives.keep acts when the file is read. The file has its name when it is whole.")]
+pub(crate) struct Args {
+    /// Configuration, TOML
+    config: PathBuf,
+    /// The file to write
+    #[arg(value_name = "OUT.batch")]
+    output: PathBuf,
+    /// Input in place of data.train: files, patterns, - for standard input
+    #[arg(long, num_args = 1.., value_name = "FILE", conflicts_with = "valid")]
+    input: Vec<String>,
+    /// The input that data.valid names
+    #[arg(long)]
+    valid: bool,
+    /// Compression of the blocks: none, lz4 or zstd
+    #[arg(long, default_value_t)]
+    compression: BlockCompression,
+    /// Rows of a block: minibatches that divide it are used without a copy
+    #[arg(long, default_value_t = BLOCK_ROWS as u32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    block_rows: u32,
+    /// Replace a file of that name
+    #[arg(long)]
+    force: bool,
+    /// Print the result as one JSON object on the last line of standard output
+    #[arg(long)]
+    json: bool,
+    /// No progress
+    #[arg(long, short)]
+    quiet: bool,
+    #[command(flatten)]
+    reading: ReadArgs,
+}
+
+#[derive(Serialize)]
+struct Converted {
+    rows: u64,
+    bad_rows: u64,
+    blocks: u64,
+    bytes: u64,
+    bytes_per_row: f64,
+    source_bytes: u64,
+    /// Of the blocks before they were compressed, to those after.
+    compression_ratio: f64,
+    rows_per_s: f64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    if Format::of_path(&args.output) != Some(Format::Batch) {
+        let path = args.output.display();
+        return Err(Failure::Usage(format!("{path}: name it .batch, as what it will be")));
+    }
+    let config = Config::read(&args.config, |config| {
+        args.reading.apply(&mut config.data.reading);
+        if config.data.train.is_empty() {
+            config.data.train = Inputs(args.input.clone());
+        }
+    })?;
+    let (data, reading) = (&config.data, &config.data.reading);
+    let inputs = match args.valid {
+        _ if !args.input.is_empty() => &args.input,
+        true => &data.valid.0,
+        false => &data.train.0,
+    };
+    if inputs.is_empty() {
+        return Err(Failure::Usage(format!("{}: data.valid names no input", args.config.display())));
+    }
+    // Boundaries are always those of the training data.
+    let spec = fit(&config.spec(), &data.train.0, reading)?;
+    let label = LabelUse::Required;
+    let encoding = EncodeOptions { missing: &reading.missing, label, down_sample: false };
+    let encoder = Arc::new(Encoder::new(&spec, &encoding)?);
+    let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
+    let order = PassOptions { shuffle: 0, seed: 0, number: 0, workers: 1, used_rows: 0 };
+    let options = BatchFileOptions { compression: args.compression, overwrite: args.force };
+    let mut out = BatchFileWriter::create(&args.output, encoder.spec(), options)?;
+    let pass = Pass::open(inputs, reading, &encoder, &bad_rows, order)?;
+    let (stages, stop, bar) = (Stages::new(&STAGES), crate::stop::flag(), Bar::new(args.quiet));
+    let start = Instant::now();
+    let mut shown = start;
+    let mut feed = pass.feed_ahead(stages.timer());
+    let mut timer = stages.timer();
+    while let Some(rows) = feed.next(args.block_rows as usize, &mut timer)? {
+        out.write(&rows)?;
+        if stop.load(Ordering::Relaxed) {
+            bar.finish();
+            eprintln!("interrupted: {} was not written", args.output.display());
+            return Ok(INTERRUPTED);
+        }
+        if shown.elapsed() >= PROGRESS_INTERVAL {
+            shown = Instant::now();
+            let (bytes_read, bytes_total) = (pass.bytes_read(), pass.bytes_total());
+            bar.scan("converting", ScanProgress { bytes_read, bytes_total });
+        }
+    }
+    let written = out.finish()?;
+    bar.finish();
+    report_bad_rows(&bad_rows);
+    let seconds = start.elapsed().as_secs_f64().max(1e-9);
+    let result = Converted {
+        rows: written.rows,
+        bad_rows: bad_rows.count(),
+        blocks: written.blocks,
+        bytes: written.bytes,
+        bytes_per_row: written.bytes as f64 / written.rows.max(1) as f64,
+        source_bytes: pass.bytes_read(),
+        compression_ratio: written.raw_bytes as f64 / written.stored_bytes.max(1) as f64,
+        rows_per_s: written.rows as f64 / seconds,
+    };
+    if args.json {
+        output::json(&result)?;
+    } else {
+        output::text(&for_people(args, &result))?;
+    }
+    Ok(0)
+}
+
+fn for_people(args: &Args, result: &Converted) -> String {
+    let ratio = result.bytes as f64 / result.source_bytes.max(1) as f64;
+    let packed = match args.compression {
+        BlockCompression::None => "not compressed".to_string(),
+        compression => format!("{compression}, {:.2} times smaller", result.compression_ratio),
+    };
+    output::pairs(&[
+        ("rows", format!("{} in {} blocks", output::count(result.rows), output::count(result.blocks))),
+        (
+            "bytes",
+            format!(
+                "{}, {:.1} a row, {ratio:.2} times the source",
+                output::bytes(result.bytes),
+                result.bytes_per_row
+            ),
+        ),
+        ("blocks", packed),
+        ("speed", format!("{} rows/s", output::count(result.rows_per_s as u64))),
+        ("bad rows", output::count(result.bad_rows)),
+        ("file", args.output.display().to_string()),
+    ])
+}
