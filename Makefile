@@ -58,7 +58,7 @@ proof: ## Model checker, Miri, sanitizers, fuzzing and a soak of the store; half
 	        -Zbuild-std --target x86_64-unknown-linux-gnu --release -p sanderling-store \
 	        --test threads --test concurrent --test walk --test policies; \
 	done
-	for target in store_table checkpoint wire_frame records; do \
+	for target in store_table checkpoint wire_frame records batch_file; do \
 	    (cd fuzz && cargo +nightly fuzz run $$target -- -max_total_time=60); \
 	done
 	cargo run --release -p sanderling-store --example soak -- --seconds 180
