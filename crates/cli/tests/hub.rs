@@ -1,6 +1,6 @@
 //! `sanderling hub` as processes of their own, with trainers that are processes, too: every row once per pass though some are
 //! killed, a position to go on from, and errors that say what is wrong where they are looked for.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // A panic is the report; a trainer says on standard output where it is.
 
 mod process;
 

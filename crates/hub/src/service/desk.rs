@@ -220,21 +220,13 @@ impl Desk {
         if trainer.accepted.contains(&number) {
             return true;
         }
-        let is_own = trainer.handed.remove(&number) || trainer.owed.remove(&number);
-        let is_free = self.open.get(&number).is_some_and(|open| open.owner.is_none());
-        if !is_own && !is_free {
+        if !trainer.handed.remove(&number) && !trainer.owed.remove(&number) {
             trainer.counts.late += 1;
             return false;
         }
         trainer.accept(number);
         if let Some(open) = self.open.remove(&number) {
-            let bytes = open.bytes();
-            if is_free {
-                self.ready_bytes -= bytes;
-                self.queue_of(number).remove(&number);
-            } else {
-                self.unacknowledged_bytes -= bytes;
-            }
+            self.unacknowledged_bytes -= open.bytes();
         }
         let is_new = self.done.insert(number);
         debug_assert!(is_new, "{number} was open and acknowledged");

@@ -124,17 +124,13 @@ impl<'a> Cutting<'a> {
     /// Takes units until the pool has `rows` rows, or as many keys as a batch may hold, or the input ends.
     fn fill(&mut self, rows: usize, timer: &mut StageTimer) -> Result<(), ServiceError> {
         while self.pool.len() < rows && !self.end && self.pool.max_keys() < Batch::MAX_KEYS / 2 {
-            let Some(mut batch) = self.units.next(timer)? else {
+            let Some(mut unit) = self.units.next(timer)? else {
                 self.end = true;
                 break;
             };
             timer.switch(ASSEMBLE);
-            if self.pool.is_empty() {
-                std::mem::swap(&mut self.pool, &mut batch);
-            } else {
-                self.pool.append(&Rows::all(&batch));
-            }
-            self.units.give_back(batch);
+            unit.move_to(&mut self.pool);
+            self.units.give_back(unit);
         }
         timer.switch(ASSEMBLE);
         Ok(())

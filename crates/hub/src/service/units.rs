@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use sanderling_observe::{StageTimer, Stages};
-use sanderling_sample::{BadRows, Batch, Decoder, Encoder, SampleError, Source, Unit};
+use sanderling_sample::{BadRows, Decoded, Decoder, Encoder, SampleError, Source, Unit};
 
 use crate::decoding::lock;
 
@@ -34,21 +34,21 @@ struct Taken {
 }
 
 #[derive(Default)]
-struct Decoded {
-    waiting: BTreeMap<u64, Result<Batch, SampleError>>,
+struct Waiting {
+    waiting: BTreeMap<u64, Result<Decoded, SampleError>>,
     /// The next one to hand on.
     next: u64,
     /// Number of units, once the end was seen.
     end: Option<u64>,
-    /// Batches whose memory may be used again.
-    spare: Vec<Batch>,
+    /// Units whose memory may be used again.
+    spare: Vec<Decoded>,
     /// A thread has ended that must not.
     panicked: bool,
 }
 
 struct Shared {
     source: Mutex<Taken>,
-    decoded: Mutex<Decoded>,
+    decoded: Mutex<Waiting>,
     changed: Condvar,
     stopped: Arc<AtomicBool>,
     share: Share,
@@ -105,7 +105,7 @@ impl Units {
     }
 
     /// The rows of the next unit, perhaps none; None at the end of the input, or when it was stopped.
-    pub(crate) fn next(&self, timer: &mut StageTimer) -> Result<Option<Batch>, SampleError> {
+    pub(crate) fn next(&self, timer: &mut StageTimer) -> Result<Option<Decoded>, SampleError> {
         timer.switch(WAIT);
         let mut decoded = lock(&self.shared.decoded);
         loop {
@@ -124,15 +124,15 @@ impl Units {
         }
     }
 
-    fn wait<'a>(&self, decoded: std::sync::MutexGuard<'a, Decoded>) -> std::sync::MutexGuard<'a, Decoded> {
+    fn wait<'a>(&self, decoded: std::sync::MutexGuard<'a, Waiting>) -> std::sync::MutexGuard<'a, Waiting> {
         self.shared.changed.wait_timeout(decoded, POLL).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Gives a batch back to be filled again.
-    pub(crate) fn give_back(&self, batch: Batch) {
+    /// Gives a unit's memory back to be filled again.
+    pub(crate) fn give_back(&self, unit: Decoded) {
         let mut decoded = lock(&self.shared.decoded);
         if (decoded.spare.len() as u64) < self.shared.ahead {
-            decoded.spare.push(batch);
+            decoded.spare.push(unit);
         }
     }
 }
@@ -165,9 +165,9 @@ fn decode(
         timer.switch(DECODE);
         let result = match read {
             Ok(true) => {
-                let mut batch = lock(&shared.decoded).spare.pop().unwrap_or_else(|| encoder.new_batch());
-                batch.clear();
-                decoder.decode(&unit, &mut batch).map(|()| batch)
+                let spare = lock(&shared.decoded).spare.pop();
+                let mut rows = spare.unwrap_or_else(|| Decoded::new(encoder));
+                decoder.decode_in_place(&unit, &mut rows).map(|()| rows)
             }
             Ok(false) => {
                 lock(&shared.decoded).end = Some(number);
