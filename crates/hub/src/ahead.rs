@@ -22,16 +22,16 @@ const POLL: Duration = Duration::from_millis(50);
 /// it may be reading a stream that is silent.
 pub(crate) struct Ahead {
     shared: Arc<Shared>,
-    decoded: Receiver<Result<Decoded, SampleError>>,
+    decoded: Receiver<Result<Box<Decoded>, SampleError>>,
     /// Used rows on their way back, so that their memory is used again.
-    empty: SyncSender<Decoded>,
+    empty: SyncSender<Box<Decoded>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What a wait for the thread ends with.
 pub(crate) enum Received {
     /// The rows of a unit.
-    Rows(Decoded),
+    Rows(Box<Decoded>),
     /// The end of the input.
     End,
     /// The pass was stopped before its end.
@@ -42,13 +42,14 @@ impl Ahead {
     /// Starts reading and decoding; the timer is the thread's own.
     pub(crate) fn start(shared: Arc<Shared>, mut timer: StageTimer) -> Self {
         let (sender, decoded) = sync_channel(UNITS_AHEAD);
-        let (empty, returned) = sync_channel::<Decoded>(UNITS_AHEAD + 2);
+        let (empty, returned) = sync_channel::<Box<Decoded>>(UNITS_AHEAD + 2);
         let for_thread = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
             let shared = for_thread;
             let mut decoding = Decoding::new(&shared);
             loop {
-                let mut decoded = returned.try_recv().unwrap_or_else(|_| Decoded::new(&shared.encoder));
+                let mut decoded =
+                    returned.try_recv().unwrap_or_else(|_| Box::new(Decoded::new(&shared.encoder)));
                 let message = match decoding.next_in_place(&shared, &mut decoded, &mut timer) {
                     Ok(true) => Ok(decoded),
                     Ok(false) => return,
@@ -87,7 +88,7 @@ impl Ahead {
     }
 
     /// Gives used rows back to be replaced.
-    pub(crate) fn give_back(&self, used: Decoded) {
+    pub(crate) fn give_back(&self, used: Box<Decoded>) {
         // A full channel has enough of them.
         let _ = self.empty.try_send(used);
     }

@@ -59,7 +59,7 @@ pub struct Feed<'a> {
     /// Where in the pool, or in the order of the shuffle buffer, the next row is.
     head: usize,
     /// In order: the unit at hand, and which of its rows is next.
-    unit: Decoded,
+    unit: Box<Decoded>,
     unit_head: usize,
     order: Vec<u32>,
     worker: u64,
@@ -122,7 +122,7 @@ impl Pass {
             pool: surplus.unwrap_or_else(|| self.shared.encoder.new_batch()),
             minibatch: self.shared.encoder.new_batch(),
             head: 0,
-            unit: Decoded::new(&self.shared.encoder),
+            unit: Box::new(Decoded::new(&self.shared.encoder)),
             unit_head: 0,
             order: Vec::new(),
             worker,

@@ -1,7 +1,11 @@
-//! The rows of one unit: where they lie, or in a batch of their own. It knows no file.
+//! The rows of one unit: where they lie, or in a batch of their own, without those that are left out. It opens no file.
 
+use std::path::Path;
+
+use crate::bad_rows::BadRows;
 use crate::batch::Batch;
-use crate::encode::Encoder;
+use crate::encode::{Encoder, LabelUse};
+use crate::error::SampleError;
 use crate::packed::{PackedBatch, PackedBuffer};
 use crate::rows::Rows;
 
@@ -65,4 +69,41 @@ impl From<Batch> for Decoded {
     fn from(batch: Batch) -> Decoded {
         Decoded { batch, packed: None }
     }
+}
+
+/// Where rows that were encoded already come from.
+pub(crate) struct Origin<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) row_id_base: u64,
+    /// Rows of the file before them.
+    pub(crate) rows_before: u64,
+}
+
+/// Appends those rows that have labels, if they must, and that down-sampling leaves.
+pub(crate) fn append_kept(
+    encoder: &Encoder,
+    bad_rows: &BadRows,
+    origin: &Origin<'_>,
+    rows: &Rows<'_>,
+    batch: &mut Batch,
+) -> Result<(), SampleError> {
+    let labels = rows.labels();
+    if encoder.keeps_all(labels) {
+        batch.append(rows);
+        return Ok(());
+    }
+    for (at, (row, label)) in (origin.rows_before + 1..).zip(labels).enumerate() {
+        if label.is_nan() && encoder.label_use() == LabelUse::Required {
+            let column = encoder.spec().label.column.clone();
+            let (expected, found) = ("a label".to_string(), "nothing".to_string());
+            let path = origin.path.to_path_buf();
+            bad_rows.reject(SampleError::BadRow { path, line: row, column, expected, found }, batch)?;
+        } else if let Some(weight) = encoder.keep(*label, origin.row_id_base + row) {
+            batch.append(&rows.slice(at..at + 1));
+            if let Some(last) = batch.weights.last_mut() {
+                *last *= weight;
+            }
+        }
+    }
+    Ok(())
 }

@@ -14,9 +14,9 @@ use crate::batch::Batch;
 use crate::batch_file::{self, BatchFile, Unpacker};
 use crate::blocks::{Block, LineBlocks};
 use crate::columnar::{self, ColumnarFile};
-use crate::decoded::Decoded;
+use crate::decoded::{Decoded, Origin, append_kept};
 use crate::delimited::{self, Layout};
-use crate::encode::{Encoder, LabelUse};
+use crate::encode::Encoder;
 use crate::error::SampleError;
 use crate::format::{Compression, DataConfig, Format};
 use crate::input::{self, InputFile};
@@ -300,17 +300,12 @@ impl Decoder {
 
     /// The block of a batch file that the unit is.
     fn load<'u>(&mut self, unit: &'u Unit) -> Result<Option<(&'u FileContext, PackedBatch)>, SampleError> {
-        let (Some(file), Some(block)) = (&unit.file, &unit.batches) else {
-            return Ok(None);
-        };
-        let RowLayout::Batches(batches) = &file.rows else {
-            return Ok(None);
-        };
+        let (Some(file), Some(block)) = (&unit.file, &unit.batches) else { return Ok(None) };
+        let RowLayout::Batches(batches) = &file.rows else { return Ok(None) };
         let buffer = std::mem::take(&mut self.buffer);
         Ok(Some((file, batches.load(block, &self.encoder, &mut self.unpacker, buffer)?)))
     }
 
-    /// Appends the rows of a block that have labels, if they must, and that down-sampling leaves.
     fn append_kept(
         &self,
         unit: &Unit,
@@ -318,27 +313,9 @@ impl Decoder {
         rows: &Rows<'_>,
         batch: &mut Batch,
     ) -> Result<(), SampleError> {
-        let labels = rows.labels();
-        if self.encoder.keeps_all(labels) {
-            batch.append(rows);
-            return Ok(());
-        }
-        let first_row = unit.batches.as_ref().map_or(0, |block| block.rows_before) + 1;
-        for (at, (row, label)) in (first_row..).zip(labels).enumerate() {
-            if label.is_nan() && self.encoder.label_use() == LabelUse::Required {
-                let column = self.encoder.spec().label.column.clone();
-                let (expected, found) = ("a label".to_string(), "nothing".to_string());
-                let error =
-                    SampleError::BadRow { path: file.path.clone(), line: row, column, expected, found };
-                self.bad_rows.reject(error, batch)?;
-            } else if let Some(weight) = self.encoder.keep(*label, file.row_id_base + row) {
-                batch.append(&rows.slice(at..at + 1));
-                if let Some(last) = batch.weights.last_mut() {
-                    *last *= weight;
-                }
-            }
-        }
-        Ok(())
+        let rows_before = unit.batches.as_ref().map_or(0, |block| block.rows_before);
+        let origin = Origin { path: &file.path, row_id_base: file.row_id_base, rows_before };
+        append_kept(&self.encoder, &self.bad_rows, &origin, rows, batch)
     }
 
     /// Appends the rows of libsvm lines that are already in memory.

@@ -57,7 +57,7 @@ pub fn pack_into(rows: &Rows<'_>, out: &mut [u8]) -> Result<usize, PackedError> 
     for column in 0..count {
         let (keys, values, offsets) = (rows.keys(column), rows.values(column), rows.offsets(column));
         let shared = before.is_some_and(|before| are_same(before, offsets));
-        let flags = WEIGHTED * u32::from(values.is_some()) | SHARED_OFFSETS * u32::from(shared);
+        let flags = (WEIGHTED * u32::from(values.is_some())) | (SHARED_OFFSETS * u32::from(shared));
         let entry = [keys.len() as u32, flags];
         out[entries_at + column * ENTRY_BYTES..][..ENTRY_BYTES].copy_from_slice(cast_slice(&entry));
         if !shared {
