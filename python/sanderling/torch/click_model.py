@@ -37,9 +37,14 @@ class ClickModel(nn.Module):
     """A model of `sanderling.torch.models` with its rows: batches in, logits out."""
 
     def __init__(
-        self, config: DeepConfig, features: list[dict[str, Any]], ps: sanderling.Connection | str | None
+        self,
+        config: DeepConfig,
+        features: list[dict[str, Any]],
+        ps: sanderling.Connection | str | None = None,
+        *,
+        fresh: bool = False,
     ) -> None:
-        """Takes the features as `FeedQueue.spec` has them."""
+        """Takes the features as `FeedQueue.spec` has them; `fresh` drops what servers have of an earlier run."""
         super().__init__()
         model = config.model
         names = [feature["name"] for feature in features]
@@ -69,9 +74,12 @@ class ClickModel(nn.Module):
             budget_bytes=model.table_budget_bytes or None,
         )
         feature_specs = [_feature(feature, model.history) for feature in keyed]
+        ps = sanderling.connect(ps) if isinstance(ps, str) else ps
         if ps is not None:
             # Runs share servers: their tables are told apart by the run's name, as those of the built-in learners are.
             feature_specs = [dataclasses.replace(f, table=f"{config.name}/{f.table}") for f in feature_specs]
+            for name in {feature.table for feature in feature_specs} if fresh else ():
+                ps.drop(name)
         self.emb = EmbeddingCollection(
             Spec({feature.table: rows for feature in feature_specs}, feature_specs), ps, push="step"
         )
@@ -111,7 +119,7 @@ def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickMode
     directory = Path(directory)
     extra = checkpoint.read_extra(directory)
     config = DeepConfig.of(extra["config"])
-    model = ClickModel(config, extra["spec"]["feature"], None).to(device)
+    model = ClickModel(config, extra["spec"]["feature"]).to(device)
     checkpoint.load(directory, model, None, model.emb, map_location=device)
     return model.eval(), extra["spec"]
 

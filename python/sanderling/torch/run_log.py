@@ -7,6 +7,7 @@ import json
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,24 +24,34 @@ _PROGRESS_S = 0.2
 Line = dict[str, Any]
 
 
-class Scores:
-    """Rows scored since the last line: logits, labels and weights."""
+# Rows whose scores are kept, 12 bytes each.
+SCORES_MAX = 1 << 26
 
-    def __init__(self) -> None:
+
+class Scores:
+    """Rows scored since the last line: logits, labels and weights; the last `most` ones."""
+
+    def __init__(self, most: int = SCORES_MAX) -> None:
         """No rows yet."""
-        self._parts: list[tuple[npt.NDArray[np.float32], ...]] = []
+        self._parts: deque[tuple[npt.NDArray[np.float32], ...]] = deque()
+        self._most, self.rows, self.forgotten = most, 0, 0
 
     def add(
         self, labels: npt.NDArray[np.float32], logits: npt.NDArray[np.float32], weights: npt.NDArray[np.float32]
     ) -> None:
         """Adds rows, all float32 [B]; they are copied, since those of a batch are its own."""
         self._parts.append((labels.copy(), logits.copy(), weights.copy()))
+        self.rows += len(labels)
+        while self.rows > self._most and len(self._parts) > 1:
+            first = len(self._parts.popleft()[0])
+            self.rows -= first
+            self.forgotten += first
 
     def metrics(self) -> Line:
         """Their metrics, as `sanderling.metrics` gives them; then there are no rows again."""
         none = (np.zeros(0, np.float32),) * 3
         labels, logits, weights = (np.concatenate(column) for column in zip(none, *self._parts, strict=True))
-        self._parts = []
+        self._parts, self.rows, self.forgotten = deque(), 0, 0
         if not np.isfinite(logits).all():
             raise sanderling.DivergedError("a prediction became infinite or undefined; lower the learning rates")
         return dict(sanderling.metrics(labels, logits, weights))

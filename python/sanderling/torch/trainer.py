@@ -25,7 +25,7 @@ import sanderling
 from sanderling.torch import checkpoint
 from sanderling.torch.click_model import ClickModel
 from sanderling.torch.deep_config import DeepConfig
-from sanderling.torch.run_log import Line, RunLog, Scores
+from sanderling.torch.run_log import SCORES_MAX, Line, RunLog, Scores
 
 # Rows between two lines of metrics, where the configuration does not say.
 _PRINT_ROWS = 256_000
@@ -88,7 +88,7 @@ def train(
     run_dir = Path(runs_dir) / config.name
     run_dir.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(config.seed)
-    run = _Run(config, run_dir, ps, device)
+    run = _Run(config, run_dir, ps, device, fresh=not resume)
     if resume:
         run.resume()
     log = RunLog(
@@ -108,13 +108,18 @@ def train(
 class _Run:
     """A run under way."""
 
-    def __init__(self, config: DeepConfig, run_dir: Path, ps: sanderling.Connection | str | None, device: str) -> None:
+    def __init__(
+        self, config: DeepConfig, run_dir: Path, ps: sanderling.Connection | str | None, device: str, fresh: bool
+    ) -> None:
         self.config, self.run_dir, self.device = config, run_dir, device
         # Quantiles are fitted once, and every queue reads by the same boundaries.
         probe = sanderling.FeedQueue(config.train_inputs, spec=config.spec, batch_size=2, threads=1, depth=1)
-        self.spec = probe.spec
+        spec = probe.spec
         probe.close()
-        self.model = ClickModel(config, self.spec["feature"], ps).to(device)
+        if spec is None:
+            raise sanderling.ConfigError("data.train: this trainer reads files; for hubs see examples/train_deepfm.py")
+        self.spec: dict[str, Any] = spec
+        self.model = ClickModel(config, self.spec["feature"], ps, fresh=fresh).to(device)
         kind = config.dense_optimizer.type
         if kind not in _DENSE_OPTIMIZERS:
             raise sanderling.ConfigError(f"dense_optimizer.type = {kind!r}: one of {', '.join(_DENSE_OPTIMIZERS)}")
@@ -163,8 +168,8 @@ class _Run:
         self.model.train()
         self.set_rates()
         for batch in self.queue(config.train_inputs, self.spec, shuffle=config.train.shuffle):
-            if len(batch) < 2:
-                continue  # batch norm needs two samples
+            if len(batch) < 2 and config.model.batch_norm:
+                continue  # there is no variance of one sample
             logits = self.learn(batch)
             progress.step += 1
             progress.examples += len(batch)
@@ -226,6 +231,8 @@ class _Run:
             for batch in self.queue(self.config.valid_inputs, spec, shuffle=0):
                 scores.add(batch.labels, self.model(batch).cpu().numpy(), batch.weights)
                 log.progress("validating")
+        if scores.forgotten:
+            raise sanderling.ConfigError(f"data.valid: more than {SCORES_MAX:,} rows; name fewer files")
         return scores.metrics()
 
     def queue(self, inputs: list[str], spec: dict[str, Any], shuffle: int) -> sanderling.FeedQueue:

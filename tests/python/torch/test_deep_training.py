@@ -116,6 +116,9 @@ def test_rows_on_servers(data: Path, tmp_path: Path, two_servers: str) -> None:
     result = sanderling.torch.train(settings, runs_dir=tmp_path, ps=two_servers)
     assert result.summary["auc"] > 0.9
     assert sanderling.connect(two_servers).open("run/item").dim == 5
+    # Another run of the name does not go on with the rows of the first.
+    sanderling.torch.train(config(data, "deepfm", passes=1), runs_dir=tmp_path, ps=two_servers)
+    assert lines(tmp_path / "run")[0]["auc"] < 0.7
 
 
 def test_event_files_are_tensorboards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +141,14 @@ def test_scores_that_are_not_finite_end_the_run() -> None:
     scores.add(*(np.array([value], np.float32) for value in (1.0, np.nan, 1.0)))
     with pytest.raises(sanderling.DivergedError):
         scores.metrics()
+
+
+def test_scores_are_bounded() -> None:
+    scores = Scores(most=5)
+    for label in (0.0, 1.0, 1.0):
+        scores.add(*(np.full(2, value, np.float32) for value in (label, 0.0, 1.0)))
+    assert (scores.rows, scores.forgotten) == (4, 2)
+    assert scores.metrics()["real_mean"] == 1.0
 
 
 @pytest.mark.parametrize(
