@@ -116,6 +116,9 @@ class ServerError(Error):
 class GroupError(Error):
     """Workers that go in step did not come in time, which the message names, or do not agree."""
 
+class HubError(Error):
+    """A hub refused, was not there in time, or could not read its input; the message names it."""
+
 class StoppedError(Error):
     """Work was stopped before there was anything to save."""
 
@@ -249,6 +252,12 @@ class FeedQueue:
     `depth` minibatches are ready, and nothing is begun while these have `depth_bytes`. `train=False` reads rows without
     labels and keeps all negatives. `on_statistics` is told a report every `statistics_every_s` seconds.
 
+    `source` may also be hubs, `"hub://host:port,host:port"`, which decide what a minibatch holds and how often the input is
+    gone through; `name` is this trainer's there, the same over its restarts and no other trainer's. To ask for the next
+    minibatch is to say that the one before was used up: its hub hears of that when its push, if there is one, has been
+    applied, and hands out again what a trainer that died had not used up. A hub that is away for longer than
+    `hub_patience_s` is a HubError.
+
     An error of any thread is raised by the iteration, after the minibatches that were read before it.
     """
 
@@ -271,13 +280,19 @@ class FeedQueue:
         train: bool = True,
         statistics_every_s: float = 0.0,
         on_statistics: Callable[[str], object] | None = None,
+        name: str = "trainer",
+        hub_token: str = "",
+        hub_patience_s: float = 60.0,
     ) -> FeedQueue: ...
     @property
     def features(self) -> list[str]:
         """Names of the columns of its minibatches."""
     @property
-    def spec(self) -> dict[str, Any]:
-        """The spec as it is used, fitted boundaries included: what another queue over the same features takes."""
+    def spec(self) -> dict[str, Any] | None:
+        """The spec as it is used, fitted boundaries included: what another queue over the same features takes.
+
+        None with hubs, which keep theirs to themselves.
+        """
     def __iter__(self) -> FeedQueue: ...
     def __next__(self) -> Batch: ...
     def stats(self) -> dict[str, Any]:
@@ -542,11 +557,12 @@ class Meeting:
 class SyncGroup:
     """One of the workers of a group that go in step: at the servers of a `Connection`, or at a `Meeting`.
 
-    Each hands in the gradients that it has for a step, `push_step`, and says so, `wait`; when all have, the sums are applied
-    once. Steps are numbered from 1 without gaps. `group` is a number chosen at random for the job, the same for all of its
-    workers (a meeting ignores it); another number begins anew. What all do together must be called by all in the same order.
-    Every wait ends after `step_timeout_s` with a GroupError that names who did not come. Who takes the place of a worker that
-    died comes with a higher `attempt`, and goes on after the step `applied`. For one thread; the interpreter is released.
+    Each hands in the gradients that it has for a step, `push_step`, and says so, `wait`; when all have, the sums are
+    applied once. Steps are numbered from 1 without gaps. `group` is a number chosen at random for the job, the same for
+    all of its workers (a meeting ignores it); another number begins anew. What all do together must be called by all in
+    the same order. Every wait ends after `step_timeout_s` with a GroupError that names who did not come. Who takes the
+    place of a worker that died comes with a higher `attempt`, and goes on after the step `applied`. For one thread; the
+    interpreter is released.
     """
 
     def __init__(
@@ -580,8 +596,8 @@ class SyncGroup:
     ) -> None:
         """Hand in gradients, float32 [n, dim]; those of a key are summed over all workers. All give the same `lr`.
 
-        `counts` says how often each key occurred, 1 unless given. A step that is applied stays as it is. After an error all
-        of the step is to be handed in again.
+        `counts` says how often each key occurred, 1 unless given. A step that is applied stays as it is. After an error
+        all of the step is to be handed in again.
         """
     def wait(self, step: int) -> None:
         """Say that all is handed in, which may be nothing, and wait until the step is applied everywhere."""

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sanderling_client::{Client, ClientError, Lookup, RemoteTable, Session};
 use sanderling_observe::LatencySummary;
-use sanderling_sample::Rows;
 use sanderling_store::{Absent, Table};
 
 use crate::error::FeedError;
@@ -188,9 +187,8 @@ impl Embedding {
             lookup.note_missing();
         }
         let applied = self.pushes.applied();
-        let pulled = self.with_session(&mut lookup, |client, lookup| {
-            client.pull(&Rows::all(&sampled.batch), self.absent, lookup)
-        });
+        let pulled = self
+            .with_session(&mut lookup, |client, lookup| client.pull(&sampled.rows(), self.absent, lookup));
         let missing = pulled?;
         Ok(LookedUp::new(Arc::clone(self), sampled, columns, lookup, missing, applied))
     }

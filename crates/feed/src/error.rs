@@ -1,6 +1,7 @@
 //! What the feed path can fail with. The causes keep their own words: file and line, or server and table.
 
 use sanderling_client::ClientError;
+use sanderling_hub::HubError;
 use sanderling_sample::SampleError;
 
 /// What reading, looking up or pushing a minibatch can fail with.
@@ -12,6 +13,9 @@ pub enum FeedError {
     /// A table, or its server.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// A hub.
+    #[error(transparent)]
+    Hub(#[from] HubError),
     /// A feature is looked up that the minibatch does not have.
     #[error("feature {feature:?} is to be looked up, but the data has no such column; it has {columns}")]
     UnknownFeature {

@@ -8,7 +8,7 @@ mod recycle;
 pub use recycle::{Recycled, Recycler};
 
 mod sampled;
-pub use sampled::Sampled;
+pub use sampled::{Sampled, Samples};
 
 mod pooling;
 pub use pooling::Pooling;
@@ -20,6 +20,8 @@ mod looked_up;
 pub use looked_up::LookedUp;
 
 mod pushes;
+
+mod reader;
 
 mod queue;
 pub use queue::{DEPTH_MAX, Fed, FeedQueue, QueueOptions, THREADS_MAX};

@@ -40,7 +40,7 @@ impl LookedUp {
         missing: usize,
         applied: u64,
     ) -> LookedUp {
-        let rows = Rows::all(&sampled.batch);
+        let rows = sampled.rows();
         let mut pooled = embedding.floats.take(Vec::new);
         // Every column of every sample is written below.
         pooled.resize(rows.len() * embedding.width(), 0.0);
@@ -104,7 +104,7 @@ impl LookedUp {
         let floats = |of: &Recycled<Vec<f32>>| of.capacity() * size_of::<f32>();
         let rows = self.lookup.as_ref().map_or(0, |lookup| lookup.bytes());
         let sequences: usize = self.sequences.iter().map(floats).sum();
-        self.sampled.batch.bytes() + rows + floats(&self.pooled) + sequences
+        self.sampled.bytes() + rows + floats(&self.pooled) + sequences
     }
 
     /// Distinct keys.
@@ -137,7 +137,7 @@ impl LookedUp {
     ) -> Result<(), FeedError> {
         let LookedUp { embedding, sampled, columns, lookup, .. } = self;
         let lookup = lookup.as_mut().ok_or(FeedError::Pushed)?;
-        let rows = Rows::all(&sampled.batch);
+        let rows = sampled.rows();
         let check = |what: &str, expected: usize, found: usize| {
             if expected == found {
                 return Ok(());
@@ -190,7 +190,7 @@ impl LookedUp {
         let pushes = self.embedding.pushes();
         // Those that were handed over before will be applied before.
         self.staleness = Some(pushes.begun() - self.applied);
-        pushes.push(lookup, scale, self.embedding.forgets_missing())
+        pushes.push(lookup, scale, self.embedding.forgets_missing(), self.sampled.ticket.upgrade())
     }
 }
 

@@ -12,6 +12,7 @@ use sanderling_store::PushScale;
 
 use crate::error::FeedError;
 use crate::recycle::Recycled;
+use crate::sampled::Ticket;
 
 /// Gradients on their way.
 struct Job {
@@ -20,6 +21,8 @@ struct Job {
     /// Whether keys that had no row are to stay without one.
     forget_missing: bool,
     since: Instant,
+    /// The minibatch is not used up before this.
+    ticket: Option<Arc<Ticket>>,
 }
 
 /// The thread and what is known of its work.
@@ -80,6 +83,7 @@ impl Pushes {
         lookup: Recycled<Lookup>,
         scale: PushScale,
         forget_missing: bool,
+        ticket: Option<Arc<Ticket>>,
     ) -> Result<(), FeedError> {
         {
             let mut state = self.progress.lock();
@@ -88,7 +92,7 @@ impl Pushes {
             }
             state.begun += 1;
         }
-        let job = Job { lookup, scale, forget_missing, since: Instant::now() };
+        let job = Job { lookup, scale, forget_missing, since: Instant::now(), ticket };
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         if sent { Ok(()) } else { Err(FeedError::Died("push")) }
     }
@@ -135,7 +139,7 @@ impl Drop for Pushes {
 fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, most: usize) {
     let mut session: Option<Session> = None;
     // Sent to servers and not yet answered.
-    let mut under_way: Vec<Instant> = Vec::new();
+    let mut under_way: Vec<(Instant, Option<Arc<Ticket>>)> = Vec::new();
     loop {
         let job = match jobs.try_recv() {
             Ok(job) => job,
@@ -146,8 +150,8 @@ fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, most: usize)
                 job
             }
         };
-        let Job { mut lookup, scale, forget_missing, since } = job;
-        under_way.push(since);
+        let Job { mut lookup, scale, forget_missing, since, ticket } = job;
+        under_way.push((since, ticket));
         if let Err(error) = push(client, &mut session, &mut lookup, scale, forget_missing) {
             progress.lock().failed.get_or_insert(error);
         }
@@ -179,7 +183,11 @@ fn push(
 }
 
 /// Waits for the answers.
-fn settle(session: &mut Option<Session>, under_way: &mut Vec<Instant>, progress: &Progress) {
+fn settle(
+    session: &mut Option<Session>,
+    under_way: &mut Vec<(Instant, Option<Arc<Ticket>>)>,
+    progress: &Progress,
+) {
     if under_way.is_empty() {
         return;
     }
@@ -189,7 +197,7 @@ fn settle(session: &mut Option<Session>, under_way: &mut Vec<Instant>, progress:
     if let Err(error) = finished {
         state.failed.get_or_insert(error);
     }
-    for since in under_way.drain(..) {
+    for (since, _) in under_way.drain(..) {
         state.applied += 1;
         state.latency.record(now - since);
     }

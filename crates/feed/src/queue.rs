@@ -2,20 +2,20 @@
 //! or as they come. Bounded in minibatches and bytes; an error of any thread is told to whoever takes the next one.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use sanderling_hub::{Feed, Pass, PassOptions, STAGES};
-use sanderling_observe::{LatencySummary, StageTimer, Stages};
-use sanderling_sample::BadRows;
+use sanderling_hub::STAGES;
+use sanderling_observe::{LatencySummary, Stages};
+use sanderling_sample::{Batch, DataConfig, Spec};
 
 use crate::embedding::Embedding;
 use crate::error::FeedError;
 use crate::looked_up::LookedUp;
+use crate::reader::{Read, Reader};
 use crate::recycle::{Recycled, Recycler};
-use crate::sampled::Sampled;
+use crate::sampled::{Sampled, Ticket};
 use crate::source::Source;
 use crate::statistics::{Account, Accounts, FeedStatistics};
 
@@ -23,6 +23,8 @@ use crate::statistics::{Account, Accounts, FeedStatistics};
 pub const DEPTH_MAX: usize = 4096;
 /// Threads of one queue.
 pub const THREADS_MAX: usize = 64;
+/// Minibatches beyond those in line whose memory is kept: those that the trainer holds.
+const KEPT: usize = 8;
 
 /// What may be chosen.
 #[derive(Debug, Clone)]
@@ -111,17 +113,18 @@ impl Fed {
 }
 
 /// Minibatches in line, and the threads that see to it that there are some.
-
 pub struct FeedQueue {
     shared: Arc<Shared>,
     account: Account,
     threads: Option<JoinHandle<()>>,
+    /// What the trainer works on: used up when it asks for the next one.
+    in_hand: Mutex<Option<Arc<Ticket>>>,
 }
 
 struct Shared {
     options: QueueOptions,
-    source: Source,
-    bad_rows: Arc<BadRows>,
+    names: Arc<[String]>,
+    reader: Reader,
     embedding: Option<Arc<Embedding>>,
     line: Mutex<Line>,
     changed: Condvar,
@@ -129,16 +132,12 @@ struct Shared {
     accounts: Accounts,
     stages: Stages,
     started: Instant,
-    /// Numbers of minibatches.
-    read: AtomicU64,
-    /// The pass under way.
-    pass: Mutex<Option<Arc<Pass>>>,
 }
 
 /// What is ready, by its number among those of this queue.
 #[derive(Debug, Default)]
 struct Line {
-    ready: BTreeMap<u64, (Fed, usize)>,
+    ready: BTreeMap<u64, Ready>,
     ready_bytes: usize,
     /// Begun and not yet ready.
     begun: usize,
@@ -147,6 +146,13 @@ struct Line {
     failed: Option<FeedError>,
     ended: bool,
     closed: bool,
+}
+
+#[derive(Debug)]
+struct Ready {
+    fed: Fed,
+    bytes: usize,
+    ticket: Option<Arc<Ticket>>,
 }
 
 impl Shared {
@@ -160,7 +166,7 @@ impl Shared {
         let mut line = self.lock();
         while !line.closed
             && line.failed.is_none()
-            && (line.ready.len() + line.begun >= self.options.depth.max(1)
+            && (line.ready.len() + line.begun >= self.options.depth
                 || line.ready_bytes >= self.options.depth_bytes)
         {
             line = self.changed.wait(line).unwrap_or_else(PoisonError::into_inner);
@@ -175,14 +181,18 @@ impl Shared {
     }
 
     /// A minibatch that was begun is ready, or there was none.
-    fn put(&self, result: Result<Option<(u64, Fed)>, FeedError>) {
+    fn put(&self, result: Result<Option<(u64, Ready)>, FeedError>) {
+        if result.is_err() {
+            // Nothing more is wanted.
+            self.reader.close();
+        }
         let mut line = self.lock();
         line.begun -= 1;
         match result {
-            Ok(Some((number, fed))) => {
-                let bytes = bytes(&fed);
-                line.ready_bytes += bytes;
-                line.ready.insert(number, (fed, bytes));
+            Ok(Some(_)) if line.closed => {}
+            Ok(Some((number, ready))) => {
+                line.ready_bytes += ready.bytes;
+                line.ready.insert(number, ready);
             }
             Ok(None) => {}
             Err(error) => line.failed = line.failed.take().or(Some(error)),
@@ -191,140 +201,59 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Goes through the input as often as is wanted.
+    /// Reads and looks up until the end.
     fn run(&self) {
-        for number in 0..self.options.passes {
-            if self.lock().closed {
-                break;
-            }
-            if let Err(error) = self.pass(number) {
-                let mut line = self.lock();
-                line.failed = line.failed.take().or(Some(error));
-            }
-            if self.lock().failed.is_some() {
-                break;
-            }
+        let ran = self.reader.run(&self.options, &|read| self.work(read));
+        let mut line = self.lock();
+        if let Err(error) = ran {
+            line.failed = line.failed.take().or(Some(error));
         }
+        line.ended = true;
+        drop(line);
+        self.changed.notify_all();
     }
 
-    fn pass(&self, number: u64) -> Result<(), FeedError> {
-        let QueueOptions { threads, ordered, shuffle, seed, .. } = self.options;
-        let workers = if ordered { 1 } else { threads };
-        let options = PassOptions { shuffle, seed, number, workers, used_rows: 0 };
-        let Source { inputs, data, encoder, .. } = &self.source;
-        let pass = Arc::new(Pass::open(inputs, data, encoder, &self.bad_rows, options)?);
-        *self.pass.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&pass));
-        if self.lock().closed {
-            return Ok(());
-        }
-        let one = ordered.then(|| InOrder::new(pass.feed_ahead(self.stages.timer())));
-        let died = std::thread::scope(|scope| {
-            let (pass, one) = (&pass, &one);
-            let work = move || match one {
-                Some(one) => self.work(number, &mut |timer, sampled| one.next(self, timer, sampled)),
-                None => {
-                    let mut feed = pass.feed();
-                    self.work(number, &mut |timer, sampled| self.next(&mut feed, timer, sampled));
-                }
-            };
-            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            threads.into_iter().map(|thread| thread.join().is_err()).fold(false, |any, died| any | died)
-        });
-        if died { Err(FeedError::Died("read")) } else { Ok(()) }
-    }
-
-    /// One thread's share of a pass: samples, rows, in line.
-    fn work(
-        &self,
-        number: u64,
-        next: &mut dyn FnMut(&mut StageTimer, &mut Sampled) -> Result<Option<u64>, FeedError>,
-    ) {
+    /// One thread's share: samples, rows, in line.
+    fn work(&self, read: &mut Read<'_>) {
         let (account, mut timer) = (self.accounts.open(), self.stages.timer());
         while self.begin(&account) {
             let since = Instant::now();
-            let (names, encoder) = (&self.source.names, &self.source.encoder);
-            let new = || Sampled { names: Arc::clone(names), batch: encoder.new_batch(), number: 0, pass: 0 };
-            let mut sampled = self.sampled.take(new);
-            sampled.pass = number;
-            let read = next(&mut timer, &mut sampled);
+            let mut sampled = self.sampled.take(|| {
+                let names = Arc::clone(&self.names);
+                Sampled { samples: self.reader.empty(), ..Sampled::new(names, Batch::new(&[])) }
+            });
+            let read = read(&mut sampled, &mut timer);
             timer.stop();
-            let at = match read {
-                Ok(Some(at)) => at,
+            let (at, ticket) = match read {
+                Ok(Some(read)) => read,
                 end => {
                     self.put(end.map(|_| None));
                     break;
                 }
             };
-            let rows = sampled.batch.len() as u64;
+            let rows = sampled.rows().len() as u64;
             account.note(|measured| {
                 measured.read_sample.record(since.elapsed());
                 measured.rows += rows;
             });
-            let sampled = Arc::new(sampled);
-            let fed = match &self.embedding {
-                None => Ok(Fed::Sampled(sampled)),
-                Some(embedding) => {
-                    let since = Instant::now();
-                    let looked_up = embedding.look_up(sampled);
-                    account.note(|measured| measured.embedding_lookup.record(since.elapsed()));
-                    looked_up.map(|looked_up| Fed::LookedUp(Box::new(looked_up)))
-                }
-            };
-            self.put(fed.map(|fed| Some((at, fed))));
+            let fed = self.look_up(Arc::new(sampled), &account);
+            self.put(fed.map(|fed| Some((at, Ready { bytes: bytes(&fed), fed, ticket }))));
         }
     }
 
-    /// The next minibatch of a feed; its number.
-    fn next(
-        &self,
-        feed: &mut Feed<'_>,
-        timer: &mut StageTimer,
-        sampled: &mut Sampled,
-    ) -> Result<Option<u64>, FeedError> {
-        let Some(rows) = feed.next(self.options.batch_rows, timer)? else { return Ok(None) };
-        sampled.batch.clear();
-        sampled.batch.append(&rows);
-        let number = self.read.fetch_add(1, Ordering::Relaxed);
-        sampled.number = number;
-        Ok(Some(number))
-    }
-}
-
-/// The one feed of a pass whose order is kept, shared by all threads.
-struct InOrder<'a>(Mutex<(Feed<'a>, u64)>);
-
-impl<'a> InOrder<'a> {
-    fn new(feed: Feed<'a>) -> InOrder<'a> {
-        InOrder(Mutex::new((feed, 0)))
-    }
-
-    /// The next minibatch of this rank.
-    fn next(
-        &self,
-        shared: &Shared,
-        timer: &mut StageTimer,
-        sampled: &mut Sampled,
-    ) -> Result<Option<u64>, FeedError> {
-        let mut locked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (feed, of_all) = &mut *locked;
-        let QueueOptions { batch_rows, rank, ranks, .. } = shared.options;
-        loop {
-            let number = *of_all;
-            *of_all += 1;
-            if number % ranks == rank {
-                return shared.next(feed, timer, sampled);
-            }
-            if feed.next(batch_rows, timer)?.is_none() {
-                return Ok(None);
-            }
-        }
+    fn look_up(&self, sampled: Arc<Recycled<Sampled>>, account: &Account) -> Result<Fed, FeedError> {
+        let Some(embedding) = &self.embedding else { return Ok(Fed::Sampled(sampled)) };
+        let since = Instant::now();
+        let looked_up = embedding.look_up(sampled)?;
+        account.note(|measured| measured.embedding_lookup.record(since.elapsed()));
+        Ok(Fed::LookedUp(Box::new(looked_up)))
     }
 }
 
 /// Memory behind a minibatch and its rows.
 fn bytes(fed: &Fed) -> usize {
     match fed {
-        Fed::Sampled(sampled) => sampled.batch.bytes(),
+        Fed::Sampled(sampled) => sampled.bytes(),
         Fed::LookedUp(looked_up) => looked_up.bytes(),
     }
 }
@@ -344,57 +273,55 @@ impl FeedQueue {
         if let Some(embedding) = &embedding {
             embedding.columns(&source.names)?;
         }
+        let stages = Stages::new(&STAGES);
         let shared = Arc::new(Shared {
-            bad_rows: Arc::new(BadRows::new(source.data.on_bad_row)),
-            sampled: Recycler::new(options.depth + options.threads + 8),
+            sampled: Recycler::new(options.depth + options.threads + KEPT),
             options,
-            source,
+            names: source.names,
+            reader: Reader::new(source.kind, stages.clone()),
             embedding,
             line: Mutex::default(),
             changed: Condvar::new(),
             accounts: Accounts::default(),
-            stages: Stages::new(&STAGES),
+            stages,
             started: Instant::now(),
-            read: AtomicU64::new(0),
-            pass: Mutex::default(),
         });
         let running = Arc::clone(&shared);
-        let threads = std::thread::spawn(move || {
-            running.run();
-            running.lock().ended = true;
-            running.changed.notify_all();
-        });
-        Ok(FeedQueue { account: shared.accounts.open(), shared, threads: Some(threads) })
+        let threads = std::thread::spawn(move || running.run());
+        let account = shared.accounts.open();
+        Ok(FeedQueue { account, shared, threads: Some(threads), in_hand: Mutex::default() })
     }
 
     /// Names of the columns of its minibatches.
     #[must_use]
     pub fn names(&self) -> &Arc<[String]> {
-        &self.shared.source.names
+        &self.shared.names
     }
 
-    /// The spec as it is used, fitted boundaries included.
+    /// How the files are read and the spec as it is used, fitted boundaries included; hubs keep theirs to themselves.
     #[must_use]
-    pub fn spec(&self) -> &sanderling_sample::Spec {
-        self.shared.source.spec()
+    pub fn reading(&self) -> Option<(&DataConfig, &Spec)> {
+        self.shared.reader.files().map(|files| (&files.data, &files.spec))
     }
 
-    /// The next minibatch; None at the end of the last pass. Waits for it.
+    /// The next minibatch; None at the end of the last pass. Waits for it. To ask for it is to say that the one before was
+    /// used up: its hub hears of that when its push, if there is one, has been applied.
     pub fn next(&self) -> Result<Option<Fed>, FeedError> {
         let since = Instant::now();
+        self.hold(None);
         let shared = &self.shared;
         let mut line = shared.lock();
-        let fed = loop {
+        let ready = loop {
             let next = if shared.options.ordered {
                 let next = line.next;
                 line.ready.remove(&next)
             } else {
-                line.ready.pop_first().map(|(_, fed)| fed)
+                line.ready.pop_first().map(|(_, ready)| ready)
             };
-            if let Some((fed, bytes)) = next {
+            if let Some(ready) = next {
                 line.next += 1;
-                line.ready_bytes -= bytes;
-                break fed;
+                line.ready_bytes -= ready.bytes;
+                break ready;
             }
             // What was read before an error is handed out before it.
             if line.begun == 0 {
@@ -411,7 +338,15 @@ impl FeedQueue {
         drop(line);
         shared.changed.notify_all();
         self.account.note(|measured| measured.queue_empty.record(since.elapsed()));
-        Ok(Some(fed))
+        if let Some(ticket) = &ready.ticket {
+            ticket.give();
+        }
+        self.hold(ready.ticket);
+        Ok(Some(ready.fed))
+    }
+
+    fn hold(&self, ticket: Option<Arc<Ticket>>) {
+        *self.in_hand.lock().unwrap_or_else(PoisonError::into_inner) = ticket;
     }
 
     /// What it has done so far.
@@ -434,16 +369,14 @@ impl FeedQueue {
         line.ready_bytes = 0;
         drop(line);
         self.shared.changed.notify_all();
-        // Whoever waits for a silent input is told, too.
-        if let Some(pass) = &*self.shared.pass.lock().unwrap_or_else(PoisonError::into_inner) {
-            pass.stop();
-        }
+        self.shared.reader.close();
     }
 }
 
 impl Drop for FeedQueue {
     fn drop(&mut self) {
         self.close();
+        self.hold(None);
         if let Some(threads) = self.threads.take() {
             let _ = threads.join();
         }

@@ -73,6 +73,7 @@ mod tests {
         let (first, second) = (take(), take());
         drop(first);
         drop(second);
-        assert_eq!((*take(), *take()), (vec![1], vec![3]), "the second one was freed");
+        let (first, third) = (take(), take());
+        assert_eq!((first[0], third[0]), (1, 3), "the second one was freed");
     }
 }

@@ -1,8 +1,10 @@
 //! A minibatch of samples on its own, with the names of its columns and its place in the input. Knows no rows of tables.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
-use sanderling_sample::Batch;
+use sanderling_hub::Acknowledger;
+use sanderling_sample::{Batch, PackedBatch, Rows};
 
 use crate::error::FeedError;
 
@@ -11,18 +13,53 @@ use crate::error::FeedError;
 pub struct Sampled {
     /// Names of the columns, in order.
     pub names: Arc<[String]>,
-    /// The samples.
-    pub batch: Batch,
+    /// Its samples.
+    pub samples: Samples,
     /// Number of the minibatch in its source, from 0 on.
     pub number: u64,
     /// Number of the pass, from 0 on.
     pub pass: u64,
+    /// What its hub is told when it was used up; held by those who are not done with it.
+    pub(crate) ticket: Weak<Ticket>,
+}
+
+/// Where the columns lie.
+#[derive(Debug)]
+pub enum Samples {
+    /// In columns of their own.
+    Batch(Batch),
+    /// As they came from a hub.
+    Packed(PackedBatch),
 }
 
 impl Sampled {
+    /// A minibatch of nobody's input.
+    #[must_use]
+    pub fn new(names: Arc<[String]>, batch: Batch) -> Sampled {
+        Sampled { names, samples: Samples::Batch(batch), number: 0, pass: 0, ticket: Weak::new() }
+    }
+
+    /// The samples.
+    #[must_use]
+    pub fn rows(&self) -> Rows<'_> {
+        match &self.samples {
+            Samples::Batch(batch) => Rows::all(batch),
+            Samples::Packed(packed) => packed.rows(),
+        }
+    }
+
     /// Where a column stands.
     pub fn column(&self, feature: &str) -> Result<usize, FeedError> {
         column(&self.names, feature)
+    }
+
+    /// Memory behind the samples.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match &self.samples {
+            Samples::Batch(batch) => batch.bytes(),
+            Samples::Packed(packed) => packed.bytes().len(),
+        }
     }
 }
 
@@ -32,4 +69,33 @@ pub(crate) fn column(names: &[String], feature: &str) -> Result<usize, FeedError
         .iter()
         .position(|name| name == feature)
         .ok_or_else(|| FeedError::UnknownFeature { feature: feature.to_owned(), columns: names.join(", ") })
+}
+
+/// Tells a hub that a minibatch was used up, when the last who holds it lets go. One that was never given to the trainer is
+/// not: the hub hands it out again.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    acknowledger: Acknowledger,
+    hub: usize,
+    number: u64,
+    given: AtomicBool,
+}
+
+impl Ticket {
+    pub(crate) fn new(acknowledger: Acknowledger, hub: usize, number: u64) -> Ticket {
+        Ticket { acknowledger, hub, number, given: AtomicBool::new(false) }
+    }
+
+    /// The trainer has it.
+    pub(crate) fn give(&self) {
+        self.given.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if *self.given.get_mut() {
+            self.acknowledger.acknowledge(self.hub, self.number);
+        }
+    }
 }

@@ -1,28 +1,48 @@
-//! An input made ready to be read: files, how they are read, and the compiled feature spec. Knows no thread.
+//! An input made ready to be read: files with the compiled feature spec, or hubs that have been subscribed to. Knows no
+//! thread.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use sanderling_hub::{SubscribeOptions, Subscription, hub_addresses};
 use sanderling_sample::{DataConfig, EncodeOptions, Encoder, Format, LabelUse, Spec, fit};
 
 use crate::error::FeedError;
 
-/// Where minibatches come from: files, globs and standard input.
-#[derive(Debug, Clone)]
+/// Where minibatches come from.
+#[derive(Debug)]
 pub struct Source {
+    pub(crate) kind: Kind,
+    /// Names of the features, in order.
+    pub(crate) names: Arc<[String]>,
+}
+
+/// What kind of input it is.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Files(Files),
+    Hubs(Box<Subscription>),
+}
+
+/// Files, globs and standard input.
+#[derive(Debug)]
+pub(crate) struct Files {
     pub(crate) inputs: Vec<String>,
     pub(crate) data: DataConfig,
     pub(crate) encoder: Arc<Encoder>,
-    /// Names of the encoder's features, in order.
-    pub(crate) names: Arc<[String]>,
-    spec: Spec,
+    pub(crate) spec: Spec,
 }
 
 impl Source {
-    /// Makes ready what is to be read. Without features the spec is the one that libsvm or Criteo files imply; quantile
-    /// features that have no boundaries get them from these inputs. `train` says that labels must be there and that
-    /// negatives are sampled down as the spec says.
-    pub fn new(inputs: Vec<String>, data: DataConfig, spec: &Spec, train: bool) -> Result<Source, FeedError> {
+    /// Makes files, globs and standard input ready. Without features the spec is the one that libsvm or Criteo files imply;
+    /// quantile features that have no boundaries get them from these inputs. `train` says that labels must be there and
+    /// that negatives are sampled down as the spec says.
+    pub fn files(
+        inputs: Vec<String>,
+        data: DataConfig,
+        spec: &Spec,
+        train: bool,
+    ) -> Result<Source, FeedError> {
         let format = || data.format.or_else(|| Format::of_path(Path::new(inputs.first()?)));
         let mut spec = spec.clone();
         if spec.feature.is_empty() {
@@ -48,12 +68,23 @@ impl Source {
         let options = EncodeOptions { missing: &data.missing, label, down_sample: train };
         let encoder = Arc::new(Encoder::new(&compiled, &options)?);
         let names = spec.feature.iter().map(|feature| feature.name.clone()).collect();
-        Ok(Source { inputs, data, encoder, names, spec })
+        Ok(Source { kind: Kind::Files(Files { inputs, data, encoder, spec }), names })
     }
 
-    /// The spec as it is used, fitted boundaries included.
+    /// Subscribes to the hubs of `hub://host:port,host:port`; what a minibatch holds they decide. The name is the trainer's,
+    /// the same over its restarts, and no other trainer's.
+    pub fn hubs(addresses: &str, name: &str, options: &SubscribeOptions) -> Result<Source, FeedError> {
+        let subscription = Subscription::open(&hub_addresses(addresses)?, name, options)?;
+        let names = subscription.columns().iter().map(|(name, _)| name.clone()).collect();
+        Ok(Source { kind: Kind::Hubs(Box::new(subscription)), names })
+    }
+
+    /// The spec as it is used, fitted boundaries included; hubs keep theirs to themselves.
     #[must_use]
-    pub fn spec(&self) -> &Spec {
-        &self.spec
+    pub fn spec(&self) -> Option<&Spec> {
+        match &self.kind {
+            Kind::Files(files) => Some(&files.spec),
+            Kind::Hubs(_) => None,
+        }
     }
 }

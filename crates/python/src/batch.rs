@@ -84,16 +84,16 @@ impl PyBatch {
         };
         batch.labels = of_rows("labels", labels, f32::NAN)?;
         batch.weights = of_rows("weights", weights, 1.0)?;
-        let sampled = Sampled { names: names.into(), batch, number: 0, pass: 0 };
-        Ok(PyBatch { sampled: Arc::new(Recycler::new(0).take(|| sampled)), lookup: None })
+        let new = || Sampled::new(names.into(), batch);
+        Ok(PyBatch { sampled: Arc::new(Recycler::new(0).take(new)), lookup: None })
     }
 
     fn __len__(&self) -> usize {
-        self.sampled.batch.len()
+        self.sampled.rows().len()
     }
 
     fn __repr__(&self) -> String {
-        format!("Batch({} samples, features={:?})", self.sampled.batch.len(), self.sampled.names)
+        format!("Batch({} samples, features={:?})", self.sampled.rows().len(), self.sampled.names)
     }
 
     /// Names of the columns.
@@ -117,34 +117,34 @@ impl PyBatch {
     /// float32 [samples]: 0 or 1, NaN where there is none.
     #[getter]
     fn labels<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyArray1<f32>> {
-        of_rows(slf, |sampled| &sampled.batch.labels)
+        of_rows(slf, |rows| rows.labels())
     }
 
     /// float32 [samples].
     #[getter]
     fn weights<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyArray1<f32>> {
-        of_rows(slf, |sampled| &sampled.batch.weights)
+        of_rows(slf, |rows| rows.weights())
     }
 
     /// uint64 [keys] of a feature, all samples one after the other.
     fn keys<'py>(slf: &Bound<'py, Self>, feature: &str) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let at = slf.get().sampled.column(feature).map_err(of_feed)?;
-        of_batch(slf, |sampled| &sampled.batch.columns[at].keys)
+        of_batch(slf, |rows| rows.keys(at))
     }
 
     /// uint32 [samples + 1] of a feature.
     fn offsets<'py>(slf: &Bound<'py, Self>, feature: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {
         let at = slf.get().sampled.column(feature).map_err(of_feed)?;
-        of_batch(slf, |sampled| &sampled.batch.columns[at].offsets)
+        of_batch(slf, |rows| rows.offsets(at))
     }
 
     /// float32 [keys] of a feature, or None where every key counts as 1.
     fn values<'py>(slf: &Bound<'py, Self>, feature: &str) -> PyResult<Option<Bound<'py, PyArray1<f32>>>> {
         let at = slf.get().sampled.column(feature).map_err(of_feed)?;
-        if !slf.get().sampled.batch.columns[at].is_weighted() {
+        if slf.get().sampled.rows().values(at).is_none() {
             return Ok(None);
         }
-        of_batch(slf, |sampled| &sampled.batch.columns[at].values).map(Some)
+        of_batch(slf, |rows| rows.values(at).unwrap_or(&[])).map(Some)
     }
 
     /// What was looked up for it, if a queue did that.

@@ -79,6 +79,12 @@ create_exception!(
     Error,
     "Workers that go in step did not come in time, which the message names, or do not agree."
 );
+create_exception!(
+    sanderling,
+    HubError,
+    Error,
+    "A hub refused, was not there in time, or could not read its input; the message names it."
+);
 create_exception!(sanderling, StoppedError, Error, "Work was stopped before there was anything to save.");
 
 /// The exception for an error of a run.
@@ -127,6 +133,7 @@ pub(crate) fn of_feed(error: FeedError) -> PyErr {
     match error {
         FeedError::Sample(error) => of_sample(&error),
         FeedError::Client(error) => of_client(error),
+        FeedError::Hub(_) => HubError::new_err(text),
         FeedError::UnknownFeature { .. } | FeedError::Option { .. } => ConfigError::new_err(text),
         FeedError::Length { .. } => LengthError::new_err(text),
         FeedError::Pushed | FeedError::Died(_) => Error::new_err(text),
@@ -185,6 +192,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         py.get_type::<ModelError>(),
         py.get_type::<DivergedError>(),
         py.get_type::<ServerError>(),
+        py.get_type::<HubError>(),
         py.get_type::<GroupError>(),
         py.get_type::<StoppedError>(),
     ] {

@@ -143,7 +143,7 @@ impl PyLookup {
         rows: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         if let Some(pooled) = &pooled {
-            let samples = self.lock().sampled().batch.len();
+            let samples = self.lock().sampled().rows().len();
             if pooled.shape() != [samples, self.width] {
                 return Err(LengthError::new_err(format!(
                     "gradients of the pooled rows must have shape {:?}, found {:?}",

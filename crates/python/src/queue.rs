@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sanderling_feed::{Fed, FeedQueue, QueueOptions, Source};
+use sanderling_hub::SubscribeOptions;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
 use sanderling_sample::{DataConfig, Spec};
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,13 @@ use serde::{Deserialize, Serialize};
 use crate::batch::PyBatch;
 use crate::error::of_feed;
 use crate::lookup::{PyEmbedding, PyLookup};
+use crate::remote::seconds;
 use crate::value::{from_python, to_python};
+
+/// Minibatches that a trainer may have in its hands and on their way to the tables, beyond those in the queue.
+const HELD: usize = 16;
+/// The most that a hub is asked to leave unacknowledged.
+const WINDOW_MAX: usize = 1024;
 
 /// How the input is read, with the sections of a run's configuration.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -33,7 +40,6 @@ struct FeedSpec {
 #[pyclass(name = "FeedQueue", module = "sanderling", frozen)]
 pub(crate) struct PyFeedQueue {
     queue: FeedQueue,
-    data: DataConfig,
     told: std::sync::Mutex<Option<Told>>,
 }
 
@@ -49,7 +55,7 @@ impl PyFeedQueue {
     #[new]
     #[pyo3(signature = (source, embedding = None, *, spec = None, batch_size = 1024, passes = 1, threads = 2, depth = 8,
         depth_bytes = 1 << 30, ordered = true, shuffle = 0, seed = 0, rank = 0, ranks = 1, train = true,
-        statistics_every_s = 0.0, on_statistics = None))]
+        statistics_every_s = 0.0, on_statistics = None, name = "trainer", hub_token = "", hub_patience_s = 60.0))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
@@ -69,6 +75,9 @@ impl PyFeedQueue {
         train: bool,
         statistics_every_s: f64,
         on_statistics: Option<Py<PyAny>>,
+        name: &str,
+        hub_token: &str,
+        hub_patience_s: f64,
     ) -> PyResult<PyFeedQueue> {
         let inputs = inputs(source)?;
         let spec: FeedSpec = spec.map(|spec| from_python("spec", spec)).transpose()?.unwrap_or_default();
@@ -87,16 +96,33 @@ impl PyFeedQueue {
             ranks,
         };
         let embedding = embedding.map(|embedding| Arc::clone(&embedding.get().embedding));
-        let reading = data.clone();
+        let hubs = match &inputs[..] {
+            [hubs] if hubs.starts_with("hub://") => Some(hubs.clone()),
+            _ => None,
+        };
+        let subscribe = SubscribeOptions {
+            window: (depth + threads + HELD).min(WINDOW_MAX) as u32,
+            rank: (ranks > 1).then_some(rank as u32),
+            token: hub_token.to_owned(),
+            patience: seconds("hub_patience_s", hub_patience_s)?,
+            ..SubscribeOptions::default()
+        };
         let queue = py.detach(|| {
-            let source = Source::new(inputs, reading, &spec, train)?;
+            let source = match &hubs {
+                Some(hubs) => Source::hubs(hubs, name, &subscribe)?,
+                None => Source::files(inputs, data, &spec, train)?,
+            };
+            // Whose minibatch is whose, hubs decide.
+            let options =
+                if hubs.is_some() { QueueOptions { rank: 0, ranks: 1, ..options } } else { options };
             FeedQueue::open(source, embedding, options)
         });
         let told = on_statistics.filter(|_| statistics_every_s > 0.0).map(|on_statistics| {
-            let every = Duration::from_secs_f64(statistics_every_s.min(86_400.0));
-            Told { every, next: Instant::now() + every, on_statistics }
+            let every = seconds("statistics_every_s", statistics_every_s)?;
+            PyResult::Ok(Told { every, next: Instant::now() + every, on_statistics })
         });
-        Ok(PyFeedQueue { queue: queue.map_err(of_feed)?, data, told: std::sync::Mutex::new(told) })
+        let told = std::sync::Mutex::new(told.transpose()?);
+        Ok(PyFeedQueue { queue: queue.map_err(of_feed)?, told })
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {
@@ -121,11 +147,12 @@ impl PyFeedQueue {
         self.queue.names().to_vec()
     }
 
-    /// The spec as it is used, fitted boundaries included: what another queue over the same features takes.
+    /// The spec as it is used, fitted boundaries included: what another queue over the same features takes. None with hubs.
     #[getter]
-    fn spec(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let Spec { label, weight, negatives, feature } = self.queue.spec().clone();
-        to_python(py, &FeedSpec { data: self.data.clone(), label, weight, negatives, feature })
+    fn spec(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let Some((data, spec)) = self.queue.reading() else { return Ok(None) };
+        let Spec { label, weight, negatives, feature } = spec.clone();
+        to_python(py, &FeedSpec { data: data.clone(), label, weight, negatives, feature }).map(Some)
     }
 
     /// What it has done so far: per stage count, and percentiles in nanoseconds; who waits for whom.

@@ -5,7 +5,8 @@
 use numpy::ndarray::{ArrayView1, ArrayView2};
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
-use sanderling_feed::{LookedUp, Sampled};
+use sanderling_feed::LookedUp;
+use sanderling_sample::Rows;
 
 use crate::batch::PyBatch;
 use crate::lookup::PyLookup;
@@ -13,9 +14,9 @@ use crate::lookup::PyLookup;
 /// A column of a minibatch, which Python may not write.
 pub(crate) fn of_batch<'py, T: Element>(
     batch: &Bound<'py, PyBatch>,
-    pick: impl FnOnce(&Sampled) -> &[T],
+    pick: impl for<'a> FnOnce(Rows<'a>) -> &'a [T],
 ) -> PyResult<Bound<'py, PyArray1<T>>> {
-    let array = over(batch, pick(&batch.get().sampled));
+    let array = over(batch, pick(batch.get().sampled.rows()));
     array.try_readwrite()?.make_nonwriteable();
     Ok(array)
 }
@@ -23,9 +24,9 @@ pub(crate) fn of_batch<'py, T: Element>(
 /// Labels or weights of a minibatch; Python may write them, since nobody in Rust reads them any more.
 pub(crate) fn of_rows<'py>(
     batch: &Bound<'py, PyBatch>,
-    pick: impl FnOnce(&Sampled) -> &[f32],
+    pick: impl for<'a> FnOnce(Rows<'a>) -> &'a [f32],
 ) -> Bound<'py, PyArray1<f32>> {
-    over(batch, pick(&batch.get().sampled))
+    over(batch, pick(batch.get().sampled.rows()))
 }
 
 fn over<'py, T: Element>(batch: &Bound<'py, PyBatch>, values: &[T]) -> Bound<'py, PyArray1<T>> {

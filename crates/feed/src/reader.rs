@@ -1,0 +1,216 @@
+//! Reading one minibatch after the other, from files or from hubs, by several threads. Knows no tables and no queue.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sanderling_hub::{Feed, Next, Pass, PassOptions, Subscription};
+use sanderling_observe::{StageTimer, Stages};
+use sanderling_sample::{BadRows, Batch};
+
+use crate::error::FeedError;
+use crate::queue::QueueOptions;
+use crate::sampled::{Sampled, Samples, Ticket};
+use crate::source::{Files, Kind};
+
+/// How often a reader that waits for hubs looks whether it is still wanted.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long hubs are told, at the end, what was used up.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// The input, and what is open of it.
+pub(crate) struct Reader {
+    input: Input,
+    bad_rows: Arc<BadRows>,
+    stages: Stages,
+    closed: AtomicBool,
+    /// Minibatches that were read.
+    read: AtomicU64,
+    /// The pass under way.
+    pass: Mutex<Option<Arc<Pass>>>,
+}
+
+enum Input {
+    Files(Files),
+    Hubs(Mutex<Subscription>),
+}
+
+/// What a thread calls for its next minibatch: fills it, and says which number it has in line.
+pub(crate) type Read<'a> =
+    dyn FnMut(&mut Sampled, &mut StageTimer) -> Result<Option<(u64, Option<Arc<Ticket>>)>, FeedError> + 'a;
+
+impl Reader {
+    pub(crate) fn new(kind: Kind, stages: Stages) -> Reader {
+        let on_bad_row = match &kind {
+            Kind::Files(files) => files.data.on_bad_row,
+            Kind::Hubs(_) => sanderling_sample::BadRowPolicy::Fail,
+        };
+        let input = match kind {
+            Kind::Files(files) => Input::Files(files),
+            Kind::Hubs(subscription) => Input::Hubs(Mutex::new(*subscription)),
+        };
+        Reader {
+            input,
+            bad_rows: Arc::new(BadRows::new(on_bad_row)),
+            stages,
+            closed: AtomicBool::new(false),
+            read: AtomicU64::new(0),
+            pass: Mutex::default(),
+        }
+    }
+
+    /// An empty minibatch.
+    pub(crate) fn empty(&self) -> Samples {
+        Samples::Batch(match &self.input {
+            Input::Files(files) => files.encoder.new_batch(),
+            Input::Hubs(_) => Batch::new(&[]),
+        })
+    }
+
+    /// The spec, of files.
+    pub(crate) fn files(&self) -> Option<&Files> {
+        match &self.input {
+            Input::Files(files) => Some(files),
+            Input::Hubs(_) => None,
+        }
+    }
+
+    /// Goes through the input as often as is wanted; `work` is run by every thread and reads until there is no more.
+    pub(crate) fn run(
+        &self,
+        options: &QueueOptions,
+        work: &(dyn Fn(&mut Read<'_>) + Sync),
+    ) -> Result<(), FeedError> {
+        match &self.input {
+            Input::Files(files) => {
+                let mut passes = (0..options.passes).take_while(|_| !self.closed.load(Ordering::Relaxed));
+                passes.try_for_each(|number| self.pass(files, number, options, work))
+            }
+            Input::Hubs(hubs) => {
+                let read = || work(&mut |sampled, _| self.from_hubs(hubs, sampled));
+                let ran = on_threads(options.threads, &read);
+                // What was used up last, nobody has told them yet.
+                let settled = lock(hubs).settle(Instant::now() + SETTLE);
+                ran.and(Ok(settled?))
+            }
+        }
+    }
+
+    fn pass(
+        &self,
+        files: &Files,
+        number: u64,
+        options: &QueueOptions,
+        work: &(dyn Fn(&mut Read<'_>) + Sync),
+    ) -> Result<(), FeedError> {
+        let &QueueOptions { threads, ordered, shuffle, seed, .. } = options;
+        let workers = if ordered { 1 } else { threads };
+        let order = PassOptions { shuffle, seed, number, workers, used_rows: 0 };
+        let pass = Pass::open(&files.inputs, &files.data, &files.encoder, &self.bad_rows, order)?;
+        let pass = Arc::new(pass);
+        *lock(&self.pass) = Some(Arc::clone(&pass));
+        if self.closed.load(Ordering::Relaxed) {
+            // It was closed before this pass could be told.
+            pass.stop();
+        }
+        let one = ordered.then(|| Mutex::new((pass.feed_ahead(self.stages.timer()), 0)));
+        on_threads(threads, &|| match &one {
+            Some(one) => work(&mut |sampled, timer| {
+                sampled.pass = number;
+                self.in_order(one, options, sampled, timer)
+            }),
+            None => {
+                let mut feed = pass.feed();
+                work(&mut |sampled, timer| {
+                    sampled.pass = number;
+                    self.from_feed(&mut feed, options.batch_rows, sampled, timer)
+                });
+            }
+        })
+    }
+
+    /// The next minibatch of this rank, from the one feed of a pass whose order is kept.
+    fn in_order(
+        &self,
+        one: &Mutex<(Feed<'_>, u64)>,
+        options: &QueueOptions,
+        sampled: &mut Sampled,
+        timer: &mut StageTimer,
+    ) -> Result<Option<(u64, Option<Arc<Ticket>>)>, FeedError> {
+        let mut locked = lock(one);
+        let (feed, of_all) = &mut *locked;
+        loop {
+            let number = *of_all;
+            *of_all += 1;
+            if number % options.ranks == options.rank {
+                return self.from_feed(feed, options.batch_rows, sampled, timer);
+            }
+            if feed.next(options.batch_rows, timer)?.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn from_feed(
+        &self,
+        feed: &mut Feed<'_>,
+        batch_rows: usize,
+        sampled: &mut Sampled,
+        timer: &mut StageTimer,
+    ) -> Result<Option<(u64, Option<Arc<Ticket>>)>, FeedError> {
+        let Some(rows) = feed.next(batch_rows, timer)? else { return Ok(None) };
+        let Samples::Batch(batch) = &mut sampled.samples else { return Ok(None) };
+        batch.clear();
+        batch.append(&rows);
+        sampled.number = self.read.fetch_add(1, Ordering::Relaxed);
+        Ok(Some((sampled.number, None)))
+    }
+
+    fn from_hubs(
+        &self,
+        hubs: &Mutex<Subscription>,
+        sampled: &mut Sampled,
+    ) -> Result<Option<(u64, Option<Arc<Ticket>>)>, FeedError> {
+        loop {
+            if self.closed.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let mut hubs = lock(hubs);
+            let delivered = match hubs.next(Instant::now() + LOOK)? {
+                Next::Batch(delivered) => delivered,
+                Next::Wait => continue,
+                Next::Over => return Ok(None),
+            };
+            let ticket = Ticket::new(hubs.acknowledger(), delivered.hub, delivered.number);
+            let used = std::mem::replace(&mut sampled.samples, Samples::Packed(delivered.batch));
+            if let Samples::Packed(used) = used {
+                hubs.reuse(used);
+            }
+            let ticket = Arc::new(ticket);
+            (sampled.pass, sampled.ticket) = (delivered.pass, Arc::downgrade(&ticket));
+            sampled.number = self.read.fetch_add(1, Ordering::Relaxed);
+            return Ok(Some((sampled.number, Some(ticket))));
+        }
+    }
+
+    /// Has all threads come to an end, also those that wait for a silent input.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        if let Some(pass) = &*lock(&self.pass) {
+            pass.stop();
+        }
+    }
+}
+
+/// Runs the same on several threads and waits for them.
+fn on_threads(threads: usize, work: &(dyn Fn() + Sync)) -> Result<(), FeedError> {
+    let died = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().is_err()).fold(false, |any, died| any | died)
+    });
+    if died { Err(FeedError::Died("read")) } else { Ok(()) }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
