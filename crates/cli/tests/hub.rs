@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use process::Process;
 use sanderling_hub::{Delivered, HubError, Next, SubscribeOptions, Subscription, hub_addresses};
-use sanderling_transport::{ConnectOptions, Framing, connect};
+use sanderling_transport::{ConnectOptions, Framing, TlsClient, connect};
 use sanderling_wire::{
     Agreed, Buffer, Features, Frame, HEADER_BYTES, Hello, Offer, Parsed, Reply, Request, StatsScope,
     body_bytes,
@@ -358,4 +358,34 @@ fn two_hubs_of_slow_sources_bring_twice_as_much() {
     }
     let (one, two) = (one[2] as f64, two[2] as f64);
     assert!((1.6..2.4).contains(&(two / one)), "{one} {two}");
+}
+
+#[test]
+fn over_tls_only_those_with_the_token_are_served() {
+    let dir = folder(1);
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    write("cert.pem", &made.cert.pem());
+    write("key.pem", &made.signing_key.serialize_pem());
+    write("token", "secret\n");
+    let hub = hub(dir.path(), "--tls-cert cert.pem --tls-key key.pem --token-file token day_0.csv");
+    let at = hub_addresses(&addresses(&[&hub])).unwrap();
+    let tls = TlsClient::from_ca_file(&dir.path().join("cert.pem")).unwrap();
+    let good = SubscribeOptions { token: "secret".into(), tls: Some(tls), ..SubscribeOptions::default() };
+    let wrong = SubscribeOptions { token: "secrets".into(), ..good.clone() };
+    let error = Subscription::open(&at, "t", &wrong).unwrap_err();
+    assert!(matches!(&error, HubError::Refused { reason, .. } if reason.contains("token")), "{error}");
+    let plain = SubscribeOptions { tls: None, patience: Duration::from_millis(200), ..good.clone() };
+    let error = Subscription::open(&at, "t", &plain).unwrap_err();
+    assert!(matches!(&error, HubError::Gone { .. }), "{error}");
+    let (mut subscription, mut notes) = (Subscription::open(&at, "t", &good).unwrap(), String::new());
+    while let Some(delivered) = next(&mut subscription) {
+        notes += &line_of(&delivered);
+        subscription.acknowledge(delivered.hub, delivered.number);
+    }
+    check_each_once(&notes, 1);
+    assert!(hub.end().0.success());
+
+    let (code, said) = run(dir.path(), "hub --listen 0.0.0.0:0 --spec spec.toml --expose day_0.csv");
+    assert!(code == Some(1) && said.contains("without TLS and a token"), "{said}");
 }

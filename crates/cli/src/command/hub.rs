@@ -114,8 +114,8 @@ struct Resources {
     /// Longest frame; a minibatch must fit into one
     #[arg(long, value_name = "BYTES", default_value = "16MiB")]
     frame_max: String,
-    /// A trainer that takes nothing for so long is closed
-    #[arg(long, value_name = "TIME", default_value = "10s")]
+    /// A trainer that takes nothing for so long, though answers wait for it, is closed
+    #[arg(long, value_name = "TIME", default_value = "5m")]
     write_timeout: String,
     /// How long waits stay awake before they sleep, in microseconds
     #[arg(long, value_name = "N")]

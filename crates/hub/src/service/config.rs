@@ -89,7 +89,7 @@ impl Default for ServiceConfig {
             tls: None,
             expose: false,
             insecure: false,
-            write_timeout: Duration::from_secs(10),
+            write_timeout: limit::WRITE_TIMEOUT_DEFAULT,
             spin_us: SPIN_US_DEFAULT,
             frame_bytes_max: limit::FRAME_BYTES_MAX_DEFAULT,
             inputs: Vec::new(),

@@ -28,8 +28,6 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// All passes have ended, and everything was acknowledged.
-    Over,
 }
 
 impl fmt::Display for Event {
@@ -44,7 +42,6 @@ impl fmt::Display for Event {
             Event::NotAccepted { reason } => write!(out, "a connection was not accepted: {reason}"),
             Event::Failed { reason } => write!(out, "cannot go on: {reason}"),
             Event::NotSaved { reason } => write!(out, "the position was not saved: {reason}"),
-            Event::Over => write!(out, "all minibatches were used"),
         }
     }
 }

@@ -17,6 +17,9 @@ pub const QUEUE_BYTES_DEFAULT: usize = 256 << 20;
 pub const UNACKNOWLEDGED_BYTES_DEFAULT: usize = 1 << 30;
 /// A trainer that has been gone for longer loses what it has to the others, unless configured otherwise.
 pub const TRAINER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+/// A trainer that takes nothing for so long, though answers wait for it, is closed, unless configured otherwise. Longer than a
+/// step of training takes; a host that vanished is noticed as late.
+pub const WRITE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(300);
 /// Longest frame unless configured otherwise; a minibatch must fit into one.
 pub const FRAME_BYTES_MAX_DEFAULT: u32 = 16 << 20;
 /// When a trainer that found none ready should ask again.

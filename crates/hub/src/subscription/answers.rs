@@ -112,6 +112,7 @@ impl Link {
     fn outcome(&mut self, now_us: u64, outcome: Outcome<'_>, spare: &mut Vec<PackedBuffer>) {
         match outcome {
             Outcome::Batch { pass, number, payload, .. } => {
+                self.starved = false;
                 let mut buffer = spare.pop().unwrap_or_default();
                 buffer.resize(payload.len()).copy_from_slice(payload);
                 match PackedBatch::parse(buffer) {
@@ -128,6 +129,7 @@ impl Link {
             }
             Outcome::Wait { retry_after_us } => {
                 self.waits += 1;
+                self.starved = true;
                 self.wait_until_us = now_us + retry_after_us.min(RETRY_MAX_US);
             }
             Outcome::Over => {

@@ -79,6 +79,8 @@ pub(super) struct Link {
     pub(super) used: Vec<u64>,
     pub(super) ready: VecDeque<Delivered>,
     pub(super) wait_until_us: u64,
+    /// The hub had none: it is asked for one at a time until one comes.
+    pub(super) starved: bool,
     pub(super) over: bool,
     pub(super) attempts: u32,
     /// Since when there is no subscription.
@@ -109,6 +111,7 @@ impl Link {
             used: Vec::new(),
             ready: VecDeque::new(),
             wait_until_us: 0,
+            starved: false,
             over: false,
             attempts: 0,
             down_since_us: None,
@@ -237,7 +240,7 @@ impl Link {
     /// Is there room for another minibatch, once the hub knows what was used? It hears of that before.
     fn may_ask(&self) -> bool {
         let wanted = self.asked.values().filter(|asked| asked.wanted).count();
-        self.held.len() + wanted < self.window()
+        self.held.len() + wanted < self.window() && !(self.starved && wanted > 0)
     }
 
     /// Puts a request together, if there is something to ask or to say.
