@@ -17,7 +17,7 @@ import sanderling
 from sanderling.torch import checkpoint, models
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.embedding import EmbeddingCollection
-from sanderling.torch.spec import FeatureSpec, Pooling, Spec, TableSpec
+from sanderling.torch.spec import FeatureSpec, Spec, TableSpec
 
 MODELS: dict[str, type[nn.Module]] = {
     "dnn": models.DNN,
@@ -110,7 +110,7 @@ class ClickModel(nn.Module):
 
 def _feature(feature: Mapping[str, Any], history: str) -> FeatureSpec:
     """A feature of the data as the collection reads it."""
-    pooling: Pooling = "none" if feature["name"] == history else feature.get("pooling", "sum")
+    pooling: Any = "none" if feature["name"] == history else feature.get("pooling", "sum")
     return FeatureSpec(feature["name"], feature.get("table") or "", pooling)
 
 

@@ -9,10 +9,8 @@ from typing import Any, Literal, Self, TypeVar
 
 import sanderling
 
-Pooling = Literal["sum", "mean", "max", "none"]
+POOLINGS = ("sum", "mean", "max", "none")
 """How the rows of a sample's keys become one: "none" keeps a row per key, for sequences."""
-
-POOLINGS: tuple[Pooling, ...] = ("sum", "mean", "max", "none")
 
 _Entry = TypeVar("_Entry", "TableSpec", "FeatureSpec")
 
@@ -42,7 +40,7 @@ class FeatureSpec:
     name: str
     table: str = ""
     """Features that name the same table share its rows; empty: a table of the feature's own name."""
-    pooling: Pooling = "sum"
+    pooling: Literal["sum", "mean", "max", "none"] = "sum"
 
     def __post_init__(self) -> None:
         """Fills in the table's name and refuses an unknown pooling."""
