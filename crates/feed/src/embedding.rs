@@ -58,7 +58,14 @@ pub struct Embedding {
     pub(crate) floats: Arc<Recycler<Vec<f32>>>,
     sessions: Mutex<Vec<Session>>,
     /// The columns that the features read in minibatches of the names seen last.
-    columns: Mutex<Option<(Arc<[String]>, Arc<[usize]>)>>,
+    columns: Mutex<Option<Columns>>,
+}
+
+/// The columns that features read in minibatches of these names.
+#[derive(Debug)]
+struct Columns {
+    names: Arc<[String]>,
+    columns: Arc<[usize]>,
 }
 
 impl Embedding {
@@ -166,14 +173,14 @@ impl Embedding {
     /// A feature that is not among them.
     pub fn columns(&self, names: &Arc<[String]>) -> Result<Arc<[usize]>, FeedError> {
         let mut known = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, columns)) = &*known
-            && Arc::ptr_eq(known, names)
+        if let Some(known) = &*known
+            && Arc::ptr_eq(&known.names, names)
         {
-            return Ok(Arc::clone(columns));
+            return Ok(Arc::clone(&known.columns));
         }
         let columns = self.features.iter().map(|feature| column(names, &feature.name));
         let columns: Arc<[usize]> = columns.collect::<Result<Vec<_>, _>>()?.into();
-        *known = Some((Arc::clone(names), Arc::clone(&columns)));
+        *known = Some(Columns { names: Arc::clone(names), columns: Arc::clone(&columns) });
         Ok(columns)
     }
 
@@ -214,6 +221,11 @@ impl Embedding {
     /// Waits until all pushes have been applied; an error is that of one of them.
     pub fn finish(&self) -> Result<(), FeedError> {
         self.pushes.finish()
+    }
+
+    /// The same, without a word of what went wrong.
+    pub(crate) fn wait(&self) {
+        drop(self.pushes.wait());
     }
 
     /// Pushes that have been handed over.

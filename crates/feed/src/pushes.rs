@@ -40,7 +40,7 @@ struct Progress {
 }
 
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     begun: u64,
     applied: u64,
     /// The first that went wrong since somebody was told.
@@ -99,15 +99,21 @@ impl Pushes {
 
     /// Waits until everything that was pushed has been applied.
     pub(crate) fn finish(&self) -> Result<(), FeedError> {
-        let mut state = self.progress.lock();
-        while state.applied < state.begun && !state.ended {
-            state = self.progress.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        let mut state = self.wait();
         match state.failed.take() {
             Some(error) => Err(error.into()),
             None if state.applied < state.begun => Err(FeedError::Died("push")),
             None => Ok(()),
         }
+    }
+
+    /// Waits until everything that was pushed has been applied or has failed.
+    pub(crate) fn wait(&self) -> MutexGuard<'_, State> {
+        let mut state = self.progress.lock();
+        while state.applied < state.begun && !state.ended {
+            state = self.progress.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state
     }
 
     /// How many have been applied.

@@ -375,8 +375,12 @@ impl FeedQueue {
 
 impl Drop for FeedQueue {
     fn drop(&mut self) {
-        self.close();
+        // What was pushed counts as used up before hubs are told for the last time.
         self.hold(None);
+        if let Some(embedding) = &self.shared.embedding {
+            embedding.wait();
+        }
+        self.close();
         if let Some(threads) = self.threads.take() {
             let _ = threads.join();
         }

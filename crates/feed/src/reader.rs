@@ -35,9 +35,11 @@ enum Input {
     Hubs(Mutex<Subscription>),
 }
 
-/// What a thread calls for its next minibatch: fills it, and says which number it has in line.
-pub(crate) type Read<'a> =
-    dyn FnMut(&mut Sampled, &mut StageTimer) -> Result<Option<(u64, Option<Arc<Ticket>>)>, FeedError> + 'a;
+/// Where a minibatch stands in line, and what its hub hears when it is used up.
+pub(crate) type Place = (u64, Option<Arc<Ticket>>);
+
+/// What a thread calls for its next minibatch: fills it, and says where it stands.
+pub(crate) type Read<'a> = dyn FnMut(&mut Sampled, &mut StageTimer) -> Result<Option<Place>, FeedError> + 'a;
 
 impl Reader {
     pub(crate) fn new(kind: Kind, stages: Stages) -> Reader {
@@ -46,7 +48,7 @@ impl Reader {
             Kind::Hubs(_) => sanderling_sample::BadRowPolicy::Fail,
         };
         let input = match kind {
-            Kind::Files(files) => Input::Files(files),
+            Kind::Files(files) => Input::Files(*files),
             Kind::Hubs(subscription) => Input::Hubs(Mutex::new(*subscription)),
         };
         Reader {
@@ -87,7 +89,7 @@ impl Reader {
                 passes.try_for_each(|number| self.pass(files, number, options, work))
             }
             Input::Hubs(hubs) => {
-                let read = || work(&mut |sampled, _| self.from_hubs(hubs, sampled));
+                let read = || work(&mut |sampled, _| self.read_hubs(hubs, sampled));
                 let ran = on_threads(options.threads, &read);
                 // What was used up last, nobody has told them yet.
                 let settled = lock(hubs).settle(Instant::now() + SETTLE);
@@ -123,7 +125,7 @@ impl Reader {
                 let mut feed = pass.feed();
                 work(&mut |sampled, timer| {
                     sampled.pass = number;
-                    self.from_feed(&mut feed, options.batch_rows, sampled, timer)
+                    self.read_feed(&mut feed, options.batch_rows, sampled, timer)
                 });
             }
         })
@@ -136,14 +138,14 @@ impl Reader {
         options: &QueueOptions,
         sampled: &mut Sampled,
         timer: &mut StageTimer,
-    ) -> Result<Option<(u64, Option<Arc<Ticket>>)>, FeedError> {
+    ) -> Result<Option<Place>, FeedError> {
         let mut locked = lock(one);
         let (feed, of_all) = &mut *locked;
         loop {
             let number = *of_all;
             *of_all += 1;
             if number % options.ranks == options.rank {
-                return self.from_feed(feed, options.batch_rows, sampled, timer);
+                return self.read_feed(feed, options.batch_rows, sampled, timer);
             }
             if feed.next(options.batch_rows, timer)?.is_none() {
                 return Ok(None);
@@ -151,13 +153,13 @@ impl Reader {
         }
     }
 
-    fn from_feed(
+    fn read_feed(
         &self,
         feed: &mut Feed<'_>,
         batch_rows: usize,
         sampled: &mut Sampled,
         timer: &mut StageTimer,
-    ) -> Result<Option<(u64, Option<Arc<Ticket>>)>, FeedError> {
+    ) -> Result<Option<Place>, FeedError> {
         let Some(rows) = feed.next(batch_rows, timer)? else { return Ok(None) };
         let Samples::Batch(batch) = &mut sampled.samples else { return Ok(None) };
         batch.clear();
@@ -166,11 +168,11 @@ impl Reader {
         Ok(Some((sampled.number, None)))
     }
 
-    fn from_hubs(
+    fn read_hubs(
         &self,
         hubs: &Mutex<Subscription>,
         sampled: &mut Sampled,
-    ) -> Result<Option<(u64, Option<Arc<Ticket>>)>, FeedError> {
+    ) -> Result<Option<Place>, FeedError> {
         loop {
             if self.closed.load(Ordering::Relaxed) {
                 return Ok(None);

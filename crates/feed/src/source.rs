@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sanderling_hub::{SubscribeOptions, Subscription, hub_addresses};
+use sanderling_sample::batch_file::spec_of;
 use sanderling_sample::{DataConfig, EncodeOptions, Encoder, Format, LabelUse, Spec, fit};
 
 use crate::error::FeedError;
@@ -20,7 +21,7 @@ pub struct Source {
 /// What kind of input it is.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    Files(Files),
+    Files(Box<Files>),
     Hubs(Box<Subscription>),
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct Files {
 }
 
 impl Source {
-    /// Makes files, globs and standard input ready. Without features the spec is the one that libsvm or Criteo files imply;
+    /// Makes files, globs and standard input ready. Without features the spec is the one that libsvm, Criteo or batch files imply;
     /// quantile features that have no boundaries get them from these inputs. `train` says that labels must be there and
     /// that negatives are sampled down as the spec says.
     pub fn files(
@@ -49,9 +50,10 @@ impl Source {
             spec.feature = match format() {
                 Some(Format::Libsvm) => Spec::libsvm().feature,
                 Some(Format::Criteo) => Spec::criteo().feature,
+                Some(Format::Batch) => spec_of(&inputs)?.feature,
                 _ => {
                     let reason =
-                        "there is none; only libsvm and Criteo files imply their features".to_owned();
+                        "there is none; only libsvm, Criteo and batch files imply their features".to_owned();
                     return Err(FeedError::Option { option: "feature", reason });
                 }
             };
@@ -68,7 +70,7 @@ impl Source {
         let options = EncodeOptions { missing: &data.missing, label, down_sample: train };
         let encoder = Arc::new(Encoder::new(&compiled, &options)?);
         let names = spec.feature.iter().map(|feature| feature.name.clone()).collect();
-        Ok(Source { kind: Kind::Files(Files { inputs, data, encoder, spec }), names })
+        Ok(Source { kind: Kind::Files(Box::new(Files { inputs, data, encoder, spec })), names })
     }
 
     /// Subscribes to the hubs of `hub://host:port,host:port`; what a minibatch holds they decide. The name is the trainer's,
