@@ -139,13 +139,18 @@ fn word() -> impl Strategy<Value = u64> {
     (half(), half()).prop_map(|(low, high)| u64::from(low) | u64::from(high) << 32)
 }
 
+/// The kinds that have a request.
+fn requests() -> Vec<Kind> {
+    Kind::ALL.into_iter().filter(|&kind| kind != Kind::Goaway).collect()
+}
+
 proptest! {
     /// Whatever stands in a frame that is one, there is an answer, and the connection goes on.
     #[test]
     fn any_payload_has_an_answer(
-        kind in 1_u8..20, table in 0_u32..3, words in prop::collection::vec(word(), 0..40)) {
+        kind in proptest::sample::select(requests()),
+        table in 0_u32..3, words in prop::collection::vec(word(), 0..40)) {
         let mut fixture = Fixture::new();
-        let kind = Kind::of(kind).unwrap();
         let header = Header {
             version: 1,
             kind,
