@@ -6,7 +6,7 @@
 mod crew;
 mod process;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ fn worker() {
         // The other has said so, too, so this is decided.
         group.wait_applied(3).unwrap();
     }
-    println!("\nstopped");
+    writeln!(std::io::stdout(), "\nstopped").unwrap();
     std::thread::sleep(10 * LONG);
 }
 
