@@ -236,6 +236,13 @@ class Lookup:
         """The sum of the squares of the gradients of all distinct rows."""
     def scale_grads(self, factor: float) -> None:
         """Multiplies the gradients."""
+    def take_gradients(
+        self,
+    ) -> list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32], npt.NDArray[np.float32]]]:
+        """Takes the gradients away instead of a push, for workers that go in step (`SyncGroup.push_step`).
+
+        Per table of the Embedding: distinct keys, how often each occurs, and gradients, float32 [keys, dim].
+        """
     def push(self, lr: float = 1.0) -> None:
         """Hands the gradients over, to be applied in the background; once. Waits while too many are outstanding.
 

@@ -179,6 +179,11 @@ impl Lookup {
         self.tables.iter_mut().map(|table| &mut table.grads[..])
     }
 
+    /// Per table the distinct keys, how often each occurs, and their gradients: what a push would send.
+    pub fn gradients(&self) -> impl Iterator<Item = (&[u64], &[u32], &[f32])> {
+        self.tables.iter().map(|table| (&table.dedup.unique[..], &table.dedup.counts[..], &table.grads[..]))
+    }
+
     /// Memory behind the rows and their gradients.
     #[must_use]
     pub fn bytes(&self) -> usize {

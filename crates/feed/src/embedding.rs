@@ -51,6 +51,7 @@ pub struct Embedding {
     client: Arc<Client>,
     features: Vec<Feature>,
     places: Vec<Place>,
+    table_dims: Vec<usize>,
     width: usize,
     absent: Absent,
     pushes: Pushes,
@@ -127,6 +128,7 @@ impl Embedding {
             client,
             features,
             places,
+            table_dims: tables.iter().map(|table| table.1).collect(),
             width,
             absent: options.absent,
             lookups: Recycler::new(KEPT),
@@ -146,6 +148,12 @@ impl Embedding {
     #[must_use]
     pub fn dim(&self, feature: usize) -> usize {
         self.places[feature].dim
+    }
+
+    /// The width of each table's rows.
+    #[must_use]
+    pub fn table_dims(&self) -> &[usize] {
+        &self.table_dims
     }
 
     /// Columns of the pooled rows: those of all pooled features, side by side in order.

@@ -183,6 +183,22 @@ impl LookedUp {
         Ok(())
     }
 
+    /// Takes the gradients away instead of a push, for workers that go in step: per table the distinct keys, how often each
+    /// occurs, and a row of gradients each. Keys that had no row and are to stay without one are left out.
+    pub fn take_gradients(
+        &mut self,
+        mut each: impl FnMut(usize, &[u64], &[u32], &[f32]),
+    ) -> Result<(), FeedError> {
+        let mut lookup = self.lookup.take().ok_or(FeedError::Pushed)?;
+        if self.embedding.forgets_missing() {
+            lookup.forget_missing();
+        }
+        let tables = lookup.gradients().enumerate();
+        tables.for_each(|(table, (keys, counts, grads))| each(table, keys, counts, grads));
+        self.staleness = Some(self.embedding.pushes().begun() - self.applied);
+        Ok(())
+    }
+
     /// Hands the gradients over, to be applied in the background. Waits only while too many pushes are outstanding. An error
     /// may be that of an earlier push.
     pub fn push(&mut self, scale: PushScale) -> Result<(), FeedError> {

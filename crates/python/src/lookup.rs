@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use numpy::{PyArray2, PyReadonlyArray2, PyUntypedArrayMethods};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -93,6 +93,10 @@ impl PyEmbedding {
     }
 }
 
+/// Of one table: distinct keys, how often each occurs, and their gradients.
+type Gradients<'py> =
+    (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray2<f32>>);
+
 /// The rows of one minibatch, and room for their gradients.
 #[pyclass(name = "Lookup", module = "sanderling", frozen)]
 pub(crate) struct PyLookup {
@@ -174,6 +178,19 @@ impl PyLookup {
     /// Multiplies the gradients.
     fn scale_grads(&self, py: Python<'_>, factor: f32) -> PyResult<()> {
         py.detach(|| self.lock().scale_grads(factor)).map_err(of_feed)
+    }
+
+    /// Takes the gradients away instead of a push: per table keys, counts and gradients of its distinct rows.
+    fn take_gradients<'py>(&self, py: Python<'py>) -> PyResult<Vec<Gradients<'py>>> {
+        let mut looked_up = self.lock();
+        let dims: Vec<usize> = looked_up.embedding().table_dims().to_vec();
+        let mut tables = Vec::new();
+        let taken = looked_up.take_gradients(|table, keys, counts, grads| {
+            let grads = PyArray1::from_slice(py, grads).reshape([keys.len(), dims[table]]);
+            tables.push((PyArray1::from_slice(py, keys), PyArray1::from_slice(py, counts), grads));
+        });
+        taken.map_err(of_feed)?;
+        tables.into_iter().map(|(keys, counts, grads)| Ok((keys, counts, grads?))).collect()
     }
 
     /// Hands the gradients over, to be applied in the background; once.
