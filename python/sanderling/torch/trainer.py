@@ -140,7 +140,7 @@ class _Run:
     def passes(self, log: RunLog) -> None:
         """All passes that are left."""
         train, progress = self.config.train, self.progress
-        while progress.passes < train.passes and not self.stopped():
+        while progress.passes < train.passes and not self.stopped() and not self.idle():
             self.one_pass(log)
             if self.stopped():
                 log.say(f"stopped after step {progress.step}")
@@ -150,9 +150,12 @@ class _Run:
             else:
                 progress.best_pass = progress.passes
             self.save()
-            if 0 < train.early_stop <= progress.idle:
-                log.say(f"stopped early: validation was best after pass {progress.best_pass}")
-                break
+        if self.idle():
+            log.say(f"stopped early: validation was best after pass {progress.best_pass}")
+
+    def idle(self) -> bool:
+        """Whether validation has not improved for long enough."""
+        return 0 < self.config.train.early_stop <= self.progress.idle
 
     def stopped(self) -> bool:
         """Whether `max_steps` ended the run."""

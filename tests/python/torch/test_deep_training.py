@@ -107,6 +107,12 @@ def test_a_resumed_run_has_each_pass_once(data: Path, tmp_path: Path) -> None:
     assert len(set(found)) == len(found)
     assert [step for kind, step in found if kind == "valid"] == [steps * number for number in (1, 2, 3, 4)]
     assert [step for kind, step in found if kind == "step"] == [8 * number for number in range(1, 4 * steps // 8 + 1)]
+    # A run that is over has nothing to go on with, be it by its last pass or by early stopping.
+    assert sanderling.torch.train(settings, runs_dir=tmp_path, resume=True).summary["steps"] == 4 * steps
+    early = config(data, "dnn", passes=9, early_stop=1, schedule={"type": "exponential", "factor": 0.01})
+    ended = sanderling.torch.train(early, runs_dir=tmp_path).summary
+    assert ended["passes"] < 9
+    assert sanderling.torch.train(early, runs_dir=tmp_path, resume=True).summary["steps"] == ended["steps"]
     stopped = sanderling.torch.train(config(data, "dnn", max_steps=5), runs_dir=tmp_path)
     assert (stopped.summary["steps"], stopped.summary["stopped"]) == (5, True)
 
