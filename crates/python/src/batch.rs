@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use sanderling_feed::{FeedError, Recycled, Recycler, Sampled};
+use sanderling_feed::{Recycled, Recycler, Sampled};
 use sanderling_sample::Batch;
 
 use crate::error::{LengthError, OffsetsError, of_feed};
