@@ -101,6 +101,10 @@ class EmbeddingCollection(nn.Module):
         """
         batch = batch if isinstance(batch, sanderling.Batch) else to_batch(batch)
         brought = batch.lookup
+        if brought is not None and brought.pooled.shape != (len(batch), self.width):
+            raise sanderling.ConfigError(
+                "the batch brings rows of another collection; give its queue this one's `native`"
+            )
         reading = _Reading(self, batch, self.native.lookup(batch) if brought is None else brought)
         anchor = torch.zeros(0, requires_grad=True)
         outputs: tuple[Tensor, ...] = _Read.apply(anchor, reading)

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -196,6 +197,27 @@ def test_the_dense_part_may_be_compiled() -> None:
 def test_a_wrong_spec_says_what_is_wrong(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(sanderling.ConfigError, match=message):
         EmbeddingCollection(spec)
+
+
+def test_a_queue_brings_the_rows(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("label,a,b\n" + "".join(f"{row % 2},{row % 6},{row % 5}\n" for row in range(40)))
+    spec = {"feature": [{"name": name, "key": "raw"} for name in "ab"]}
+    queued, plain = collection("adagrad"), collection("adagrad")
+    # All rows are one batch, so that nothing is looked up ahead of a push.
+    batches = list(sanderling.FeedQueue(tmp_path / "rows.csv", spec=spec, batch_size=40))
+    for number, brought in enumerate(
+        sanderling.FeedQueue(tmp_path / "rows.csv", queued.native, spec=spec, batch_size=40)
+    ):
+        assert brought.lookup is not None
+        assert batches[number].lookup is None
+        torch.testing.assert_close(queued(brought).values(), plain(batches[number]).values(), rtol=0, atol=0)
+        for emb, given in ((queued, brought), (plain, batches[number])):
+            emb(given).values().sin().sum().backward()
+    assert pushes(queued) == pushes(plain) == len(batches) == 1
+    torch.testing.assert_close(rows(queued), rows(plain), rtol=0, atol=0)
+    other = EmbeddingCollection(Spec.alike(["a"], DIM))
+    with pytest.raises(sanderling.ConfigError, match="another collection"):
+        other(next(sanderling.FeedQueue(tmp_path / "rows.csv", queued.native, spec=spec, batch_size=40)))
 
 
 def test_a_collection_is_no_parameter() -> None:
