@@ -9,6 +9,7 @@ from sanderling.torch.embedding import EmbeddingCollection, RowOptimizer, Sequen
 from sanderling.torch.jagged import Embedded, JaggedRows, KeyedJagged, to_batch
 from sanderling.torch.spec import FeatureSpec, Spec, TableSpec
 from sanderling.torch.trainer import train
+from sanderling.torch.workers import Workers, join
 
 __all__ = [
     "ClickModel",
@@ -21,6 +22,8 @@ __all__ = [
     "SequenceCollection",
     "Spec",
     "TableSpec",
+    "Workers",
+    "join",
     "load",
     "open_model",
     "predict",

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import sanderling
-from sanderling.torch.jagged import Embedded, JaggedRows, KeyedJaggedLike, to_batch
+from sanderling.torch.jagged import Embedded, JaggedRows, KeyedJaggedLike, one_batch, to_batch
 from sanderling.torch.spec import Spec
+from sanderling.torch.workers import Workers
 
 AnyTable = sanderling.Table | sanderling.RemoteTable
 
@@ -36,7 +37,7 @@ class EmbeddingCollection(nn.Module):
 
     A forward pass whose backward pass never runs changes nothing. `absent` says what a key without a row yields: what
     its row would start with ("init"), or zeros ("zero"), and then its gradient makes no row. At most `pushes` batches
-    of gradients are under way; a further push waits.
+    of gradients are under way; a further push waits. `workers` says how several trainers' gradients come together.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class EmbeddingCollection(nn.Module):
         lr: float = 1.0,
         absent: Literal["init", "zero"] = "init",
         pushes: int = 8,
+        workers: Workers | None = None,
     ) -> None:
         """Makes or opens the tables."""
         super().__init__()
@@ -55,7 +57,10 @@ class EmbeddingCollection(nn.Module):
             raise sanderling.ConfigError(f"push {push!r} is neither 'backward' nor 'step'")
         self.spec = Spec.of(spec)
         self.connection = sanderling.connect(ps) if isinstance(ps, str) else ps
-        self.push, self.lr = push, lr
+        self.push, self.lr, self.workers = push, lr, workers
+        self._in_step = workers is not None and workers.in_step
+        # Pushes so far, so that rows from before one are known.
+        self.pushed = 0
         self._absent, self._pushes = absent, pushes
         make = sanderling.Table if self.connection is None else self.connection.table
         self.tables: dict[str, AnyTable] = {}
@@ -105,6 +110,8 @@ class EmbeddingCollection(nn.Module):
             raise sanderling.ConfigError(
                 "the batch brings rows of another collection; give its queue this one's `native`"
             )
+        if brought is not None and self._in_step and torch.is_grad_enabled():
+            raise sanderling.ConfigError("rows that a queue looked up ahead miss steps: make it without the collection")
         reading = _Reading(self, batch, self.native.lookup(batch) if brought is None else brought)
         anchor = torch.zeros(0, requires_grad=True)
         outputs: tuple[Tensor, ...] = _Read.apply(anchor, reading)
@@ -123,13 +130,15 @@ class EmbeddingCollection(nn.Module):
 
     def receive(self, reading: "_Reading", grads: tuple[Tensor | None, ...]) -> None:
         """Takes the gradients of one backward pass; called by autograd."""
+        if self._in_step and reading.pushes_before != self.pushed:
+            raise RuntimeError("a backward pass over rows from before the last step: look them up again")
         if self.push == "backward":
             if reading.pushed:
                 raise RuntimeError("a second backward pass over a batch that was pushed: use push='step'")
             reading.pushed = True
             reading.add(grads)
             reading.give()
-            reading.lookup.push(self.lr)
+            self._hand_over(reading.lookup, self.lr)
             return
         if self._merged is not None:
             raise RuntimeError("a backward pass after clip_grad_norm_ and before step(): clip after the last one")
@@ -148,9 +157,12 @@ class EmbeddingCollection(nn.Module):
 
         `lr`, by default the collection's, multiplies the learning rates of the tables' optimizers. Gradients that are
         not finite are a `GradientError`, and dropped; under a GradScaler, which never comes here with them, use
-        `optimizer()`.
+        `optimizer()`. Among trainers that go in step, who has kept nothing takes part with nothing.
         """
+        lr = self.lr if lr is None else lr
         if not self._kept:
+            if self.workers is not None:
+                self._hand_over(None, lr)
             return
         factor = self._kept_factor()
         try:
@@ -159,7 +171,7 @@ class EmbeddingCollection(nn.Module):
             lookup = self._kept_lookup()
             if factor != 1.0:
                 lookup.scale_grads(factor)
-            lookup.push(self.lr if lr is None else lr)
+            self._hand_over(lookup, lr)
         finally:
             self.discard()
 
@@ -195,8 +207,10 @@ class EmbeddingCollection(nn.Module):
 
         The norm is over rows, a key that occurs several times counting once with its sum, as torch has it for a
         sparse gradient that is coalesced. Returns the norm before, a scalar. Call it after the last backward pass of
-        a step, and with a GradScaler after `unscale_` of both optimizers.
+        a step, and with a GradScaler after `unscale_` of both optimizers. Not for trainers that go in step.
         """
+        if self._in_step:
+            raise sanderling.ConfigError("clip_grad_norm_: a trainer that goes in step knows its own gradients only")
         parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         dense = [parameter.grad for parameter in parameters if parameter.grad is not None]
         squared = 0.0
@@ -227,6 +241,13 @@ class EmbeddingCollection(nn.Module):
         place = "here" if self.connection is None else ", ".join(self.connection.servers)
         return f"{len(self.spec.features)} features from {len(self.spec.tables)} tables, {place}; push={self.push!r}"
 
+    def _hand_over(self, lookup: sanderling.Lookup | None, lr: float) -> None:
+        if self.workers is not None:
+            self.workers.push(self.tables, self.native, lookup, lr)
+        elif lookup is not None:
+            lookup.push(lr)
+        self.pushed += 1
+
     def _kept_factor(self) -> float:
         grad = self._factor[0].grad
         return 1.0 if grad is None else float(grad)
@@ -238,7 +259,7 @@ class EmbeddingCollection(nn.Module):
                 whole = self._kept[0]
             else:
                 # Tables know one step per push: several batches become one, so that each row sees one update.
-                batch = _one_batch([reading.batch for reading in self._kept], self.spec.names)
+                batch = one_batch([reading.batch for reading in self._kept], self.spec.names)
                 whole = _Reading(self, batch, self.native.lookup(batch))
                 whole.grads = _joined(self._kept)
             whole.give()
@@ -311,6 +332,7 @@ class _Reading:
 
     def __init__(self, collection: EmbeddingCollection, batch: sanderling.Batch, lookup: sanderling.Lookup) -> None:
         self.collection, self.batch, self.lookup = collection, batch, lookup
+        self.pushes_before = collection.pushed
         self.pushed = False
         self.sequences = collection._sequences
         self.grads: list[Tensor | None] = [None] * (1 + len(self.sequences))
@@ -373,19 +395,3 @@ def _joined(readings: list[_Reading]) -> list[Tensor | None]:
         ]
         joined.append(torch.cat(filled) if any(part is not None for part in parts) else None)
     return joined
-
-
-def _one_batch(batches: list[sanderling.Batch], features: tuple[str, ...]) -> sanderling.Batch:
-    """The samples of all batches, one batch after the other."""
-    columns = []
-    for name in features:
-        keys = np.concatenate([batch.keys(name) for batch in batches])
-        lengths = np.concatenate([np.diff(batch.offsets(name)) for batch in batches])
-        offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.uint32)
-        parts = [batch.values(name) for batch in batches]
-        values = None
-        if any(part is not None for part in parts):
-            ones = [np.ones(len(batch.keys(name)), np.float32) for batch in batches]
-            values = np.concatenate([one if part is None else part for part, one in zip(parts, ones, strict=True)])
-        columns.append((name, keys, offsets, values))
-    return sanderling.Batch(columns)

@@ -173,3 +173,19 @@ class Embedded:
         if len(widths) != 1:
             raise sanderling.ConfigError(f"features of different widths {sorted(widths)} cannot be stacked")
         return self._values.view(len(self._values), len(self._dims), widths.pop())
+
+
+def one_batch(batches: list[sanderling.Batch], features: tuple[str, ...]) -> sanderling.Batch:
+    """The samples of all batches, one batch after the other."""
+    columns = []
+    for name in features:
+        keys = np.concatenate([batch.keys(name) for batch in batches])
+        lengths = np.concatenate([np.diff(batch.offsets(name)) for batch in batches])
+        offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.uint32)
+        parts = [batch.values(name) for batch in batches]
+        values = None
+        if any(part is not None for part in parts):
+            ones = [np.ones(len(batch.keys(name)), np.float32) for batch in batches]
+            values = np.concatenate([one if part is None else part for part, one in zip(parts, ones, strict=True)])
+        columns.append((name, keys, offsets, values))
+    return sanderling.Batch(columns)
