@@ -138,7 +138,7 @@ def test_what_makes_no_sense_is_refused(start: Start) -> None:
         group.push_step(table, 1, KEYS, grads * np.nan)
     with pytest.raises(sanderling.GroupError, match="no table"):
         group.push_step(Table("elsewhere", DIM), 1, KEYS, grads)
-    with pytest.raises(ValueError, match="'median'"):
+    with pytest.raises(ValueError, match='"median"'):
         group.all_reduce("median", np.zeros(1), "median")  # type: ignore[arg-type]
     with pytest.raises(sanderling.GroupError, match="worker 1 of 1"):
         join(1)
