@@ -1,7 +1,9 @@
 //! How fast minibatches get to a trainer and gradients back, without anything in between: read, lookup, push. 81 features
-//! of 1 to 3 keys each, rows of 16 weights with Adagrad; keys of each feature are zipf .99 over a million.
+//! of 1 to 3 keys each, rows of 16 weights with Adagrad; keys of each feature are zipf .99 over a million, or with `--mixed`
+//! over from 10 to a million, as those of click logs are.
 //!
-//! `cargo run --release -p sanderling-feed --example feed_speed [-- --tiny] [--hub hub://...] [--ps ADDRESS] [--write FILE]`
+//! `cargo run --release -p sanderling-feed --example feed_speed [-- --tiny] [--mixed] [--hub hub://... --ps ADDRESS]
+//! [--write FILE]`
 //!
 //! With `--write` it only writes the batch file, for a hub to serve. Rounds of all settings in turns, medians printed. Knows
 //! no model.
@@ -23,7 +25,8 @@ use sanderling_store::{Init, Optimizer, PushScale, Table, TableConfig};
 
 const FEATURES: usize = 81;
 const KEYS_MAX: u64 = 3;
-const KEYS_PER_FEATURE: u64 = 1_000_000;
+const KEYS_PER_FEATURE: f64 = 1e6;
+const KEYS_OF_SMALLEST: f64 = 10.0;
 const ZIPF: f64 = 0.99;
 const DIM: usize = 16;
 const BATCH: usize = 1024;
@@ -42,17 +45,21 @@ fn spec() -> Result<Spec, Failure> {
     Ok(spec)
 }
 
-fn write(path: &Path, batches: usize) -> Result<(), Failure> {
+fn write(path: &Path, batches: usize, is_mixed: bool) -> Result<(), Failure> {
     let options = BatchFileOptions { overwrite: true, ..BatchFileOptions::default() };
     let mut file = BatchFileWriter::create(path, &spec()?, options)?;
-    let (zipf, mut rng) = (Zipf::new(KEYS_PER_FEATURE, ZIPF), Rng::new(1, 0, 0));
+    let smallest = if is_mixed { KEYS_OF_SMALLEST } else { KEYS_PER_FEATURE };
+    let step = (KEYS_PER_FEATURE / smallest).powf(1.0 / (FEATURES - 1) as f64);
+    let keys = (0..FEATURES).map(|feature| (smallest * step.powi(feature as i32)).round() as u64);
+    let zipfs: Vec<Zipf> = keys.map(|keys| Zipf::new(keys, ZIPF)).collect();
+    let mut rng = Rng::new(1, 0, 0);
     let mut batch = Batch::new(&[false; FEATURES]);
     for _ in 0..batches {
         batch.clear();
         for _ in 0..BATCH {
             for (feature, column) in batch.columns.iter_mut().enumerate() {
                 for _ in 0..=rng.next() % KEYS_MAX {
-                    column.push((feature as u64) << 32 | zipf.rank(&mut rng), 1.0);
+                    column.push((feature as u64) << 32 | zipfs[feature].rank(&mut rng), 1.0);
                 }
             }
             batch.close_row((rng.next() & 1) as f32, 1.0);
@@ -110,14 +117,15 @@ fn main() -> Result<(), Failure> {
         arguments.get(at + 1).cloned()
     };
     let is_tiny = arguments.iter().any(|argument| argument == "--tiny");
+    let is_mixed = arguments.iter().any(|argument| argument == "--mixed");
     let (batches, rounds) = if is_tiny { (3, 1) } else { (BATCHES, ROUNDS) };
     if let Some(path) = option("--write") {
-        return write(Path::new(&path), batches);
+        return write(Path::new(&path), batches, is_mixed);
     }
     let path: PathBuf = std::env::temp_dir().join(format!("feed_speed_{}.batch", std::process::id()));
     let hubs = option("--hub");
     if hubs.is_none() {
-        write(&path, batches)?;
+        write(&path, batches, is_mixed)?;
     }
     let rows = match option("--ps") {
         None => Rowful::Here(Arc::new(Table::new(config())?)),

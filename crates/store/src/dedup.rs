@@ -3,9 +3,14 @@
 use std::ops::Range;
 
 use crate::hash::mix;
+use crate::prefetch::{To, prefetch};
 
 /// Slots of a new table; always a power of two.
 const SLOTS_MIN: usize = 64;
+/// Up to so many are near enough to do without prefetching: 128 KiB.
+const SLOTS_NEAR: usize = 1 << 13;
+/// How many keys ahead a slot is asked for.
+const AHEAD: usize = 16;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
@@ -65,7 +70,12 @@ impl Dedup {
         }
         let start = self.inverse.len();
         self.inverse.reserve(keys.len());
-        for &key in keys {
+        for (at, &key) in keys.iter().enumerate() {
+            if self.slots.len() > SLOTS_NEAR
+                && let Some(&later) = keys.get(at + AHEAD)
+            {
+                prefetch(&self.slots, mix(later) as usize & (self.slots.len() - 1), To::Change);
+            }
             let unique = self.number(key);
             self.inverse.push(unique);
         }
