@@ -2,12 +2,14 @@
 //! mean.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sanderling_sample::Rows;
 use sanderling_store::{Absent, PushScale, Table};
 
 use crate::error::ClientError;
 use crate::lookup::Lookup;
+use crate::random::unique;
 use crate::remote::RemoteTable;
 use crate::session::{PullInto, PullPart, Session};
 
@@ -17,6 +19,8 @@ pub struct Client {
     tables: Tables,
     column_tables: Vec<usize>,
     constant: Option<usize>,
+    /// Number of the next minibatch whose keys are fed.
+    batches: AtomicU64,
 }
 
 /// Where the tables are.
@@ -63,7 +67,7 @@ impl Client {
         let column_tables =
             features.into_iter().map(|(feature, name)| find(feature, name)).collect::<Result<_, _>>()?;
         let constant = constant.map(|name| find("(constant)", name)).transpose()?;
-        Ok(Client { tables, column_tables, constant })
+        Ok(Client { tables, column_tables, constant, batches: AtomicU64::new(unique()) })
     }
 
     /// The tables in this process, in the order given; none if they are on servers.
@@ -94,6 +98,10 @@ impl Client {
         self.constant
     }
 
+    pub(crate) fn next_batch(&self) -> u64 {
+        self.batches.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Room for one minibatch at a time. With tables on servers it also holds the connections of the worker, which are
     /// made when it is used first.
     #[must_use]
@@ -113,6 +121,11 @@ impl Client {
     /// Pulls the rows of a minibatch's distinct keys into `lookup`. Returns how many of them have no row yet.
     pub fn pull(&self, rows: &Rows<'_>, absent: Absent, lookup: &mut Lookup) -> Result<usize, ClientError> {
         lookup.assign(rows);
+        self.pull_assigned(absent, lookup)
+    }
+
+    /// The same for keys that are in the lookup, but for those of tables whose rows the servers pool.
+    pub(crate) fn pull_assigned(&self, absent: Absent, lookup: &mut Lookup) -> Result<usize, ClientError> {
         let tables = match &self.tables {
             Tables::Embedded(tables) => {
                 let mut missing = 0;
@@ -124,6 +137,7 @@ impl Client {
             }
             Tables::Remote(tables) => tables,
         };
+        let fed: Vec<bool> = (0..tables.len()).map(|table| lookup.is_fed(table)).collect();
         let Lookup { tables: parts, fans, session, notes_missing, .. } = lookup;
         let session = match (session, tables.first()) {
             (Some(session), _) => session,
@@ -131,8 +145,9 @@ impl Client {
             (_, None) => return Ok(0),
         };
         fans.resize_with(tables.len(), Default::default);
-        for ((table, part), fan) in tables.iter().zip(&*parts).zip(&mut *fans) {
-            fan.assign(session.placement(), table.home(), &part.dedup.unique);
+        for (((table, part), fan), is_fed) in tables.iter().zip(&*parts).zip(&mut *fans).zip(fed) {
+            let keys: &[u64] = if is_fed { &[] } else { &part.dedup.unique };
+            fan.assign(session.placement(), table.home(), keys);
         }
         let asked: Vec<PullPart<'_>> =
             tables.iter().zip(&*fans).map(|(table, fan)| PullPart { table, fan }).collect();
@@ -160,9 +175,14 @@ impl Client {
             }
             Tables::Remote(tables) => {
                 let Some(session) = &mut lookup.session else { return Ok(()) };
+                if !lookup.fed.is_empty() {
+                    // What comes under its number from now on could overtake the push.
+                    lookup.batch = None;
+                }
                 for ((table, part), fan) in tables.iter().zip(parts).zip(&lookup.fans) {
                     session.begin_push(table, fan, &part.dedup.counts, &part.grads, scale)?;
                 }
+                self.push_fed(&lookup.fed, session, scale)?;
                 session.send();
             }
         }

@@ -49,6 +49,20 @@ pub enum ClientError {
         /// The same in its words; may be empty.
         reason: String,
     },
+    /// A gradient of pooled rows is NaN, infinite or too large; nothing of the push was applied.
+    #[error(
+        "table {table:?}: gradient of sample {sample}, coordinate {coordinate} is {value}: nothing of this push was applied; lower the learning rate or clip"
+    )]
+    BadGradient {
+        /// Name of the table.
+        table: String,
+        /// The sample, in its minibatch.
+        sample: usize,
+        /// Coordinate within the row.
+        coordinate: usize,
+        /// The offending gradient.
+        value: f32,
+    },
     /// No answer in time.
     #[error("{}: {}", place(server, table), late(*timeout, *sent, cause.as_deref()))]
     Late {

@@ -16,6 +16,9 @@ pub use lookup::{CONSTANT_KEY, Lookup, TableLookup};
 mod client;
 pub use client::Client;
 
+mod fed;
+pub use fed::{FedRows, Feedable};
+
 mod online;
 pub use online::{Handles, Online};
 
@@ -31,7 +34,7 @@ mod remote;
 pub use remote::RemoteTable;
 
 mod session;
-pub use session::Session;
+pub use session::{FedBatch, Session};
 
 mod pipeline;
 pub use pipeline::{Answered, Call, Pipeline, SLOTS_MAX};

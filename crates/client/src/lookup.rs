@@ -7,6 +7,7 @@ use sanderling_sample::Rows;
 use sanderling_store::Dedup;
 
 use crate::fan::Fan;
+use crate::fed::FedRows;
 use crate::session::Session;
 
 /// The distinct keys of one table in a minibatch, with their rows and gradients.
@@ -42,6 +43,11 @@ pub struct Lookup {
     pub(crate) session: Option<Session>,
     /// Whether a pull notes which keys have no row.
     pub(crate) notes_missing: bool,
+    /// Features that the servers pool; their tables' rows are not pulled.
+    pub(crate) fed: Vec<FedRows>,
+    pub(crate) spare_fed: Vec<FedRows>,
+    /// The number under which the next ones are fed, if nothing that was pushed has it.
+    pub(crate) batch: Option<u64>,
 }
 
 /// The key of the one row of the constant table.
@@ -69,6 +75,9 @@ impl Lookup {
             fans: Vec::new(),
             session: None,
             notes_missing: false,
+            fed: Vec::new(),
+            spare_fed: Vec::new(),
+            batch: None,
         }
     }
 
@@ -125,6 +134,7 @@ impl Lookup {
 
     /// Collects the distinct keys of a minibatch, features that share a table together.
     pub(crate) fn assign(&mut self, rows: &Rows<'_>) {
+        self.spare_fed.append(&mut self.fed);
         for table in &mut self.tables {
             table.dedup.clear();
         }
@@ -163,6 +173,27 @@ impl Lookup {
         (&table.dedup.inverse[range.clone()], &table.rows, &mut table.grads)
     }
 
+    /// The column that a feature reads.
+    pub(crate) fn column(&self, feature: usize) -> usize {
+        self.features[feature].column
+    }
+
+    /// Whether the servers pool a table's rows, so that these are not here.
+    pub(crate) fn is_fed(&self, table: usize) -> bool {
+        self.fed.iter().any(|fed| self.features[fed.feature()].table == table)
+    }
+
+    /// The features that the servers pool, each with its pooled rows.
+    #[must_use]
+    pub fn fed(&self) -> &[FedRows] {
+        &self.fed
+    }
+
+    /// The same, for their gradients.
+    pub fn fed_mut(&mut self) -> &mut [FedRows] {
+        &mut self.fed
+    }
+
     /// The row of the constant table; empty without one.
     #[must_use]
     pub fn constant(&self) -> &[f32] {
@@ -188,7 +219,10 @@ impl Lookup {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let floats = |table: &TableLookup| table.rows.capacity() + table.grads.capacity();
-        self.tables.iter().map(|table| floats(table) * size_of::<f32>()).sum()
+        let tables: usize = self.tables.iter().map(floats).sum();
+        let fed = self.fed.iter().chain(&self.spare_fed);
+        let fed: usize = fed.map(|fed| fed.rows.capacity() + fed.grads.capacity()).sum();
+        (tables + fed) * size_of::<f32>()
     }
 
     /// Distinct keys over all tables.

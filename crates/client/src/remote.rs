@@ -333,7 +333,7 @@ impl RemoteTable {
     }
 
     /// The servers that have a part of it.
-    fn servers(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn servers(&self) -> impl Iterator<Item = usize> {
         let numbers = &self.shape.numbers;
         (0..numbers.len()).filter(|&server| numbers[server].is_some())
     }

@@ -22,6 +22,10 @@ mod push;
 use push::Pushes;
 pub(crate) use push::{Outgoing, sum_duplicates};
 
+mod fed;
+pub use fed::FedBatch;
+pub(crate) use fed::{FedKeys, FedPart};
+
 /// Rows and gradients travel in requests of about this size, so that servers and network work at the same time.
 const REQUEST_BYTES: usize = 1 << 20;
 

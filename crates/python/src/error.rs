@@ -122,6 +122,7 @@ pub(crate) fn of_client(error: ClientError) -> PyErr {
             Fault::Io { .. } => FileError::new_err(text),
             _ => ServerError::new_err(text),
         },
+        ClientError::BadGradient { .. } => GradientError::new_err(text),
         ClientError::Awaited { .. } | ClientError::Group { .. } => GroupError::new_err(text),
         _ => ServerError::new_err(text),
     }

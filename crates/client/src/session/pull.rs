@@ -14,15 +14,15 @@ use crate::remote::RemoteTable;
 /// A request that is part of a pull.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
-    server: usize,
+    pub(super) server: usize,
     /// Which of the pulls that are made at once.
-    part: usize,
+    pub(super) part: usize,
     /// Its keys, among those of the server's share.
-    first_key: usize,
-    keys: usize,
+    pub(super) first_key: usize,
+    pub(super) keys: usize,
     /// Its rows: one per key, or one per sample from this one on.
-    first_row: usize,
-    rows: usize,
+    pub(super) first_row: usize,
+    pub(super) rows: usize,
 }
 
 /// One of several pulls that are made at once: the table, and its keys shared out.
@@ -177,15 +177,7 @@ impl Session {
                 if alone {
                     reply.values.copy_to(0, out);
                 } else {
-                    let rows = match reply.values {
-                        wire::RowValues::F32(rows) => rows,
-                        halves @ wire::RowValues::F16(_) => {
-                            part.resize(out.len(), 0.0);
-                            halves.copy_to(0, &mut part);
-                            &part[..]
-                        }
-                    };
-                    out.iter_mut().zip(rows).for_each(|(sum, part)| *sum += part);
+                    add_rows(reply.values, &mut part, out);
                 }
                 if let Some(missing) = &mut missing {
                     let positions = &ragged.shares[asked.server].share.positions[asked.first_key..];
@@ -207,7 +199,7 @@ impl Session {
     }
 
     /// Makes the requests that `asked` lists, all at once, and hands the answers over as they come.
-    fn pull_asked<'r>(
+    pub(super) fn pull_asked<'r>(
         &mut self,
         request: impl Fn(&Asked, RowFormat) -> (&'r RemoteTable, Request<'r>),
         mut place: impl FnMut(&Asked, &PullReply<'_>),
@@ -223,7 +215,9 @@ impl Session {
             let asked = &asked[tag as usize];
             let table = request(asked, RowFormat::F32).0;
             let error = match result {
-                Ok(Reply::Pull(reply) | Reply::PullPooled(reply)) if fits(asked, table, &reply) => {
+                Ok(Reply::Pull(reply) | Reply::PullPooled(reply) | Reply::PullFed(reply))
+                    if fits(asked, table, &reply) =>
+                {
                     missing += reply.absent.count();
                     place(asked, &reply);
                     return;
@@ -256,6 +250,19 @@ pub(crate) fn wire_absent(absent: Absent) -> wire::Absent {
         Absent::Zero => wire::Absent::Zero,
         Absent::Init => wire::Absent::Init,
     }
+}
+
+/// Adds the rows of a server to those of the others; halves become whole in `room`.
+pub(super) fn add_rows(values: wire::RowValues<'_>, room: &mut Vec<f32>, out: &mut [f32]) {
+    let rows = match values {
+        wire::RowValues::F32(rows) => rows,
+        halves @ wire::RowValues::F16(_) => {
+            room.resize(out.len(), 0.0);
+            halves.copy_to(0, room);
+            &room[..]
+        }
+    };
+    out.iter_mut().zip(rows).for_each(|(sum, row)| *sum += row);
 }
 
 /// Has the reply the sizes that were asked for?

@@ -19,7 +19,7 @@ pub(super) const PUSH: u64 = 1 << 63;
 pub(super) struct Pushes {
     pub(super) outgoing: Outgoing,
     /// Names of the tables, by the number in the tags.
-    tables: Vec<String>,
+    pub(super) tables: Vec<String>,
     /// The first that failed.
     pub(super) failed: Option<ClientError>,
 }
@@ -90,7 +90,7 @@ impl Pushes {
     }
 
     /// Number of a table in tags.
-    fn number(&mut self, table: &str) -> u64 {
+    pub(super) fn number(&mut self, table: &str) -> u64 {
         let number = self.tables.iter().position(|other| other == table).unwrap_or_else(|| {
             self.tables.push(table.to_owned());
             self.tables.len() - 1
@@ -109,7 +109,7 @@ impl Pushes {
     }
 }
 
-fn note(
+pub(super) fn note(
     tables: &[String],
     failed: &mut Option<ClientError>,
     names: &Names,
@@ -119,7 +119,7 @@ fn note(
 ) {
     let table = &tables[(tag & !PUSH) as usize];
     let error = match result {
-        Ok(Reply::Push(_)) => return,
+        Ok(Reply::Push(_) | Reply::PushFed(_) | Reply::Feed) => return,
         Ok(_) => names.misfit(server, table),
         Err(error) => names.error(server, table, error),
     };
@@ -141,6 +141,12 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     pub(crate) fn new(servers: usize) -> Outgoing {
         Outgoing { client: unique(), sequences: vec![0; servers], counts: Vec::new(), grads: Vec::new() }
+    }
+
+    /// The client and the number of the next push to a server.
+    pub(super) fn next(&mut self, server: usize) -> (u64, u64) {
+        self.sequences[server] += 1;
+        (self.client, self.sequences[server])
     }
 
     /// Gives the messages of a push of distinct keys to `begin`, each for a server and its start, with at most `step` rows.
@@ -165,12 +171,12 @@ impl Outgoing {
                 for &at in positions {
                     self.grads.extend_from_slice(&grads[at as usize * dim..][..dim]);
                 }
-                self.sequences[server] += 1;
+                let (client, sequence) = self.next(server);
                 let number = table.number(server);
                 let push = Push {
                     table: number.table,
-                    client: self.client,
-                    sequence: self.sequences[server],
+                    client,
+                    sequence,
                     dim: dim as u32,
                     lr: scale.lr,
                     keys,

@@ -2,6 +2,8 @@
 //! be told to misbehave. They are not `sanderling ps`; what they share with it is the wire format.
 #![allow(dead_code, clippy::unwrap_used)] // each test program uses some of it; a panic is a failed test
 
+pub(crate) mod fed;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -50,6 +52,8 @@ pub(crate) struct Memory {
     pub(crate) tables: Mutex<Vec<Arc<Table>>>,
     configs: Mutex<HashMap<String, String>>,
     applied: Mutex<HashMap<(u64, u64), ()>>,
+    /// By table, batch and feature.
+    pub(crate) batches: Mutex<HashMap<(u32, u64, u32), fed::Kept>>,
     /// Pushes that were applied.
     pub(crate) pushes: AtomicU64,
     /// Misdeeds to come, the last first, for pulls and pushes.
@@ -162,7 +166,9 @@ impl Talk {
             };
             let request = Request::decode(&frame).unwrap();
             let misdeed = match &request {
-                Request::Pull(_) | Request::Push(_) => self.memory.misdeeds.lock().unwrap().pop(),
+                Request::Pull(_) | Request::Push(_) | Request::PushFed(_) => {
+                    self.memory.misdeeds.lock().unwrap().pop()
+                }
                 _ => None,
             };
             self.out.clear();
@@ -230,6 +236,11 @@ impl Talk {
         let tables = self.memory.tables.lock().unwrap();
         let found = (number as usize).checked_sub(1).and_then(|at| tables.get(at));
         found.cloned().ok_or_else(|| (Fault::UnknownTable, format!("number {number}")))
+    }
+
+    fn kept(&self, of: (u32, u64, u32)) -> Result<fed::Kept, Refusal> {
+        let kept = self.memory.batches.lock().unwrap().get(&of).cloned();
+        kept.ok_or_else(|| (Fault::UnknownBatch, format!("batch {}, feature {}", of.1, of.2)))
     }
 
     fn table_of(&self, number: u32, dim: u32) -> Result<Arc<Table>, Refusal> {
@@ -350,6 +361,38 @@ impl Talk {
                 }
                 drop(applied);
                 self.reply(id, &Reply::Push(Pushed { repeated }));
+            }
+            Request::Feed(feed) => {
+                self.table(feed.table)?;
+                let of = (feed.table, feed.batch, feed.feature);
+                self.memory.batches.lock().unwrap().insert(of, fed::Kept::of(feed));
+                self.reply(id, &Reply::Feed);
+            }
+            Request::PullFed(pull) => {
+                let table = self.table_of(pull.table, pull.dim)?;
+                let kept = self.kept((pull.table, pull.batch, pull.feature))?;
+                let (rows, missing) =
+                    kept.pull(&table, absent(pull.absent)).map_err(|error| refused(&error))?;
+                let words = words(kept.keys(), &missing);
+                let absent = Bits::new(&words, kept.keys()).unwrap();
+                let reply = PullReply { dim: pull.dim, absent, values: RowValues::F32(&rows) };
+                self.reply(id, &Reply::PullFed(reply));
+            }
+            Request::PushFed(push) => {
+                let table = self.table_of(push.table, push.dim)?;
+                let mut applied = self.memory.applied.lock().unwrap();
+                let repeated = applied.contains_key(&(push.client, push.sequence));
+                if !repeated {
+                    let of = (push.table, push.batch, push.feature);
+                    let kept = self.kept(of)?;
+                    kept.push(&table, push.grads, PushScale { lr: push.lr })
+                        .map_err(|error| refused(&error))?;
+                    self.memory.batches.lock().unwrap().remove(&of);
+                    applied.insert((push.client, push.sequence), ());
+                    self.memory.pushes.fetch_add(1, Ordering::Relaxed);
+                }
+                drop(applied);
+                self.reply(id, &Reply::PushFed(Pushed { repeated }));
             }
             Request::Delete(delete) => {
                 let table = self.table(delete.table)?;

@@ -10,6 +10,7 @@ pub(crate) fn failure(error: &ClientError) -> Failure {
     let kind = match error {
         ClientError::Store(error) => store(error),
         ClientError::Refused { fault, .. } => refused(fault),
+        ClientError::BadGradient { .. } => "bad_gradient",
         ClientError::Late { .. } | ClientError::Awaited { .. } => "late",
         ClientError::Restarted { .. } => "restarted",
         ClientError::Lost { .. } => "lost",

@@ -1,0 +1,199 @@
+//! Minibatches of which some features are fed to the servers and pooled there, and the others' distinct rows pulled as ever:
+//! who chooses, is told what there is to choose by. Knows not what the rows mean, nor why one way is better.
+
+use sanderling_sample::Rows;
+use sanderling_store::{Absent, Pooling, PushScale};
+
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::lookup::Lookup;
+use crate::remote::RemoteTable;
+use crate::session::{FedBatch, FedKeys, FedPart, PullInto, Session};
+
+/// A feature that could be fed: nothing else in the minibatch reads its table, so that each of its rows has one update
+/// either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Feedable {
+    /// Which feature.
+    pub feature: usize,
+    /// Its keys, repetitions included.
+    pub keys: usize,
+    /// Its distinct keys.
+    pub distinct: usize,
+    /// Samples of the minibatch.
+    pub samples: usize,
+    /// Weights per row.
+    pub dim: usize,
+    /// Servers that have rows of its table.
+    pub servers: usize,
+    /// Whether its keys have values.
+    pub has_values: bool,
+    /// Whether it fits in one frame; otherwise it is not fed, whatever is chosen.
+    pub fits: bool,
+}
+
+/// A feature that was fed: its pooled rows, and room for their gradients.
+#[derive(Debug, Default)]
+pub struct FedRows {
+    feature: usize,
+    batch: FedBatch,
+    pub(crate) rows: Vec<f32>,
+    pub(crate) grads: Vec<f32>,
+    /// Positions of keys without a row.
+    missing: Vec<u32>,
+}
+
+impl FedRows {
+    /// Which feature.
+    #[must_use]
+    pub fn feature(&self) -> usize {
+        self.feature
+    }
+
+    /// The pooled rows, [samples, dim].
+    #[must_use]
+    pub fn rows(&self) -> &[f32] {
+        &self.rows
+    }
+
+    /// Their gradients, [samples, dim].
+    #[must_use]
+    pub fn grads(&self) -> &[f32] {
+        &self.grads
+    }
+
+    /// The same, to be added to or multiplied.
+    pub fn grads_mut(&mut self) -> &mut [f32] {
+        &mut self.grads
+    }
+}
+
+impl Client {
+    /// As [`Client::pull`], but features for which `choose` says how are fed to the servers and pooled there: their rows are
+    /// in [`Lookup::fed`], where their gradients go, too, and [`Client::push`] has the servers spread those. Tables in this
+    /// process are never fed.
+    pub fn pull_or_feed(
+        &self,
+        rows: &Rows<'_>,
+        absent: Absent,
+        lookup: &mut Lookup,
+        choose: impl FnMut(&Feedable) -> Option<Pooling>,
+    ) -> Result<usize, ClientError> {
+        lookup.assign(rows);
+        if self.remote_tables().is_empty() {
+            return self.pull_assigned(absent, lookup);
+        }
+        let mut session = match lookup.session.take() {
+            Some(session) => session,
+            None => self.remote_tables()[0].cluster().session()?,
+        };
+        let id = lookup.batch.take().unwrap_or_else(|| self.next_batch());
+        let fed = self.feed(rows, lookup, &mut session, id, choose);
+        if fed.is_err() {
+            // The first thing that went wrong is what is said.
+            drop(session.finish());
+        }
+        lookup.session = Some(session);
+        // With the rows' answers come those to what was fed.
+        let mut missing = fed.and_then(|()| self.pull_assigned(absent, lookup))?;
+        if lookup.fed.is_empty() {
+            lookup.batch = Some(id);
+            return Ok(missing);
+        }
+        missing += self.pull_fed(absent, lookup)?;
+        // Unless it is pushed the servers keep it, and the next one of this lookup takes its place there.
+        lookup.batch = Some(id);
+        Ok(missing)
+    }
+
+    fn feed(
+        &self,
+        rows: &Rows<'_>,
+        lookup: &mut Lookup,
+        session: &mut Session,
+        id: u64,
+        mut choose: impl FnMut(&Feedable) -> Option<Pooling>,
+    ) -> Result<(), ClientError> {
+        let mut rebased = Vec::new();
+        for feature in 0..self.column_tables().len() {
+            let number = self.column_tables()[feature];
+            let is_alone = self.column_tables().iter().filter(|&&other| other == number).count() == 1;
+            if !is_alone || self.constant_table() == Some(number) {
+                continue;
+            }
+            let table = &self.remote_tables()[number];
+            let column = lookup.column(feature);
+            let (keys, samples) = (rows.keys(column), rows.len());
+            let values = rows.values(column);
+            let feedable = Feedable {
+                feature,
+                keys: keys.len(),
+                distinct: lookup.table(feature).dedup.unique.len(),
+                samples,
+                dim: table.dim(),
+                servers: table.servers().count(),
+                has_values: values.is_some(),
+                fits: session.has_room_for(keys.len(), samples, table.dim())?,
+            };
+            let Some(pooling) = choose(&feedable).filter(|_| feedable.fits) else { continue };
+            let offsets = rows.offsets(column);
+            let first = offsets[0];
+            rebased.clear();
+            rebased.extend(offsets.iter().map(|offset| offset - first));
+            // A mean does not look at values.
+            let values = values.filter(|_| pooling == Pooling::Sum);
+            let keys = FedKeys { keys, offsets: &rebased, values, pooling };
+            let mut fed = lookup.spare_fed.pop().unwrap_or_default();
+            fed.feature = feature;
+            fed.rows.resize(samples * table.dim(), 0.0);
+            fed.grads.clear();
+            fed.grads.resize(samples * table.dim(), 0.0);
+            let begun = session.begin_feed(table, (id, feature as u32), &keys, &mut fed.batch);
+            lookup.fed.push(fed);
+            begun?;
+        }
+        Ok(())
+    }
+
+    /// Pulls the features that were fed; how many of their distinct keys have no row.
+    fn pull_fed(&self, absent: Absent, lookup: &mut Lookup) -> Result<usize, ClientError> {
+        let Some(mut session) = lookup.session.take() else { return Ok(0) };
+        let mut fed = std::mem::take(&mut lookup.fed);
+        let (mut parts, mut into) = (Vec::new(), Vec::new());
+        for FedRows { feature, batch, rows, missing, .. } in &mut fed {
+            parts.push(FedPart { table: self.table_of(*feature), batch });
+            into.push(PullInto { out: rows, missing: Some(missing) });
+        }
+        let pulled = session.pull_fed_parts(&parts, &mut into, absent);
+        (lookup.session, lookup.fed) = (Some(session), fed);
+        pulled?;
+        let mut count = 0;
+        for at in 0..lookup.fed.len() {
+            let mut missing = std::mem::take(&mut lookup.fed[at].missing);
+            let distinct = lookup.indices(lookup.fed[at].feature);
+            missing.iter_mut().for_each(|position| *position = distinct[*position as usize]);
+            missing.sort_unstable();
+            missing.dedup();
+            count += missing.len();
+            lookup.fed[at].missing = missing;
+        }
+        Ok(count)
+    }
+
+    /// Begins the pushes of the features that were fed.
+    pub(crate) fn push_fed(
+        &self,
+        fed: &[FedRows],
+        session: &mut Session,
+        scale: PushScale,
+    ) -> Result<(), ClientError> {
+        for FedRows { feature, batch, grads, .. } in fed {
+            session.begin_push_fed(self.table_of(*feature), batch, grads, scale)?;
+        }
+        Ok(())
+    }
+
+    fn table_of(&self, feature: usize) -> &RemoteTable {
+        &self.remote_tables()[self.column_tables()[feature]]
+    }
+}

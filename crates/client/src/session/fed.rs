@@ -1,0 +1,303 @@
+//! Batches of one thread whose keys are sent ahead: fed to the servers, pulled there as a row per sample, and pushed as a
+//! gradient per sample. Knows not how frames travel, nor why rows are pooled there.
+
+use sanderling_store::{Absent, GRADIENT_ABS_MAX, Pooling, PushScale, StoreError};
+use sanderling_wire::{self as wire, Feed, Ping, PullFed, PushFed, Ragged, Reply, Request, limit};
+
+use super::Session;
+use super::pull::{Asked, PullInto, add_rows, check_offsets, wire_absent};
+use super::push::{PUSH, note};
+use crate::error::ClientError;
+use crate::exchange::CallError;
+use crate::remote::RemoteTable;
+
+/// Bytes of a frame that are neither keys, offsets, values nor rows, rounded up.
+const FRAME_REST_BYTES: usize = 1024;
+
+/// The keys of one feature of a minibatch as the servers keep them, from [`Session::feed`] to [`Session::push_fed`].
+#[derive(Debug, Default)]
+pub struct FedBatch {
+    batch: u64,
+    feature: u32,
+    /// Per sample, its keys.
+    counts: Vec<u32>,
+    /// Per server, where its keys stood; a server without keys is not asked.
+    positions: Vec<Vec<u32>>,
+    /// Whether sums of servers are divided here: a server knows only its share of a sample's keys.
+    is_divided_here: bool,
+}
+
+/// One of several batches that are pulled at once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FedPart<'a> {
+    pub(crate) table: &'a RemoteTable,
+    pub(crate) batch: &'a FedBatch,
+}
+
+/// What is fed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FedKeys<'a> {
+    pub(crate) keys: &'a [u64],
+    /// From 0 on, one more than samples.
+    pub(crate) offsets: &'a [u32],
+    pub(crate) values: Option<&'a [f32]>,
+    pub(crate) pooling: Pooling,
+}
+
+impl FedBatch {
+    /// Rows that a pull of it gives.
+    #[must_use]
+    pub fn samples(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// Servers that have keys of it, each with where they stood.
+    fn shares(&self) -> impl Iterator<Item = (usize, &[u32])> {
+        let all = self.positions.iter().map(Vec::as_slice).enumerate();
+        all.filter(|(_, positions)| !positions.is_empty())
+    }
+}
+
+impl Session {
+    /// Has the servers keep the keys of one feature of a minibatch, under a number of the caller's choice, until they are
+    /// pushed or forgotten. The same number and feature again replace what was there; nothing of it may be under way then.
+    #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
+    pub fn feed(
+        &mut self,
+        table: &RemoteTable,
+        batch: u64,
+        feature: u32,
+        keys: &[u64],
+        offsets: &[u32],
+        values: Option<&[f32]>,
+        pooling: Pooling,
+    ) -> Result<FedBatch, ClientError> {
+        let mut fed = FedBatch::default();
+        let begun =
+            self.begin_feed(table, (batch, feature), &FedKeys { keys, offsets, values, pooling }, &mut fed);
+        let finished = self.finish();
+        begun.and(finished).map(|()| fed)
+    }
+
+    /// The same without waiting for the answers: [`Session::finish`], or the next pull of rows, says what failed.
+    pub(crate) fn begin_feed(
+        &mut self,
+        table: &RemoteTable,
+        (batch, feature): (u64, u32),
+        fed: &FedKeys<'_>,
+        into: &mut FedBatch,
+    ) -> Result<(), ClientError> {
+        let FedKeys { keys, offsets, values, pooling } = *fed;
+        check_offsets(table.name(), offsets, keys.len())?;
+        if let Some(values) = values {
+            table.length("values", keys.len(), values.len())?;
+        }
+        let is_divided_here = self.links.len() > 1 && pooling == Pooling::Mean;
+        let pooling = if pooling == Pooling::Mean && !is_divided_here {
+            wire::Pooling::Mean
+        } else {
+            wire::Pooling::Sum
+        };
+        (into.batch, into.feature, into.is_divided_here) = (batch, feature, is_divided_here);
+        into.counts.clear();
+        into.counts.extend(offsets.windows(2).map(|pair| pair[1] - pair[0]));
+        let number = self.pushes.number(table.name());
+        let Session { links, pushes, placement, ragged, .. } = self;
+        ragged.clear(links.len());
+        ragged.add(placement, table.home(), keys, values, offsets);
+        into.positions.resize_with(links.len(), Vec::new);
+        let names = links.names();
+        for (server, (share, positions)) in ragged.shares.iter().zip(&mut into.positions).enumerate() {
+            positions.clear();
+            positions.extend_from_slice(&share.share.positions);
+            if positions.is_empty() {
+                continue;
+            }
+            let there = table.number(server);
+            let values = values.map(|_| &share.values[..]);
+            let ragged = Ragged { keys: &share.share.keys, offsets: &share.offsets, values };
+            let feed = Request::Feed(Feed { table: there.table, batch, feature, pooling, ragged });
+            let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
+                pushes.note(&names, server, tag, result);
+            };
+            links
+                .begin(server, PUSH | number, Some(there.boot_id), &feed, &mut sink)
+                .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
+        }
+        Ok(())
+    }
+
+    /// The pooled rows of a batch that was fed, one per sample; the number of keys without a row, repetitions counted, whose
+    /// positions go to `missing`.
+    ///
+    /// # Errors
+    /// [`Fault::UnknownBatch`](wire::Fault::UnknownBatch), with the server's name, where a server has forgotten it.
+    pub fn pull_fed(
+        &mut self,
+        table: &RemoteTable,
+        batch: &FedBatch,
+        absent: Absent,
+        out: &mut [f32],
+        missing: Option<&mut Vec<u32>>,
+    ) -> Result<usize, ClientError> {
+        table.length("out", batch.samples() * table.dim(), out.len())?;
+        self.pull_fed_parts(&[FedPart { table, batch }], &mut [PullInto { out, missing }], absent)
+    }
+
+    /// Several of them at once.
+    pub(crate) fn pull_fed_parts(
+        &mut self,
+        parts: &[FedPart<'_>],
+        into: &mut [PullInto<'_>],
+        absent: Absent,
+    ) -> Result<usize, ClientError> {
+        self.asked.clear();
+        for (part, FedPart { batch, .. }) in parts.iter().enumerate() {
+            into[part].out.fill(0.0);
+            if let Some(missing) = &mut into[part].missing {
+                missing.clear();
+            }
+            for (server, positions) in batch.shares() {
+                let (keys, rows) = (positions.len(), batch.samples());
+                self.asked.push(Asked { server, part, first_key: 0, keys, first_row: 0, rows });
+            }
+        }
+        let absent = wire_absent(absent);
+        let mut room = Vec::new();
+        let result = self.pull_asked(
+            |asked, format| {
+                let FedPart { table, batch: FedBatch { batch, feature, .. } } = parts[asked.part];
+                let (number, dim) = (table.number(asked.server).table, table.dim() as u32);
+                let (batch, feature) = (*batch, *feature);
+                (table, Request::PullFed(PullFed { table: number, batch, feature, dim, absent, format }))
+            },
+            |asked, reply| {
+                let PullInto { out, missing } = &mut into[asked.part];
+                add_rows(reply.values, &mut room, out);
+                if let Some(missing) = missing {
+                    let positions = &parts[asked.part].batch.positions[asked.server];
+                    missing.extend(reply.absent.positions().map(|at| positions[at]));
+                }
+            },
+        );
+        for (FedPart { table, batch }, PullInto { out, missing }) in parts.iter().zip(into) {
+            if batch.is_divided_here {
+                for (row, &count) in out.chunks_exact_mut(table.dim()).zip(&batch.counts) {
+                    let share = 1.0 / count.max(1) as f32;
+                    row.iter_mut().for_each(|sum| *sum *= share);
+                }
+            }
+            if let Some(missing) = missing {
+                missing.sort_unstable();
+            }
+        }
+        result
+    }
+
+    /// Spreads a gradient per sample over the rows that were pooled, each of which is updated once; then the servers forget
+    /// the batch. Each server applies its part or refuses it, so that after an error others may have applied theirs.
+    pub fn push_fed(
+        &mut self,
+        table: &RemoteTable,
+        batch: &FedBatch,
+        grads: &[f32],
+        scale: PushScale,
+    ) -> Result<(), ClientError> {
+        let begun = self.begin_push_fed(table, batch, grads, scale);
+        let finished = self.finish();
+        begun.and(finished)
+    }
+
+    /// The same without waiting for the answers, as [`Session::begin_push`].
+    pub(crate) fn begin_push_fed(
+        &mut self,
+        table: &RemoteTable,
+        batch: &FedBatch,
+        grads: &[f32],
+        scale: PushScale,
+    ) -> Result<(), ClientError> {
+        let dim = table.dim();
+        table.length("grads", batch.samples() * dim, grads.len())?;
+        check_push(table, batch, grads, scale)?;
+        let tag = PUSH | self.pushes.number(table.name());
+        let Session { links, pushes, summed, .. } = self;
+        let grads = if batch.is_divided_here {
+            summed.clear();
+            for (grads, &count) in grads.chunks_exact(dim).zip(&batch.counts) {
+                let share = 1.0 / count.max(1) as f32;
+                summed.extend(grads.iter().map(|grad| grad * share));
+            }
+            &summed[..]
+        } else {
+            grads
+        };
+        let names = links.names();
+        let FedBatch { batch: id, feature, .. } = *batch;
+        for (server, _) in batch.shares() {
+            let (client, sequence) = pushes.outgoing.next(server);
+            let there = table.number(server);
+            let push = PushFed {
+                table: there.table,
+                client,
+                sequence,
+                batch: id,
+                feature,
+                dim: dim as u32,
+                lr: scale.lr,
+                grads,
+            };
+            let (tables, failed) = (&pushes.tables, &mut pushes.failed);
+            let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
+                note(tables, failed, &names, server, tag, result);
+            };
+            links
+                .begin(server, tag, Some(there.boot_id), &Request::PushFed(push), &mut sink)
+                .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
+        }
+        Ok(())
+    }
+
+    /// Whether a feature of so many keys and samples can be fed in one frame and pulled in one, even if all its keys are on
+    /// one server. A batch is not cut: a row that is in two parts of it would be updated twice.
+    pub(crate) fn has_room_for(
+        &mut self,
+        keys: usize,
+        samples: usize,
+        dim: usize,
+    ) -> Result<bool, ClientError> {
+        for server in 0..self.links.len() {
+            // Before the hello nobody knows how long frames may be.
+            if self.links.peer(server).is_none() {
+                let ping = Request::Ping(Ping { reply_bytes: 0, bytes: &[] });
+                self.ask(server, "", &ping, |reply| matches!(reply, Reply::Ping(_)).then_some(()))?;
+            }
+        }
+        let fed = keys * (size_of::<u64>() + size_of::<f32>()) + (samples + 1) * size_of::<u32>();
+        let rows = samples * dim * size_of::<f32>() + keys / 8;
+        let fits_frame = fed.max(rows) + FRAME_REST_BYTES <= self.links.frame_bytes_max();
+        Ok(fits_frame && keys <= limit::KEYS_MAX && samples <= limit::SAMPLES_MAX)
+    }
+}
+
+/// What would be refused is refused before any server has a part of it. The gradient of a sample without keys goes nowhere.
+fn check_push(
+    table: &RemoteTable,
+    batch: &FedBatch,
+    grads: &[f32],
+    scale: PushScale,
+) -> Result<(), ClientError> {
+    let table_name = || table.name().to_owned();
+    if !(scale.lr.is_finite() && scale.lr > 0.0) {
+        return Err(StoreError::BadScale { table: table_name(), lr: scale.lr }.into());
+    }
+    // Without a branch per value, so that it vectorises; the comparison is false for NaN.
+    let good = |g: &f32| g.abs() < GRADIENT_ABS_MAX;
+    for (sample, (grads, &count)) in grads.chunks_exact(table.dim()).zip(&batch.counts).enumerate() {
+        if count > 0 && !grads.iter().fold(true, |all, g| all & good(g)) {
+            let coordinate = grads.iter().position(|g| !good(g)).unwrap_or_default();
+            let value = grads[coordinate];
+            return Err(ClientError::BadGradient { table: table_name(), sample, coordinate, value });
+        }
+    }
+    Ok(())
+}
