@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,25 @@ def servers(folder: Path, count: int) -> Iterator[str]:
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
+
+
+def in_threads(workers: int, work: Callable[[int], None]) -> None:
+    """Runs `work` for each worker; raises the first error."""
+    errors: list[BaseException] = []
+
+    def run(worker: int) -> None:
+        try:
+            work(worker)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=[worker]) for worker in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,11 @@
 """Workers that are threads of this process and go in step, at a meeting of theirs and at parameter servers."""
 
 import secrets
-import threading
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from conftest import in_threads
 
 import sanderling
 from sanderling import Connection, Meeting, RemoteTable, SyncGroup, Table
@@ -36,25 +36,6 @@ def start(request: pytest.FixtureRequest) -> Start:
         return table, lambda worker, **more: SyncGroup(connection, group, worker, workers, **more)
 
     return embedded if request.param == "embedded" else remote
-
-
-def in_threads(workers: int, work: Callable[[int], None]) -> None:
-    """Runs `work` for each worker; raises the first error."""
-    errors: list[BaseException] = []
-
-    def run(worker: int) -> None:
-        try:
-            work(worker)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=[worker]) for worker in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def gradients(step: int, rows: np.ndarray) -> np.ndarray:
