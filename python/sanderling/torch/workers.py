@@ -34,7 +34,8 @@ class Workers:
 
     In "sync", and with DistributedDataParallel in any mode, all must take the same number of steps: see `batches`. A
     collection's push is a step. Whoever waits longer than the group's `step_timeout_s` gets a GroupError that names
-    who did not come; in "sync" that step is not applied, and may be made again.
+    who did not come. In "sync" that ends it: what was handed in stays at the servers. Begin with another group from
+    the last checkpoint, or go on after `step` with new Workers over a SyncGroup with a higher `attempt`.
     """
 
     def __init__(self, group: sanderling.SyncGroup, mode: str = "sync") -> None:
@@ -48,6 +49,7 @@ class Workers:
         self.bound = None if parsed[1] is None else int(parsed[1])
         # The last step that is finished here.
         self.step = group.applied
+        self._failed = False
         self.share = 1.0
         """What to multiply the loss of the last batch of `batches` by: 1, unless others have more or fewer samples."""
 
@@ -68,6 +70,10 @@ class Workers:
                 self.step += 1
                 self.group.progress(self.step, self.bound)
             return
+        if self._failed:
+            # A second part of the same step would be added to the first.
+            raise sanderling.GroupError(f"step {self.step + 1} failed before: take part with a higher attempt")
+        self._failed = True
         if lookup is not None:
             lookup.scale_grads(1.0 / self.size)
             taken = lookup.take_gradients()
@@ -75,6 +81,7 @@ class Workers:
                 self.group.push_step(table, self.step + 1, keys, grads, lr=lr, counts=counts)
         self.group.wait(self.step + 1)
         self.step += 1
+        self._failed = False
 
     def batches(self, batches: Iterable[sanderling.Batch]) -> Iterator[sanderling.Batch]:
         """Batches as long as every trainer has one: all end after the same number.

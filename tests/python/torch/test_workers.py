@@ -208,13 +208,22 @@ def test_who_stops_coming_is_named_and_the_tables_go_on(start: Start) -> None:
     impatient = take(join(0, step_timeout_s=0.2, attempt=1))
     assert impatient.workers is not None
     assert impatient.workers.step == 2
-    for _ in range(2):
-        with pytest.raises(sanderling.GroupError, match="step 3: worker 1 did not come"):
-            one_step(impatient)
+    with pytest.raises(sanderling.GroupError, match="step 3: worker 1 did not come"):
+        one_step(impatient, 2)
+    with pytest.raises(sanderling.GroupError, match="step 3 failed before"):
+        one_step(impatient, 2)
     for now, then in zip(rows(impatient), before, strict=True):
         np.testing.assert_array_equal(now, then)
     samples = batch(5)
     np.testing.assert_array_equal(impatient(samples).values().detach(), left[1](samples).values().detach())
+    # The other comes after all: the step is that of one part each.
+    left[0] = take(join(0, attempt=2))
+    in_threads(2, lambda rank: one_step(left[rank], 2))
+    alone = EmbeddingCollection(spec("sgd"), push="step")
+    for step in range(3):
+        one_step(alone, step)
+    for found, right in zip(rows(left[1]), rows(alone), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
 
 
 def test_what_would_not_be_in_step_is_refused(start: Start) -> None:
