@@ -1,0 +1,166 @@
+"""Feed queues, lookups and batches from Python, against numpy."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Make
+
+import sanderling
+from sanderling import Batch, Embedding, FeedQueue
+
+ROWS = 1000
+SPEC: dict[str, Any] = {"feature": [{"name": "id", "key": "raw"}, {"name": "tags", "type": "multi", "key": "raw"}]}
+
+
+def keys(*values: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    return np.array(values, np.uint64)
+
+
+def offsets(*values: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    return np.array(values, np.uint32)
+
+
+@pytest.fixture
+def clicks(tmp_path: Path) -> Path:
+    """A row has its number as `id`, and as many `tags` as the number has digits."""
+    path = tmp_path / "clicks.csv"
+    lines = [f"{row % 2},{row},{'|'.join(str(row))}" for row in range(ROWS)]
+    path.write_text("\n".join(["label,id,tags", *lines]) + "\n")
+    return path
+
+
+def test_a_batch_gives_back_what_it_is_made_from() -> None:
+    values = np.array([0.5, 2.0], np.float32)
+    batch = Batch([("a", keys(3, 4), offsets(0, 2, 2), values), ("b", keys(), offsets(0, 0, 0), None)])
+    assert (len(batch), batch.features, batch.lookup) == (2, ["a", "b"], None)
+    assert batch.keys("a").tolist() == [3, 4]
+    assert batch.offsets("a").tolist() == [0, 2, 2]
+    found = batch.values("a")
+    assert found is not None
+    assert found.tolist() == [0.5, 2.0]
+    assert batch.values("b") is None
+    assert np.isnan(batch.labels).all()
+    assert not batch.keys("a").flags.writeable
+    with pytest.raises(sanderling.ConfigError, match='"c"'):
+        batch.keys("c")
+
+
+@pytest.mark.parametrize(
+    ("columns", "error"),
+    [
+        ([("a", keys(1, 2), offsets(0, 1), None)], sanderling.OffsetsError),
+        ([("a", keys(1), offsets(1, 1), None)], sanderling.OffsetsError),
+        ([("a", keys(1), offsets(), None)], sanderling.OffsetsError),
+        ([("a", keys(1, 2), offsets(0, 2, 1, 2), None)], sanderling.OffsetsError),
+        ([("a", keys(1), offsets(0, 1), None), ("b", keys(), offsets(0, 0, 0), None)], sanderling.LengthError),
+        ([("a", keys(1), offsets(0, 1), np.zeros(2, np.float32))], sanderling.LengthError),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused(columns: list[Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match="feature"):
+        Batch(columns)
+
+
+def test_lookups_pool_and_pushes_update(make: Make) -> None:
+    table = make("fed", 4, optimizer={"type": "sgd", "lr": 1.0}, init={"type": "normal", "std": 1.0})
+    embedding = Embedding([table], [("a", 0, "sum"), ("a", 0, "none"), ("b", 0, "mean")])  # type: ignore[list-item]
+    batch = Batch([("b", keys(7, 5), offsets(0, 2, 2), None), ("a", keys(5, 6, 5), offsets(0, 2, 3), None)])
+    before = table.pull(keys(5, 6, 7))
+    lookup = embedding.lookup(batch)
+    assert (embedding.width, embedding.dims, lookup.unique_keys, lookup.missing) == (8, [4, 4, 4], 3, 3)
+    five, six, seven = before
+    np.testing.assert_allclose(lookup.pooled, np.block([[five + six, (five + seven) / 2], [five, 0 * five]]), atol=1e-6)
+    np.testing.assert_allclose(lookup.rows(1), [five, six, five], atol=1e-6)
+    lookup.add_grads(np.ones((2, 8), np.float32), {1: np.full((3, 4), 0.5, np.float32)})
+    with pytest.raises(sanderling.LengthError, match="shape"):
+        lookup.add_grads(np.ones((2, 7), np.float32))
+    with pytest.raises(ValueError, match="pooled"):
+        lookup.rows(0)
+    lookup.push()
+    embedding.finish()
+    expected = before - np.array([[2 + 1 + 0.5], [1 + 0.5], [0.5]])
+    np.testing.assert_allclose(table.pull(keys(5, 6, 7)), expected, atol=1e-6)
+    with pytest.raises(sanderling.Error, match="pushed already"):
+        lookup.push()
+    arrays = [lookup.pooled, batch.keys("a")]
+    del lookup, batch
+    assert arrays[1].tolist() == [5, 6, 5], "an array keeps its memory"
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_queue_reads_everything_in_order_and_looks_up(clicks: Path, threads: int) -> None:
+    table = sanderling.Table("t", 2, optimizer={"type": "sgd", "lr": 1.0}, init="zero")
+    embedding = Embedding([table], [("tags", 0, "sum")])
+    reports: list[str] = []
+    options = {"threads": threads, "statistics_every_s": 1e-6, "on_statistics": reports.append}
+    queue = FeedQueue(clicks, embedding, spec=SPEC, batch_size=64, passes=2, **options)  # type: ignore[arg-type]
+    seen: list[int] = []
+    tags = 0
+    for batch in queue:
+        seen += batch.keys("id").tolist()
+        assert batch.labels.tolist() == [row % 2 for row in batch.keys("id").tolist()]
+        assert batch.lookup is not None
+        batch.lookup.add_grads(np.ones_like(batch.lookup.pooled))
+        batch.lookup.push()
+        tags += len(batch.keys("tags"))
+    embedding.finish()
+    assert seen == [*range(ROWS), *range(ROWS)]
+    assert table.rows().sum() == -2 * tags
+    stats = queue.stats()
+    assert (stats["batches"], stats["rows"], stats["push_grad"]["count"]) == (32, 2 * ROWS, 32)
+    assert any("ReadSample" in report and "PushGrad" in report for report in reports)
+    spec = queue.spec
+    assert spec is not None
+    assert sum(len(batch) for batch in FeedQueue([clicks], spec=spec)) == ROWS
+
+
+def test_what_goes_wrong_is_raised_where_it_is_waited_for(clicks: Path) -> None:
+    with clicks.open("a") as file:
+        file.write("1,what,1\n")
+    with pytest.raises(sanderling.BadRowError, match=r"clicks\.csv:1002"):
+        sum(len(batch) for batch in FeedQueue(clicks, spec=SPEC))
+    table = sanderling.Table("t", 2)
+    with pytest.raises(sanderling.ConfigError, match="colour"):
+        FeedQueue(clicks, Embedding([table], [("colour", 0, "sum")]), spec=SPEC)
+    with pytest.raises(sanderling.ConfigError, match="rank"):
+        FeedQueue(clicks, spec=SPEC, rank=2, ranks=2)
+    with pytest.raises(sanderling.HubError, match=r"127\.0\.0\.1:1"):
+        FeedQueue("hub://127.0.0.1:1", hub_patience_s=0.0)
+
+
+def test_trainers_share_a_hub(clicks: Path, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.toml"
+    spec.write_text('[[feature]]\nname = "id"\nkey = "raw"\n')
+    address = f"unix:{tmp_path}/hub"
+    options = [
+        "--listen",
+        address,
+        "--spec",
+        str(spec),
+        "--batch",
+        "32",
+        "--linger",
+        "100ms",
+        "--trainer-timeout",
+        "100ms",
+        str(clicks),
+    ]
+    command = [sys.executable, "-m", "sanderling", "hub", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as hub:
+        try:
+            assert hub.stdout is not None
+            assert hub.stdout.readline().startswith("listening at ")
+            queues = [FeedQueue(f"hub://{address}", name=name, threads=1, depth=2) for name in ("one", "two")]
+            first = [next(queue) for queue in queues]
+            seen = [key for batch in first for key in batch.keys("id").tolist()]
+            queues[1].close()  # what it had and had not used, the other gets
+            del queues[1]
+            for batch in queues[0]:
+                seen += batch.keys("id").tolist()
+            assert sorted(seen) == list(range(ROWS))
+        finally:
+            hub.kill()
