@@ -179,6 +179,10 @@ impl Client {
                     // What comes under its number from now on could overtake the push.
                     lookup.batch = None;
                 }
+                for number in lookup.unfed.drain(..) {
+                    let (table, keys) = (&tables[number], &parts[number].dedup.unique);
+                    lookup.fans[number].assign(session.placement(), table.home(), keys);
+                }
                 for ((table, part), fan) in tables.iter().zip(parts).zip(&lookup.fans) {
                     session.begin_push(table, fan, &part.dedup.counts, &part.grads, scale)?;
                 }

@@ -1,6 +1,8 @@
 //! Minibatches of which some features are fed to the servers and pooled there, and the others' distinct rows pulled as ever:
 //! who chooses, is told what there is to choose by. Knows not what the rows mean, nor why one way is better.
 
+use std::time::{Duration, Instant};
+
 use sanderling_sample::Rows;
 use sanderling_store::{Absent, Pooling, PushScale};
 
@@ -32,6 +34,10 @@ pub struct Feedable {
     pub fits: bool,
 }
 
+/// What was fed longer ago is better pushed by its distinct rows ([`Lookup::unfeed`]): servers forget it after 300 s, and a
+/// push may have to wait for others.
+pub const FED_AGE_MAX: Duration = Duration::from_secs(60);
+
 /// A feature that was fed: its pooled rows, and room for their gradients.
 #[derive(Debug, Default)]
 pub struct FedRows {
@@ -41,6 +47,7 @@ pub struct FedRows {
     pub(crate) grads: Vec<f32>,
     /// Positions of keys without a row.
     missing: Vec<u32>,
+    since: Option<Instant>,
 }
 
 impl FedRows {
@@ -48,6 +55,12 @@ impl FedRows {
     #[must_use]
     pub fn feature(&self) -> usize {
         self.feature
+    }
+
+    /// How long ago.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// The pooled rows, [samples, dim].
@@ -144,7 +157,7 @@ impl Client {
             let values = values.filter(|_| pooling == Pooling::Sum);
             let keys = FedKeys { keys, offsets: &rebased, values, pooling };
             let mut fed = lookup.spare_fed.pop().unwrap_or_default();
-            fed.feature = feature;
+            (fed.feature, fed.since) = (feature, Some(Instant::now()));
             fed.rows.resize(samples * table.dim(), 0.0);
             fed.grads.clear();
             fed.grads.resize(samples * table.dim(), 0.0);

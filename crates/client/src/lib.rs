@@ -17,7 +17,7 @@ mod client;
 pub use client::Client;
 
 mod fed;
-pub use fed::{FedRows, Feedable};
+pub use fed::{FED_AGE_MAX, FedRows, Feedable};
 
 mod online;
 pub use online::{Handles, Online};

@@ -46,6 +46,8 @@ pub struct Lookup {
     /// Features that the servers pool; their tables' rows are not pulled.
     pub(crate) fed: Vec<FedRows>,
     pub(crate) spare_fed: Vec<FedRows>,
+    /// Tables whose rows were pooled by the servers and are pushed from here.
+    pub(crate) unfed: Vec<usize>,
     /// The number under which the next ones are fed, if nothing that was pushed has it.
     pub(crate) batch: Option<u64>,
 }
@@ -77,6 +79,7 @@ impl Lookup {
             notes_missing: false,
             fed: Vec::new(),
             spare_fed: Vec::new(),
+            unfed: Vec::new(),
             batch: None,
         }
     }
@@ -135,6 +138,7 @@ impl Lookup {
     /// Collects the distinct keys of a minibatch, features that share a table together.
     pub(crate) fn assign(&mut self, rows: &Rows<'_>) {
         self.spare_fed.append(&mut self.fed);
+        self.unfed.clear();
         for table in &mut self.tables {
             table.dedup.clear();
         }
@@ -194,6 +198,22 @@ impl Lookup {
         &mut self.fed
     }
 
+    /// Of one of [`Lookup::fed`]: itself, its row indices, and the gradients of its table's distinct rows, of which a push
+    /// sends nothing.
+    pub fn backward_fed(&mut self, number: usize) -> (&FedRows, &[u32], &mut [f32]) {
+        let fed = &self.fed[number];
+        let FeatureKeys { table, range, .. } = &self.features[fed.feature()];
+        let table = &mut self.tables[*table];
+        (fed, &table.dedup.inverse[range.clone()], &mut table.grads)
+    }
+
+    /// Has the push send the gradients of distinct rows, which [`Lookup::backward_fed`] gives room for, in place of those of
+    /// the pooled rows. What the servers were fed is not used any more.
+    pub fn unfeed(&mut self) {
+        self.unfed.extend(self.fed.iter().map(|fed| self.features[fed.feature()].table));
+        self.spare_fed.append(&mut self.fed);
+    }
+
     /// The row of the constant table; empty without one.
     #[must_use]
     pub fn constant(&self) -> &[f32] {
@@ -237,6 +257,12 @@ impl TableLookup {
     #[must_use]
     pub fn dim(&self) -> usize {
         self.dim
+    }
+
+    /// Distinct keys.
+    #[must_use]
+    pub fn distinct(&self) -> usize {
+        self.dedup.unique.len()
     }
 
     /// The rows of the distinct keys, `dim` floats each.

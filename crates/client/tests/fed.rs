@@ -235,6 +235,19 @@ fn some_features_are_fed_and_others_are_not() {
     near(&weights(&tables[1].1), &rows, "pushed");
     let sizes: Vec<u64> = tables.iter().map(|(_, table)| table.size().unwrap().0).collect();
     assert_eq!((sizes, kept()), (vec![6, 6, 6], Some(0)));
-    // Next time the rows are there, and none is found twice.
-    assert_eq!(look_up(&mut lookup, 0), 0);
+    // Next time the rows are there. What was fed can be pushed by its distinct rows, too.
+    assert_eq!(look_up(&mut lookup, 1), 0);
+    let (fed, indices, grads) = lookup.backward_fed(0);
+    assert_eq!((fed.feature(), indices), (1, &[0, 1, 2, 3, 4, 5][..]));
+    grads.copy_from_slice(&of_keys);
+    lookup.unfeed();
+    client.push(&mut lookup, PushScale::default()).unwrap();
+    client.finish(&mut lookup).unwrap();
+    local.push(&KEYS[3..], &of_keys, PushScale::default()).unwrap();
+    local.pull(&KEYS, Absent::Zero, &mut rows, None).unwrap();
+    near(&weights(&tables[1].1), &rows, "pushed by rows");
+    let count = |server: &Server| server.memory.batches.lock().unwrap().len();
+    assert!(servers.iter().map(count).max() == Some(1));
+    look_up(&mut lookup, 1);
+    assert!(servers.iter().map(count).max() == Some(1), "its place is taken");
 }
