@@ -6,7 +6,7 @@ Shapes: `n` keys of a request, `dim` weights of a row, `rows` rows of a table.
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,12 @@ import numpy.typing as npt
 from sanderling.types import Evaluation, Metrics
 
 _Path: TypeAlias = str | os.PathLike[str]
+
+class _Collection(Protocol):
+    """What has an Embedding, such as `sanderling.torch.EmbeddingCollection`."""
+
+    @property
+    def native(self) -> Embedding: ...
 
 __all__ = [
     "BadFileError",
@@ -30,6 +36,7 @@ __all__ = [
     "FileError",
     "GradientError",
     "GroupError",
+    "HubError",
     "LengthError",
     "Lookup",
     "Meeting",
@@ -173,7 +180,9 @@ class Embedding:
     `features` are (name of the feature, position of its table, pooling), where pooling is "sum" (a column's values
     weigh its keys), "mean" or "max" (values are not looked at), or "none" (a row per key). A feature may occur several
     times. `absent` says what a key without a row counts as: the row that it would start with, or zeros; with "zero"
-    it is not pushed either, so that no row is made. At most `pushes` pushes are outstanding.
+    it is not pushed either, so that no row is made. At most `pushes` pushes are outstanding. `pool_at` says who sums
+    the rows of tables on servers: with "auto" the servers where that saves more than a quarter of the bytes, by
+    feature and minibatch, else the trainer. Sums of several servers may differ from the trainer's in the last bits.
     """
 
     def __new__(
@@ -183,7 +192,11 @@ class Embedding:
         *,
         absent: Literal["init", "zero"] = "init",
         pushes: int = 8,
+        pool_at: Literal["auto", "trainer", "servers"] = "trainer",
     ) -> Embedding: ...
+    @property
+    def pooled_at(self) -> dict[str, dict[str, int]]:
+        """Of tables on servers: features and bytes of minibatches that the `trainer` and the `servers` have pooled."""
     @property
     def dims(self) -> list[int]:
         """Per feature, the width of its rows."""
@@ -271,7 +284,7 @@ class FeedQueue:
     def __new__(
         cls,
         source: _Path | Sequence[_Path],
-        embedding: Embedding | None = None,
+        embedding: Embedding | _Collection | None = None,
         *,
         spec: dict[str, Any] | None = None,
         batch_size: int = 1024,
@@ -555,7 +568,7 @@ def checkpoint_tables(directory: _Path) -> list[str]:
 class Meeting:
     """Where the threads of one process meet that go in step over its tables; each has a `SyncGroup` of its own."""
 
-    def __init__(self, tables: Sequence[Table], workers: int) -> None: ...
+    def __new__(cls, tables: Sequence[Table], workers: int) -> Meeting: ...
     @property
     def workers(self) -> int:
         """How many workers there are."""
@@ -572,8 +585,8 @@ class SyncGroup:
     interpreter is released.
     """
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         place: Connection | Meeting,
         group: int,
         worker: int,
@@ -581,7 +594,7 @@ class SyncGroup:
         *,
         attempt: int = 0,
         step_timeout_s: float = 60.0,
-    ) -> None: ...
+    ) -> SyncGroup: ...
     @property
     def worker(self) -> int:
         """Which worker this is, from 0."""

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use sanderling_feed::{Fed, FeedQueue, QueueOptions, Source};
+use sanderling_feed::{Embedding, Fed, FeedQueue, QueueOptions, Source};
 use sanderling_hub::SubscribeOptions;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
 use sanderling_sample::{DataConfig, Spec};
@@ -54,13 +54,13 @@ struct Told {
 impl PyFeedQueue {
     #[new]
     #[pyo3(signature = (source, embedding = None, *, spec = None, batch_size = 1024, passes = 1, threads = 2, depth = 8,
-        depth_bytes = 1 << 30, ordered = true, shuffle = 0, seed = 0, rank = 0, ranks = 1, train = true,
+        depth_bytes = 1_073_741_824, ordered = true, shuffle = 0, seed = 0, rank = 0, ranks = 1, train = true,
         statistics_every_s = 0.0, on_statistics = None, name = "trainer", hub_token = "", hub_patience_s = 60.0))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
         source: &Bound<'_, PyAny>,
-        embedding: Option<&Bound<'_, PyEmbedding>>,
+        embedding: Option<&Bound<'_, PyAny>>,
         spec: Option<&Bound<'_, PyDict>>,
         batch_size: usize,
         passes: u64,
@@ -95,7 +95,7 @@ impl PyFeedQueue {
             rank,
             ranks,
         };
-        let embedding = embedding.map(|embedding| Arc::clone(&embedding.get().embedding));
+        let embedding = embedding.map(embedding_of).transpose()?;
         let hubs = match &inputs[..] {
             [hubs] if hubs.starts_with("hub://") => Some(hubs.clone()),
             _ => None,
@@ -185,6 +185,17 @@ impl PyFeedQueue {
             }
         };
         listener.call1(py, (self.report(),)).map(|_| ())
+    }
+}
+
+/// An `Embedding`, or what has one, such as a collection of `sanderling.torch`.
+fn embedding_of(object: &Bound<'_, PyAny>) -> PyResult<Arc<Embedding>> {
+    match object.cast::<PyEmbedding>() {
+        Ok(embedding) => Ok(Arc::clone(&embedding.get().embedding)),
+        Err(_) => {
+            let native = object.getattr("native")?;
+            Ok(Arc::clone(&native.cast::<PyEmbedding>()?.get().embedding))
+        }
     }
 }
 

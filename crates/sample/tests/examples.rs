@@ -6,7 +6,8 @@ use std::process::Command;
 #[test]
 fn the_measurement_runs() {
     // Cargo builds examples beside the tests, unless only one test program was asked for.
-    let path = std::env::current_exe().unwrap().parent().unwrap().with_file_name("examples").join("format_speed");
+    let path =
+        std::env::current_exe().unwrap().parent().unwrap().with_file_name("examples").join("format_speed");
     if !path.exists() {
         eprintln!("skipped: {} is not built; cargo test --examples builds it", path.display());
         return;
