@@ -8,6 +8,7 @@ use sanderling_observe::LatencySummary;
 use sanderling_store::{Absent, Table};
 
 use crate::error::FeedError;
+use crate::fed::{PoolAt, PooledAt, Ways, servers_bytes, trainer_bytes};
 use crate::looked_up::LookedUp;
 use crate::pooling::{Place, Pooling};
 use crate::pushes::Pushes;
@@ -37,11 +38,14 @@ pub struct EmbeddingOptions {
     pub absent: Absent,
     /// Pushes that may be outstanding, at most [`PUSHES_MAX`].
     pub pushes: usize,
+    /// Who pools the rows of tables on servers. With [`Absent::Zero`], and where several features read a table, so that its
+    /// rows have one update of all of them, it is the trainer.
+    pub pool_at: PoolAt,
 }
 
 impl Default for EmbeddingOptions {
     fn default() -> EmbeddingOptions {
-        EmbeddingOptions { absent: Absent::Init, pushes: 8 }
+        EmbeddingOptions { absent: Absent::Init, pushes: 8, pool_at: PoolAt::Auto }
     }
 }
 
@@ -54,6 +58,8 @@ pub struct Embedding {
     table_dims: Vec<usize>,
     width: usize,
     absent: Absent,
+    pool_at: PoolAt,
+    ways: Ways,
     pushes: Pushes,
     lookups: Arc<Recycler<Lookup>>,
     pub(crate) floats: Arc<Recycler<Vec<f32>>>,
@@ -131,6 +137,9 @@ impl Embedding {
             table_dims: tables.iter().map(|table| table.1).collect(),
             width,
             absent: options.absent,
+            // Keys that are to stay without a row would get one from the servers.
+            pool_at: if options.absent == Absent::Zero { PoolAt::Trainer } else { options.pool_at },
+            ways: Ways::default(),
             lookups: Recycler::new(KEPT),
             floats: Recycler::new(KEPT),
             sessions: Mutex::new(Vec::new()),
@@ -202,10 +211,44 @@ impl Embedding {
             lookup.note_missing();
         }
         let applied = self.pushes.applied();
-        let pulled = self
-            .with_session(&mut lookup, |client, lookup| client.pull(&sampled.rows(), self.absent, lookup));
+        let rows = sampled.rows();
+        let pulled = self.with_session(&mut lookup, |client, lookup| {
+            if self.pool_at == PoolAt::Trainer {
+                return client.pull(&rows, self.absent, lookup);
+            }
+            client.pull_or_feed(&rows, self.absent, lookup, |feedable| {
+                let pooling = self.features[feedable.feature].pooling;
+                let chosen = self.pool_at.choose(pooling, feedable);
+                if chosen.is_some() {
+                    self.ways.by_servers(servers_bytes(feedable));
+                }
+                chosen
+            })
+        });
         let missing = pulled?;
+        if !self.client.remote_tables().is_empty() {
+            self.note_trainer(&lookup);
+        }
         Ok(LookedUp::new(Arc::clone(self), sampled, columns, lookup, missing, applied))
+    }
+
+    /// Counts the features that are pooled here, and their tables' bytes once.
+    fn note_trainer(&self, lookup: &Lookup) {
+        let mut counted = vec![false; self.table_dims.len()];
+        for (at, feature) in self.features.iter().enumerate() {
+            if lookup.fed().iter().any(|fed| fed.feature() == at) {
+                continue;
+            }
+            let again = std::mem::replace(&mut counted[feature.table], true);
+            let table = lookup.table(at);
+            self.ways.by_trainer(if again { 0 } else { trainer_bytes(table.distinct(), table.dim()) });
+        }
+    }
+
+    /// How features of tables on servers were looked up so far.
+    #[must_use]
+    pub fn pooled_at(&self) -> PooledAt {
+        self.ways.total()
     }
 
     /// Works with connections of nobody else's.

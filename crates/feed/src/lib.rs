@@ -13,6 +13,9 @@ pub use sampled::{Sampled, Samples};
 mod pooling;
 pub use pooling::Pooling;
 
+mod fed;
+pub use fed::{PoolAt, PooledAt, WayTotal};
+
 mod embedding;
 pub use embedding::{Embedding, EmbeddingOptions, Feature, PUSHES_MAX};
 

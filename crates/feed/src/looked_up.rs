@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use sanderling_client::Lookup;
+use sanderling_client::{FED_AGE_MAX, Lookup};
 use sanderling_sample::Rows;
 use sanderling_store::PushScale;
 
 use crate::embedding::Embedding;
 use crate::error::FeedError;
-use crate::pooling::{Bags, Place, Pooling, gather_grads, pool, scatter, spread};
+use crate::pooling::{Bags, Place, Pooling, add_columns, copy_columns, gather_grads, pool, scatter, spread};
 use crate::recycle::Recycled;
 use crate::sampled::Sampled;
 
@@ -53,6 +53,8 @@ impl LookedUp {
                 out.resize(lookup.indices(at).len() * place.dim, 0.0);
                 spread(lookup.indices(at), from, place.dim, &mut out);
                 sequences.push(out);
+            } else if let Some(fed) = lookup.fed().iter().find(|fed| fed.feature() == at) {
+                copy_columns(fed.rows(), place, &mut pooled);
             } else {
                 let bags = bags(&rows, columns[at], lookup.indices(at));
                 pool(feature.pooling, bags, from, place, &mut pooled);
@@ -158,6 +160,10 @@ impl LookedUp {
             if let (Some(pooled), true) = (pooled, feature.pooling != Pooling::None) {
                 let column = columns[at];
                 let place: Place = embedding.place(at);
+                if let Some(fed) = lookup.fed_mut().iter_mut().find(|fed| fed.feature() == at) {
+                    add_columns(pooled, place, fed.grads_mut());
+                    continue;
+                }
                 let (indices, from, grads) = lookup.backward(at);
                 scatter(feature.pooling, bags(&rows, column, indices), from, place, pooled, grads);
             }
@@ -172,6 +178,7 @@ impl LookedUp {
 
     /// The sum of the squares of the gradients of all distinct rows.
     pub fn grad_norm_squared(&mut self) -> Result<f64, FeedError> {
+        self.spread_fed()?;
         let lookup = self.lookup.as_mut().ok_or(FeedError::Pushed)?;
         Ok(lookup.grads().flat_map(|grads| grads.iter()).map(|&grad| f64::from(grad) * f64::from(grad)).sum())
     }
@@ -180,6 +187,33 @@ impl LookedUp {
     pub fn scale_grads(&mut self, factor: f32) -> Result<(), FeedError> {
         let lookup = self.lookup.as_mut().ok_or(FeedError::Pushed)?;
         lookup.grads().for_each(|grads| grads.iter_mut().for_each(|grad| *grad *= factor));
+        let fed = lookup.fed_mut().iter_mut();
+        fed.for_each(|fed| fed.grads_mut().iter_mut().for_each(|grad| *grad *= factor));
+        Ok(())
+    }
+
+    /// Writes the gradients of distinct rows that the servers would make of those of the rows that they pooled. A push sends
+    /// nothing of them.
+    fn spread_fed(&mut self) -> Result<(), FeedError> {
+        let LookedUp { embedding, sampled, columns, lookup, .. } = self;
+        let lookup = lookup.as_mut().ok_or(FeedError::Pushed)?;
+        let rows = sampled.rows();
+        for number in 0..lookup.fed().len() {
+            let at = lookup.fed()[number].feature();
+            let (fed, indices, grads) = lookup.backward_fed(number);
+            let dim = embedding.dim(at);
+            let place = Place { dim, at: 0, width: dim };
+            grads.fill(0.0);
+            let pooling = embedding.features()[at].pooling;
+            scatter(pooling, bags(&rows, columns[at], indices), &[], place, fed.grads(), grads);
+        }
+        Ok(())
+    }
+
+    /// Has the push send distinct rows' gradients, wherever they were pooled.
+    fn push_from_here(&mut self) -> Result<(), FeedError> {
+        self.spread_fed()?;
+        self.lookup.as_mut().ok_or(FeedError::Pushed)?.unfeed();
         Ok(())
     }
 
@@ -189,6 +223,7 @@ impl LookedUp {
         &mut self,
         mut each: impl FnMut(usize, &[u64], &[u32], &[f32]),
     ) -> Result<(), FeedError> {
+        self.spread_fed()?;
         let mut lookup = self.lookup.take().ok_or(FeedError::Pushed)?;
         if self.embedding.forgets_missing() {
             lookup.forget_missing();
@@ -202,6 +237,10 @@ impl LookedUp {
     /// Hands the gradients over, to be applied in the background. Waits only while too many pushes are outstanding. An error
     /// may be that of an earlier push.
     pub fn push(&mut self, scale: PushScale) -> Result<(), FeedError> {
+        let is_old = |lookup: &Recycled<Lookup>| lookup.fed().iter().any(|fed| fed.age() >= FED_AGE_MAX);
+        if self.lookup.as_ref().is_some_and(is_old) {
+            self.push_from_here()?;
+        }
         let lookup = self.lookup.take().ok_or(FeedError::Pushed)?;
         let pushes = self.embedding.pushes();
         // Those that were handed over before will be applied before.

@@ -157,3 +157,17 @@ pub(crate) fn gather_grads(indices: &[u32], dim: usize, of_keys: &[f32], grads: 
         to.iter_mut().zip(grad).for_each(|(to, grad)| *to += grad);
     }
 }
+
+/// Copies a feature's pooled rows to their place among those of all.
+pub(crate) fn copy_columns(rows: &[f32], place: Place, out: &mut [f32]) {
+    for (row, out) in rows.chunks_exact(place.dim).zip(out.chunks_exact_mut(place.width)) {
+        out[place.at..][..place.dim].copy_from_slice(row);
+    }
+}
+
+/// Adds the gradients of a feature's pooled rows, from their place among those of all.
+pub(crate) fn add_columns(pooled: &[f32], place: Place, grads: &mut [f32]) {
+    for (grads, pooled) in grads.chunks_exact_mut(place.dim).zip(pooled.chunks_exact(place.width)) {
+        grads.iter_mut().zip(&pooled[place.at..]).for_each(|(sum, grad)| *sum += grad);
+    }
+}

@@ -355,10 +355,11 @@ impl FeedQueue {
         let shared = &self.shared;
         let pushes = shared.embedding.as_ref();
         let push_grad = pushes.map_or_else(LatencySummary::default, |embedding| embedding.push_latency());
+        let pooled_at = pushes.map(|embedding| embedding.pooled_at()).unwrap_or_default();
         let ready = shared.lock().ready.len();
         let (elapsed, threads) = (shared.started.elapsed(), shared.options.threads);
         let stages = shared.stages.totals();
-        FeedStatistics::new(&shared.accounts.total(), push_grad, elapsed, threads, ready, stages)
+        FeedStatistics::new(&shared.accounts.total(), push_grad, pooled_at, elapsed, threads, ready, stages)
     }
 
     /// Reads no more and forgets what is ready; the next minibatch is none.

@@ -7,6 +7,8 @@ use std::time::Duration;
 use sanderling_observe::{Latency, LatencySummary, StageTotal};
 use serde::Serialize;
 
+use crate::fed::PooledAt;
+
 /// What one thread has measured; nobody else writes it.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
@@ -83,6 +85,8 @@ pub struct FeedStatistics {
     pub embedding_lookup: LatencySummary,
     /// From a push to its application.
     pub push_grad: LatencySummary,
+    /// Who pooled the rows of tables on servers, over all queues of the embedding.
+    pub pooled_at: PooledAt,
     /// The stages of reading, added up over threads.
     pub stages: Vec<StageTotal>,
     /// Which stage starves which.
@@ -96,6 +100,7 @@ impl FeedStatistics {
     pub(crate) fn new(
         measured: &Measured,
         push_grad: LatencySummary,
+        pooled_at: PooledAt,
         elapsed: Duration,
         threads: usize,
         ready: usize,
@@ -126,6 +131,7 @@ impl FeedStatistics {
             read_sample,
             embedding_lookup,
             push_grad,
+            pooled_at,
             stages,
             verdict,
         }

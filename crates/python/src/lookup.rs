@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sanderling_client::RemoteTable;
-use sanderling_feed::{Embedding, EmbeddingOptions, Feature, LookedUp, Pooling};
+use sanderling_feed::{Embedding, EmbeddingOptions, Feature, LookedUp, PoolAt, Pooling};
 use sanderling_store::{PushScale, Table};
 
 use crate::batch::PyBatch;
@@ -16,6 +16,7 @@ use crate::error::{ConfigError, LengthError, of_feed};
 use crate::remote::PyRemoteTable;
 use crate::requests::{absent, side_by_side};
 use crate::table::PyTable;
+use crate::value::to_python;
 use crate::view::of_lookup;
 
 /// Tables, and which feature of a minibatch reads which and how.
@@ -27,18 +28,20 @@ pub(crate) struct PyEmbedding {
 #[pymethods]
 impl PyEmbedding {
     #[new]
-    #[pyo3(signature = (tables, features, *, absent = "init", pushes = 8))]
+    #[pyo3(signature = (tables, features, *, absent = "init", pushes = 8, pool_at = "trainer"))]
     fn new(
         tables: Vec<Bound<'_, PyAny>>,
         features: Vec<(String, usize, String)>,
         absent: &str,
         pushes: usize,
+        pool_at: &str,
     ) -> PyResult<PyEmbedding> {
         let features = features
             .into_iter()
             .map(|(name, table, pooling)| Ok(Feature { name, table, pooling: self::pooling(&pooling)? }));
         let features = features.collect::<PyResult<Vec<_>>>()?;
-        let options = EmbeddingOptions { absent: self::absent(absent)?, pushes };
+        let options =
+            EmbeddingOptions { absent: self::absent(absent)?, pushes, pool_at: self::pool_at(pool_at)? };
         let mut here: Vec<Arc<Table>> = Vec::new();
         let mut remote: Vec<RemoteTable> = Vec::new();
         for table in tables {
@@ -86,6 +89,12 @@ impl PyEmbedding {
         py.detach(|| self.embedding.finish()).map_err(of_feed)
     }
 
+    /// Who pooled the rows of tables on servers so far.
+    #[getter]
+    fn pooled_at(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        to_python(py, &self.embedding.pooled_at())
+    }
+
     /// Pushes that were handed over so far.
     #[getter]
     fn pushed(&self) -> u64 {
@@ -94,8 +103,7 @@ impl PyEmbedding {
 }
 
 /// Of one table: distinct keys, how often each occurs, and their gradients.
-type Gradients<'py> =
-    (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray2<f32>>);
+type Gradients<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray2<f32>>);
 
 /// The rows of one minibatch, and room for their gradients.
 #[pyclass(name = "Lookup", module = "sanderling", frozen)]
@@ -215,6 +223,17 @@ impl PyLookup {
     #[getter]
     fn staleness(&self) -> u64 {
         self.lock().staleness()
+    }
+}
+
+fn pool_at(name: &str) -> PyResult<PoolAt> {
+    match name {
+        "auto" => Ok(PoolAt::Auto),
+        "trainer" => Ok(PoolAt::Trainer),
+        "servers" => Ok(PoolAt::Servers),
+        _ => Err(PyValueError::new_err(format!(
+            "pool_at must be 'auto', 'trainer' or 'servers', not {name:?}"
+        ))),
     }
 }
 
