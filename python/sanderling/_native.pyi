@@ -274,9 +274,9 @@ class FeedQueue:
 
     `source` may also be hubs, `"hub://host:port,host:port"`, which decide what a minibatch holds and how often the
     input is gone through; `name` is this trainer's there, the same over its restarts and no other trainer's. To ask
-    for the next minibatch is to say that the one before was used up: its hub hears of that when its push, if there is one, has been
-    applied, and hands out again what a trainer that died had not used up. A hub that is away for longer than
-    `hub_patience_s` is a HubError.
+    for the next minibatch is to say that the one before was used up: its hub hears of that when its push, if there is
+    one, has been applied, and hands out again what a trainer that died had not used up. A hub that is away for longer
+    than `hub_patience_s` is a HubError.
 
     An error of any thread is raised by the iteration, after the minibatches that were read before it.
     """
