@@ -3,7 +3,7 @@
 //! over from 10 to a million, as those of click logs are.
 //!
 //! `cargo run --release -p sanderling-feed --example feed_speed [-- --tiny] [--mixed] [--hub hub://... --ps ADDRESS]
-//! [--write FILE]`
+//! [--write FILE] [--depth 4] [--pushes 8]`
 //!
 //! With `--write` it only writes the batch file, for a hub to serve. Rounds of all settings in turns, medians printed. Knows
 //! no model.
@@ -87,13 +87,19 @@ enum Rowful {
 }
 
 /// One pass; examples per second, and what the queue says.
-fn pass(source: Source, rows: &Rowful, threads: usize) -> Result<(f64, FeedStatistics, usize), Failure> {
-    let options = EmbeddingOptions::default();
+fn pass(
+    source: Source,
+    rows: &Rowful,
+    bounds: (usize, usize),
+    threads: usize,
+) -> Result<(f64, FeedStatistics, usize), Failure> {
+    let (depth, pushes) = bounds;
+    let options = EmbeddingOptions { pushes, ..EmbeddingOptions::default() };
     let embedding = match rows {
         Rowful::Here(table) => Embedding::embedded(vec![Arc::clone(table)], features(), options)?,
         Rowful::There(table) => Embedding::remote(vec![table.clone()], features(), options)?,
     };
-    let options = QueueOptions { batch_rows: BATCH, threads, depth: 4, ..QueueOptions::default() };
+    let options = QueueOptions { batch_rows: BATCH, threads, depth, ..QueueOptions::default() };
     let grads = vec![1e-3; BATCH * embedding.width()];
     let start = Instant::now();
     let queue = FeedQueue::open(source, Some(Arc::clone(&embedding)), options)?;
@@ -144,6 +150,8 @@ fn main() -> Result<(), Failure> {
             }
         }
     };
+    let number = |name: &str, default: usize| option(name).map_or(Ok(default), |text| text.parse());
+    let bounds = (number("--depth", 4)?, number("--pushes", 8)?);
     let settings: &[usize] = if hubs.is_some() { &[1] } else { &[1, 2] };
     let rounds = if hubs.is_some() { 1 } else { rounds };
     let mut measured: Vec<Vec<f64>> = vec![Vec::new(); settings.len()];
@@ -153,7 +161,7 @@ fn main() -> Result<(), Failure> {
             if hubs.is_some() && round == 1 {
                 break;
             }
-            let (rate, statistics, unique) = pass(open()?, &rows, *threads)?;
+            let (rate, statistics, unique) = pass(open()?, &rows, bounds, *threads)?;
             // The first round makes the rows.
             if round > 0 || hubs.is_some() {
                 measured.push(rate);
