@@ -102,6 +102,15 @@ fn names_are_escaped_and_shortened() {
 }
 
 #[test]
+fn a_tiny_range_beside_a_huge_one_is_drawn() {
+    check(&line(
+        "t",
+        &[(0.0, 1.547_785_272_370_165_6e-103), (0.0, 0.0), (5.354_315_315_021_247e32, 0.0)],
+        false,
+    ));
+}
+
+#[test]
 fn a_file_has_a_name_space() {
     let file = standalone(&roc("t", &[(0.0, 0.0), (1.0, 1.0)]));
     assert!(
