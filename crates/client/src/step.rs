@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_meet::{Progress, Said, Who};
-use sanderling_store::{GRADIENT_ABS_MAX, PushScale, StoreError, Table};
+use sanderling_store::{PushScale, StoreError, Table, bad_gradient};
 use sanderling_wire::StepGradients;
 
 use crate::cluster::Cluster;
@@ -161,17 +161,12 @@ impl SyncGroup {
                 return Err(StoreError::Length { table: name, what, expected, found }.into());
             }
         }
-        if !(scale.lr.is_finite() && scale.lr > 0.0) {
-            return Err(StoreError::BadScale { table: name, lr: scale.lr }.into());
-        }
-        if let StepGradients::Single(values) = gradients {
-            // False for NaN.
-            let good = |g: &f32| g.abs() < GRADIENT_ABS_MAX;
-            if !values.iter().fold(true, |all, g| all & good(g)) {
-                let at = values.iter().position(|g| !good(g)).unwrap_or_default();
-                let (key, coordinate, value) = (keys[at / dim], at % dim, values[at]);
-                return Err(StoreError::BadGradient { table: name, key, coordinate, value }.into());
-            }
+        scale.check(&name)?;
+        if let StepGradients::Single(values) = gradients
+            && let Some(at) = bad_gradient(values)
+        {
+            let (key, coordinate, value) = (keys[at / dim], at % dim, values[at]);
+            return Err(StoreError::BadGradient { table: name, key, coordinate, value }.into());
         }
         if step <= self.applied || keys.is_empty() {
             return Ok(());

@@ -18,6 +18,18 @@ pub const FILTER_BYTES_MAX: u64 = 1 << 34;
 /// A gradient of this size or more is refused: its square would overflow the optimizer's accumulators.
 pub const GRADIENT_ABS_MAX: f32 = 1e18;
 
+/// Where the first of these gradients is that is refused: not a number, or of [`GRADIENT_ABS_MAX`] or more.
+#[inline]
+#[must_use]
+pub fn bad_gradient(grads: &[f32]) -> Option<usize> {
+    // Without a branch per value, so that it vectorises; the comparison is false for NaN.
+    let good = |g: &f32| g.abs() < GRADIENT_ABS_MAX;
+    if grads.iter().fold(true, |all, g| all & good(g)) {
+        return None;
+    }
+    grads.iter().position(|g| !good(g))
+}
+
 /// Consecutive coordinates of a row that share initialisation and optimizer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Block {
@@ -242,6 +254,16 @@ pub struct PushScale {
     /// Multiplies the optimizer's `lr` for this push only: learning-rate schedules. FTRL is not scaled: it lowers its
     /// rate per coordinate by itself, and another `alpha` would change weights already learned.
     pub lr: f32,
+}
+
+impl PushScale {
+    /// Refuses a scale that is no finite number above 0, for the table of this name.
+    pub fn check(self, table: &str) -> Result<(), StoreError> {
+        if self.lr.is_finite() && self.lr > 0.0 {
+            return Ok(());
+        }
+        Err(StoreError::BadScale { table: table.to_owned(), lr: self.lr })
+    }
 }
 
 impl Default for PushScale {

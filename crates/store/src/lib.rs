@@ -53,7 +53,7 @@ mod writer;
 
 pub use checkpoint::{BlobEntry, Checkpoint, CheckpointWriter, TableEntry};
 pub use config::{Absent, Admission, Block, Dtype, Eviction, Pooling, PushScale, TableConfig, Writes};
-pub use config::{BLOCKS_MAX, DIM_MAX, FILTER_BYTES_MAX, GRADIENT_ABS_MAX, NAME_BYTES_MAX};
+pub use config::{BLOCKS_MAX, DIM_MAX, FILTER_BYTES_MAX, GRADIENT_ABS_MAX, NAME_BYTES_MAX, bad_gradient};
 pub use dedup::Dedup;
 pub use error::StoreError;
 pub use lookup::Distances;

@@ -15,7 +15,7 @@ use crate::slab::Change;
 use crate::table::Table;
 use crate::words::halves::{Format, Singles};
 use crate::words::{self, Vector, Work};
-use crate::{GRADIENT_ABS_MAX, PushScale, StoreError, Writes};
+use crate::{PushScale, StoreError, Writes, bad_gradient};
 
 impl Table {
     /// Applies the optimizer. `grads` is `keys.len() * dim`, row-major. Gradients of a key that occurs more than
@@ -54,7 +54,7 @@ impl Table {
         self.check_length("grads", keys.len() * dim, grads.len())?;
         self.check_length("counts", keys.len(), counts.len())?;
         self.check_gradients(keys, grads)?;
-        self.check_scale(scale)?;
+        scale.check(self.name())?;
         let lane = lane();
         let clock = self.clock.tick(lane);
         let rejected = with_lookup(|lookup| {
@@ -74,12 +74,7 @@ impl Table {
     }
 
     fn check_gradients(&self, keys: &[u64], grads: &[f32]) -> Result<(), StoreError> {
-        // Without a branch per value, so that it vectorises; the comparison is false for NaN.
-        let good = |g: &f32| g.abs() < GRADIENT_ABS_MAX;
-        if grads.iter().fold(true, |all, g| all & good(g)) {
-            return Ok(());
-        }
-        let at = grads.iter().position(|g| !good(g)).unwrap_or_default();
+        let Some(at) = bad_gradient(grads) else { return Ok(()) };
         let (key, coordinate) = (keys[at / self.layout.dim], at % self.layout.dim);
         Err(StoreError::BadGradient { table: self.name().to_string(), key, coordinate, value: grads[at] })
     }

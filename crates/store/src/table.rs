@@ -290,20 +290,13 @@ impl Table {
         matches!(self.config.eviction, Eviction::Clock | Eviction::Age { .. })
     }
 
-    pub(crate) fn check_scale(&self, scale: PushScale) -> Result<(), StoreError> {
-        if scale.lr.is_finite() && scale.lr > 0.0 {
-            return Ok(());
-        }
-        Err(StoreError::BadScale { table: self.config.name.clone(), lr: scale.lr })
-    }
-
     /// Exclusive access to the rows, for updates one by one: until the writer is dropped, every other change of the
     /// table waits. `scale` holds for all its updates.
     ///
     /// Fails for tables that do not give every key a row of its own place for good: those with an admission, with
     /// copy-on-write, or whose weights are not f32.
     pub fn writer(&self, scale: PushScale) -> Result<TableWriter<'_>, StoreError> {
-        self.check_scale(scale)?;
+        scale.check(self.name())?;
         let (admission, writes) = (self.config.admission, self.config.writes);
         if admission != Admission::Always || writes != Writes::InPlace || self.layout.half.is_some() {
             let reason =

@@ -1,7 +1,7 @@
 //! Batches of one thread whose keys are sent ahead: fed to the servers, pulled there as a row per sample, and pushed as a
 //! gradient per sample. Knows not how frames travel, nor why rows are pooled there.
 
-use sanderling_store::{Absent, GRADIENT_ABS_MAX, Pooling, PushScale, StoreError};
+use sanderling_store::{Absent, Pooling, PushScale, bad_gradient};
 use sanderling_wire::{self as wire, Feed, Ping, PullFed, PushFed, Ragged, Reply, Request, limit};
 
 use super::Session;
@@ -286,17 +286,13 @@ fn check_push(
     grads: &[f32],
     scale: PushScale,
 ) -> Result<(), ClientError> {
-    let table_name = || table.name().to_owned();
-    if !(scale.lr.is_finite() && scale.lr > 0.0) {
-        return Err(StoreError::BadScale { table: table_name(), lr: scale.lr }.into());
-    }
-    // Without a branch per value, so that it vectorises; the comparison is false for NaN.
-    let good = |g: &f32| g.abs() < GRADIENT_ABS_MAX;
+    scale.check(table.name())?;
     for (sample, (grads, &count)) in grads.chunks_exact(table.dim()).zip(&batch.counts).enumerate() {
-        if count > 0 && !grads.iter().fold(true, |all, g| all & good(g)) {
-            let coordinate = grads.iter().position(|g| !good(g)).unwrap_or_default();
-            let value = grads[coordinate];
-            return Err(ClientError::BadGradient { table: table_name(), sample, coordinate, value });
+        if count > 0
+            && let Some(coordinate) = bad_gradient(grads)
+        {
+            let (table, value) = (table.name().to_owned(), grads[coordinate]);
+            return Err(ClientError::BadGradient { table, sample, coordinate, value });
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Pushes of one thread: numbers them so that a server applies each at most once, and sends them without waiting for the
 //! answers. Knows not how frames travel.
 
-use sanderling_store::{Dedup, GRADIENT_ABS_MAX, PushScale, StoreError};
+use sanderling_store::{Dedup, PushScale, StoreError, bad_gradient};
 use sanderling_wire::{Push, Reply, Request, WireError};
 
 use super::Session;
@@ -215,18 +215,11 @@ pub(crate) fn sum_duplicates<'a>(
 
 /// What a table in this process would refuse is refused before any server has a part of it.
 fn check_push(table: &RemoteTable, fan: &Fan, grads: &[f32], scale: PushScale) -> Result<(), ClientError> {
-    let name = || table.name().to_owned();
-    if !(scale.lr.is_finite() && scale.lr > 0.0) {
-        return Err(StoreError::BadScale { table: name(), lr: scale.lr }.into());
-    }
-    // Without a branch per value, so that it vectorises; the comparison is false for NaN.
-    let good = |g: &f32| g.abs() < GRADIENT_ABS_MAX;
-    if grads.iter().fold(true, |all, g| all & good(g)) {
-        return Ok(());
-    }
-    let at = grads.iter().position(|g| !good(g)).unwrap_or_default();
+    scale.check(table.name())?;
+    let Some(at) = bad_gradient(grads) else { return Ok(()) };
     let (position, coordinate) = ((at / table.dim()) as u32, at % table.dim());
     let shares = fan.shares.iter().flat_map(|share| share.positions.iter().zip(&share.keys));
     let key = shares.filter(|(at, _)| **at == position).map(|(_, key)| *key).next().unwrap_or_default();
-    Err(StoreError::BadGradient { table: name(), key, coordinate, value: grads[at] }.into())
+    let table = table.name().to_owned();
+    Err(StoreError::BadGradient { table, key, coordinate, value: grads[at] }.into())
 }
