@@ -27,6 +27,8 @@ class Cross(nn.Module):
 class DCN(nn.Module):
     """Cross layers and perceptron in parallel; one linear layer makes a logit of both."""
 
+    cross_layer: type[nn.Module] = Cross
+
     def __init__(
         self,
         fields: int,
@@ -42,7 +44,7 @@ class DCN(nn.Module):
         super().__init__()
         self.row_width = dim
         width = fields * dim + dense
-        self.cross = nn.ModuleList(Cross(width) for _ in range(cross_layers))
+        self.cross = nn.ModuleList(self.cross_layer(width) for _ in range(cross_layers))
         self.deep = Mlp(width, hidden, dropout=dropout, batch_norm=batch_norm, score=False)
         self.score = nn.Linear(width + self.deep.width, 1)
         start(self.score)

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
-from sanderling.torch.models.layers import Mlp, flat, start
+from sanderling.torch.models.dcn import DCN
+from sanderling.torch.models.layers import start
 
 
 class CrossMatrix(nn.Module):
@@ -23,8 +23,10 @@ class CrossMatrix(nn.Module):
         return crossed
 
 
-class DCNv2(nn.Module):
-    """Cross layers and perceptron in parallel; one linear layer makes a logit of both."""
+class DCNv2(DCN):
+    """DCN with other cross layers, and one more of them."""
+
+    cross_layer = CrossMatrix
 
     def __init__(
         self,
@@ -38,18 +40,6 @@ class DCNv2(nn.Module):
         cross_layers: int = 4,
     ) -> None:
         """Sizes of the perceptron's layers in `hidden`."""
-        super().__init__()
-        self.row_width = dim
-        width = fields * dim + dense
-        self.cross = nn.ModuleList(CrossMatrix(width) for _ in range(cross_layers))
-        self.deep = Mlp(width, hidden, dropout=dropout, batch_norm=batch_norm, score=False)
-        self.score = nn.Linear(width + self.deep.width, 1)
-        start(self.score)
-
-    def forward(self, rows: Tensor, dense: Tensor | None = None) -> Tensor:
-        """Rows float32 [B, fields, dim] and numbers [B, dense] to logits [B]."""
-        first = x = flat(rows, dense)
-        for cross in self.cross:
-            x = cross(first, x)
-        logits: Tensor = self.score(torch.cat([x, self.deep(first)], 1)).squeeze(1)
-        return logits
+        super().__init__(
+            fields, dim, dense=dense, hidden=hidden, dropout=dropout, batch_norm=batch_norm, cross_layers=cross_layers
+        )
