@@ -107,6 +107,17 @@ impl Cluster {
         &self.servers
     }
 
+    /// How the servers are really reached: `shm`, `unix`, `tcp` or `tls`; with a plus between them where it is not the
+    /// same for all.
+    #[must_use]
+    pub fn transport(&self) -> String {
+        let tls = self.options.tls.is_some();
+        let mut names: Vec<&str> = self.servers.iter().map(|server| way_name(&server.way, tls)).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.join("+")
+    }
+
     /// Connections of their own for one thread.
     pub fn session(self: &Arc<Cluster>) -> Result<Session, ClientError> {
         let (links, placement) = self.recorded_links()?;
@@ -234,6 +245,16 @@ fn faster_way(address: &Address, peer: &Peer, options: &ConnectOptions) -> Optio
         return None;
     }
     peer.local_url.parse().ok().filter(|local| rank(local) > rank(address))
+}
+
+fn way_name(way: &Address, tls: bool) -> &'static str {
+    match way {
+        Address::Embedded => "embedded",
+        Address::Shm(_) => "shm",
+        Address::Unix(_) => "unix",
+        Address::Tcp(_) if tls => "tls",
+        Address::Tcp(_) => "tcp",
+    }
 }
 
 /// Number of the operating system that this process runs under, as `docs/wire-format.md` says; 0 when unknown.

@@ -41,4 +41,7 @@ mod metrics_log;
 mod run;
 pub use run::{RunOptions, Summary, table_summaries, train};
 
+mod timing;
+pub use timing::{PassTotal, Timing};
+
 pub mod report;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sanderling_client::Cluster;
 use sanderling_observe::{Machine, Resident, StageTotal};
@@ -22,6 +22,7 @@ use crate::metrics_log::MetricsLog;
 use crate::model::{Model, config_of, encoder};
 use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
+use crate::timing::Timing;
 use crate::train::{Trainer, remove_dir};
 
 /// Points of the ROC curve in the report, and bins of its calibration plot.
@@ -87,6 +88,8 @@ pub struct Summary {
     pub model: PathBuf,
     /// The report.
     pub report: PathBuf,
+    /// What the time went to.
+    pub timing: Timing,
 }
 
 /// Trains as the configuration says. Setting `stop` ends the run at the next step with everything saved.
@@ -96,6 +99,7 @@ pub fn train(
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Summary, LearnError> {
+    let started = Instant::now();
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     check_servers(&config, options)?;
     let run_dir = options.runs_dir.join(&config.name);
@@ -134,10 +138,14 @@ pub fn train(
     };
     let mut trainer = Trainer::new(model, state, scores, (model_dir.clone(), last_dir), stop, &mut watch);
     trainer.run()?;
-    let Trainer { model, state, pass_scores, stages, mut plot_scores, .. } = trainer;
+    let Trainer { model, state, pass_scores, stages, mut plot_scores, passes, .. } = trainer;
     log.finish()?;
 
     let stages = stages.totals();
+    let (servers, train) = (options.servers.as_deref(), &model.config().train);
+    let mut timing = Timing::new(train.threads as u32, train.batch as u64, servers);
+    timing.stages.clone_from(&stages);
+    timing.passes = passes;
     let stopped = !state.is_whole(&model.config().train);
     let table_bytes = if model.is_remote() { Some(model.size()?.1) } else { None };
     let best_model =
@@ -150,9 +158,13 @@ pub fn train(
     let table_bytes = table_bytes.unwrap_or_else(|| best_model.table_bytes());
     let outcome =
         Outcome { model: &best_model, table_bytes, state: &state, pass_scores: &pass_scores, plot_scores };
-    let summary = outcome.summary(&model_dir, &report_path, stopped);
+    let mut summary = outcome.summary(&model_dir, &report_path, stopped, timing);
     let page = outcome.report(&summary, stages, bad_row_messages, started_unix_s);
     std::fs::write(&report_path, report::render(&page)).map_err(LearnError::io(&report_path))?;
+    if let Some(cluster) = servers {
+        summary.timing.calls = cluster.latencies();
+    }
+    summary.timing.total_s = started.elapsed().as_secs_f64();
     let summary_path = run_dir.join("summary.json");
     let json = serde_json::to_vec_pretty(&summary).unwrap_or_default();
     std::fs::write(&summary_path, json).map_err(LearnError::io(&summary_path))?;
@@ -308,7 +320,7 @@ impl Outcome<'_> {
         }
     }
 
-    fn summary(&self, model_dir: &Path, report: &Path, stopped: bool) -> Summary {
+    fn summary(&self, model_dir: &Path, report: &Path, stopped: bool, timing: Timing) -> Summary {
         let (metrics, measured_on) = self.metrics();
         let number = |value: f64| value.is_finite().then_some(value);
         let state = self.state;
@@ -332,6 +344,7 @@ impl Outcome<'_> {
             stopped,
             model: model_dir.into(),
             report: report.into(),
+            timing,
         }
     }
 

@@ -20,6 +20,7 @@ use crate::event::{Event, StepLine, ValidLine};
 use crate::metrics::{Metrics, Scores};
 use crate::model::Model;
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
+use crate::timing::PassTotal;
 use crate::worker::{EVALUATE, SAVE, STAGES, Segment, Window, Worker};
 
 /// Windows that may wait for the coordinator, per worker.
@@ -36,6 +37,8 @@ pub(crate) struct Trainer<'a> {
     pub(crate) stages: Stages,
     /// Scores of the best validation of this session, or without validation of the last whole pass, for the plots.
     pub(crate) plot_scores: Option<Scores>,
+    /// Passes that this session ended.
+    pub(crate) passes: Vec<PassTotal>,
     /// Where the served model and the state to resume from are saved.
     pub(crate) model_dir: PathBuf,
     pub(crate) last_dir: PathBuf,
@@ -74,6 +77,7 @@ impl<'a> Trainer<'a> {
             pass_scores,
             stages,
             plot_scores: None,
+            passes: Vec::new(),
             model_dir,
             last_dir,
             stop,
@@ -92,12 +96,16 @@ impl<'a> Trainer<'a> {
             if self.state.is_whole(&self.model.config().train) {
                 return Ok(());
             }
+            let before_s = self.state.train_seconds;
             match self.pass(&encoder)? {
                 PassEnd::Stopped => return self.save_stopped(),
                 PassEnd::Whole => {
                     self.state.pass += 1;
                     self.state.used_rows = 0;
-                    self.state.progressive = Some(self.pass_scores.metrics());
+                    let metrics = self.pass_scores.metrics();
+                    self.state.progressive = Some(metrics);
+                    let seconds = self.state.train_seconds - before_s;
+                    self.passes.push(PassTotal::new(self.state.pass, seconds, metrics));
                     self.state.pass_to_judge = true;
                     if self.validates() {
                         self.pass_scores.clear();

@@ -50,6 +50,11 @@ impl LatencyTable {
         self.rows.push((labels.iter().copied().map(str::to_owned).collect(), summary));
     }
 
+    /// The rows, labels in the order of their names.
+    pub fn rows(&self) -> impl Iterator<Item = (&[String], &LatencySummary)> {
+        self.rows.iter().map(|(labels, summary)| (&labels[..], summary))
+    }
+
     /// Whether there is no row.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -1,0 +1,113 @@
+//! What a run's time went to: in all, by stage, by call of the parameter servers, and by pass. Whoever trains fills it in;
+//! it is written into `summary.json` and compared there with other runs. Measures nothing itself.
+
+use sanderling_client::Cluster;
+use sanderling_observe::{LatencyTable, StageTotal};
+use serde::Serialize;
+
+use crate::metrics::Metrics;
+
+/// How tables in this process are reached.
+const EMBEDDED: &str = "embedded";
+
+/// The time of a run, of this session of it where it was resumed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Timing {
+    /// What `--algorithm` was; none where the configuration alone says what to do.
+    pub algorithm: Option<String>,
+    /// Workers of the whole job: threads, or processes.
+    pub workers: u32,
+    /// Rows per step: of each worker where each goes its own way, of all together where they go in step.
+    pub batch: u64,
+    /// How the tables were really reached: `embedded`, or what [`Cluster::transport`] says.
+    pub transport: String,
+    /// From the start of the run to its end, validation and saving included.
+    pub total_s: f64,
+    /// By stage, added up over the threads, in the order of the stages.
+    pub stages: Vec<StageTotal>,
+    /// By command, of a *single RPC call* and of *all RPC calls of one request*; no rows without servers.
+    pub calls: LatencyTable,
+    /// How many steps were computed on rows that lacked so many steps of others: at each place its count. None where
+    /// nobody counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staleness: Option<Vec<u64>>,
+    /// By pass that this session ended.
+    pub passes: Vec<PassTotal>,
+}
+
+/// A pass over the training data: how long it took, and how well rows were predicted before they were learned from.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PassTotal {
+    /// The pass, first is 1.
+    pub pass: u64,
+    /// Seconds of training in this session; validation and saving after the pass are left out.
+    pub seconds: f64,
+    /// Progressive metrics.
+    #[serde(flatten)]
+    pub metrics: Metrics,
+    /// Mean prediction by share of positives, 1 at best; null without positives.
+    pub calibration: Option<f64>,
+    /// Logloss by that of who predicts the share of positives always (X. He et al., 2014), 1 is worthless; null with one
+    /// class.
+    pub normalized_entropy: Option<f64>,
+}
+
+impl Timing {
+    /// That of a run that has not begun.
+    #[must_use]
+    pub fn new(workers: u32, batch: u64, servers: Option<&Cluster>) -> Timing {
+        Timing {
+            algorithm: None,
+            workers,
+            batch,
+            transport: servers.map_or_else(|| EMBEDDED.to_owned(), Cluster::transport),
+            total_s: 0.0,
+            stages: Vec::new(),
+            calls: LatencyTable::new(&[]),
+            staleness: None,
+            passes: Vec::new(),
+        }
+    }
+}
+
+impl PassTotal {
+    /// With what follows from the metrics.
+    #[must_use]
+    pub fn new(pass: u64, seconds: f64, metrics: Metrics) -> PassTotal {
+        let share = metrics.real_mean;
+        let entropy = -(share * share.ln() + (1.0 - share) * (1.0 - share).ln());
+        let finite = |value: f64| value.is_finite().then_some(value);
+        PassTotal {
+            pass,
+            seconds,
+            metrics,
+            calibration: finite(metrics.prob_mean / share),
+            normalized_entropy: finite(metrics.logloss / entropy),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_is_compared_with_a_constant_prediction() {
+        let metrics = |real_mean, logloss| Metrics {
+            examples: 10,
+            auc: 0.5,
+            logloss,
+            prob_mean: 0.3,
+            real_mean,
+            auc_exact: true,
+        };
+        // Whoever says .25 always, where it is .25, has this loss.
+        let constant = -(0.25_f64 * 0.25_f64.ln() + 0.75 * 0.75_f64.ln());
+        let pass = PassTotal::new(1, 2.0, metrics(0.25, constant / 2.0));
+        assert!((pass.normalized_entropy.unwrap_or(0.0) - 0.5).abs() < 1e-12, "{pass:?}");
+        assert!((pass.calibration.unwrap_or(0.0) - 1.2).abs() < 1e-12, "{pass:?}");
+        for one_class in [0.0, 1.0] {
+            assert_eq!(PassTotal::new(1, 2.0, metrics(one_class, 0.1)).normalized_entropy, None);
+        }
+    }
+}
