@@ -21,7 +21,8 @@ EDGES: dict[str, set[str]] = {
     "wire": set(),
     "client": {"sample", "store", "meet", "wire", "transport", "observe"},
     "feed": {"sample", "hub", "client", "store", "observe"},
-    "learner": {"sample", "hub", "client", "store", "observe"},
+    "job": {"sample", "hub", "client", "meet", "wire", "transport", "store", "observe"},
+    "learner": {"sample", "hub", "job", "client", "store", "observe"},
     "observe": set(),
     "transport": set(),
     "server": {"wire", "transport", "store", "meet", "observe"},
@@ -29,8 +30,8 @@ EDGES: dict[str, set[str]] = {
     "bench": {"sample", "store", "observe", "wire", "transport", "client", "server"},
     "load": {"sample", "store", "client", "server", "observe", "wire", "transport"},
     "cli": {"sample", "hub", "store", "client", "learner", "observe", "bench", "load", "server", "control"}
-    | {"wire", "transport"},
-    "python": {"cli", "learner", "sample", "store", "client", "hub", "feed"},
+    | {"wire", "transport", "job"},
+    "python": {"cli", "learner", "sample", "store", "client", "hub", "feed", "job"},
 }
 
 # The modules that may hold `unsafe` code, each with the reason it cannot do without.

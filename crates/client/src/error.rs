@@ -131,6 +131,14 @@ pub enum ClientError {
         /// How long they were waited for.
         timeout: Duration,
     },
+    /// Somebody asked a worker not to wait for the others any longer.
+    #[error("{place}: {what}: the wait was called off")]
+    CalledOff {
+        /// Address of the server where they meet, or that it is this process.
+        place: String,
+        /// The step, or the name of the meeting.
+        what: String,
+    },
     /// What a group of workers cannot do.
     #[error("{place}: {reason}")]
     Group {

@@ -9,6 +9,7 @@ mod here;
 mod servers;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sanderling_meet::{Progress, Said, Who};
@@ -27,6 +28,9 @@ pub use here::Meeting;
 const AWAKE: Duration = Duration::from_micros(100);
 /// Who waits for longer sleeps for an eighth of the time that it has waited, and at most for this.
 const NAP_MAX: Duration = Duration::from_millis(1);
+
+/// How often a worker that sleeps looks whether its wait was called off.
+const POLL: Duration = Duration::from_millis(50);
 
 /// How a worker takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,10 +58,28 @@ pub struct SyncGroup {
     way: Way,
     who: Who,
     timeout: Duration,
+    called_off: CalledOff,
     /// The last step that is applied, as far as this worker knows.
     applied: u64,
     /// The next meeting.
     round: u64,
+}
+
+/// Whether a worker is to wait no longer.
+#[derive(Debug, Clone, Default)]
+struct CalledOff(Arc<AtomicBool>);
+
+impl CalledOff {
+    fn check(
+        &self,
+        place: impl FnOnce() -> String,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), ClientError> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err(ClientError::CalledOff { place: place(), what: what() });
+        }
+        Ok(())
+    }
 }
 
 /// Where the workers meet.
@@ -104,7 +126,8 @@ impl SyncGroup {
         let who = check(worker, workers, options)?;
         let mut servers = Box::new(Servers::new(cluster, tables, group, who)?);
         let (applied, round) = servers.recover(options.timeout)?;
-        Ok(SyncGroup { way: Way::Servers(servers), who, timeout: options.timeout, applied, round })
+        let (way, called_off) = (Way::Servers(servers), CalledOff::default());
+        Ok(SyncGroup { way, who, timeout: options.timeout, called_off, applied, round })
     }
 
     /// Joins a group whose workers are threads of this process.
@@ -116,7 +139,15 @@ impl SyncGroup {
         let who = check(worker, meeting.workers(), options)?;
         let Progress { applied, round, .. } = meeting.recover(who, options.timeout)?;
         let way = Way::Here(Arc::clone(meeting), Handed::default());
-        Ok(SyncGroup { way, who, timeout: options.timeout, applied, round })
+        let called_off = CalledOff::default();
+        Ok(SyncGroup { way, who, timeout: options.timeout, called_off, applied, round })
+    }
+
+    /// From when this is true, waits end with [`ClientError::CalledOff`], within moments: for whoever knows that somebody
+    /// will not come. What was waited for may have happened, or may yet.
+    #[must_use]
+    pub fn call_off_with(self, called_off: &Arc<AtomicBool>) -> SyncGroup {
+        SyncGroup { called_off: CalledOff(Arc::clone(called_off)), ..self }
     }
 
     /// Which worker it is.
@@ -216,9 +247,9 @@ impl SyncGroup {
         match &mut self.way {
             Way::Here(meeting, handed) => {
                 let said = Said::Whole { messages: handed.of(step) };
-                meeting.wait(self.who, step, said, self.timeout)?;
+                meeting.wait(self.who, step, said, self.timeout, &self.called_off)?;
             }
-            Way::Servers(servers) => servers.wait_applied(step, self.timeout)?,
+            Way::Servers(servers) => servers.wait_applied(step, self.timeout, &self.called_off)?,
         }
         self.applied = step;
         Ok(())
@@ -231,7 +262,8 @@ impl SyncGroup {
         loop {
             let progress = match &mut self.way {
                 Way::Here(meeting, _) => {
-                    meeting.say_until(who, step, Said::Finished, start + self.timeout, |progress| {
+                    let until = start + self.timeout;
+                    meeting.say_until(who, step, Said::Finished, until, &self.called_off, |progress| {
                         step <= progress.finished.saturating_add(bound)
                     })?
                 }
@@ -244,6 +276,7 @@ impl SyncGroup {
                 let what = format!("step {step}, more than {bound} ahead");
                 return Err(self.awaited(what, progress.missing));
             }
+            self.called_off.check(|| self.place(), || format!("step {step}"))?;
             nap(start);
         }
     }

@@ -12,7 +12,7 @@ use arrow::array::RecordBatch;
 use crate::bad_rows::BadRows;
 use crate::batch::Batch;
 use crate::batch_file::{self, BatchFile, Unpacker};
-use crate::blocks::{Block, LineBlocks};
+use crate::blocks::{BLOCK_BYTES, Block, LineBlocks};
 use crate::columnar::{self, ColumnarFile};
 use crate::decoded::{Decoded, Origin, append_kept};
 use crate::delimited::{self, Layout};
@@ -73,6 +73,7 @@ pub struct Source {
     config: DataConfig,
     encoder: Arc<Encoder>,
     open: Option<(Open, Arc<FileContext>)>,
+    unit_bytes: usize,
     bytes_read: Arc<AtomicU64>,
 }
 
@@ -96,8 +97,22 @@ impl Source {
             config: config.clone(),
             encoder: Arc::clone(encoder),
             open: None,
+            unit_bytes: BLOCK_BYTES,
             bytes_read: Arc::default(),
         })
+    }
+
+    /// The same in smaller or larger units: a unit of text or of messages has about so many bytes, unpacked, and more only
+    /// where one line or message is longer. Other formats have units of their own.
+    #[must_use]
+    pub fn with_unit_bytes(self, unit_bytes: usize) -> Source {
+        Source { unit_bytes: unit_bytes.max(1), ..self }
+    }
+
+    /// Whether an input is a stream, which can be read only once.
+    #[must_use]
+    pub fn has_stream(&self) -> bool {
+        self.files.iter().any(|file| file.bytes.is_none())
     }
 
     /// Size of all inputs as stored, unless one of them is a stream.
@@ -172,7 +187,8 @@ impl Source {
         let format = format_of(file, &self.config)?;
         if let Some(message) = format.message() {
             let layout = messages::Layout::open(message, path, &self.encoder)?;
-            let records = RecordBlocks::new(input::open(file, &self.bytes_read)?, path, message.framing());
+            let records = RecordBlocks::new(input::open(file, &self.bytes_read)?, path, message.framing())
+                .with_block_bytes(self.unit_bytes);
             return Ok((Open::Messages(records), self.context(index, RowLayout::Messages(layout))));
         }
         if format == Format::Batch {
@@ -182,7 +198,7 @@ impl Source {
         }
         let (open, rows) = if format.is_text() {
             let stream = input::open(file, &self.bytes_read)?;
-            let mut lines = LineBlocks::new(stream, path);
+            let mut lines = LineBlocks::new(stream, path).with_block_bytes(self.unit_bytes);
             let rows = match format {
                 Format::Libsvm => RowLayout::Libsvm,
                 _ => {

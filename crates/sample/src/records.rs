@@ -152,12 +152,18 @@ pub(crate) struct RecordBlocks {
     carry: Vec<u8>,
     next_record: u64,
     at_end: bool,
+    block_bytes: usize,
 }
 
 impl RecordBlocks {
     pub(crate) fn new(stream: Box<dyn Read + Send>, path: &Path, framing: Framing) -> RecordBlocks {
-        let path = path.to_path_buf();
-        RecordBlocks { stream, path, framing, carry: Vec::new(), next_record: 1, at_end: false }
+        let (path, carry, block_bytes) = (path.to_path_buf(), Vec::new(), BLOCK_BYTES);
+        RecordBlocks { stream, path, framing, carry, next_record: 1, at_end: false, block_bytes }
+    }
+
+    /// The same with blocks of about so many bytes.
+    pub(crate) fn with_block_bytes(self, block_bytes: usize) -> RecordBlocks {
+        RecordBlocks { block_bytes, ..self }
     }
 
     /// The next records; false at the end. The block's buffers are used again. Records before a damaged place are handed
@@ -175,7 +181,7 @@ impl RecordBlocks {
         self.carry.clear();
         // The end of the last whole record.
         let mut end = 0;
-        let mut target = BLOCK_BYTES.max(filled);
+        let mut target = self.block_bytes.max(filled);
         let damage = loop {
             self.fill(buffer, &mut filled, target)?;
             let damage = loop {

@@ -30,8 +30,10 @@ impl SyncGroup {
     pub fn all_gather(&mut self, name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ClientError> {
         let until = Instant::now() + self.timeout;
         let met = match &mut self.way {
-            Way::Here(meeting, _) => meeting.meet(self.who, self.round, name, bytes, until)?,
-            Way::Servers(servers) => servers.meet(self.round, name, bytes, until)?,
+            Way::Here(meeting, _) => {
+                meeting.meet(self.who, self.round, name, bytes, until, &self.called_off)?
+            }
+            Way::Servers(servers) => servers.meet(self.round, name, bytes, until, &self.called_off)?,
         };
         match met {
             Ok(parts) => {

@@ -8,6 +8,7 @@ use sanderling_meet::{Budget, Complete, Gradients, Group, Met, Part, Progress, R
 use sanderling_store::{PushScale, StoreError, Table};
 use sanderling_wire::StepGradients;
 
+use super::{CalledOff, POLL};
 use crate::error::ClientError;
 
 /// The place, in messages.
@@ -100,7 +101,7 @@ impl Meeting {
     /// Whoever comes in the place of another learns how far it was.
     pub(super) fn recover(&self, who: Who, timeout: Duration) -> Result<Progress, ClientError> {
         let progress = self.group().say(who, 0, Said::Nothing)?;
-        self.wait(who, progress.decided, Said::Nothing, timeout)
+        self.wait(who, progress.decided, Said::Nothing, timeout, &CalledOff::default())
     }
 
     /// Says something of a step, and waits until it is applied.
@@ -110,9 +111,10 @@ impl Meeting {
         step: u64,
         said: Said,
         timeout: Duration,
+        called_off: &CalledOff,
     ) -> Result<Progress, ClientError> {
         let is_applied = |progress: &Progress| progress.applied >= step;
-        let progress = self.say_until(who, step, said, Instant::now() + timeout, is_applied)?;
+        let progress = self.say_until(who, step, said, Instant::now() + timeout, called_off, is_applied)?;
         if is_applied(&progress) {
             return Ok(progress);
         }
@@ -127,6 +129,7 @@ impl Meeting {
         step: u64,
         said: Said,
         until: Instant,
+        called_off: &CalledOff,
         is_enough: impl Fn(&Progress) -> bool,
     ) -> Result<Progress, ClientError> {
         let mut group = self.group();
@@ -147,7 +150,9 @@ impl Meeting {
             if is_enough(&progress) || left.is_zero() {
                 return Ok(progress);
             }
-            group = self.changed.wait_timeout(group, left).unwrap_or_else(PoisonError::into_inner).0;
+            called_off.check(|| PLACE.to_owned(), || format!("step {step}"))?;
+            group =
+                self.changed.wait_timeout(group, left.min(POLL)).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -168,6 +173,7 @@ impl Meeting {
         name: &str,
         bytes: &[u8],
         until: Instant,
+        called_off: &CalledOff,
     ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, ClientError> {
         let mut group = self.group();
         loop {
@@ -183,7 +189,9 @@ impl Meeting {
             if left.is_zero() {
                 return Ok(Err(missing));
             }
-            group = self.changed.wait_timeout(group, left).unwrap_or_else(PoisonError::into_inner).0;
+            called_off.check(|| PLACE.to_owned(), || format!("meeting {name:?}"))?;
+            group =
+                self.changed.wait_timeout(group, left.min(POLL)).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

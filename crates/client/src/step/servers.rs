@@ -10,7 +10,7 @@ use sanderling_meet::{Progress, Said, Who};
 use sanderling_store::PushScale;
 use sanderling_wire::{self as wire, Meet, Member, Met, PushStep, Reply, Request, StepGradients, WaitStep};
 
-use super::{Handed, nap};
+use super::{CalledOff, Handed, nap};
 use crate::cluster::Cluster;
 use crate::error::{ClientError, Names};
 use crate::exchange::CallError;
@@ -93,7 +93,7 @@ impl Servers {
         let said = |server: usize| {
             if found[server].decided < step { Said::WholeBefore { attempt } } else { Said::Nothing }
         };
-        self.wait(step, timeout, said)?;
+        self.wait(step, timeout, &CalledOff::default(), said)?;
         Ok((step, found[0].round))
     }
 
@@ -177,15 +177,21 @@ impl Servers {
     }
 
     /// Says that all is handed in, and waits until the step is applied on all servers.
-    pub(super) fn wait_applied(&mut self, step: u64, timeout: Duration) -> Result<(), ClientError> {
+    pub(super) fn wait_applied(
+        &mut self,
+        step: u64,
+        timeout: Duration,
+        called_off: &CalledOff,
+    ) -> Result<(), ClientError> {
         let messages: Vec<u32> = self.handed.iter().map(|handed| handed.of(step)).collect();
-        self.wait(step, timeout, |server| Said::Whole { messages: messages[server] })
+        self.wait(step, timeout, called_off, |server| Said::Whole { messages: messages[server] })
     }
 
     fn wait(
         &mut self,
         step: u64,
         timeout: Duration,
+        called_off: &CalledOff,
         said: impl Fn(usize) -> Said,
     ) -> Result<(), ClientError> {
         let start = Instant::now();
@@ -201,6 +207,7 @@ impl Servers {
             }
             let mut found = found.iter();
             waiting.retain(|_| found.next().is_some_and(|progress| progress.applied < step));
+            called_off.check(|| self.name(0), || format!("step {step}"))?;
             nap(start);
         }
     }
@@ -254,6 +261,7 @@ impl Servers {
         name: &str,
         bytes: &[u8],
         until: Instant,
+        called_off: &CalledOff,
     ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, ClientError> {
         let start = Instant::now();
         loop {
@@ -261,6 +269,7 @@ impl Servers {
             if met.is_ok() || Instant::now() >= until {
                 return Ok(met);
             }
+            called_off.check(|| self.name(0), || format!("meeting {name:?}"))?;
             nap(start);
         }
     }

@@ -11,7 +11,7 @@ pub(crate) fn failure(error: &ClientError) -> Failure {
         ClientError::Store(error) => store(error),
         ClientError::Refused { fault, .. } => refused(fault),
         ClientError::BadGradient { .. } => "bad_gradient",
-        ClientError::Late { .. } | ClientError::Awaited { .. } => "late",
+        ClientError::Late { .. } | ClientError::Awaited { .. } | ClientError::CalledOff { .. } => "late",
         ClientError::Restarted { .. } => "restarted",
         ClientError::Lost { .. } => "lost",
         ClientError::Protocol { .. } => "protocol",

@@ -1,0 +1,65 @@
+//! What a job can fail with, each naming worker, file or meeting. Knows no model.
+
+use std::path::PathBuf;
+
+use sanderling_client::ClientError;
+use sanderling_sample::SampleError;
+
+/// What a job can fail with.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// The input could not be read.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// The tables, or the other workers, were not there.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// What was asked for cannot be.
+    #[error("{0}")]
+    Options(String),
+    /// A thread could not be started, or a temporary file not be written.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A temporary file cannot be used.
+    #[error("a temporary file in {}: {source}; name a directory with room as the job's scratch directory", directory.display())]
+    Scratch {
+        /// The directory.
+        directory: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// Another worker has failed; its error says why.
+    #[error("worker {worker} stopped, since another one failed")]
+    Stopped {
+        /// Who stopped.
+        worker: u32,
+    },
+    /// Another worker did not come to an exchange.
+    #[error("worker {worker}: {what}: workers {missing:?} did not come within {timeout_s} s")]
+    Awaited {
+        /// Who waited.
+        worker: u32,
+        /// For what.
+        what: String,
+        /// For whom.
+        missing: Vec<u32>,
+        /// How long.
+        timeout_s: u64,
+    },
+    /// Another worker is at another place of the program, or has left it.
+    #[error("worker {worker}: {reason}; all workers must call the same things in the same order")]
+    OutOfStep {
+        /// Who saw it.
+        worker: u32,
+        /// What it saw.
+        reason: String,
+    },
+    /// What another worker sent, or what was read back from a temporary file, is not what was written.
+    #[error("rows that were exchanged are damaged: {0}")]
+    Damaged(&'static str),
+}

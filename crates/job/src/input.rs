@@ -1,0 +1,102 @@
+//! The input of a job, as numbered units of which each worker reads its own. Knows nothing of shuffling.
+
+use std::sync::Arc;
+
+use sanderling_observe::StageTimer;
+use sanderling_sample::{
+    BLOCK_BYTES, BadRows, Batch, DataConfig, Decoded, Decoder, Encoder, SampleError, Source, Unit,
+};
+
+use crate::error::JobError;
+use crate::job::{PARSE, READ};
+
+/// The smallest unit that small inputs are cut into, so that every worker gets some.
+const UNIT_BYTES_MIN: u64 = 512;
+/// An input is cut into at least about this many units, if they are not to be smaller than the smallest.
+const UNITS_MIN: u64 = 1024;
+
+/// What is read, and how it is understood.
+#[derive(Clone)]
+pub struct Input {
+    /// Files and patterns, in this order.
+    pub inputs: Vec<String>,
+    /// How they are read.
+    pub reading: DataConfig,
+    /// What rows become.
+    pub encoder: Arc<Encoder>,
+    /// The account of bad rows of this process.
+    pub bad_rows: Arc<BadRows>,
+}
+
+/// In which order a pass goes through the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// As they lie: every worker takes every so-many-th unit.
+    Input,
+    /// Over all of the input, anew in each pass, as seed and pass say.
+    Shuffled,
+}
+
+/// The units of an input, in order; each worker passes over those of others without parsing them. What is in a unit depends
+/// on the input alone.
+pub(crate) struct Units {
+    source: Source,
+    decoder: Decoder,
+    unit: Unit,
+    next: u64,
+}
+
+impl Units {
+    /// Opens the input for one of so many workers.
+    pub(crate) fn open(input: &Input, workers: u32) -> Result<Units, JobError> {
+        let source = Source::open(&input.inputs, &input.reading, &input.encoder)?;
+        if workers > 1 && source.has_stream() {
+            let reason = "every worker of a job opens the input for itself: a stream or standard input can be read \
+                          by one worker only; store it as a file";
+            return Err(JobError::Options(reason.to_owned()));
+        }
+        let bytes = source.bytes_total().unwrap_or(u64::MAX);
+        let unit_bytes = (bytes / UNITS_MIN).clamp(UNIT_BYTES_MIN, BLOCK_BYTES as u64);
+        let decoder = Decoder::new(Arc::clone(&input.encoder), Arc::clone(&input.bad_rows));
+        let source = source.with_unit_bytes(unit_bytes as usize);
+        Ok(Units { source, decoder, unit: Unit::default(), next: 0 })
+    }
+
+    /// Size of all inputs as stored, if it is known.
+    pub(crate) fn bytes_total(&self) -> Option<u64> {
+        self.source.bytes_total()
+    }
+
+    /// Reads the next unit whose number is wanted; its number, or None at the end.
+    pub(crate) fn read(
+        &mut self,
+        timer: &mut StageTimer,
+        is_wanted: impl Fn(u64) -> bool,
+    ) -> Result<Option<u64>, SampleError> {
+        timer.switch(READ);
+        while self.source.next_unit(&mut self.unit)? {
+            let number = self.next;
+            self.next += 1;
+            if is_wanted(number) {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Puts the rows of the unit that was read last in place of what `into` held.
+    pub(crate) fn decode_in_place(
+        &mut self,
+        into: &mut Decoded,
+        timer: &mut StageTimer,
+    ) -> Result<(), SampleError> {
+        timer.switch(PARSE);
+        self.decoder.decode_in_place(&self.unit, into)
+    }
+
+    /// Appends the rows of the unit that was read last.
+    pub(crate) fn decode(&mut self, batch: &mut Batch, timer: &mut StageTimer) -> Result<(), SampleError> {
+        timer.switch(PARSE);
+        self.decoder.decode(&self.unit, batch)
+    }
+}

@@ -1,0 +1,214 @@
+//! Running a job: its options, and one thread per worker of this process. Knows nothing of what workers do.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use sanderling_client::{Cluster, Meeting, RemoteTable, SyncGroup, SyncOptions};
+use sanderling_observe::Stages;
+use sanderling_store::Table;
+
+use crate::error::JobError;
+use crate::mesh::{Mesh, here};
+use crate::worker::Worker;
+
+/// The stages of a worker, in the order of their numbers: reading (decompression included) and passing over what others
+/// read; parsing and encoding; packing, sending, keeping and sorting rows that are shuffled; copying rows into minibatches;
+/// waiting for other workers. A caller's list of stages begins with these.
+pub const STAGES: [&str; 5] = ["read", "parse", "shuffle", "assemble", "wait"];
+pub(crate) const READ: usize = 0;
+pub(crate) const PARSE: usize = 1;
+pub(crate) const SHUFFLE: usize = 2;
+pub(crate) const ASSEMBLE: usize = 3;
+pub(crate) const WAIT: usize = 4;
+
+/// The most workers that a job may have.
+pub(crate) const WORKERS_MAX: u32 = 1024;
+
+/// The tables that workers push to in step, in the order of their numbers there ([`SyncGroup::push_step`]), and with that
+/// where workers meet. A job that pushes nothing in step needs none.
+#[derive(Clone)]
+pub enum Tables {
+    /// Tables of this process.
+    Embedded(Vec<Arc<Table>>),
+    /// Tables on servers.
+    Servers(Arc<Cluster>, Vec<RemoteTable>),
+}
+
+/// Where the workers are.
+#[derive(Debug, Clone, Default)]
+pub enum Place {
+    /// All are threads of this process.
+    #[default]
+    Here,
+}
+
+/// What the others do when a worker on another host dies. An error of a worker is no death: it stops all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnLoss {
+    /// They take its rows over, and make the step that it was in again.
+    Redo,
+    /// They wait until it is started again.
+    Wait,
+    /// They stop, with an error that names it.
+    #[default]
+    Stop,
+}
+
+/// How a job runs.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How many workers share the input.
+    pub workers: u32,
+    /// Where they are.
+    pub place: Place,
+    /// Seed of the shuffle.
+    pub seed: u64,
+    /// How long other workers are waited for, each time.
+    pub timeout: Duration,
+    /// Bytes of shuffled rows that this process keeps in memory, for all of its workers; what is beyond is kept in temporary
+    /// files. Not counted are those on their way, about 16 MiB per worker.
+    pub shuffle_bytes_max: u64,
+    /// Where temporary files are, which have no name and vanish with the process.
+    pub scratch_dir: PathBuf,
+    /// What becomes of the job when a worker on another host dies.
+    pub on_loss: OnLoss,
+}
+
+impl Default for Options {
+    /// One worker; a minute; 128 MiB; the system's directory for temporary files.
+    fn default() -> Options {
+        Options {
+            workers: 1,
+            place: Place::Here,
+            seed: 0,
+            timeout: Duration::from_secs(60),
+            shuffle_bytes_max: 128 << 20,
+            scratch_dir: std::env::temp_dir(),
+            on_loss: OnLoss::Stop,
+        }
+    }
+}
+
+/// Nobody has failed.
+const NOBODY: u32 = u32::MAX;
+
+/// Says who was the first to fail, also by a panic, and with that stops all.
+struct Failing<'a> {
+    first: &'a AtomicU32,
+    stopped: &'a AtomicBool,
+    rank: u32,
+    is_done: bool,
+}
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let _ = self.first.compare_exchange(NOBODY, self.rank, Ordering::AcqRel, Ordering::Acquire);
+            self.stopped.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Runs `work` on the workers of this process; their results in the order of their ranks. The first error stops all and is
+/// what is returned; a panic goes on here.
+pub fn run<T, E>(
+    options: &Options,
+    tables: &Tables,
+    stages: &Stages,
+    work: impl Fn(&mut Worker) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, E>
+where
+    T: Send,
+    E: From<JobError> + Send,
+{
+    check(options, stages)?;
+    match &options.place {
+        Place::Here => run_here(options, tables, stages, work),
+    }
+}
+
+fn check(options: &Options, stages: &Stages) -> Result<(), JobError> {
+    if options.workers == 0 || options.workers > WORKERS_MAX {
+        let found = options.workers;
+        return Err(JobError::Options(format!("a job of {found} workers: there are 1 to {WORKERS_MAX}")));
+    }
+    let names = stages.totals();
+    if !names.iter().map(|total| &*total.name).take(STAGES.len()).eq(STAGES) {
+        return Err(JobError::Options(format!("the list of stages must begin with {STAGES:?}")));
+    }
+    Ok(())
+}
+
+fn run_here<T, E>(
+    options: &Options,
+    tables: &Tables,
+    stages: &Stages,
+    work: impl Fn(&mut Worker) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, E>
+where
+    T: Send,
+    E: From<JobError> + Send,
+{
+    let workers = options.workers;
+    let stopped = Arc::new(AtomicBool::new(false));
+    let first = AtomicU32::new(NOBODY);
+    let meeting = match tables {
+        Tables::Embedded(tables) => {
+            Some(Meeting::new(tables.clone(), workers).map_err(|error| E::from(error.into()))?)
+        }
+        Tables::Servers(..) => None,
+    };
+    let number = RandomState::new().hash_one(std::process::id());
+    let join = |rank: u32| -> Result<SyncGroup, JobError> {
+        let sync = SyncOptions { attempt: 0, timeout: options.timeout };
+        let group = match (tables, &meeting) {
+            (Tables::Servers(cluster, tables), _) => {
+                SyncGroup::join(cluster, tables, number, rank, workers, sync)?
+            }
+            (Tables::Embedded(_), Some(meeting)) => SyncGroup::join_here(meeting, rank, sync)?,
+            (Tables::Embedded(_), None) => unreachable!("made above"),
+        };
+        Ok(group.call_off_with(&stopped))
+    };
+    let one = |rank: u32, mesh: here::Here| -> Result<T, E> {
+        let mut failing = Failing { first: &first, stopped: &stopped, rank, is_done: false };
+        let share = (options.shuffle_bytes_max / u64::from(workers)) as usize;
+        let mut worker = Worker::new(join(rank)?, Mesh::Here(mesh), stages.timer(), options, share);
+        let done = work(&mut worker);
+        failing.is_done = done.is_ok();
+        done
+    };
+    let mut ends: Vec<std::thread::Result<Result<T, E>>> = std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        let mut ends = Vec::new();
+        for (rank, mesh) in (0..).zip(here::meshes(workers, &stopped)) {
+            let one = &one;
+            let thread = std::thread::Builder::new().name(format!("worker {rank}"));
+            match thread.spawn_scoped(scope, move || one(rank, mesh)) {
+                Ok(thread) => threads.push(thread),
+                Err(source) => {
+                    drop(Failing { first: &first, stopped: &stopped, rank, is_done: false });
+                    let what = format!("worker {rank} of {workers} cannot be started");
+                    ends.push(Ok(Err(JobError::Io { what, source }.into())));
+                    break;
+                }
+            }
+        }
+        let joined: Vec<_> = threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        joined.into_iter().chain(ends).collect()
+    });
+    let first = first.load(Ordering::Acquire) as usize;
+    if first < ends.len() {
+        let failed = ends.swap_remove(first);
+        drop(ends);
+        return match failed {
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(_)) => unreachable!("who is done has not failed"),
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+    }
+    ends.into_iter().map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+}

@@ -1,0 +1,23 @@
+//! Jobs: passes over one input by several workers, who share it out, exchange rows, agree on numbers and go in step.
+//!
+//! All workers run the same function ([`run`]), each with its own [`Worker`]. A worker takes the rows of a pass that are
+//! its own ([`Share`]), or its part of steps that all make together ([`Steps`]), in the order of the input or shuffled over
+//! all of it; sums, means and histograms are made of what all workers bring. The crate knows no model, and not what a row
+//! is used for.
+
+mod error;
+pub use error::JobError;
+
+mod input;
+pub use input::{Input, Order};
+
+mod mesh;
+
+mod job;
+pub use job::{OnLoss, Options, Place, STAGES, Tables, run};
+
+mod worker;
+pub use worker::Worker;
+
+mod share;
+pub use share::Share;

@@ -1,0 +1,47 @@
+//! Direct ways between all workers of a job, each with a bounded queue. Knows not what the rows and bytes are.
+//!
+//! Every use of the mesh ends with a barrier, when all have received everything: so what is received always belongs to what
+//! is going on. Whoever cannot send receives first, so nobody waits for another in a circle.
+
+use std::time::Duration;
+
+use crate::error::JobError;
+
+pub(crate) mod here;
+
+/// Rows and bytes are sent in pieces of at most about this size.
+pub(crate) const PARCEL_BYTES: usize = 256 << 10;
+
+/// What one worker sends another. `round` numbers the exchanges of a job.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Parcel {
+    /// Packed rows of a slice of places; see [`crate::packed_rows`].
+    Rows { round: u64, slice: u32, bytes: Vec<u8> },
+    /// The sender has sent all rows of the exchange, so many.
+    End { round: u64, rows: u64 },
+    /// Bytes, a piece of them; the last one says so.
+    Bytes { round: u64, is_last: bool, bytes: Vec<u8> },
+}
+
+/// A worker's ends of the ways to all others.
+#[derive(Debug)]
+pub(crate) enum Mesh {
+    Here(here::Here),
+}
+
+impl Mesh {
+    /// Puts a parcel into the queue of another worker; gives it back if that is full, and then something is to be received
+    /// before it is tried again.
+    pub(crate) fn try_send(&mut self, to: u32, parcel: Parcel) -> Result<Option<Parcel>, JobError> {
+        match self {
+            Mesh::Here(here) => here.try_send(to, parcel),
+        }
+    }
+
+    /// The next parcel from anybody and whose it is, if one comes within this time.
+    pub(crate) fn receive(&mut self, wait: Duration) -> Result<Option<(u32, Parcel)>, JobError> {
+        match self {
+            Mesh::Here(here) => here.receive(wait),
+        }
+    }
+}

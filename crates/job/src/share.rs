@@ -1,0 +1,93 @@
+//! The rows of a pass that are one worker's own, as minibatches. Knows nothing of steps.
+
+use sanderling_sample::{Batch, Decoded, Rows};
+
+use crate::error::JobError;
+use crate::input::{Input, Order, Units};
+use crate::job::ASSEMBLE;
+use crate::worker::Worker;
+
+/// The rows of a pass that are this worker's. All workers together have each row once.
+pub struct Share {
+    given: Given,
+}
+
+enum Given {
+    InOrder(Box<InOrder>),
+}
+
+/// Every so-many-th unit, in the order of the input.
+struct InOrder {
+    units: Units,
+    /// The unit at hand, and which of its rows is next.
+    unit: Decoded,
+    head: usize,
+    /// Rows of several units that one minibatch needs.
+    pool: Batch,
+    is_at_end: bool,
+}
+
+impl Worker {
+    /// This worker's rows of a pass. All workers must call it, with the same input and pass; when they are shuffled it
+    /// returns when all rows are where they belong.
+    pub fn share(&mut self, input: &Input, pass: u64, order: Order) -> Result<Share, JobError> {
+        let units = Units::open(input, self.workers())?;
+        let _ = (pass, order);
+        let (unit, pool) = (Decoded::new(&input.encoder), input.encoder.new_batch());
+        let given = Given::InOrder(Box::new(InOrder { units, unit, head: 0, pool, is_at_end: false }));
+        Ok(Share { given })
+    }
+}
+
+impl Share {
+    /// The next minibatch, of so many rows, or of fewer at the end of the pass; None when this worker has had all.
+    pub fn next(&mut self, worker: &mut Worker, rows: usize) -> Result<Option<Rows<'_>>, JobError> {
+        match &mut self.given {
+            Given::InOrder(in_order) => in_order.next(worker, rows),
+        }
+    }
+
+    /// Whether somebody wants to know soon how far this worker is; see [`Share::settled`].
+    #[must_use]
+    pub fn wants_settling(&self) -> bool {
+        false
+    }
+
+    /// Says that whatever the rows given so far lead to is done and will not be lost with this worker: should it die, only
+    /// later ones are read again by others.
+    pub fn settled(&mut self, _worker: &mut Worker) {}
+}
+
+impl InOrder {
+    fn next(&mut self, worker: &mut Worker, rows: usize) -> Result<Option<Rows<'_>>, JobError> {
+        self.pool.clear();
+        loop {
+            while self.head == self.unit.len() && !self.is_at_end {
+                self.next_unit(worker)?;
+            }
+            worker.timer.switch(ASSEMBLE);
+            let wanted = rows - self.pool.len();
+            let range = self.head..self.unit.len().min(self.head + wanted);
+            self.head = range.end;
+            if self.pool.is_empty() && (range.len() == wanted || self.is_at_end) {
+                // Handed out where they lie.
+                return Ok((!range.is_empty()).then(|| self.unit.rows().slice(range)));
+            }
+            self.pool.append(&self.unit.rows().slice(range));
+            if self.pool.len() == rows || self.is_at_end || self.pool.max_keys() >= Batch::MAX_KEYS / 2 {
+                return Ok(Some(Rows::all(&self.pool)));
+            }
+        }
+    }
+
+    fn next_unit(&mut self, worker: &mut Worker) -> Result<(), JobError> {
+        let (rank, workers) = (u64::from(worker.rank()), u64::from(worker.workers()));
+        let timer = &mut worker.timer;
+        self.is_at_end = self.units.read(timer, |number| number % workers == rank)?.is_none();
+        if !self.is_at_end {
+            self.units.decode_in_place(&mut self.unit, timer)?;
+            self.head = 0;
+        }
+        Ok(())
+    }
+}

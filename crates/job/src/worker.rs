@@ -1,0 +1,210 @@
+//! One worker of a job: who it is, and what it agrees on with the others. Knows nothing of rows.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use sanderling_client::{Reduce, SyncGroup};
+use sanderling_observe::StageTimer;
+
+use crate::error::JobError;
+use crate::job::{Options, WAIT};
+use crate::mesh::{Mesh, PARCEL_BYTES, Parcel};
+
+/// The most counts of a histogram; a longer one is refused.
+const HISTOGRAM_MAX: usize = 1 << 24;
+/// How long a worker waits for a parcel before it looks at the time.
+pub(crate) const RECEIVE: Duration = Duration::from_millis(100);
+
+/// One worker of a job, for its thread.
+#[derive(Debug)]
+pub struct Worker {
+    pub(crate) group: SyncGroup,
+    pub(crate) mesh: Mesh,
+    pub(crate) timer: StageTimer,
+    pub(crate) seed: u64,
+    pub(crate) timeout: Duration,
+    /// Bytes of shuffled rows that this worker keeps in memory.
+    pub(crate) shuffle_bytes_max: usize,
+    pub(crate) scratch_dir: PathBuf,
+    /// Number of the next exchange over the mesh.
+    pub(crate) round: u64,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        group: SyncGroup,
+        mesh: Mesh,
+        timer: StageTimer,
+        options: &Options,
+        shuffle_bytes_max: usize,
+    ) -> Worker {
+        let Options { seed, timeout, ref scratch_dir, .. } = *options;
+        let scratch_dir = scratch_dir.clone();
+        Worker { group, mesh, timer, seed, timeout, shuffle_bytes_max, scratch_dir, round: 0 }
+    }
+
+    /// Which worker it is, from 0 on.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.group.worker()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn workers(&self) -> u32 {
+        self.group.workers()
+    }
+
+    /// This thread's stopwatch. Whatever is called with the worker leaves it in one of [`crate::STAGES`].
+    pub fn timer(&mut self) -> &mut StageTimer {
+        &mut self.timer
+    }
+
+    /// The group that this worker is one of: barriers, broadcasts, and pushing in step.
+    pub fn group(&mut self) -> &mut SyncGroup {
+        &mut self.group
+    }
+
+    /// Each number becomes the sum of those of all workers, added in their order: the same bits for all.
+    pub fn sum(&mut self, name: &str, values: &mut [f64]) -> Result<(), JobError> {
+        self.reduce(name, values, Reduce::Sum)
+    }
+
+    /// Each number becomes the mean of those of all workers.
+    pub fn mean(&mut self, name: &str, values: &mut [f64]) -> Result<(), JobError> {
+        self.reduce(name, values, Reduce::Mean)
+    }
+
+    /// Each number becomes the largest of those of all workers.
+    pub fn max(&mut self, name: &str, values: &mut [f64]) -> Result<(), JobError> {
+        self.reduce(name, values, Reduce::Max)
+    }
+
+    fn reduce(&mut self, name: &str, values: &mut [f64], reduce: Reduce) -> Result<(), JobError> {
+        self.timer.switch(WAIT);
+        Ok(self.group.all_reduce(name, values, reduce)?)
+    }
+
+    /// Counts become the sums of those of all workers; as many as the longest list has.
+    pub fn histogram(&mut self, name: &str, counts: &mut Vec<u64>) -> Result<(), JobError> {
+        self.timer.switch(WAIT);
+        let mut longest = [counts.len() as u64];
+        self.group.all_reduce_counts(name, &mut longest, Reduce::Max)?;
+        if longest[0] > HISTOGRAM_MAX as u64 {
+            let reason = format!("histogram {name:?} of {} counts: at most {HISTOGRAM_MAX}", longest[0]);
+            return Err(JobError::Options(reason));
+        }
+        counts.resize(longest[0] as usize, 0);
+        Ok(self.group.all_reduce_counts(name, counts, Reduce::Sum)?)
+    }
+
+    /// Waits until all workers are here.
+    pub fn barrier(&mut self, name: &str) -> Result<(), JobError> {
+        self.timer.switch(WAIT);
+        Ok(self.group.barrier(name)?)
+    }
+
+    /// Gives each worker its part, `parts[n]` to worker `n`; what each gave this one, in their order.
+    pub fn all_to_all(&mut self, name: &str, mut parts: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, JobError> {
+        let (rank, workers) = (self.rank(), self.workers());
+        if parts.len() != workers as usize {
+            let reason = format!("all_to_all {name:?}: {} parts for {workers} workers", parts.len());
+            return Err(JobError::Options(reason));
+        }
+        self.timer.switch(WAIT);
+        let round = self.next_round();
+        let (received, missing) = (vec![Vec::new(); parts.len()], (0..workers).filter(|&from| from != rank));
+        let mut gathering = Gathering { round, received, missing: missing.collect() };
+        gathering.received[rank as usize] = std::mem::take(&mut parts[rank as usize]);
+        // Everybody begins with another one, so that not all send to the same.
+        for to in (rank + 1..workers).chain(0..rank) {
+            let part = std::mem::take(&mut parts[to as usize]);
+            let mut at = 0;
+            loop {
+                let end = part.len().min(at + PARCEL_BYTES);
+                let (is_last, bytes) = (end == part.len(), part[at..end].to_vec());
+                let parcel = Parcel::Bytes { round, is_last, bytes };
+                self.send(to, parcel, |_, from, parcel| gathering.take(rank, from, parcel))?;
+                at = end;
+                if is_last {
+                    break;
+                }
+            }
+        }
+        let start = Instant::now();
+        while !gathering.missing.is_empty() {
+            match self.mesh.receive(RECEIVE)? {
+                Some((from, parcel)) => gathering.take(rank, from, parcel)?,
+                None if start.elapsed() < self.timeout => {}
+                None => return Err(self.awaited(name, gathering.missing)),
+            }
+        }
+        self.group.barrier(name)?;
+        Ok(gathering.received)
+    }
+
+    pub(crate) fn next_round(&mut self) -> u64 {
+        self.round += 1;
+        self.round
+    }
+
+    /// Sends a parcel; `take` gets what is received while the other's queue is full.
+    pub(crate) fn send(
+        &mut self,
+        to: u32,
+        parcel: Parcel,
+        mut take: impl FnMut(&mut Worker, u32, Parcel) -> Result<(), JobError>,
+    ) -> Result<(), JobError> {
+        let mut unsent = self.mesh.try_send(to, parcel)?;
+        let mut since = None;
+        while let Some(parcel) = unsent {
+            if let Some((from, received)) = self.mesh.receive(SEND_AGAIN)? {
+                take(self, from, received)?;
+            } else if since.get_or_insert_with(Instant::now).elapsed() >= self.timeout {
+                return Err(self.awaited("a queue with room", vec![to]));
+            }
+            unsent = self.mesh.try_send(to, parcel)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn awaited(&self, what: &str, missing: Vec<u32>) -> JobError {
+        let timeout_s = self.timeout.as_secs();
+        JobError::Awaited { worker: self.rank(), what: what.to_owned(), missing, timeout_s }
+    }
+}
+
+/// How long whoever cannot send waits for something to receive before it tries again.
+const SEND_AGAIN: Duration = Duration::from_micros(200);
+
+/// What has come of an all-to-all.
+struct Gathering {
+    round: u64,
+    received: Vec<Vec<u8>>,
+    /// Who has not given all.
+    missing: Vec<u32>,
+}
+
+impl Gathering {
+    fn take(&mut self, worker: u32, from: u32, parcel: Parcel) -> Result<(), JobError> {
+        match parcel {
+            Parcel::Bytes { round, is_last, bytes } if round == self.round => {
+                let part = &mut self.received[from as usize];
+                if part.is_empty() {
+                    *part = bytes;
+                } else {
+                    part.extend_from_slice(&bytes);
+                }
+                if is_last {
+                    self.missing.retain(|&worker| worker != from);
+                }
+                Ok(())
+            }
+            _ => {
+                let reason =
+                    format!("worker {from} sends something else than bytes of exchange {}", self.round);
+                Err(JobError::OutOfStep { worker, reason })
+            }
+        }
+    }
+}
