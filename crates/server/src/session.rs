@@ -332,6 +332,9 @@ impl Session {
             Request::Subscribe(_) | Request::Next(_) => {
                 Err(Refusal::bad("this is a parameter server; minibatches are at a hub"))
             }
+            Request::Join(_) | Request::Tell(_) => {
+                Err(Refusal::bad("this is a parameter server, not a worker of a job"))
+            }
             other => unreachable!("{} is answered elsewhere", other.kind()),
         }
     }

@@ -32,11 +32,20 @@ pub enum Kind {
     Meet = 23,
     Subscribe = 24,
     Next = 25,
+    Join = 26,
+    Rows = 27,
+    RowsEnd = 28,
+    Part = 29,
+    Alive = 30,
+    TurnOver = 31,
+    Lost = 32,
+    Regroup = 33,
+    Fail = 34,
 }
 
 impl Kind {
     /// All of them, in the order of their numbers, which start at 1 and may have gaps.
-    pub const ALL: [Kind; 25] = [
+    pub const ALL: [Kind; 34] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -62,6 +71,15 @@ impl Kind {
         Kind::Meet,
         Kind::Subscribe,
         Kind::Next,
+        Kind::Join,
+        Kind::Rows,
+        Kind::RowsEnd,
+        Kind::Part,
+        Kind::Alive,
+        Kind::TurnOver,
+        Kind::Lost,
+        Kind::Regroup,
+        Kind::Fail,
     ];
 
     /// The kind of this number.
@@ -99,13 +117,29 @@ impl Kind {
             Kind::Meet => "meet",
             Kind::Subscribe => "subscribe",
             Kind::Next => "next",
+            Kind::Join => "join",
+            Kind::Rows => "rows",
+            Kind::RowsEnd => "rows_end",
+            Kind::Part => "part",
+            Kind::Alive => "alive",
+            Kind::TurnOver => "turn_over",
+            Kind::Lost => "lost",
+            Kind::Regroup => "regroup",
+            Kind::Fail => "fail",
         }
     }
 
     /// May the request be sent again when its fate is unknown? Pushes may, since the server knows their sequence numbers.
     #[must_use]
     pub fn is_repeatable(self) -> bool {
-        !matches!(self, Kind::Drop | Kind::Save | Kind::Restore | Kind::Goaway)
+        !matches!(self, Kind::Drop | Kind::Save | Kind::Restore | Kind::Goaway) && !self.is_told()
+    }
+
+    /// Is it what one worker of a job tells another, without an answer?
+    #[must_use]
+    pub fn is_told(self) -> bool {
+        use Kind::{Alive, Fail, Lost, Part, Regroup, Rows, RowsEnd, TurnOver};
+        matches!(self, Rows | RowsEnd | Part | Alive | TurnOver | Lost | Regroup | Fail)
     }
 
     /// Does its reply hold rows, which may then be f16?

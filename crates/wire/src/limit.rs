@@ -44,5 +44,7 @@ pub const COLUMNS_MAX: usize = 1 << 16;
 pub const WORKERS_MAX: usize = 1024;
 /// Most bytes that a worker brings to a meeting.
 pub const MEET_BYTES_MAX: usize = 1 << 20;
+/// Most bytes in one message of an exchange between workers.
+pub const EXCHANGE_BYTES_MAX: usize = 32 << 20;
 /// Payloads below this are not worth compressing.
 pub const PACK_BYTES_MIN: usize = 1024;

@@ -12,6 +12,7 @@ mod rows;
 mod stats;
 mod step;
 mod table;
+mod worker;
 
 pub use checkpoint::{Restore, Restored, Save, Saved};
 pub use feed::{Feed, PullFed};
@@ -26,6 +27,7 @@ pub use rows::{Delete, Export, Exported, Import, RowBlock};
 pub use stats::{Counter, Latency, Statistics, StatsScope};
 pub use step::{Meet, Member, Met, PushStep, Said, StepGradients, StepState, WaitStep};
 pub use table::{Create, Home, TableInfo};
+pub use worker::{Join, Joined, Tell, Way};
 
 use crate::frame::{HEADER_BYTES, Header, flag, version_of};
 use crate::reader::Reader;
@@ -64,6 +66,9 @@ pub enum Request<'a> {
     Meet(Meet<'a>),
     Subscribe(Subscribe<'a>),
     Next(Next<'a>),
+    Join(Join),
+    /// What one worker tells another, which is not answered.
+    Tell(Tell<'a>),
 }
 
 /// What a server answers, or says on its own. Slices borrow from the received frame.
@@ -98,6 +103,7 @@ pub enum Reply<'a> {
     Meet(Met<'a>),
     Subscribe(Subscribed<'a>),
     Next(NextReply<'a>),
+    Join(Joined),
     /// Any request may fail.
     Failed(Failure<'a>),
 }
@@ -131,6 +137,8 @@ impl<'a> Request<'a> {
             Request::Meet(_) => Kind::Meet,
             Request::Subscribe(_) => Kind::Subscribe,
             Request::Next(_) => Kind::Next,
+            Request::Join(_) => Kind::Join,
+            Request::Tell(tell) => tell.kind(),
         }
     }
 
@@ -206,6 +214,8 @@ impl<'a> Request<'a> {
             Request::Meet(meet) => meet.write(out),
             Request::Subscribe(subscribe) => subscribe.write(out),
             Request::Next(next) => next.write(out),
+            Request::Join(join) => join.write(out),
+            Request::Tell(tell) => tell.write(out),
         }
     }
 
@@ -241,8 +251,10 @@ impl<'a> Request<'a> {
             Kind::Meet => Request::Meet(Meet::read(from)?),
             Kind::Subscribe => Request::Subscribe(Subscribe::read(from)?),
             Kind::Next => Request::Next(Next::read(from)?),
-            Kind::Goaway => {
-                return Err(WireError::Direction { kind: header.kind, expected: "a plain request" });
+            Kind::Join => Request::Join(Join::read(from)?),
+            kind => {
+                let tell = Tell::read(kind, from)?;
+                Request::Tell(tell.ok_or(WireError::Direction { kind, expected: "a plain request" })?)
             }
         };
         from.finish()?;
@@ -280,6 +292,7 @@ impl<'a> Reply<'a> {
             Reply::Meet(_) => Kind::Meet,
             Reply::Subscribe(_) => Kind::Subscribe,
             Reply::Next(_) => Kind::Next,
+            Reply::Join(_) => Kind::Join,
             Reply::Failed(failure) => failure.kind,
         }
     }
@@ -325,6 +338,7 @@ impl<'a> Reply<'a> {
             Reply::Meet(met) => met.write(out),
             Reply::Subscribe(subscribed) => subscribed.write(out),
             Reply::Next(next) => next.write(out),
+            Reply::Join(joined) => joined.write(out),
             Reply::Failed(failure) => failure.write(out),
         }
     }
@@ -364,6 +378,8 @@ impl<'a> Reply<'a> {
             Kind::Meet => Reply::Meet(Met::read(from)?),
             Kind::Subscribe => Reply::Subscribe(Subscribed::read(from)?),
             Kind::Next => Reply::Next(NextReply::read(from)?),
+            Kind::Join => Reply::Join(Joined::read(from)?),
+            kind => return Err(WireError::Direction { kind, expected: "a plain reply" }),
         };
         from.finish()?;
         Ok(reply)

@@ -4,10 +4,11 @@
 
 use sanderling_wire::{
     Absent, Agreed, Bits, Column, Counter, Create, Delete, Export, Exported, Failure, Fault, Features, Feed,
-    Goaway, Hello, Home, Identity, Import, Kind, Latency, Meet, Member, Met, Next, NextReply, Offer, Outcome,
-    Ping, PlacementMap, PlacementServer, Pong, Pooling, Pull, PullFed, PullPooled, PullReply, Push, PushFed,
-    PushStep, Pushed, Ragged, Reply, Request, Restore, Restored, RowBlock, RowFormat, RowValues, Said, Save,
-    Saved, Statistics, StatsScope, StepGradients, StepState, Subscribe, Subscribed, TableInfo, WaitStep,
+    Goaway, Hello, Home, Identity, Import, Join, Joined, Kind, Latency, Meet, Member, Met, Next, NextReply,
+    Offer, Outcome, Ping, PlacementMap, PlacementServer, Pong, Pooling, Pull, PullFed, PullPooled, PullReply,
+    Push, PushFed, PushStep, Pushed, Ragged, Reply, Request, Restore, Restored, RowBlock, RowFormat,
+    RowValues, Said, Save, Saved, Statistics, StatsScope, StepGradients, StepState, Subscribe, Subscribed,
+    TableInfo, Tell, WaitStep, Way,
 };
 
 /// Everything agreed, but with a checksum.
@@ -236,6 +237,31 @@ impl Parts {
                 held: keys,
             }),
             Request::Next(Next { wanted: self.yes, used: keys }),
+            Request::Join(self.join()),
+        ]
+        .into_iter()
+        .chain(self.told().map(Request::Tell))
+        .collect()
+    }
+
+    fn join(&self) -> Join {
+        let Member { worker: rank, workers, attempt, .. } = self.member();
+        let way = if self.yes { Way::Control } else { Way::Rows };
+        Join { job: self.number, rank, workers, attempt, way }
+    }
+
+    fn told(&self) -> [Tell<'_>; 8] {
+        let (worker, n, small, reason) = (self.small % 1024, self.number, self.small, &self.text[..]);
+        let bytes = self.text.as_bytes();
+        [
+            Tell::Rows { round: n, slice: small, bytes },
+            Tell::RowsEnd { round: n, rows: !n },
+            Tell::Part { round: n, is_last: self.yes, bytes },
+            Tell::Alive { stage: small, for_us: n, turn: !n, settled: n ^ 1 },
+            Tell::TurnOver { turn: n, losses: small },
+            Tell::Lost { worker, losses: small, turn: n, settled: !n, reason },
+            Tell::Regroup { losses: small, group: n, applied: n ^ 1, rounds: n ^ 2 },
+            Tell::Fail { worker, reason },
         ]
     }
 
@@ -310,6 +336,7 @@ impl Parts {
                 columns: vec![Column { name: text, weighted: self.yes }; 2],
             }),
             Reply::Next(NextReply { late: &self.keys, outcome: self.outcome() }),
+            Reply::Join(Joined { rank: self.small % 1024, attempt: self.small }),
         ];
         let failed = |fault| Reply::Failed(Failure { kind: Kind::Push, fault, reason: text });
         replies.extend(self.faults().map(failed));
