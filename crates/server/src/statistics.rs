@@ -26,8 +26,14 @@ pub struct CommandLatency {
 }
 
 /// Durations by command; those of commands that were never used take no memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ByKind([Option<Box<Latency>>; Kind::ALL[Kind::ALL.len() - 1] as usize]);
+
+impl Default for ByKind {
+    fn default() -> ByKind {
+        ByKind([const { None }; Kind::ALL[Kind::ALL.len() - 1] as usize])
+    }
+}
 
 impl ByKind {
     fn at(&mut self, kind: Kind) -> &mut Latency {
