@@ -11,6 +11,14 @@ pub use error::JobError;
 mod input;
 pub use input::{Input, Order};
 
+mod places;
+
+mod packed_rows;
+
+mod kept;
+
+mod sorted;
+
 mod mesh;
 
 mod job;
@@ -19,5 +27,10 @@ pub use job::{OnLoss, Options, Place, STAGES, Tables, run};
 mod worker;
 pub use worker::Worker;
 
+mod exchange;
+
 mod share;
 pub use share::Share;
+
+mod steps;
+pub use steps::Steps;

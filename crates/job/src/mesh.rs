@@ -17,8 +17,8 @@ pub(crate) const PARCEL_BYTES: usize = 256 << 10;
 pub(crate) enum Parcel {
     /// Packed rows of a slice of places; see [`crate::packed_rows`].
     Rows { round: u64, slice: u32, bytes: Vec<u8> },
-    /// The sender has sent all rows of the exchange, so many.
-    End { round: u64, rows: u64 },
+    /// The sender has sent all rows of the exchange.
+    End { round: u64 },
     /// Bytes, a piece of them; the last one says so.
     Bytes { round: u64, is_last: bool, bytes: Vec<u8> },
 }

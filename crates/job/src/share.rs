@@ -3,8 +3,10 @@
 use sanderling_sample::{Batch, Decoded, Rows};
 
 use crate::error::JobError;
+use crate::exchange::exchange;
 use crate::input::{Input, Order, Units};
-use crate::job::ASSEMBLE;
+use crate::job::{ASSEMBLE, SHUFFLE};
+use crate::sorted::{Lanes, Sorted};
 use crate::worker::Worker;
 
 /// The rows of a pass that are this worker's. All workers together have each row once.
@@ -14,6 +16,7 @@ pub struct Share {
 
 enum Given {
     InOrder(Box<InOrder>),
+    Shuffled(Box<Sorted>, Batch),
 }
 
 /// Every so-many-th unit, in the order of the input.
@@ -31,10 +34,18 @@ impl Worker {
     /// This worker's rows of a pass. All workers must call it, with the same input and pass; when they are shuffled it
     /// returns when all rows are where they belong.
     pub fn share(&mut self, input: &Input, pass: u64, order: Order) -> Result<Share, JobError> {
-        let units = Units::open(input, self.workers())?;
-        let _ = (pass, order);
-        let (unit, pool) = (Decoded::new(&input.encoder), input.encoder.new_batch());
-        let given = Given::InOrder(Box::new(InOrder { units, unit, head: 0, pool, is_at_end: false }));
+        let workers = self.workers();
+        let given = match order {
+            Order::Input => {
+                let units = Units::open(input, workers)?;
+                let (unit, pool) = (Decoded::new(&input.encoder), input.encoder.new_batch());
+                Given::InOrder(Box::new(InOrder { units, unit, head: 0, pool, is_at_end: false }))
+            }
+            Order::Shuffled => {
+                let (sorted, _) = exchange(self, input, pass, Lanes { count: workers, workers })?;
+                Given::Shuffled(Box::new(sorted), input.encoder.new_batch())
+            }
+        };
         Ok(Share { given })
     }
 }
@@ -44,6 +55,23 @@ impl Share {
     pub fn next(&mut self, worker: &mut Worker, rows: usize) -> Result<Option<Rows<'_>>, JobError> {
         match &mut self.given {
             Given::InOrder(in_order) => in_order.next(worker, rows),
+            Given::Shuffled(sorted, minibatch) => {
+                worker.timer.switch(SHUFFLE);
+                let rows = sorted.make_ready(0, rows)?;
+                worker.timer.switch(ASSEMBLE);
+                minibatch.clear();
+                sorted.take(0, rows, minibatch)?;
+                Ok((rows > 0).then(|| Rows::all(minibatch)))
+            }
+        }
+    }
+
+    /// Bytes of rows that this worker kept in a temporary file.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        match &self.given {
+            Given::InOrder(_) => 0,
+            Given::Shuffled(sorted, _) => sorted.stored_bytes(),
         }
     }
 

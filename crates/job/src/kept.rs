@@ -1,0 +1,91 @@
+//! Packed rows that a worker was given, kept by slices of places: in memory up to a limit, beyond it in a temporary file.
+//! Knows nothing of what is in a row.
+
+use std::fs::File;
+use std::io::Write;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use crate::error::JobError;
+
+/// What was kept last is written out when memory is full; then the slices are read back one after the other.
+pub(crate) struct Kept {
+    slices: Vec<Slice>,
+    bytes: usize,
+    bytes_max: usize,
+    directory: PathBuf,
+    /// It has no name in the directory, so that nothing is left of it however the process ends.
+    file: Option<File>,
+    file_bytes: u64,
+}
+
+#[derive(Default)]
+struct Slice {
+    pieces: Vec<Vec<u8>>,
+    /// Where in the file more of them are; each as long as what fits in memory, at most.
+    stored: Vec<Range<u64>>,
+}
+
+impl Kept {
+    /// Nothing, of so many slices; up to `bytes_max` of them in memory.
+    pub(crate) fn new(slices: usize, bytes_max: usize, directory: PathBuf) -> Kept {
+        let slices = (0..slices).map(|_| Slice::default()).collect();
+        Kept { slices, bytes: 0, bytes_max, directory, file: None, file_bytes: 0 }
+    }
+
+    pub(crate) fn slices(&self) -> usize {
+        self.slices.len()
+    }
+
+    /// Bytes that were written to a temporary file.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    /// Keeps rows of a slice.
+    pub(crate) fn keep(&mut self, slice: usize, mut piece: Vec<u8>) -> Result<(), JobError> {
+        if piece.len() < piece.capacity() / 2 {
+            piece.shrink_to_fit();
+        }
+        let kept = self.slices.get_mut(slice).ok_or(JobError::Damaged("rows of a slice that is none"))?;
+        self.bytes += piece.len();
+        kept.pieces.push(piece);
+        if self.bytes > self.bytes_max {
+            let written = self.write_out();
+            written.map_err(|source| JobError::Scratch { directory: self.directory.clone(), source })?;
+        }
+        Ok(())
+    }
+
+    fn write_out(&mut self) -> std::io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(tempfile::tempfile_in(&self.directory)?),
+        };
+        for slice in self.slices.iter_mut().filter(|slice| !slice.pieces.is_empty()) {
+            let start = self.file_bytes;
+            for piece in slice.pieces.drain(..) {
+                file.write_all(&piece)?;
+                self.file_bytes += piece.len() as u64;
+            }
+            slice.stored.push(start..self.file_bytes);
+        }
+        self.bytes = 0;
+        Ok(())
+    }
+
+    /// Takes all rows of a slice.
+    pub(crate) fn take(&mut self, slice: usize) -> Result<Vec<Vec<u8>>, JobError> {
+        let Slice { mut pieces, stored } = std::mem::take(&mut self.slices[slice]);
+        self.bytes -= pieces.iter().map(Vec::len).sum::<usize>();
+        for range in stored {
+            let mut piece = vec![0; (range.end - range.start) as usize];
+            let file = self.file.as_ref().ok_or(JobError::Damaged("the temporary file is gone"))?;
+            file.read_exact_at(&mut piece, range.start)
+                .map_err(|source| JobError::Scratch { directory: self.directory.clone(), source })?;
+            pieces.push(piece);
+        }
+        Ok(pieces)
+    }
+}

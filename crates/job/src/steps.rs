@@ -1,0 +1,226 @@
+//! Steps that all workers make together: each is given its part of every step. Knows not what a step does.
+//!
+//! A step's rows are the same however many workers there are. For that rows belong to *lanes*, whose number depends on the
+//! batch alone: a step has the next rows of every lane, as many of each, and a worker has some of the lanes.
+
+use std::collections::VecDeque;
+
+use sanderling_client::Reduce;
+use sanderling_observe::StageTimer;
+use sanderling_sample::{Batch, Rows};
+
+use crate::error::JobError;
+use crate::exchange::exchange;
+use crate::input::{Input, Order, Units};
+use crate::job::{ASSEMBLE, SHUFFLE, WAIT};
+use crate::sorted::{Lanes, Sorted};
+use crate::worker::Worker;
+
+/// The most lanes, and with that the most workers in step.
+const LANES_MAX: u32 = 64;
+/// In input order nobody knows how many steps there are: after so many steps, or so many rows, all agree whether there are
+/// more.
+const AGREED_STEPS: usize = 16;
+const AGREED_ROWS: usize = 16 << 10;
+/// Bytes of rows that a worker holds in input order; lanes whose rows are so uneven are refused.
+const AHEAD_BYTES_MAX: usize = 1 << 30;
+
+/// This worker's parts of the steps of a pass.
+pub struct Steps {
+    lanes: Vec<u32>,
+    rows: Source,
+    /// Rows of a lane in a step.
+    lane_rows: usize,
+    minibatch: Batch,
+    given: u64,
+    /// Steps that are known to be, and whether these are all.
+    known: u64,
+    is_all: bool,
+}
+
+enum Source {
+    InOrder(Box<InOrder>),
+    Shuffled(Box<Sorted>),
+}
+
+/// Units of the lanes of this worker, in the order of the input.
+struct InOrder {
+    units: Units,
+    lanes: Lanes,
+    worker: u32,
+    ready: Vec<Ready>,
+    /// No rows, of the input's columns; and memory for units to come.
+    shape: Batch,
+    spare: Vec<Batch>,
+    bytes: usize,
+    is_at_end: bool,
+}
+
+/// What is read of a lane.
+#[derive(Default)]
+struct Ready {
+    units: VecDeque<Batch>,
+    /// Rows of the first unit that were taken.
+    head: usize,
+    rows: usize,
+}
+
+impl Worker {
+    /// This worker's parts of the steps of a pass, `batch` rows each over all workers. All workers must call it, with the same
+    /// input, pass, order and batch.
+    pub fn steps(&mut self, input: &Input, pass: u64, order: Order, batch: usize) -> Result<Steps, JobError> {
+        let (worker, workers) = (self.rank(), self.workers());
+        let lanes = Lanes { count: lanes_of(batch, workers)?, workers };
+        let lane_rows = batch / lanes.count as usize;
+        let (rows, known, is_all) = match order {
+            Order::Input => {
+                let units = Units::open(input, workers)?;
+                let ready = lanes.of_worker(worker).map(|_| Ready::default()).collect();
+                let (shape, spare, bytes) = (input.encoder.new_batch(), Vec::new(), 0);
+                let in_order = InOrder { units, lanes, worker, ready, shape, spare, bytes, is_at_end: false };
+                (Source::InOrder(Box::new(in_order)), 0, false)
+            }
+            Order::Shuffled => {
+                let (sorted, counts) = exchange(self, input, pass, lanes)?;
+                let longest = counts.iter().max().copied().unwrap_or(0);
+                (Source::Shuffled(Box::new(sorted)), longest.div_ceil(lane_rows as u64), true)
+            }
+        };
+        let lanes = lanes.of_worker(worker).collect();
+        Ok(Steps { lanes, rows, lane_rows, minibatch: input.encoder.new_batch(), given: 0, known, is_all })
+    }
+}
+
+/// The largest power of two that divides the batch, if the workers can share so many.
+fn lanes_of(batch: usize, workers: u32) -> Result<u32, JobError> {
+    let lanes = if batch == 0 { 0 } else { 1 << batch.trailing_zeros().min(LANES_MAX.ilog2()) };
+    if lanes >= workers {
+        return Ok(lanes);
+    }
+    let reason = if workers > LANES_MAX {
+        format!("{workers} workers cannot go in step: at most {LANES_MAX}")
+    } else {
+        let works = batch.next_multiple_of(workers.next_power_of_two() as usize).max(1);
+        format!(
+            "steps of {batch} rows cannot be shared by {workers} workers such that each has the same rows for any number \
+             of workers: take {works}, or another multiple of {}",
+            workers.next_power_of_two()
+        )
+    };
+    Err(JobError::Options(reason))
+}
+
+impl Steps {
+    /// This worker's rows of the next step, perhaps none; None when nobody has any more.
+    pub fn next(&mut self, worker: &mut Worker) -> Result<Option<Rows<'_>>, JobError> {
+        if self.given == self.known && !self.is_all {
+            self.agree(worker)?;
+        }
+        if self.given == self.known {
+            return Ok(None);
+        }
+        self.minibatch.clear();
+        for lane in 0..self.lanes.len() {
+            let (timer, rows) = (&mut worker.timer, self.lane_rows);
+            match &mut self.rows {
+                Source::InOrder(in_order) => {
+                    let rows = in_order.make_ready(lane, rows, timer)?.min(rows);
+                    timer.switch(ASSEMBLE);
+                    in_order.take(lane, rows, &mut self.minibatch);
+                }
+                Source::Shuffled(sorted) => {
+                    timer.switch(SHUFFLE);
+                    let rows = sorted.make_ready(lane, rows)?;
+                    timer.switch(ASSEMBLE);
+                    sorted.take(lane, rows, &mut self.minibatch)?;
+                }
+            }
+        }
+        self.given += 1;
+        Ok(Some(Rows::all(&self.minibatch)))
+    }
+
+    /// Steps of this pass that were given.
+    #[must_use]
+    pub fn given(&self) -> u64 {
+        self.given
+    }
+
+    /// Bytes of rows that this worker kept in a temporary file.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        match &self.rows {
+            Source::InOrder(_) => 0,
+            Source::Shuffled(sorted) => sorted.stored_bytes(),
+        }
+    }
+
+    /// All workers learn how many steps there are next. Each looks ahead by so many, whatever it has read: the answer does
+    /// not depend on the number of workers.
+    fn agree(&mut self, worker: &mut Worker) -> Result<(), JobError> {
+        let Source::InOrder(in_order) = &mut self.rows else { return Ok(()) };
+        let all_lanes = self.lane_rows * in_order.lanes.count as usize;
+        let ahead = (AGREED_ROWS / all_lanes).clamp(1, AGREED_STEPS);
+        let mut steps = [0];
+        for lane in 0..self.lanes.len() {
+            let rows = in_order.make_ready(lane, ahead * self.lane_rows, &mut worker.timer)?;
+            steps[0] = steps[0].max(rows.div_ceil(self.lane_rows).min(ahead) as u64);
+        }
+        worker.timer.switch(WAIT);
+        if worker.workers() > 1 {
+            worker.group.all_reduce_counts("steps to come", &mut steps, Reduce::Max)?;
+        }
+        self.known += steps[0];
+        self.is_all = steps[0] < ahead as u64;
+        Ok(())
+    }
+}
+
+impl InOrder {
+    /// Reads until there are so many rows of a lane, or to the end; how many there are.
+    fn make_ready(&mut self, lane: usize, rows: usize, timer: &mut StageTimer) -> Result<usize, JobError> {
+        while self.ready[lane].rows < rows && !self.is_at_end {
+            let (lanes, worker) = (self.lanes, self.worker);
+            let read = self.units.read(timer, |number| lanes.owner(lanes.of(number)) == worker)?;
+            let Some(number) = read else {
+                self.is_at_end = true;
+                break;
+            };
+            let mut unit = self.spare.pop().unwrap_or_else(|| Batch::like(&self.shape));
+            self.units.decode(&mut unit, timer)?;
+            self.bytes += unit.bytes();
+            if self.bytes > AHEAD_BYTES_MAX {
+                let reason = format!(
+                    "steps in the order of the input need more than {AHEAD_BYTES_MAX} bytes of it at once, since its rows \
+                     are of very different lengths; shuffle it"
+                );
+                return Err(JobError::Options(reason));
+            }
+            let ready = &mut self.ready[(lanes.of(number) / lanes.workers) as usize];
+            ready.rows += unit.len();
+            ready.units.push_back(unit);
+        }
+        Ok(self.ready[lane].rows)
+    }
+
+    /// Appends rows that are ready.
+    fn take(&mut self, lane: usize, mut rows: usize, batch: &mut Batch) {
+        let ready = &mut self.ready[lane];
+        ready.rows -= rows;
+        while rows > 0 {
+            let Some(unit) = ready.units.front() else { return };
+            let range = ready.head..unit.len().min(ready.head + rows);
+            batch.append(&Rows::new(unit, range.clone()));
+            rows -= range.len();
+            ready.head = range.end;
+            if ready.head == unit.len()
+                && let Some(mut unit) = ready.units.pop_front()
+            {
+                self.bytes -= unit.bytes();
+                unit.clear();
+                self.spare.push(unit);
+                ready.head = 0;
+            }
+        }
+    }
+}
