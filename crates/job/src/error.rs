@@ -51,6 +51,19 @@ pub enum JobError {
         /// How long.
         timeout_s: u64,
     },
+    /// What is the matter with another worker on another host, or with this one.
+    #[error("worker {worker} at {address}: {reason}")]
+    Worker {
+        /// Which.
+        worker: u32,
+        /// Where it is.
+        address: String,
+        /// What.
+        reason: String,
+    },
+    /// This worker cannot listen, or not talk to others.
+    #[error(transparent)]
+    Transport(#[from] sanderling_transport::Error),
     /// Another worker is at another place of the program, or has left it.
     #[error("worker {worker}: {reason}; all workers must call the same things in the same order")]
     OutOfStep {

@@ -11,6 +11,7 @@ use sanderling_observe::Stages;
 use sanderling_store::Table;
 
 use crate::error::JobError;
+use crate::hosts::{self, Hosts, Observer};
 use crate::mesh::{Mesh, here};
 use crate::worker::Worker;
 
@@ -43,6 +44,8 @@ pub enum Place {
     /// All are threads of this process.
     #[default]
     Here,
+    /// Each is a process of its own, and this is one of them. They need tables on servers, where they meet.
+    Hosts(Hosts),
 }
 
 /// What the others do when a worker on another host dies. An error of a worker is no death: it stops all.
@@ -75,6 +78,8 @@ pub struct Options {
     pub scratch_dir: PathBuf,
     /// What becomes of the job when a worker on another host dies.
     pub on_loss: OnLoss,
+    /// Who is told of workers that are lost or slow; on rank 0, of workers on several hosts.
+    pub observer: Option<Observer>,
 }
 
 impl Default for Options {
@@ -88,6 +93,7 @@ impl Default for Options {
             shuffle_bytes_max: 128 << 20,
             scratch_dir: std::env::temp_dir(),
             on_loss: OnLoss::Stop,
+            observer: None,
         }
     }
 }
@@ -112,7 +118,7 @@ impl Drop for Failing<'_> {
     }
 }
 
-/// Runs `work` on the workers of this process; their results in the order of their ranks. The first error stops all and is
+/// Runs `work` on the workers of this process, which is one of them if they are on several hosts; their results in the order of their ranks. The first error stops all and is
 /// what is returned; a panic goes on here.
 pub fn run<T, E>(
     options: &Options,
@@ -122,11 +128,12 @@ pub fn run<T, E>(
 ) -> Result<Vec<T>, E>
 where
     T: Send,
-    E: From<JobError> + Send,
+    E: From<JobError> + std::fmt::Display + Send,
 {
     check(options, stages)?;
     match &options.place {
         Place::Here => run_here(options, tables, stages, work),
+        Place::Hosts(hosts) => Ok(vec![hosts::run(hosts, options, tables, stages, work)?]),
     }
 }
 

@@ -21,6 +21,9 @@ mod sorted;
 
 mod mesh;
 
+mod hosts;
+pub use hosts::{Hosts, JobEvent, Observer, SILENCE_DEFAULT};
+
 mod job;
 pub use job::{OnLoss, Options, Place, STAGES, Tables, run};
 

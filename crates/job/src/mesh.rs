@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::error::JobError;
+use crate::hosts::ways::Far;
 
 pub(crate) mod here;
 
@@ -27,6 +28,7 @@ pub(crate) enum Parcel {
 #[derive(Debug)]
 pub(crate) enum Mesh {
     Here(here::Here),
+    Far(Box<Far>),
 }
 
 impl Mesh {
@@ -35,6 +37,7 @@ impl Mesh {
     pub(crate) fn try_send(&mut self, to: u32, parcel: Parcel) -> Result<Option<Parcel>, JobError> {
         match self {
             Mesh::Here(here) => here.try_send(to, parcel),
+            Mesh::Far(far) => far.try_send(to, parcel),
         }
     }
 
@@ -42,6 +45,7 @@ impl Mesh {
     pub(crate) fn receive(&mut self, wait: Duration) -> Result<Option<(u32, Parcel)>, JobError> {
         match self {
             Mesh::Here(here) => here.receive(wait),
+            Mesh::Far(far) => far.receive(wait),
         }
     }
 }

@@ -4,6 +4,7 @@ use sanderling_sample::{Batch, Decoded, Rows};
 
 use crate::error::JobError;
 use crate::exchange::exchange;
+use crate::hosts::share::Owned;
 use crate::input::{Input, Order, Units};
 use crate::job::{ASSEMBLE, SHUFFLE};
 use crate::sorted::{Lanes, Sorted};
@@ -17,6 +18,7 @@ pub struct Share {
 enum Given {
     InOrder(Box<InOrder>),
     Shuffled(Box<Sorted>, Batch),
+    Owned(Box<Owned>),
 }
 
 /// Every so-many-th unit, in the order of the input.
@@ -36,6 +38,7 @@ impl Worker {
     pub fn share(&mut self, input: &Input, pass: u64, order: Order) -> Result<Share, JobError> {
         let workers = self.workers();
         let given = match order {
+            Order::Input if self.far().is_some() => Given::Owned(Box::new(Owned::open(self, input)?)),
             Order::Input => {
                 let units = Units::open(input, workers)?;
                 let (unit, pool) = (Decoded::new(&input.encoder), input.encoder.new_batch());
@@ -55,6 +58,7 @@ impl Share {
     pub fn next(&mut self, worker: &mut Worker, rows: usize) -> Result<Option<Rows<'_>>, JobError> {
         match &mut self.given {
             Given::InOrder(in_order) => in_order.next(worker, rows),
+            Given::Owned(owned) => owned.next(worker, rows),
             Given::Shuffled(sorted, minibatch) => {
                 worker.timer.switch(SHUFFLE);
                 let rows = sorted.make_ready(0, rows)?;
@@ -70,7 +74,7 @@ impl Share {
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         match &self.given {
-            Given::InOrder(_) => 0,
+            Given::InOrder(_) | Given::Owned(_) => 0,
             Given::Shuffled(sorted, _) => sorted.stored_bytes(),
         }
     }
@@ -78,12 +82,16 @@ impl Share {
     /// Whether somebody wants to know soon how far this worker is; see [`Share::settled`].
     #[must_use]
     pub fn wants_settling(&self) -> bool {
-        false
+        matches!(&self.given, Given::Owned(owned) if owned.wants_settling())
     }
 
     /// Says that whatever the rows given so far lead to is done and will not be lost with this worker: should it die, only
     /// later ones are read again by others.
-    pub fn settled(&mut self, _worker: &mut Worker) {}
+    pub fn settled(&mut self, worker: &mut Worker) {
+        if let Given::Owned(owned) = &mut self.given {
+            owned.settled(worker);
+        }
+    }
 }
 
 impl InOrder {

@@ -1,9 +1,10 @@
 //! One worker of a job: who it is, and what it agrees on with the others. Knows nothing of rows.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sanderling_client::{Reduce, SyncGroup};
+use sanderling_client::{Cluster, Reduce, RemoteTable, SyncGroup};
 use sanderling_observe::StageTimer;
 
 use crate::error::JobError;
@@ -18,6 +19,8 @@ pub(crate) const RECEIVE: Duration = Duration::from_millis(100);
 /// One worker of a job, for its thread.
 #[derive(Debug)]
 pub struct Worker {
+    rank: u32,
+    workers: u32,
     pub(crate) group: SyncGroup,
     pub(crate) mesh: Mesh,
     pub(crate) timer: StageTimer,
@@ -28,6 +31,10 @@ pub struct Worker {
     pub(crate) scratch_dir: PathBuf,
     /// Number of the next exchange over the mesh.
     pub(crate) round: u64,
+    /// Passes that were begun.
+    turns: u64,
+    /// Where the group of workers on several hosts meets.
+    pub(crate) tables: Option<(Arc<Cluster>, Vec<RemoteTable>)>,
 }
 
 impl Worker {
@@ -40,19 +47,32 @@ impl Worker {
     ) -> Worker {
         let Options { seed, timeout, ref scratch_dir, .. } = *options;
         let scratch_dir = scratch_dir.clone();
-        Worker { group, mesh, timer, seed, timeout, shuffle_bytes_max, scratch_dir, round: 0 }
+        Worker {
+            rank: group.worker(),
+            workers: group.workers(),
+            group,
+            mesh,
+            timer,
+            seed,
+            timeout,
+            shuffle_bytes_max,
+            scratch_dir,
+            round: 0,
+            turns: 0,
+            tables: None,
+        }
     }
 
     /// Which worker it is, from 0 on.
     #[must_use]
     pub fn rank(&self) -> u32 {
-        self.group.worker()
+        self.rank
     }
 
-    /// How many there are.
+    /// How many there are; those that were lost are counted, too.
     #[must_use]
     pub fn workers(&self) -> u32 {
-        self.group.workers()
+        self.workers
     }
 
     /// This thread's stopwatch. Whatever is called with the worker leaves it in one of [`crate::STAGES`].
@@ -141,6 +161,12 @@ impl Worker {
         }
         self.group.barrier(name)?;
         Ok(gathering.received)
+    }
+
+    /// Number of a pass that begins, from 0.
+    pub(crate) fn next_turn(&mut self) -> u64 {
+        self.turns += 1;
+        self.turns - 1
     }
 
     pub(crate) fn next_round(&mut self) -> u64 {

@@ -11,4 +11,4 @@ pub mod stages;
 pub use latency::{Latency, LatencySummary};
 pub use latency_table::LatencyTable;
 pub use machine::{Machine, Resident, SimdLevel};
-pub use stages::{StageTimer, StageTotal, Stages};
+pub use stages::{StageTimer, StageTotal, StageWatch, Stages};

@@ -1,5 +1,5 @@
 //! Where the time goes: every thread says which stage it is in, and totals are summed when somebody reads them.
-//! A switch costs one clock reading and two stores to memory that no other thread writes: no lock, no read-modify-
+//! A switch costs one clock reading and three stores to memory that no other thread writes: no lock, no read-modify-
 //! write, no shared line. Knows no stage by name: the caller brings the list.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +63,7 @@ impl Stages {
     pub fn timer(&self) -> StageTimer {
         let slots: Arc<[Slot]> = self.names.iter().map(|_| Slot::default()).collect();
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&slots));
-        StageTimer { slots, current: None }
+        StageTimer { slots, current: None, entered: 0, shown: Arc::default() }
     }
 
     /// Sums over all threads, in the order of the names. Stages that are still running count up to their last
@@ -98,6 +98,31 @@ impl Stages {
 pub struct StageTimer {
     slots: Arc<[Slot]>,
     current: Option<(usize, Instant)>,
+    /// Stages that were entered.
+    entered: u64,
+    shown: Arc<Shown>,
+}
+
+/// The stage that a thread is in, for others: how many it has entered above [`SHOWN_BITS`] bits, then its number and 1, or 0.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Shown(AtomicU64);
+
+const SHOWN_BITS: u32 = 8;
+
+/// Says to another thread which stage a timer's thread is in.
+#[derive(Debug, Clone)]
+pub struct StageWatch {
+    shown: Arc<Shown>,
+}
+
+impl StageWatch {
+    /// The stage, if it is in one; and a number that changes when it enters one.
+    pub fn look(&self) -> (Option<usize>, u64) {
+        let shown = self.shown.0.load(Ordering::Relaxed);
+        let stage = shown & ((1 << SHOWN_BITS) - 1);
+        (stage.checked_sub(1).map(|stage| stage as usize), shown >> SHOWN_BITS)
+    }
 }
 
 impl StageTimer {
@@ -111,12 +136,25 @@ impl StageTimer {
         let now = Instant::now();
         self.leave(now);
         self.current = Some((stage, now));
+        self.entered += 1;
+        self.show(stage as u64 + 1);
+    }
+
+    /// For whoever wants to know which stage this thread is in.
+    pub fn watch(&self) -> StageWatch {
+        StageWatch { shown: Arc::clone(&self.shown) }
+    }
+
+    #[inline]
+    fn show(&self, stage: u64) {
+        self.shown.0.store(self.entered << SHOWN_BITS | stage, Ordering::Relaxed);
     }
 
     /// Leaves the present stage, if any: what follows is counted nowhere.
     #[inline]
     pub fn stop(&mut self) {
         self.leave(Instant::now());
+        self.show(0);
     }
 
     /// Runs `work` as a stage and goes back to the stage before.
@@ -186,6 +224,19 @@ mod tests {
         let totals = stages.totals();
         assert!(totals[0].seconds >= 0.02 && totals[0].share > 0.5, "{totals:?}");
         assert_eq!((totals[0].count, totals[1].count), (1, 2));
+    }
+
+    #[test]
+    fn others_see_the_stage() {
+        let mut timer = Stages::new(&["a", "b"]).timer();
+        let watch = timer.watch();
+        assert_eq!(watch.look(), (None, 0));
+        timer.switch(1);
+        assert_eq!(watch.look(), (Some(1), 1));
+        timer.within(0, || assert_eq!(watch.look(), (Some(0), 2)));
+        assert_eq!(watch.look(), (Some(1), 3));
+        drop(timer);
+        assert_eq!(watch.look(), (None, 3));
     }
 
     #[test]

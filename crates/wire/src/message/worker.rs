@@ -103,8 +103,6 @@ pub enum Tell<'a> {
     RowsEnd {
         /// Of which exchange.
         round: u64,
-        /// How many there were.
-        rows: u64,
     },
     /// Bytes of an all-to-all.
     Part {
@@ -190,7 +188,7 @@ impl<'a> Tell<'a> {
                 out.pad();
                 out.blob("rows of an exchange", bytes, EXCHANGE_BYTES_MAX)?;
             }
-            Tell::RowsEnd { round, rows } => [round, rows].iter().for_each(|&number| out.u64(number)),
+            Tell::RowsEnd { round } => out.u64(round),
             Tell::Part { round, is_last, bytes } => {
                 out.u64(round);
                 out.u8(is_last.into());
@@ -238,7 +236,7 @@ impl<'a> Tell<'a> {
                 from.pad("slice")?;
                 Tell::Rows { round, slice, bytes: from.blob("rows of an exchange", EXCHANGE_BYTES_MAX)? }
             }
-            Kind::RowsEnd => Tell::RowsEnd { round: from.u64("round")?, rows: from.u64("rows")? },
+            Kind::RowsEnd => Tell::RowsEnd { round: from.u64("round")? },
             Kind::Part => {
                 let (round, is_last) = (from.u64("round")?, from.bool("is_last")?);
                 from.pad("is_last")?;

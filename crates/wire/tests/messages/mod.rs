@@ -255,7 +255,7 @@ impl Parts {
         let bytes = self.text.as_bytes();
         [
             Tell::Rows { round: n, slice: small, bytes },
-            Tell::RowsEnd { round: n, rows: !n },
+            Tell::RowsEnd { round: n },
             Tell::Part { round: n, is_last: self.yes, bytes },
             Tell::Alive { stage: small, for_us: n, turn: !n, settled: n ^ 1 },
             Tell::TurnOver { turn: n, losses: small },

@@ -1,0 +1,285 @@
+//! Workers that are processes of their own, one on each host or several on one: how they find each other, what they tell each
+//! other, and what becomes of the job when one dies. Knows no model, and nothing of where rows belong.
+//!
+//! Between every two workers there is a connection for rows and bytes of exchanges ([`ways`]); every worker has another one to
+//! rank 0 for all else ([`control`]), whose desk ([`desk`]) decides who is lost. See `docs/design/0012-*.md`.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sanderling_client::{SyncGroup, SyncOptions};
+use sanderling_observe::Stages;
+use sanderling_transport::{Address, Poller, SPIN_US_DEFAULT, TlsClient, TlsServer};
+use sanderling_wire::{Join, Way};
+
+use crate::error::JobError;
+use crate::job::{OnLoss, Options, Tables, WAIT};
+use crate::mesh::Mesh;
+use crate::worker::Worker;
+
+mod control;
+mod desk;
+mod gather;
+mod greet;
+pub(crate) mod owner;
+pub(crate) mod said;
+pub(crate) mod seen;
+pub(crate) mod share;
+pub(crate) mod ways;
+mod worker;
+
+use control::{Control, Line};
+use desk::{Desk, Note};
+use said::{JOB, Said};
+use seen::Seen;
+
+/// Where the workers of a job are that are processes of their own, and which one this is.
+#[derive(Debug, Clone)]
+pub struct Hosts {
+    /// Which worker this is, from 0.
+    pub rank: u32,
+    /// The same for all workers of a job, higher for each time that it is started again.
+    pub attempt: u32,
+    /// Where each worker listens for those of higher rank, in the order of ranks: one TCP endpoint or unix socket each.
+    pub hosts: Vec<Address>,
+    /// Made of everything that must be the same for all workers: configuration, input, options.
+    pub job: u64,
+    /// What workers must say to each other, or empty.
+    pub token: String,
+    /// Certificate and key, for TLS on TCP.
+    pub tls: Option<TlsServer>,
+    /// Whom to trust, for TLS on TCP.
+    pub trust: Option<TlsClient>,
+    /// May this worker listen where other machines can reach it?
+    pub expose: bool,
+    /// May it do so without TLS and token?
+    pub insecure: bool,
+    /// A worker that says nothing for so long is taken for dead.
+    pub silence: Duration,
+}
+
+/// How long a worker may be silent, unless somebody chose otherwise.
+pub const SILENCE_DEFAULT: Duration = Duration::from_secs(30);
+
+impl Hosts {
+    /// The first attempt, on loopback addresses or unix sockets, without a token.
+    #[must_use]
+    pub fn new(rank: u32, hosts: Vec<Address>, job: u64) -> Hosts {
+        Hosts {
+            rank,
+            attempt: 0,
+            hosts,
+            job,
+            token: String::new(),
+            tls: None,
+            trust: None,
+            expose: false,
+            insecure: false,
+            silence: SILENCE_DEFAULT,
+        }
+    }
+
+    pub(crate) fn check(&self, workers: u32) -> Result<(), JobError> {
+        let found = self.hosts.len();
+        let reason = if found != workers as usize {
+            format!("{found} addresses of workers for a job of {workers}: every worker has one")
+        } else if self.rank >= workers {
+            format!("worker {} of {workers}: ranks are numbered from 0", self.rank)
+        } else if let Some(at) =
+            self.hosts.iter().position(|host| self.hosts.iter().filter(|other| *other == host).count() > 1)
+        {
+            format!("two workers at {}: every worker has an address of its own", self.hosts[at])
+        } else {
+            return Ok(());
+        };
+        Err(JobError::Options(reason))
+    }
+
+    fn join(&self, way: Way) -> Join {
+        let Hosts { rank, attempt, job, .. } = *self;
+        Join { job, rank, workers: self.hosts.len() as u32, attempt, way }
+    }
+
+    fn error(&self, worker: u32, reason: impl Into<String>) -> JobError {
+        let address = self.hosts[worker as usize].to_string();
+        JobError::Worker { worker, address, reason: reason.into() }
+    }
+}
+
+/// What happens to a job beside its work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobEvent {
+    /// Others have waited for this worker for long.
+    Straggler {
+        /// Which.
+        worker: u32,
+        /// Where it is.
+        address: String,
+        /// What it does, of the job's stages.
+        stage: String,
+        /// For how long others have waited.
+        waited: Duration,
+    },
+    /// A worker is lost.
+    Lost {
+        /// Which.
+        worker: u32,
+        /// Where it was.
+        address: String,
+        /// What it did when it was last heard of.
+        stage: String,
+        /// How it was noticed.
+        reason: String,
+        /// Whether the others go on without it.
+        goes_on: bool,
+    },
+}
+
+impl fmt::Display for JobEvent {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JobEvent::Straggler { worker, address, stage, waited } => {
+                let waited_s = waited.as_secs_f64();
+                write!(
+                    out,
+                    "others have waited for worker {worker} at {address} for {waited_s:.1} s; it is in {stage}"
+                )
+            }
+            JobEvent::Lost { worker, address, stage, reason, goes_on } => {
+                let next = if *goes_on { "the others take its rows over" } else { "the job stops" };
+                write!(out, "worker {worker} at {address} is lost in {stage}: {reason}; {next}")
+            }
+        }
+    }
+}
+
+/// Who is told of events, on any thread of rank 0.
+#[derive(Clone)]
+pub struct Observer(pub Arc<dyn Fn(&JobEvent) + Send + Sync>);
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Observer")
+    }
+}
+
+/// What turns notes into events.
+struct Observing {
+    names: Vec<String>,
+    stages: Vec<String>,
+    observer: Option<Observer>,
+}
+
+impl Observing {
+    fn note(&self, note: &Note) {
+        let Some(Observer(observer)) = &self.observer else { return };
+        let stage = |stage: u32| {
+            self.stages
+                .get(stage as usize)
+                .cloned()
+                .unwrap_or_else(|| "something that is no stage".to_owned())
+        };
+        let address = |worker: u32| self.names.get(worker as usize).cloned().unwrap_or_default();
+        observer(&match note {
+            &Note::Straggler { worker, stage: in_stage, waited_us } => JobEvent::Straggler {
+                worker,
+                address: address(worker),
+                stage: stage(in_stage),
+                waited: Duration::from_micros(waited_us),
+            },
+            &Note::Lost { worker, stage: in_stage, ref reason, goes_on } => JobEvent::Lost {
+                worker,
+                address: address(worker),
+                stage: stage(in_stage),
+                reason: reason.clone(),
+                goes_on,
+            },
+        });
+    }
+}
+
+/// Runs the worker of this process; its result.
+pub(crate) fn run<T, E>(
+    hosts: &Hosts,
+    options: &Options,
+    tables: &Tables,
+    stages: &Stages,
+    work: impl Fn(&mut Worker) -> Result<T, E>,
+) -> Result<T, E>
+where
+    E: From<JobError> + fmt::Display,
+{
+    let mut worker = start(hosts, options, tables, stages)?;
+    let seen = Arc::clone(&worker.far().expect("it is on a host of its own").seen);
+    match work(&mut worker) {
+        Ok(done) => {
+            worker.timer.switch(WAIT);
+            seen.say(Said::TurnOver { turn: JOB, losses: 0 });
+            seen.await_end()?;
+            Ok(done)
+        }
+        Err(error) => {
+            // What another worker failed of is why this one did.
+            seen.check()?;
+            let lost = seen.check_losses("something that all do together");
+            let reason = lost.as_ref().map_or_else(ToString::to_string, |()| error.to_string());
+            seen.say(Said::Fail { worker: hosts.rank, reason });
+            seen.await_silence(Instant::now() + hosts.silence.min(FAREWELL));
+            lost?;
+            Err(error)
+        }
+    }
+}
+
+/// How long a worker that fails tries to say why.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> Result<Worker, JobError> {
+    hosts.check(options.workers)?;
+    let Tables::Servers(cluster, remote) = tables else {
+        let reason = "workers that are processes of their own meet at parameter servers: name some (--ps)";
+        return Err(JobError::Options(reason.to_owned()));
+    };
+    let until = Instant::now() + options.timeout;
+    let party = gather::gather(hosts, until)?;
+    let timer = stages.timer();
+    let names: Vec<String> = hosts.hosts.iter().map(Address::to_string).collect();
+    let poller = Poller::new(SPIN_US_DEFAULT)?;
+    let seen = Seen::new(hosts.rank, names.clone(), poller.waker());
+    let start = Instant::now();
+    let desk = (hosts.rank == 0).then(|| {
+        let silence_us = hosts.silence.as_micros() as u64;
+        Desk::new(options.workers, silence_us, options.on_loss == OnLoss::Redo, WAIT as u32, 0)
+    });
+    let lines = party.control.into_iter().map(|(rank, joint)| {
+        let gather::Joint { connection, agreed } = joint;
+        Line { rank, connection, agreed }
+    });
+    let stages = stages.totals().into_iter().map(|total| total.name).collect();
+    let observing = Observing { names, stages, observer: options.observer.clone() };
+    let control = Control::new(
+        poller,
+        lines.collect(),
+        desk,
+        Arc::clone(&seen),
+        observing,
+        timer.watch(),
+        (start, hosts.silence),
+    )?;
+    let far = ways::Far::new(hosts.rank, party.rows, &seen)?;
+    if hosts.rank == 0 {
+        let group = RandomState::new().hash_one(std::process::id());
+        seen.say(Said::Start { group });
+    }
+    gather::spawn("talk", move || control.run())?;
+    let group = seen.await_group(until)?;
+    let sync = SyncOptions { attempt: 0, timeout: options.timeout };
+    let group = SyncGroup::join(cluster, remote, group, hosts.rank, options.workers, sync)?;
+    let group = group.call_off_with(seen.called_off());
+    let mut worker =
+        Worker::new(group, Mesh::Far(Box::new(far)), timer, options, options.shuffle_bytes_max as usize);
+    worker.tables = Some((Arc::clone(cluster), remote.clone()));
+    Ok(worker)
+}

@@ -1,0 +1,231 @@
+//! The thread of a worker that talks to rank 0, or on rank 0 to all: signs of life, losses, the ends of turns. What follows
+//! from what it hears is decided by the desk; it knows no row.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sanderling_observe::StageWatch;
+use sanderling_transport::{Connection, Poller, Received, Token};
+use sanderling_wire::{Agreed, Frame, Parsed, Request, WireError};
+
+use super::Observing;
+use super::desk::{Desk, Note};
+use super::said::Said;
+use super::seen::Seen;
+use crate::error::JobError;
+
+/// Workers say that they live this many times in the time after which they are taken for dead,
+const BEATS: u32 = 8;
+/// and at least this often.
+const BEAT_MAX: Duration = Duration::from_secs(1);
+/// Messages that may wait for a worker; with more it is taken for dead.
+const PENDING_MAX: usize = 1024;
+/// How long the others have to close their connections when the job has ended.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// A connection to another worker.
+pub(super) struct Line {
+    pub(super) rank: u32,
+    pub(super) connection: Connection,
+    pub(super) agreed: Agreed,
+}
+
+struct Open {
+    rank: u32,
+    token: Token,
+    agreed: Agreed,
+    pending: VecDeque<Said>,
+}
+
+/// See the top of this file.
+pub(super) struct Control {
+    poller: Poller,
+    open: Vec<Open>,
+    /// On rank 0.
+    desk: Option<Desk>,
+    seen: Arc<Seen>,
+    observing: Observing,
+    watch: StageWatch,
+    /// The stay in a stage that was seen last, and since when.
+    stay: (u64, Instant),
+    start: Instant,
+    silence: Duration,
+    heard: Instant,
+}
+
+impl Control {
+    pub(super) fn new(
+        mut poller: Poller,
+        lines: Vec<Line>,
+        desk: Option<Desk>,
+        seen: Arc<Seen>,
+        observing: Observing,
+        watch: StageWatch,
+        (start, silence): (Instant, Duration),
+    ) -> Result<Control, JobError> {
+        let mut open = Vec::new();
+        for Line { rank, connection, agreed } in lines {
+            let token = poller.add(connection)?;
+            open.push(Open { rank, token, agreed, pending: VecDeque::new() });
+        }
+        let (stay, heard) = ((0, start), Instant::now());
+        Ok(Control { poller, open, desk, seen, observing, watch, stay, start, silence, heard })
+    }
+
+    /// Talks until the job has ended.
+    pub(super) fn run(mut self) {
+        if let Err(error) = self.talk() {
+            self.seen.note_failure(self.seen.rank, &error.to_string());
+        }
+        self.seen.note_deaf();
+    }
+
+    fn talk(&mut self) -> Result<(), JobError> {
+        let beat = (self.silence / BEATS).min(BEAT_MAX);
+        let (mut ready, mut beat_at) = (Vec::new(), Instant::now());
+        let mut ends_at = None;
+        while ends_at.is_none_or(|at| !self.open.is_empty() && Instant::now() < at) {
+            self.poller.wait(&mut ready, Some(Instant::now() + beat / 2))?;
+            for token in ready.drain(..) {
+                if let Some(at) = self.open.iter().position(|open| open.token == token) {
+                    self.hear(at);
+                }
+            }
+            for said in self.seen.take_says() {
+                self.deliver(self.seen.rank, said);
+            }
+            if Instant::now() >= beat_at {
+                beat_at = Instant::now() + beat;
+                self.beat();
+            }
+            self.route();
+            for at in (0..self.open.len()).rev() {
+                if let Err(reason) = self.send(at) {
+                    self.gone(at, reason);
+                }
+            }
+            let has_ended = self.seen.is_over() || self.seen.has_failed();
+            if has_ended && ends_at.is_none() {
+                ends_at = Some(Instant::now() + LINGER);
+            }
+            // Rank 0 waits for the others to close, so that they hear why.
+            if has_ended && self.desk.is_none() && self.open.iter().all(|open| open.pending.is_empty()) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn now_us(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    /// Takes what has come over a connection.
+    fn hear(&mut self, at: usize) {
+        let rank = self.open[at].rank;
+        loop {
+            let Open { token, agreed, .. } = self.open[at];
+            let Some(connection) = self.poller.connection(token) else { return };
+            let said = match connection.receiver.try_receive() {
+                Ok(Received::Frame(bytes)) => told(bytes, &agreed).map_err(|error| error.to_string()),
+                Ok(Received::Nothing) => return,
+                Ok(Received::End) => Err("its connection has ended".to_owned()),
+                Err(error) => Err(error.to_string()),
+            };
+            match said {
+                Ok(said) => self.deliver(rank, said),
+                Err(reason) => return self.gone(at, reason),
+            }
+        }
+    }
+
+    /// Somebody, perhaps this worker itself, has said something.
+    fn deliver(&mut self, from: u32, said: Said) {
+        let now_us = self.now_us();
+        match &mut self.desk {
+            Some(desk) => desk.heard(from, said, now_us),
+            None if from == self.seen.rank => {
+                self.open.iter_mut().for_each(|open| open.pending.push_back(said.clone()));
+            }
+            None => {
+                self.heard = Instant::now();
+                self.seen.note(&said);
+            }
+        }
+    }
+
+    fn gone(&mut self, at: usize, reason: String) {
+        let Open { rank, token, .. } = self.open.swap_remove(at);
+        drop(self.poller.remove(token));
+        match &mut self.desk {
+            Some(desk) => desk.gone(rank, reason),
+            None if self.seen.is_over() => {}
+            None => self.seen.note_failure(rank, &format!("{reason}; without it nobody knows who is lost")),
+        }
+    }
+
+    /// Says that this worker lives, and looks whether the others do.
+    fn beat(&mut self) {
+        let (stage, stay) = self.watch.look();
+        if self.stay.0 != stay {
+            self.stay = (stay, Instant::now());
+        }
+        let (turn, settled) = self.seen.position();
+        let for_us = self.stay.1.elapsed().as_micros() as u64;
+        let stage = stage.map_or(u32::MAX, |stage| stage as u32);
+        let alive = Said::Alive { stage, for_us, turn, settled };
+        self.deliver(self.seen.rank, alive.clone());
+        let now_us = self.now_us();
+        if let Some(desk) = &mut self.desk {
+            // The others want to know whether rank 0 lives.
+            self.open.iter_mut().for_each(|open| open.pending.push_back(alive.clone()));
+            desk.tick(now_us);
+        } else if self.heard.elapsed() > self.silence && !self.seen.is_over() {
+            let silent_s = self.heard.elapsed().as_secs_f64();
+            let reason = format!("nothing was heard of it for {silent_s:.1} s");
+            (0..self.open.len()).rev().for_each(|at| self.gone(at, reason.clone()));
+        }
+    }
+
+    /// Gives to all what the desk says.
+    fn route(&mut self) {
+        let Some(desk) = &mut self.desk else { return };
+        for said in desk.take_said() {
+            self.seen.note(&said);
+            // Whoever is lost is told, too, if it can be.
+            self.open.iter_mut().for_each(|open| open.pending.push_back(said.clone()));
+        }
+        let notes: Vec<Note> = desk.take_notes();
+        notes.iter().for_each(|note| self.observing.note(note));
+    }
+
+    fn send(&mut self, at: usize) -> Result<(), String> {
+        let Open { token, agreed, pending, .. } = &mut self.open[at];
+        let Some(connection) = self.poller.connection(*token) else { return Ok(()) };
+        while let Some(said) = pending.front() {
+            let frame = said.frame(agreed).map_err(|error| error.to_string())?;
+            let slot = connection.sender.try_frame(frame.len()).map_err(|error| error.to_string())?;
+            let Some(slot) = slot else { break };
+            slot.write(frame.bytes());
+            pending.pop_front();
+        }
+        connection.sender.try_flush().map_err(|error| error.to_string())?;
+        if pending.len() > PENDING_MAX {
+            return Err(format!("it takes nothing, and {PENDING_MAX} messages wait for it"));
+        }
+        Ok(())
+    }
+}
+
+/// What a frame of a control connection says.
+fn told(bytes: &[u8], agreed: &Agreed) -> Result<Said, WireError> {
+    let Parsed::Frame(frame) = Frame::parse(bytes, agreed)? else {
+        return Err(WireError::Cut { what: "frame", needed: 0, found: bytes.len() as u64 });
+    };
+    let unexpected = WireError::Direction { kind: frame.header.kind, expected: "what a worker says" };
+    match Request::decode(&frame)? {
+        Request::Tell(tell) => Said::of(&tell).ok_or(unexpected),
+        _ => Err(unexpected),
+    }
+}

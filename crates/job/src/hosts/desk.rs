@@ -1,0 +1,206 @@
+//! The desk of rank 0: who lives, who is lost and how far it was, and when all have done a turn. A state machine: it is fed
+//! with what came and the time, and says what is to be told to whom; it opens nothing and reads no clock.
+
+use super::said::{ALL, JOB, Loss, Said};
+
+/// Whoever others wait for is named after so long,
+const WAITED_US: u64 = 1_000_000;
+/// and again when it has taken this many times as long.
+const WAITED_AGAIN: u64 = 10;
+
+/// What the desk noticed, for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// Others have waited for so long, and this worker does not.
+    Straggler { worker: u32, stage: u32, waited_us: u64 },
+    /// It was in this stage when it was last heard of.
+    Lost { worker: u32, stage: u32, reason: String, goes_on: bool },
+}
+
+#[derive(Debug)]
+struct Seat {
+    is_lost: bool,
+    heard_us: u64,
+    stage: u32,
+    for_us: u64,
+    turn: u64,
+    settled: u64,
+    /// The last turn that it has done, counted from 1, with as many losses as it knew of.
+    done: (u64, u32),
+}
+
+/// See the top of this file. All times are microseconds on the caller's clock.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    seats: Vec<Seat>,
+    silence_us: u64,
+    /// Whether the others go on without a worker that is lost.
+    goes_on: bool,
+    /// The stage in which workers wait.
+    wait: u32,
+    losses: Vec<Loss>,
+    /// Turns that all have done.
+    turns: u64,
+    is_over: bool,
+    has_failed: bool,
+    said: Vec<Said>,
+    notes: Vec<Note>,
+    /// Whoever is waited for is named when the others have waited for so long.
+    named_us: u64,
+}
+
+impl Desk {
+    /// For so many workers, who are all there now.
+    pub(crate) fn new(workers: u32, silence_us: u64, goes_on: bool, wait: u32, now_us: u64) -> Desk {
+        let seat = |_| Seat {
+            is_lost: false,
+            heard_us: now_us,
+            stage: wait,
+            for_us: 0,
+            turn: 0,
+            settled: 0,
+            done: (0, 0),
+        };
+        Desk {
+            seats: (0..workers).map(seat).collect(),
+            silence_us,
+            goes_on,
+            wait,
+            losses: Vec::new(),
+            turns: 0,
+            is_over: false,
+            has_failed: false,
+            said: Vec::new(),
+            notes: Vec::new(),
+            named_us: WAITED_US,
+        }
+    }
+
+    /// What is to be told to all who live, rank 0 included, in this order.
+    pub(crate) fn take_said(&mut self) -> Vec<Said> {
+        std::mem::take(&mut self.said)
+    }
+
+    /// What was noticed.
+    pub(crate) fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Is it still one of the job?
+    pub(crate) fn is_here(&self, worker: u32) -> bool {
+        self.seats.get(worker as usize).is_some_and(|seat| !seat.is_lost)
+    }
+
+    /// A worker has said something.
+    pub(crate) fn heard(&mut self, from: u32, said: Said, now_us: u64) {
+        if !self.is_here(from) || self.has_failed {
+            return;
+        }
+        let seat = &mut self.seats[from as usize];
+        seat.heard_us = now_us;
+        match said {
+            Said::Alive { stage, for_us, turn, settled } => {
+                (seat.stage, seat.for_us, seat.turn, seat.settled) = (stage, for_us, turn, settled);
+            }
+            Said::TurnOver { turn, losses } => {
+                seat.done = (turn.saturating_add(1), losses);
+                self.look_at_turns();
+            }
+            Said::Lost { loss, reason, .. } => {
+                let reason = format!("worker {from} cannot reach it: {reason}");
+                self.lose(loss.worker, reason);
+            }
+            Said::Fail { worker, reason } => self.fail(worker, reason),
+            Said::Start { .. } => {}
+        }
+    }
+
+    /// A worker's connection has ended.
+    pub(crate) fn gone(&mut self, worker: u32, reason: String) {
+        self.lose(worker, reason);
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&mut self, now_us: u64) {
+        for worker in 0..self.seats.len() as u32 {
+            let seat = &self.seats[worker as usize];
+            let silent_us = now_us.saturating_sub(seat.heard_us);
+            if worker != 0 && !seat.is_lost && silent_us > self.silence_us {
+                self.lose(worker, format!("nothing was heard of it for {:.1} s", silent_us as f64 * 1e-6));
+            }
+        }
+        if !self.is_over && !self.has_failed {
+            self.name_stragglers();
+        }
+    }
+
+    fn name_stragglers(&mut self) {
+        let wait = self.wait;
+        let waits = |seat: &Seat| !seat.is_lost && seat.stage == wait;
+        let waited_us = self.seats.iter().filter(|seat| waits(seat)).map(|seat| seat.for_us).max();
+        let Some(waited_us) = waited_us else { return };
+        if waited_us < WAITED_US {
+            self.named_us = WAITED_US;
+        } else if waited_us >= self.named_us {
+            self.named_us = waited_us.saturating_mul(WAITED_AGAIN);
+            for (worker, seat) in (0..).zip(&self.seats).filter(|(_, seat)| !seat.is_lost && !waits(seat)) {
+                self.notes.push(Note::Straggler { worker, stage: seat.stage, waited_us });
+            }
+        }
+    }
+
+    fn lose(&mut self, worker: u32, reason: String) {
+        if worker == 0 || !self.is_here(worker) {
+            return;
+        }
+        let losses = self.losses.len() as u32;
+        let seat = &mut self.seats[worker as usize];
+        seat.is_lost = true;
+        let has_ended = seat.done.0 == JOB;
+        if self.is_over || self.has_failed || has_ended {
+            // It has nothing to do any more.
+            self.look_at_turns();
+            return;
+        }
+        let stage = seat.stage;
+        let settled = if seat.done.0 > self.turns {
+            // It has done its own units, and those that it had taken over if it knew of all losses.
+            if seat.done.1 == losses { ALL } else { ALL - 1 }
+        } else if seat.turn == self.turns {
+            seat.settled
+        } else {
+            0
+        };
+        let loss = Loss { worker, turn: self.turns, settled };
+        self.notes.push(Note::Lost { worker, stage, reason: reason.clone(), goes_on: self.goes_on });
+        if !self.goes_on {
+            self.fail(worker, format!("it is lost: {reason}"));
+            return;
+        }
+        self.losses.push(loss);
+        self.said.push(Said::Lost { losses: losses + 1, loss, reason });
+        self.look_at_turns();
+    }
+
+    fn fail(&mut self, worker: u32, reason: String) {
+        if !self.has_failed && !self.is_over {
+            self.has_failed = true;
+            self.said.push(Said::Fail { worker, reason });
+        }
+    }
+
+    fn look_at_turns(&mut self) {
+        if self.is_over || self.has_failed {
+            return;
+        }
+        let losses = self.losses.len() as u32;
+        let mut living = self.seats.iter().filter(|seat| !seat.is_lost);
+        if living.clone().all(|seat| seat.done.0 == JOB) {
+            self.is_over = true;
+            self.said.push(Said::TurnOver { turn: JOB, losses });
+        } else if living.all(|seat| seat.done.0 == self.turns + 1 && seat.done.1 == losses) {
+            self.said.push(Said::TurnOver { turn: self.turns, losses });
+            self.turns += 1;
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The first frames of a connection between two workers: hello, token, and whether they belong to the same job. Knows one
+//! connection at a time, and nothing of what comes after.
+
+use std::time::Instant;
+
+use sanderling_transport::Connection;
+use sanderling_wire::{
+    Agreed, Failure, Fault, Features, Frame, Hello, Identity, Join, Joined, Kind, Offer, Parsed, Reply,
+    Request, limit,
+};
+
+use super::said::frame;
+
+/// Why a connection was not made.
+#[derive(Debug)]
+pub(super) enum Ungreeted {
+    /// The other side does not want it, or is no worker: there is no use in trying again.
+    Refused(String),
+    /// It was cut, or silent.
+    Broken(String),
+}
+
+fn broken(error: impl std::fmt::Display) -> Ungreeted {
+    Ungreeted::Broken(error.to_string())
+}
+
+fn refused(error: impl std::fmt::Display) -> Ungreeted {
+    Ungreeted::Refused(error.to_string())
+}
+
+fn send(connection: &mut Connection, bytes: &[u8]) -> Result<(), Ungreeted> {
+    connection.sender.frame(bytes.len()).map_err(broken)?.write(bytes);
+    connection.sender.flush().map_err(broken)
+}
+
+fn receive<'a>(
+    connection: &'a mut Connection,
+    agreed: &Agreed,
+    until: Instant,
+) -> Result<Frame<'a>, Ungreeted> {
+    let bytes = connection.receiver.receive(Some(until)).map_err(broken)?;
+    let bytes = bytes.ok_or_else(|| Ungreeted::Broken("it has closed the connection".to_owned()))?;
+    match Frame::parse(bytes, agreed).map_err(refused)? {
+        Parsed::Frame(frame) => Ok(frame),
+        Parsed::Incomplete { .. } => Err(Ungreeted::Refused("half a frame".to_owned())),
+    }
+}
+
+/// The side of who connects: says who it is and hears who answers.
+pub(super) fn introduce(
+    connection: &mut Connection,
+    token: &str,
+    join: &Join,
+    until: Instant,
+) -> Result<(Agreed, Joined), Ungreeted> {
+    let offer = Offer::of(Features::NONE);
+    let name = format!("worker {}", join.rank);
+    let hello = Request::Hello(Hello { offer, token, name: &name });
+    send(connection, frame(&hello, &Agreed::BEFORE_HELLO, 1).map_err(refused)?.bytes())?;
+    let answer = receive(connection, &Agreed::BEFORE_HELLO, until)?;
+    let agreed = match Reply::decode(&answer).map_err(refused)? {
+        Reply::Hello(identity) => offer.accept(identity.agreed).map_err(refused)?,
+        Reply::Failed(failure) => return Err(Ungreeted::Refused(failure.reason.to_owned())),
+        _ => return Err(Ungreeted::Refused("it is no worker: it answers with something else".to_owned())),
+    };
+    send(connection, frame(&Request::Join(*join), &agreed, 2).map_err(refused)?.bytes())?;
+    let answer = receive(connection, &agreed, until)?;
+    match Reply::decode(&answer).map_err(refused)? {
+        Reply::Join(joined) => Ok((agreed, joined)),
+        Reply::Failed(failure) => Err(Ungreeted::Refused(failure.reason.to_owned())),
+        _ => Err(Ungreeted::Refused("it is no worker: it answers with something else".to_owned())),
+    }
+}
+
+/// The side of who is connected to: hears who comes, and answers when `admit` has nothing against it.
+pub(super) fn welcome(
+    connection: &mut Connection,
+    token: Option<&str>,
+    ours: Joined,
+    until: Instant,
+    admit: impl FnOnce(&Join) -> Result<(), String>,
+) -> Result<(Agreed, Join), Ungreeted> {
+    let request = receive(connection, &Agreed::BEFORE_HELLO, until)?;
+    let id = request.header.id;
+    let Request::Hello(hello) = Request::decode(&request).map_err(refused)? else {
+        return Err(Ungreeted::Refused("it does not say hello".to_owned()));
+    };
+    let met = match token {
+        Some(token) if !same_bytes(token.as_bytes(), hello.token.as_bytes()) => {
+            Err((Fault::Unauthorized, "the token is missing or wrong (--worker-token-file)".to_owned()))
+        }
+        _ => Offer::of(Features::NONE).meet(&hello.offer).map_err(|fault| (fault, fault.to_string())),
+    };
+    let agreed = match met {
+        Ok(agreed) => agreed,
+        Err((fault, reason)) => {
+            let failure = Reply::Failed(Failure { kind: Kind::Hello, fault, reason: &reason });
+            answer(connection, &failure, &Agreed::BEFORE_HELLO, id)?;
+            return Err(Ungreeted::Refused(reason));
+        }
+    };
+    let name = format!("worker {}", ours.rank);
+    let identity = Identity {
+        agreed,
+        in_flight_max: 1,
+        shard: 0,
+        shards: 1,
+        server_id: 0,
+        boot_id: 0,
+        host_id: 0,
+        placement_version: 0,
+        name: &name,
+        local_url: "",
+    };
+    answer(connection, &Reply::Hello(identity), &Agreed::BEFORE_HELLO, id)?;
+    let request = receive(connection, &agreed, until)?;
+    let (id, kind) = (request.header.id, request.header.kind);
+    let admitted = match Request::decode(&request).map_err(refused)? {
+        Request::Join(join) => admit(&join).map(|()| join),
+        _ => Err("this is a worker of a job; only other workers have something to say to it".to_owned()),
+    };
+    match admitted {
+        Ok(join) => {
+            answer(connection, &Reply::Join(ours), &agreed, id)?;
+            Ok((agreed, join))
+        }
+        Err(reason) => {
+            let failure = Reply::Failed(Failure { kind, fault: Fault::BadRequest, reason: &reason });
+            answer(connection, &failure, &agreed, id)?;
+            Err(Ungreeted::Refused(reason))
+        }
+    }
+}
+
+fn answer(connection: &mut Connection, reply: &Reply<'_>, agreed: &Agreed, id: u64) -> Result<(), Ungreeted> {
+    let mut buffer = sanderling_wire::Buffer::new(limit::FRAME_BYTES_MIN);
+    buffer.append(|out| reply.encode(agreed, id, out)).map_err(refused)?;
+    send(connection, buffer.bytes())
+}
+
+/// Compares without telling by the time it takes where they differ.
+fn same_bytes(secret: &[u8], given: &[u8]) -> bool {
+    let at = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
+    let different = (0..limit::TOKEN_BYTES_MAX).fold(0, |all, i| all | (at(secret, i) ^ at(given, i)));
+    std::hint::black_box(different) == 0 && secret.len() == given.len()
+}

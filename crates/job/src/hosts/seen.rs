@@ -1,0 +1,248 @@
+//! What a worker knows of the others: who is lost, which turns are over, why the job ends. Written by the thread that talks to
+//! rank 0, read by the worker's own. Knows no connection.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sanderling_transport::Waker;
+
+use super::said::{JOB, Loss, Said};
+use crate::error::JobError;
+
+/// How often a worker that waits looks again.
+const LOOK: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Default)]
+struct State {
+    group: Option<u64>,
+    losses: Vec<Loss>,
+    /// Losses whose consequences this worker has drawn for its group.
+    regrouped: usize,
+    turns: u64,
+    /// Losses before the last of them was over.
+    losses_then: usize,
+    is_over: bool,
+    failure: Option<Failure>,
+    /// What this worker wants to tell.
+    says: VecDeque<Said>,
+    /// What it is doing.
+    turn: u64,
+    settled: u64,
+    /// The thread that talks has ended.
+    is_deaf: bool,
+}
+
+/// Why the job ends.
+#[derive(Debug, Clone)]
+struct Failure {
+    worker: u32,
+    reason: String,
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(super) rank: u32,
+    names: Vec<String>,
+    state: Mutex<State>,
+    changed: Condvar,
+    called_off: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl Seen {
+    /// For a worker of those with these addresses; whoever waits for others in its group looks at `called_off`.
+    pub(super) fn new(rank: u32, names: Vec<String>, waker: Waker) -> Arc<Seen> {
+        let (state, changed, called_off) = (Mutex::default(), Condvar::new(), Arc::default());
+        Arc::new(Seen { rank, names, state, changed, called_off, waker })
+    }
+
+    pub(super) fn called_off(&self) -> &Arc<AtomicBool> {
+        &self.called_off
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what rank 0 has said to all.
+    pub(super) fn note(&self, said: &Said) {
+        let mut state = self.state();
+        match said {
+            Said::Start { group } => state.group = Some(*group),
+            Said::TurnOver { turn: JOB, .. } => state.is_over = true,
+            Said::TurnOver { turn, losses } => {
+                state.turns = turn + 1;
+                state.losses_then = *losses as usize;
+            }
+            Said::Lost { losses, loss, .. } => {
+                // They come in order, over one connection.
+                if *losses as usize == state.losses.len() + 1 {
+                    state.losses.push(*loss);
+                }
+                self.called_off.store(true, Ordering::Release);
+                if loss.worker == self.rank {
+                    let reason = "the others have taken this worker for dead and go on without it";
+                    Self::fail(&self.called_off, &mut state, self.rank, reason);
+                }
+            }
+            Said::Fail { worker, reason } => Self::fail(&self.called_off, &mut state, *worker, reason),
+            Said::Alive { .. } => return,
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// This worker learns that a job cannot go on, but not from rank 0.
+    pub(super) fn note_failure(&self, worker: u32, reason: &str) {
+        Self::fail(&self.called_off, &mut self.state(), worker, reason);
+        self.changed.notify_all();
+    }
+
+    fn fail(called_off: &AtomicBool, state: &mut State, worker: u32, reason: &str) {
+        if state.failure.is_none() && !state.is_over {
+            state.failure = Some(Failure { worker, reason: reason.to_owned() });
+            called_off.store(true, Ordering::Release);
+        }
+    }
+
+    /// The thread that talks has ended, and nothing more will be heard.
+    pub(super) fn note_deaf(&self) {
+        self.state().is_deaf = true;
+        self.changed.notify_all();
+    }
+
+    /// Tells rank 0, or on rank 0 its desk.
+    pub(super) fn say(&self, said: Said) {
+        self.state().says.push_back(said);
+        self.waker.wake();
+    }
+
+    pub(super) fn take_says(&self) -> VecDeque<Said> {
+        std::mem::take(&mut self.state().says)
+    }
+
+    /// The turn that this worker is in, and how far in it.
+    pub(super) fn position(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.turn, state.settled)
+    }
+
+    /// This worker is in this turn, and of its own units in it those before this one are done.
+    pub(super) fn set_position(&self, turn: u64, settled: u64) {
+        let mut state = self.state();
+        (state.turn, state.settled) = (turn, settled);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.state().is_over
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.state().failure.is_some()
+    }
+
+    /// Why the job ends, if it does.
+    pub(crate) fn check(&self) -> Result<(), JobError> {
+        match &self.state().failure {
+            Some(Failure { worker, reason }) => Err(self.error(*worker, reason)),
+            None => Ok(()),
+        }
+    }
+
+    fn error(&self, worker: u32, reason: &str) -> JobError {
+        let address = self.names.get(worker as usize).cloned().unwrap_or_default();
+        JobError::Worker { worker, address, reason: reason.to_owned() }
+    }
+
+    /// The losses so far.
+    pub(crate) fn losses(&self) -> Vec<Loss> {
+        self.state().losses.clone()
+    }
+
+    /// A loss at a moment when the others cannot go on without it, as an error.
+    pub(crate) fn check_losses(&self, doing: &str) -> Result<(), JobError> {
+        let state = self.state();
+        match state.losses.get(state.regrouped) {
+            Some(loss) => Err(self.error(
+                loss.worker,
+                &format!("it is lost in the middle of {doing}, which the others cannot do without it"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The losses before the turn that has just ended, the same for all, if the group is to be made anew for them; and the
+    /// number of the first group. Whoever waits may wait again.
+    pub(crate) fn regroup(&self) -> Option<(u64, Vec<Loss>)> {
+        let mut state = self.state();
+        if state.regrouped == state.losses_then {
+            return None;
+        }
+        state.regrouped = state.losses_then;
+        if state.failure.is_none() && state.regrouped == state.losses.len() {
+            self.called_off.store(false, Ordering::Release);
+        }
+        Some((state.group.unwrap_or_default(), state.losses[..state.regrouped].to_vec()))
+    }
+
+    /// The number of the group, once rank 0 has said it.
+    pub(super) fn await_group(&self, until: Instant) -> Result<u64, JobError> {
+        self.wait(|state| state.group, until)?
+            .ok_or_else(|| self.error(0, "it did not say in time that all workers are there"))
+    }
+
+    /// Waits until all have done a turn, or there are more losses than this. `true`: the turn is over.
+    pub(crate) fn await_turn(&self, turn: u64, losses: usize) -> Result<bool, JobError> {
+        loop {
+            let until = Instant::now() + LOOK;
+            let found = self.wait(
+                |state| match state.turns > turn {
+                    true => Some(true),
+                    false => (state.losses.len() > losses).then_some(false),
+                },
+                until,
+            )?;
+            if let Some(is_over) = found {
+                return Ok(is_over);
+            }
+        }
+    }
+
+    /// Waits until all have ended the job.
+    pub(super) fn await_end(&self) -> Result<(), JobError> {
+        while self.wait(|state| state.is_over.then_some(()), Instant::now() + LOOK)?.is_none() {}
+        Ok(())
+    }
+
+    /// Waits until the thread that talks has ended.
+    pub(super) fn await_silence(&self, until: Instant) {
+        let mut state = self.state();
+        while !state.is_deaf && Instant::now() < until {
+            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// `None`: the time came first.
+    fn wait<T>(&self, found: impl Fn(&State) -> Option<T>, until: Instant) -> Result<Option<T>, JobError> {
+        let mut state = self.state();
+        loop {
+            if let Some(found) = found(&state) {
+                return Ok(Some(found));
+            }
+            if let Some(Failure { worker, reason }) = &state.failure {
+                return Err(self.error(*worker, reason));
+            }
+            if state.is_deaf {
+                return Err(self.error(0, "nothing more is heard of the other workers"));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
