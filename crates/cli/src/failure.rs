@@ -44,6 +44,8 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Load(String),
     #[error("{0}")]
+    Run(String),
+    #[error("{0}")]
     Usage(String),
     #[error("writing the result: {0}")]
     Output(#[from] std::io::Error),
@@ -88,6 +90,7 @@ impl Failure {
             | Failure::Client(_)
             | Failure::Bench(_)
             | Failure::Load(_)
+            | Failure::Run(_)
             | Failure::Server(_)
             | Failure::Plane(_)
             | Failure::Control(_) => FAILED,

@@ -17,6 +17,7 @@ mod reading;
 mod scores;
 mod servers;
 mod stop;
+mod timing;
 
 /// Train, evaluate and look into CTR models whose embedding tables outgrow a laptop.
 #[derive(Debug, Parser)]
@@ -42,6 +43,7 @@ enum Command {
     Eval(command::eval::Args),
     Predict(command::predict::Args),
     Inspect(command::inspect::Args),
+    Compare(command::compare::Args),
     Convert(command::convert::Args),
     Hub(Box<command::hub::Args>),
     Ps(Box<command::ps::Args>),
@@ -72,6 +74,7 @@ where
         Command::Eval(args) => command::eval::run(&args),
         Command::Predict(args) => command::predict::run(&args),
         Command::Inspect(args) => command::inspect::run(&args),
+        Command::Compare(args) => command::compare::run(&args),
         Command::Convert(args) => command::convert::run(&args),
         Command::Hub(args) => command::hub::run(&args),
         Command::Ps(args) => command::ps::run(*args),

@@ -35,14 +35,17 @@ pub(crate) fn pairs(rows: &[(&str, String)]) -> String {
 
 /// A table with a header, columns aligned: the first and the last to the left, the others to the right.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    columns(header, rows, &[0, header.len().saturating_sub(1)])
+}
+
+/// A table with a header, columns aligned: those at the positions in `left` to the left, the others to the right.
+pub(crate) fn columns(header: &[&str], rows: &[Vec<String>], left: &[usize]) -> String {
     let widths: Vec<usize> = (0..header.len())
         .map(|at| rows.iter().map(|row| row[at].chars().count()).chain([header[at].len()]).max().unwrap_or(0))
         .collect();
     let line = |cells: &[String]| {
-        let cells = cells.iter().zip(&widths).enumerate().map(|(at, (cell, width))| match at {
-            0 => format!("{cell:width$}"),
-            _ if at + 1 == header.len() => cell.clone(),
-            _ => format!("{cell:>width$}"),
+        let cells = cells.iter().zip(&widths).enumerate().map(|(at, (cell, width))| {
+            if left.contains(&at) { format!("{cell:width$}") } else { format!("{cell:>width$}") }
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
     };

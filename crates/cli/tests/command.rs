@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+#[path = "command/after_training.rs"]
+mod after_training;
 #[path = "command/convert.rs"]
 mod convert;
 

@@ -104,6 +104,14 @@ fn a_model_that_was_trained_on_servers_is_the_same_model() {
     let ps = ps(&servers);
     let here = place.json("train c.toml --passes 2 --quiet --json --runs-dir here");
     let there = place.json(&format!("train c.toml --passes 2 --quiet --json --runs-dir there {ps}"));
+    let timing = &there["timing"];
+    assert_eq!((&timing["transport"], &here["timing"]["transport"]), (&"tcp".into(), &"embedded".into()));
+    for of in ["single RPC call", "all RPC calls of one request"] {
+        let calls = timing["calls"].as_array().unwrap();
+        let found =
+            calls.iter().any(|row| row["command"] == "pull" && row["of"] == of && row["p99_ns"].is_u64());
+        assert!(found, "{of} in {timing}");
+    }
     for number in ["auc", "logloss", "prob_mean", "examples", "steps", "rows"] {
         assert_eq!(here[number], there[number], "{number}");
     }

@@ -25,7 +25,8 @@ Example:
   sanderling load ab 127.0.0.1:7000 127.0.0.1:7100 --runs 10
   sanderling load list                                       workloads, their parameters and functions
 
-How a workload is written: docs/load-scripts.md")]
+How a workload is written: docs/load-scripts.md
+Training runs are compared by sanderling compare, not here.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     part: Part,

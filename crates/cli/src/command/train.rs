@@ -10,6 +10,7 @@ use crate::output;
 use crate::progress::Bar;
 use crate::reading::ReadArgs;
 use crate::servers::ServerArgs;
+use crate::timing;
 
 /// Train a model as a configuration file says
 #[derive(Debug, clap::Args)]
@@ -18,6 +19,8 @@ Example:
   sanderling train examples/adult_fm.toml
   sanderling train clicks.toml --ps 127.0.0.1:7000,127.0.0.1:7001
   sanderling train clicks.toml --threads 2 --passes 3 --json | tail -1 | jq .auc
+
+It ends with a table of where the time went, which sanderling compare puts beside that of another run.
 
 The run's files go to runs/<name>: model/ (for eval, predict, inspect), report.html, metrics.jsonl, summary.json.
 Ctrl-C saves and stops; --resume goes on from there.
@@ -106,7 +109,6 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         }
     };
     let servers = args.servers.connect()?;
-    let asked = servers.clone();
     let options = RunOptions { runs_dir: args.runs_dir.clone(), resume: args.resume, servers };
     let stop = crate::stop::flag();
     let result = sanderling_learner::train(config, &options, &stop, &mut |event| match event {
@@ -116,8 +118,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     });
     bar.finish();
     let summary = result?;
-    if let Some(cluster) = asked.filter(|_| !args.quiet) {
-        eprintln!("\n{}\n", cluster.latencies());
+    if !args.quiet {
+        eprintln!("\n{}\n", timing::for_people(&summary.timing));
     }
     if let Some(warning) = one_class(&summary) {
         eprintln!("{warning}");

@@ -17,7 +17,9 @@ use crate::output;
 Example:
   sanderling load show run.json
   sanderling load show yesterday.json today.json       a star marks a difference beyond what both vary by
-  sanderling load show run.json --hdr-log run.hlog     for the tools that read HdrHistogram logs")]
+  sanderling load show run.json --hdr-log run.hlog     for the tools that read HdrHistogram logs
+
+These are results of load. Training runs are put side by side by sanderling compare.")]
 pub(super) struct ShowArgs {
     /// A file that `run`, `sweep`, `search` or `ab` wrote
     result: PathBuf,

@@ -1,0 +1,236 @@
+//! `sanderling compare`: two training runs side by side. Reads what the runs left behind, and neither model nor data.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::output;
+
+mod rows;
+use rows::Row;
+
+/// Put two training runs side by side: time, stages, calls of servers, quality
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  sanderling train clicks.toml --name tcp --ps tcp://127.0.0.1:7000 --ps-no-local
+  sanderling train clicks.toml --name shm --ps shm:port-7000
+  sanderling compare runs/tcp runs/shm
+
+Improvement is that of B over A: by how many percent of A's it takes less time or has a smaller loss, or by how many percent
+it does more per second or has a larger AUC. Below zero, B is worse. Two single runs do not say how much runs differ by
+themselves: repeat them before believing little.
+
+This compares training runs by the summary.json in their directories. What `sanderling load` measures is another thing:
+`sanderling load show A B` puts its results side by side, and `sanderling load ab` says how sure a difference is.")]
+pub(crate) struct Args {
+    /// Directory of a run, or its summary.json
+    #[arg(value_name = "RUN_A")]
+    a: PathBuf,
+    /// Directory of another one
+    #[arg(value_name = "RUN_B")]
+    b: PathBuf,
+    /// Print one JSON object on one line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Larger than any summary.
+const SUMMARY_BYTES_MAX: u64 = 64 << 20;
+
+/// What a summary says, as far as it is compared.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Summary {
+    name: String,
+    auc: Option<f64>,
+    logloss: Option<f64>,
+    measured_on: String,
+    examples: u64,
+    examples_per_s: f64,
+    train_s: f64,
+    passes: u64,
+    stopped: bool,
+    /// Older versions did not write it.
+    timing: Option<Timing>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Timing {
+    algorithm: Option<String>,
+    workers: u32,
+    batch: u64,
+    transport: String,
+    total_s: f64,
+    stages: Vec<Stage>,
+    calls: Vec<Call>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Stage {
+    name: String,
+    seconds: f64,
+    share: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Call {
+    command: String,
+    of: String,
+    count: u64,
+    average_ns: u64,
+    max_ns: u64,
+    min_ns: u64,
+    p50_ns: u64,
+    p95_ns: u64,
+    p99_ns: u64,
+    p999_ns: u64,
+}
+
+/// A run that has been read.
+#[derive(Debug, Clone, PartialEq)]
+struct Run {
+    summary: Summary,
+    timing: Timing,
+}
+
+/// What stands over the numbers.
+#[derive(Debug, Serialize)]
+struct Head<'a> {
+    run: String,
+    name: &'a str,
+    algorithm: Option<&'a str>,
+    workers: u32,
+    batch: u64,
+    transport: &'a str,
+    examples: u64,
+    passes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Comparison<'a> {
+    a: Head<'a>,
+    b: Head<'a>,
+    rows: Vec<Row>,
+    warnings: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    let (a, b) = (read(&args.a)?, read(&args.b)?);
+    let comparison = Comparison {
+        a: head(&a, &args.a),
+        b: head(&b, &args.b),
+        rows: rows::rows(&a, &b),
+        warnings: warnings(&a, &b),
+    };
+    for warning in &comparison.warnings {
+        eprintln!("warning: {warning}");
+    }
+    if args.json {
+        output::json(&comparison)?;
+    } else {
+        output::text(&for_people(&comparison))?;
+    }
+    Ok(0)
+}
+
+fn read(path: &Path) -> Result<Run, Failure> {
+    let shown = path.display();
+    if !path.exists() {
+        return Err(Failure::Usage(format!(
+            "{shown}: no such run; name the directory of one, as runs/NAME, or its summary.json"
+        )));
+    }
+    let file = if path.is_dir() { path.join("summary.json") } else { path.to_owned() };
+    let failed = |error: std::io::Error| {
+        let why = match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("{shown}: there is no summary.json; it is written when a run has ended")
+            }
+            _ => format!("{}: {error}", file.display()),
+        };
+        Failure::Run(why)
+    };
+    let bytes = std::fs::metadata(&file).map_err(failed)?.len();
+    if bytes > SUMMARY_BYTES_MAX {
+        return Err(Failure::Run(format!("{}: {bytes} bytes are no run's summary", file.display())));
+    }
+    let text = std::fs::read(&file).map_err(failed)?;
+    parse(&text).map_err(|why| Failure::Run(format!("{}: {why}", file.display())))
+}
+
+fn parse(text: &[u8]) -> Result<Run, String> {
+    let mut summary: Summary =
+        serde_json::from_slice(text).map_err(|error| format!("not a run's summary: {error}"))?;
+    let timing = summary.timing.take().ok_or(
+        "it has no timing: another version of sanderling wrote it, which did not time runs; train once more with this one",
+    )?;
+    Ok(Run { summary, timing })
+}
+
+fn head<'a>(run: &'a Run, path: &Path) -> Head<'a> {
+    let Run { summary, timing } = run;
+    Head {
+        run: path.display().to_string(),
+        name: &summary.name,
+        algorithm: timing.algorithm.as_deref(),
+        workers: timing.workers,
+        batch: timing.batch,
+        transport: &timing.transport,
+        examples: summary.examples,
+        passes: summary.passes,
+    }
+}
+
+/// Where the two did not do the same work, so that a difference in time need not say who is faster.
+fn warnings(a: &Run, b: &Run) -> Vec<String> {
+    let algorithm = |run: &Run| run.timing.algorithm.clone().unwrap_or_else(|| "none".to_owned());
+    let number = |of: fn(&Run) -> u64| [output::count(of(a)), output::count(of(b))];
+    let same_work = [
+        ("examples", number(|run| run.summary.examples)),
+        ("passes", number(|run| run.summary.passes)),
+        ("algorithm", [algorithm(a), algorithm(b)]),
+        ("workers", number(|run| u64::from(run.timing.workers))),
+        ("batch", number(|run| run.timing.batch)),
+    ];
+    let differing: Vec<String> = same_work
+        .iter()
+        .filter(|(_, [a, b])| a != b)
+        .map(|(name, [a, b])| format!("{name} {a} and {b}"))
+        .collect();
+    let mut warnings = Vec::new();
+    if !differing.is_empty() {
+        warnings.push(format!("the two runs did not do the same work: {}", differing.join("; ")));
+    }
+    let on = [a, b].map(|run| &run.summary.measured_on);
+    if on[0] != on[1] {
+        warnings.push(format!("AUC and logloss are not of the same rows: data.{} and data.{}", on[0], on[1]));
+    }
+    for (run, side) in [(a, "A"), (b, "B")] {
+        if run.summary.stopped {
+            warnings.push(format!("{side} was stopped before its end"));
+        }
+    }
+    warnings
+}
+
+fn for_people(comparison: &Comparison<'_>) -> String {
+    let Comparison { a, b, rows, .. } = comparison;
+    let of = |name: &str, of: &dyn Fn(&Head<'_>) -> String| {
+        vec![name.to_owned(), String::new(), String::new(), of(a), of(b), String::new()]
+    };
+    let mut lines = vec![
+        of("run", &|head| head.run.clone()),
+        of("algorithm", &|head| head.algorithm.unwrap_or("none").to_owned()),
+        of("workers", &|head| head.workers.to_string()),
+        of("batch", &|head| output::count(head.batch)),
+        of("transport", &|head| head.transport.to_owned()),
+        of("examples", &|head| output::count(head.examples)),
+        of("passes", &|head| output::count(head.passes)),
+    ];
+    lines.extend(rows.iter().map(Row::cells));
+    output::columns(&["", "", "", "A", "B", "improvement"], &lines, &[0, 1, 2])
+}
+
+#[cfg(test)]
+mod tests;

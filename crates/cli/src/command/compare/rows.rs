@@ -1,0 +1,130 @@
+//! The numbers of two runs, one per row, and by how much the second is better. Reads no file and prints nothing.
+
+use serde::Serialize;
+
+use super::{Call, Run, Stage};
+
+/// Which of two numbers is the better one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Better {
+    Lower,
+    Higher,
+    /// A count: neither.
+    Neither,
+}
+
+/// One number of both runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Row {
+    /// `run`, the name of a stage, or that of a command.
+    pub(super) name: String,
+    /// Nothing, `stage`, or which time of a command.
+    pub(super) of: String,
+    /// What is counted, with its unit.
+    pub(super) number: &'static str,
+    /// None where the run has no such number.
+    pub(super) a: Option<f64>,
+    pub(super) b: Option<f64>,
+    pub(super) better: Better,
+    /// Of B over A, in percent of A: positive where B is better.
+    pub(super) improvement_percent: Option<f64>,
+}
+
+impl Row {
+    fn new(
+        (name, of, number): (&str, &str, &'static str),
+        (a, b): (Option<f64>, Option<f64>),
+        better: Better,
+    ) -> Row {
+        let change = a.zip(b).filter(|(a, _)| *a != 0.0).map(|(a, b)| 100.0 * (b - a) / a);
+        let improvement_percent = match better {
+            Better::Lower => change.map(|percent| 0.0 - percent),
+            Better::Higher => change,
+            Better::Neither => None,
+        };
+        Row { name: name.to_owned(), of: of.to_owned(), number, a, b, better, improvement_percent }
+    }
+
+    /// As the cells of a table.
+    pub(super) fn cells(&self) -> Vec<String> {
+        let decimals = match self.number {
+            "seconds" => 3,
+            "auc" | "logloss" => 6,
+            "count" | "examples/s" => 0,
+            _ => 1,
+        };
+        let number =
+            |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"));
+        let improvement =
+            self.improvement_percent.map_or_else(String::new, |percent| format!("{percent:+.1} %"));
+        vec![
+            self.name.clone(),
+            self.of.clone(),
+            self.number.to_owned(),
+            number(self.a),
+            number(self.b),
+            improvement,
+        ]
+    }
+}
+
+/// All numbers: of the runs, of their stages, of their calls. What only one run has stands after what A has.
+pub(super) fn rows(a: &Run, b: &Run) -> Vec<Row> {
+    let both = |of: &dyn Fn(&Run) -> Option<f64>| (of(a), of(b));
+    let run =
+        |number, of: &dyn Fn(&Run) -> Option<f64>, better| Row::new(("run", "", number), both(of), better);
+    let mut rows = vec![
+        Row::new(("run", "total", "seconds"), both(&|run| Some(run.timing.total_s)), Better::Lower),
+        Row::new(("run", "training", "seconds"), both(&|run| Some(run.summary.train_s)), Better::Lower),
+        run("examples/s", &|run| Some(run.summary.examples_per_s), Better::Higher),
+        run("auc", &|run| run.summary.auc, Better::Higher),
+        run("logloss", &|run| run.summary.logloss, Better::Lower),
+    ];
+    let stages = union(&a.timing.stages, &b.timing.stages, |stage| stage.name.clone());
+    for (a, b) in stages {
+        let name = a.or(b).map_or("", |stage: &Stage| &stage.name[..]);
+        let both = |of: fn(&Stage) -> f64| (a.map(of), b.map(of));
+        let (seconds, share) = (both(|stage| stage.seconds), both(|stage| 100.0 * stage.share));
+        // A stage that neither ever was in.
+        if seconds.0.unwrap_or(0.0) + seconds.1.unwrap_or(0.0) > 0.0 {
+            rows.push(Row::new((name, "stage", "seconds"), seconds, Better::Lower));
+            rows.push(Row::new((name, "stage", "share %"), share, Better::Neither));
+        }
+    }
+    let calls = union(&a.timing.calls, &b.timing.calls, |call| (call.command.clone(), call.of.clone()));
+    for (a, b) in calls {
+        let (command, of) = a.or(b).map_or(("", ""), |call: &Call| (&call.command[..], &call.of[..]));
+        let both = |of: fn(&Call) -> u64, unit: f64| {
+            let of = |call: &Call| of(call) as f64 / unit;
+            (a.map(of), b.map(of))
+        };
+        rows.push(Row::new((command, of, "count"), both(|call| call.count, 1.0), Better::Neither));
+        let times: [(&'static str, fn(&Call) -> u64); 7] = [
+            ("average us", |call| call.average_ns),
+            ("max us", |call| call.max_ns),
+            ("min us", |call| call.min_ns),
+            ("p50 us", |call| call.p50_ns),
+            ("p95 us", |call| call.p95_ns),
+            ("p99 us", |call| call.p99_ns),
+            ("p999 us", |call| call.p999_ns),
+        ];
+        rows.extend(
+            times
+                .into_iter()
+                .map(|(number, ns)| Row::new((command, of, number), both(ns, 1e3), Better::Lower)),
+        );
+    }
+    rows
+}
+
+/// Pairs of what has the same name: in A's order, then what only B has.
+fn union<'a, T, K: PartialEq>(
+    a: &'a [T],
+    b: &'a [T],
+    name: impl Fn(&T) -> K,
+) -> Vec<(Option<&'a T>, Option<&'a T>)> {
+    let find = |of: &'a [T], wanted: &T| of.iter().find(|one| name(one) == name(wanted));
+    let in_a = a.iter().map(|one| (Some(one), find(b, one)));
+    in_a.chain(b.iter().filter(|one| find(a, one).is_none()).map(|one| (None, Some(one)))).collect()
+}
