@@ -118,8 +118,8 @@ impl Drop for Failing<'_> {
     }
 }
 
-/// Runs `work` on the workers of this process, which is one of them if they are on several hosts; their results in the order of their ranks. The first error stops all and is
-/// what is returned; a panic goes on here.
+/// Runs `work` on the workers of this process, which is one of them if they are on several hosts; their results in the order
+/// of their ranks. The first error stops all and is what is returned; a panic goes on here.
 pub fn run<T, E>(
     options: &Options,
     tables: &Tables,
