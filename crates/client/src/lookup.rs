@@ -17,6 +17,8 @@ pub struct TableLookup {
     pub(crate) dim: usize,
     pub(crate) rows: Vec<f32>,
     pub(crate) grads: Vec<f32>,
+    /// In place of gradients, their sums in fixed point; as many, or none.
+    pub(crate) sums: Vec<i64>,
     /// Positions of the distinct keys that have no row, if that is to be known.
     pub(crate) missing: Vec<u32>,
 }
@@ -66,6 +68,7 @@ impl Lookup {
             dim,
             rows: Vec::new(),
             grads: Vec::new(),
+            sums: Vec::new(),
             missing: Vec::new(),
         });
         let features = column_tables.iter().enumerate();
@@ -235,10 +238,43 @@ impl Lookup {
         self.tables.iter().map(|table| (&table.dedup.unique[..], &table.dedup.counts[..], &table.grads[..]))
     }
 
+    /// Makes room for sums of gradients in fixed point (see [`Fixed`](crate::Fixed)), all 0.
+    pub fn clear_sums(&mut self) {
+        for table in &mut self.tables {
+            table.sums.clear();
+            table.sums.resize(table.grads.len(), 0);
+        }
+    }
+
+    /// As [`Lookup::backward`] with the sums that [`Lookup::clear_sums`] made room for.
+    pub fn backward_sums(&mut self, feature: usize) -> (&[u32], &[f32], &mut [i64]) {
+        let FeatureKeys { table, range, .. } = &self.features[feature];
+        let table = &mut self.tables[*table];
+        (&table.dedup.inverse[range.clone()], &table.rows, &mut table.sums)
+    }
+
+    /// The sums of the constant table's row; empty without one.
+    pub fn constant_sum(&mut self) -> &mut [i64] {
+        self.constant.map_or(&mut [], |table| &mut self.tables[table].sums)
+    }
+
+    /// Says how often the constant occurred: in a minibatch it is looked up once, whatever its rows.
+    pub fn count_constant(&mut self, occurrences: u32) {
+        if let Some(count) = self.constant.and_then(|table| self.tables[table].dedup.counts.first_mut()) {
+            *count = occurrences;
+        }
+    }
+
+    /// As [`Lookup::gradients`] with the sums.
+    pub fn sums(&self) -> impl Iterator<Item = (&[u64], &[u32], &[i64])> {
+        self.tables.iter().map(|table| (&table.dedup.unique[..], &table.dedup.counts[..], &table.sums[..]))
+    }
+
     /// Memory behind the rows and their gradients.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let floats = |table: &TableLookup| table.rows.capacity() + table.grads.capacity();
+        let floats =
+            |table: &TableLookup| table.rows.capacity() + table.grads.capacity() + 2 * table.sums.capacity();
         let tables: usize = self.tables.iter().map(floats).sum();
         let fed = self.fed.iter().chain(&self.spare_fed);
         let fed: usize = fed.map(|fed| fed.rows.capacity() + fed.grads.capacity()).sum();

@@ -51,23 +51,70 @@ impl Fixed {
     /// Adds gradients to sums, one to each. After an error the sums are of no use.
     pub fn add(self, sums: &mut [i64], gradients: &[f32]) -> Result<(), OutOfRange> {
         assert_eq!(sums.len(), gradients.len(), "a sum per gradient");
+        let mut adding = self.adding();
+        sums.iter_mut().zip(gradients).for_each(|(sum, &gradient)| adding.add(sum, gradient));
+        adding.end()
+    }
+
+    /// The same one by one.
+    #[must_use]
+    pub fn adding(self) -> Adding {
         // 2^128 is none of a f64's problems.
-        let per_unit = 1.0 / power_of_two(self.unit_log2);
-        let mut good = true;
-        for (sum, &gradient) in sums.iter_mut().zip(gradients) {
-            let units = f64::from(gradient) * per_unit;
-            // False for NaN.
-            good &= units.abs() < LIMIT;
-            let (added, overflows) = sum.overflowing_add(units.round_ties_even() as i64);
-            good &= !overflows;
-            *sum = added;
+        Adding { per_unit: 1.0 / power_of_two(self.unit_log2), unit_log2: self.unit_log2, refused: None }
+    }
+}
+
+/// Adds gradients to sums wherever these are.
+#[derive(Debug)]
+pub struct Adding {
+    per_unit: f64,
+    unit_log2: i8,
+    /// The first gradient that did not fit.
+    refused: Option<f32>,
+}
+
+/// Added to a smaller number, and taken away from the bits of the result, it leaves that number as an integer, rounded as
+/// additions are: to the nearest, ties to even. Not every machine has an instruction for it.
+const ROUNDING: f64 = 1.5 * (1_u64 << 52) as f64;
+/// What is below this in absolute value can be rounded in that way.
+const ROUNDING_LIMIT: f64 = (1_u64 << 51) as f64;
+
+impl Adding {
+    /// Adds a gradient to a sum.
+    #[inline(always)]
+    pub fn add(&mut self, sum: &mut i64, gradient: f32) {
+        let units = f64::from(gradient) * self.per_unit;
+        let whole = if units.abs() < ROUNDING_LIMIT {
+            (units + ROUNDING).to_bits().wrapping_sub(ROUNDING.to_bits()) as i64
+        } else {
+            self.large(units, gradient)
+        };
+        let (added, overflows) = sum.overflowing_add(whole);
+        if overflows {
+            self.refuse(gradient);
         }
-        if good {
-            return Ok(());
+        *sum = added;
+    }
+
+    #[cold]
+    fn large(&mut self, units: f64, gradient: f32) -> i64 {
+        // False for NaN.
+        if units.abs() < LIMIT {
+            return units.round_ties_even() as i64;
         }
-        let largest = |a: f32, b: f32| if a.is_nan() || a.abs() >= b.abs() { a } else { b };
-        let gradient = gradients.iter().copied().fold(0.0, largest);
-        Err(OutOfRange { gradient, unit_log2: self.unit_log2 })
+        self.refuse(gradient);
+        0
+    }
+
+    #[cold]
+    fn refuse(&mut self, gradient: f32) {
+        self.refused.get_or_insert(gradient);
+    }
+
+    /// Whether all fitted. After an error the sums are of no use.
+    pub fn end(self) -> Result<(), OutOfRange> {
+        let Adding { unit_log2, refused, .. } = self;
+        refused.map_or(Ok(()), |gradient| Err(OutOfRange { gradient, unit_log2 }))
     }
 }
 
@@ -89,6 +136,15 @@ mod tests {
         assert_eq!(sum(&mut values[3..].iter().copied()) + sum(&mut values[..3].iter().copied()), expected);
         let exact: f64 = values.iter().map(|&value| f64::from(value)).sum();
         assert!((expected as f64 * power_of_two(-40) - exact).abs() < 1e-9);
+        // Whole multiples, ties to the even one, however large.
+        for (unit_log2, gradient) in
+            [(0, 0.5_f32), (0, 1.5), (0, -2.5), (0, 3.4), (0, -1.0e17), (-20, 3.0e9), (-40, -0.1)]
+        {
+            let mut sums = [0];
+            Fixed::new(unit_log2).add(&mut sums, &[gradient]).expect("in range");
+            let units = f64::from(gradient) / power_of_two(unit_log2);
+            assert_eq!(sums[0], units.round_ties_even() as i64, "{gradient} of 2^{unit_log2}");
+        }
 
         for (unit_log2, gradients, is_good) in [
             (-40, &[4.0e6_f32, 4.0e6][..], true),

@@ -18,7 +18,7 @@ mod budget;
 pub use budget::{Budget, Held};
 
 mod fixed;
-pub use fixed::{Fixed, OutOfRange};
+pub use fixed::{Adding, Fixed, OutOfRange};
 
 mod part;
 pub use part::{Gradients, Part};

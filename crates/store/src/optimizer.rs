@@ -190,6 +190,12 @@ impl Init {
 }
 
 impl Optimizer {
+    /// State values of a block of so many coordinates, see the order in [`RowRef`](crate::RowRef).
+    #[must_use]
+    pub fn state_len(self, dims: usize) -> usize {
+        crate::kernel::Kernel::new(self).state_len(dims)
+    }
+
     pub(crate) fn check(self, init: Init) -> Result<(), String> {
         match self {
             Optimizer::Sgd { lr, l2 } => above_zero("lr", lr).and(at_least_zero("l2", l2)),

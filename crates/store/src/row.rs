@@ -38,7 +38,7 @@ pub struct RowRef<'a> {
     pub version: u32,
     /// Weights.
     pub weights: &'a [f32],
-    /// Optimizer state.
+    /// Optimizer state, that of each block after the other's; of FTRL all z, then all n.
     pub state: &'a [f32],
 }
 
