@@ -16,6 +16,8 @@ class Metrics(TypedDict):
     """Mean predicted probability."""
     real_mean: float
     """Share of positives."""
+    normalized_entropy: float
+    """`logloss` over that of predicting `real_mean` for every row (He et al. 2014); NaN if there is only one class."""
     auc_exact: bool
     """Whether `auc` is exact, or from bins because there were too many rows to keep."""
 

@@ -27,6 +27,8 @@ def test_metrics_are_those_of_scikit_learn(distinct: int, weighted: bool, positi
     assert got["logloss"] == pytest.approx(log_loss(labels, probabilities, sample_weight=weights), rel=1e-5)
     assert got["prob_mean"] == pytest.approx(np.average(probabilities, weights=weights), rel=1e-5)
     assert got["real_mean"] == pytest.approx(np.average(labels, weights=weights), rel=1e-6)
+    base = log_loss(labels, np.full(20_000, np.average(labels, weights=weights)), sample_weight=weights)
+    assert got["normalized_entropy"] == pytest.approx(got["logloss"] / base, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ fn passes(timing: &Timing) -> String {
                 output::metric(finite(pass.metrics.auc)),
                 output::metric(finite(pass.metrics.logloss)),
                 output::metric(pass.calibration),
-                output::metric(pass.normalized_entropy),
+                output::metric(finite(pass.metrics.normalized_entropy)),
             ]
         })
         .collect();

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::sum::Sum;
 
+mod binned;
+pub(crate) use binned::BinnedScores;
+
 /// Up to this many rows, in equal parts over the threads that score them, AUC is exact. Beyond it, rows fall into
 /// [`BINS`] bins of their score and ties within a bin count half, which bounds memory; [`Metrics::auc_exact`] says so.
 pub const EXACT_ROWS_MAX: usize = 1 << 27;
@@ -28,8 +31,22 @@ pub struct Metrics {
     /// Weighted share of positives.
     #[serde(with = "nan_as_null")]
     pub real_mean: f64,
+    /// `logloss` over that of predicting `real_mean` for every row (He et al. 2014): 1 is no better than knowing the
+    /// share of positives, NaN (JSON: null) with one class only. Runs that were saved before there was one have none.
+    #[serde(with = "nan_as_null", default = "not_measured")]
+    pub normalized_entropy: f64,
     /// Whether `auc` is exact (see [`EXACT_ROWS_MAX`]).
     pub auc_exact: bool,
+}
+
+fn not_measured() -> f64 {
+    f64::NAN
+}
+
+/// Logistic loss of predicting the share of positives for every row, natural logarithm; 0 with one class only.
+fn base_entropy(positives: f64) -> f64 {
+    let part = |share: f64| if share > 0.0 { -share * share.ln() } else { 0.0 };
+    part(positives) + part(1.0 - positives)
 }
 
 /// JSON has no NaN: it is written as null.
@@ -72,6 +89,13 @@ pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
+/// The same as [`Scores`] computes it.
+#[inline]
+pub(crate) fn probability(logit: f32) -> f32 {
+    let e = (-f64::from(logit).abs()).exp();
+    (if logit >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }) as f32
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Scored {
     score: f32,
@@ -91,6 +115,8 @@ pub struct Scores {
     loss: Sum,
     prob: Sum,
     exact_rows_max: Option<usize>,
+    /// Whether a row stands for several whose scores differ a little.
+    grouped: bool,
 }
 
 impl Scores {
@@ -127,6 +153,15 @@ impl Scores {
     /// Adds a row: its logit, its label (above one half is positive) and its weight. Returns the row's probability.
     #[inline]
     pub fn push(&mut self, logit: f32, label: f32, weight: f32) -> f32 {
+        let probability = self.add(logit, label, weight);
+        let (positive, negative) = if label > 0.5 { (weight, 0.0) } else { (0.0, weight) };
+        self.keep(Scored { score: logit, positive, negative });
+        probability
+    }
+
+    /// Adds a row to all but those that are kept for the order of scores. Returns its probability.
+    #[inline]
+    fn add(&mut self, logit: f32, label: f32, weight: f32) -> f32 {
         let (x, y, w) = (f64::from(logit), label > 0.5, f64::from(weight));
         // ln(1 + e^-|x|) never overflows; the loss of a positive is softplus(-x), of a negative softplus(x).
         let e = (-x.abs()).exp();
@@ -138,14 +173,13 @@ impl Scores {
         self.weight.add(w);
         self.positive.add(if y { w } else { 0.0 });
         self.examples += 1;
-        let (positive, negative) = if y { (weight, 0.0) } else { (0.0, weight) };
-        self.keep(Scored { score: logit, positive, negative });
         probability as f32
     }
 
     /// Adds all rows of another set.
     pub fn merge(&mut self, other: &Scores) {
         self.examples += other.examples;
+        self.grouped |= other.grouped;
         self.weight.merge(other.weight);
         self.positive.merge(other.positive);
         self.loss.merge(other.loss);
@@ -221,13 +255,16 @@ impl Scores {
             positives += positive;
         });
         let weight = self.weight.value();
+        let (logloss, real_mean) = (self.loss.value() / weight, self.positive.value() / weight);
+        let base = base_entropy(real_mean);
         Metrics {
             examples: self.examples,
             auc: area / (positives * below),
-            logloss: self.loss.value() / weight,
+            logloss,
             prob_mean: self.prob.value() / weight,
-            real_mean: self.positive.value() / weight,
-            auc_exact: self.bins.is_none(),
+            real_mean,
+            normalized_entropy: if base > 0.0 { logloss / base } else { f64::NAN },
+            auc_exact: self.bins.is_none() && !self.grouped,
         }
     }
 
@@ -327,11 +364,12 @@ const SAVED_HEAD_BYTES: usize = 80;
 
 impl Scores {
     /// The set as bytes (little endian), for a run that is resumed: 0 or 1 for rows or bins, examples, the
-    /// two parts of four sums, then 12 bytes per row or 16 per bin.
+    /// two parts of four sums, then 12 bytes per row or 16 per bin. 2: rows that stand for several.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(SAVED_HEAD_BYTES + self.rows.len() * 12);
-        bytes.extend(u64::from(self.bins.is_some()).to_le_bytes());
+        let kind = if self.bins.is_some() { 1_u64 } else { 2 * u64::from(self.grouped) };
+        bytes.extend(kind.to_le_bytes());
         bytes.extend(self.examples.to_le_bytes());
         for sum in [self.weight, self.positive, self.loss, self.prob] {
             sum.parts().iter().for_each(|part| bytes.extend(part.to_le_bytes()));
@@ -363,7 +401,8 @@ impl Scores {
         let float = |chunk: &[u8]| chunk.try_into().map_or(0.0, f32::from_le_bytes);
         let double = |chunk: &[u8]| chunk.try_into().map_or(0.0, f64::from_le_bytes);
         match word(0)? {
-            0 if body.len() % 12 == 0 => {
+            kind @ (0 | 2) if body.len() % 12 == 0 => {
+                scores.grouped = kind == 2;
                 scores.rows.extend(body.chunks_exact(12).map(|row| Scored {
                     score: float(&row[..4]),
                     positive: float(&row[4..8]),
@@ -418,6 +457,11 @@ mod tests {
         let metrics = collect(&[(0.0, 1.0, 1.0), (0.0, 0.0, 1.0)]).metrics();
         assert_eq!((metrics.auc, metrics.prob_mean, metrics.real_mean), (0.5, 0.5, 0.5));
         assert!((metrics.logloss - 2f64.ln()).abs() < 1e-12);
+        assert!((metrics.normalized_entropy - 1.0).abs() < 1e-12);
+        let quarter = [(0.0, 1.0, 1.0), (0.0, 0.0, 3.0)];
+        let base = -(0.25 * 0.25_f64.ln() + 0.75 * 0.75_f64.ln());
+        assert!((collect(&quarter).metrics().normalized_entropy - 2f64.ln() / base).abs() < 1e-12);
+        assert!(collect(&[(0.0, 1.0, 1.0)]).metrics().normalized_entropy.is_nan());
         assert!(collect(&[(1.0, 1.0, 1.0)]).metrics().auc.is_nan());
         let extreme = collect(&[(200.0, 0.0, 1.0), (-200.0, 1.0, 1.0)]).metrics();
         assert_eq!((extreme.auc, extreme.logloss), (0.0, 200.0));

@@ -1,4 +1,4 @@
-//! The metrics of a run as JSON lines: `{"kind": "step" | "valid", ...}`. Knows no terminal and keeps nothing in memory.
+//! The metrics of a run as JSON lines: `{"kind": "step" | "pass" | "valid", ...}`. Knows no terminal and keeps nothing in memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
@@ -62,6 +62,7 @@ impl MetricsLog {
         }
         let json = match event {
             Event::Step(line) => serde_json::to_string(&Line { kind: "step", line: *line }),
+            Event::Pass(line) => serde_json::to_string(&Line { kind: "pass", line: *line }),
             Event::Valid(line) => serde_json::to_string(&Line { kind: "valid", line: *line }),
             _ => return,
         };

@@ -7,6 +7,7 @@ mod numbers;
 mod page;
 mod sections;
 mod summary;
+mod zeros;
 
 use sanderling_observe::{Machine, StageTotal};
 use serde::{Serialize, Serializer};
@@ -14,6 +15,7 @@ use serde::{Serialize, Serializer};
 pub use crate::metrics::{CalibrationBin, Metrics, RocPoint};
 pub use page::render;
 pub use summary::{KeyNorm, TOP_KEYS_MAX, TableSummary, TableTally};
+pub(crate) use zeros::zero_weights;
 
 /// All that a report shows.
 #[derive(Debug, Clone, Serialize)]

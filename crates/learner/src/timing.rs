@@ -47,9 +47,6 @@ pub struct PassTotal {
     pub metrics: Metrics,
     /// Mean prediction by share of positives, 1 at best; null without positives.
     pub calibration: Option<f64>,
-    /// Logloss by that of who predicts the share of positives always (X. He et al., 2014), 1 is worthless; null with one
-    /// class.
-    pub normalized_entropy: Option<f64>,
 }
 
 impl Timing {
@@ -75,39 +72,21 @@ impl PassTotal {
     #[must_use]
     pub fn new(pass: u64, seconds: f64, metrics: Metrics) -> PassTotal {
         let share = metrics.real_mean;
-        let entropy = -(share * share.ln() + (1.0 - share) * (1.0 - share).ln());
         let finite = |value: f64| value.is_finite().then_some(value);
-        PassTotal {
-            pass,
-            seconds,
-            metrics,
-            calibration: finite(metrics.prob_mean / share),
-            normalized_entropy: finite(metrics.logloss / entropy),
-        }
+        PassTotal { pass, seconds, metrics, calibration: finite(metrics.prob_mean / share) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Scores;
 
     #[test]
-    fn a_pass_is_compared_with_a_constant_prediction() {
-        let metrics = |real_mean, logloss| Metrics {
-            examples: 10,
-            auc: 0.5,
-            logloss,
-            prob_mean: 0.3,
-            real_mean,
-            auc_exact: true,
-        };
-        // Whoever says .25 always, where it is .25, has this loss.
-        let constant = -(0.25_f64 * 0.25_f64.ln() + 0.75 * 0.75_f64.ln());
-        let pass = PassTotal::new(1, 2.0, metrics(0.25, constant / 2.0));
-        assert!((pass.normalized_entropy.unwrap_or(0.0) - 0.5).abs() < 1e-12, "{pass:?}");
+    fn a_pass_is_compared_with_the_share_of_positives() {
+        let metrics = Metrics { prob_mean: 0.3, real_mean: 0.25, ..Scores::new().metrics() };
+        let pass = PassTotal::new(1, 2.0, metrics);
         assert!((pass.calibration.unwrap_or(0.0) - 1.2).abs() < 1e-12, "{pass:?}");
-        for one_class in [0.0, 1.0] {
-            assert_eq!(PassTotal::new(1, 2.0, metrics(one_class, 0.1)).normalized_entropy, None);
-        }
+        assert_eq!(PassTotal::new(1, 2.0, Metrics { real_mean: 0.0, ..metrics }).calibration, None);
     }
 }

@@ -35,6 +35,7 @@ fn typical() -> RunReport {
         logloss: 0.2214,
         prob_mean: 0.3371,
         real_mean: 0.3333,
+        normalized_entropy: 0.7,
         auc_exact: true,
     };
     let roc = (0..=200).map(|i| f64::from(i) / 200.0);
@@ -53,6 +54,7 @@ fn typical() -> RunReport {
                 key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
                 600_000 / (key + 5),
                 &[size * 1.5, -size, size * 0.4],
+                0,
             );
         }
         let mut summary = tally.finish(1_450_000 / (1 + i as u64), 614_400);
@@ -217,8 +219,15 @@ fn odd_runs() {
         report.bad_row_messages.clear();
         (report.examples, report.passes, report.bad_rows, report.examples_per_s) = (0, 0, 0, f64::NAN);
         let nan = f64::NAN;
-        report.metrics =
-            Metrics { examples: 0, auc: nan, logloss: nan, prob_mean: nan, real_mean: nan, auc_exact: true };
+        report.metrics = Metrics {
+            examples: 0,
+            auc: nan,
+            logloss: nan,
+            prob_mean: nan,
+            real_mean: nan,
+            normalized_entropy: nan,
+            auc_exact: true,
+        };
     });
     assert!(!page.contains("<svg ") && page.contains("The model has no table."));
     let page = variant("many_tables", |report| {

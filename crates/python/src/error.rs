@@ -123,7 +123,9 @@ pub(crate) fn of_client(error: ClientError) -> PyErr {
             _ => ServerError::new_err(text),
         },
         ClientError::BadGradient { .. } => GradientError::new_err(text),
-        ClientError::Awaited { .. } | ClientError::CalledOff { .. } | ClientError::Group { .. } => GroupError::new_err(text),
+        ClientError::Awaited { .. } | ClientError::CalledOff { .. } | ClientError::Group { .. } => {
+            GroupError::new_err(text)
+        }
         _ => ServerError::new_err(text),
     }
 }

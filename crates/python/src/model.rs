@@ -203,6 +203,7 @@ pub(crate) fn as_dict<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound
     dict.set_item("logloss", metrics.logloss)?;
     dict.set_item("prob_mean", metrics.prob_mean)?;
     dict.set_item("real_mean", metrics.real_mean)?;
+    dict.set_item("normalized_entropy", metrics.normalized_entropy)?;
     dict.set_item("auc_exact", metrics.auc_exact)?;
     Ok(dict)
 }

@@ -29,6 +29,8 @@ pub struct TableSummary {
     pub frequency_total: u64,
     /// Rows whose weights are all exactly zero, as L1 makes them.
     pub zero_rows: u64,
+    /// Weights that are exactly zero. Those of FTRL are counted where they come from: `|z|` is not above `l1`.
+    pub zero_weights: u64,
     /// Mean L2 norm that the table brought to a training example: the norms weighted by frequency, over the
     /// examples. For logistic regression, the mean absolute part of the logit. The order of the report.
     pub importance: f64,
@@ -58,6 +60,7 @@ pub struct TableTally {
     dim: usize,
     rows: u64,
     zero_rows: u64,
+    zero_weights: u64,
     norm_sum: f64,
     norm_max: f64,
     weighted_sum: f64,
@@ -75,6 +78,7 @@ impl TableTally {
             dim,
             rows: 0,
             zero_rows: 0,
+            zero_weights: 0,
             norm_sum: 0.0,
             norm_max: 0.0,
             weighted_sum: 0.0,
@@ -84,11 +88,12 @@ impl TableTally {
         }
     }
 
-    /// Adds a row: its key, its occurrences in training, its weights.
-    pub fn add(&mut self, key: u64, frequency: u64, weights: &[f32]) {
+    /// Adds a row: its key, its occurrences in training, its weights, of which so many are exactly zero.
+    pub fn add(&mut self, key: u64, frequency: u64, weights: &[f32], zero_weights: usize) {
         let norm = weights.iter().map(|&w| f64::from(w) * f64::from(w)).sum::<f64>().sqrt();
         self.rows += 1;
         self.zero_rows += u64::from(norm == 0.0);
+        self.zero_weights += zero_weights as u64;
         self.norm_sum += norm;
         self.norm_max = self.norm_max.max(norm);
         self.weighted_sum += norm * frequency as f64;
@@ -116,6 +121,7 @@ impl TableTally {
             norm_max: self.norm_max,
             frequency_total: self.frequency_total,
             zero_rows: self.zero_rows,
+            zero_weights: self.zero_weights,
             importance: self.weighted_sum / examples.max(1) as f64,
             top: self.top,
         }
@@ -143,12 +149,12 @@ mod tests {
     fn sums_and_order() {
         let mut tally = TableTally::new("t", 2);
         for key in 0..100u64 {
-            tally.add(key, 2, &[3.0 * key as f32, -4.0 * key as f32]);
+            tally.add(key, 2, &[3.0 * key as f32, -4.0 * key as f32], 2 * usize::from(key == 0));
         }
         let summary = tally.finish(7, 50);
         assert_eq!(
-            (summary.rows, summary.zero_rows, summary.frequency_total, summary.bytes),
-            (100, 1, 200, 7)
+            (summary.rows, summary.zero_rows, summary.zero_weights, summary.frequency_total, summary.bytes),
+            (100, 1, 2, 200, 7)
         );
         assert_eq!((summary.norm_max, summary.norm_mean), (495.0, 247.5));
         assert_eq!(summary.importance, 2.0 * 24_750.0 / 50.0);

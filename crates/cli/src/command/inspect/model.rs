@@ -32,6 +32,7 @@ struct TableView {
     norm_mean: f64,
     norm_max: f64,
     zero_rows: u64,
+    zero_weights: u64,
     largest_norms: Vec<KeyView>,
     most_frequent: Vec<KeyView>,
 }
@@ -84,6 +85,7 @@ fn view(table: &Table, summary: &TableSummary, top: usize) -> TableView {
         norm_mean: summary.norm_mean,
         norm_max: summary.norm_max,
         zero_rows: summary.zero_rows,
+        zero_weights: summary.zero_weights,
         largest_norms: summary
             .top
             .iter()
@@ -115,7 +117,8 @@ fn most_frequent(table: &Table, top: usize) -> Vec<KeyView> {
 }
 
 fn describe(view: &ModelView) -> String {
-    let header = ["table", "rows", "dim", "bytes", "mean norm", "largest norm", "zero rows", "optimizer"];
+    let header =
+        ["table", "rows", "dim", "bytes", "mean norm", "largest norm", "zero rows", "zeros", "optimizer"];
     let rows: Vec<Vec<String>> = view
         .tables
         .iter()
@@ -130,6 +133,7 @@ fn describe(view: &ModelView) -> String {
                 format!("{:.4}", table.norm_mean),
                 format!("{:.4}", table.norm_max),
                 output::count(table.zero_rows),
+                output::count(table.zero_weights),
                 optimizers.collect::<Vec<_>>().join(", "),
             ]
         })
