@@ -4,6 +4,7 @@ use sanderling_bench::BenchError;
 use sanderling_client::ClientError;
 use sanderling_control::{Code, ControlError, PlaneError};
 use sanderling_hub::service::ServiceError;
+use sanderling_job::JobError;
 use sanderling_learner::LearnError;
 use sanderling_sample::SampleError;
 use sanderling_server::ServerError;
@@ -74,9 +75,11 @@ impl Failure {
             | Failure::Hub(ServiceError::Position { .. })
             | Failure::Server(ServerError::Config(_))
             | Failure::Bench(BenchError::Options(_))
-            | Failure::Learn(LearnError::Config { .. } | LearnError::Store(StoreError::Config { .. })) => {
-                USAGE
-            }
+            | Failure::Learn(
+                LearnError::Config { .. }
+                | LearnError::Store(StoreError::Config { .. })
+                | LearnError::Job(JobError::Options(_)),
+            ) => USAGE,
             Failure::Sample(error) | Failure::Learn(LearnError::Sample(error)) => of_sample(error),
             Failure::Learn(LearnError::NoRows(_)) => BAD_DATA,
             Failure::Server(ServerError::Restore(_))

@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod command;
 mod failure;
+mod jobs;
 mod output;
 mod progress;
 mod reading;
@@ -18,9 +19,6 @@ mod scores;
 mod servers;
 mod stop;
 mod timing;
-
-/// What lets a client of this process reach `grpc://` addresses, for the Python module, which has this crate anyway.
-pub use sanderling_control::connector as grpc_connector;
 
 /// Train, evaluate and look into CTR models whose embedding tables outgrow a laptop.
 #[derive(Debug, Parser)]

@@ -138,23 +138,6 @@ fn a_model_that_was_trained_on_servers_is_the_same_model() {
 }
 
 #[test]
-fn the_model_is_the_same_whatever_carries_the_frames() {
-    let place = Place::new();
-    place.json("train c.toml --passes 1 --quiet --json --runs-dir here");
-    for (listen, transport) in [("127.0.0.1:0", "tcp"), ("grpc://127.0.0.1:0", "grpc")] {
-        let servers = ["0/2", "1/2"].map(|shard| {
-            Process::start_at(place.0.path(), listen, 1, "", &format!("--no-local --shard {shard}"))
-        });
-        let line = format!("train c.toml --passes 1 --quiet --json --runs-dir {transport} {}", ps(&servers));
-        place.json(&line);
-        assert_same(&place.path(transport).join("run/model"), &place.path("here/run/model"));
-        let summary = std::fs::read(place.path(transport).join("run/summary.json")).unwrap();
-        let summary: Value = serde_json::from_slice(&summary).unwrap();
-        assert_eq!(summary["timing"]["transport"], transport);
-    }
-}
-
-#[test]
 fn a_killed_server_ends_the_run_and_resuming_it_loses_nothing() {
     let place = Place::new();
     let mut servers = ["0/2", "1/2"].map(|shard| server(&place, shard));
@@ -182,4 +165,45 @@ fn a_killed_server_ends_the_run_and_resuming_it_loses_nothing() {
     assert_eq!(resumed["steps"], steps);
     place.json(&format!("train c.toml --runs-dir here {options}"));
     assert_same(&model, &place.path("here/run/model"));
+}
+
+const IN_STEP: &str = r#"
+name = "run"
+model = { rank = 4 }
+optimizer = { type = "ftrl", alpha = 0.1, l1 = 0.001 }
+data = { train = "train.svm" }
+train = { batch = 64, passes = 2 }
+"#;
+
+#[test]
+fn workers_in_step_over_servers_give_the_bits_of_one_in_this_process() {
+    let place = Place::new();
+    std::fs::write(place.path("step.toml"), IN_STEP).unwrap();
+    let servers = ["0/2", "1/2"].map(|shard| server(&place, shard));
+    let ps = ps(&servers);
+    for algorithm in ["ftrl-sync", "fm-sync", "ftrl-sync-no-shuffle"] {
+        let train = |dir: &str, workers: u32, ps: &str| {
+            let job = format!("--algorithm {algorithm} --workers {workers}");
+            place.json(&format!("train step.toml {job} --quiet --json --runs-dir {dir} {ps}"))
+        };
+        let here = train("here", 1, "");
+        for workers in [1, 2, 4] {
+            let there = train("there", workers, &ps);
+            for number in ["auc", "examples", "steps", "rows"] {
+                assert_eq!(here[number], there[number], "{algorithm}, {workers} workers: {number}");
+            }
+            assert_same(&place.path("there/run/model"), &place.path("here/run/model"));
+        }
+    }
+    // Each on its own way, and batches of one row are no exception.
+    for batch in [16, 1] {
+        let line = format!(
+            "train step.toml --algorithm ftrl --workers 2 --passes 1 --batch {batch} --quiet --json {ps}"
+        );
+        let alone = place.json(&line);
+        assert_eq!(alone["examples"], 3000);
+        let staleness = alone["timing"]["staleness"].as_array().unwrap();
+        let pushes: u64 = staleness.iter().filter_map(Value::as_u64).sum();
+        assert_eq!(pushes, alone["steps"].as_u64().unwrap());
+    }
 }

@@ -13,6 +13,8 @@ use sanderling_client::{Lookup, Online};
 use sanderling_sample::Rows;
 use sanderling_store::GRADIENT_ABS_MAX;
 
+mod exact;
+
 /// Scratch of one worker.
 #[derive(Debug)]
 pub(crate) struct Compute {

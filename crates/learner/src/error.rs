@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sanderling_client::ClientError;
+use sanderling_job::JobError;
 use sanderling_sample::SampleError;
 use sanderling_store::StoreError;
 
@@ -23,6 +24,9 @@ pub enum LearnError {
     /// A table refused a pull or push.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// Workers could not go on together, or not read their input.
+    #[error(transparent)]
+    Job(JobError),
     /// A table or a checkpoint failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -53,9 +57,30 @@ pub enum LearnError {
         /// The step.
         step: u64,
     },
+    /// A gradient is too large for the exact sums of a step.
+    #[error(
+        "step {step}: a gradient of {gradient} is too large for the sums of a step, which are exact below 8 million; bound \
+         the features (type = \"log\") or lower the learning rate"
+    )]
+    GradientRange {
+        /// The step.
+        step: u64,
+        /// The gradient with which it was noticed.
+        gradient: f32,
+    },
     /// The caller asked to stop before there was a result.
     #[error("stopped before there was a result")]
     Stopped,
+}
+
+impl From<JobError> for LearnError {
+    fn from(error: JobError) -> Self {
+        match error {
+            JobError::Sample(error) => LearnError::Sample(error),
+            JobError::Client(error) => LearnError::Client(error),
+            error => LearnError::Job(error),
+        }
+    }
 }
 
 impl LearnError {

@@ -43,6 +43,28 @@ pub struct ValidLine {
     pub seconds: f64,
 }
 
+/// A pass of a job, over all of its workers: every row was scored before it was learned from.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PassLine {
+    /// Steps of the run so far: where each worker goes its own way, the minibatches of all.
+    pub step: u64,
+    /// The pass just ended, first is 1.
+    pub pass: u64,
+    /// Rows of the run so far.
+    pub trained_examples: u64,
+    /// Metrics of the pass; the AUC is taken over bins of the logit.
+    #[serde(flatten)]
+    pub metrics: Metrics,
+    /// Mean prediction by share of positives, 1 at best.
+    pub calibration: Option<f64>,
+    /// Time the pass took.
+    pub seconds: f64,
+    /// Rows per second.
+    pub examples_per_s: f64,
+    /// How many pushes of others a push missed on average; none where nobody counts.
+    pub staleness_mean: Option<f64>,
+}
+
 /// Something that happened in a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
@@ -71,6 +93,8 @@ pub enum Event<'a> {
     },
     /// A line of progressive metrics.
     Step(&'a StepLine),
+    /// A pass of a job is over.
+    Pass(&'a PassLine),
     /// Validation goes on.
     Validating {
         /// How far it is.

@@ -27,7 +27,7 @@ mod evaluate;
 pub use evaluate::{ScanProgress, evaluate, predict};
 
 mod event;
-pub use event::{Event, StepLine, ValidLine};
+pub use event::{Event, PassLine, StepLine, ValidLine};
 
 mod state;
 pub use state::RunState;
@@ -35,6 +35,8 @@ pub use state::RunState;
 mod worker;
 
 mod train;
+
+pub mod distributed;
 
 mod metrics_log;
 

@@ -14,16 +14,17 @@ use sanderling_store::Checkpoint;
 use serde::Serialize;
 
 use crate::config::Config;
+use crate::distributed::{self, JobOptions};
 use crate::error::LearnError;
 use crate::evaluate::evaluate;
 use crate::event::Event;
 use crate::metrics::{Metrics, Scores};
 use crate::metrics_log::MetricsLog;
 use crate::model::{Model, config_of, encoder};
-use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
+use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally, zero_weights};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
 use crate::timing::Timing;
-use crate::train::{Trainer, remove_dir};
+use crate::train::{StageList, Trainer, remove_dir};
 
 /// Points of the ROC curve in the report, and bins of its calibration plot.
 const ROC_POINTS: usize = 200;
@@ -38,11 +39,14 @@ pub struct RunOptions {
     pub resume: bool,
     /// Parameter servers that hold the tables; `None`: this process does.
     pub servers: Option<Arc<Cluster>>,
+    /// The workers and the algorithm of a job; `None`: `train.threads` and `train.shuffle` of the configuration say how
+    /// one process trains.
+    pub job: Option<JobOptions>,
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { runs_dir: PathBuf::from("runs"), resume: false, servers: None }
+        RunOptions { runs_dir: PathBuf::from("runs"), resume: false, servers: None, job: None }
     }
 }
 
@@ -60,6 +64,8 @@ pub struct Summary {
     pub prob_mean: Option<f64>,
     /// Share of positives among the same rows.
     pub real_mean: Option<f64>,
+    /// Logloss over that of predicting the share of positives for every row; null if there was only one class.
+    pub normalized_entropy: Option<f64>,
     /// What those metrics were measured on: `valid`, or `train` (each row scored before it was learned from).
     pub measured_on: &'static str,
     /// Rows trained on, over all passes.
@@ -76,6 +82,8 @@ pub struct Summary {
     pub best_pass: u64,
     /// Rows of all tables.
     pub rows: u64,
+    /// Weights of all rows that are exactly zero, as L1 makes them.
+    pub zero_weights: u64,
     /// Bytes of all tables in memory.
     pub table_bytes: u64,
     /// Largest resident memory of the process.
@@ -101,7 +109,10 @@ pub fn train(
 ) -> Result<Summary, LearnError> {
     let started = Instant::now();
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    check_servers(&config, options)?;
+    match &options.job {
+        Some(job) => job.check(&config)?,
+        None => check_servers(&config, options)?,
+    }
     let run_dir = options.runs_dir.join(&config.name);
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
     std::fs::create_dir_all(&run_dir).map_err(LearnError::io(&run_dir))?;
@@ -121,9 +132,16 @@ pub fn train(
         };
         // What an earlier run of this name left to resume from is not this run's.
         remove_dir(&last_dir)?;
-        (model, RunState::default(), Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX))
+        let algorithm = options.job.as_ref().map(|job| job.algorithm);
+        let state = RunState { algorithm, ..RunState::default() };
+        (model, state, Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX))
     };
-    let words = model.describe();
+    let train = &model.config().train;
+    let words = match &options.job {
+        Some(job) => format!("{} by {}", model.describe(), job.describe(train.batch)),
+        None => model.describe(),
+    };
+    let threads = options.job.as_ref().map_or(train.threads, JobOptions::threads);
     observer(&Event::Started { model: &words, run_dir: &run_dir, resumed_step: state.step });
     let log_path = run_dir.join("metrics.jsonl");
     let mut log =
@@ -136,28 +154,45 @@ pub fn train(
         }
         observer(event);
     };
-    let mut trainer = Trainer::new(model, state, scores, (model_dir.clone(), last_dir), stop, &mut watch);
-    trainer.run()?;
+    let stages = options.job.as_ref().map_or_else(StageList::default, |_| distributed::STAGE_LIST);
+    let dirs = (model_dir.clone(), last_dir);
+    let mut trainer = Trainer::new(model, state, scores, dirs, stages, threads, stop, &mut watch);
+    let job_end = match &options.job {
+        Some(job) => Some(distributed::run(&mut trainer, job, options.servers.as_ref())?),
+        None => {
+            trainer.run()?;
+            None
+        }
+    };
     let Trainer { model, state, pass_scores, stages, mut plot_scores, passes, .. } = trainer;
     log.finish()?;
 
     let stages = stages.totals();
     let (servers, train) = (options.servers.as_deref(), &model.config().train);
-    let mut timing = Timing::new(train.threads as u32, train.batch as u64, servers);
+    let workers = options.job.as_ref().map_or(train.threads as u32, |job| job.job.workers);
+    let mut timing = Timing::new(workers, train.batch as u64, servers);
+    timing.algorithm = options.job.as_ref().map(|job| job.algorithm.to_string());
+    timing.staleness = job_end.as_ref().and_then(|end| end.staleness.clone());
     timing.stages.clone_from(&stages);
     timing.passes = passes;
+    // What is in the tables may be from the middle of a pass.
+    let is_cut = job_end.is_some_and(|end| end.is_cut);
     let stopped = !state.is_whole(&model.config().train);
     let table_bytes = if model.is_remote() { Some(model.size()?.1) } else { None };
-    let best_model =
-        if state.is_best() && !model.is_remote() { model } else { Arc::new(Model::load(&model_dir)?) };
+    let best_model = if state.is_best() && !model.is_remote() && !is_cut {
+        model
+    } else {
+        Arc::new(Model::load(&model_dir)?)
+    };
     if plot_scores.is_none() && state.best.is_some() {
         // The best validation was before this session, which resumed the run: score it again for the plots.
         plot_scores = validate_again(&best_model, stop)?;
     }
     let report_path = run_dir.join("report.html");
     let table_bytes = table_bytes.unwrap_or_else(|| best_model.table_bytes());
-    let outcome =
-        Outcome { model: &best_model, table_bytes, state: &state, pass_scores: &pass_scores, plot_scores };
+    let (model, state, pass_scores) = (&*best_model, &state, &pass_scores);
+    let tables = table_summaries(model, state.examples);
+    let outcome = Outcome { model, table_bytes, state, pass_scores, plot_scores, threads, tables };
     let mut summary = outcome.summary(&model_dir, &report_path, stopped, timing);
     let page = outcome.report(&summary, stages, bad_row_messages, started_unix_s);
     std::fs::write(&report_path, report::render(&page)).map_err(LearnError::io(&report_path))?;
@@ -231,7 +266,9 @@ fn resume(
     };
     let saved = &config_of(&checkpoint, path)?;
     let fitted = fitted_like(config, saved);
+    let algorithm = options.job.as_ref().map(|job| job.algorithm);
     let differing = [
+        ("the algorithm", state.algorithm != algorithm),
         ("seed", fitted.seed != saved.seed),
         ("model", fitted.model != saved.model),
         (
@@ -293,7 +330,11 @@ pub fn table_summaries(model: &Model, examples: u64) -> Vec<TableSummary> {
         .iter()
         .map(|table| {
             let mut tally = TableTally::new(table.name(), table.dim());
-            table.for_each_row(|row| tally.add(row.key, u64::from(row.frequency), row.weights));
+            let blocks = &table.config().blocks;
+            table.for_each_row(|row| {
+                let zeros = zero_weights(blocks, row.weights, row.state);
+                tally.add(row.key, u64::from(row.frequency), row.weights, zeros);
+            });
             tally.finish(table.bytes(), examples)
         })
         .collect();
@@ -309,6 +350,9 @@ struct Outcome<'a> {
     state: &'a RunState,
     pass_scores: &'a Scores,
     plot_scores: Option<Scores>,
+    /// That trained.
+    threads: usize,
+    tables: Vec<TableSummary>,
 }
 
 impl Outcome<'_> {
@@ -330,6 +374,7 @@ impl Outcome<'_> {
             logloss: number(metrics.logloss),
             prob_mean: number(metrics.prob_mean),
             real_mean: number(metrics.real_mean),
+            normalized_entropy: number(metrics.normalized_entropy),
             measured_on,
             examples: state.examples,
             examples_per_s: state.examples as f64 / state.train_seconds.max(1e-9),
@@ -338,6 +383,7 @@ impl Outcome<'_> {
             passes: state.pass,
             best_pass: state.best.map_or(state.pass, |(pass, _)| pass),
             rows: self.model.rows(),
+            zero_weights: self.tables.iter().map(|table| table.zero_weights).sum(),
             table_bytes: self.table_bytes,
             memory_peak_bytes: Resident::read().peak_bytes,
             bad_rows: state.bad_rows,
@@ -349,7 +395,7 @@ impl Outcome<'_> {
     }
 
     fn report(
-        &self,
+        self,
         summary: &Summary,
         stages: Vec<StageTotal>,
         bad_row_messages: Vec<String>,
@@ -374,7 +420,7 @@ impl Outcome<'_> {
             train_s: summary.train_s,
             examples: summary.examples,
             passes: summary.passes as u32,
-            threads: config.train.threads,
+            threads: self.threads,
             examples_per_s: summary.examples_per_s,
             metrics: self.metrics().0,
             valid: self.state.best.map(|_| valid.join(", ")),
@@ -382,7 +428,7 @@ impl Outcome<'_> {
             valid_curve: curve(&self.state.valid_curve),
             roc: scores.map(|scores| scores.roc(ROC_POINTS)).unwrap_or_default(),
             calibration: scores.map(|scores| scores.calibration(CALIBRATION_BINS)).unwrap_or_default(),
-            tables: table_summaries(self.model, summary.examples),
+            tables: self.tables,
             stages,
             machine: Machine::detect(),
             memory_peak_bytes: summary.memory_peak_bytes,

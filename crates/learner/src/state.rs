@@ -4,6 +4,7 @@ use sanderling_store::Checkpoint;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Train;
+use crate::distributed::Algorithm;
 use crate::error::LearnError;
 use crate::metrics::{Metrics, Scores};
 
@@ -41,6 +42,9 @@ pub struct RunState {
     pub progressive: Option<Metrics>,
     /// Bad rows left out, by the last pass.
     pub bad_rows: u64,
+    /// The algorithm, if it is a job's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<Algorithm>,
     /// Learning curve of training: (step, examples, pass, metrics).
     pub train_curve: Vec<(u64, u64, u64, Metrics)>,
     /// Learning curve of validation.

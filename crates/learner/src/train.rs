@@ -23,6 +23,21 @@ use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
 use crate::timing::PassTotal;
 use crate::worker::{EVALUATE, SAVE, STAGES, Segment, Window, Worker};
 
+/// The stages of a training run, and which of them validation and saving are.
+#[derive(Clone, Copy)]
+pub(crate) struct StageList {
+    pub(crate) names: &'static [&'static str],
+    pub(crate) evaluate: usize,
+    pub(crate) save: usize,
+}
+
+impl Default for StageList {
+    /// Those of the workers of this file's loop.
+    fn default() -> Self {
+        StageList { names: &STAGES, evaluate: EVALUATE, save: SAVE }
+    }
+}
+
 /// Windows that may wait for the coordinator, per worker.
 const WINDOWS_IN_FLIGHT: usize = 2;
 /// How often progress is reported and a request to stop is noticed.
@@ -35,6 +50,9 @@ pub(crate) struct Trainer<'a> {
     /// Progressive scores of the pass under way.
     pub(crate) pass_scores: Scores,
     pub(crate) stages: Stages,
+    stage_list: StageList,
+    /// Threads that validate.
+    threads: usize,
     /// Scores of the best validation of this session, or without validation of the last whole pass, for the plots.
     pub(crate) plot_scores: Option<Scores>,
     /// Passes that this session ended.
@@ -65,17 +83,21 @@ impl<'a> Trainer<'a> {
         state: RunState,
         pass_scores: Scores,
         (model_dir, last_dir): (PathBuf, PathBuf),
+        stage_list: StageList,
+        threads: usize,
         stop: &'a AtomicBool,
         observer: &'a mut dyn FnMut(&Event<'_>),
     ) -> Self {
         let scores = Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX);
         let line = LineClock { scores, steps: 0, since: Instant::now() };
-        let stages = Stages::new(&STAGES);
+        let stages = Stages::new(stage_list.names);
         Trainer {
             model: Arc::new(model),
             state,
             pass_scores,
             stages,
+            stage_list,
+            threads,
             plot_scores: None,
             passes: Vec::new(),
             model_dir,
@@ -99,26 +121,28 @@ impl<'a> Trainer<'a> {
             let before_s = self.state.train_seconds;
             match self.pass(&encoder)? {
                 PassEnd::Stopped => return self.save_stopped(),
-                PassEnd::Whole => {
-                    self.state.pass += 1;
-                    self.state.used_rows = 0;
-                    let metrics = self.pass_scores.metrics();
-                    self.state.progressive = Some(metrics);
-                    let seconds = self.state.train_seconds - before_s;
-                    self.passes.push(PassTotal::new(self.state.pass, seconds, metrics));
-                    self.state.pass_to_judge = true;
-                    if self.validates() {
-                        self.pass_scores.clear();
-                    } else {
-                        self.plot_scores = Some(std::mem::take(&mut self.pass_scores));
-                    }
-                }
+                PassEnd::Whole => self.close_pass(self.state.train_seconds - before_s),
             }
         }
     }
 
+    /// Makes the pass under way the last one that is done; it took so many seconds.
+    pub(crate) fn close_pass(&mut self, seconds: f64) {
+        self.state.pass += 1;
+        self.state.used_rows = 0;
+        let metrics = self.pass_scores.metrics();
+        self.state.progressive = Some(metrics);
+        self.passes.push(PassTotal::new(self.state.pass, seconds, metrics));
+        self.state.pass_to_judge = true;
+        if self.validates() {
+            self.pass_scores.clear();
+        } else {
+            self.plot_scores = Some(std::mem::take(&mut self.pass_scores));
+        }
+    }
+
     /// Validates the pass just ended, if there is something to validate on, and saves it; false if that was stopped.
-    fn judge_pass(&mut self) -> Result<bool, LearnError> {
+    pub(crate) fn judge_pass(&mut self) -> Result<bool, LearnError> {
         let validates = self.validates();
         let best = match validates.then(|| self.validate()) {
             Some(Err(LearnError::Stopped)) => return Ok(false),
@@ -144,7 +168,7 @@ impl<'a> Trainer<'a> {
         Ok(true)
     }
 
-    fn validates(&self) -> bool {
+    pub(crate) fn validates(&self) -> bool {
         !self.model.config().data.valid.is_empty()
     }
 
@@ -205,13 +229,18 @@ impl<'a> Trainer<'a> {
             let inputs = self.model.config().data.train.0.join(", ");
             return Err(LearnError::NoRows(inputs));
         }
-        if self.line.steps > 0 {
-            self.print_line();
-        }
+        self.print_rest();
         Ok(())
     }
 
-    fn report_bad_rows(&mut self, bad_rows: &BadRows) {
+    /// A line of what came after the last one.
+    pub(crate) fn print_rest(&mut self) {
+        if self.line.steps > 0 {
+            self.print_line();
+        }
+    }
+
+    pub(crate) fn report_bad_rows(&mut self, bad_rows: &BadRows) {
         if bad_rows.count() > 0 {
             let messages = bad_rows.messages();
             (self.observer)(&Event::BadRows { count: bad_rows.count(), messages: &messages });
@@ -287,7 +316,7 @@ impl<'a> Trainer<'a> {
         Ok(ended)
     }
 
-    fn take_window(&mut self, window: &Window, train: &crate::config::Train) {
+    pub(crate) fn take_window(&mut self, window: &Window, train: &crate::config::Train) {
         self.state.step += window.steps;
         self.state.examples += window.scores.len();
         self.state.used_rows += window.scores.len();
@@ -320,7 +349,7 @@ impl<'a> Trainer<'a> {
     fn validate(&mut self) -> Result<bool, LearnError> {
         let start = Instant::now();
         let mut timer = self.stages.timer();
-        timer.switch(EVALUATE);
+        timer.switch(self.stage_list.evaluate);
         let config = self.model.config().clone();
         let bad_rows = Arc::new(BadRows::new(config.data.reading.on_bad_row));
         let observer = &mut *self.observer;
@@ -329,7 +358,7 @@ impl<'a> Trainer<'a> {
             &config.data.valid.0,
             &config.data.reading,
             &bad_rows,
-            config.train.threads,
+            self.threads,
             self.stop,
             &mut |scan| observer(&Event::Validating { scan }),
         )?;
@@ -355,7 +384,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Saves a run that ends here: before the first validation, what was trained so far is the best there is.
-    fn save_stopped(&mut self) -> Result<(), LearnError> {
+    pub(crate) fn save_stopped(&mut self) -> Result<(), LearnError> {
         if self.validates() && self.state.best.is_none() {
             self.save(&self.model_dir.clone())?;
         }
@@ -368,9 +397,9 @@ impl<'a> Trainer<'a> {
         self.save(&path)
     }
 
-    fn save(&mut self, path: &Path) -> Result<(), LearnError> {
+    pub(crate) fn save(&mut self, path: &Path) -> Result<(), LearnError> {
         let mut timer = self.stages.timer();
-        timer.switch(SAVE);
+        timer.switch(self.stage_list.save);
         self.model.save(path, &self.state.to_blobs(&self.pass_scores))?;
         timer.stop();
         (self.observer)(&Event::Saved { path });

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use sanderling_learner::config::Inputs;
-use sanderling_learner::{Config, Event, Metrics, RunOptions, Summary};
+use sanderling_learner::{Config, Event, Metrics, PassLine, RunOptions, Summary};
 
 use crate::failure::{Failure, INTERRUPTED};
+use crate::jobs::JobArgs;
 use crate::output;
 use crate::progress::Bar;
 use crate::reading::ReadArgs;
@@ -18,6 +19,7 @@ use crate::timing;
 Example:
   sanderling train examples/adult_fm.toml
   sanderling train clicks.toml --ps 127.0.0.1:7000,127.0.0.1:7001
+  sanderling train examples/adult_ftrl_sync.toml --algorithm ftrl-sync --workers 2
   sanderling train clicks.toml --threads 2 --passes 3 --json | tail -1 | jq .auc
 
 It ends with a table of where the time went, which sanderling compare puts beside that of another run.
@@ -28,7 +30,11 @@ Ctrl-C saves and stops; --resume goes on from there.
 With --ps the rows and their optimizer state are on parameter servers (sanderling ps), in tables named RUN/TABLE that
 replace those of an earlier run of this name. The model is fetched and saved here as one that was trained in this process.
 --resume goes on from what was saved here: its rows replace those on the servers, whatever these still have, so that they
-may have been started anew, be others or more of them, or not be used any more.")]
+may have been started anew, be others or more of them, or not be used any more.
+
+With --algorithm several workers train together: train.shuffle does not apply, and train.batch is the minibatch of each
+worker, or in step (-sync) the rows of all workers together. A job is saved after every pass, and --resume goes on from
+there, by any number of workers.")]
 pub(crate) struct Args {
     /// Configuration, TOML
     config: PathBuf,
@@ -69,6 +75,8 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Overrides")]
     max_steps: Option<u64>,
     #[command(flatten)]
+    job: JobArgs,
+    #[command(flatten)]
     servers: ServerArgs,
     #[command(flatten)]
     reading: ReadArgs,
@@ -95,6 +103,7 @@ impl Args {
             train.max_steps = self.max_steps.unwrap_or(train.max_steps);
             config.seed = self.seed.unwrap_or(config.seed);
             self.reading.apply(&mut config.data.reading);
+            self.job.apply(config);
         })?;
         Ok(config)
     }
@@ -108,8 +117,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             bar.line(line);
         }
     };
+    let job = args.job.options(&config)?;
     let servers = args.servers.connect()?;
-    let options = RunOptions { runs_dir: args.runs_dir.clone(), resume: args.resume, servers };
+    let options = RunOptions { runs_dir: args.runs_dir.clone(), resume: args.resume, servers, job };
     let stop = crate::stop::flag();
     let result = sanderling_learner::train(config, &options, &stop, &mut |event| match event {
         Event::Training { pass, passes, scan } => bar.scan(&format!("pass {pass}/{passes}"), *scan),
@@ -168,6 +178,7 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             line.steps_per_s,
             output::count(line.examples_per_s as u64)
         )],
+        Event::Pass(line) => vec![of_pass(line)],
         Event::Valid(line) => vec![format!(
             "pass {} validated: {}{}",
             line.pass,
@@ -183,6 +194,25 @@ fn describe(event: &Event<'_>) -> Vec<String> {
         }
         Event::Saved { .. } | Event::Training { .. } | Event::Validating { .. } => Vec::new(),
     }
+}
+
+/// A pass of a job, over all of its workers.
+fn of_pass(line: &PassLine) -> String {
+    let m = &line.metrics;
+    let missed = line.staleness_mean.map_or(String::new(), |mean| format!("; {mean:.2} pushes missed"));
+    format!(
+        "pass {} trained: auc {:.6}, loss {:.6}, normalized entropy {:.6}, prob_mean {:.6}, real_mean {:.6} \
+         ({} examples in {:.2} s, {} examples/s{missed})",
+        line.pass,
+        m.auc,
+        m.logloss,
+        m.normalized_entropy,
+        m.prob_mean,
+        m.real_mean,
+        output::count(m.examples),
+        line.seconds,
+        output::count(line.examples_per_s as u64)
+    )
 }
 
 fn for_people(summary: &Summary) -> String {
@@ -202,7 +232,14 @@ fn for_people(summary: &Summary) -> String {
                 output::count(summary.examples_per_s as u64)
             ),
         ),
-        ("table rows", output::count(summary.rows)),
+        (
+            "table rows",
+            format!(
+                "{}; {} weights exactly zero",
+                output::count(summary.rows),
+                output::count(summary.zero_weights)
+            ),
+        ),
         (
             "memory",
             format!(

@@ -67,11 +67,28 @@ impl Place {
         resume: bool,
         stop_at: impl Fn(&Event<'_>) -> bool,
     ) -> Result<(Summary, Vec<ValidLine>), LearnError> {
-        let config = Config::parse(toml, Path::new("test.toml"), "run")?;
-        let options = RunOptions { runs_dir: self.path("runs"), resume, servers: None };
+        self.run_as(toml, &RunOptions { resume, ..self.options() }, stop_at)
+    }
+
+    /// Where runs go; on which servers or by which workers is up to the test.
+    pub(crate) fn options(&self) -> RunOptions {
+        RunOptions { runs_dir: self.path("runs"), ..RunOptions::default() }
+    }
+
+    /// The same as [`Place::run_with`] for any options; an algorithm makes its model of the configuration.
+    pub(crate) fn run_as(
+        &self,
+        toml: &str,
+        options: &RunOptions,
+        stop_at: impl Fn(&Event<'_>) -> bool,
+    ) -> Result<(Summary, Vec<ValidLine>), LearnError> {
+        let mut config = Config::parse(toml, Path::new("test.toml"), "run")?;
+        if let Some(job) = &options.job {
+            job.algorithm.preset(&mut config);
+        }
         let stop = AtomicBool::new(false);
         let mut valid = Vec::new();
-        let summary = train(config, &options, &stop, &mut |event| {
+        let summary = train(config, options, &stop, &mut |event| {
             if let Event::Valid(line) = event {
                 valid.push(**line);
             }

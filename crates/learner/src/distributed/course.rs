@@ -1,0 +1,138 @@
+//! What the workers of one process share in a job, and what they and the thread that started them tell each other: windows of
+//! metrics, the end of a pass, and whether another one follows. Knows no algorithm.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sanderling_job::Input;
+use sanderling_sample::{BadRows, Encoder};
+
+use super::staleness::Pushes;
+use crate::error::LearnError;
+use crate::metrics::BinnedScores;
+use crate::model::Model;
+
+/// Shared by the workers of a process.
+pub(super) struct Course<'a> {
+    pub(super) model: &'a Model,
+    pub(super) encoder: Arc<Encoder>,
+    /// Most minibatches that a worker may be ahead of the slowest.
+    pub(super) bound: Option<u64>,
+    /// Where the run stood when the job began.
+    pub(super) first_pass: u64,
+    pub(super) first_step: u64,
+    pub(super) plateaus: u32,
+    /// Set to end the run.
+    pub(super) stop: &'a AtomicBool,
+    /// Per worker; empty if the workers are not all in this process.
+    pub(super) pushes: Vec<Pushes>,
+    /// How long others are waited for, each time.
+    pub(super) timeout: Duration,
+    pub(super) said: SyncSender<Said>,
+    pub(super) verdicts: Mutex<Receiver<Verdict>>,
+    /// The account of bad rows of the pass with this number.
+    pub(super) account: Mutex<(u64, Arc<BadRows>)>,
+}
+
+/// What workers tell.
+pub(super) enum Said {
+    /// What one did since its last window.
+    Window {
+        scores: BinnedScores,
+        steps: u64,
+    },
+    Ended(PassEnd),
+}
+
+/// What a pass came to, over all workers.
+pub(super) struct PassEnd {
+    pub(super) scores: BinnedScores,
+    pub(super) steps: u64,
+    pub(super) bad_rows: u64,
+    /// At each place how many pushes missed so many of others; empty if nobody counted.
+    pub(super) staleness: Vec<u64>,
+}
+
+/// What comes after a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// Whether another pass follows.
+    pub(super) goes_on: bool,
+    /// Validations without improvement so far, for the plateau schedule.
+    pub(super) plateaus: u32,
+}
+
+impl Verdict {
+    /// As all workers are told; nothing while there is none.
+    pub(super) fn to_bytes(verdict: Option<Self>) -> Vec<u8> {
+        verdict.map_or(Vec::new(), |Verdict { goes_on, plateaus }| {
+            std::iter::once(u8::from(goes_on)).chain(plateaus.to_le_bytes()).collect()
+        })
+    }
+
+    pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        let (goes_on, plateaus) = bytes.split_first()?;
+        let plateaus = u32::from_le_bytes(plateaus.try_into().ok()?);
+        Some(Verdict { goes_on: *goes_on == 1, plateaus })
+    }
+}
+
+impl Course<'_> {
+    /// The input of a pass.
+    pub(super) fn input(&self, pass: u64) -> Input {
+        let data = &self.model.config().data;
+        let mut account = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+        if account.0 != pass {
+            *account = (pass, Arc::new(BadRows::new(data.reading.on_bad_row)));
+        }
+        Input {
+            inputs: data.train.0.clone(),
+            reading: data.reading.clone(),
+            encoder: Arc::clone(&self.encoder),
+            bad_rows: Arc::clone(&account.1),
+        }
+    }
+
+    /// Bad rows that this process left out of the pass under way.
+    pub(super) fn bad_rows(&self) -> Arc<BadRows> {
+        Arc::clone(&self.account.lock().unwrap_or_else(PoisonError::into_inner).1)
+    }
+
+    /// Tells the thread that started the workers; should it be gone, there is nobody to tell.
+    pub(super) fn say(&self, said: Said) {
+        let _ = self.said.send(said);
+    }
+
+    /// Fails once somebody asked to stop.
+    pub(super) fn check_stop(&self) -> Result<(), LearnError> {
+        if self.stop.load(Ordering::Relaxed) { Err(LearnError::Stopped) } else { Ok(()) }
+    }
+
+    /// Waits for the verdict on a pass; none if it takes long, and the others want to hear something meanwhile.
+    pub(super) fn await_verdict(&self) -> Result<Option<Verdict>, LearnError> {
+        let verdicts = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
+        match verdicts.recv_timeout(self.timeout / 4) {
+            Ok(verdict) => Ok(Some(verdict)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            // Who judges has failed, or was asked to stop.
+            Err(RecvTimeoutError::Disconnected) => Err(LearnError::Stopped),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Verdict;
+
+    #[test]
+    fn verdicts_survive_the_way() {
+        for verdict in [None, Some((true, 0)), Some((false, 7))]
+            .map(|v| v.map(|(g, p)| Verdict { goes_on: g, plateaus: p }))
+        {
+            assert_eq!(Verdict::of_bytes(&Verdict::to_bytes(verdict)), verdict);
+        }
+        assert_eq!(Verdict::of_bytes(&[1, 2]), None);
+    }
+}

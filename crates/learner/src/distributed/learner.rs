@@ -1,0 +1,350 @@
+//! What the algorithms are written in: one worker's pull, forward, backward, push and score, and the end of a pass. Which of
+//! them follow each other, and over which rows, is said on the pages of the algorithms.
+
+use sanderling_client::{Fixed, Handles, Lookup, StepGradients};
+use sanderling_job::{Input, Share, Worker};
+use sanderling_sample::Rows;
+use sanderling_store::{Absent, GRADIENT_ABS_MAX, PushScale};
+
+use super::algorithm::Algorithm;
+use super::course::{Course, PassEnd, Said, Verdict};
+use super::staleness::Staleness;
+use super::{COMPUTE, PULL, PUSH, SCORE, WAIT};
+use crate::compute::Compute;
+use crate::config::Reduction;
+use crate::error::LearnError;
+use crate::metrics::{BinnedScores, probability};
+
+/// Rows whose keys are looked up together when rows are learned one by one.
+const ONLINE_ROWS: usize = 128;
+/// A window is handed over before it holds many more rows than this, however rarely metrics are printed.
+const WINDOW_ROWS_MAX: u64 = 1 << 18;
+/// Minibatches of a pass have numbers of so many bits; above them is the number of the pass.
+const PASS_SHIFT: u32 = 40;
+
+/// One worker with everything it reuses from minibatch to minibatch.
+pub(super) struct Learner<'a> {
+    course: &'a Course<'a>,
+    algorithm: Algorithm,
+    lookup: Lookup,
+    handles: Handles,
+    compute: Compute,
+    staleness: Option<Staleness<'a>>,
+    /// Rows of the minibatch at hand.
+    rows: usize,
+    /// The next pass, and whether there is one.
+    pass: u64,
+    goes_on: bool,
+    plateaus: u32,
+    /// Steps of the run before this pass, and of this worker in it.
+    first_step: u64,
+    steps: u64,
+    workers: u64,
+    /// Of the pass, and of what the thread that prints was not told yet.
+    scores: BinnedScores,
+    window: BinnedScores,
+    window_steps: u64,
+    window_steps_max: u64,
+    /// Whether this worker's steps stand for all of a step: in step, one worker counts them.
+    counts_steps: bool,
+}
+
+impl<'a> Learner<'a> {
+    pub(super) fn new(course: &'a Course<'a>, algorithm: Algorithm, worker: &Worker) -> Self {
+        let config = course.model.config();
+        let workers = u64::from(worker.workers());
+        let sharing = if algorithm.is_in_step() { 1 } else { workers };
+        let window_rows = WINDOW_ROWS_MAX / config.train.batch as u64;
+        let rank = worker.rank() as usize;
+        let counts = rank < course.pushes.len() && !algorithm.is_in_step();
+        Learner {
+            course,
+            algorithm,
+            lookup: course.model.client().lookup(),
+            handles: Handles::default(),
+            compute: Compute::new(config.model.factors()),
+            staleness: counts.then(|| Staleness::new(&course.pushes, rank)),
+            rows: 0,
+            pass: course.first_pass,
+            goes_on: true,
+            plateaus: course.plateaus,
+            first_step: course.first_step,
+            steps: 0,
+            workers,
+            scores: BinnedScores::default(),
+            window: BinnedScores::default(),
+            window_steps: 0,
+            window_steps_max: (config.train.print_steps() / sharing).min(window_rows).max(1),
+            counts_steps: !algorithm.is_in_step() || rank == 0,
+        }
+    }
+
+    /// The number of the pass that follows, from 0 on; none if that was the last one.
+    pub(super) fn next_pass(&mut self) -> Option<u64> {
+        self.goes_on.then_some(self.pass)
+    }
+
+    /// What is read in it.
+    pub(super) fn input(&self) -> Input {
+        self.course.input(self.pass)
+    }
+
+    /// Rows that this worker takes at once, where each goes its own way.
+    pub(super) fn minibatch(&self) -> usize {
+        if self.is_online() { ONLINE_ROWS } else { self.global_batch() }
+    }
+
+    /// Rows of a step, where all go in step.
+    pub(super) fn global_batch(&self) -> usize {
+        self.course.model.config().train.batch
+    }
+
+    /// Whether every row is a minibatch of its own and the tables are here, so that there is no need to pull and push it.
+    pub(super) fn is_online(&self) -> bool {
+        self.global_batch() == 1 && !self.course.model.is_remote()
+    }
+
+    /// Pulls the rows of the minibatch's keys.
+    pub(super) fn pull(&mut self, worker: &mut Worker, rows: &Rows<'_>) -> Result<(), LearnError> {
+        self.course.check_stop()?;
+        self.rows = rows.len();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        worker.timer().switch(PULL);
+        self.staleness.iter_mut().for_each(Staleness::pulls);
+        self.course.model.client().pull(rows, Absent::Init, &mut self.lookup)?;
+        Ok(())
+    }
+
+    /// Computes each row's logit, and from that the derivative of its loss.
+    pub(super) fn forward(&mut self, worker: &mut Worker, rows: &Rows<'_>) -> Result<(), LearnError> {
+        worker.timer().switch(COMPUTE);
+        let Learner { compute, lookup, course, .. } = self;
+        compute.errors.clear();
+        if rows.is_empty() {
+            compute.logits.clear();
+            return Ok(());
+        }
+        compute.forward(rows, lookup);
+        if !compute.logits.iter().all(|logit| logit.is_finite()) {
+            return Err(LearnError::Diverged { step: self.step() });
+        }
+        let config = course.model.config();
+        let reduce = match config.reduction() {
+            Reduction::Sum => 1.0,
+            // In step it is the mean over the rows of all workers, of which a pass's last step may have fewer.
+            Reduction::Mean if self.algorithm.is_in_step() => 1.0 / config.train.batch as f32,
+            Reduction::Mean => 1.0 / rows.len() as f32,
+        };
+        let labelled = compute.logits.iter().zip(rows.labels()).zip(rows.weights());
+        compute.errors.extend(labelled.map(|((logit, label), weight)| {
+            reduce * error(probability(*logit), *label, *weight, config.train.class_weight)
+        }));
+        Ok(())
+    }
+
+    /// Adds up the gradients of the minibatch, per key.
+    pub(super) fn backward(&mut self, worker: &mut Worker, rows: &Rows<'_>) {
+        worker.timer().switch(COMPUTE);
+        self.compute.backward(rows, &mut self.lookup);
+    }
+
+    /// The same exactly, so that the sum of all workers' gradients does not depend on who had which rows. A step of one row
+    /// has nothing to add up.
+    pub(super) fn backward_in_step(
+        &mut self,
+        worker: &mut Worker,
+        rows: &Rows<'_>,
+    ) -> Result<(), LearnError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if self.global_batch() == 1 {
+            self.backward(worker, rows);
+            return Ok(());
+        }
+        worker.timer().switch(COMPUTE);
+        let added = self.compute.backward_exact(rows, &mut self.lookup, Fixed::default());
+        added.map_err(|error| LearnError::GradientRange { step: self.step(), gradient: error.gradient })
+    }
+
+    /// Pushes the gradients, which are applied as they come.
+    pub(super) fn push(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
+        worker.timer().switch(PUSH);
+        self.staleness.iter_mut().for_each(Staleness::pushes);
+        let scale = self.scale();
+        self.course.model.client().push(&mut self.lookup, scale)?;
+        self.end_step(1);
+        Ok(())
+    }
+
+    /// Hands the sums in, and waits until those of all workers are applied.
+    pub(super) fn push_step(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
+        worker.timer().switch(PUSH);
+        let (scale, is_exact) = (self.scale(), self.global_batch() > 1);
+        let step = worker.group().applied() + 1;
+        if self.rows > 0 {
+            // The constant occurs in every row, however many workers these are shared out to.
+            self.lookup.count_constant(self.rows as u32);
+            if is_exact {
+                let unit_log2 = Fixed::default().unit_log2();
+                for (table, (keys, counts, sums)) in self.lookup.sums().enumerate() {
+                    let sums = StepGradients::Fixed { unit_log2, sums };
+                    worker.group().push_step(step, table, keys, counts, sums, scale)?;
+                }
+            } else {
+                for (table, (keys, counts, gradients)) in self.lookup.gradients().enumerate() {
+                    let gradients = StepGradients::Single(gradients);
+                    worker.group().push_step(step, table, keys, counts, gradients, scale)?;
+                }
+            }
+        }
+        worker.timer().switch(WAIT);
+        worker.group().wait_applied(step)?;
+        self.end_step(1);
+        Ok(())
+    }
+
+    /// Learns rows one after the other, each from what the one before it taught.
+    pub(super) fn learn_row_by_row(
+        &mut self,
+        worker: &mut Worker,
+        rows: &Rows<'_>,
+    ) -> Result<(), LearnError> {
+        self.course.check_stop()?;
+        worker.timer().switch(PULL);
+        let (scale, step) = (self.scale(), self.step());
+        let Learner { course, handles, compute, window, .. } = self;
+        let class_weight = course.model.config().train.class_weight;
+        let mut online = course.model.client().online(rows, scale, handles)?;
+        worker.timer().switch(COMPUTE);
+        for row in 0..rows.len() {
+            let (label, weight) = (rows.labels()[row], rows.weights()[row]);
+            let logit = compute.forward_row(rows, row, &online);
+            window.push(logit, label, weight);
+            let error = error(probability(logit), label, weight, class_weight);
+            let applies = logit.is_finite() && error.abs() < GRADIENT_ABS_MAX;
+            if !applies || !compute.update_row(rows, row, error, &mut online) {
+                return Err(LearnError::Diverged { step: step + row as u64 });
+            }
+        }
+        drop(online);
+        self.staleness.iter_mut().for_each(|staleness| staleness.pushed_alone(rows.len() as u64));
+        self.end_step(rows.len() as u64);
+        self.hand_full_window_over();
+        Ok(())
+    }
+
+    /// Keeps the score of rows as they were predicted before they were learned from. In step, once that is certain.
+    pub(super) fn score(&mut self, worker: &mut Worker, rows: &Rows<'_>) {
+        worker.timer().switch(SCORE);
+        let scored = self.compute.logits.iter().zip(rows.labels()).zip(rows.weights());
+        scored.for_each(|((logit, label), weight)| self.window.push(*logit, *label, *weight));
+        self.hand_full_window_over();
+    }
+
+    /// Waits while the slowest worker is too far behind, if there is a bound.
+    pub(super) fn keep_within_bound(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
+        if let Some(bound) = self.course.bound {
+            worker.timer().switch(WAIT);
+            // Rows that are learned one by one are pushed a run of them at a time.
+            let minibatches =
+                if self.is_online() { self.steps.div_ceil(ONLINE_ROWS as u64) } else { self.steps };
+            worker.group().progress((self.pass << PASS_SHIFT) + minibatches, bound)?;
+        }
+        Ok(())
+    }
+
+    /// If somebody wants to know it: whatever was pushed so far is applied.
+    pub(super) fn settle(&mut self, worker: &mut Worker, share: &mut Share) -> Result<(), LearnError> {
+        if share.wants_settling() {
+            worker.timer().switch(PUSH);
+            self.course.model.client().finish(&mut self.lookup)?;
+            share.settled(worker);
+        }
+        Ok(())
+    }
+
+    /// Waits for all workers, adds up what they measured, and hears whether another pass follows.
+    pub(super) fn end_pass(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
+        worker.timer().switch(PUSH);
+        self.course.model.client().finish(&mut self.lookup)?;
+        if self.course.bound.is_some() {
+            // Nobody waits for who has no rows any more.
+            worker.group().progress((self.pass + 1) << PASS_SHIFT, u64::MAX)?;
+        }
+        worker.barrier("the end of a pass")?;
+        self.hand_window_over();
+        let leads = worker.rank() == 0 || self.course.pushes.is_empty();
+        let mut numbers = self.scores.to_addends();
+        let steps = if self.counts_steps { self.steps } else { 0 };
+        let bad_rows = if leads { self.course.bad_rows().count() } else { 0 };
+        numbers.extend([steps as f64, bad_rows as f64]);
+        worker.sum("the scores of a pass", &mut numbers)?;
+        let bad_rows = numbers.pop().unwrap_or_default() as u64;
+        let steps = numbers.pop().unwrap_or_default() as u64;
+        let mut staleness = self.staleness.as_mut().map(Staleness::take).unwrap_or_default();
+        worker.histogram("staleness", &mut staleness)?;
+        worker.timer().stop();
+        if leads && let Some(scores) = BinnedScores::from_addends(&numbers) {
+            self.course.say(Said::Ended(PassEnd { scores, steps, bad_rows, staleness }));
+        }
+        let Verdict { goes_on, plateaus } = self.verdict(worker)?;
+        (self.goes_on, self.plateaus) = (goes_on, plateaus);
+        self.pass += 1;
+        self.first_step += steps;
+        self.steps = 0;
+        self.scores.clear();
+        Ok(())
+    }
+
+    /// What comes after the pass, from whoever judges it beside the first worker.
+    fn verdict(&self, worker: &mut Worker) -> Result<Verdict, LearnError> {
+        loop {
+            let known = if worker.rank() == 0 { self.course.await_verdict()? } else { None };
+            let said = worker.group().broadcast("verdict", 0, &Verdict::to_bytes(known))?;
+            if let Some(verdict) = Verdict::of_bytes(&said) {
+                return Ok(verdict);
+            }
+        }
+    }
+
+    /// The step of the run; where each worker goes its own way, about.
+    fn step(&self) -> u64 {
+        let together = if self.algorithm.is_in_step() { 1 } else { self.workers };
+        self.first_step + self.steps * together
+    }
+
+    fn scale(&self) -> PushScale {
+        let train = &self.course.model.config().train;
+        PushScale { lr: train.schedule.factor(self.step(), self.pass, self.plateaus, train.warmup_steps) }
+    }
+
+    fn end_step(&mut self, steps: u64) {
+        self.steps += steps;
+        self.window_steps += steps;
+    }
+
+    fn hand_full_window_over(&mut self) {
+        if self.window_steps >= self.window_steps_max {
+            self.hand_window_over();
+        }
+    }
+
+    /// Tells the thread that prints what was done since the last time.
+    fn hand_window_over(&mut self) {
+        self.scores.merge(&self.window);
+        let steps = if self.counts_steps { self.window_steps } else { 0 };
+        self.course.say(Said::Window { scores: self.window.clone(), steps });
+        self.window.clear();
+        self.window_steps = 0;
+    }
+}
+
+/// Derivative of a row's loss by its logit.
+#[inline]
+fn error(probability: f32, label: f32, weight: f32, class_weight: f32) -> f32 {
+    let class = if label > 0.5 { class_weight } else { 1.0 };
+    weight * class * (probability - label)
+}
