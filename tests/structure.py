@@ -26,8 +26,8 @@ EDGES: dict[str, set[str]] = {
     "observe": set(),
     "transport": set(),
     "server": {"wire", "transport", "store", "meet", "observe"},
-    "control": {"server", "observe"},
-    "bench": {"sample", "store", "observe", "wire", "transport", "client", "server"},
+    "control": {"server", "observe", "transport"},
+    "bench": {"sample", "store", "observe", "wire", "transport", "client", "server", "control"},
     "load": {"sample", "store", "client", "server", "observe", "wire", "transport"},
     "cli": {"sample", "hub", "store", "client", "learner", "observe", "bench", "load", "server", "control"}
     | {"wire", "transport", "job"},

@@ -171,7 +171,7 @@ fn cells(options: &RpcOptions) -> Vec<Cell> {
                 }
                 let in_flight = if transport == Transport::InProcess { 1 } else { in_flight };
                 cells.push(Cell { transport, in_flight, pinning, constant: false });
-                if transport.is_framed() {
+                if transport.has_constant() {
                     cells.push(Cell { transport, in_flight, pinning, constant: true });
                 }
             }
@@ -247,6 +247,7 @@ fn connect(options: &RpcOptions, servers: &[ServerProcess], folder: &Path) -> Re
     let empty = Table::new(table_config(options))?;
     let mut plain = ConnectOptions::new(framing(FRAME_BYTES_MAX));
     plain.spin_us = options.spin_us;
+    plain.grpc = Some(sanderling_control::connector());
     let runtime = Arc::new(rival::runtime()?);
     let mut callers = Callers::default();
     if options.transports.contains(&Transport::InProcess) {

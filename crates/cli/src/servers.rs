@@ -15,8 +15,8 @@ use crate::failure::Failure;
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Parameter servers")]
 pub(crate) struct ServerArgs {
-    /// The tables are on these servers, all shards: host:port, tcp://host:port, unix:PATH or shm:NAME, with commas
-    /// between them
+    /// The tables are on these servers, all shards: host:port, tcp://host:port, unix:PATH, shm:NAME or grpc://host:port,
+    /// with commas between them
     #[arg(long, value_name = "ADDR,...")]
     ps: Option<String>,
     #[command(flatten)]
@@ -92,6 +92,7 @@ impl AskArgs {
             f16_rows: self.ps_f16,
             compression: self.ps_compress,
             hedge: self.ps_hedge,
+            grpc: Some(sanderling_control::connector()),
             ..ConnectOptions::default()
         };
         if let Some(path) = &self.ps_token_file {

@@ -2,6 +2,7 @@
 //! learns what is wrong and from whom, nobody else is disturbed, and nothing is left over. `docs/operations.md` has the list.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
+mod grpc;
 mod hostile;
 mod links;
 #[path = "../../server/tests/peer/mod.rs"]
@@ -43,7 +44,8 @@ fn config(name: &str) -> TableConfig {
 }
 
 fn options(timeout: Duration) -> ConnectOptions {
-    ConnectOptions { timeout, prefer_local: false, ..ConnectOptions::default() }
+    let grpc = Some(grpc::connector());
+    ConnectOptions { timeout, prefer_local: false, grpc, ..ConnectOptions::default() }
 }
 
 fn cluster(address: &Address, timeout: Duration) -> Arc<Cluster> {
@@ -105,11 +107,18 @@ impl Witness {
 #[test]
 fn a_server_killed_in_a_push_stream_has_its_last_save_and_says_that_it_is_another() {
     let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| format!("unix:{}/{name}", folder.path().display());
-    let start = || Process::start_at(folder.path(), &at("a"), 1, TO_FILE, "--data data");
-    let other = Process::start_at(folder.path(), &at("b"), 1, TO_FILE, "");
+    check_killed(&format!("unix:{}/a", folder.path().display()));
+    check_killed("grpc://127.0.0.1:0");
+}
+
+fn check_killed(listen: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |at: &str| Process::start_at(folder.path(), at, 1, TO_FILE, "--no-local --data data");
+    let other = format!("unix:{}/b", folder.path().display());
+    let other = Process::start_at(folder.path(), &other, 1, TO_FILE, "");
     let witness = Witness::start(&other.addresses[0]);
-    let process = start();
+    let process = start(listen);
+    let at = process.addresses[0].to_string();
     let servers = cluster(&process.addresses[0], PATIENCE);
     let table = RemoteTable::create(&servers, &config("t")).unwrap();
     (0..1000).for_each(|at| push(&table, at % 10).unwrap());
@@ -127,13 +136,13 @@ fn a_server_killed_in_a_push_stream_has_its_last_save_and_says_that_it_is_anothe
     eventually("it pushes", || pushed.load(Ordering::Relaxed) > 100);
     process.signal("KILL");
     let error = pushing.join().unwrap();
-    assert!(matches!(&error, ClientError::Late { server, .. } if *server == at("a")), "{error}");
+    assert!(matches!(&error, ClientError::Late { server, .. } if *server == at), "{error}");
     witness.goes_on();
     drop(process);
 
-    let _process = start();
+    let _process = start(&at);
     let error = push(&table, 3).unwrap_err();
-    assert!(matches!(&error, ClientError::Restarted { server, .. } if *server == at("a")), "{error}");
+    assert!(matches!(&error, ClientError::Restarted { server, .. } if *server == at), "{error}");
     let table = RemoteTable::open(&servers, "t").unwrap();
     let found: Vec<f32> = (0..10).map(|key| pull(&table, key).unwrap()).collect();
     assert_eq!(found, [100.0; 10], "what was saved, and nothing since");
@@ -148,7 +157,7 @@ fn a_paused_server_is_named_and_its_pushes_are_applied_at_most_once() {
     let at = format!("unix:{}/other", folder.path().display());
     let other = Process::start_at(folder.path(), &at, 1, TO_FILE, "");
     let witness = Witness::start(&other.addresses[0]);
-    let process = Process::start(folder.path(), TO_FILE, "");
+    let process = Process::start_everywhere(folder.path(), TO_FILE, "");
     for address in &process.addresses {
         let name = address.to_string();
         let table = RemoteTable::create(&cluster(address, PATIENCE), &config(&name)).unwrap();
@@ -225,7 +234,7 @@ fn what_cannot_be_done_is_a_typed_error_that_names_the_server() {
 fn thousand_clients() {
     let Ok(address) = std::env::var(CLIENT_OF) else { return };
     let address = address.parse().unwrap();
-    let mut peers: Vec<Peer> = (0..1000).map(|_| Peer::new(&address)).collect();
+    let mut peers: Vec<Peer> = (0..1000).map(|_| grpc::peer(&address)).collect();
     let table = peers[0].create("t", TABLE).unwrap();
     for round in 0..3 {
         for peer in &mut peers {
@@ -237,7 +246,7 @@ fn thousand_clients() {
 #[test]
 fn a_thousand_connections_are_served_and_let_go() {
     let folder = tempfile::tempdir().unwrap();
-    let process = Process::start(folder.path(), "ulimit -n 4096 && exec 2>>errors;", "");
+    let process = Process::start_everywhere(folder.path(), "ulimit -n 4096 && exec 2>>errors;", "");
     for address in process.addresses.iter().filter(|address| !matches!(address, Address::Shm(_))) {
         let witness = Witness::start(address);
         let files = process.files();

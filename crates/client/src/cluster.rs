@@ -56,10 +56,19 @@ pub struct Cluster {
     idle: Mutex<Vec<Session>>,
 }
 
-/// Addresses from a text: those of several servers are separated by commas, each as [`Address`] reads it. (So the path
-/// of a unix socket cannot have one.)
+/// Addresses from a text: those of several servers are separated by commas, each as [`Address`] reads it, but that what
+/// follows a `grpc://host:port` without a scheme is gRPC, too. (The path of a unix socket cannot have a comma.)
 pub fn addresses(text: &str) -> Result<Vec<Address>, ClientError> {
-    text.split(',').map(|one| Ok(one.trim().parse()?)).collect()
+    let mut all: Vec<Address> = Vec::new();
+    for one in text.split(',').map(str::trim) {
+        all.push(match (one.parse()?, all.last()) {
+            (Address::Tcp(endpoints), Some(Address::Grpc(_))) if !one.starts_with("tcp://") => {
+                Address::Grpc(endpoints)
+            }
+            (address, _) => address,
+        });
+    }
+    Ok(all)
 }
 
 impl Cluster {
@@ -107,7 +116,7 @@ impl Cluster {
         &self.servers
     }
 
-    /// How the servers are really reached: `shm`, `unix`, `tcp` or `tls`; with a plus between them where it is not the
+    /// How the servers are really reached: `shm`, `unix`, `tcp`, `tls`, `grpc` or `grpc-tls`; with a plus between them where it is not the
     /// same for all.
     #[must_use]
     pub fn transport(&self) -> String {
@@ -241,7 +250,9 @@ fn faster_way(address: &Address, peer: &Peer, options: &ConnectOptions) -> Optio
         Address::Unix(_) => 1,
         _ => 0,
     };
-    if !options.prefer_local || peer.host_id == 0 || peer.host_id != host_id() {
+    // Nobody writes grpc:// for its speed.
+    let as_given = !options.prefer_local || matches!(address, Address::Grpc(_));
+    if as_given || peer.host_id == 0 || peer.host_id != host_id() {
         return None;
     }
     peer.local_url.parse().ok().filter(|local| rank(local) > rank(address))
@@ -254,6 +265,8 @@ fn way_name(way: &Address, tls: bool) -> &'static str {
         Address::Unix(_) => "unix",
         Address::Tcp(_) if tls => "tls",
         Address::Tcp(_) => "tcp",
+        Address::Grpc(_) if tls => "grpc-tls",
+        Address::Grpc(_) => "grpc",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sanderling_transport::{Framing, SPIN_US_DEFAULT, TlsClient};
+use sanderling_transport::{Connector, Framing, SPIN_US_DEFAULT, TlsClient};
 use sanderling_wire::Compression;
 
 use crate::exchange::Hedge;
@@ -38,6 +38,8 @@ pub struct ConnectOptions {
     /// When a pull is asked for again over a second connection to the same server; the first answer is taken. At most 5 %
     /// of the pulls, each once. Pushes are never sent twice for this.
     pub hedge: Option<Hedge>,
+    /// What connects to gRPC addresses; none: they are refused.
+    pub grpc: Option<Connector>,
 }
 
 impl Default for ConnectOptions {
@@ -53,6 +55,7 @@ impl Default for ConnectOptions {
             f16_rows: false,
             compression: None,
             hedge: None,
+            grpc: None,
         }
     }
 }
@@ -65,6 +68,7 @@ impl ConnectOptions {
         options.write_timeout = self.timeout;
         options.tls.clone_from(&self.tls);
         options.spin_us = self.spin_us;
+        options.grpc.clone_from(&self.grpc);
         options
     }
 }

@@ -88,7 +88,7 @@ fn url_of(address: &str, tls: bool) -> Result<Uri, String> {
 }
 
 /// What lies at the bottom of an error: "connection refused" rather than "transport error".
-fn root_cause(error: &dyn std::error::Error) -> String {
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
     while let Some(source) = deepest.source() {
         deepest = source;

@@ -1,6 +1,8 @@
-//! Connections as the control plane takes them: TCP or TLS, a bounded number at once. Knows no request.
+//! Connections as a port for HTTP takes them: TCP or TLS, a bounded number at once. Knows no request.
 
 use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,19 +17,43 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 
-use crate::limit::{ACCEPT_AGAIN, CONNECTIONS_MAX, HANDSHAKE_WITHIN};
+use crate::limit::{ACCEPT_AGAIN, HANDSHAKE_WITHIN};
 
 /// What clients may talk inside TLS: gRPC needs the first, scrapers often know only the second.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
+/// The socket below a connection, for who must end it when the peer does not.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    /// Who is at the other end, if the system knows.
+    pub(crate) peer: Option<SocketAddr>,
+    socket: Arc<std::net::TcpStream>,
+}
+
+impl Line {
+    pub(crate) fn of(socket: &TcpStream) -> io::Result<Line> {
+        let peer = socket.peer_addr().ok();
+        let socket = std::net::TcpStream::from(socket.as_fd().try_clone_to_owned()?);
+        Ok(Line { peer, socket: Arc::new(socket) })
+    }
+
+    /// Ends the connection, whatever goes over it.
+    pub(crate) fn cut(&self) {
+        // It fails when it has ended.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
 /// Bytes both ways.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl Stream for TcpStream {}
 impl Stream for tokio_rustls::server::TlsStream<TcpStream> {}
+impl Stream for tokio_rustls::client::TlsStream<TcpStream> {}
 
 /// One connection; gives its place back when it is dropped.
 pub(crate) struct Guest {
     stream: Box<dyn Stream>,
+    line: Line,
     _place: OwnedSemaphorePermit,
 }
 
@@ -56,9 +82,11 @@ impl AsyncWrite for Guest {
 }
 
 impl Connected for Guest {
-    type ConnectInfo = ();
+    type ConnectInfo = Line;
 
-    fn connect_info(&self) -> Self::ConnectInfo {}
+    fn connect_info(&self) -> Line {
+        self.line.clone()
+    }
 }
 
 /// What a server proves who it is with, from PEM files; the reason names the file.
@@ -76,16 +104,18 @@ pub(crate) fn acceptor((certificate, key): &(PathBuf, PathBuf)) -> Result<TlsAcc
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Takes connections and hands them over for as long as somebody takes them. A handshake holds up nobody else.
+/// Takes connections, so many at once, and hands them over for as long as somebody takes them. A handshake holds up nobody else.
 pub(crate) async fn accept(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
+    connections_max: usize,
     guests: mpsc::Sender<io::Result<Guest>>,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Arc::new(Semaphore::new(connections_max));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else {
+        let accepted = listener.accept().await.and_then(|(stream, _)| Ok((Line::of(&stream)?, stream)));
+        let Ok((line, stream)) = accepted else {
             tokio::time::sleep(ACCEPT_AGAIN).await;
             continue;
         };
@@ -101,7 +131,7 @@ pub(crate) async fn accept(
                     Ok(Err(_)) | Err(_) => return,
                 },
             };
-            let _ = guests.send(Ok(Guest { stream, _place: place })).await;
+            let _ = guests.send(Ok(Guest { stream, line, _place: place })).await;
         });
     }
 }

@@ -1,9 +1,12 @@
 //! The control plane of a parameter server: what an operator asks of it, over gRPC and plain HTTP, beside the data plane.
 //!
+//! Beside it, and apart from it, are the frames of the data plane over gRPC: a [`FrameServer`] carries them to a server,
+//! [`connector`] to one from a client.
+//!
 //! A [`Plane`] is one thread with a small async runtime. It answers the service of `proto/control.proto`, reflection and the
 //! standard health service, and by plain HTTP `/metrics` (Prometheus) and `/healthz`, all on one port. [`Client`] is the
-//! other side, without any async in its interface. Nothing here is on the way of a pull or a push. Knows neither frames
-//! nor tables' contents, and neither signals nor command lines.
+//! other side, without any async in its interface. It is not on the way of a pull or a push. Nothing here knows what is in a
+//! frame or a table, and neither signals nor command lines.
 
 pub mod limit;
 
@@ -11,6 +14,12 @@ pub mod limit;
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)] // generated
 pub mod proto {
     tonic::include_proto!("sanderling.control");
+}
+
+/// What frames are carried in, as `proto/frames.proto` describes it.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)] // generated
+mod frames_proto {
+    tonic::include_proto!("sanderling.frames");
 }
 
 mod metrics;
@@ -22,7 +31,10 @@ mod router;
 
 mod client;
 
+mod frames;
+
 pub use client::{Client, ClientOptions, ControlError};
+pub use frames::{FrameServer, connector};
 pub use plane::{Plane, PlaneError};
 pub use tonic::Code;
 

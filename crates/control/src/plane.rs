@@ -4,7 +4,7 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sanderling_server::{Control, ControlListener};
+use sanderling_server::{Control, PortListener};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -16,8 +16,8 @@ use tonic_health::server::{HealthReporter, health_reporter};
 
 use crate::guest::{self, Guest};
 use crate::limit::{
-    CONNECTION_AGE_MAX, HEADERS_BYTES_MAX, KEEPALIVE_EVERY, KEEPALIVE_WITHIN, LINGER, STREAMS_MAX,
-    THREADS_MAX,
+    CONNECTION_AGE_MAX, CONNECTIONS_MAX, HEADERS_BYTES_MAX, KEEPALIVE_EVERY, KEEPALIVE_WITHIN, LINGER,
+    STREAMS_MAX, THREADS_MAX,
 };
 use crate::proto::control_server;
 use crate::router::router;
@@ -52,7 +52,7 @@ impl Plane {
     ///
     /// # Errors
     /// Certificate and key do not fit, or the system has no resources.
-    pub fn start(listening: ControlListener, control: Control) -> Result<Plane, PlaneError> {
+    pub fn start(listening: PortListener, control: Control) -> Result<Plane, PlaneError> {
         let tls = listening.tls.as_ref().map(guest::acceptor).transpose().map_err(PlaneError::Tls)?;
         let url = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, listening.address);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -134,7 +134,7 @@ impl Serving {
         report(&reporter, ServingStatus::Serving).await;
         let reporting = tokio::spawn(report_draining(reporter, drains));
         let (guests, incoming) = mpsc::channel::<std::io::Result<Guest>>(1);
-        let accepting = tokio::spawn(guest::accept(listener, tls, guests));
+        let accepting = tokio::spawn(guest::accept(listener, tls, CONNECTIONS_MAX, guests));
         let (end, ended) = oneshot::channel::<()>();
         let serving = tokio::spawn(
             Server::builder()

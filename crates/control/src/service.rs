@@ -92,7 +92,7 @@ fn ending() -> Status {
 }
 
 /// Which code says what kind of refusal it is; the words are the server's.
-fn refused(refusal: Refusal) -> Status {
+pub(crate) fn refused(refusal: Refusal) -> Status {
     let reason = refusal.reason;
     match refusal.fault {
         Fault::BadRequest | Fault::BadConfig | Fault::DimensionMismatch { .. } => {

@@ -57,6 +57,7 @@ pub(crate) fn connect(
         f16_rows,
         compression,
         hedge,
+        grpc: Some(sanderling_cli::grpc_connector()),
         ..defaults
     };
     let cluster = py.detach(|| Cluster::connect(&addresses(address)?, options)).map_err(of_client)?;

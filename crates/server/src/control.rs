@@ -1,19 +1,22 @@
 //! A handle on a running server for whoever operates it. Knows neither a protocol nor a command line.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use sanderling_store::TableStats;
-use sanderling_wire::{Fault, Home, Restored, Saved, StatsScope};
+use sanderling_transport::{Connection, Relay, RelayOptions, relayed};
+use sanderling_wire::{Fault, Features, Home, Restored, Saved, StatsScope};
 
 use crate::connections::ConnectionStatus;
 use crate::errand;
 use crate::event::{Event, Log};
+use crate::limit::CONNECTIONS_MAX;
 use crate::refusal::Refusal;
 use crate::session::same_bytes;
 use crate::state::State;
 use crate::statistics::CommandLatency;
-use crate::worker::Mailbox;
+use crate::worker::{Letter, Mailbox};
 
 /// A handle; copies are of the same server.
 #[derive(Clone)]
@@ -24,7 +27,15 @@ pub struct Control {
     pub(crate) log: Log,
     /// Where the server listens.
     pub(crate) addresses: Arc<[String]>,
+    /// Counts connections: whose turn it is to have one.
+    pub(crate) next: Arc<AtomicUsize>,
+    /// How connections are made that somebody else carries.
+    pub(crate) relay: RelayOptions,
 }
+
+/// What is offered to who does not share memory.
+pub(crate) const REMOTE_FEATURES: Features =
+    Features(Features::F16_ROWS.0 | Features::LZ4.0 | Features::ZSTD.0);
 
 impl std::fmt::Debug for Control {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -207,6 +218,28 @@ impl Control {
         self.state.drop_table(name)?;
         self.log.say(Event::Dropped { table: name.to_owned() });
         Ok(())
+    }
+
+    /// Hands a connection to the workers in their turn.
+    pub(crate) fn join(&self, connection: Connection, features: Features) {
+        let (presence, open) = self.state.connections.enter(connection.peer());
+        let surplus = open > CONNECTIONS_MAX;
+        let worker = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
+        let connection = Box::new(connection);
+        self.workers[worker].post(Letter::Join { connection, presence, features, surplus });
+    }
+
+    /// Takes a connection whose frames somebody else carries, as if it had come in at a listener. The carrier's end of it;
+    /// what the client may ask for is decided by its hello, as always.
+    ///
+    /// # Errors
+    /// The server is about to stop, or the system has no descriptors left.
+    pub fn carry(&self, peer: String) -> Result<Relay, Refusal> {
+        self.check_serving()?;
+        let failed = |error: sanderling_transport::Error| Refusal::busy(error.to_string());
+        let (connection, relay) = relayed(peer, &self.relay).map_err(failed)?;
+        self.join(connection, REMOTE_FEATURES);
+        Ok(relay)
     }
 
     /// Asks the server to answer what is under way, save, and end. Returns at once.

@@ -46,7 +46,7 @@ pub use config::Config;
 pub use connections::ConnectionStatus;
 pub use control::{Control, Status, TableStatus};
 pub use event::Event;
-pub use listen::{ControlListener, control_address, framing, listen_for_control};
+pub use listen::{PortListener, control_address, framing, listen_for_control, listen_for_grpc};
 pub use outlet::Outlet;
 pub use refusal::Refusal;
 pub use sanderling_observe::LatencySummary;

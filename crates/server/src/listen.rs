@@ -5,7 +5,9 @@ use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use sanderling_transport::{Address, Endpoint, Error, Framing, ListenOptions, Listener, TlsServer};
+use sanderling_transport::{
+    Address, Endpoint, Error, Framing, ListenOptions, Listener, RelayOptions, TlsServer,
+};
 use sanderling_wire::{HEADER_BYTES, body_bytes};
 
 use crate::Config;
@@ -36,6 +38,17 @@ fn options(config: &Config) -> Result<ListenOptions, Error> {
     Ok(options)
 }
 
+/// For connections that somebody else carries: as those of sockets.
+pub(crate) fn relay_options(config: &Config) -> RelayOptions {
+    let framing = framing(config.frame_bytes_max);
+    RelayOptions {
+        framing,
+        write_timeout: config.write_timeout,
+        spin_us: config.spin_us,
+        queue_bytes: ListenOptions::new(framing).socket_buffer_bytes,
+    }
+}
+
 /// Listens at all addresses of the configuration, and at local ones if it wants them.
 pub(crate) fn listen(config: &Config, log: &Log) -> Result<Vec<Listener>, Error> {
     let options = options(config)?;
@@ -49,7 +62,7 @@ pub(crate) fn listen(config: &Config, log: &Log) -> Result<Vec<Listener>, Error>
 
 /// A TCP port for another protocol than the frames of clients.
 #[derive(Debug)]
-pub struct ControlListener {
+pub struct PortListener {
     /// It does not block.
     pub listener: TcpListener,
     /// `host:port`, with the real port.
@@ -77,18 +90,33 @@ pub fn control_address(config: &Config) -> Option<Address> {
 ///
 /// # Errors
 /// It is not one TCP address, it is taken, or other machines could connect and the configuration does not allow it.
-pub fn listen_for_control(config: &Config, address: &Address) -> Result<ControlListener, ServerError> {
+pub fn listen_for_control(config: &Config, address: &Address) -> Result<PortListener, ServerError> {
     if !matches!(address, Address::Tcp(_)) {
         let reason = format!("{address}: the control plane listens on TCP only; write host:port");
         return Err(ServerError::Config(reason));
     }
+    listen_at_port(config, address)
+}
+
+/// Listens for frames over gRPC, by the same rules.
+///
+/// # Errors
+/// As [`listen_for_control`]; the address is not one of gRPC.
+pub fn listen_for_grpc(config: &Config, address: &Address) -> Result<PortListener, ServerError> {
+    match address {
+        Address::Grpc(endpoints) => listen_at_port(config, &Address::Tcp(endpoints.clone())),
+        _ => Err(ServerError::Config(format!("{address}: gRPC needs an address such as grpc://host:port"))),
+    }
+}
+
+fn listen_at_port(config: &Config, address: &Address) -> Result<PortListener, ServerError> {
     let options = options(config)?;
     let listener = Listener::bind(address, &options)?;
     let address = listener.address().to_string();
     let failed = |source| Error::Io { peer: address.clone(), action: "listen", source };
     let fd = listener.as_fd().try_clone_to_owned().map_err(failed)?;
     let address = address.trim_start_matches("tcp://").to_owned();
-    Ok(ControlListener { listener: TcpListener::from(fd), address, tls: config.tls.clone() })
+    Ok(PortListener { listener: TcpListener::from(fd), address, tls: config.tls.clone() })
 }
 
 /// Adds a unix socket and shared memory named after the first TCP port, so that clients of this host find them.

@@ -2,7 +2,6 @@
 //! Knows no signal and no terminal.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -13,10 +12,10 @@ use sanderling_wire::{Features, Saved};
 
 use crate::Config;
 use crate::checkpoints::LATEST;
-use crate::control::{Control, Ending};
+use crate::control::{Control, Ending, REMOTE_FEATURES};
 use crate::errand::{self, Posted};
 use crate::event::{Event, Log};
-use crate::limit::{CONNECTIONS_MAX, ERRANDS_MAX};
+use crate::limit::ERRANDS_MAX;
 use crate::listen;
 use crate::refusal::Refusal;
 use crate::state::{Look, State};
@@ -76,7 +75,8 @@ impl Server {
         let log = Log(Arc::new(on_event));
         let listeners = listen::listen(config, &log)?;
         let state = Arc::new(State::new(config));
-        let addresses: Vec<Address> = listeners.iter().map(|listener| listener.address().clone()).collect();
+        let own = listeners.iter().map(Listener::address);
+        let addresses: Vec<Address> = own.chain(&config.carried).cloned().collect();
         if let Some(fastest) = listen::fastest(&addresses) {
             state.local_url.set(fastest.to_string()).expect("set once");
         }
@@ -115,16 +115,17 @@ impl Server {
             ending,
             log: log.clone(),
             addresses: addresses.iter().map(Address::to_string).collect(),
+            next: Arc::default(),
+            relay: listen::relay_options(config),
         };
         let (errand_state, errand_log, every) = (Arc::clone(&state), log.clone(), config.save_every);
         let runner =
             spawn("errands".to_owned(), move || errand::run(&errand_state, &posted, every, &errand_log))?;
-        let next = Arc::new(AtomicUsize::new(0));
         let stoppers = listeners.iter().map(Listener::stopper).collect();
         let mut acceptors = Vec::new();
         for listener in listeners {
-            let (control, log, next) = (control.clone(), log.clone(), Arc::clone(&next));
-            acceptors.push(spawn("accept".to_owned(), move || accept(&listener, &control, &next, &log))?);
+            let (control, log) = (control.clone(), log.clone());
+            acceptors.push(spawn("accept".to_owned(), move || accept(&listener, &control, &log))?);
         }
         let (data, drain_within) = (config.data.is_some(), config.drain_within);
         let errands = Some((sender, runner));
@@ -243,21 +244,15 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
 }
 
 /// Hands connections to the workers in turn until it is stopped.
-fn accept(listener: &Listener, control: &Control, next: &AtomicUsize, log: &Log) {
+fn accept(listener: &Listener, control: &Control, log: &Log) {
     let in_memory = matches!(listener.address(), Address::Shm(_));
     let features = match in_memory {
         true => Features::F16_ROWS | Features::NO_CHECKSUM,
-        false => Features::F16_ROWS | Features::LZ4 | Features::ZSTD,
+        false => REMOTE_FEATURES,
     };
     loop {
         match listener.accept() {
-            Ok(Some(connection)) => {
-                let (presence, open) = control.state.connections.enter(connection.peer());
-                let surplus = open > CONNECTIONS_MAX;
-                let worker = next.fetch_add(1, Ordering::Relaxed) % control.workers.len();
-                let connection = Box::new(connection);
-                control.workers[worker].post(Letter::Join { connection, presence, features, surplus });
-            }
+            Ok(Some(connection)) => control.join(connection, features),
             Ok(None) => return,
             Err(error) => {
                 log.say(Event::NotAccepted { reason: error.to_string() });

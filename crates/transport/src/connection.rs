@@ -249,7 +249,7 @@ impl Sender {
     /// Who is at the other end, for messages.
     pub fn peer(&self) -> &str {
         match &self.way {
-            SendingWay::Stream(stream) => &stream.pipe.socket().peer,
+            SendingWay::Stream(stream) => stream.pipe.peer(),
             SendingWay::Ring(ring) => &ring.socket.peer,
         }
     }

@@ -1,5 +1,5 @@
 //! Byte channels that carry whole frames between a client and a server: a ring in shared memory, unix sockets, TCP,
-//! and TLS over TCP. What a frame means, and how its bytes are laid out, is not known here: [`Framing`] says how long
+//! TLS over TCP, and relays to protocols that are somebody else's ([`relayed`]). What a frame means, and how its bytes are laid out, is not known here: [`Framing`] says how long
 //! one is, and everything else is the business of who sends it.
 //!
 //! ```
@@ -31,6 +31,8 @@ mod error;
 mod options;
 mod spin;
 
+mod pipe;
+mod relay;
 mod socket;
 mod stream;
 mod tls;
@@ -44,9 +46,10 @@ mod resolve;
 
 pub use address::{Address, AddressError, Endpoint};
 pub use connection::{Connection, Received, Receiver, Sender, SlotMut};
-pub use endpoint::{Listener, Stopper, connect};
+pub use endpoint::{Listener, Stopper, connect, dial};
 pub use error::Error;
-pub use options::{ConnectOptions, Framing, ListenOptions};
+pub use options::{ConnectOptions, Connector, Framing, ListenOptions};
 pub use poller::{Poller, Token, Waker};
+pub use relay::{Incoming, Outgoing, PIECE_BYTES_MAX, Relay, RelayOptions, relayed};
 pub use spin::SPIN_US_DEFAULT;
 pub use tls::{TlsClient, TlsServer};

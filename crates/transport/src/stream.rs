@@ -3,15 +3,14 @@
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::connection::Received;
 use crate::error::Error;
 use crate::options::Framing;
-use crate::socket::{IOV_MAX, Read, Socket};
+use crate::pipe::Pipe;
+use crate::socket::{IOV_MAX, Read};
 use crate::spin::Spin;
-use crate::tls::TlsChannel;
 
 /// Buffers start so small that a thousand idle connections cost little.
 const BUFFER_BYTES_MIN: usize = 16 << 10;
@@ -19,52 +18,6 @@ const BUFFER_BYTES_MIN: usize = 16 << 10;
 const BUFFER_BYTES_BATCH: usize = 256 << 10;
 /// Frames are lent at addresses that are multiples of this.
 const FRAME_ALIGN_BYTES: usize = size_of::<u64>();
-
-/// The bytes' way, shared by the two halves of a connection.
-#[derive(Clone, Debug)]
-pub(crate) enum Pipe {
-    Plain(Arc<Socket>),
-    Tls(Arc<TlsChannel>),
-}
-
-impl Pipe {
-    pub(crate) fn socket(&self) -> &Socket {
-        match self {
-            Pipe::Plain(socket) => socket,
-            Pipe::Tls(channel) => &channel.socket,
-        }
-    }
-
-    fn try_read(&self, buffer: &mut [u8]) -> Result<Read, Error> {
-        match self {
-            Pipe::Plain(socket) => socket.try_read(buffer),
-            Pipe::Tls(channel) => channel.try_read(buffer),
-        }
-    }
-
-    fn try_write(&self, pieces: &[IoSlice<'_>]) -> Result<Option<usize>, Error> {
-        match (self, pieces) {
-            (Pipe::Plain(socket), [piece]) => socket.try_write(piece),
-            (Pipe::Plain(socket), _) => socket.try_write_vectored(pieces),
-            (Pipe::Tls(channel), _) => channel.try_write(pieces),
-        }
-    }
-
-    /// Sleeps until an attempt to write is worth while, or the deadline.
-    fn wait_writable(&self, deadline: Option<Instant>) -> Result<bool, Error> {
-        match self {
-            Pipe::Plain(socket) => socket.wait_writable(deadline),
-            Pipe::Tls(channel) => channel.wait_writable(deadline),
-        }
-    }
-
-    fn try_flush(&self) -> Result<bool, Error> {
-        match self {
-            Pipe::Plain(_) => Ok(true),
-            Pipe::Tls(channel) => channel.try_flush(),
-        }
-    }
-}
 
 /// The sending half.
 #[derive(Debug)]
@@ -88,7 +41,7 @@ impl StreamSender {
 
     /// Room for a frame of `bytes_max`, and the count to raise by what was written; waits for the peer if it must.
     pub(crate) fn frame(&mut self, bytes_max: usize) -> Result<(&mut [u8], &mut usize), Error> {
-        self.framing.check_length(bytes_max, &self.pipe.socket().peer)?;
+        self.framing.check_length(bytes_max, self.pipe.peer())?;
         if !self.make_room(bytes_max) {
             self.flush()?;
             let made = self.make_room(bytes_max);
@@ -99,7 +52,7 @@ impl StreamSender {
 
     /// The same without waiting: `None` while too much waits to be sent.
     pub(crate) fn try_frame(&mut self, bytes_max: usize) -> Result<Option<(&mut [u8], &mut usize)>, Error> {
-        self.framing.check_length(bytes_max, &self.pipe.socket().peer)?;
+        self.framing.check_length(bytes_max, self.pipe.peer())?;
         if !self.make_room(bytes_max) {
             self.try_flush()?;
             if !self.make_room(bytes_max) {
@@ -171,7 +124,7 @@ impl StreamSender {
     /// Sends a frame from pieces after all that was committed, without putting it together first.
     pub(crate) fn send_vectored(&mut self, pieces: &[IoSlice<'_>]) -> Result<(), Error> {
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
-        self.framing.check_length(bytes, &self.pipe.socket().peer)?;
+        self.framing.check_length(bytes, self.pipe.peer())?;
         self.flush()?;
         let mut all = pieces.to_vec();
         let mut left = &mut all[..];
@@ -195,7 +148,7 @@ impl StreamSender {
     fn blocked(&mut self) -> Result<(), Error> {
         let since = *self.blocked_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= self.write_timeout {
-            let peer = self.pipe.socket().peer.clone();
+            let peer = self.pipe.peer().to_owned();
             return Err(Error::SendTimeout { peer, timeout: self.write_timeout });
         }
         Ok(())
@@ -203,10 +156,7 @@ impl StreamSender {
 
     /// Is it the peer's taking that sending waits for, not what it has to say in a handshake?
     pub(crate) fn sends_by_writing(&self) -> bool {
-        match &self.pipe {
-            Pipe::Plain(_) => true,
-            Pipe::Tls(channel) => !channel.sends_after_reading(),
-        }
+        self.pipe.sends_by_writing()
     }
 
     /// When a peer that takes nothing will be given up; `None` while nothing waits for it.
@@ -217,10 +167,7 @@ impl StreamSender {
 
 impl Drop for StreamSender {
     fn drop(&mut self) {
-        match &self.pipe {
-            Pipe::Plain(socket) => socket.shut_write(),
-            Pipe::Tls(channel) => channel.shut_write(),
-        }
+        self.pipe.shut_write();
     }
 }
 
@@ -272,11 +219,11 @@ impl StreamReceiver {
             let mut spin = self.spin.clone();
             if !spin.wait(|| self.fill())? {
                 let asleep = Instant::now();
-                let ready = self.pipe.socket().wait_readable(deadline)?;
+                let ready = self.pipe.wait_readable(deadline)?;
                 spin.slept(asleep.elapsed());
                 if !ready {
                     self.spin = spin;
-                    return Err(Error::Deadline { peer: self.pipe.socket().peer.clone() });
+                    return Err(Error::Deadline { peer: self.pipe.peer().to_owned() });
                 }
             }
             self.spin = spin;
@@ -319,7 +266,7 @@ impl StreamReceiver {
             (self.start, self.filled) = (0, 0);
         }
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.buffer);
-        let peer = &self.pipe.socket().peer;
+        let peer = self.pipe.peer();
         match self.framing.frame_bytes(&bytes[self.start..self.filled], peer)? {
             Some(frame) if frame <= self.filled - self.start => {
                 // Only frames of odd lengths ever leave the next one at an odd place.
@@ -333,7 +280,7 @@ impl StreamReceiver {
                 Ok(true)
             }
             _ if self.ended && self.filled > self.start => {
-                Err(Error::Cut { peer: peer.clone(), bytes: self.filled - self.start })
+                Err(Error::Cut { peer: peer.to_owned(), bytes: self.filled - self.start })
             }
             _ => Ok(false),
         }
@@ -343,7 +290,7 @@ impl StreamReceiver {
     fn fill(&mut self) -> Result<bool, Error> {
         self.emptied = false;
         let mut bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.buffer);
-        let peer = &self.pipe.socket().peer;
+        let peer = self.pipe.peer();
         let needed = self.framing.frame_bytes(&bytes[self.start..self.filled], peer)?;
         let needed = needed.unwrap_or(self.framing.header_bytes);
         if self.start + needed > bytes.len() || self.filled == bytes.len() {
@@ -382,7 +329,7 @@ impl StreamReceiver {
 
 impl AsFd for StreamReceiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pipe.socket().as_fd()
+        self.pipe.as_fd()
     }
 }
 

@@ -79,6 +79,11 @@ impl TlsClient {
         Ok(TlsClient(Arc::new(config)))
     }
 
+    /// For who talks TLS by other means: what it believes, and which versions.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.0)
+    }
+
     /// Connects and finishes the handshake. `None`: the deadline came first.
     pub(crate) fn connect(
         &self,

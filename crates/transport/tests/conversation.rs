@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use endpoints::{FRAME_BYTES_MAX, HEADER_BYTES, KINDS, Place, frame};
+use endpoints::{FRAME_BYTES_MAX, HEADER_BYTES, PAIRS, Place, frame};
 use sanderling_transport::{Connection, Error, Received};
 
 const BODY_BYTES_MAX: usize = FRAME_BYTES_MAX - HEADER_BYTES;
@@ -64,7 +64,7 @@ fn every_size_arrives() {
         0,
         BODY_BYTES_MAX,
     ]);
-    for kind in KINDS {
+    for kind in PAIRS {
         for spin_us in [0, 50] {
             for batch in [1, 3, 16] {
                 check(kind, spin_us, &sizes, batch);
@@ -76,7 +76,7 @@ fn every_size_arrives() {
 #[test]
 fn long_streams_arrive() {
     let sizes: Vec<usize> = (0..2000).map(|n: usize| n.wrapping_mul(2_654_435_761) % 20_000).collect();
-    for kind in KINDS {
+    for kind in PAIRS {
         for batch in [1, 7] {
             check(kind, 50, &sizes, batch);
         }
@@ -87,7 +87,7 @@ fn long_streams_arrive() {
 #[test]
 fn both_directions_may_be_full() {
     const FRAMES: usize = 100;
-    for kind in KINDS {
+    for kind in PAIRS {
         let (server, client) = Place::new(kind).pair();
         let full = [AtomicBool::new(false), AtomicBool::new(false)];
         std::thread::scope(|scope| {
@@ -133,7 +133,7 @@ fn both_directions_may_be_full() {
 
 #[test]
 fn frames_from_pieces() {
-    for kind in KINDS {
+    for kind in PAIRS {
         let (server, mut client) = Place::new(kind).pair();
         let server = std::thread::spawn(move || echo(server));
         let whole = frame(1, 200_000);
@@ -151,7 +151,7 @@ fn frames_from_pieces() {
 
 #[test]
 fn deadlines_and_attempts_leave_the_connection_good() {
-    for kind in KINDS {
+    for kind in PAIRS {
         let (mut server, mut client) = Place::new(kind).pair();
         for spin_us in [0, 20_000] {
             let deadline = Instant::now() + Duration::from_micros(spin_us);
@@ -173,7 +173,7 @@ fn deadlines_and_attempts_leave_the_connection_good() {
 
 #[test]
 fn a_peer_that_takes_nothing_is_given_up() {
-    for kind in KINDS {
+    for kind in PAIRS {
         let mut place = Place::new(kind);
         place.listen.write_timeout = Duration::from_millis(50);
         let (mut server, client) = place.pair();

@@ -31,7 +31,7 @@ fn the_other_process() {
         }
         Address::Unix(path) => raw(std::os::unix::net::UnixStream::connect(path).unwrap()),
         Address::Tcp(endpoints) => raw(std::net::TcpStream::connect(endpoints[0].to_string()).unwrap()),
-        Address::Embedded => panic!("no process"),
+        Address::Embedded | Address::Grpc(_) => panic!("no process"),
     };
     std::io::stdout().write_all(b"\nsent\n").unwrap();
     std::thread::sleep(Duration::from_secs(600));

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sanderling_client::Address;
-use sanderling_control::Plane;
+use sanderling_client::{Address, ClientError};
+use sanderling_control::{FrameServer, Plane};
 use sanderling_server::{
-    Config, Control, ControlListener, Server, ServerError, control_address, listen_for_control, systemd,
+    Config, Control, PortListener, Server, ServerError, control_address, listen_for_control, listen_for_grpc,
+    systemd,
 };
 use serde::Deserialize;
 
@@ -18,6 +19,8 @@ use crate::output;
 
 /// Where a server listens unless told otherwise.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7000";
+/// How long the end waits for answers that are on their way over gRPC.
+const FRAMES_FINISH_WITHIN: Duration = Duration::from_secs(5);
 /// How long the end waits for saves and restores that the operator asked for.
 const CONTROL_FINISH_WITHIN: Duration = Duration::from_secs(10);
 
@@ -27,10 +30,11 @@ const CONTROL_FINISH_WITHIN: Duration = Duration::from_secs(10);
 Examples:
   sanderling ps                                        one server on this machine, nothing saved
   sanderling ps --listen 127.0.0.1:7000 --shard 0/2 --data /var/lib/sanderling --save-every 10m
+  sanderling ps --listen 127.0.0.1:7000,grpc://127.0.0.1:7001  the same frames also over gRPC
   sanderling ps --config ps.toml                       the same options from a file
   sanderling ps --listen 0.0.0.0:7000 --expose --token-file token --tls-cert cert.pem --tls-key key.pem
 
-Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. A server with a TCP port is also found by clients of the
+Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME, grpc://host:port. A server with a TCP port is also found by clients of the
 same host over shared memory and a unix socket, unless --no-local is given.
 
 The control plane (sanderling ctl, gRPC, Prometheus at /metrics) is at the host of the first TCP address, at its port plus
@@ -219,6 +223,21 @@ impl Options {
     }
 }
 
+/// Takes the gRPC addresses out of the configuration and listens there; the server is told where that is.
+fn listen_for_frames(config: &mut Config) -> Result<Vec<PortListener>, Failure> {
+    let (grpc, own) = std::mem::take(&mut config.listen)
+        .into_iter()
+        .partition(|address: &Address| matches!(address, Address::Grpc(_)));
+    (config.listen, config.carried) = (own, grpc);
+    config.check().map_err(ServerError::Config)?;
+    let listen = |address| listen_for_grpc(config, address);
+    let listeners = config.carried.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
+    // With the real ports.
+    let real = |listener: &PortListener| format!("grpc://{}", listener.address).parse();
+    config.carried = listeners.iter().map(real).collect::<Result<_, _>>().map_err(ClientError::from)?;
+    Ok(listeners)
+}
+
 /// Whether there is to be a control plane, and where.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
@@ -229,7 +248,7 @@ enum Wanted {
 }
 
 /// Listens for the control plane, or says why there is none. Only one that was asked for must be there.
-fn listen_as_wanted(config: &Config, wanted: &Wanted) -> Result<Result<ControlListener, String>, Failure> {
+fn listen_as_wanted(config: &Config, wanted: &Wanted) -> Result<Result<PortListener, String>, Failure> {
     config.check().map_err(ServerError::Config)?;
     Ok(match wanted {
         Wanted::No => Err("as was asked for".to_owned()),
@@ -245,11 +264,14 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     let file = args.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
     let options = args.options.or(file);
     let wanted = options.control()?;
-    let config = options.config()?;
+    let mut config = options.config()?;
     // Before anything is restored, which may take long.
+    let grpc_listeners = listen_for_frames(&mut config)?;
     let listener = listen_as_wanted(&config, &wanted)?;
     let server = Server::start(&config, |event| eprintln!("{event}"))?;
     on_signal(server.control());
+    let start = |listener| FrameServer::start(listener, server.control());
+    let frame_servers = grpc_listeners.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
     let plane = match listener {
         Ok(listener) => Some(Plane::start(listener, server.control())?),
         Err(reason) => {
@@ -270,6 +292,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     }
     tell_manager("STOPPING=1");
     let finished = server.finish();
+    frame_servers.into_iter().for_each(|frames| frames.stop(FRAMES_FINISH_WITHIN));
     if let Some(plane) = plane {
         plane.stop(CONTROL_FINISH_WITHIN);
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sanderling_server::{Config, Event, Server, framing};
-use sanderling_transport::{Address, ConnectOptions, Connection, Error, connect};
+use sanderling_transport::{Address, ConnectOptions, Connection, Connector, Error, connect};
 use sanderling_wire::*;
 
 /// Adagrad, 4 weights, first weights from the key.
@@ -31,7 +31,13 @@ pub(crate) type Received<T> = (u64, Result<T, Failed>);
 
 impl Peer {
     pub(crate) fn silent(address: &Address) -> Result<Peer, Error> {
-        let connection = connect(address, &ConnectOptions::new(framing(FRAME_BYTES_MAX)))?;
+        Peer::silent_by(address, None)
+    }
+
+    /// With what connects to gRPC addresses.
+    pub(crate) fn silent_by(address: &Address, grpc: Option<Connector>) -> Result<Peer, Error> {
+        let options = ConnectOptions { grpc, ..ConnectOptions::new(framing(FRAME_BYTES_MAX)) };
+        let connection = connect(address, &options)?;
         Ok(Peer { connection, agreed: Agreed::BEFORE_HELLO, local_url: String::new(), id: 0 })
     }
 

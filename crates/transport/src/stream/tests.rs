@@ -2,10 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::socket::Socket;
 
 const FRAMING: Framing =
     Framing { header_bytes: 1, body_bytes: |_| Ok(0), frame_bytes_max: BUFFER_BYTES_BATCH * 2 };
