@@ -39,7 +39,7 @@ pub(crate) fn exchange(
     pass: u64,
     lanes: Lanes,
 ) -> Result<(Sorted, Vec<u64>), JobError> {
-    let (rank, workers, round) = (worker.rank(), worker.workers(), worker.next_round());
+    let (rank, workers, round) = (worker.place(), worker.living(), worker.next_round());
     let mut units = Units::open(input, workers)?;
     let slices = Slices::of_input(units.bytes_total());
     let kept = Kept::new(slices.count(), worker.shuffle_bytes_max, worker.scratch_dir.clone());
@@ -85,7 +85,7 @@ pub(crate) fn exchange(
     }
     for to in (rank + 1..workers).chain(0..rank) {
         worker.send(to, Parcel::End { round }, |worker, from, parcel| {
-            receiving.take(worker.rank(), from, parcel)
+            receiving.take(worker.place(), from, parcel)
         })?;
     }
     let mut since = Instant::now();
@@ -109,11 +109,11 @@ pub(crate) fn exchange(
 impl Receiving {
     /// Keeps a piece, or sends it.
     fn give(&mut self, worker: &mut Worker, to: u32, slice: usize, bytes: Vec<u8>) -> Result<(), JobError> {
-        if to == worker.rank() {
+        if to == worker.place() {
             return self.kept.keep(slice, bytes);
         }
         let parcel = Parcel::Rows { round: self.round, slice: slice as u32, bytes };
-        worker.send(to, parcel, |worker, from, parcel| self.take(worker.rank(), from, parcel))
+        worker.send(to, parcel, |worker, from, parcel| self.take(worker.place(), from, parcel))
     }
 
     fn take(&mut self, worker: u32, from: u32, parcel: Parcel) -> Result<(), JobError> {

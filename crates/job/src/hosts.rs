@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sanderling_client::{SyncGroup, SyncOptions};
 use sanderling_observe::Stages;
-use sanderling_transport::{Address, Poller, SPIN_US_DEFAULT, TlsClient, TlsServer};
+use sanderling_transport::{Address, Poller, TlsClient, TlsServer};
 use sanderling_wire::{Join, Way};
 
 use crate::error::JobError;
@@ -28,12 +28,13 @@ pub(crate) mod said;
 pub(crate) mod seen;
 pub(crate) mod share;
 pub(crate) mod ways;
-mod worker;
+pub(crate) mod worker;
 
 use control::{Control, Line};
 use desk::{Desk, Note};
-use said::{JOB, Said};
+use said::Said;
 use seen::Seen;
+use worker::Crew;
 
 /// Where the workers of a job are that are processes of their own, and which one this is.
 #[derive(Debug, Clone)]
@@ -215,9 +216,10 @@ where
     let seen = Arc::clone(&worker.far().expect("it is on a host of its own").seen);
     match work(&mut worker) {
         Ok(done) => {
-            worker.timer.switch(WAIT);
-            seen.say(Said::TurnOver { turn: JOB, losses: 0 });
-            seen.await_end()?;
+            worker.end_job()?;
+            drop(worker);
+            // On rank 0: until all others have heard it.
+            seen.await_silence(Instant::now() + FAREWELL);
             Ok(done)
         }
         Err(error) => {
@@ -246,7 +248,7 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
     let party = gather::gather(hosts, until)?;
     let timer = stages.timer();
     let names: Vec<String> = hosts.hosts.iter().map(Address::to_string).collect();
-    let poller = Poller::new(SPIN_US_DEFAULT)?;
+    let poller = Poller::new(0)?;
     let seen = Seen::new(hosts.rank, names.clone(), poller.waker());
     let start = Instant::now();
     let desk = (hosts.rank == 0).then(|| {
@@ -276,10 +278,11 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
     gather::spawn("talk", move || control.run())?;
     let group = seen.await_group(until)?;
     let sync = SyncOptions { attempt: 0, timeout: options.timeout };
+    let crew = Crew::new(cluster, remote, group, options.workers);
     let group = SyncGroup::join(cluster, remote, group, hosts.rank, options.workers, sync)?;
     let group = group.call_off_with(seen.called_off());
     let mut worker =
         Worker::new(group, Mesh::Far(Box::new(far)), timer, options, options.shuffle_bytes_max as usize);
-    worker.tables = Some((Arc::clone(cluster), remote.clone()));
+    worker.crew = Some(crew);
     Ok(worker)
 }

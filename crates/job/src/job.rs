@@ -51,10 +51,8 @@ pub enum Place {
 /// What the others do when a worker on another host dies. An error of a worker is no death: it stops all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnLoss {
-    /// They take its rows over, and make the step that it was in again.
+    /// They take its rows over, and make the step that it was in again. Nobody can go on without rank 0.
     Redo,
-    /// They wait until it is started again.
-    Wait,
     /// They stop, with an error that names it.
     #[default]
     Stop,

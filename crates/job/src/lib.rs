@@ -23,6 +23,7 @@ mod mesh;
 
 mod hosts;
 pub use hosts::{Hosts, JobEvent, Observer, SILENCE_DEFAULT};
+pub use sanderling_transport::TlsServer;
 
 mod job;
 pub use job::{OnLoss, Options, Place, STAGES, Tables, run};

@@ -24,7 +24,15 @@ pub(crate) enum Parcel {
     Bytes { round: u64, is_last: bool, bytes: Vec<u8> },
 }
 
-/// A worker's ends of the ways to all others.
+impl Parcel {
+    /// The exchange that it belongs to.
+    pub(crate) fn round(&self) -> u64 {
+        let (Parcel::Rows { round, .. } | Parcel::End { round } | Parcel::Bytes { round, .. }) = self;
+        *round
+    }
+}
+
+/// A worker's ends of the ways to all others, who are numbered as in the group.
 #[derive(Debug)]
 pub(crate) enum Mesh {
     Here(here::Here),

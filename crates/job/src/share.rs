@@ -17,7 +17,7 @@ pub struct Share {
 
 enum Given {
     InOrder(Box<InOrder>),
-    Shuffled(Box<Sorted>, Batch),
+    Shuffled(Box<Sorted>, Batch, Option<u64>),
     Owned(Box<Owned>),
 }
 
@@ -36,7 +36,7 @@ impl Worker {
     /// This worker's rows of a pass. All workers must call it, with the same input and pass; when they are shuffled it
     /// returns when all rows are where they belong.
     pub fn share(&mut self, input: &Input, pass: u64, order: Order) -> Result<Share, JobError> {
-        let workers = self.workers();
+        let workers = self.living();
         let given = match order {
             Order::Input if self.far().is_some() => Given::Owned(Box::new(Owned::open(self, input)?)),
             Order::Input => {
@@ -45,8 +45,9 @@ impl Worker {
                 Given::InOrder(Box::new(InOrder { units, unit, head: 0, pool, is_at_end: false }))
             }
             Order::Shuffled => {
+                let turn = self.begin_turn();
                 let (sorted, _) = exchange(self, input, pass, Lanes { count: workers, workers })?;
-                Given::Shuffled(Box::new(sorted), input.encoder.new_batch())
+                Given::Shuffled(Box::new(sorted), input.encoder.new_batch(), Some(turn))
             }
         };
         Ok(Share { given })
@@ -59,12 +60,20 @@ impl Share {
         match &mut self.given {
             Given::InOrder(in_order) => in_order.next(worker, rows),
             Given::Owned(owned) => owned.next(worker, rows),
-            Given::Shuffled(sorted, minibatch) => {
+            Given::Shuffled(sorted, minibatch, turn) => {
                 worker.timer.switch(SHUFFLE);
                 let rows = sorted.make_ready(0, rows)?;
                 worker.timer.switch(ASSEMBLE);
                 minibatch.clear();
                 sorted.take(0, rows, minibatch)?;
+                if rows == 0
+                    && let Some(turn) = turn.take()
+                    && !worker.end_turn(turn, worker.losses_known())?
+                {
+                    let reason = "a worker was lost in a pass whose rows are shuffled and not trained in step, where nobody \
+                                  else has its rows; start the job again";
+                    return Err(JobError::OutOfStep { worker: worker.rank(), reason: reason.to_owned() });
+                }
                 Ok((rows > 0).then(|| Rows::all(minibatch)))
             }
         }
@@ -75,7 +84,7 @@ impl Share {
     pub fn stored_bytes(&self) -> u64 {
         match &self.given {
             Given::InOrder(_) | Given::Owned(_) => 0,
-            Given::Shuffled(sorted, _) => sorted.stored_bytes(),
+            Given::Shuffled(sorted, ..) => sorted.stored_bytes(),
         }
     }
 

@@ -27,6 +27,11 @@ const AHEAD_BYTES_MAX: usize = 1 << 30;
 
 /// This worker's parts of the steps of a pass.
 pub struct Steps {
+    plan: Plan,
+    turn: u64,
+    /// Losses before the rows were shared out.
+    losses: usize,
+    is_over: bool,
     lanes: Vec<u32>,
     rows: Source,
     /// Rows of a lane in a step.
@@ -36,6 +41,15 @@ pub struct Steps {
     /// Steps that are known to be, and whether these are all.
     known: u64,
     is_all: bool,
+}
+
+/// What the steps are made of.
+#[derive(Clone)]
+struct Plan {
+    input: Input,
+    pass: u64,
+    order: Order,
+    batch: usize,
 }
 
 enum Source {
@@ -69,7 +83,15 @@ impl Worker {
     /// This worker's parts of the steps of a pass, `batch` rows each over all workers. All workers must call it, with the same
     /// input, pass, order and batch.
     pub fn steps(&mut self, input: &Input, pass: u64, order: Order, batch: usize) -> Result<Steps, JobError> {
-        let (worker, workers) = (self.rank(), self.workers());
+        let plan = Plan { input: input.clone(), pass, order, batch };
+        let turn = self.begin_turn();
+        Steps::share_out(self, &plan, turn, 0)
+    }
+
+    fn try_steps(&mut self, plan: &Plan, turn: u64) -> Result<Steps, JobError> {
+        let &Plan { ref input, pass, order, batch } = plan;
+        let losses = self.losses_known();
+        let (worker, workers) = (self.place(), self.living());
         let lanes = Lanes { count: lanes_of(batch, workers)?, workers };
         let lane_rows = batch / lanes.count as usize;
         let (rows, known, is_all) = match order {
@@ -87,7 +109,19 @@ impl Worker {
             }
         };
         let lanes = lanes.of_worker(worker).collect();
-        Ok(Steps { lanes, rows, lane_rows, minibatch: input.encoder.new_batch(), given: 0, known, is_all })
+        Ok(Steps {
+            plan: plan.clone(),
+            turn,
+            losses,
+            is_over: false,
+            lanes,
+            rows,
+            lane_rows,
+            minibatch: input.encoder.new_batch(),
+            given: 0,
+            known,
+            is_all,
+        })
     }
 }
 
@@ -111,13 +145,54 @@ fn lanes_of(batch: usize, workers: u32) -> Result<u32, JobError> {
 }
 
 impl Steps {
-    /// This worker's rows of the next step, perhaps none; None when nobody has any more.
+    /// Shares the rows out to those who live, and passes over the steps that are made.
+    fn share_out(worker: &mut Worker, plan: &Plan, turn: u64, made: u64) -> Result<Steps, JobError> {
+        let mut made = made;
+        loop {
+            let shared = worker.try_steps(plan, turn).and_then(|mut steps| {
+                while steps.given < made {
+                    if !steps.advance(worker)? {
+                        let reason = format!("{made} steps were made, and the input has {}", steps.given);
+                        return Err(JobError::OutOfStep { worker: worker.rank(), reason });
+                    }
+                }
+                Ok(steps)
+            });
+            match shared {
+                Ok(steps) => return Ok(steps),
+                Err(error) => worker.go_on(error)?,
+            }
+            made = worker.take_redo().unwrap_or(made);
+        }
+    }
+
+    /// This worker's rows of the next step, perhaps none; None when nobody has any more. When another worker was lost, its
+    /// rows are shared out anew, and the step that was not made is given once more ([`Worker::wait_applied`]).
     pub fn next(&mut self, worker: &mut Worker) -> Result<Option<Rows<'_>>, JobError> {
+        while !self.is_over {
+            worker.check_others()?;
+            if let Some(made) = worker.take_redo() {
+                *self = Steps::share_out(worker, &self.plan, self.turn, made)?;
+            }
+            match self.advance(worker) {
+                Ok(true) => {
+                    worker.note_given(self.given);
+                    return Ok(Some(Rows::all(&self.minibatch)));
+                }
+                Ok(false) => self.is_over = worker.end_turn(self.turn, self.losses)?,
+                Err(error) => worker.go_on(error)?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Puts the rows of the next step into the minibatch; `false`: there is none.
+    fn advance(&mut self, worker: &mut Worker) -> Result<bool, JobError> {
         if self.given == self.known && !self.is_all {
             self.agree(worker)?;
         }
         if self.given == self.known {
-            return Ok(None);
+            return Ok(false);
         }
         self.minibatch.clear();
         for lane in 0..self.lanes.len() {
@@ -137,7 +212,7 @@ impl Steps {
             }
         }
         self.given += 1;
-        Ok(Some(Rows::all(&self.minibatch)))
+        Ok(true)
     }
 
     /// Steps of this pass that were given.
@@ -167,7 +242,7 @@ impl Steps {
             steps[0] = steps[0].max(rows.div_ceil(self.lane_rows).min(ahead) as u64);
         }
         worker.timer.switch(WAIT);
-        if worker.workers() > 1 {
+        if worker.living() > 1 {
             worker.group.all_reduce_counts("steps to come", &mut steps, Reduce::Max)?;
         }
         self.known += steps[0];

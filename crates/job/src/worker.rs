@@ -1,13 +1,13 @@
 //! One worker of a job: who it is, and what it agrees on with the others. Knows nothing of rows.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sanderling_client::{Cluster, Reduce, RemoteTable, SyncGroup};
+use sanderling_client::{Reduce, SyncGroup};
 use sanderling_observe::StageTimer;
 
 use crate::error::JobError;
+use crate::hosts::worker::Crew;
 use crate::job::{Options, WAIT};
 use crate::mesh::{Mesh, PARCEL_BYTES, Parcel};
 
@@ -32,9 +32,9 @@ pub struct Worker {
     /// Number of the next exchange over the mesh.
     pub(crate) round: u64,
     /// Passes that were begun.
-    turns: u64,
-    /// Where the group of workers on several hosts meets.
-    pub(crate) tables: Option<(Arc<Cluster>, Vec<RemoteTable>)>,
+    pub(crate) turns: u64,
+    /// The group of workers on several hosts.
+    pub(crate) crew: Option<Crew>,
 }
 
 impl Worker {
@@ -59,7 +59,7 @@ impl Worker {
             scratch_dir,
             round: 0,
             turns: 0,
-            tables: None,
+            crew: None,
         }
     }
 
@@ -101,32 +101,50 @@ impl Worker {
     }
 
     fn reduce(&mut self, name: &str, values: &mut [f64], reduce: Reduce) -> Result<(), JobError> {
-        self.timer.switch(WAIT);
-        Ok(self.group.all_reduce(name, values, reduce)?)
+        let mine = values.to_vec();
+        self.meet(|group| {
+            values.copy_from_slice(&mine);
+            group.all_reduce(name, values, reduce)
+        })
     }
 
     /// Counts become the sums of those of all workers; as many as the longest list has.
     pub fn histogram(&mut self, name: &str, counts: &mut Vec<u64>) -> Result<(), JobError> {
-        self.timer.switch(WAIT);
-        let mut longest = [counts.len() as u64];
-        self.group.all_reduce_counts(name, &mut longest, Reduce::Max)?;
+        let mut longest = [0];
+        self.meet(|group| {
+            longest = [counts.len() as u64];
+            group.all_reduce_counts(name, &mut longest, Reduce::Max)
+        })?;
         if longest[0] > HISTOGRAM_MAX as u64 {
             let reason = format!("histogram {name:?} of {} counts: at most {HISTOGRAM_MAX}", longest[0]);
             return Err(JobError::Options(reason));
         }
         counts.resize(longest[0] as usize, 0);
-        Ok(self.group.all_reduce_counts(name, counts, Reduce::Sum)?)
+        let mine = counts.clone();
+        self.meet(|group| {
+            counts.copy_from_slice(&mine);
+            group.all_reduce_counts(name, counts, Reduce::Sum)
+        })
     }
 
     /// Waits until all workers are here.
     pub fn barrier(&mut self, name: &str) -> Result<(), JobError> {
-        self.timer.switch(WAIT);
-        Ok(self.group.barrier(name)?)
+        self.meet(|group| group.barrier(name))
+    }
+
+    /// Its place among those who live, in their order; with nobody lost its rank.
+    pub(crate) fn place(&self) -> u32 {
+        self.group.worker()
+    }
+
+    /// How many live.
+    pub(crate) fn living(&self) -> u32 {
+        self.group.workers()
     }
 
     /// Gives each worker its part, `parts[n]` to worker `n`; what each gave this one, in their order.
     pub fn all_to_all(&mut self, name: &str, mut parts: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, JobError> {
-        let (rank, workers) = (self.rank(), self.workers());
+        let (rank, workers) = (self.place(), self.living());
         if parts.len() != workers as usize {
             let reason = format!("all_to_all {name:?}: {} parts for {workers} workers", parts.len());
             return Err(JobError::Options(reason));
@@ -163,15 +181,16 @@ impl Worker {
         Ok(gathering.received)
     }
 
-    /// Number of a pass that begins, from 0.
-    pub(crate) fn next_turn(&mut self) -> u64 {
-        self.turns += 1;
-        self.turns - 1
+    pub(crate) fn next_round(&mut self) -> u64 {
+        self.set_round(self.round + 1);
+        self.round
     }
 
-    pub(crate) fn next_round(&mut self) -> u64 {
-        self.round += 1;
-        self.round
+    pub(crate) fn set_round(&mut self, round: u64) {
+        self.round = round;
+        if let Mesh::Far(far) = &mut self.mesh {
+            far.set_round(round);
+        }
     }
 
     /// Sends a parcel; `take` gets what is received while the other's queue is full.

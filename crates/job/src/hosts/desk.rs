@@ -111,6 +111,7 @@ impl Desk {
                 self.lose(loss.worker, reason);
             }
             Said::Fail { worker, reason } => self.fail(worker, reason),
+            Said::Start { .. } if from == 0 => self.said.push(said),
             Said::Start { .. } => {}
         }
     }
@@ -195,12 +196,15 @@ impl Desk {
         }
         let losses = self.losses.len() as u32;
         let mut living = self.seats.iter().filter(|seat| !seat.is_lost);
-        if living.clone().all(|seat| seat.done.0 == JOB) {
+        if living.clone().all(|seat| seat.done == (JOB, losses)) {
             self.is_over = true;
             self.said.push(Said::TurnOver { turn: JOB, losses });
-        } else if living.all(|seat| seat.done.0 == self.turns + 1 && seat.done.1 == losses) {
+        } else if living.all(|seat| seat.done == (self.turns + 1, losses)) {
             self.said.push(Said::TurnOver { turn: self.turns, losses });
             self.turns += 1;
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,11 +18,11 @@ use crate::error::JobError;
 const AGAIN_MIN: Duration = Duration::from_millis(20);
 const AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Who connects must have said who it is within this time.
-const HELLO_WITHIN: Duration = Duration::from_secs(10);
+const HELLO_WITHIN: Duration = Duration::from_secs(60);
 /// Connections that have not said who they are yet; further ones are closed.
 const STRANGERS_MAX: usize = 256;
 /// Whether a worker is dead is decided by its signs of life; rows may wait for as long as it has no time for them.
-const ROWS_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
+const ROWS_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// A connection to another worker.
 pub(super) struct Joint {
@@ -105,6 +105,7 @@ fn await_all(
 fn reach(hosts: &Hosts, other: u32, way: Way, until: Instant) -> Result<Joint, JobError> {
     let mut options = sanderling_transport::ConnectOptions::new(framing());
     options.tls.clone_from(&hosts.trust);
+    options.spin_us = 0;
     options.write_timeout = if way == Way::Rows { ROWS_WAIT } else { hosts.silence };
     let join = hosts.join(way);
     let mut again = AGAIN_MIN;
@@ -158,6 +159,7 @@ impl Door {
         options.token = !hosts.token.is_empty();
         options.tls.clone_from(&hosts.tls);
         options.write_timeout = ROWS_WAIT;
+        options.spin_us = 0;
         let listener = Listener::bind(&hosts.hosts[hosts.rank as usize], &options)?;
         let stopper = listener.stopper();
         let doorkeeper = Arc::new(Doorkeeper {
@@ -213,11 +215,22 @@ impl Doorkeeper {
 
     fn greet(&self, mut connection: Connection, comers: &Sender<Comer>) {
         let ours = Joined { rank: self.join.rank, attempt: self.join.attempt };
-        let until = Instant::now() + HELLO_WITHIN;
-        let welcomed = welcome(&mut connection, self.token.as_deref(), ours, until, |join| self.admit(join));
-        // Whoever was refused was told why; whoever was cut off comes again.
-        if let Ok((agreed, join)) = welcomed {
-            let _ = comers.send(((join.rank, join.way), Joint { connection, agreed }));
+        let (until, mut admitted) = (Instant::now() + HELLO_WITHIN, None);
+        let welcomed = welcome(&mut connection, self.token.as_deref(), ours, until, |join| {
+            self.admit(join)?;
+            admitted = Some((join.rank, join.way));
+            Ok(())
+        });
+        match (welcomed, admitted) {
+            (Ok((agreed, join)), _) => {
+                let _ = comers.send(((join.rank, join.way), Joint { connection, agreed }));
+            }
+            // It was cut off, and comes again.
+            (Err(_), Some(who)) => {
+                self.here.lock().unwrap_or_else(PoisonError::into_inner).remove(&who);
+            }
+            // It was told why not.
+            (Err(_), None) => {}
         }
     }
 

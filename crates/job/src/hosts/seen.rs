@@ -21,8 +21,6 @@ struct State {
     /// Losses whose consequences this worker has drawn for its group.
     regrouped: usize,
     turns: u64,
-    /// Losses before the last of them was over.
-    losses_then: usize,
     is_over: bool,
     failure: Option<Failure>,
     /// What this worker wants to tell.
@@ -73,10 +71,7 @@ impl Seen {
         match said {
             Said::Start { group } => state.group = Some(*group),
             Said::TurnOver { turn: JOB, .. } => state.is_over = true,
-            Said::TurnOver { turn, losses } => {
-                state.turns = turn + 1;
-                state.losses_then = *losses as usize;
-            }
+            Said::TurnOver { turn, .. } => state.turns = turn + 1,
             Said::Lost { losses, loss, .. } => {
                 // They come in order, over one connection.
                 if *losses as usize == state.losses.len() + 1 {
@@ -174,18 +169,20 @@ impl Seen {
         }
     }
 
-    /// The losses before the turn that has just ended, the same for all, if the group is to be made anew for them; and the
-    /// number of the first group. Whoever waits may wait again.
-    pub(crate) fn regroup(&self) -> Option<(u64, Vec<Loss>)> {
+    /// Takes note of all losses for the group, which is to be made anew for them: they, and the number of the first group.
+    /// Whoever waits may wait again.
+    pub(crate) fn regroup(&self) -> (u64, Vec<Loss>) {
         let mut state = self.state();
-        if state.regrouped == state.losses_then {
-            return None;
-        }
-        state.regrouped = state.losses_then;
-        if state.failure.is_none() && state.regrouped == state.losses.len() {
+        state.regrouped = state.losses.len();
+        if state.failure.is_none() {
             self.called_off.store(false, Ordering::Release);
         }
-        Some((state.group.unwrap_or_default(), state.losses[..state.regrouped].to_vec()))
+        (state.group.unwrap_or_default(), state.losses.clone())
+    }
+
+    /// Losses that the group was made anew for.
+    pub(crate) fn regrouped(&self) -> usize {
+        self.state().regrouped
     }
 
     /// The number of the group, once rank 0 has said it.
@@ -194,12 +191,12 @@ impl Seen {
             .ok_or_else(|| self.error(0, "it did not say in time that all workers are there"))
     }
 
-    /// Waits until all have done a turn, or there are more losses than this. `true`: the turn is over.
+    /// Waits until all have done a turn, or the job, or there are more losses than this. `true`: the turn is over.
     pub(crate) fn await_turn(&self, turn: u64, losses: usize) -> Result<bool, JobError> {
         loop {
             let until = Instant::now() + LOOK;
             let found = self.wait(
-                |state| match state.turns > turn {
+                |state| match if turn == JOB { state.is_over } else { state.turns > turn } {
                     true => Some(true),
                     false => (state.losses.len() > losses).then_some(false),
                 },
@@ -209,12 +206,6 @@ impl Seen {
                 return Ok(is_over);
             }
         }
-    }
-
-    /// Waits until all have ended the job.
-    pub(super) fn await_end(&self) -> Result<(), JobError> {
-        while self.wait(|state| state.is_over.then_some(()), Instant::now() + LOOK)?.is_none() {}
-        Ok(())
     }
 
     /// Waits until the thread that talks has ended.

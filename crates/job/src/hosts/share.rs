@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use sanderling_sample::{Batch, Decoded, Rows};
 
 use super::owner::owner;
-use super::said::{ALL, Loss, Said};
+use super::said::{ALL, Loss};
 use crate::error::JobError;
 use crate::input::{Input, Units};
-use crate::job::{ASSEMBLE, WAIT};
+use crate::job::ASSEMBLE;
 use crate::worker::Worker;
 
 /// How often the caller is asked to settle what it was given.
@@ -38,7 +38,7 @@ pub(crate) struct Owned {
 
 impl Owned {
     pub(crate) fn open(worker: &mut Worker, input: &Input) -> Result<Owned, JobError> {
-        let (turn, workers) = (worker.next_turn(), worker.workers());
+        let (turn, workers) = (worker.begin_turn(), worker.workers());
         let losses = worker.losses();
         // What was lost in this turn already is taken over after the own units.
         let known = losses.iter().take_while(|loss| loss.turn < turn).copied().collect();
@@ -114,6 +114,7 @@ impl Owned {
     /// `false`: all have done all.
     fn take_over(&mut self, worker: &mut Worker) -> Result<bool, JobError> {
         while !self.is_over {
+            worker.check_others()?;
             let losses = worker.losses();
             if losses.len() > self.known.len() {
                 self.before = Some(std::mem::replace(&mut self.known, losses));
@@ -122,11 +123,8 @@ impl Owned {
                 return Ok(true);
             }
             worker.set_position(self.turn, ALL - 1);
-            worker.say(Said::TurnOver { turn: self.turn, losses: losses.len() as u32 });
-            worker.timer.switch(WAIT);
-            self.is_over = worker.await_turn(self.turn, losses.len())?;
+            self.is_over = worker.end_turn(self.turn, self.known.len())?;
         }
-        worker.regroup()?;
         Ok(false)
     }
 

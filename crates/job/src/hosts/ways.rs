@@ -28,6 +28,10 @@ const NAP_MAX: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Far {
     rank: u32,
+    /// Those who live, in the order of their places in the group.
+    members: Vec<u32>,
+    /// The exchange that goes on; what comes of those before is of no use any more.
+    round: u64,
     to: BTreeMap<u32, SyncSender<Parcel>>,
     inbox: Receiver<(u32, Parcel)>,
     /// What it sends itself.
@@ -42,7 +46,8 @@ impl Far {
         let (own, inbox) = sync_channel(QUEUE_PARCELS * (rows.len() + 1));
         let (to, threads) = (BTreeMap::new(), Vec::new());
         let (seen, stopped) = (Arc::clone(seen), Arc::default());
-        let mut far = Far { rank, to, inbox, own, seen, stopped, threads };
+        let members = (0..=rows.len() as u32).collect();
+        let mut far = Far { rank, members, round: 0, to, inbox, own, seen, stopped, threads };
         for (other, Joint { connection, agreed }) in rows {
             let Connection { sender, receiver } = connection;
             let (queue, waiting) = sync_channel(QUEUE_PARCELS);
@@ -61,6 +66,7 @@ impl Far {
 
     pub(crate) fn try_send(&mut self, to: u32, parcel: Parcel) -> Result<Option<Parcel>, JobError> {
         self.check()?;
+        let to = self.members.get(to as usize).copied().unwrap_or(u32::MAX);
         let unsent = if to == self.rank {
             self.own.try_send((to, parcel)).map_err(|error| match error {
                 TrySendError::Full((_, parcel)) | TrySendError::Disconnected((_, parcel)) => parcel,
@@ -83,21 +89,31 @@ impl Far {
     }
 
     pub(crate) fn receive(&mut self, wait: Duration) -> Result<Option<(u32, Parcel)>, JobError> {
-        if let Ok(received) = self.inbox.try_recv() {
-            return Ok(Some(received));
-        }
         let until = Instant::now() + wait;
         loop {
             self.check()?;
             let left = until.saturating_duration_since(Instant::now());
             match self.inbox.recv_timeout(left.min(POLL)) {
-                Ok(received) => return Ok(Some(received)),
+                Ok((from, parcel)) => {
+                    let place = self.members.iter().position(|&worker| worker == from);
+                    if let Some(place) = place.filter(|_| parcel.round() >= self.round) {
+                        return Ok(Some((place as u32, parcel)));
+                    }
+                }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) if left <= POLL => {
                     return Ok(None);
                 }
                 Err(_) => {}
             }
         }
+    }
+
+    pub(super) fn set_members(&mut self, members: Vec<u32>) {
+        self.members = members;
+    }
+
+    pub(crate) fn set_round(&mut self, round: u64) {
+        self.round = round;
     }
 
     /// An exchange needs everybody.

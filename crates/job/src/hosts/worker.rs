@@ -1,15 +1,56 @@
-//! What a worker on a host of its own knows of the others, and how its group goes on without one that is lost. Knows no row.
+//! How a worker on a host of its own goes on without one that is lost: all that live meet in a new group, learn how many steps
+//! of the pass are made and what the others have passed, and go on from there. Knows no row.
 
 use std::sync::Arc;
 
-use sanderling_client::{SyncGroup, SyncOptions};
+use sanderling_client::{ClientError, Cluster, RemoteTable, SyncGroup, SyncOptions};
 
 use super::owner::living;
-use super::said::{Loss, Said};
+use super::said::{JOB, Loss, Said};
+use super::seen::Seen;
 use super::ways::Far;
 use crate::error::JobError;
+use crate::job::WAIT;
 use crate::mesh::Mesh;
 use crate::worker::Worker;
+
+/// The meeting at which those who live agree how to go on.
+const MEETING: &str = "going on without a worker";
+
+/// The group of a worker on a host of its own, and how far it is.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) tables: Vec<RemoteTable>,
+    /// Number of the group, and its workers in the order of their places in it.
+    pub(super) number: u64,
+    pub(super) members: Vec<u32>,
+    /// Steps of this turn that were applied in groups before this one, and those of this group before this turn.
+    base: u64,
+    start: u64,
+    /// Steps of this turn that this worker was given.
+    given: u64,
+    /// Steps of this turn that are applied, if the rows are to be read again from there.
+    redo: Option<u64>,
+    /// What all do together beside passes and this worker has done, so many times.
+    meetings: u64,
+}
+
+impl Crew {
+    pub(super) fn new(cluster: &Arc<Cluster>, tables: &[RemoteTable], number: u64, workers: u32) -> Crew {
+        Crew {
+            cluster: Arc::clone(cluster),
+            tables: tables.to_vec(),
+            number,
+            members: (0..workers).collect(),
+            base: 0,
+            start: 0,
+            given: 0,
+            redo: None,
+            meetings: 0,
+        }
+    }
+}
 
 impl Worker {
     /// Its ways to others on other hosts, if there are such.
@@ -20,19 +61,12 @@ impl Worker {
         }
     }
 
-    /// Whether the job still goes on, as far as is known here.
-    pub(crate) fn check_others(&self) -> Result<(), JobError> {
-        self.far().map_or(Ok(()), |far| far.seen.check())
+    fn seen(&self) -> Option<Arc<Seen>> {
+        self.far().map(|far| Arc::clone(&far.seen))
     }
 
     pub(crate) fn losses(&self) -> Vec<Loss> {
         self.far().map(|far| far.seen.losses()).unwrap_or_default()
-    }
-
-    pub(crate) fn say(&self, said: Said) {
-        if let Some(far) = self.far() {
-            far.seen.say(said);
-        }
     }
 
     pub(crate) fn set_position(&self, turn: u64, settled: u64) {
@@ -41,23 +75,218 @@ impl Worker {
         }
     }
 
-    /// Waits until all have done a turn (`true`), or more than these are lost.
-    pub(crate) fn await_turn(&self, turn: u64, losses: usize) -> Result<bool, JobError> {
-        self.far().map_or(Ok(true), |far| far.seen.await_turn(turn, losses))
+    /// Whether the job goes on, as far as is known here; if somebody is lost, now without it.
+    pub(crate) fn check_others(&mut self) -> Result<(), JobError> {
+        let Some(far) = self.far() else { return Ok(()) };
+        far.seen.check()?;
+        match far.seen.check_losses("it") {
+            Ok(()) => Ok(()),
+            Err(loss) => self.go_on(loss),
+        }
     }
 
-    /// Makes the group anew of those who live, if somebody was lost in the turn that has ended.
-    pub(crate) fn regroup(&mut self) -> Result<(), JobError> {
-        let (Some(far), Some((cluster, tables))) = (self.far(), &self.tables) else { return Ok(()) };
-        let Some((first, losses)) = far.seen.regroup() else { return Ok(()) };
-        let living = living(self.workers(), &losses);
-        let Some(place) = living.iter().position(|&worker| worker == self.rank()) else { return Ok(()) };
-        // A number that all come to, and that no group has had.
-        let number = first.wrapping_add((losses.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let sync = SyncOptions { attempt: 0, timeout: self.timeout };
-        let group = SyncGroup::join(cluster, tables, number, place as u32, living.len() as u32, sync)?;
-        let called_off = Arc::clone(far.seen.called_off());
-        self.group = group.call_off_with(&called_off);
+    /// Number of a pass that begins, from 0.
+    pub(crate) fn begin_turn(&mut self) -> u64 {
+        let turn = self.turns;
+        self.turns += 1;
+        self.set_position(turn, 0);
+        if let Some(crew) = &mut self.crew {
+            crew.redo = None;
+        }
+        turn
+    }
+
+    /// Losses that this worker goes on without.
+    pub(crate) fn losses_known(&self) -> usize {
+        self.far().map_or(0, |far| far.seen.regrouped())
+    }
+
+    /// This worker has done its part of a pass, as it is after so many losses: waits until all have. `false`: somebody else is
+    /// lost, and there may be more to do.
+    pub(crate) fn end_turn(&mut self, turn: u64, losses: usize) -> Result<bool, JobError> {
+        let Some(seen) = self.seen() else { return Ok(true) };
+        self.check_others()?;
+        if seen.regrouped() != losses {
+            return Ok(false);
+        }
+        seen.say(Said::TurnOver { turn, losses: losses as u32 });
+        self.timer.switch(WAIT);
+        if !seen.await_turn(turn, losses)? {
+            self.check_others()?;
+            return Ok(false);
+        }
+        let applied = self.group.applied();
+        if let Some(crew) = &mut self.crew {
+            (crew.base, crew.start, crew.given) = (0, applied, 0);
+        }
+        Ok(true)
+    }
+
+    /// The same for the job; whoever is not yet so far may need this worker once more.
+    pub(crate) fn end_job(&mut self) -> Result<(), JobError> {
+        while !self.end_turn(JOB, self.losses_known())? {}
         Ok(())
     }
+
+    /// Says that all of this worker's part of a step is handed in, and waits until it is applied. `false`: another worker was
+    /// lost before, and what [`crate::Steps::next`] gives next is this step once more.
+    pub fn wait_applied(&mut self, step: u64) -> Result<bool, JobError> {
+        self.timer.switch(WAIT);
+        if let Err(error) = self.group.wait_applied(step) {
+            self.go_on(error.into())?;
+            return Ok(self.crew.as_ref().is_some_and(|crew| crew.base >= crew.given));
+        }
+        Ok(true)
+    }
+
+    /// Says that this worker has finished a step of its own, and waits while the slowest of those who live is more than `bound`
+    /// steps behind.
+    pub fn progress(&mut self, step: u64, bound: u64) -> Result<u64, JobError> {
+        self.timer.switch(WAIT);
+        loop {
+            match self.group.progress(step, bound) {
+                Ok(behind) => return Ok(behind),
+                Err(error) => self.go_on(error.into())?,
+            }
+        }
+    }
+
+    /// Something that all do together, once: with those who live if somebody is lost.
+    pub(crate) fn meet<T>(
+        &mut self,
+        mut together: impl FnMut(&mut SyncGroup) -> Result<T, ClientError>,
+    ) -> Result<T, JobError> {
+        self.timer.switch(WAIT);
+        let met = loop {
+            match together(&mut self.group) {
+                Ok(met) => break met,
+                Err(error) => {
+                    let others = self.go_on_from(error.into())?;
+                    // It took place when this worker had turned away: what the others brought is still there.
+                    if let Some(mut group) = others {
+                        break together(&mut group)?;
+                    }
+                }
+            }
+        };
+        if let Some(crew) = &mut self.crew {
+            crew.meetings += 1;
+        }
+        Ok(met)
+    }
+
+    /// Steps of this turn that this worker was given.
+    pub(crate) fn note_given(&mut self, given: u64) {
+        if let Some(crew) = &mut self.crew {
+            crew.given = given;
+        }
+    }
+
+    /// The bytes of the worker of one rank, for all; what the others give is ignored.
+    pub fn broadcast(&mut self, name: &str, from: u32, bytes: &[u8]) -> Result<Vec<u8>, JobError> {
+        let rank = self.rank();
+        let found = self.meet(|group| group.all_gather(name, if from == rank { bytes } else { &[] }))?;
+        let place = self
+            .crew
+            .as_ref()
+            .map_or(Some(from as usize), |crew| crew.members.iter().position(|&worker| worker == from));
+        let part = place.and_then(|place| found.into_iter().nth(place));
+        part.ok_or_else(|| JobError::OutOfStep {
+            worker: rank,
+            reason: format!("{name:?} is from worker {from}, which is not there"),
+        })
+    }
+
+    /// From which step on the rows of this turn are to be read again, if they are.
+    pub(crate) fn take_redo(&mut self) -> Option<u64> {
+        self.crew.as_mut().and_then(|crew| crew.redo.take())
+    }
+
+    /// After an error: goes on without those that were lost, if that is what it comes from.
+    pub(crate) fn go_on(&mut self, error: JobError) -> Result<(), JobError> {
+        self.go_on_from(error).map(|_| ())
+    }
+
+    /// The same; the group before, if others have passed a meeting there that this worker has not.
+    fn go_on_from(&mut self, error: JobError) -> Result<Option<SyncGroup>, JobError> {
+        let Some(seen) = self.seen() else { return Err(error) };
+        seen.check()?;
+        let may_be_loss =
+            matches!(error, JobError::Client(ClientError::CalledOff { .. }) | JobError::Worker { .. });
+        if !may_be_loss || seen.check_losses("it").is_ok() {
+            return Err(error);
+        }
+        let mut old = None;
+        loop {
+            let before = self.regroup(&seen)?;
+            // In the groups on the way nobody has passed any meeting but this one.
+            old.get_or_insert(before);
+            let (base, meetings) = self.crew.as_ref().map_or((0, 0), |crew| (crew.base, crew.meetings));
+            let mine = [base, meetings, self.round];
+            let mine: Vec<u8> = mine.iter().flat_map(|number| number.to_le_bytes()).collect();
+            let parts = match self.group.all_gather(MEETING, &mine) {
+                Ok(parts) => parts,
+                Err(error @ ClientError::CalledOff { .. }) => {
+                    seen.check()?;
+                    seen.check_losses("it").err().ok_or(error)?;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let numbers: Vec<[u64; 3]> = parts.iter().filter_map(|part| numbers_of(part)).collect();
+            let Some(&[base, ..]) = numbers.first() else {
+                return Err(JobError::OutOfStep {
+                    worker: self.rank(),
+                    reason: "a meeting without bytes".to_owned(),
+                });
+            };
+            let most = |at: usize| numbers.iter().map(|numbers| numbers[at]).max().unwrap_or(0);
+            self.set_round(most(2));
+            if let Some(crew) = &mut self.crew {
+                (crew.base, crew.redo) = (base, Some(base));
+            }
+            return Ok(old.filter(|_| most(1) > meetings));
+        }
+    }
+
+    /// Joins the group of those who live; the one before.
+    fn regroup(&mut self, seen: &Arc<Seen>) -> Result<SyncGroup, JobError> {
+        let (rank, workers, timeout) = (self.rank(), self.workers(), self.timeout);
+        let Some(crew) = &mut self.crew else { unreachable!("it is on a host of its own") };
+        let (first, losses) = seen.regroup();
+        let living = living(workers, &losses);
+        let (cluster, tables) = (Arc::clone(&crew.cluster), crew.tables.clone());
+        let join = |number, worker: usize, workers: usize, attempt| {
+            let sync = SyncOptions { attempt, timeout };
+            SyncGroup::join(&cluster, &tables, number, worker as u32, workers as u32, sync)
+        };
+        if rank == 0 {
+            // Whoever comes in the place of the dead completes a step that is decided, and shuts any other out for good.
+            let mut applied = None;
+            for place in (0..crew.members.len()).filter(|&at| !living.contains(&crew.members[at])) {
+                applied = Some(join(crew.number, place, crew.members.len(), 1)?.applied());
+            }
+            if let Some(applied) = applied {
+                crew.base += applied - crew.start.min(applied);
+            }
+        }
+        // A number that all come to, and that no group has had.
+        let number = first.wrapping_add((losses.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let Some(place) = living.iter().position(|&worker| worker == rank) else {
+            return Err(seen.check_losses("it").err().unwrap_or(JobError::Stopped { worker: rank }));
+        };
+        let group = join(number, place, living.len(), 0)?.call_off_with(seen.called_off());
+        (crew.number, crew.start) = (number, 0);
+        crew.members.clone_from(&living);
+        if let Mesh::Far(far) = &mut self.mesh {
+            far.set_members(living);
+        }
+        Ok(std::mem::replace(&mut self.group, group))
+    }
+}
+
+fn numbers_of(part: &[u8]) -> Option<[u64; 3]> {
+    let (numbers, rest) = part.as_chunks::<8>();
+    let numbers = <[[u8; 8]; 3]>::try_from(numbers).ok().filter(|_| rest.is_empty())?;
+    Some(numbers.map(u64::from_le_bytes))
 }

@@ -1,0 +1,233 @@
+//! The desk with workers that do units as real ones do, over ways that keep the order but not the time, and die at random.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::super::owner::owner;
+use super::super::said::{ALL, JOB, Loss, Said};
+use super::{Desk, Note};
+
+const TURNS: u64 = 3;
+const UNITS: u64 = 23;
+const WAIT: u32 = 4;
+const SILENCE_US: u64 = 1_000;
+
+/// A worker as [`super::super::share::Owned`] is one.
+struct Model {
+    lives: bool,
+    turn: u64,
+    losses: Vec<Loss>,
+    known: Vec<Loss>,
+    is_first: bool,
+    todo: VecDeque<u64>,
+    /// It has said that it is done.
+    waits: bool,
+    turns_over: u64,
+    is_over: bool,
+}
+
+struct World {
+    desk: Desk,
+    workers: Vec<Model>,
+    /// With the unit that was done before it was said.
+    up: Vec<VecDeque<(Said, Option<(u64, u64)>)>>,
+    down: Vec<VecDeque<Said>>,
+    /// How often each unit of each turn was done for good.
+    done: Vec<Vec<u32>>,
+    deaths: usize,
+}
+
+impl World {
+    fn new(workers: u32) -> World {
+        let model = || Model {
+            lives: true,
+            turn: 0,
+            losses: Vec::new(),
+            known: Vec::new(),
+            is_first: true,
+            todo: VecDeque::new(),
+            waits: false,
+            turns_over: 0,
+            is_over: false,
+        };
+        let mut world = World {
+            desk: Desk::new(workers, SILENCE_US, true, WAIT, 0),
+            workers: (0..workers).map(|_| model()).collect(),
+            up: vec![VecDeque::new(); workers as usize],
+            down: vec![VecDeque::new(); workers as usize],
+            done: vec![vec![0; UNITS as usize]; TURNS as usize],
+            deaths: 0,
+        };
+        (0..workers as usize).for_each(|worker| world.read(worker, None));
+        world
+    }
+
+    /// Fills the list of what a worker is to do.
+    fn read(&mut self, at: usize, before: Option<Vec<Loss>>) {
+        let workers = self.workers.len() as u32;
+        let model = &mut self.workers[at];
+        model.is_first = before.is_none();
+        let mine = |losses: &[Loss], unit| owner(workers, losses, model.turn, unit) == Some(at as u32);
+        let wanted = |&unit: &u64| {
+            mine(&model.known, unit) && before.as_ref().is_none_or(|before| !mine(before, unit))
+        };
+        // After the last turn there is nothing to do.
+        let units = if model.turn < TURNS { UNITS } else { 0 };
+        model.todo = (0..units).filter(wanted).collect();
+    }
+
+    fn work(&mut self, at: usize) {
+        let model = &mut self.workers[at];
+        if !model.lives || model.is_over {
+            return;
+        }
+        if model.waits && model.turn < TURNS && model.turns_over > model.turn {
+            model.turn += 1;
+            model.waits = false;
+            let turn = model.turn;
+            model.known = model.losses.iter().take_while(|loss| loss.turn < turn).copied().collect();
+            self.read(at, None);
+        } else if let Some(unit) = model.todo.pop_front() {
+            self.done[model.turn as usize][unit as usize] += 1;
+            let settled = if model.is_first { unit + 1 } else { ALL - 1 };
+            let (stage, turn) = (0, model.turn);
+            self.up[at].push_back((Said::Alive { stage, for_us: 0, turn, settled }, Some((turn, unit))));
+        } else if model.losses.len() > model.known.len() {
+            let before = std::mem::replace(&mut model.known, model.losses.clone());
+            model.waits = false;
+            self.read(at, Some(before));
+        } else if !model.waits {
+            model.waits = true;
+            let turn = if model.turn == TURNS { JOB } else { model.turn };
+            let losses = model.known.len() as u32;
+            self.up[at].push_back((Said::TurnOver { turn, losses }, None));
+        }
+    }
+
+    fn hear(&mut self, at: usize) {
+        let Some(said) = self.down[at].pop_front() else { return };
+        let model = &mut self.workers[at];
+        match said {
+            Said::TurnOver { turn: JOB, .. } => model.is_over = true,
+            Said::TurnOver { turn, .. } => model.turns_over = turn + 1,
+            Said::Lost { loss, losses, .. } => {
+                model.losses.push(loss);
+                assert_eq!(losses as usize, model.losses.len());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn tell(&mut self, at: usize) {
+        if let Some((said, _)) = self.up[at].pop_front() {
+            self.desk.heard(at as u32, said, 0);
+            self.route();
+        }
+    }
+
+    /// What it has told so much of is done for good; nobody knows of the rest.
+    fn die(&mut self, at: usize, told: usize) {
+        if at == 0 || !self.workers[at].lives {
+            return;
+        }
+        self.workers[at].lives = false;
+        self.deaths += 1;
+        for _ in 0..told {
+            self.tell(at);
+        }
+        for (turn, unit) in self.up[at].drain(..).filter_map(|(_, unit)| unit) {
+            self.done[turn as usize][unit as usize] -= 1;
+        }
+        self.desk.gone(at as u32, "its connection has ended".to_owned());
+        self.route();
+    }
+
+    fn route(&mut self) {
+        for said in self.desk.take_said() {
+            self.down.iter_mut().for_each(|down| down.push_back(said.clone()));
+        }
+    }
+
+    /// Lets all that live come to their ends.
+    fn finish(&mut self) {
+        for _ in 0..10_000 {
+            for at in 0..self.workers.len() {
+                self.work(at);
+                self.tell(at);
+                self.hear(at);
+            }
+            if self.workers.iter().all(|model| model.is_over || !model.lives) {
+                return;
+            }
+        }
+        panic!("stuck: {:?}", self.desk);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_unit_is_done_and_all_that_live_come_to_the_end(
+        workers in 1_u32..5,
+        events in prop::collection::vec((0_u8..40, 0_usize..5, 0_usize..4), 0..400),
+    ) {
+        let mut world = World::new(workers);
+        for (what, at, told) in events {
+            let at = at % workers as usize;
+            match what {
+                0 => world.die(at, told),
+                1..16 => world.work(at),
+                16..28 => world.tell(at),
+                _ => world.hear(at),
+            }
+        }
+        world.finish();
+        let counts = world.done.iter().flatten();
+        prop_assert!(counts.clone().all(|&count| count >= 1), "{:?}", world.done);
+        prop_assert!(world.deaths > 0 || counts.clone().all(|&count| count == 1), "{:?}", world.done);
+    }
+}
+
+#[test]
+fn who_is_silent_is_lost_and_who_is_waited_for_is_named() {
+    let alive = |stage, for_us| Said::Alive { stage, for_us, turn: 0, settled: 0 };
+    for goes_on in [true, false] {
+        let mut desk = Desk::new(3, SILENCE_US * 10_000, goes_on, WAIT, 0);
+        for (now_us, waited_us, named) in [
+            (1, 900_000, false),
+            (2, 1_100_000, true),
+            (3, 2_000_000, false),
+            (4, 11_000_000, true),
+            (5, 10, false),
+        ] {
+            desk.heard(0, alive(WAIT, waited_us), now_us);
+            desk.heard(1, alive(WAIT, waited_us / 2), now_us);
+            desk.heard(2, alive(1, 7), now_us);
+            desk.tick(now_us);
+            let note = Note::Straggler { worker: 2, stage: 1, waited_us };
+            assert_eq!(desk.take_notes(), if named { vec![note] } else { vec![] });
+        }
+        assert_eq!(desk.take_said(), []);
+        let late_us = SILENCE_US * 10_000 + 4;
+        desk.heard(2, alive(1, 7), late_us);
+        desk.tick(late_us);
+        assert_eq!(desk.take_said(), []);
+        desk.tick(late_us + 2);
+        let said = desk.take_said();
+        let reason = "nothing was heard of it for 10.0 s".to_owned();
+        let loss = Loss { worker: 1, turn: 0, settled: 0 };
+        let expected = match goes_on {
+            true => Said::Lost { losses: 1, loss, reason: reason.clone() },
+            false => Said::Fail { worker: 1, reason: format!("it is lost: {reason}") },
+        };
+        assert_eq!(said, [expected]);
+        assert_eq!(desk.take_notes(), [Note::Lost { worker: 1, stage: WAIT, reason, goes_on }]);
+        assert!(!desk.is_here(1) && desk.is_here(2));
+        // What the others report of it is no news.
+        let loss = Loss { worker: 1, turn: 0, settled: 0 };
+        desk.heard(2, Said::Lost { losses: 0, loss, reason: "closed".to_owned() }, late_us + 3);
+        assert_eq!((desk.take_said(), desk.take_notes()), (vec![], vec![]));
+    }
+}
