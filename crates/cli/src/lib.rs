@@ -13,6 +13,7 @@ mod command;
 mod failure;
 mod jobs;
 mod output;
+mod profile;
 mod progress;
 mod reading;
 mod scores;

@@ -103,7 +103,10 @@ fn a_model_that_was_trained_on_servers_is_the_same_model() {
     let servers = ["0/2", "1/2"].map(|shard| server(&place, shard));
     let ps = ps(&servers);
     let here = place.json("train c.toml --passes 2 --quiet --json --runs-dir here");
-    let there = place.json(&format!("train c.toml --passes 2 --quiet --json --runs-dir there {ps}"));
+    let there =
+        place.json(&format!("train c.toml --passes 2 --quiet --json --runs-dir there --profile {ps}"));
+    // Signals of the profile disturb nobody who waits for an answer.
+    assert!(place.path("there/run/profile.svg").exists());
     let timing = &there["timing"];
     assert_eq!((&timing["transport"], &here["timing"]["transport"]), (&"tcp".into(), &"embedded".into()));
     for of in ["single RPC call", "all RPC calls of one request"] {

@@ -228,8 +228,11 @@ fn for_people(comparison: &Comparison<'_>) -> String {
         of("examples", &|head| output::count(head.examples)),
         of("passes", &|head| output::count(head.passes)),
     ];
-    lines.extend(rows.iter().map(Row::cells));
-    output::columns(&["", "", "", "A", "B", "improvement"], &lines, &[0, 1, 2])
+    let (calls, runs): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.is_of_calls());
+    // The shares of stages follow from their times; programs get them.
+    lines.extend(runs.iter().filter(|row| row.better != rows::Better::Neither).map(|row| row.cells()));
+    let text = output::columns(&["", "", "", "A", "B", "improvement"], &lines, &[0, 1, 2]);
+    if calls.is_empty() { text } else { format!("{text}\n\n{}", rows::of_calls(&calls)) }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use sanderling_learner::{Config, Event, Metrics, PassLine, RunOptions, Summary};
 use crate::failure::{Failure, INTERRUPTED};
 use crate::jobs::JobArgs;
 use crate::output;
+use crate::profile::{Profile, Written};
 use crate::progress::Bar;
 use crate::reading::ReadArgs;
 use crate::servers::ServerArgs;
@@ -21,6 +22,7 @@ Example:
   sanderling train clicks.toml --ps 127.0.0.1:7000,127.0.0.1:7001
   sanderling train examples/adult_ftrl_sync.toml --algorithm ftrl-sync --workers 2
   sanderling train clicks.toml --threads 2 --passes 3 --json | tail -1 | jq .auc
+  sanderling train clicks.toml --profile                     and a flame graph of it
 
 It ends with a table of where the time went, which sanderling compare puts beside that of another run.
 
@@ -50,6 +52,10 @@ pub(crate) struct Args {
     /// No progress and no lines of metrics
     #[arg(long, short)]
     quiet: bool,
+    /// Write a CPU profile of the run to its directory: profile.svg, a flame graph, and profile.txt, the functions that
+    /// cost most
+    #[arg(long)]
+    profile: bool,
     /// Name of the run
     #[arg(long, help_heading = "Overrides")]
     name: Option<String>,
@@ -121,6 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let servers = args.servers.connect()?;
     let options = RunOptions { runs_dir: args.runs_dir.clone(), resume: args.resume, servers, job };
     let stop = crate::stop::flag();
+    let profile = args.profile.then(Profile::start).transpose()?;
     let result = sanderling_learner::train(config, &options, &stop, &mut |event| match event {
         Event::Training { pass, passes, scan } => bar.scan(&format!("pass {pass}/{passes}"), *scan),
         Event::Validating { scan } => bar.scan("validating", *scan),
@@ -128,6 +135,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     });
     bar.finish();
     let summary = result?;
+    let run_dir = args.runs_dir.join(&summary.name);
+    let profile = profile.map(|profile| profile.finish(&run_dir, &summary.name)).transpose()?;
     if !args.quiet {
         eprintln!("\n{}\n", timing::for_people(&summary.timing));
     }
@@ -137,7 +146,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if args.json {
         output::json(&summary)?;
     } else {
-        output::text(&for_people(&summary))?;
+        output::text(&for_people(&summary, profile.as_ref()))?;
     }
     Ok(if summary.stopped && stop.load(std::sync::atomic::Ordering::Relaxed) { INTERRUPTED } else { 0 })
 }
@@ -215,7 +224,7 @@ fn of_pass(line: &PassLine) -> String {
     )
 }
 
-fn for_people(summary: &Summary) -> String {
+fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
     let on = match summary.measured_on {
         "valid" => format!("on the validation data, after pass {}", summary.best_pass),
         _ => "on the training data, each row before it was learned from".to_string(),
@@ -252,6 +261,9 @@ fn for_people(summary: &Summary) -> String {
         ("model", summary.model.display().to_string()),
         ("report", summary.report.display().to_string()),
     ]);
+    if let Some(Written { svg, rpc }) = profile {
+        rows.push(("profile", format!("{}, {rpc}; more in profile.txt there", svg.display())));
+    }
     if summary.stopped {
         rows.insert(0, ("stopped", format!("after step {}; go on with --resume", summary.steps)));
     }

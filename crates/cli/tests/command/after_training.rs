@@ -1,8 +1,43 @@
-//! What a training leaves behind beside its model: what its time went to, and its comparison with another.
+//! What a training leaves behind beside its model: what its time went to, its profile, and its comparison with another.
 
+use quick_xml::events::Event;
 use serde_json::Value;
 
 use super::{ADULT, Place};
+
+/// The percentages of a line, before its words.
+fn shares(line: &str) -> Vec<f64> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    words.windows(2).filter(|pair| pair[1] == "%").map(|pair| pair[0].parse().unwrap()).collect()
+}
+
+/// The table of a profile: its parts, its functions.
+fn check_text(text: &str) {
+    let (parts, functions) = text.split_once("\n flat").unwrap_or_else(|| text.split_once("\nflat").unwrap());
+    let check = |lines: &str, least: usize, rounding: f64| {
+        let lines: Vec<&str> = lines.lines().filter(|line| line.contains(" %")).collect();
+        assert!(lines.len() >= least, "{text}");
+        let all: Vec<Vec<f64>> = lines.iter().map(|line| shares(line)).collect();
+        assert!(all.iter().flatten().all(|share| (0.0..=100.0).contains(share)), "{text}");
+        let flat: f64 = all.iter().map(|shares| shares[0]).sum();
+        assert!((flat - 100.0).abs() <= rounding, "flat shares sum to {flat}:\n{text}");
+    };
+    check(parts, 5, 0.3);
+    check(functions, 10, 2.5);
+    assert!(parts.contains("\nrpc ") && functions.contains("sanderling_learner::"), "{text}");
+}
+
+fn check_svg(svg: &str) {
+    let (mut reader, mut rectangles) = (quick_xml::Reader::from_str(svg), 0);
+    loop {
+        match reader.read_event().unwrap() {
+            Event::Eof => break,
+            Event::Empty(tag) if tag.name().as_ref() == b"rect" => rectangles += 1,
+            _ => {}
+        }
+    }
+    assert!(rectangles > 10 && svg.contains("sanderling_learner"), "{rectangles} rectangles");
+}
 
 fn check_timing(summary: &Value, passes: usize) {
     let timing = &summary["timing"];
@@ -23,15 +58,18 @@ fn check_timing(summary: &Value, passes: usize) {
 }
 
 #[test]
-fn a_run_is_timed_and_compared() {
+fn a_run_is_timed_profiled_and_compared() {
     let place = Place::new();
     let config = std::fs::read_to_string(format!("{ADULT}/../../examples/adult_lr.toml")).unwrap();
     place.write("adult.toml", &config.replace("data/adult", ADULT));
-    let first = place.run("train adult.toml --name first --passes 4");
+    let first = place.run("train adult.toml --name first --passes 4 --profile");
     assert_eq!(first.code, Some(0), "{}", first.err);
     for part in ["s in all: ", "tables in this process", "time of", "compute   stage"] {
         assert!(first.err.contains(part), "{part} in\n{}", first.err);
     }
+    assert!(first.out.contains("runs/first/profile.svg, rpc "), "{}", first.out);
+    check_text(&place.read("runs/first/profile.txt"));
+    check_svg(&place.read("runs/first/profile.svg"));
     let second = place.run("train adult.toml --name second --passes 2 --quiet");
     assert_eq!((second.code, &second.err[..]), (Some(0), ""));
     for (name, passes) in [("first", 4), ("second", 2)] {

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{Call, Run, Stage};
+use crate::output;
 
 /// Which of two numbers is the better one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -46,18 +47,15 @@ impl Row {
         Row { name: name.to_owned(), of: of.to_owned(), number, a, b, better, improvement_percent }
     }
 
+    /// Whether it is of calls of servers.
+    pub(super) fn is_of_calls(&self) -> bool {
+        !self.of.is_empty() && self.name != "run" && self.of != "stage"
+    }
+
     /// As the cells of a table.
     pub(super) fn cells(&self) -> Vec<String> {
-        let decimals = match self.number {
-            "seconds" => 3,
-            "auc" | "logloss" => 6,
-            "count" | "examples/s" => 0,
-            _ => 1,
-        };
-        let number =
-            |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"));
-        let improvement =
-            self.improvement_percent.map_or_else(String::new, |percent| format!("{percent:+.1} %"));
+        let number = |value| self.number(value);
+        let improvement = self.improvement();
         vec![
             self.name.clone(),
             self.of.clone(),
@@ -66,6 +64,20 @@ impl Row {
             number(self.b),
             improvement,
         ]
+    }
+
+    fn number(&self, value: Option<f64>) -> String {
+        let decimals = match self.number {
+            "seconds" => 3,
+            "auc" | "logloss" => 6,
+            "count" | "examples/s" => 0,
+            _ => 1,
+        };
+        value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
+    }
+
+    fn improvement(&self) -> String {
+        self.improvement_percent.map_or_else(String::new, |percent| format!("{percent:+.1} %"))
     }
 }
 
@@ -116,6 +128,25 @@ pub(super) fn rows(a: &Run, b: &Run) -> Vec<Row> {
         );
     }
     rows
+}
+
+/// A table of rows that are of calls: three lines for each command and time, the numbers side by side.
+pub(super) fn of_calls(rows: &[&Row]) -> String {
+    let groups: Vec<&[&Row]> = rows.chunk_by(|a, b| (&a.name, &a.of) == (&b.name, &b.of)).collect();
+    let mut header = vec!["", "", ""];
+    header.extend(groups.first().iter().flat_map(|group| group.iter().map(|row| row.number)));
+    let mut lines = Vec::new();
+    for group in groups {
+        let line = |name: &str, of: &str, side: &str, cell: &dyn Fn(&Row) -> String| {
+            let labels = [name, of, side].map(str::to_owned);
+            labels.into_iter().chain(group.iter().map(|row| cell(row))).collect::<Vec<String>>()
+        };
+        let (name, of) = group.first().map_or(("", ""), |row| (&row.name, &row.of));
+        lines.push(line(name, of, "A", &|row| row.number(row.a)));
+        lines.push(line("", "", "B", &|row| row.number(row.b)));
+        lines.push(line("", "", "improvement", &Row::improvement));
+    }
+    output::columns(&header, &lines, &[0, 1, 2])
 }
 
 /// Pairs of what has the same name: in A's order, then what only B has.
