@@ -19,6 +19,7 @@ mod here {
     pub(crate) struct Sampler(pprof::ProfilerGuard<'static>);
 
     impl Sampler {
+        #[inline(never)] // The name is looked for below.
         pub(crate) fn start(samples_per_s: u32) -> Result<Sampler, String> {
             let failed = |error: &dyn std::fmt::Display| format!("--profile: {error}");
             let guard = pprof::ProfilerGuardBuilder::default().frequency(samples_per_s as i32).build();

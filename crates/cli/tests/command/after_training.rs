@@ -13,7 +13,7 @@ fn shares(line: &str) -> Vec<f64> {
 
 /// The table of a profile: its parts, its functions.
 fn check_text(text: &str) {
-    let (parts, functions) = text.split_once("\n flat").unwrap_or_else(|| text.split_once("\nflat").unwrap());
+    let (parts, functions) = text.split_once("cumulative  function").unwrap();
     let check = |lines: &str, least: usize, rounding: f64| {
         let lines: Vec<&str> = lines.lines().filter(|line| line.contains(" %")).collect();
         assert!(lines.len() >= least, "{text}");
