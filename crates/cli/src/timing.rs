@@ -176,6 +176,7 @@ pull     stage  2,000    1.500  75.0 %       750.0";
             logloss: 0.5,
             prob_mean: 0.5,
             real_mean: 0.5,
+            normalized_entropy: 0.5 / std::f64::consts::LN_2,
             auc_exact: true,
         };
         timing.passes = vec![PassTotal::new(1, 0.5, metrics)];
