@@ -69,7 +69,11 @@ async fn receive(mut pieces: Streaming<Piece>, mut incoming: Incoming, line: Opt
         match next.await {
             Some(Some(Ok(piece))) => incoming.put(piece.bytes),
             Some(None) => return incoming.end(),
-            Some(Some(Err(status))) => return incoming.fail(words(&status)),
+            Some(Some(Err(status))) if std::error::Error::source(&status).is_none() => {
+                return incoming.fail(words(&status));
+            }
+            // As with a socket, a connection that is reset is an end too: whether it cut a frame is seen by who knows frames.
+            Some(Some(Err(_))) => return incoming.end(),
             None => break,
         }
     }

@@ -132,7 +132,9 @@ async fn open(
         carrier(&address, format!("{}{hint}", words(&status)))
     })?;
     tokio::spawn(async move {
-        receive(stream.into_inner(), incoming, Some(line)).await;
+        receive(stream.into_inner(), incoming, Some(line.clone())).await;
+        // The server has ended, so nothing that is still to be sent has an answer; and it need not wait for us.
+        line.cut();
         // Until then the channel must be there.
         drop(client);
     });
