@@ -2,6 +2,8 @@
 //! killed, a position to go on from, and errors that say what is wrong where they are looked for.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A panic is the report; a trainer says on standard output where it is.
 
+#[path = "hub/bucket.rs"]
+mod bucket;
 mod process;
 
 use std::collections::BTreeMap;

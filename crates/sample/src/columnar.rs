@@ -18,10 +18,10 @@ use parquet::arrow::arrow_reader::{
     ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
 
+pub use crate::temporary::TEMPORARY_BYTES_MAX;
 pub use cells::decode;
 pub(crate) use cells::{Cells, cells_of};
 pub use ipc::BUFFER_BYTES_MAX;
-pub use seekable::TEMPORARY_BYTES_MAX;
 
 use crate::encode::Encoder;
 use crate::error::SampleError;
@@ -62,8 +62,8 @@ impl std::fmt::Debug for ColumnarFile {
 }
 
 impl ColumnarFile {
-    /// Opens a file (or `-`, standard input) for an encoder: only its input columns are read. A compressed file is
-    /// unpacked into a temporary file first, of at most [`TEMPORARY_BYTES_MAX`].
+    /// Opens a file (or `-`, standard input) for an encoder: only its input columns are read. What is compressed or comes by
+    /// url is copied into a temporary file first, of at most [`TEMPORARY_BYTES_MAX`].
     ///
     /// # Errors
     /// `Io` if the file cannot be read; `BadFile` if it is not of the format, or lacks a column, or has a column of a

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::by_url::without_query;
 use crate::messages::Message;
 
 /// The layout of an input file.
@@ -51,7 +52,7 @@ impl Format {
     /// The format a file's name promises, a compression suffix put aside: `clicks.csv.gz` is CSV.
     #[must_use]
     pub fn of_path(path: impl AsRef<Path>) -> Option<Format> {
-        let path = path.as_ref();
+        let path = without_query(path.as_ref());
         let stem = match Compression::of_path(path) {
             Compression::None => path.to_path_buf(),
             Compression::Gzip | Compression::Zstd => path.with_extension(""),
@@ -125,7 +126,7 @@ impl Compression {
     /// The compression a file's name promises.
     #[must_use]
     pub fn of_path(path: impl AsRef<Path>) -> Compression {
-        match path.as_ref().extension().and_then(|extension| extension.to_str()) {
+        match without_query(path.as_ref()).extension().and_then(|extension| extension.to_str()) {
             Some("gz" | "gzip") => Compression::Gzip,
             Some("zst" | "zstd") => Compression::Zstd,
             _ => Compression::None,
@@ -253,6 +254,8 @@ mod tests {
             ("day-1.tfrecords.gz", Some(Format::TfRecord)),
             ("x.pb.zst", Some(Format::Protobuf)),
             ("x.batch", Some(Format::Batch)),
+            ("s3://bucket/x.batch", Some(Format::Batch)),
+            ("https://host/x.csv.gz?signature=a.b/c", Some(Format::Csv)),
             ("x.gz", None),
             ("csv", None),
         ];

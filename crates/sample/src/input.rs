@@ -1,4 +1,4 @@
-//! From the names a user gives (files, globs, `-`) to streams of plain bytes. Knows no format.
+//! From the names a user gives (files, globs, urls, `-`) to streams of plain bytes. Knows no format.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
 
+use crate::by_url::{self, is_url};
 use crate::error::SampleError;
 use crate::format::Compression;
 
@@ -20,7 +21,7 @@ const COMPRESSED_BUFFER_BYTES: usize = 128 << 10;
 /// One input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputFile {
-    /// Where it is; `-` for standard input.
+    /// Where it is, perhaps a url; `-` for standard input.
     pub path: PathBuf,
     /// Its size as stored, unless it is a stream.
     pub bytes: Option<u64>,
@@ -32,6 +33,11 @@ impl InputFile {
     pub fn is_stdin(&self) -> bool {
         self.path.as_os_str() == STDIN
     }
+}
+
+/// Whether a name is that of a file of this machine, which can be read at any place.
+pub(crate) fn is_local(path: &Path) -> bool {
+    path.as_os_str() != STDIN && !is_url(path)
 }
 
 fn io_error(path: &Path, kind: io::ErrorKind, message: &str) -> SampleError {
@@ -67,12 +73,18 @@ pub(crate) fn cut_short(path: &Path, unit: &str, count: u64, error: &io::Error) 
 /// The files that names and patterns stand for, in the order given; the matches of one pattern sorted by name.
 ///
 /// # Errors
-/// A file that does not exist, a pattern that matches nothing, a directory, standard input named twice.
+/// A file that does not exist, a pattern that matches nothing, a directory, standard input named twice; what a store says.
 pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
+    let urls: Vec<&str> =
+        patterns.iter().map(String::as_str).filter(|name| is_url(Path::new(name))).collect();
+    // All at once, since each is a question over the network.
+    let mut found = if urls.is_empty() { Vec::new() } else { by_url::find(&urls)? }.into_iter();
     let mut files: Vec<InputFile> = Vec::new();
     for pattern in patterns {
         let path = Path::new(pattern);
-        if pattern == STDIN {
+        if is_url(path) {
+            files.extend(found.next().unwrap_or_default());
+        } else if pattern == STDIN {
             if files.iter().any(InputFile::is_stdin) {
                 return Err(io_error(
                     path,
@@ -141,6 +153,8 @@ pub fn open(file: &InputFile, count: &Arc<AtomicU64>) -> Result<Box<dyn Read + S
     let failed = |source| SampleError::Io { path: file.path.clone(), source };
     if file.is_stdin() {
         unpack(io::stdin(), &file.path, count)
+    } else if is_url(&file.path) {
+        unpack(by_url::open(&file.path)?, &file.path, count)
     } else {
         unpack(File::open(&file.path).map_err(failed)?, &file.path, count)
     }

@@ -1,8 +1,8 @@
 //! What one training example is, and one reader per input format.
 //!
 //! A file is read as units (blocks of whole lines or records, record batches), a unit is decoded into rows of fields,
-//! and the [`Encoder`] turns fields into the keys of a [`Batch`] as the [`Spec`] says. The crate knows no network, no table
-//! and no model.
+//! and the [`Encoder`] turns fields into the keys of a [`Batch`] as the [`Spec`] says. The crate knows no table and no model,
+//! and of the network only that a file may be named by url, if it is built with the feature `objects`.
 
 mod error;
 pub use error::{FieldError, SampleError, quote};
@@ -37,7 +37,11 @@ pub use encode::{EncodeOptions, Encoder, Fate, LabelUse};
 pub mod format;
 pub use format::{BadRowPolicy, Compression, DataConfig, Format};
 
+mod by_url;
+
 pub mod input;
+
+mod temporary;
 
 mod scan;
 pub use scan::{Isa, count_newlines};

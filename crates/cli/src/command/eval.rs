@@ -26,7 +26,7 @@ configuration is used.")]
 pub(crate) struct Args {
     /// Directory of the model
     model: PathBuf,
-    /// Files, patterns, or - for standard input
+    /// Files, patterns, urls (s3://, gs://, az://, http://, https://), or - for standard input
     #[arg(required = true)]
     files: Vec<String>,
     /// Print the result as one JSON object on the last line of standard output

@@ -16,7 +16,7 @@ Example:
   sanderling inspect clicks.csv --suggest > clicks.toml    a first configuration
   sanderling inspect runs/clicks/model                     tables, rows, norms, frequent keys")]
 pub(crate) struct Args {
-    /// Directory of a model, or a data file, or - for standard input
+    /// Directory of a model, or a data file or its url, or - for standard input
     path: PathBuf,
     /// Print a configuration for `sanderling train` that fits the file
     #[arg(long)]

@@ -29,7 +29,7 @@ configuration is used.")]
 pub(crate) struct Args {
     /// Directory of the model
     model: PathBuf,
-    /// Files, patterns, or - for standard input
+    /// Files, patterns, urls (s3://, gs://, az://, http://, https://), or - for standard input
     #[arg(required = true)]
     files: Vec<String>,
     /// Output: .parquet for Parquet, anything else CSV, - for standard output

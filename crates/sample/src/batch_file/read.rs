@@ -2,6 +2,7 @@
 //! and no bad-row policy.
 
 use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::input;
 use crate::mapped::MappedFile;
 use crate::packed::{PackedBatch, PackedBuffer};
 use crate::spec::Spec;
+use crate::temporary;
 
 /// An open batch file.
 #[derive(Debug)]
@@ -51,7 +53,9 @@ impl BatchFile {
             let reason = "batch files are mapped: unpack it into a file, or read the source of it instead";
             return Err(bad_file(path, reason));
         }
-        let file = File::open(path).map_err(io_error(path))?;
+        let is_local = input::is_local(path);
+        let file =
+            if is_local { File::open(path).map_err(io_error(path))? } else { temporary::copy_of(path)? };
         if !file.metadata().map_err(io_error(path))?.is_file() {
             return Err(bad_file(path, "batch files are mapped: a pipe has to be written into a file first"));
         }
@@ -66,15 +70,7 @@ impl BatchFile {
         let header = FileHeader::parse(first).map_err(bad)?;
         let trailer = Trailer::parse(last).map_err(bad)?;
         let spec_bytes = header.spec_bytes as usize;
-        if spec_bytes > SPEC_BYTES_MAX {
-            return Err(bad(format!("its spec has {spec_bytes} bytes, at most {SPEC_BYTES_MAX}")));
-        }
-        let json =
-            bytes.get(FRAME_BYTES..FRAME_BYTES + spec_bytes).filter(|json| crc(json) == header.spec_crc);
-        let json =
-            json.ok_or_else(|| bad("its spec does not fit its checksum: the file is damaged".to_string()))?;
-        let spec = serde_json::from_slice(json).map_err(|error| bad(format!("its spec: {error}")));
-        let spec = spec.and_then(|spec: Spec| spec.expand().map_err(|error| bad(format!("its {error}"))))?;
+        let spec = spec_at(&header, &bytes[FRAME_BYTES..]).map_err(bad)?;
         let index =
             index_of(bytes, &trailer, FRAME_BYTES + spec_bytes).map_err(|what| bad(what.to_string()))?;
         let (path, rows, order) = (path.to_path_buf(), trailer.rows, Arc::default());
@@ -241,14 +237,43 @@ fn index_of(bytes: &[u8], trailer: &Trailer, header_bytes: usize) -> Result<Rang
     Ok(start..start + index_bytes)
 }
 
+/// The spec, which stands behind the header.
+fn spec_at(header: &FileHeader, bytes: &[u8]) -> Result<Spec, String> {
+    let spec_bytes = spec_bytes_of(header)?;
+    let json = bytes.get(..spec_bytes).filter(|json| crc(json) == header.spec_crc);
+    let json = json.ok_or("its spec does not fit its checksum: the file is damaged")?;
+    let spec: Spec = serde_json::from_slice(json).map_err(|error| format!("its spec: {error}"))?;
+    spec.expand().map_err(|error| format!("its {error}"))
+}
+
+fn spec_bytes_of(header: &FileHeader) -> Result<usize, String> {
+    let spec_bytes = header.spec_bytes as usize;
+    if spec_bytes > SPEC_BYTES_MAX {
+        return Err(format!("its spec has {spec_bytes} bytes, at most {SPEC_BYTES_MAX}"));
+    }
+    Ok(spec_bytes)
+}
+
 /// The spec by which the rows of the first of some batch files were encoded.
 ///
 /// # Errors
 /// `Io`, or `BadFile` if it is no whole batch file.
 pub fn spec_of(inputs: &[String]) -> Result<Spec, SampleError> {
     // At least one: `expand` sees to that.
-    let files = input::expand(inputs)?;
-    Ok(BatchFile::open_plain(&files[0].path)?.spec)
+    let file = &input::expand(inputs)?[0];
+    let path = &file.path;
+    if input::is_local(path) || file.is_stdin() {
+        return Ok(BatchFile::open_plain(path)?.spec);
+    }
+    // Of what comes by url only the beginning is fetched.
+    let bad = |reason: String| bad_file(path, reason);
+    let mut stream = input::open(file, &Arc::default())?;
+    let mut frame: Frame = [0; FRAME_BYTES];
+    stream.read_exact(&mut frame).map_err(io_error(path))?;
+    let header = FileHeader::parse(&frame).map_err(bad)?;
+    let mut json = vec![0; spec_bytes_of(&header).map_err(bad)?];
+    stream.read_exact(&mut json).map_err(io_error(path))?;
+    spec_at(&header, &json).map_err(bad)
 }
 
 /// Working memory of one thread that unpacks blocks.

@@ -1,8 +1,8 @@
-//! A columnar file as something to seek in: the file itself, or a temporary copy of what a compressed file or standard
+//! A columnar file as something to seek in: the file itself, or a temporary copy of what a compressed file, a url or standard
 //! input holds. Knows bytes only, neither Parquet nor Arrow.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,13 +13,8 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use crate::error::SampleError;
 use crate::format::Compression;
-use crate::input::{self, InputFile, STDIN};
-
-/// A compressed columnar file, or one on standard input, may unpack to this much in the temporary directory.
-pub const TEMPORARY_BYTES_MAX: u64 = 64 << 30;
-
-/// Bytes copied at a time into the temporary file.
-const COPY_BYTES: usize = 256 << 10;
+use crate::input::is_local;
+use crate::temporary;
 
 /// A file read by position. Clones share the file but no cursor, so that several columns can be read in turn.
 #[derive(Clone, Debug)]
@@ -29,14 +24,13 @@ pub(super) struct Seekable {
 }
 
 impl Seekable {
-    /// Opens a file; whatever is compressed, or is standard input (`-`), is unpacked into a temporary file first. The
-    /// temporary file has no name and goes away with its last handle, however the process ends.
+    /// Opens a file; whatever is compressed, or comes by url or on standard input (`-`), is copied into a temporary file first.
     pub(super) fn open(path: &Path, compression: Compression) -> Result<Seekable, SampleError> {
         let failed = |source| SampleError::Io { path: path.to_path_buf(), source };
-        let file = if compression == Compression::None && path != Path::new(STDIN) {
+        let file = if compression == Compression::None && is_local(path) {
             File::open(path).map_err(failed)?
         } else {
-            unpack(path)?
+            temporary::copy_of(path)?
         };
         let len_bytes = file.metadata().map_err(failed)?.len();
         Ok(Seekable { file: Arc::new(file), len_bytes })
@@ -55,31 +49,6 @@ impl Seekable {
     pub(super) fn holds(&self, offset: u64, length: u64) -> bool {
         offset.checked_add(length).is_some_and(|end| end <= self.len_bytes)
     }
-}
-
-fn unpack(path: &Path) -> Result<File, SampleError> {
-    let failed = |source| SampleError::Io { path: path.to_path_buf(), source };
-    let mut plain = input::open(&InputFile { path: path.to_path_buf(), bytes: None }, &Arc::default())?;
-    let mut file = tempfile::tempfile().map_err(failed)?;
-    let mut buffer = vec![0; COPY_BYTES];
-    let mut written = 0u64;
-    loop {
-        let read = match plain.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(failed(error)),
-        };
-        written += read as u64;
-        if written > TEMPORARY_BYTES_MAX {
-            let reason = format!(
-                "unpacks to more than {TEMPORARY_BYTES_MAX} bytes; unpack it to a file yourself and name that one"
-            );
-            return Err(SampleError::BadFile { path: path.to_path_buf(), reason });
-        }
-        file.write_all(&buffer[..read]).map_err(failed)?;
-    }
-    Ok(file)
 }
 
 /// Reads forward from a position without moving the file's own cursor.

@@ -1,0 +1,153 @@
+//! What goes wrong between here and a store, in words that say what to do about it. It knows what the library's errors look
+//! like and sends no request.
+
+use std::io;
+
+use object_store::Error;
+
+use crate::place::Kind;
+
+/// What a server says is quoted up to this many characters.
+const QUOTED_CHARS_MAX: usize = 400;
+
+/// A file or a pattern could not be found or read.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{url}: {reason}")]
+pub struct ObjectError {
+    /// The url as it was given.
+    pub url: String,
+    /// Of which kind it is.
+    pub kind: io::ErrorKind,
+    /// What is wrong and what to do.
+    pub reason: String,
+}
+
+impl ObjectError {
+    pub(crate) fn new(url: &str, kind: io::ErrorKind, reason: impl Into<String>) -> ObjectError {
+        ObjectError { url: url.to_string(), kind, reason: reason.into() }
+    }
+
+    /// What the library says, with what to do about it.
+    pub(crate) fn of(url: &str, kind: Kind, error: &Error) -> ObjectError {
+        let said = quoted(error);
+        let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+        let (kind, advice) = if has(&[
+            "169.254.169.254",
+            "169.254.170.2",
+            "metadata.google.internal",
+            "computeMetadata",
+            "latest/api/token",
+        ]) {
+            // Where there are no credentials, the library asks the machine for some, which only one in the cloud can answer.
+            (io::ErrorKind::PermissionDenied, format!("there are no credentials: {}", credentials(kind)))
+        } else if kind == Kind::S3
+            && has(&[
+                "Received redirect without LOCATION",
+                "PermanentRedirect",
+                "AuthorizationHeaderMalformed",
+            ])
+        {
+            let advice = "it is in another region: set AWS_REGION to that of the bucket";
+            (io::ErrorKind::InvalidInput, advice.to_string())
+        } else if kind == Kind::S3 && has(&["400 Bad Request"]) {
+            let advice =
+                "is refused; often AWS_REGION is not that of the bucket, or the credentials have expired";
+            (io::ErrorKind::InvalidInput, advice.to_string())
+        } else if has(&["URL scheme is not allowed"]) {
+            let advice = format!(
+                "plain http is refused: set {}_ALLOW_HTTP=true if the endpoint is meant to be without TLS",
+                variables(kind)
+            );
+            (io::ErrorKind::InvalidInput, advice)
+        } else if has(&["Content-Length Header missing", "Content-Length header missing"]) {
+            let advice = "the server does not say how long it is; fetch it into a file and name that one";
+            (io::ErrorKind::Unsupported, advice.to_string())
+        } else if has(&["error sending request"]) {
+            (io::ErrorKind::NotConnected, "its server cannot be reached".to_string())
+        } else {
+            match error {
+                Error::NotFound { .. } => (
+                    io::ErrorKind::NotFound,
+                    "is not there; look for a slip in its name, upper and lower case differ".to_string(),
+                ),
+                Error::PermissionDenied { .. } => {
+                    let why = "may not be read, or is not there and may not be looked for";
+                    (io::ErrorKind::PermissionDenied, format!("{why}: {}", credentials(kind)))
+                }
+                Error::Unauthenticated { .. } => {
+                    let why = "the credentials are missing, wrong or have expired";
+                    (io::ErrorKind::PermissionDenied, format!("{why}: {}", credentials(kind)))
+                }
+                Error::InvalidPath { .. } => {
+                    (io::ErrorKind::InvalidInput, "has a name that cannot be asked for".to_string())
+                }
+                _ => (io::ErrorKind::Other, "cannot be read".to_string()),
+            }
+        };
+        ObjectError::new(url, kind, format!("{advice} ({said})"))
+    }
+
+    /// A file that is another one than it was when reading began.
+    pub(crate) fn changed(url: &str) -> ObjectError {
+        let reason = "has changed while it was read: start again";
+        ObjectError::new(url, io::ErrorKind::InvalidData, reason)
+    }
+}
+
+impl From<ObjectError> for io::Error {
+    /// Without the url: whoever wraps it knows what was being read.
+    fn from(error: ObjectError) -> io::Error {
+        io::Error::new(error.kind, error.reason)
+    }
+}
+
+/// An error with its causes where these say more, on one line of bounded length.
+fn quoted(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(next) = cause {
+        let more = next.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = next.source();
+    }
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() > QUOTED_CHARS_MAX {
+        line.chars().take(QUOTED_CHARS_MAX).chain("...".chars()).collect()
+    } else {
+        line
+    }
+}
+
+/// How the variables of the environment begin that are about such a store.
+pub(crate) fn variables(kind: Kind) -> &'static str {
+    match kind {
+        Kind::S3 => "AWS",
+        Kind::Gcs => "GOOGLE",
+        Kind::Azure => "AZURE",
+        Kind::Web => "HTTP",
+        #[cfg(feature = "hdfs")]
+        Kind::Hdfs => "HADOOP",
+    }
+}
+
+fn credentials(kind: Kind) -> &'static str {
+    match kind {
+        Kind::S3 => {
+            "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION (AWS_SESSION_TOKEN with temporary ones), or \
+             AWS_SKIP_SIGNATURE=true for a public bucket; profiles of ~/.aws are not read"
+        }
+        Kind::Gcs => {
+            "set GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT to a file of credentials, or \
+             GOOGLE_SKIP_SIGNATURE=true for a public bucket"
+        }
+        Kind::Azure => {
+            "set AZURE_STORAGE_ACCOUNT_NAME and one of AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, \
+             AZURE_CLIENT_ID with AZURE_CLIENT_SECRET and AZURE_TENANT_ID, or AZURE_SKIP_SIGNATURE=true for a public container"
+        }
+        Kind::Web => "a web server is asked without credentials; a signed url carries its own",
+        #[cfg(feature = "hdfs")]
+        Kind::Hdfs => "the user is that of HADOOP_USER_NAME or of the Kerberos ticket",
+    }
+}

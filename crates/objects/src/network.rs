@@ -1,0 +1,111 @@
+//! The runtime that requests run on, hidden behind calls that block: a few threads of this process, started with the first
+//! url. It knows no store.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io::ErrorKind;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use object_store::{BackoffConfig, RetryConfig};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::AbortHandle;
+
+use crate::error::ObjectError;
+use crate::store::Store;
+use crate::{RETRIES_MAX, RETRY_S_MAX};
+
+/// Threads that requests run on: one more than keeps going while the other decrypts.
+const THREADS: usize = 2;
+
+/// Everything that outlives a file: the runtime, settings and open stores.
+pub(crate) struct Network {
+    runtime: Runtime,
+    /// Variables of the environment.
+    pub(crate) settings: Vec<(String, String)>,
+    pub(crate) retry: RetryConfig,
+    pub(crate) stores: Mutex<HashMap<String, Store>>,
+}
+
+/// That of this process, and which process that is: after a fork the threads of the runtime are gone in the child, and whoever
+/// waited for them would wait for ever.
+static OF_PROCESS: Mutex<Option<(u32, Arc<Network>)>> = Mutex::new(None);
+
+pub(crate) fn of_process() -> Result<Arc<Network>, ObjectError> {
+    let mut held = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((process, network)) = &*held
+        && *process == std::process::id()
+    {
+        return Ok(Arc::clone(network));
+    }
+    let retry = RetryConfig {
+        backoff: BackoffConfig::default(),
+        max_retries: RETRIES_MAX,
+        retry_timeout: Duration::from_secs(RETRY_S_MAX),
+    };
+    let settings = std::env::vars_os();
+    let settings =
+        settings.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let network = Arc::new(Network::new(settings.collect(), retry)?);
+    // What a parent had is left alone: to end its runtime would be to wait for threads that are not here.
+    std::mem::forget(held.replace((std::process::id(), Arc::clone(&network))));
+    Ok(network)
+}
+
+impl Network {
+    pub(crate) fn new(settings: Vec<(String, String)>, retry: RetryConfig) -> Result<Network, ObjectError> {
+        // One is chosen for the process, unless another part of it did: the HTTP client wants it so.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let runtime =
+            Builder::new_multi_thread().worker_threads(THREADS).thread_name("objects").enable_all().build();
+        let runtime = runtime.map_err(|error| {
+            ObjectError::new(
+                "requests",
+                ErrorKind::Other,
+                format!("the threads for them do not start: {error}"),
+            )
+        })?;
+        Ok(Network { runtime, settings, retry, stores: Mutex::default() })
+    }
+
+    /// For a client that starts tasks of its own.
+    #[cfg(feature = "hdfs")]
+    pub(crate) fn handle(&self) -> tokio::runtime::Handle {
+        self.runtime.handle().clone()
+    }
+
+    /// Starts something that goes on while the caller does other things.
+    pub(crate) fn start<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, ObjectError>> + Send + 'static,
+    ) -> Started<T> {
+        let (send, result) = sync_channel(1);
+        let task = self.runtime.spawn(async move {
+            // There is room for the one result, so this does not wait; nobody may want it any more.
+            let _ = send.send(work.await);
+        });
+        Started { result, task: task.abort_handle() }
+    }
+}
+
+/// Something that goes on in the runtime; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Started<T> {
+    result: Receiver<Result<T, ObjectError>>,
+    task: AbortHandle,
+}
+
+impl<T> Started<T> {
+    /// Waits for the result. How long that takes is bounded by the time-outs of the requests in it.
+    pub(crate) fn wait(&self, url: &str) -> Result<T, ObjectError> {
+        let lost = |_| ObjectError::new(url, ErrorKind::Other, "the request for it failed an internal check");
+        self.result.recv().map_err(lost)?
+    }
+}
+
+impl<T> Drop for Started<T> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
