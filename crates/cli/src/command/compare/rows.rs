@@ -112,7 +112,7 @@ pub(super) fn rows(a: &Run, b: &Run) -> Vec<Row> {
             (a.map(of), b.map(of))
         };
         rows.push(Row::new((command, of, "count"), both(|call| call.count, 1.0), Better::Neither));
-        let times: [(&'static str, fn(&Call) -> u64); 7] = [
+        let times: [(_, fn(&Call) -> u64); 7] = [
             ("average us", |call| call.average_ns),
             ("max us", |call| call.max_ns),
             ("min us", |call| call.min_ns),
