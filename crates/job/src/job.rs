@@ -130,8 +130,29 @@ where
 {
     check(options, stages)?;
     match &options.place {
-        Place::Here => run_here(options, tables, stages, work),
+        Place::Here => run_here(options, tables, stages, |mut worker| work(&mut worker)),
         Place::Hosts(hosts) => Ok(vec![hosts::run(hosts, options, tables, stages, work)?]),
+    }
+}
+
+/// The same for workers of this process, each of which is its function's own: for threads of an interpreter, which keeps it
+/// among its objects.
+pub fn run_owned<T, E>(
+    options: &Options,
+    tables: &Tables,
+    stages: &Stages,
+    work: impl Fn(Worker) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, E>
+where
+    T: Send,
+    E: From<JobError> + Send,
+{
+    check(options, stages)?;
+    match &options.place {
+        Place::Here => run_here(options, tables, stages, work),
+        Place::Hosts(_) => {
+            Err(JobError::Options("these workers can only be threads of this process".to_owned()).into())
+        }
     }
 }
 
@@ -151,7 +172,7 @@ fn run_here<T, E>(
     options: &Options,
     tables: &Tables,
     stages: &Stages,
-    work: impl Fn(&mut Worker) -> Result<T, E> + Sync,
+    work: impl Fn(Worker) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E>
 where
     T: Send,
@@ -181,8 +202,8 @@ where
     let one = |rank: u32, mesh: here::Here| -> Result<T, E> {
         let mut failing = Failing { first: &first, stopped: &stopped, rank, is_done: false };
         let share = (options.shuffle_bytes_max / u64::from(workers)) as usize;
-        let mut worker = Worker::new(join(rank)?, Mesh::Here(mesh), stages.timer(), options, share);
-        let done = work(&mut worker);
+        let worker = Worker::new(join(rank)?, Mesh::Here(mesh), stages.timer(), options, share);
+        let done = work(worker);
         failing.is_done = done.is_ok();
         done
     };

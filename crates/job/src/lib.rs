@@ -26,7 +26,7 @@ pub use hosts::{Hosts, JobEvent, Observer, SILENCE_DEFAULT};
 pub use sanderling_transport::TlsServer;
 
 mod job;
-pub use job::{OnLoss, Options, Place, STAGES, Tables, run};
+pub use job::{OnLoss, Options, Place, STAGES, Tables, run, run_owned};
 
 mod worker;
 pub use worker::Worker;

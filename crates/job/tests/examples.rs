@@ -1,22 +1,30 @@
 //! The examples run, on a little data, and say what is so.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a panic is a failed test
 
+use std::ffi::OsStr;
 use std::process::Command;
 
-/// Runs an example on a file of this text; what it prints.
-fn check(example: &str, text: &str, expected: &str) {
+/// What an example prints; None if it is not there.
+fn printed(example: &str, argument: &OsStr) -> Option<String> {
     // Cargo builds examples beside the tests, unless only one test program was asked for.
     let path = std::env::current_exe().unwrap().parent().unwrap().with_file_name("examples").join(example);
     if !path.exists() {
         eprintln!("skipped: {} is not built; cargo test --examples builds it", path.display());
-        return;
+        return None;
     }
+    let run = Command::new(path).arg(argument).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    Some(String::from_utf8(run.stdout).unwrap())
+}
+
+/// Runs an example on a file of this text, and looks at what it prints.
+fn check(example: &str, text: &str, expected: &str) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rows.libsvm");
     std::fs::write(&file, text).unwrap();
-    let run = Command::new(path).arg(file).output().unwrap();
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    assert_eq!(String::from_utf8_lossy(&run.stdout), expected);
+    if let Some(printed) = printed(example, file.as_os_str()) {
+        assert_eq!(printed, expected);
+    }
 }
 
 #[test]
@@ -37,4 +45,12 @@ fn embeddings_are_clustered() {
     let expected =
         ["[1.0, 1.0]", "[5.0, 1.0]", "[1.0, 5.0]"].map(|point| format!("10000 keys around {point}\n"));
     check("kmeans", &text, &expected.concat());
+}
+
+#[test]
+fn the_measurement_runs() {
+    // What it measures then means nothing.
+    if let Some(printed) = printed("exchange_speed", OsStr::new("--tiny")) {
+        assert_eq!(printed.lines().count(), 7, "{printed}");
+    }
 }
