@@ -9,20 +9,21 @@ use std::time::{Duration, Instant};
 
 use sanderling_client::Cluster;
 use sanderling_job::{self as job, Tables, Worker};
+use sanderling_observe::Stages;
 use sanderling_sample::{BadRows, LabelUse};
 
 use crate::config::Config;
 use crate::error::LearnError;
 use crate::evaluate::join;
-use crate::event::{Event, PassLine};
-use crate::metrics::Scores;
-use crate::model::Model;
+use crate::event::Event;
+use crate::model::{Model, encoder};
 use crate::state::RunState;
 use crate::train::{StageList, Trainer};
 use crate::worker::Window;
 
 mod algorithm;
 mod course;
+mod follower;
 mod learner;
 mod staleness;
 
@@ -35,7 +36,8 @@ mod fm_sync;
 mod fm_sync_no_shuffle;
 
 pub use algorithm::{Algorithm, GLOBAL_BATCH_MAX};
-use course::{Course, PassEnd, Said, Verdict};
+use course::{Course, PassEnd, Said, Start, Verdict};
+pub(crate) use follower::follow;
 use learner::Learner;
 
 /// The stages of a job: those that every job has, and then a learner's. The last two are of the thread that judges.
@@ -52,7 +54,6 @@ const STAGES: [&str; 11] = [
     "evaluate",
     "save",
 ];
-const WAIT: usize = 4;
 const PULL: usize = 5;
 const COMPUTE: usize = 6;
 const PUSH: usize = 7;
@@ -86,6 +87,10 @@ impl JobOptions {
             );
             return Err(bad(reason));
         }
+        if self.staleness.is_some() && !self.is_here() {
+            let reason = "a bound of staleness is for workers of one process, so far; leave --staleness out";
+            return Err(bad(reason.to_owned()));
+        }
         Ok(())
     }
 
@@ -96,6 +101,14 @@ impl JobOptions {
     /// Workers in this process.
     pub(crate) fn threads(&self) -> usize {
         if self.is_here() { self.job.workers as usize } else { 1 }
+    }
+
+    /// Whether this process validates, saves and reports: the only one, or that of the first worker.
+    pub(crate) fn leads(&self) -> bool {
+        match &self.job.place {
+            job::Place::Here => true,
+            job::Place::Hosts(hosts) => hosts.rank == 0,
+        }
     }
 
     fn is_here(&self) -> bool {
@@ -128,8 +141,22 @@ pub(crate) fn run(
     if trainer.state.is_whole(&model.config().train) {
         return Ok(end);
     }
-    let mut judge = Judge::new(trainer, options);
-    match work(&mut judge, &model, options, cluster) {
+    let (stages, stop) = (trainer.stages.clone(), trainer.stop);
+    let RunState { pass, step, plateaus, .. } = trainer.state;
+    let start = Start { pass, step, plateaus };
+    let mut judge = Judge::new(trainer);
+    let train = model.config().train.clone();
+    let mut hear = |said: Said, verdicts: &mut Option<Sender<Verdict>>| match said {
+        Said::Window { scores, steps } => {
+            judge.trainer.take_window(&Window { scores: scores.to_scores(), steps }, &train);
+        }
+        Said::Ended(end) => judge.end_pass(&end, verdicts),
+    };
+    let worked = work(
+        Workers { model: Some(&model), config: model.config(), options, cluster, stages, start, stop },
+        &mut hear,
+    );
+    match worked {
         _ if judge.failed.is_some() => judge.failed.map_or(Ok(end), Err),
         // Asked to stop while it validated: the tables are those of the pass.
         Err(LearnError::Stopped) if judge.trainer.state.pass_to_judge => {
@@ -150,34 +177,46 @@ pub(crate) fn run(
     }
 }
 
+/// What the workers of this process are started with.
+pub(crate) struct Workers<'a> {
+    /// None: they find its tables on the servers, where the first worker has made them.
+    model: Option<&'a Model>,
+    config: &'a Config,
+    options: &'a JobOptions,
+    cluster: Option<&'a Arc<Cluster>>,
+    stages: Stages,
+    start: Start,
+    stop: &'a AtomicBool,
+}
+
 /// Starts the workers and hears them until they end.
 fn work(
-    judge: &mut Judge<'_, '_>,
-    model: &Model,
-    options: &JobOptions,
-    cluster: Option<&Arc<Cluster>>,
+    workers: Workers<'_>,
+    hear: &mut dyn FnMut(Said, &mut Option<Sender<Verdict>>),
 ) -> Result<(), LearnError> {
-    let config = model.config().clone();
-    let (stages, state) = (judge.trainer.stages.clone(), &judge.trainer.state);
-    let tables = match cluster {
-        Some(cluster) => Tables::Servers(Arc::clone(cluster), model.client().remote_tables().to_vec()),
-        None => Tables::Embedded(model.client().tables().to_vec()),
+    let Workers { model, config, options, cluster, stages, start, stop } = workers;
+    let tables = match (cluster, model) {
+        // On several hosts the others know the tables only when the first worker has come.
+        (Some(cluster), Some(model)) if options.is_here() => {
+            Tables::Servers(Arc::clone(cluster), model.client().remote_tables().to_vec())
+        }
+        (Some(cluster), _) => Tables::Servers(Arc::clone(cluster), Vec::new()),
+        (None, model) => {
+            Tables::Embedded(model.map(|model| model.client().tables().to_vec()).unwrap_or_default())
+        }
     };
     let job_options = job::Options { seed: config.seed, ..options.job.clone() };
-    let workers = options.threads();
-    let (said, heard) = sync_channel(workers * WINDOWS_IN_FLIGHT);
+    let threads = options.threads();
+    let (said, heard) = sync_channel(threads * WINDOWS_IN_FLIGHT);
     let (verdicts, awaited) = channel();
-    let stop: &AtomicBool = judge.trainer.stop;
     let course = Course {
-        model,
-        encoder: model.encoder(LabelUse::Required, true)?,
+        config,
+        encoder: encoder(config, LabelUse::Required, true)?,
         bound: options.staleness,
-        first_pass: state.pass,
-        first_step: state.step,
-        plateaus: state.plateaus,
+        start,
         stop,
         pushes: if options.is_here() {
-            (0..workers).map(|_| Default::default()).collect()
+            (0..threads).map(|_| Default::default()).collect()
         } else {
             Vec::new()
         },
@@ -191,15 +230,20 @@ fn work(
             // The course goes with the workers: when they have ended, nobody speaks any more.
             let course = course;
             let work = |worker: &mut Worker| {
-                train(options.algorithm, &mut Learner::new(&course, options.algorithm, worker), worker)
+                let found = match (model, cluster) {
+                    (None, Some(cluster)) => Some(Model::found_on_servers(config.clone(), cluster)?),
+                    _ => None,
+                };
+                let Some(model) = model.or(found.as_ref()) else { return Err(LearnError::Stopped) };
+                let mut learner = Learner::new(&course, model, options.algorithm, worker)?;
+                train(options.algorithm, &mut learner, worker)
             };
             job::run(&job_options, &tables, &stages, work).map(|_| ())
         });
         let mut verdicts = Some(verdicts);
         loop {
             match heard.recv_timeout(POLL) {
-                Ok(Said::Window { scores, steps }) => judge.take_window(scores.to_scores(), steps, &config),
-                Ok(Said::Ended(end)) => judge.end_pass(&end, &mut verdicts),
+                Ok(said) => hear(said, &mut verdicts),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -229,27 +273,17 @@ struct Judge<'a, 'b> {
     staleness: Vec<u64>,
     /// What it could not do.
     failed: Option<LearnError>,
-    /// Whether it is this process that validates and saves.
-    leads: bool,
 }
 
 impl<'a, 'b> Judge<'a, 'b> {
-    fn new(trainer: &'a mut Trainer<'b>, options: &JobOptions) -> Self {
+    fn new(trainer: &'a mut Trainer<'b>) -> Self {
         let boundary = trainer.state.clone();
-        let leads = options.is_here();
-        Judge { trainer, boundary, since: Instant::now(), staleness: Vec::new(), failed: None, leads }
-    }
-
-    fn take_window(&mut self, scores: Scores, steps: u64, config: &Config) {
-        self.trainer.take_window(&Window { scores, steps }, &config.train);
+        Judge { trainer, boundary, since: Instant::now(), staleness: Vec::new(), failed: None }
     }
 
     /// Judges a pass and sends the verdict. When it cannot, nobody sends one any more, and so the workers end.
     fn end_pass(&mut self, end: &PassEnd, verdicts: &mut Option<Sender<Verdict>>) {
         self.close_pass(end);
-        if !self.leads {
-            return;
-        }
         match self.judge_pass() {
             Ok(Some(verdict)) => {
                 // Should the workers have failed meanwhile, their error says so.
@@ -268,9 +302,8 @@ impl<'a, 'b> Judge<'a, 'b> {
         let Judge { trainer, boundary, .. } = self;
         trainer.print_rest();
         let seconds = self.since.elapsed().as_secs_f64();
-        let examples = end.scores.len();
         trainer.state.step = boundary.step + end.steps;
-        trainer.state.examples = boundary.examples + examples;
+        trainer.state.examples = boundary.examples + end.scores.len();
         trainer.state.train_seconds = boundary.train_seconds + seconds;
         trainer.state.bad_rows = end.bad_rows;
         trainer.pass_scores = end.scores.to_scores();
@@ -280,19 +313,8 @@ impl<'a, 'b> Judge<'a, 'b> {
         }
         self.staleness.iter_mut().zip(&end.staleness).for_each(|(sum, count)| *sum += count);
         if let Some(total) = trainer.passes.last() {
-            let (pushes, missed) = (0_u64..)
-                .zip(&end.staleness)
-                .fold((0, 0), |(pushes, missed), (at, count)| (pushes + count, missed + at * count));
-            let line = PassLine {
-                step: trainer.state.step,
-                pass: total.pass,
-                trained_examples: trainer.state.examples,
-                metrics: total.metrics,
-                calibration: total.calibration,
-                seconds,
-                examples_per_s: examples as f64 / seconds.max(1e-9),
-                staleness_mean: (pushes > 0).then(|| missed as f64 / pushes as f64),
-            };
+            let (step, examples) = (trainer.state.step, trainer.state.examples);
+            let line = end.line(step, examples, total);
             (trainer.observer)(&Event::Pass(&line));
         }
     }

@@ -59,7 +59,12 @@ impl Model {
     /// configuration is read.
     pub fn open_on_servers(path: &Path, cluster: &Arc<Cluster>) -> Result<Self, LearnError> {
         let checkpoint = Checkpoint::open(path).map_err(|error| not_a_model(error, path))?;
-        Self::remote(config_of(&checkpoint, path)?, |table| {
+        Self::found_on_servers(config_of(&checkpoint, path)?, cluster)
+    }
+
+    /// The same for a model of which nothing was saved yet, whose tables somebody else has made.
+    pub(crate) fn found_on_servers(config: Config, cluster: &Arc<Cluster>) -> Result<Self, LearnError> {
+        Self::remote(config, |table| {
             // It must be there: a new one would predict from nothing.
             RemoteTable::open(cluster, &table.name)?;
             Ok(RemoteTable::create(cluster, table)?)

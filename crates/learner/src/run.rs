@@ -92,7 +92,7 @@ pub struct Summary {
     pub bad_rows: u64,
     /// Whether the run was stopped before its end; it can be resumed.
     pub stopped: bool,
-    /// The model's directory.
+    /// The model's directory; empty for a worker on a host of its own that is not the first, as are the tables' numbers.
     pub model: PathBuf,
     /// The report.
     pub report: PathBuf,
@@ -112,6 +112,9 @@ pub fn train(
     match &options.job {
         Some(job) => job.check(&config)?,
         None => check_servers(&config, options)?,
+    }
+    if let Some(job) = options.job.as_ref().filter(|job| !job.leads()) {
+        return distributed::follow(config, job, options.servers.as_ref(), stop, observer);
     }
     let run_dir = options.runs_dir.join(&config.name);
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));

@@ -10,20 +10,20 @@ use sanderling_job::Input;
 use sanderling_sample::{BadRows, Encoder};
 
 use super::staleness::Pushes;
+use crate::config::Config;
 use crate::error::LearnError;
+use crate::event::PassLine;
 use crate::metrics::BinnedScores;
-use crate::model::Model;
+use crate::timing::PassTotal;
 
 /// Shared by the workers of a process.
 pub(super) struct Course<'a> {
-    pub(super) model: &'a Model,
+    pub(super) config: &'a Config,
     pub(super) encoder: Arc<Encoder>,
     /// Most minibatches that a worker may be ahead of the slowest.
     pub(super) bound: Option<u64>,
-    /// Where the run stood when the job began.
-    pub(super) first_pass: u64,
-    pub(super) first_step: u64,
-    pub(super) plateaus: u32,
+    /// Where the run stood when the job began, where that is known.
+    pub(super) start: Start,
     /// Set to end the run.
     pub(super) stop: &'a AtomicBool,
     /// Per worker; empty if the workers are not all in this process.
@@ -34,6 +34,14 @@ pub(super) struct Course<'a> {
     pub(super) verdicts: Mutex<Receiver<Verdict>>,
     /// The account of bad rows of the pass with this number.
     pub(super) account: Mutex<(u64, Arc<BadRows>)>,
+}
+
+/// Where a run stands between two passes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Start {
+    pub(super) pass: u64,
+    pub(super) step: u64,
+    pub(super) plateaus: u32,
 }
 
 /// What workers tell.
@@ -53,6 +61,24 @@ pub(super) struct PassEnd {
     pub(super) bad_rows: u64,
     /// At each place how many pushes missed so many of others; empty if nobody counted.
     pub(super) staleness: Vec<u64>,
+}
+
+impl PassEnd {
+    /// The line of a pass after which the run has so many steps and rows.
+    pub(super) fn line(&self, step: u64, examples: u64, total: &PassTotal) -> PassLine {
+        let add = |(pushes, missed), (at, count): (u64, &u64)| (pushes + count, missed + at * count);
+        let (pushes, missed) = (0..).zip(&self.staleness).fold((0, 0), add);
+        PassLine {
+            step,
+            pass: total.pass,
+            trained_examples: examples,
+            metrics: total.metrics,
+            calibration: total.calibration,
+            seconds: total.seconds,
+            examples_per_s: total.metrics.examples as f64 / total.seconds.max(1e-9),
+            staleness_mean: (pushes > 0).then(|| missed as f64 / pushes as f64),
+        }
+    }
 }
 
 /// What comes after a pass.
@@ -82,7 +108,7 @@ impl Verdict {
 impl Course<'_> {
     /// The input of a pass.
     pub(super) fn input(&self, pass: u64) -> Input {
-        let data = &self.model.config().data;
+        let data = &self.config.data;
         let mut account = self.account.lock().unwrap_or_else(PoisonError::into_inner);
         if account.0 != pass {
             *account = (pass, Arc::new(BadRows::new(data.reading.on_bad_row)));

@@ -15,8 +15,9 @@ pub(super) fn train(learner: &mut Learner<'_>, worker: &mut Worker) -> Result<()
             learner.pull(worker, &rows)?;
             learner.forward(worker, &rows)?;
             learner.backward_in_step(worker, &rows)?;
-            learner.push_step(worker)?;
-            learner.score(worker, &rows);
+            if learner.push_step(worker)? {
+                learner.score(worker, &rows);
+            }
         }
         learner.end_pass(worker)?;
     }

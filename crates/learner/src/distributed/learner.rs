@@ -1,19 +1,20 @@
 //! What the algorithms are written in: one worker's pull, forward, backward, push and score, and the end of a pass. Which of
 //! them follow each other, and over which rows, is said on the pages of the algorithms.
 
-use sanderling_client::{Fixed, Handles, Lookup, StepGradients};
+use sanderling_client::{Fixed, Handles, Lookup, StepGradients, SyncGroup};
 use sanderling_job::{Input, Share, Worker};
 use sanderling_sample::Rows;
 use sanderling_store::{Absent, GRADIENT_ABS_MAX, PushScale};
 
 use super::algorithm::Algorithm;
-use super::course::{Course, PassEnd, Said, Verdict};
+use super::course::{Course, PassEnd, Said, Start, Verdict};
 use super::staleness::Staleness;
-use super::{COMPUTE, PULL, PUSH, SCORE, WAIT};
+use super::{COMPUTE, PULL, PUSH, SCORE};
 use crate::compute::Compute;
 use crate::config::Reduction;
 use crate::error::LearnError;
 use crate::metrics::{BinnedScores, probability};
+use crate::model::Model;
 
 /// Rows whose keys are looked up together when rows are learned one by one.
 const ONLINE_ROWS: usize = 128;
@@ -25,6 +26,7 @@ const PASS_SHIFT: u32 = 40;
 /// One worker with everything it reuses from minibatch to minibatch.
 pub(super) struct Learner<'a> {
     course: &'a Course<'a>,
+    model: &'a Model,
     algorithm: Algorithm,
     lookup: Lookup,
     handles: Handles,
@@ -50,25 +52,38 @@ pub(super) struct Learner<'a> {
 }
 
 impl<'a> Learner<'a> {
-    pub(super) fn new(course: &'a Course<'a>, algorithm: Algorithm, worker: &Worker) -> Self {
-        let config = course.model.config();
+    /// All workers hear from the first one where the run stands.
+    pub(super) fn new(
+        course: &'a Course<'a>,
+        model: &'a Model,
+        algorithm: Algorithm,
+        worker: &mut Worker,
+    ) -> Result<Self, LearnError> {
+        let config = model.config();
+        let Start { pass, step, plateaus } = course.start;
+        let mut start = [pass as f64, step as f64, f64::from(plateaus)];
+        if worker.rank() > 0 {
+            start = [0.0; 3];
+        }
+        worker.sum("where the run stands", &mut start)?;
         let workers = u64::from(worker.workers());
         let sharing = if algorithm.is_in_step() { 1 } else { workers };
         let window_rows = WINDOW_ROWS_MAX / config.train.batch as u64;
         let rank = worker.rank() as usize;
         let counts = rank < course.pushes.len() && !algorithm.is_in_step();
-        Learner {
+        Ok(Learner {
             course,
+            model,
             algorithm,
-            lookup: course.model.client().lookup(),
+            lookup: model.client().lookup(),
             handles: Handles::default(),
             compute: Compute::new(config.model.factors()),
             staleness: counts.then(|| Staleness::new(&course.pushes, rank)),
             rows: 0,
-            pass: course.first_pass,
+            pass: start[0] as u64,
             goes_on: true,
-            plateaus: course.plateaus,
-            first_step: course.first_step,
+            plateaus: start[2] as u32,
+            first_step: start[1] as u64,
             steps: 0,
             workers,
             scores: BinnedScores::default(),
@@ -76,7 +91,7 @@ impl<'a> Learner<'a> {
             window_steps: 0,
             window_steps_max: (config.train.print_steps() / sharing).min(window_rows).max(1),
             counts_steps: !algorithm.is_in_step() || rank == 0,
-        }
+        })
     }
 
     /// The number of the pass that follows, from 0 on; none if that was the last one.
@@ -96,12 +111,12 @@ impl<'a> Learner<'a> {
 
     /// Rows of a step, where all go in step.
     pub(super) fn global_batch(&self) -> usize {
-        self.course.model.config().train.batch
+        self.model.config().train.batch
     }
 
     /// Whether every row is a minibatch of its own and the tables are here, so that there is no need to pull and push it.
     pub(super) fn is_online(&self) -> bool {
-        self.global_batch() == 1 && !self.course.model.is_remote()
+        self.global_batch() == 1 && !self.model.is_remote()
     }
 
     /// Pulls the rows of the minibatch's keys.
@@ -113,14 +128,14 @@ impl<'a> Learner<'a> {
         }
         worker.timer().switch(PULL);
         self.staleness.iter_mut().for_each(Staleness::pulls);
-        self.course.model.client().pull(rows, Absent::Init, &mut self.lookup)?;
+        self.model.client().pull(rows, Absent::Init, &mut self.lookup)?;
         Ok(())
     }
 
     /// Computes each row's logit, and from that the derivative of its loss.
     pub(super) fn forward(&mut self, worker: &mut Worker, rows: &Rows<'_>) -> Result<(), LearnError> {
         worker.timer().switch(COMPUTE);
-        let Learner { compute, lookup, course, .. } = self;
+        let Learner { compute, lookup, model, .. } = self;
         compute.errors.clear();
         if rows.is_empty() {
             compute.logits.clear();
@@ -130,7 +145,7 @@ impl<'a> Learner<'a> {
         if !compute.logits.iter().all(|logit| logit.is_finite()) {
             return Err(LearnError::Diverged { step: self.step() });
         }
-        let config = course.model.config();
+        let config = model.config();
         let reduce = match config.reduction() {
             Reduction::Sum => 1.0,
             // In step it is the mean over the rows of all workers, of which a pass's last step may have fewer.
@@ -174,36 +189,40 @@ impl<'a> Learner<'a> {
         worker.timer().switch(PUSH);
         self.staleness.iter_mut().for_each(Staleness::pushes);
         let scale = self.scale();
-        self.course.model.client().push(&mut self.lookup, scale)?;
+        self.model.client().push(&mut self.lookup, scale)?;
         self.end_step(1);
         Ok(())
     }
 
-    /// Hands the sums in, and waits until those of all workers are applied.
-    pub(super) fn push_step(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
+    /// Hands the sums in, and waits until those of all workers are applied. False if another worker was lost meanwhile: the
+    /// step is not made, and will be given once more.
+    pub(super) fn push_step(&mut self, worker: &mut Worker) -> Result<bool, LearnError> {
         worker.timer().switch(PUSH);
-        let (scale, is_exact) = (self.scale(), self.global_batch() > 1);
+        let (scale, model) = (self.scale(), self.model);
         let step = worker.group().applied() + 1;
         if self.rows > 0 {
             // The constant occurs in every row, however many workers these are shared out to.
             self.lookup.count_constant(self.rows as u32);
-            if is_exact {
+            if self.global_batch() > 1 {
                 let unit_log2 = Fixed::default().unit_log2();
                 for (table, (keys, counts, sums)) in self.lookup.sums().enumerate() {
-                    let sums = StepGradients::Fixed { unit_log2, sums };
-                    worker.group().push_step(step, table, keys, counts, sums, scale)?;
+                    let (group, sums) = (worker.group(), StepGradients::Fixed { unit_log2, sums });
+                    let table = place(group, model, table);
+                    group.push_step(step, table, keys, counts, sums, scale)?;
                 }
             } else {
                 for (table, (keys, counts, gradients)) in self.lookup.gradients().enumerate() {
-                    let gradients = StepGradients::Single(gradients);
-                    worker.group().push_step(step, table, keys, counts, gradients, scale)?;
+                    let (group, gradients) = (worker.group(), StepGradients::Single(gradients));
+                    let table = place(group, model, table);
+                    group.push_step(step, table, keys, counts, gradients, scale)?;
                 }
             }
         }
-        worker.timer().switch(WAIT);
-        worker.group().wait_applied(step)?;
-        self.end_step(1);
-        Ok(())
+        let is_applied = worker.wait_applied(step)?;
+        if is_applied {
+            self.end_step(1);
+        }
+        Ok(is_applied)
     }
 
     /// Learns rows one after the other, each from what the one before it taught.
@@ -215,9 +234,9 @@ impl<'a> Learner<'a> {
         self.course.check_stop()?;
         worker.timer().switch(PULL);
         let (scale, step) = (self.scale(), self.step());
-        let Learner { course, handles, compute, window, .. } = self;
-        let class_weight = course.model.config().train.class_weight;
-        let mut online = course.model.client().online(rows, scale, handles)?;
+        let Learner { model, handles, compute, window, .. } = self;
+        let class_weight = model.config().train.class_weight;
+        let mut online = model.client().online(rows, scale, handles)?;
         worker.timer().switch(COMPUTE);
         for row in 0..rows.len() {
             let (label, weight) = (rows.labels()[row], rows.weights()[row]);
@@ -247,11 +266,10 @@ impl<'a> Learner<'a> {
     /// Waits while the slowest worker is too far behind, if there is a bound.
     pub(super) fn keep_within_bound(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
         if let Some(bound) = self.course.bound {
-            worker.timer().switch(WAIT);
             // Rows that are learned one by one are pushed a run of them at a time.
             let minibatches =
                 if self.is_online() { self.steps.div_ceil(ONLINE_ROWS as u64) } else { self.steps };
-            worker.group().progress((self.pass << PASS_SHIFT) + minibatches, bound)?;
+            worker.progress((self.pass << PASS_SHIFT) + minibatches, bound)?;
         }
         Ok(())
     }
@@ -260,7 +278,7 @@ impl<'a> Learner<'a> {
     pub(super) fn settle(&mut self, worker: &mut Worker, share: &mut Share) -> Result<(), LearnError> {
         if share.wants_settling() {
             worker.timer().switch(PUSH);
-            self.course.model.client().finish(&mut self.lookup)?;
+            self.model.client().finish(&mut self.lookup)?;
             share.settled(worker);
         }
         Ok(())
@@ -269,10 +287,10 @@ impl<'a> Learner<'a> {
     /// Waits for all workers, adds up what they measured, and hears whether another pass follows.
     pub(super) fn end_pass(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
         worker.timer().switch(PUSH);
-        self.course.model.client().finish(&mut self.lookup)?;
+        self.model.client().finish(&mut self.lookup)?;
         if self.course.bound.is_some() {
             // Nobody waits for who has no rows any more.
-            worker.group().progress((self.pass + 1) << PASS_SHIFT, u64::MAX)?;
+            worker.progress((self.pass + 1) << PASS_SHIFT, u64::MAX)?;
         }
         worker.barrier("the end of a pass")?;
         self.hand_window_over();
@@ -303,7 +321,8 @@ impl<'a> Learner<'a> {
     fn verdict(&self, worker: &mut Worker) -> Result<Verdict, LearnError> {
         loop {
             let known = if worker.rank() == 0 { self.course.await_verdict()? } else { None };
-            let said = worker.group().broadcast("verdict", 0, &Verdict::to_bytes(known))?;
+            let said = worker.broadcast("verdict", 0, &Verdict::to_bytes(known))?;
+            worker.timer().stop();
             if let Some(verdict) = Verdict::of_bytes(&said) {
                 return Ok(verdict);
             }
@@ -317,7 +336,7 @@ impl<'a> Learner<'a> {
     }
 
     fn scale(&self) -> PushScale {
-        let train = &self.course.model.config().train;
+        let train = &self.model.config().train;
         PushScale { lr: train.schedule.factor(self.step(), self.pass, self.plateaus, train.warmup_steps) }
     }
 
@@ -340,6 +359,12 @@ impl<'a> Learner<'a> {
         self.window.clear();
         self.window_steps = 0;
     }
+}
+
+/// The number of a table in a group of workers.
+fn place(group: &mut SyncGroup, model: &Model, table: usize) -> usize {
+    let remote = model.client().remote_tables().get(table);
+    remote.and_then(|remote| group.place_of_remote(remote)).unwrap_or(table)
 }
 
 /// Derivative of a row's loss by its logit.

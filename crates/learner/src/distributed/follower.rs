@@ -1,0 +1,87 @@
+//! A process of a job whose worker is not the first: it trains, and tells of the passes. Another one makes the tables, validates,
+//! saves and reports.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use sanderling_client::Cluster;
+use sanderling_observe::{Resident, Stages};
+use sanderling_sample::fit::fit;
+
+use super::course::{Said, Start, Verdict};
+use super::{JobOptions, STAGES, Workers, work};
+use crate::config::Config;
+use crate::error::LearnError;
+use crate::event::Event;
+use crate::metrics::Scores;
+use crate::run::Summary;
+use crate::timing::{PassTotal, Timing};
+
+/// Trains beside the first worker; what the passes came to that it took part in.
+pub(crate) fn follow(
+    config: Config,
+    options: &JobOptions,
+    cluster: Option<&Arc<Cluster>>,
+    stop: &AtomicBool,
+    observer: &mut dyn FnMut(&Event<'_>),
+) -> Result<Summary, LearnError> {
+    let (started, mut since) = (Instant::now(), Instant::now());
+    let spec = fit(&config.spec(), &config.data.train.0, &config.data.reading)?;
+    let config = Config { feature: spec.feature, ..config };
+    let stages = Stages::new(&STAGES);
+    let mut timing =
+        Timing::new(options.job.workers, config.train.batch as u64, cluster.map(|cluster| &**cluster));
+    timing.algorithm = Some(options.algorithm.to_string());
+    let (mut step, mut examples, mut bad_rows) = (0, 0, 0);
+    let mut hear = |said: Said, _: &mut Option<Sender<Verdict>>| {
+        let Said::Ended(end) = said else { return };
+        step += end.steps;
+        examples += end.scores.len();
+        bad_rows = end.bad_rows;
+        let (pass, seconds) = (timing.passes.len() as u64 + 1, since.elapsed().as_secs_f64());
+        let total = PassTotal::new(pass, seconds, end.scores.to_scores().metrics());
+        observer(&Event::Pass(&end.line(step, examples, &total)));
+        timing.passes.push(total);
+        since = Instant::now();
+    };
+    let (config_there, start) = (&config, Start::default());
+    let workers =
+        Workers { model: None, config: config_there, options, cluster, stages: stages.clone(), start, stop };
+    work(workers, &mut hear)?;
+    let train_s: f64 = timing.passes.iter().map(|pass| pass.seconds).sum();
+    timing.stages = stages.totals();
+    if let Some(cluster) = cluster {
+        timing.calls = cluster.latencies();
+    }
+    timing.total_s = started.elapsed().as_secs_f64();
+    let metrics = timing.passes.last().map_or_else(|| Scores::new().metrics(), |pass| pass.metrics);
+    let number = |value: f64| value.is_finite().then_some(value);
+    let passes = timing.passes.len() as u64;
+    Ok(Summary {
+        name: config.name.clone(),
+        auc: number(metrics.auc),
+        logloss: number(metrics.logloss),
+        prob_mean: number(metrics.prob_mean),
+        real_mean: number(metrics.real_mean),
+        normalized_entropy: number(metrics.normalized_entropy),
+        measured_on: "train",
+        examples,
+        examples_per_s: examples as f64 / train_s.max(1e-9),
+        train_s,
+        steps: step,
+        passes,
+        best_pass: passes,
+        rows: 0,
+        zero_weights: 0,
+        table_bytes: 0,
+        memory_peak_bytes: Resident::read().peak_bytes,
+        bad_rows,
+        stopped: false,
+        model: PathBuf::new(),
+        report: PathBuf::new(),
+        timing,
+    })
+}
