@@ -32,7 +32,7 @@ EDGES: dict[str, set[str]] = {
     "load": {"sample", "store", "client", "server", "observe", "wire", "transport"},
     "cli": {"sample", "hub", "store", "client", "learner", "observe", "bench", "load", "server", "control"}
     | {"wire", "transport", "job"},
-    "python": {"cli", "learner", "sample", "store", "client", "hub", "feed", "job"},
+    "python": {"cli", "learner", "sample", "store", "client", "hub", "feed", "job", "control"} | {"observe"},
 }
 
 # The modules that may hold `unsafe` code, each with the reason it cannot do without.

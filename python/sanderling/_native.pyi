@@ -319,6 +319,13 @@ class FeedQueue:
         """What it has done so far: per stage count and percentiles in nanoseconds, and who waits for whom."""
     def report(self) -> str:
         """The same as lines of text, in microseconds."""
+    def metrics(self) -> str:
+        """The same in the text format of Prometheus; the label `queue` is the queue's `name`."""
+    def serve_metrics(self, address: str = "127.0.0.1:0") -> str:
+        """Answers `GET /metrics` at this address of this machine until the queue is gone, and returns the URL.
+
+        An address that other machines reach is a ValueError: nothing here asks who reads.
+        """
     def close(self) -> None:
         """Reads no more; what is ready is forgotten."""
 
@@ -713,6 +720,15 @@ def metrics(
     weights: npt.NDArray[np.float32] | None = None,
 ) -> Metrics:
     """AUC, logloss and calibration of logits against labels of 0 and 1, all float32 [rows]."""
+
+def render_report(
+    facts: dict[str, Any],
+    labels: npt.NDArray[np.float32],
+    logits: npt.NDArray[np.float32],
+    weights: npt.NDArray[np.float32],
+    tables: Sequence[Table],
+) -> str:
+    """The HTML report of a run that Python led; the arrays are float32 [rows], scored by the model it is about."""
 
 def cli_main(argv: Sequence[str]) -> int:
     """Run a command line, the program's name first; returns its exit code. Takes over SIGINT while it trains."""

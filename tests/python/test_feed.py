@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,13 @@ def test_a_queue_reads_everything_in_order_and_looks_up(clicks: Path, threads: i
     stats = queue.stats()
     assert (stats["batches"], stats["rows"], stats["push_grad"]["count"]) == (32, 2 * ROWS, 32)
     assert any("ReadSample" in report and "PushGrad" in report for report in reports)
+    with urllib.request.urlopen(queue.serve_metrics(), timeout=60) as page:
+        metrics = page.read().decode()
+    assert f'sanderling_feed_rows_total{{queue="trainer"}} {2 * ROWS}\n' in metrics
+    assert 'sanderling_feed_latency_seconds_count{queue="trainer",stage="PushGrad"} 32\n' in metrics
+    assert metrics.splitlines()[0] == queue.metrics().splitlines()[0]
+    with pytest.raises(ValueError, match="anybody who reaches it"):
+        queue.serve_metrics("0.0.0.0:0")
     spec = queue.spec
     assert spec is not None
     assert sum(len(batch) for batch in FeedQueue([clicks], spec=spec)) == ROWS

@@ -8,7 +8,8 @@ mod process;
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -283,10 +284,23 @@ fn counters(hub: &Process) -> BTreeMap<String, u64> {
     panic!("no statistics");
 }
 
+/// What a hub says to Prometheus, at the page that it has named.
+fn metrics(line: &str) -> String {
+    let address = line.strip_prefix("metrics at http://").unwrap().strip_suffix("/metrics").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: hub\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
+}
+
 #[test]
 fn reading_waits_for_a_slow_trainer() {
     let dir = folder(2);
-    let hub = hub(dir.path(), "--queue 5 --window 3 --print-every 10ms 'day_*.csv'");
+    let options = "--queue 5 --window 3 --print-every 10ms --metrics 127.0.0.1:0 'day_*.csv'";
+    let mut hub = hub(dir.path(), options);
+    let page = hub.line();
     let mut subscription = open(&addresses(&[&hub]), "slow");
     let mut notes = String::new();
     let mut looks = 0;
@@ -297,6 +311,11 @@ fn reading_waits_for_a_slow_trainer() {
             let counters = counters(&hub);
             assert!(counters["ready_max"] <= 5 && counters["unacknowledged"] <= 3, "{counters:?}");
             assert_eq!(counters["trainer slow here"], 1);
+            let metrics = metrics(&page);
+            let rows = "sanderling_hub_trainer_rows_total{trainer=\"slow\"} ";
+            let rows = metrics.lines().find_map(|line| line.strip_prefix(rows)).expect(&metrics);
+            let rows: u64 = rows.parse().unwrap();
+            assert!((100 * looks..=100 * (looks + 2)).contains(&rows), "{rows} after {looks}");
         }
         subscription.acknowledge(delivered.hub, delivered.number);
     }

@@ -5,8 +5,9 @@
 //!
 //! A [`Plane`] is one thread with a small async runtime. It answers the service of `proto/control.proto`, reflection and the
 //! standard health service, and by plain HTTP `/metrics` (Prometheus) and `/healthz`, all on one port. [`Client`] is the
-//! other side, without any async in its interface. It is not on the way of a pull or a push. Nothing here knows what is in a
-//! frame or a table, and neither signals nor command lines.
+//! other side, without any async in its interface. A [`MetricsPage`] is `/metrics` alone, for processes without a control
+//! plane. None of it is on the way of a pull or a push. Nothing here knows what is in a frame or a table, and neither signals
+//! nor command lines.
 
 pub mod limit;
 
@@ -29,12 +30,15 @@ mod guest;
 mod plane;
 mod router;
 
+mod page;
+
 mod client;
 
 mod frames;
 
 pub use client::{Client, ClientOptions, ControlError};
 pub use frames::{FrameServer, connector};
+pub use page::{MetricsPage, PageError};
 pub use plane::{Plane, PlaneError};
 pub use tonic::Code;
 

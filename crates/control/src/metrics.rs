@@ -1,46 +1,11 @@
 //! The numbers of a server in the text format of Prometheus, version 0.0.4. Knows neither the server nor HTTP: messages in,
 //! text out.
 
-use std::fmt::{Display, Write as _};
+use sanderling_observe::{Exposition, Labels, LatencySummary};
 
 use crate::proto::{Latency, StatusReply, Table};
 
-/// What the format is called in a header.
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-const NS_PER_S: f64 = 1e9;
 const MS_PER_S: f64 = 1e3;
-
-/// Families of samples, one after another.
-#[derive(Debug, Default)]
-struct Text(String);
-
-impl Text {
-    /// Begins a family; its samples must follow.
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let help = help.replace('\\', r"\\").replace('\n', r"\n");
-        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        let escaped = |value: &str| value.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
-        let labels: Vec<String> =
-            labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
-        match labels.is_empty() {
-            true => self.line(format_args!("{name} {value}")),
-            false => self.line(format_args!("{name}{{{}}} {value}", labels.join(","))),
-        }
-    }
-
-    /// A family of one sample.
-    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
-        self.family(name, kind, help);
-        self.sample(name, &[], value);
-    }
-
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        writeln!(self.0, "{line}").expect("a string takes everything");
-    }
-}
 
 /// Name of a counter, of its metric, and what it means.
 const COUNTERS: &[(&str, &str, &str, &str)] = &[
@@ -83,7 +48,7 @@ pub(crate) fn text(
     by_command: &[Latency],
     by_peer: &[Latency],
 ) -> String {
-    let mut text = Text::default();
+    let mut text = Exposition::default();
     let (shard, shards) = (status.shard.to_string(), status.shards.to_string());
     text.family("sanderling_info", "gauge", "Always 1; the labels say who the server is.");
     let labels =
@@ -113,64 +78,29 @@ pub(crate) fn text(
         tables.iter().for_each(|table| text.sample(&name, &[("table", &table.name)], value(table)));
     }
     let help = "Time of work on requests at the server, by command, since the start.";
-    latencies(&mut text, "sanderling_request_latency", help, by_command);
+    text.latencies("sanderling_request_latency", help, &summaries(by_command));
     let help = "The same by peer and command; the peer is what a client calls itself, or its host.";
-    latencies(&mut text, "sanderling_peer_request_latency", help, by_peer);
-    text.0
+    text.latencies("sanderling_peer_request_latency", help, &summaries(by_peer));
+    text.finish()
 }
 
-/// A summary with its quantiles, and two gauges for least and most, which a summary cannot have.
-fn latencies(text: &mut Text, name: &str, help: &str, latencies: &[Latency]) {
-    let seconds = |ns: u64| ns as f64 / NS_PER_S;
-    let labels = |latency: &Latency| {
-        let peer = (!latency.peer.is_empty()).then(|| ("peer", latency.peer.clone()));
-        peer.into_iter().chain([("command", latency.command.clone())]).collect::<Vec<_>>()
+/// Each with its labels; the peer only where there is one.
+fn summaries(latencies: &[Latency]) -> Vec<(Labels<'_>, LatencySummary)> {
+    let summary = |latency: &Latency| {
+        let &Latency { count, sum_ns, average_ns, min_ns, max_ns, p50_ns, p95_ns, p99_ns, p999_ns, .. } =
+            latency;
+        LatencySummary { count, sum_ns, average_ns, min_ns, max_ns, p50_ns, p95_ns, p99_ns, p999_ns }
     };
-    let summary = format!("{name}_seconds");
-    text.family(&summary, "summary", help);
-    for latency in latencies {
-        let labels = labels(latency);
-        let mut labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
-        let quantiles = [
-            ("0.5", latency.p50_ns),
-            ("0.95", latency.p95_ns),
-            ("0.99", latency.p99_ns),
-            ("0.999", latency.p999_ns),
-        ];
-        for (quantile, ns) in quantiles {
-            labels.push(("quantile", quantile));
-            text.sample(&summary, &labels, seconds(ns));
-            labels.pop();
-        }
-        text.sample(&format!("{summary}_sum"), &labels, seconds(latency.sum_ns));
-        text.sample(&format!("{summary}_count"), &labels, latency.count);
-    }
-    for extreme in ["min", "max"] {
-        let name = format!("{name}_{extreme}_seconds");
-        text.family(&name, "gauge", &format!("The {extreme} of the same since the start."));
-        for latency in latencies {
-            let labels = labels(latency);
-            let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
-            let ns = if extreme == "min" { latency.min_ns } else { latency.max_ns };
-            text.sample(&name, &labels, seconds(ns));
-        }
-    }
+    let of = latencies.iter().map(|latency| {
+        let peer = (!latency.peer.is_empty()).then_some(("peer", &*latency.peer));
+        (peer.into_iter().chain([("command", &*latency.command)]).collect(), summary(latency))
+    });
+    of.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn labels_and_help_are_escaped() {
-        let mut text = Text::default();
-        text.family("a", "gauge", "one \\ two\nthree \"four\"");
-        text.sample("a", &[("b", "x\"y\\z\n{}"), ("c", "é")], 1.5);
-        text.sample("a", &[], u64::MAX);
-        let expected = "# HELP a one \\\\ two\\nthree \"four\"\n# TYPE a gauge\n\
-            a{b=\"x\\\"y\\\\z\\n{}\",c=\"é\"} 1.5\na 18446744073709551615\n";
-        assert_eq!(text.0, expected);
-    }
 
     #[test]
     fn every_number_has_its_line() {

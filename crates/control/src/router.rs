@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use sanderling_observe::EXPOSITION_CONTENT_TYPE;
 use sanderling_server::StatsScope;
 use tonic::Status;
 use tonic::service::Routes;
@@ -89,7 +90,7 @@ async fn answer_metrics(State(service): State<Service>) -> Response {
         metrics::text(&service::status(control), &tables, &by_command, &by_peer)
     });
     match text.await {
-        Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Ok(text) => ([(CONTENT_TYPE, EXPOSITION_CONTENT_TYPE)], text).into_response(),
         Err(status) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{}\n", status.message())).into_response(),
     }
 }

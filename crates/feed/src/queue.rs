@@ -352,14 +352,13 @@ impl FeedQueue {
     /// What it has done so far.
     #[must_use]
     pub fn statistics(&self) -> FeedStatistics {
-        let shared = &self.shared;
-        let pushes = shared.embedding.as_ref();
-        let push_grad = pushes.map_or_else(LatencySummary::default, |embedding| embedding.push_latency());
-        let pooled_at = pushes.map(|embedding| embedding.pooled_at()).unwrap_or_default();
-        let ready = shared.lock().ready.len();
-        let (elapsed, threads) = (shared.started.elapsed(), shared.options.threads);
-        let stages = shared.stages.totals();
-        FeedStatistics::new(&shared.accounts.total(), push_grad, pooled_at, elapsed, threads, ready, stages)
+        self.shared.statistics()
+    }
+
+    /// The same for whoever asks from another thread, also after the queue is gone.
+    pub fn watch(&self) -> impl Fn() -> FeedStatistics + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || shared.statistics()
     }
 
     /// Reads no more and forgets what is ready; the next minibatch is none.
@@ -371,6 +370,19 @@ impl FeedQueue {
         drop(line);
         self.shared.changed.notify_all();
         self.shared.reader.close();
+    }
+}
+
+impl Shared {
+    fn statistics(&self) -> FeedStatistics {
+        let shared = self;
+        let pushes = shared.embedding.as_ref();
+        let push_grad = pushes.map_or_else(LatencySummary::default, |embedding| embedding.push_latency());
+        let pooled_at = pushes.map(|embedding| embedding.pooled_at()).unwrap_or_default();
+        let ready = shared.lock().ready.len();
+        let (elapsed, threads) = (shared.started.elapsed(), shared.options.threads);
+        let stages = shared.stages.totals();
+        FeedStatistics::new(&shared.accounts.total(), push_grad, pooled_at, elapsed, threads, ready, stages)
     }
 }
 

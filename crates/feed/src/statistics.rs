@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sanderling_observe::{Latency, LatencySummary, StageTotal};
+use sanderling_observe::{Exposition, Labels, Latency, LatencySummary, StageTotal};
 use serde::Serialize;
 
 use crate::fed::PooledAt;
@@ -135,6 +135,44 @@ impl FeedStatistics {
             stages,
             verdict,
         }
+    }
+}
+
+impl FeedStatistics {
+    /// In the text format of Prometheus; `queue` is the label that tells several queues of a process apart.
+    #[must_use]
+    pub fn exposition(&self, queue: &str) -> String {
+        let mut text = Exposition::default();
+        let labels = [("queue", queue)];
+        for (name, kind, help, value) in [
+            ("batches_total", "counter", "Minibatches that the trainer has taken.", self.batches as f64),
+            ("rows_total", "counter", "Samples that were read.", self.rows as f64),
+            ("ready", "gauge", "Minibatches that are ready.", self.ready as f64),
+            ("uptime_seconds", "gauge", "Time since the start.", self.seconds),
+            ("trainer_waits_ratio", "gauge", "Share of it in which the trainer waited.", self.trainer_waits),
+            (
+                "threads_wait_ratio",
+                "gauge",
+                "Share in which threads found the queue full.",
+                self.threads_wait,
+            ),
+        ] {
+            let name = format!("sanderling_feed_{name}");
+            text.family(&name, kind, help);
+            text.sample(&name, &labels, value);
+        }
+        text.stages("sanderling_feed_reading", &labels, &self.stages);
+        let stages = [
+            ("ReadSample", self.read_sample),
+            ("EmbeddingLookup", self.embedding_lookup),
+            ("PushGrad", self.push_grad),
+        ];
+        let rows: Vec<(Labels<'_>, LatencySummary)> = stages
+            .into_iter()
+            .map(|(stage, summary)| (vec![("queue", queue), ("stage", stage)], summary))
+            .collect();
+        text.latencies("sanderling_feed_latency", "Time of a minibatch in a stage.", &rows);
+        text.finish()
     }
 }
 

@@ -218,6 +218,12 @@ impl Service {
         self.watch.status()
     }
 
+    /// What it has done so far, for whoever asks from another thread, also after it has ended.
+    pub fn watch(&self) -> impl Fn() -> Status + Send + Sync + 'static {
+        let watch = Arc::clone(&self.watch);
+        move || watch.status()
+    }
+
     /// Waits until it is over and the trainers know, or `stop` is set; saves the position now and then. `on_look` is called
     /// many times a second. How it ended, or what made it fail, once the trainers know; and what it has done.
     pub fn run(

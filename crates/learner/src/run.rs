@@ -26,9 +26,10 @@ use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
 use crate::timing::Timing;
 use crate::train::{StageList, Trainer, remove_dir};
 
-/// Points of the ROC curve in the report, and bins of its calibration plot.
-const ROC_POINTS: usize = 200;
-const CALIBRATION_BINS: usize = 20;
+/// Points of the ROC curve in a report.
+pub const ROC_POINTS: usize = 200;
+/// Bins of the calibration plot in a report.
+pub const CALIBRATION_BINS: usize = 20;
 
 /// Where a run goes and whether it goes on.
 #[derive(Clone, Debug)]

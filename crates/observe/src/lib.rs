@@ -2,12 +2,14 @@
 //! numbers.
 //! Knows no domain type: no batch, no table, no model. Prints nothing and opens no file but `/proc` and `/etc`.
 
+pub mod exposition;
 pub mod latency;
 pub mod latency_table;
 pub mod machine;
 pub mod plot;
 pub mod stages;
 
+pub use exposition::{EXPOSITION_CONTENT_TYPE, Exposition, Labels};
 pub use latency::{Latency, LatencySummary};
 pub use latency_table::LatencyTable;
 pub use machine::{Machine, Resident, SimdLevel};

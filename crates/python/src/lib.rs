@@ -12,6 +12,7 @@ mod requests;
 mod table;
 
 mod remote;
+mod report;
 
 mod batch;
 
@@ -48,6 +49,8 @@ mod _native {
     use crate::queue::PyFeedQueue;
     #[pymodule_export]
     use crate::remote::{PyConnection, PyRemoteTable, connect};
+    #[pymodule_export]
+    use crate::report::render_report;
     #[pymodule_export]
     use crate::steps::{PyMeeting, PySyncGroup};
     #[pymodule_export]

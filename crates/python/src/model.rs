@@ -173,6 +173,18 @@ pub(crate) fn metrics<'py>(
     logits: PyReadonlyArray1<'py, f32>,
     weights: Option<PyReadonlyArray1<'py, f32>>,
 ) -> PyResult<Bound<'py, PyDict>> {
+    let scores = scores_of(py, labels, logits, weights)?;
+    let metrics = py.detach(|| scores.metrics());
+    as_dict(py, &metrics)
+}
+
+/// Scored rows, from arrays of equal lengths.
+pub(crate) fn scores_of<'py>(
+    py: Python<'py>,
+    labels: PyReadonlyArray1<'py, f32>,
+    logits: PyReadonlyArray1<'py, f32>,
+    weights: Option<PyReadonlyArray1<'py, f32>>,
+) -> PyResult<Scores> {
     let weight_count = weights.as_ref().map_or(labels.len(), |weights| weights.len());
     if logits.len() != labels.len() || weight_count != labels.len() {
         return Err(LengthError::new_err(format!(
@@ -185,14 +197,13 @@ pub(crate) fn metrics<'py>(
     let (labels, logits) = (labels.as_slice()?, logits.as_slice()?);
     let weights = weights.map(side_by_side).transpose()?;
     let weights = weights.as_ref().map(|weights| weights.as_slice()).transpose()?;
-    let metrics = py.detach(|| {
+    Ok(py.detach(|| {
         let mut scores = Scores::new();
         for (row, (label, logit)) in labels.iter().zip(logits.iter()).enumerate() {
             scores.push(*logit, *label, weights.map_or(1.0, |weights| weights[row]));
         }
-        scores.metrics()
-    });
-    as_dict(py, &metrics)
+        scores
+    }))
 }
 
 /// Metrics as a dictionary; what is undefined is NaN.

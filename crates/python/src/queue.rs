@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use sanderling_control::MetricsPage;
 use sanderling_feed::{Embedding, Fed, FeedQueue, QueueOptions, Source};
 use sanderling_hub::SubscribeOptions;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
@@ -41,6 +43,8 @@ struct FeedSpec {
 pub(crate) struct PyFeedQueue {
     queue: FeedQueue,
     told: std::sync::Mutex<Option<Told>>,
+    name: String,
+    page: std::sync::Mutex<Option<MetricsPage>>,
 }
 
 /// Who is told the statistics, and when next.
@@ -122,7 +126,8 @@ impl PyFeedQueue {
             PyResult::Ok(Told { every, next: Instant::now() + every, on_statistics })
         });
         let told = std::sync::Mutex::new(told.transpose()?);
-        Ok(PyFeedQueue { queue: queue.map_err(of_feed)?, told })
+        let queue = queue.map_err(of_feed)?;
+        Ok(PyFeedQueue { queue, told, name: name.to_owned(), page: std::sync::Mutex::default() })
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {
@@ -163,6 +168,23 @@ impl PyFeedQueue {
     /// The same as lines of text.
     fn report(&self) -> String {
         self.queue.statistics().to_string()
+    }
+
+    /// The same as Prometheus reads it, labelled with the queue's name.
+    fn metrics(&self) -> String {
+        self.queue.statistics().exposition(&self.name)
+    }
+
+    /// Answers `GET /metrics` at an address of this machine until the queue is gone; the URL.
+    #[pyo3(signature = (address = "127.0.0.1:0"))]
+    fn serve_metrics(&self, py: Python<'_>, address: &str) -> PyResult<String> {
+        let (statistics, name) = (self.queue.watch(), self.name.clone());
+        let page = py.detach(|| MetricsPage::start(address, move || statistics().exposition(&name)));
+        let page = page.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let url = page.url();
+        // An earlier page ends.
+        *self.page.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(page);
+        Ok(url)
     }
 
     /// Reads no more.

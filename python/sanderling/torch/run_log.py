@@ -22,6 +22,8 @@ from sanderling.torch.event_file import EventFile
 _PROGRESS_S = 0.2
 
 Line = dict[str, Any]
+# Labels, logits and weights, all float32 [rows].
+Columns = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 # Rows whose scores are kept, 12 bytes each.
@@ -47,10 +49,15 @@ class Scores:
             self.rows -= first
             self.forgotten += first
 
-    def metrics(self) -> Line:
-        """Their metrics, as `sanderling.metrics` gives them; then there are no rows again."""
+    def columns(self) -> Columns:
+        """The rows."""
         none = (np.zeros(0, np.float32),) * 3
         labels, logits, weights = (np.concatenate(column) for column in zip(none, *self._parts, strict=True))
+        return labels, logits, weights
+
+    def metrics(self) -> Line:
+        """Their metrics, as `sanderling.metrics` gives them; then there are no rows again."""
+        labels, logits, weights = self.columns()
         self._parts, self.rows, self.forgotten = deque(), 0, 0
         if not np.isfinite(logits).all():
             raise sanderling.DivergedError("a prediction became infinite or undefined; lower the learning rates")

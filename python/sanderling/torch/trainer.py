@@ -4,6 +4,7 @@
     runs/<name>/last/          checkpoint after the last whole pass, to resume from
     runs/<name>/metrics.jsonl  a line per printed line, as the built-in learners write them
     runs/<name>/summary.json   what the run came to
+    runs/<name>/report.html    the same with curves, tables and keys, for a browser
 
 Knows no command line.
 """
@@ -22,10 +23,11 @@ import torch
 from torch import nn
 
 import sanderling
+from sanderling._native import render_report
 from sanderling.torch import checkpoint
 from sanderling.torch.click_model import ClickModel
 from sanderling.torch.deep_config import DeepConfig
-from sanderling.torch.run_log import SCORES_MAX, Line, RunLog, Scores
+from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores
 
 # Rows between two lines of metrics, where the configuration does not say.
 _PRINT_ROWS = 256_000
@@ -102,7 +104,9 @@ def train(
         run.passes(log)
     finally:
         log.close()
-    return DeepResult(run.summary(), run_dir, run.model)
+    summary = run.summary()
+    run.report(summary)
+    return DeepResult(summary, run_dir, run.model)
 
 
 class _Run:
@@ -130,6 +134,10 @@ class _Run:
         )
         self.rows = self.model.emb.optimizer()
         self.progress = Progress()
+        self.started_unix_s = int(time.time())
+        # What the report plots: the best validation, or without one the last pass.
+        self.plotted = Scores().columns()
+        self.stages: list[dict[str, Any]] = []
 
     def resume(self) -> None:
         """Goes on where `last` was saved."""
@@ -170,7 +178,8 @@ class _Run:
         line_step, line_examples = progress.step, progress.examples
         self.model.train()
         self.set_rates()
-        for batch in self.queue(config.train_inputs, self.spec, shuffle=config.train.shuffle):
+        queue = self.queue(config.train_inputs, self.spec, shuffle=config.train.shuffle)
+        for batch in queue:
             if len(batch) < 2 and config.model.batch_norm:
                 continue  # there is no variance of one sample
             logits = self.learn(batch)
@@ -189,6 +198,9 @@ class _Run:
                 break
         self.model.emb.finish()
         progress.train_s += time.perf_counter() - began
+        self.stages = queue.stats()["stages"]
+        if not config.valid_inputs:
+            self.plotted = whole.columns()
         progress.last = whole.metrics()
         if not self.stopped():
             progress.passes += 1
@@ -213,20 +225,21 @@ class _Run:
         """Validates the pass just ended, and keeps the model if it is the best."""
         progress, monitor = self.progress, self.config.train.monitor
         began = time.perf_counter()
-        metrics = self.validate(log)
+        metrics, columns = self.validate(log)
         best = progress.best is None or (
             metrics[monitor] > progress.best[monitor] if monitor == "auc" else metrics[monitor] < progress.best[monitor]
         )
         if best:
             progress.best, progress.best_pass, progress.idle = metrics, progress.passes, 0
+            self.plotted = columns
         else:
             progress.plateaus += 1
             progress.idle += 1
         seconds = time.perf_counter() - began
         log.line("valid", {**self.place(progress.passes), **metrics, "best": best, "seconds": seconds})
 
-    def validate(self, log: RunLog) -> Line:
-        """Metrics over the validation files."""
+    def validate(self, log: RunLog) -> tuple[Line, Columns]:
+        """Metrics over the validation files, and what they are of."""
         scores = Scores()
         self.model.eval()
         spec = {key: value for key, value in self.spec.items() if key != "negatives"}
@@ -236,7 +249,8 @@ class _Run:
                 log.progress("validating")
         if scores.forgotten:
             raise sanderling.ConfigError(f"data.valid: more than {SCORES_MAX:,} rows; name fewer files")
-        return scores.metrics()
+        columns = scores.columns()
+        return scores.metrics(), columns
 
     def queue(self, inputs: list[str], spec: dict[str, Any], shuffle: int) -> sanderling.FeedQueue:
         """The batches of one pass; a pass has its own order, whatever came before it."""
@@ -302,3 +316,31 @@ class _Run:
         }
         (self.run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
         return summary
+
+    def report(self, summary: Line) -> None:
+        """Writes `report.html`."""
+        lines = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+        names = ("step", "pass", "trained_examples", "auc", "logloss", "prob_mean", "real_mean")
+        curves = {
+            kind: [{name: line[name] for name in names} for line in lines if line["kind"] == kind]
+            for kind in ("step", "valid")
+        }
+        metrics = self.progress.last if self.progress.best is None else self.progress.best
+        same = ("name", "train_s", "examples", "passes", "examples_per_s")
+        facts = {
+            **{name: summary[name] for name in same},
+            "model": f"{self.config.model.type} in PyTorch",
+            "started_unix_s": self.started_unix_s,
+            "threads": self.config.train.threads,
+            "metrics": {name: None if np.isnan(value) else value for name, value in metrics.items()},
+            "valid": None if self.progress.best is None else ", ".join(self.config.valid_inputs),
+            "train_curve": curves["step"],
+            "valid_curve": curves["valid"],
+            "stages": self.stages,
+            "model_path": summary["model"],
+            "eval_command": f"sanderling.torch.checkpoint.load({summary['model']!r}, ...) in Python",
+            "config": json.dumps(self.config.to_dict(), indent=1),
+        }
+        tables = [table for table in self.model.emb.tables.values() if isinstance(table, sanderling.Table)]
+        page = render_report(facts, *self.plotted, tables)
+        (self.run_dir / "report.html").write_text(page)

@@ -89,6 +89,11 @@ def test_its_lines_are_those_of_the_built_in_learners(data: Path, tmp_path: Path
         assert {type(value) for value in one.values()} == {type(value) for value in other.values()}
     assert set(result.summary) <= set(native.summary)
     assert json.loads((result.run_dir / "summary.json").read_text()) == result.summary
+    report = (result.run_dir / "report.html").read_text()
+    rows = sum(1 for _ in (data / "valid.csv").open()) - 1
+    for shown in ("<h1>run</h1>", "deepfm in PyTorch", f"{result.summary['auc']:.4f}", f"valid.csv: {rows} examples"):
+        assert shown in report, shown
+    assert report.count("<svg") >= 5, "curves of AUC and logloss, ROC, calibration, tables"
 
 
 def test_a_resumed_run_has_each_pass_once(data: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use sanderling_client::Address;
+use sanderling_control::MetricsPage;
 use sanderling_hub::service::{Ended, Service, ServiceConfig, ServiceError, limit};
 use sanderling_learner::Config;
 use sanderling_sample::fit::fit;
@@ -81,6 +82,9 @@ pub(crate) struct Args {
     /// Say so often what was done, on standard error, such as 10s
     #[arg(long, value_name = "TIME")]
     print_every: Option<String>,
+    /// Answer GET /metrics (Prometheus) and /healthz at this address of this machine, such as 127.0.0.1:9100; port 0 for any
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<String>,
     /// A trainer that is gone for longer loses what it has to the others
     #[arg(long, value_name = "TIME", default_value = "60s")]
     trainer_timeout: String,
@@ -247,7 +251,13 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let config = args.service_config()?;
     let stop = crate::stop::flag();
     let service = Service::start(&config, |event| eprintln!("{event}"))?;
+    let page = args.metrics.as_ref().map(|address| {
+        let status = service.watch();
+        MetricsPage::start(address, move || status().exposition()).map_err(|error| usage("metrics", error))
+    });
+    let page = page.transpose()?;
     let lines = service.addresses().iter().map(|address| format!("listening at {address}"));
+    let lines = lines.chain(page.iter().map(|page| format!("metrics at {}", page.url())));
     output::text(&lines.collect::<Vec<_>>().join("\n"))?;
     let mut print_at = print_every.map(|every| Instant::now() + every);
     let (ended, status) = service.run(&stop, |service| {

@@ -13,7 +13,7 @@ pub(crate) struct Process {
     child: Child,
     pub(crate) addresses: Vec<Address>,
     /// Open, so that it may say more.
-    _said: Lines<BufReader<ChildStdout>>,
+    said: Lines<BufReader<ChildStdout>>,
 }
 
 impl Process {
@@ -61,7 +61,12 @@ impl Process {
             child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
             panic!("it listens at {addresses:?}: {errors}");
         }
-        Process { child, addresses, _said: said }
+        Process { child, addresses, said }
+    }
+
+    /// The next line that it says.
+    pub(crate) fn line(&mut self) -> String {
+        self.said.next().expect("it says more").unwrap()
     }
 
     pub(crate) fn signal(&self, name: &str) {

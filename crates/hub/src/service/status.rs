@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use sanderling_observe::{LatencySummary, StageTotal};
+use sanderling_observe::{Exposition, LatencySummary, StageTotal};
 use sanderling_wire::{Counter, Latency, Statistics, limit};
 
 use super::desk::TrainerCounts;
@@ -84,6 +84,49 @@ impl Status {
         }
         counters.truncate(limit::STATS_MAX);
         counters
+    }
+
+    /// In the text format of Prometheus.
+    #[must_use]
+    pub fn exposition(&self) -> String {
+        let mut text = Exposition::default();
+        let help = "Time since the start.";
+        text.single("sanderling_hub_uptime_seconds", "gauge", help, self.uptime.as_secs_f64());
+        for (name, kind, help, value) in [
+            ("ready", "gauge", "Minibatches that are ready.", self.ready as u64),
+            ("ready_bytes", "gauge", "Bytes of them.", self.ready_bytes as u64),
+            ("ready_max", "gauge", "Most that were ready at a time.", self.ready_max as u64),
+            ("ready_max_bytes", "gauge", "Most bytes that were.", self.ready_bytes_max as u64),
+            ("unacknowledged", "gauge", "Minibatches that trainers have.", self.unacknowledged as u64),
+            ("unacknowledged_bytes", "gauge", "Bytes of them.", self.unacknowledged_bytes as u64),
+            ("acknowledged_total", "counter", "Minibatches that were used.", self.acknowledged),
+            ("bad_rows_total", "counter", "Rows left out as bad.", self.bad_rows),
+        ] {
+            text.single(&format!("sanderling_hub_{name}"), kind, help, value);
+        }
+        text.stages("sanderling_hub_stage", &[], &self.stages);
+        let help = "How long answers to requests for a minibatch took, without waiting for one.";
+        text.latencies("sanderling_hub_next_latency", help, &[(Vec::new(), self.next)]);
+        type Number = (&'static str, &'static str, &'static str, fn(&TrainerStatus) -> u64);
+        let numbers: [Number; 7] = [
+            ("here", "gauge", "1 while a trainer is connected.", |trainer| u64::from(trainer.here)),
+            ("starts_total", "counter", "How often a trainer was started.", |trainer| trainer.counts.starts),
+            ("batches_total", "counter", "Minibatches handed to a trainer.", |trainer| {
+                trainer.counts.batches
+            }),
+            ("rows_total", "counter", "Their rows.", |trainer| trainer.counts.rows),
+            ("bytes_total", "counter", "Their bytes.", |trainer| trainer.counts.bytes),
+            ("stalls_total", "counter", "Times that none was ready.", |trainer| trainer.counts.stalls),
+            ("late_total", "counter", "Acknowledgements that came too late.", |trainer| trainer.counts.late),
+        ];
+        for (name, kind, help, value) in numbers {
+            let name = format!("sanderling_hub_trainer_{name}");
+            text.family(&name, kind, help);
+            self.trainers
+                .iter()
+                .for_each(|trainer| text.sample(&name, &[("trainer", &trainer.name)], value(trainer)));
+        }
+        text.finish()
     }
 
     /// As a message; the counters are those of [`Status::counters`].

@@ -1,0 +1,162 @@
+//! Plain HTTP `/metrics` and `/healthz` for a process that has no control plane, such as a hub: a thread that answers with
+//! a text that somebody else makes. Knows no server, no token and no TLS, and so answers on this machine only.
+
+use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use sanderling_observe::EXPOSITION_CONTENT_TYPE;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
+use tonic::transport::Server;
+
+use crate::guest::{self, Guest};
+use crate::limit::{CONNECTION_AGE_MAX, HEADERS_BYTES_MAX, LINGER, STREAMS_MAX};
+
+type Text = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PageError {
+    /// The address, a thread, or the runtime.
+    #[error("metrics at {address}: {source}")]
+    Io {
+        /// As it was given.
+        address: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// Other machines would reach it.
+    #[error(
+        "metrics at {address}: anybody who reaches it can read it; use an address of this machine, such as 127.0.0.1:9100"
+    )]
+    NotLoopback {
+        /// As it was given.
+        address: String,
+    },
+}
+
+/// A page that is answered until it is dropped.
+#[derive(Debug)]
+pub struct MetricsPage {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MetricsPage {
+    /// Answers at `host:port` of this machine, port 0 for any; `text` is called for each answer, in the page's thread.
+    ///
+    /// # Errors
+    /// The address is none, is taken, or is not on the loopback; the system has no resources.
+    pub fn start(
+        address: &str,
+        text: impl Fn() -> String + Send + Sync + 'static,
+    ) -> Result<MetricsPage, PageError> {
+        let io = |source| PageError::Io { address: address.to_owned(), source };
+        let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(io)?.collect();
+        if !found.iter().all(|found| found.ip().is_loopback()) {
+            return Err(PageError::NotLoopback { address: address.to_owned() });
+        }
+        let listener = StdListener::bind(&found[..]).map_err(io)?;
+        listener.set_nonblocking(true).map_err(io)?;
+        let bound = listener.local_addr().map_err(io)?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(io)?;
+        let listener = {
+            let _inside = runtime.enter();
+            TcpListener::from_std(listener).map_err(io)?
+        };
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("metrics".to_owned());
+        let thread =
+            thread.spawn(move || runtime.block_on(serve(listener, Arc::new(text), stopped))).map_err(io)?;
+        Ok(MetricsPage { address: bound, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Where it is, such as `http://127.0.0.1:9100/metrics`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}/metrics", self.address)
+    }
+}
+
+impl Drop for MetricsPage {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // One that has panicked has said so itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn serve(listener: TcpListener, text: Text, stopped: oneshot::Receiver<()>) {
+    let router = Router::new()
+        .route("/metrics", get(answer))
+        .route("/healthz", get(|| async { "serving\n" }))
+        .with_state(text);
+    let (guests, incoming) = mpsc::channel::<std::io::Result<Guest>>(1);
+    let accepting = tokio::spawn(guest::accept(listener, None, guests));
+    let (end, ended) = oneshot::channel::<()>();
+    let serving = tokio::spawn(
+        Server::builder()
+            .accept_http1(true)
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_connection_age(CONNECTION_AGE_MAX)
+            .http2_max_header_list_size(HEADERS_BYTES_MAX)
+            .add_routes(Routes::from(router))
+            .serve_with_incoming_shutdown(ReceiverStream::new(incoming), async {
+                let _ = ended.await;
+            }),
+    );
+    // Nobody sends anything: it ends when the other side is dropped.
+    let _ = stopped.await;
+    drop(end);
+    accepting.abort();
+    let _ = tokio::time::timeout(LINGER, serving).await;
+}
+
+async fn answer(State(text): State<Text>) -> impl axum::response::IntoResponse {
+    ([(CONTENT_TYPE, EXPOSITION_CONTENT_TYPE)], text())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+
+    fn ask(page: &MetricsPage, path: &str) -> String {
+        let mut stream = TcpStream::connect(page.address).expect("it listens");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("text");
+        answer
+    }
+
+    #[test]
+    fn a_page_says_what_it_is_given_and_nothing_to_other_machines() {
+        let page = MetricsPage::start("127.0.0.1:0", || "queue_rows 3\n".to_owned()).expect("it starts");
+        let answer = ask(&page, "/metrics");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains(EXPOSITION_CONTENT_TYPE) && answer.contains("queue_rows 3\n"), "{answer}");
+        assert!(ask(&page, "/healthz").starts_with("HTTP/1.1 200"));
+        assert!(ask(&page, "/other").starts_with("HTTP/1.1 404"));
+        let taken = page.address.to_string();
+        assert!(matches!(MetricsPage::start(&taken, String::new), Err(PageError::Io { .. })));
+        drop(page);
+        for (address, is_io) in [("0.0.0.0:0", false), ("[::]:0", false), ("nowhere", true)] {
+            let error = MetricsPage::start(address, String::new).expect_err(address);
+            assert_eq!(matches!(error, PageError::Io { .. }), is_io, "{error}");
+        }
+    }
+}

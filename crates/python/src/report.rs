@@ -1,0 +1,109 @@
+//! The report of a run that Python led, as the built-in learners' is made. Conversion only: what it says comes in as a
+//! dictionary, arrays and tables.
+
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+use sanderling_learner::report::{self, CurvePoint, RunReport, TableTally};
+use sanderling_learner::{CALIBRATION_BINS, Metrics, ROC_POINTS};
+use sanderling_observe::{Machine, Resident, StageTotal};
+use serde::Deserialize;
+
+use crate::model::scores_of;
+use crate::table::PyTable;
+use crate::value::from_python;
+
+/// What Python says of a run.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Facts {
+    name: String,
+    model: String,
+    started_unix_s: u64,
+    train_s: f64,
+    examples: u64,
+    passes: u32,
+    threads: usize,
+    examples_per_s: f64,
+    metrics: Metrics,
+    valid: Option<String>,
+    train_curve: Vec<Line>,
+    valid_curve: Vec<Line>,
+    stages: Vec<StageTotal>,
+    model_path: String,
+    eval_command: String,
+    config: String,
+}
+
+/// A line of `metrics.jsonl`, of which more is there; what is undefined is null.
+#[derive(Deserialize)]
+struct Line {
+    step: u64,
+    pass: u32,
+    trained_examples: u64,
+    auc: Option<f64>,
+    logloss: Option<f64>,
+    prob_mean: Option<f64>,
+    real_mean: Option<f64>,
+}
+
+impl Line {
+    fn point(&self) -> CurvePoint {
+        let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
+        CurvePoint {
+            step: self.step,
+            pass: self.pass,
+            examples: self.trained_examples,
+            auc: number(self.auc),
+            logloss: number(self.logloss),
+            prob_mean: number(self.prob_mean),
+            real_mean: number(self.real_mean),
+        }
+    }
+}
+
+/// The report as HTML; the plots are of scored rows, which may be none, the tables in this process.
+#[pyfunction]
+pub(crate) fn render_report<'py>(
+    py: Python<'py>,
+    facts: &Bound<'py, PyAny>,
+    labels: PyReadonlyArray1<'py, f32>,
+    logits: PyReadonlyArray1<'py, f32>,
+    weights: PyReadonlyArray1<'py, f32>,
+    tables: Vec<Bound<'py, PyTable>>,
+) -> PyResult<String> {
+    let facts: Facts = from_python("facts", facts)?;
+    let scores = scores_of(py, labels, logits, Some(weights))?;
+    let tables: Vec<_> = tables.iter().map(|table| table.get().table.clone()).collect();
+    Ok(py.detach(|| {
+        let summaries = tables.iter().map(|table| {
+            let mut tally = TableTally::new(table.name(), table.dim());
+            table.for_each_row(|row| tally.add(row.key, u64::from(row.frequency), row.weights));
+            tally.finish(table.bytes(), facts.examples)
+        });
+        report::render(&RunReport {
+            tables: summaries.collect(),
+            metrics: facts.metrics,
+            roc: if scores.is_empty() { Vec::new() } else { scores.roc(ROC_POINTS) },
+            calibration: if scores.is_empty() { Vec::new() } else { scores.calibration(CALIBRATION_BINS) },
+            name: facts.name,
+            model: facts.model,
+            started_unix_s: facts.started_unix_s,
+            train_s: facts.train_s,
+            examples: facts.examples,
+            passes: facts.passes,
+            threads: facts.threads,
+            examples_per_s: facts.examples_per_s,
+            valid: facts.valid,
+            train_curve: facts.train_curve.iter().map(Line::point).collect(),
+            valid_curve: facts.valid_curve.iter().map(Line::point).collect(),
+            stages: facts.stages,
+            machine: Machine::detect(),
+            memory_peak_bytes: Resident::read().peak_bytes,
+            bad_rows: 0,
+            bad_row_messages: Vec::new(),
+            model_path: facts.model_path,
+            eval_command: facts.eval_command,
+            config: facts.config,
+        })
+    }))
+}
