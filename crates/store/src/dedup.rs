@@ -2,15 +2,19 @@
 
 use std::ops::Range;
 
-use crate::hash::mix;
-use crate::prefetch::{To, prefetch};
+use crate::hash::GOLDEN;
 
 /// Slots of a new table; always a power of two.
 const SLOTS_MIN: usize = 64;
-/// Up to so many are near enough to do without prefetching: 128 KiB.
-const SLOTS_NEAR: usize = 1 << 13;
-/// How many keys ahead a slot is asked for.
-const AHEAD: usize = 16;
+/// Keys that are looked at together; their places in a chunk fit into a byte.
+const CHUNK: usize = 64;
+
+/// Where the search for a key begins: by Fibonacci hashing (Knuth 1973, section 6.4), which is enough for keys that
+/// nobody else's memory depends on.
+#[inline(always)]
+fn place(key: u64, mask: usize) -> usize {
+    ((key ^ key >> 32).wrapping_mul(GOLDEN) >> 32) as usize & mask
+}
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
@@ -69,41 +73,62 @@ impl Dedup {
             self.epoch = self.epoch.max(1);
         }
         let start = self.inverse.len();
-        self.inverse.reserve(keys.len());
-        for (at, &key) in keys.iter().enumerate() {
-            if self.slots.len() > SLOTS_NEAR
-                && let Some(&later) = keys.get(at + AHEAD)
-            {
-                prefetch(&self.slots, mix(later) as usize & (self.slots.len() - 1), To::Change);
+        let mut rest = keys;
+        while !rest.is_empty() {
+            // So many can be new before half of the slots are in use.
+            let room = self.slots.len() / 2 - self.unique.len();
+            if room < rest.len() && room < self.slots.len() / 8 {
+                self.grow();
+                continue;
             }
-            let unique = self.number(key);
-            self.inverse.push(unique);
+            let (now, later) = rest.split_at(rest.len().min(room));
+            self.number(now);
+            rest = later;
         }
         start..self.inverse.len()
     }
 
-    #[inline(always)]
-    fn number(&mut self, key: u64) -> u32 {
-        let mask = self.slots.len() - 1;
-        let mut at = mix(key) as usize & mask;
-        loop {
-            let slot = &mut self.slots[at];
-            if slot.epoch != self.epoch {
-                let unique = self.unique.len() as u32;
-                *slot = Slot { key, unique, epoch: self.epoch };
-                self.unique.push(key);
-                self.counts.push(1);
-                if self.unique.len() * 2 > self.slots.len() {
-                    self.grow();
-                }
-                return unique;
-            }
-            if slot.key == key {
-                self.counts[slot.unique as usize] += 1;
-                return slot.unique;
-            }
-            at = (at + 1) & mask;
+    /// Adds keys that there is room for even if all are new.
+    fn number(&mut self, keys: &[u64]) {
+        for keys in keys.chunks(CHUNK) {
+            self.number_chunk(keys);
         }
+    }
+
+    /// Keys that are where the search for them begins are numbered first, without a branch that depends on them; then the
+    /// others, in their order: those that are new, and those that others keep from their place.
+    #[inline(always)]
+    fn number_chunk(&mut self, keys: &[u64]) {
+        let Dedup { unique, inverse, counts, slots, epoch } = self;
+        let (mask, epoch, slots) = (slots.len() - 1, *epoch, slots.as_mut_slice());
+        let (mut others, mut other_len) = ([0_u8; CHUNK], 0);
+        let start = inverse.len();
+        inverse.extend(keys.iter().enumerate().map(|(at, &key)| {
+            let slot = &slots[place(key, mask) & mask];
+            others[other_len % CHUNK] = at as u8;
+            other_len += usize::from((slot.key != key) | (slot.epoch != epoch));
+            slot.unique
+        }));
+        let inverse = &mut inverse[start..];
+        for &other in &others[..other_len] {
+            let key = keys[usize::from(other)];
+            let mut at = place(key, mask);
+            inverse[usize::from(other)] = loop {
+                let slot = &mut slots[at & mask];
+                if slot.epoch != epoch {
+                    let number = unique.len() as u32;
+                    *slot = Slot { key, unique: number, epoch };
+                    unique.push(key);
+                    counts.push(0);
+                    break number;
+                }
+                if slot.key == key {
+                    break slot.unique;
+                }
+                at += 1;
+            };
+        }
+        inverse.iter().for_each(|&number| counts[number as usize] += 1);
     }
 
     #[cold]
@@ -112,7 +137,7 @@ impl Dedup {
         self.slots.clear();
         self.slots.resize(size, Slot::default());
         for (unique, &key) in self.unique.iter().enumerate() {
-            let mut at = mix(key) as usize & (size - 1);
+            let mut at = place(key, size - 1);
             while self.slots[at].epoch == self.epoch {
                 at = (at + 1) & (size - 1);
             }
