@@ -45,6 +45,7 @@ UNSAFE: dict[str, str] = {
     "crates/store/src/directory.rs": "a pointer to the present index, freed only after its readers have left",
     "crates/store/src/bucket.rs": "promises that a bucket is made of atomics",
     "crates/store/src/memory.rs": "mapping of huge pages, advice to the kernel, slices over what was mapped",
+    "crates/store/src/near/lanes.rs": "vector loads and stores of copied rows, in code compiled for what was detected",
     "crates/store/src/prefetch.rs": "the prefetch instruction takes a raw pointer",
     "crates/store/src/slab.rs": "shows a row's atomics as plain numbers while nobody may change them",
     "crates/store/src/words.rs": "vector loads and stores of atomics, which only assembly can express",

@@ -20,7 +20,7 @@ mod fed;
 pub use fed::{FED_AGE_MAX, FedRows, Feedable};
 
 mod online;
-pub use online::{Handles, Online};
+pub use online::{Handles, Online, OnlineTable};
 
 mod options;
 pub use options::{ConnectOptions, compression};

@@ -1,33 +1,62 @@
 //! Row-by-row access for online learning with embedded tables: the keys of many samples are resolved together, then
 //! each sample reads and updates its rows at once. Same result as a pull and a push per sample, at a fraction of the
-//! lookups; while it lasts, other workers wait.
+//! lookups.
+//!
+//! Tables that lend rows ([`sanderling_store::Table::lends_rows`]) are worked on in copies, so that workers learn at the
+//! same time and see each other's updates from run to run. With any other table, other workers wait while it lasts.
 
 use sanderling_sample::Rows;
-use sanderling_store::{PushScale, RowHandle, TableWriter};
+use sanderling_store::{NearRows, NearTable, PushScale, RowHandle, TableWriter};
 
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::lookup::CONSTANT_KEY;
+
+/// Samples of a run that is worth its price: of tables that lend rows, and of others, which keep workers waiting.
+const RUN_ROWS_LENT: usize = 1024;
+const RUN_ROWS_ALONE: usize = 128;
 
 /// The rows of a run of samples, per feature in the order of its keys; one per worker, reused.
 #[derive(Debug, Default)]
 pub struct Handles {
     columns: Vec<Vec<RowHandle>>,
     constant: Vec<RowHandle>,
+    near: Vec<NearRows>,
 }
 
-/// Exclusive access to the tables for a run of samples.
+/// Access to the tables for a run of samples. [`Online::finish`] says whether all of it had room.
 #[derive(Debug)]
 pub struct Online<'a> {
-    writers: Vec<TableWriter<'a>>,
+    tables: Vec<OnlineTable<'a>>,
     column_tables: &'a [usize],
     constant_table: usize,
-    handles: &'a Handles,
+    columns: &'a [Vec<RowHandle>],
+    constant: Option<RowHandle>,
+}
+
+/// A table's rows by handle.
+#[derive(Debug)]
+pub enum OnlineTable<'a> {
+    /// In place.
+    Alone(TableWriter<'a>),
+    /// Copies.
+    Near(NearTable<'a>),
 }
 
 impl Client {
-    /// Resolves the rows of all keys of `rows`, creating those that are absent, and keeps other workers out of the
-    /// tables until the result is dropped. `scale` holds for all updates. Tables on servers have no such rows.
+    /// Samples that [`Client::online`] should get at a time.
+    #[must_use]
+    pub fn online_rows(&self) -> usize {
+        if self.lends_rows() { RUN_ROWS_LENT } else { RUN_ROWS_ALONE }
+    }
+
+    /// Do all tables lend rows? A model's updates are either all seen by other workers at once or all run by run.
+    fn lends_rows(&self) -> bool {
+        self.tables().iter().all(|table| table.lends_rows())
+    }
+
+    /// Resolves the rows of all keys of `rows`. `scale` holds for all updates. Keys without a row get one, now or when
+    /// the result is finished or dropped. Tables on servers have no such rows.
     pub fn online<'a>(
         &'a self,
         rows: &Rows<'_>,
@@ -37,21 +66,34 @@ impl Client {
         if !self.remote_tables().is_empty() {
             return Err(ClientError::NotHere);
         }
+        let Handles { columns, constant, near } = handles;
+        near.resize_with(self.tables().len(), NearRows::default);
+        let lends_rows = self.lends_rows();
         // Always in the same order, so that two workers cannot wait for each other.
-        let writers = self.tables().iter().map(|table| table.writer(scale));
-        let mut writers: Vec<TableWriter<'a>> = writers.collect::<Result<_, _>>()?;
+        let tables = self.tables().iter().zip(near).map(|(table, near)| {
+            Ok(if lends_rows {
+                OnlineTable::Near(table.near(scale, near)?)
+            } else {
+                OnlineTable::Alone(table.writer(scale)?)
+            })
+        });
+        let mut tables: Vec<OnlineTable<'a>> = tables.collect::<Result<_, ClientError>>()?;
         let column_tables = self.column_tables();
-        handles.columns.resize_with(column_tables.len(), Vec::new);
-        for (column, (&table, handles)) in column_tables.iter().zip(&mut handles.columns).enumerate() {
+        columns.resize_with(column_tables.len(), Vec::new);
+        for (column, (&table, handles)) in column_tables.iter().zip(&mut *columns).enumerate() {
             handles.clear();
-            writers[table].resolve(rows.keys(column), handles)?;
+            tables[table].resolve(rows.keys(column), handles)?;
         }
-        handles.constant.clear();
+        constant.clear();
         if let Some(table) = self.constant_table() {
-            writers[table].resolve(&[CONSTANT_KEY], &mut handles.constant)?;
+            tables[table].resolve(&[CONSTANT_KEY], constant)?;
+            if let (OnlineTable::Near(near), [handle]) = (&mut tables[table], constant.as_slice()) {
+                // It is in every sample.
+                near.expect_updates(*handle, u32::try_from(rows.len()).unwrap_or(u32::MAX).saturating_sub(1));
+            }
         }
         let constant_table = self.constant_table().unwrap_or(0);
-        Ok(Online { writers, column_tables, constant_table, handles })
+        Ok(Online { tables, column_tables, constant_table, columns, constant: constant.first().copied() })
     }
 }
 
@@ -59,27 +101,89 @@ impl<'a> Online<'a> {
     /// The handles of a feature's keys, in the order of the samples, and its table to read from.
     #[inline]
     #[must_use]
-    pub fn column(&self, column: usize) -> (&[RowHandle], &TableWriter<'_>) {
-        (&self.handles.columns[column], &self.writers[self.column_tables[column]])
+    pub fn column(&self, column: usize) -> (&[RowHandle], &OnlineTable<'a>) {
+        (&self.columns[column], &self.tables[self.column_tables[column]])
     }
 
     /// The same, to update. Gradients must be finite.
     #[inline]
-    pub fn column_mut(&mut self, column: usize) -> (&[RowHandle], &mut TableWriter<'a>) {
-        (&self.handles.columns[column], &mut self.writers[self.column_tables[column]])
+    pub fn column_mut(&mut self, column: usize) -> (&[RowHandle], &mut OnlineTable<'a>) {
+        (&self.columns[column], &mut self.tables[self.column_tables[column]])
     }
 
     /// The present weight of the constant; 0 without one.
     #[must_use]
     pub fn constant(&self) -> f32 {
-        let handle = self.handles.constant.first();
-        handle.map_or(0.0, |handle| self.writers[self.constant_table].weights(*handle)[0])
+        self.constant.map_or(0.0, |handle| self.tables[self.constant_table].weights(handle)[0])
     }
 
     /// Applies a gradient to the constant, if there is one.
     pub fn update_constant(&mut self, gradient: f32) {
-        if let Some(handle) = self.handles.constant.first() {
-            self.writers[self.constant_table].update(*handle, &[gradient]);
+        if let Some(handle) = self.constant {
+            self.tables[self.constant_table].update(handle, &[gradient]);
+        }
+    }
+
+    /// Ends the run. Fails when a table has no room for all new rows; what there is room for is there.
+    pub fn finish(self) -> Result<(), ClientError> {
+        let settle = |table| match table {
+            OnlineTable::Alone(_) => Ok(()),
+            OnlineTable::Near(near) => near.settle(),
+        };
+        // The first error after all are settled.
+        let settled: Vec<_> = self.tables.into_iter().map(settle).collect();
+        Ok(settled.into_iter().collect::<Result<(), _>>()?)
+    }
+}
+
+impl OnlineTable<'_> {
+    fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) -> Result<(), ClientError> {
+        match self {
+            OnlineTable::Alone(writer) => writer.resolve(keys, handles)?,
+            OnlineTable::Near(near) => near.resolve(keys, handles),
+        }
+        Ok(())
+    }
+
+    /// The weights of a row.
+    #[inline]
+    #[must_use]
+    pub fn weights(&self, handle: RowHandle) -> &[f32] {
+        match self {
+            OnlineTable::Alone(writer) => writer.weights(handle),
+            OnlineTable::Near(near) => near.weights(handle),
+        }
+    }
+
+    /// The first weight of a row: all there is in logistic regression.
+    #[inline]
+    #[must_use]
+    pub fn first_weight(&self, handle: RowHandle) -> f32 {
+        match self {
+            OnlineTable::Alone(writer) => writer.first_weight(handle),
+            OnlineTable::Near(near) => near.first_weight(handle),
+        }
+    }
+
+    /// Applies the optimizer to a row at once, as a push of this gradient alone would.
+    ///
+    /// # Panics
+    /// If the gradient does not have the table's dim.
+    pub fn update(&mut self, handle: RowHandle, gradient: &[f32]) {
+        match self {
+            OnlineTable::Alone(writer) => writer.update(handle, gradient),
+            OnlineTable::Near(near) => near.update(handle, gradient),
+        }
+    }
+
+    /// The same for several rows, a gradient each, in their order; a row that is there twice is updated twice.
+    ///
+    /// # Panics
+    /// If there is not one gradient value per weight of each row.
+    pub fn update_all(&mut self, handles: &[RowHandle], gradients: &[f32]) {
+        match self {
+            OnlineTable::Alone(writer) => writer.update_all(handles, gradients),
+            OnlineTable::Near(near) => near.update_all(handles, gradients),
         }
     }
 }

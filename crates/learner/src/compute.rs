@@ -23,7 +23,7 @@ pub(crate) struct Compute {
     pub(crate) logits: Vec<f32>,
     /// Per row and factor: sum_i v_if x_i.
     sums: Vec<f32>,
-    /// Online learning: the gradient of one row, or without factors those of all rows of a sample.
+    /// Online learning: the gradients of the rows of a sample's feature.
     gradient: Vec<f32>,
     /// Derivative of the loss by the logit, one per row; the caller fills it between the two halves.
     pub(crate) errors: Vec<f32>,
@@ -33,13 +33,7 @@ impl Compute {
     /// Scratch for a model with so many factors.
     #[must_use]
     pub(crate) fn new(factors: usize) -> Self {
-        Compute {
-            factors,
-            logits: Vec::new(),
-            sums: Vec::new(),
-            gradient: vec![0.0; factors + 1],
-            errors: Vec::new(),
-        }
+        Compute { factors, logits: Vec::new(), sums: Vec::new(), gradient: Vec::new(), errors: Vec::new() }
     }
 
     /// Fills `logits` from the rows in `lookup`.
@@ -130,6 +124,9 @@ impl Compute {
     }
 }
 
+/// Terms of a sum that are added side by side: their order is the same on every machine.
+const LANES: usize = 8;
+
 /// Online learning: one sample at a time, on the tables' present rows.
 impl Compute {
     /// The logit of one sample of `rows`.
@@ -141,13 +138,17 @@ impl Compute {
             let (handles, table) = online.column(column);
             let (span, values) = (span(rows.offsets(column), row), rows.values(column));
             let handles = &handles[span.clone()];
-            let value = |at: usize| values.map_or(1.0, |values| values[span.start + at]);
             if self.factors == 0 {
-                let parts =
-                    handles.iter().enumerate().map(|(at, handle)| table.first_weight(*handle) * value(at));
-                logit += parts.sum::<f32>();
+                logit += match values {
+                    None => sum(handles.len(), |at| table.first_weight(handles[at])),
+                    Some(values) => {
+                        let values = &values[span];
+                        sum(handles.len(), |at| table.first_weight(handles[at]) * values[at])
+                    }
+                };
                 continue;
             }
+            let value = |at: usize| values.map_or(1.0, |values| values[span.start + at]);
             for (at, handle) in handles.iter().enumerate() {
                 let (x, weights) = (value(at), table.weights(*handle));
                 let mut squares = 0.0;
@@ -162,8 +163,9 @@ impl Compute {
         logit + 0.5 * self.sums.iter().map(|sum| sum * sum).sum::<f32>()
     }
 
-    /// Updates the rows of the sample whose logit was computed last. A key that occurs twice in it is updated twice.
-    /// False at a gradient that a table would refuse in a push: it and what comes after it were not applied.
+    /// Updates the rows of the sample whose logit was computed last, by gradients at the weights that it was computed
+    /// from; a key that occurs twice in a feature is updated twice. False at a gradient that a table would refuse in a
+    /// push: it and what comes after it were not applied.
     #[must_use]
     pub(crate) fn update_row(
         &mut self,
@@ -172,40 +174,65 @@ impl Compute {
         error: f32,
         online: &mut Online<'_>,
     ) -> bool {
+        let dim = self.factors + 1;
         for column in 0..rows.columns() {
             let (handles, table) = online.column_mut(column);
             let (span, values) = (span(rows.offsets(column), row), rows.values(column));
             let handles = &handles[span.clone()];
-            let value = |at: usize| values.map_or(1.0, |values| values[span.start + at]);
-            if self.factors == 0 {
-                self.gradient.clear();
-                self.gradient.extend((0..handles.len()).map(|at| error * value(at)));
-                // NaN is not below it either.
-                if !self.gradient.iter().all(|gradient| gradient.abs() < GRADIENT_ABS_MAX) {
-                    return false;
+            self.gradient.clear();
+            match (self.factors, values) {
+                (0, Some(values)) => self.gradient.extend(values[span].iter().map(|x| error * x)),
+                (0, None) => self.gradient.resize(handles.len(), error),
+                (_, values) => {
+                    self.gradient.resize(handles.len() * dim, 0.0);
+                    let gradients = self.gradient.chunks_exact_mut(dim);
+                    for (at, (&handle, gradient)) in handles.iter().zip(gradients).enumerate() {
+                        let x = values.map_or(1.0, |values| values[span.start + at]);
+                        factorized_gradient(error * x, x, table.weights(handle), &self.sums, gradient);
+                    }
                 }
-                table.update_ones(handles, &self.gradient);
-                continue;
             }
-            for (at, &handle) in handles.iter().enumerate() {
-                let x = value(at);
-                let scale = error * x;
-                self.gradient[0] = scale;
-                let weights = &table.weights(handle)[1..];
-                // Without a branch per factor, so that it vectorises.
-                let mut applies = scale.abs() < GRADIENT_ABS_MAX;
-                for ((g, v), sum) in self.gradient[1..].iter_mut().zip(weights).zip(&self.sums) {
-                    *g = scale * (sum - v * x);
-                    applies &= g.abs() < GRADIENT_ABS_MAX;
-                }
-                if !applies {
-                    return false;
-                }
-                table.update(handle, &self.gradient);
+            // Without a branch per value, so that it vectorises. NaN is not below it either.
+            let applies = self.gradient.iter().fold(true, |all, g| all & (g.abs() < GRADIENT_ABS_MAX));
+            if !applies {
+                return false;
             }
+            table.update_all(handles, &self.gradient);
         }
         online.update_constant(error);
         true
+    }
+}
+
+/// The sum of so many terms, eight side by side: in an order that is the same on every machine, and for a sample alone or
+/// among others.
+#[inline(always)]
+fn sum(len: usize, term: impl Fn(usize) -> f32) -> f32 {
+    let mut sums = [0.0; LANES];
+    let whole = len - len % LANES;
+    for first in (0..whole).step_by(LANES) {
+        for (lane, sum) in sums.iter_mut().enumerate() {
+            *sum += term(first + lane);
+        }
+    }
+    let rest: f32 = (whole..len).map(term).sum();
+    if whole == 0 { rest } else { sums.iter().sum::<f32>() + rest }
+}
+
+/// The gradient of a row, from the derivative by its linear weight, its value and the sums over the sample.
+#[inline(always)]
+fn factorized_gradient(scale: f32, x: f32, weights: &[f32], sums: &[f32], gradient: &mut [f32]) {
+    gradient[0] = scale;
+    let (gradient, gradient_rest) = gradient[1..].as_chunks_mut::<LANES>();
+    let (weights, weights_rest) = weights[1..].as_chunks::<LANES>();
+    let (sums, sums_rest) = sums.as_chunks::<LANES>();
+    for ((gradient, weights), sums) in gradient.iter_mut().zip(weights).zip(sums) {
+        for lane in 0..LANES {
+            gradient[lane] = scale * (sums[lane] - weights[lane] * x);
+        }
+    }
+    for ((g, v), sum) in gradient_rest.iter_mut().zip(weights_rest).zip(sums_rest) {
+        *g = scale * (sum - v * x);
     }
 }
 
@@ -222,11 +249,8 @@ fn linear(
     logits: &mut [f32],
 ) {
     for (logit, span) in logits.iter_mut().zip(offsets.windows(2)) {
-        let mut sum = 0.0;
-        for at in (span[0] - offsets[0]) as usize..(span[1] - offsets[0]) as usize {
-            sum += weights[indices[at] as usize] * value(at);
-        }
-        *logit += sum;
+        let (first, len) = ((span[0] - offsets[0]) as usize, (span[1] - span[0]) as usize);
+        *logit += sum(len, |at| weights[indices[first + at] as usize] * value(first + at));
     }
 }
 

@@ -28,6 +28,9 @@ pub(crate) const SAVE: usize = 9;
 /// A window is handed over before it holds many more rows than this, however rarely metrics are printed.
 const WINDOW_ROWS_MAX: u64 = 1 << 18;
 
+/// Online learning: keys that are looked up together, if they are of more than one row. It bounds memory.
+const RUN_KEYS_MAX: usize = 1 << 17;
+
 /// What a worker did since its last window: progressive scores, each row scored before it was learned from.
 pub(crate) struct Window {
     pub(crate) scores: Scores,
@@ -65,14 +68,13 @@ impl Segment<'_> {
     }
 }
 
-/// Rows whose keys are looked up together in online learning.
-const ONLINE_ROWS: u64 = 128;
-
 /// A worker with everything it reuses from minibatch to minibatch.
 pub(crate) struct Worker<'a> {
     pub(crate) feed: Feed<'a>,
     lookup: Lookup,
     handles: Handles,
+    /// Online learning: rows whose keys are looked up together.
+    run_rows: u64,
     compute: Compute,
     timer: StageTimer,
 }
@@ -80,7 +82,15 @@ pub(crate) struct Worker<'a> {
 impl<'a> Worker<'a> {
     pub(crate) fn new(model: &Model, feed: Feed<'a>, timer: StageTimer) -> Self {
         let compute = Compute::new(model.config().model.factors());
-        Worker { feed, lookup: model.client().lookup(), handles: Handles::default(), compute, timer }
+        let run_rows = model.client().online_rows() as u64;
+        Worker {
+            feed,
+            lookup: model.client().lookup(),
+            handles: Handles::default(),
+            run_rows,
+            compute,
+            timer,
+        }
     }
 
     /// Takes minibatches until the pass ends (true), the quota is used up, or the segment is halted (false). With
@@ -94,7 +104,7 @@ impl<'a> Worker<'a> {
         let window_rows = WINDOW_ROWS_MAX / segment.train.batch as u64;
         let window_steps = (segment.train.print_steps() / workers).min(window_rows).max(1);
         let room =
-            ((window_steps + ONLINE_ROWS) * segment.train.batch as u64).min(2 * WINDOW_ROWS_MAX) as usize;
+            ((window_steps + self.run_rows) * segment.train.batch as u64).min(2 * WINDOW_ROWS_MAX) as usize;
         let mut scores = Scores::with_room(room);
         let mut steps = 0;
         let mut sent = 0;
@@ -133,8 +143,8 @@ impl<'a> Worker<'a> {
             return self.minibatch(segment, step, scores);
         }
         // A used-up quota has stopped the feed; what is left in it is trained on.
-        let quota = segment.quota.checked_sub(steps).filter(|left| *left > 0).unwrap_or(ONLINE_ROWS);
-        self.online(segment, step, quota.min(ONLINE_ROWS - step % ONLINE_ROWS), scores)
+        let quota = segment.quota.checked_sub(steps).filter(|left| *left > 0).unwrap_or(self.run_rows);
+        self.online(segment, step, quota.min(self.run_rows - step % self.run_rows), scores)
     }
 
     fn minibatch(
@@ -181,20 +191,27 @@ impl<'a> Worker<'a> {
     ) -> Result<u64, LearnError> {
         let Worker { feed, compute, timer, handles, .. } = self;
         let Some(rows) = feed.next_some(most as usize, timer)? else { return Ok(0) };
-        timer.switch(PULL);
-        // The learning rate changes every ONLINE_ROWS steps of the run, wherever it was stopped and resumed.
-        let scale = segment.scale(step - step % ONLINE_ROWS);
-        let mut online = segment.model.client().online(&rows, scale, handles)?;
-        timer.switch(COMPUTE);
-        for row in 0..rows.len() {
-            let (label, weight) = (rows.labels()[row], rows.weights()[row]);
-            let logit = compute.forward_row(&rows, row, &online);
-            let probability = scores.push(logit, label, weight);
-            let error = segment.error(probability, label, weight);
-            let applies = logit.is_finite() && error.abs() < GRADIENT_ABS_MAX;
-            if !applies || !compute.update_row(&rows, row, error, &mut online) {
-                return Err(LearnError::Diverged { step: step + row as u64 });
+        // The learning rate changes every so many steps of the run, wherever it was stopped and resumed.
+        let scale = segment.scale(step - step % self.run_rows);
+        let keys: usize = (0..rows.columns()).map(|column| rows.keys(column).len()).sum();
+        let run_rows = if keys > RUN_KEYS_MAX { rows.len() * RUN_KEYS_MAX / keys } else { rows.len() }.max(1);
+        for first in (0..rows.len()).step_by(run_rows) {
+            let rows = rows.slice(first..rows.len().min(first + run_rows));
+            timer.switch(PULL);
+            let mut online = segment.model.client().online(&rows, scale, handles)?;
+            timer.switch(COMPUTE);
+            for row in 0..rows.len() {
+                let (label, weight) = (rows.labels()[row], rows.weights()[row]);
+                let logit = compute.forward_row(&rows, row, &online);
+                let probability = scores.push(logit, label, weight);
+                let error = segment.error(probability, label, weight);
+                let applies = logit.is_finite() && error.abs() < GRADIENT_ABS_MAX;
+                if !applies || !compute.update_row(&rows, row, error, &mut online) {
+                    return Err(LearnError::Diverged { step: step + (first + row) as u64 });
+                }
             }
+            timer.switch(PUSH);
+            online.finish()?;
         }
         Ok(rows.len() as u64)
     }

@@ -36,10 +36,10 @@ pub(crate) enum Step {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FtrlStep {
-    alpha_inverse: f32,
-    beta: f32,
-    l1: f32,
-    l2: f32,
+    pub(crate) alpha_inverse: f32,
+    pub(crate) beta: f32,
+    pub(crate) l1: f32,
+    pub(crate) l2: f32,
 }
 
 /// Where a block lies in its row.
@@ -154,14 +154,26 @@ impl FtrlStep {
     /// One coordinate: new (w, z, n). `sigma * w` uses the weight that the gradient was taken at, as in the paper.
     #[inline(always)]
     pub(crate) fn update(self, w: f32, z: f32, n: f32, g: f32) -> (f32, f32, f32) {
+        let (w, z, n, _) = self.update_rooted(w, z, n, n.sqrt(), g);
+        (w, z, n)
+    }
+
+    /// The same for who keeps the root of n beside it: new (w, z, n, root of n).
+    #[inline(always)]
+    pub(crate) fn update_rooted(self, w: f32, z: f32, n: f32, root: f32, g: f32) -> (f32, f32, f32, f32) {
         let n_new = n + g * g;
-        let root = n_new.sqrt();
-        let sigma = (root - n.sqrt()) * self.alpha_inverse;
+        let root_new = n_new.sqrt();
+        let sigma = (root_new - root) * self.alpha_inverse;
         let z_new = z + (g - sigma * w);
-        let shrunk = z_new - self.l1.copysign(z_new);
+        (self.weight(z_new, root_new), z_new, n_new, root_new)
+    }
+
+    /// The weight that follows from z and the root of n.
+    #[inline(always)]
+    pub(crate) fn weight(self, z: f32, root: f32) -> f32 {
+        let shrunk = z - self.l1.copysign(z);
         let slope = (self.beta + root) * self.alpha_inverse + self.l2;
-        let w_new = if z_new.abs() <= self.l1 { 0.0 } else { -shrunk / slope };
-        (w_new, z_new, n_new)
+        if z.abs() <= self.l1 { 0.0 } else { -shrunk / slope }
     }
 }
 

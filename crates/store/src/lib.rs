@@ -29,6 +29,7 @@ mod maintain;
 mod memory;
 #[cfg(all(test, loom))]
 mod models;
+mod near;
 mod optimizer;
 mod pool;
 mod prefetch;
@@ -58,6 +59,7 @@ pub use dedup::Dedup;
 pub use error::StoreError;
 pub use lookup::Distances;
 pub use maintain::{Maintained, Maintenance};
+pub use near::{NearRows, NearTable};
 pub use optimizer::{Init, Optimizer};
 pub use row::{Row, RowRef};
 pub use stats::TableStats;

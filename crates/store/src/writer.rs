@@ -17,7 +17,7 @@ use crate::words::{self, Vector, Width, Work};
 
 /// Where a row lies, for as long as the writer that resolved it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RowHandle(u32);
+pub struct RowHandle(pub(crate) u32);
 
 /// Exclusive access to a table's rows by handle. Until it is dropped, every other change of the table waits; pulls do
 /// not, they see each row before or after an update.
@@ -106,16 +106,16 @@ impl<'a> TableWriter<'a> {
         words::run(self.width, update);
     }
 
-    /// [`TableWriter::update`] for several rows of a table of dim 1, one gradient each, in their order; a row that is
-    /// there twice is updated twice.
+    /// [`TableWriter::update`] for several rows, `dim` gradients each, in their order; a row that is there twice is
+    /// updated twice.
     ///
     /// # Panics
-    /// If the table has another dim, or there are not as many gradients as handles.
-    pub fn update_ones(&mut self, handles: &[RowHandle], gradients: &[f32]) {
+    /// If there are not `dim` gradients per handle.
+    pub fn update_all(&mut self, handles: &[RowHandle], gradients: &[f32]) {
         let (layout, slab) = (&self.table.layout, &self.table.slab);
-        assert!(layout.dim == 1 && handles.len() == gradients.len(), "one gradient per row of dim 1");
+        assert_eq!(handles.len() * layout.dim, gradients.len(), "a gradient has one value per weight");
         let (alone, steps, clock) = (&mut self.alone, self.steps.as_slice(), self.clock);
-        words::run(self.width, OnesUpdate { layout, slab, steps, alone, handles, gradients, clock });
+        words::run(self.width, RowsUpdate { layout, slab, steps, alone, handles, gradients, clock });
     }
 }
 
@@ -134,8 +134,8 @@ impl Newcomers for Made<'_> {
     }
 }
 
-/// Single-weight rows and a gradient for each, one after the other, compiled for the machine.
-struct OnesUpdate<'a, 'b> {
+/// Rows and a gradient for each, one after the other, compiled for the machine.
+struct RowsUpdate<'a, 'b> {
     layout: &'a Layout,
     steps: &'a [Step],
     slab: &'a Slab,
@@ -145,13 +145,13 @@ struct OnesUpdate<'a, 'b> {
     clock: u32,
 }
 
-impl Work for OnesUpdate<'_, '_> {
+impl Work for RowsUpdate<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run(self, vector: impl Vector) {
-        for (handle, gradient) in self.handles.iter().zip(self.gradients) {
-            let update = Update { count: 1, clock: self.clock, gradient: std::slice::from_ref(gradient) };
+        for (handle, gradient) in self.handles.iter().zip(self.gradients.chunks_exact(self.layout.dim)) {
+            let update = Update { count: 1, clock: self.clock, gradient };
             let changing = self.slab.change_alone(handle.0, self.alone);
             self.layout.update(self.steps, Singles, changing.row.by(vector), update);
         }

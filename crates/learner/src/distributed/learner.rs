@@ -248,7 +248,8 @@ impl<'a> Learner<'a> {
                 return Err(LearnError::Diverged { step: step + row as u64 });
             }
         }
-        drop(online);
+        worker.timer().switch(PUSH);
+        online.finish()?;
         self.staleness.iter_mut().for_each(|staleness| staleness.pushed_alone(rows.len() as u64));
         self.end_step(rows.len() as u64);
         self.hand_full_window_over();

@@ -1,0 +1,255 @@
+//! Copies of a table's rows that one worker learns from row by row: fetched together for a run of samples, updated here
+//! without a look at the table, and settled together. Knows nothing of samples or models.
+//!
+//! Only for FTRL, whose state adds up: if nobody updated a row meanwhile, the table's becomes the copy; else what was
+//! added to z and n here is added there, and the weight follows from the sums. So several workers learn at once, and
+//! rows that all of them want travel between processors once per run. One worker alone has the result of pushes one by
+//! one, bit for bit.
+
+mod lanes;
+mod settle;
+
+use crate::dedup::Dedup;
+use crate::index::NO_ROW;
+use crate::kernel::{FtrlStep, Step};
+use crate::lanes::lane;
+use crate::layout::{HEADER_WORDS, Layout};
+use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
+use crate::prefetch::To;
+use crate::slab::RowsView;
+use crate::table::Table;
+use crate::words::halves::Singles;
+use crate::words::{self, Vector, Work};
+use crate::{Admission, PushScale, RowHandle, StoreError, Writes};
+
+/// Words of a copy per coordinate: all weights come first, then all z, all n, and the roots of all n.
+const PARTS: usize = 4;
+
+/// The memory behind a [`NearTable`], reused from run to run; a worker has one per table.
+#[derive(Debug, Default)]
+pub struct NearRows {
+    dedup: Dedup,
+    /// Per distinct key [`PARTS`] times `dim` words, and behind the last one [`lanes::LANES`] rows for lanes without work.
+    rows: Vec<f32>,
+    /// Per distinct key what was fetched: z and n, `dim` of each, and the row's number of updates.
+    fetched: Vec<f32>,
+    versions: Vec<u32>,
+}
+
+/// One block of a row.
+#[derive(Debug, Clone, Copy)]
+struct NearBlock {
+    /// First coordinate, and how many there are.
+    first: usize,
+    dims: usize,
+    /// Words of a table's row where z and n begin.
+    z_at: usize,
+    n_at: usize,
+    step: FtrlStep,
+}
+
+/// Copies of the rows of a run of samples, by handle. They are settled by [`NearTable::settle`], or, without a word about
+/// a table that is full, when this is dropped.
+#[derive(Debug)]
+pub struct NearTable<'a> {
+    table: &'a Table,
+    lane: usize,
+    dim: usize,
+    blocks: Vec<NearBlock>,
+    near: &'a mut NearRows,
+    is_settled: bool,
+}
+
+impl Table {
+    /// Can rows be lent to workers that learn at the same time? Those of FTRL, in tables that give every key a row at once
+    /// and change it in place.
+    #[must_use]
+    pub fn lends_rows(&self) -> bool {
+        let is_ftrl = |block: &crate::Block| matches!(block.optimizer, crate::Optimizer::Ftrl { .. });
+        let config = self.config();
+        config.blocks.iter().all(is_ftrl)
+            && (config.admission, config.writes) == (Admission::Always, Writes::InPlace)
+            && self.layout.half.is_none()
+    }
+
+    /// Begins a run in which one worker updates copies of rows. `scale` holds for all updates. Fails for tables whose
+    /// [`Table::lends_rows`] is false.
+    pub fn near<'a>(&'a self, scale: PushScale, near: &'a mut NearRows) -> Result<NearTable<'a>, StoreError> {
+        scale.check(self.name())?;
+        if !self.lends_rows() {
+            let reason =
+                "only rows of FTRL are lent, with admission = always, writes = in_place, dtype = f32";
+            return Err(StoreError::Config { table: self.name().to_string(), reason: reason.to_string() });
+        }
+        near.dedup.clear();
+        near.rows.clear();
+        near.fetched.clear();
+        near.versions.clear();
+        let header = self.layout.header_at();
+        let blocks = self.layout.blocks.iter().filter_map(|block| {
+            let Step::Ftrl(step) = block.kernel.step(scale.lr) else { return None };
+            let z_at = header + HEADER_WORDS + block.state.start;
+            Some(NearBlock { first: block.first, dims: block.dims, z_at, n_at: z_at + block.dims, step })
+        });
+        let (dim, blocks) = (self.layout.dim, blocks.collect());
+        Ok(NearTable { table: self, lane: lane(), dim, blocks, near, is_settled: false })
+    }
+}
+
+impl NearTable<'_> {
+    /// Appends the row of every key to `handles`, fetching those that are not here yet; what a key without a row starts
+    /// with is its copy. Keys may repeat.
+    pub fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) {
+        let near = &mut *self.near;
+        let range = near.dedup.add(keys);
+        handles.extend(near.dedup.inverse[range].iter().map(|&unique| RowHandle(unique)));
+        let (first, distinct) = (near.versions.len(), near.dedup.unique.len());
+        near.rows.resize((distinct + lanes::LANES) * PARTS * self.dim, 0.0);
+        near.fetched.resize(distinct * 2 * self.dim, 0.0);
+        near.versions.resize(distinct, 0);
+        let (table, lane, blocks) = (self.table, self.lane, self.blocks.as_slice());
+        with_lookup(|lookup| {
+            let mut from = first;
+            for keys in near.dedup.unique[first..].chunks(CHUNK_KEYS) {
+                let rows = &mut near.rows[from * PARTS * self.dim..];
+                let (fetched, versions) =
+                    (&mut near.fetched[from * 2 * self.dim..], &mut near.versions[from..]);
+                from += keys.len();
+                let into = Target { layout: &table.layout, blocks, keys, rows, fetched, versions };
+                words::run(table.width(), Fetch { table, lane, lookup, into });
+            }
+        });
+    }
+
+    /// Says that a row is updated so many more times in this run than its key was resolved.
+    pub fn expect_updates(&mut self, handle: RowHandle, more: u32) {
+        let count = &mut self.near.dedup.counts[handle.0 as usize];
+        *count = count.saturating_add(more);
+    }
+
+    /// The weights of a row.
+    #[inline]
+    #[must_use]
+    pub fn weights(&self, handle: RowHandle) -> &[f32] {
+        &self.near.rows[handle.0 as usize * PARTS * self.dim..][..self.dim]
+    }
+
+    /// The first weight of a row: all there is in logistic regression.
+    #[inline]
+    #[must_use]
+    pub fn first_weight(&self, handle: RowHandle) -> f32 {
+        self.near.rows[handle.0 as usize * PARTS * self.dim]
+    }
+
+    /// Applies the optimizer to a row, as a push of this gradient alone would. The gradient must be finite.
+    ///
+    /// # Panics
+    /// If the gradient does not have the table's dim.
+    pub fn update(&mut self, handle: RowHandle, gradient: &[f32]) {
+        self.update_all(std::slice::from_ref(&handle), gradient);
+    }
+
+    /// The same for several rows, `dim` gradients each, in their order; a row that is there twice is updated twice.
+    ///
+    /// # Panics
+    /// If there are not `dim` gradients per handle.
+    pub fn update_all(&mut self, handles: &[RowHandle], gradients: &[f32]) {
+        assert_eq!(handles.len() * self.dim, gradients.len(), "a gradient has one value per weight");
+        let (width, rows) = (self.table.width(), self.near.rows.as_mut_slice());
+        match self.blocks.as_slice() {
+            [block] if block.dims == 1 => {
+                lanes::update_ones(width, block.step, rows.as_chunks_mut().0, handles, gradients);
+            }
+            blocks => lanes::update_rows(width, blocks, self.dim, rows, handles, gradients),
+        }
+    }
+}
+
+/// Fetches a chunk of keys, compiled for the machine.
+struct Fetch<'a> {
+    table: &'a Table,
+    lane: usize,
+    lookup: &'a mut Lookup,
+    into: Target<'a>,
+}
+
+/// Where a chunk's rows go.
+struct Target<'a> {
+    layout: &'a Layout,
+    blocks: &'a [NearBlock],
+    keys: &'a [u64],
+    rows: &'a mut [f32],
+    fetched: &'a mut [f32],
+    versions: &'a mut [u32],
+}
+
+impl Target<'_> {
+    /// A row as the table has it, or would make it.
+    #[inline(always)]
+    fn take(&mut self, at: usize, words: &[f32]) {
+        let (dim, header) = (self.layout.dim, self.layout.header_at());
+        if let ([block], 1) = (self.blocks, dim) {
+            let (z, n) = (words[block.z_at], words[block.n_at]);
+            self.rows.as_chunks_mut::<PARTS>().0[at] = [words[0], z, n, n.sqrt()];
+            self.fetched.as_chunks_mut::<2>().0[at] = [z, n];
+            self.versions[at] = words[header + 4].to_bits();
+            return;
+        }
+        let copy = &mut self.rows[at * PARTS * dim..][..PARTS * dim];
+        let fetched = &mut self.fetched[at * 2 * dim..][..2 * dim];
+        copy[..dim].copy_from_slice(&words[..dim]);
+        for block in self.blocks {
+            let (z, n) = (&words[block.z_at..][..block.dims], &words[block.n_at..][..block.dims]);
+            copy[dim + block.first..][..block.dims].copy_from_slice(z);
+            copy[2 * dim + block.first..][..block.dims].copy_from_slice(n);
+            let roots = &mut copy[3 * dim + block.first..][..block.dims];
+            roots.iter_mut().zip(n).for_each(|(root, n)| *root = n.sqrt());
+            fetched[block.first..][..block.dims].copy_from_slice(z);
+            fetched[dim + block.first..][..block.dims].copy_from_slice(n);
+        }
+        self.versions[at] = words[header + 4].to_bits();
+    }
+}
+
+/// The rows of a chunk, one after the other.
+struct Fetcher<'a, V> {
+    view: RowsView<'a>,
+    vector: V,
+    into: Target<'a>,
+    words: &'a mut [f32],
+}
+
+impl<V: Vector> Visit for Fetcher<'_, V> {
+    const TO: To = To::Read;
+
+    #[inline(always)]
+    fn visit(&mut self, at: usize, row: u32) {
+        let layout = self.into.layout;
+        if row == NO_ROW {
+            let words = layout.init_row(self.into.keys[at], self.words);
+            self.into.take(at, words);
+        } else {
+            self.view.reader::<_, _, false>(Singles, self.vector).weights(row, self.words);
+            self.into.take(at, self.words);
+        }
+    }
+}
+
+impl Work for Fetch<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, vector: impl Vector) {
+        let Fetch { table, lane, lookup, into } = self;
+        lookup.assign(into.keys);
+        let mut words = std::mem::take(&mut lookup.words);
+        // As wide as a row's words: an f32 row is as long packed as unpacked.
+        words.resize(table.layout.unpacked(), 0.0);
+        let mut fetcher = Fetcher { view: table.slab.view(), vector, into, words: &mut words };
+        table.search(vector, lane, lookup, table.layout.words(), &mut fetcher);
+        lookup.words = words;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

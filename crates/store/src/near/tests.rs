@@ -1,0 +1,106 @@
+//! Copies of rows hold what pushes one by one leave in a table, alone and with others.
+
+use crate::{Absent, Block, Init, NearRows, Optimizer, PushScale, Table, TableConfig};
+
+fn ftrl(l1: f32) -> Optimizer {
+    Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1, l2: 0.1 }
+}
+
+fn table(factors: usize) -> Table {
+    let mut blocks = vec![Block { dims: 1, init: Init::Zero, optimizer: ftrl(0.01) }];
+    if factors > 0 {
+        blocks.push(Block { dims: factors, init: Init::Normal { std: 0.1 }, optimizer: ftrl(0.0) });
+    }
+    Table::new(TableConfig { seed: 7, ..TableConfig::new("t", blocks) }).unwrap()
+}
+
+/// Some repeat within a sample, most between samples.
+fn keys(sample: u64) -> Vec<u64> {
+    let repeated = if sample % 5 == 0 { 1 } else { 1000 };
+    (0..13).map(|i| (sample * 7919 + i * 31) % 101 * 1000 + i % repeated).collect()
+}
+
+#[test]
+fn a_run_equals_pushes_one_by_one() {
+    for factors in [0, 3, 8, 21] {
+        let (by_push, by_run) = (table(factors), table(factors));
+        let dim = factors + 1;
+        let mut near = NearRows::default();
+        for run in 0..if cfg!(miri) { 2 } else { 20 } {
+            let mut rows = by_run.near(PushScale::default(), &mut near).unwrap();
+            let mut handles = Vec::new();
+            let samples: Vec<Vec<u64>> = (run * 30..run * 30 + 30).map(keys).collect();
+            samples.iter().for_each(|keys| rows.resolve(keys, &mut handles));
+            for (number, (keys, handles)) in samples.iter().zip(handles.chunks(13)).enumerate() {
+                let slope = |at: usize| ((at + 17 * number) as f32).sin();
+                let gradients: Vec<f32> = (0..13 * dim).map(slope).collect();
+                rows.update_all(handles, &gradients);
+                for (key, gradient) in keys.iter().zip(gradients.chunks(dim)) {
+                    by_push.push(&[*key], gradient, PushScale::default()).unwrap();
+                }
+                for (key, handle) in keys.iter().zip(handles) {
+                    let mut pulled = vec![0.0; dim];
+                    by_push.pull(&[*key], Absent::Zero, &mut pulled, None).unwrap();
+                    assert_eq!(rows.weights(*handle), pulled);
+                }
+            }
+            rows.settle().unwrap();
+        }
+        assert_eq!(by_push.len(), by_run.len());
+        by_push.for_each_row(|row| {
+            let twin = by_run.get(row.key).unwrap();
+            assert_eq!((row.weights, row.state), (&twin.weights[..], &twin.state[..]));
+            assert_eq!((row.frequency, row.version), (twin.frequency, twin.version));
+        });
+    }
+}
+
+/// What two workers add to z and n of the same rows adds up, whoever settles first, and the weight follows from it.
+#[test]
+fn runs_at_the_same_time_add_up() {
+    for factors in [0, 8] {
+        let (both, first, second) = (table(factors), table(factors), table(factors));
+        let dim = factors + 1;
+        let samples: Vec<Vec<u64>> = (0..40).map(keys).collect();
+        let learn = |table: &Table, sign: f32, then: &dyn Fn()| {
+            let mut near = NearRows::default();
+            let mut rows = table.near(PushScale::default(), &mut near).unwrap();
+            let mut handles = Vec::new();
+            samples.iter().for_each(|keys| rows.resolve(keys, &mut handles));
+            let gradients: Vec<f32> = (0..handles.len() * dim).map(|at| sign * (at as f32).cos()).collect();
+            rows.update_all(&handles, &gradients);
+            then();
+        };
+        // The outer run has fetched before the inner one settles.
+        learn(&both, 1.0, &|| learn(&both, -0.5, &|| {}));
+        learn(&first, 1.0, &|| {});
+        learn(&second, -0.5, &|| {});
+        let state_of = |table: &Table, key: u64| table.get(key).unwrap().state;
+        assert_eq!(both.len(), first.len());
+        let start = |key: u64| {
+            let fresh = table(factors);
+            fresh.push(&[key], &vec![0.0; dim], PushScale::default()).unwrap();
+            state_of(&fresh, key)
+        };
+        both.for_each_row(|row| {
+            let (one, other, start) = (state_of(&first, row.key), state_of(&second, row.key), start(row.key));
+            for ((sum, one), (other, start)) in row.state.iter().zip(one).zip(other.into_iter().zip(start)) {
+                assert!((sum - (one + other - start)).abs() < 1e-4, "{sum} {one} {other} {start}");
+            }
+            assert_eq!(u64::from(row.version), u64::from(first.get(row.key).unwrap().version) * 2);
+            // The linear weight, in double precision.
+            let (z, n) = (f64::from(row.state[0]), f64::from(row.state[1]));
+            let shrunk = (z.abs() - 0.01).max(0.0).copysign(z);
+            let expected = -shrunk / ((1.0 + n.sqrt()) / 0.1 + 0.1);
+            assert!((f64::from(row.weights[0]) - expected).abs() < 1e-5, "{} {expected}", row.weights[0]);
+        });
+    }
+}
+
+#[test]
+fn tables_of_other_optimizers_lend_nothing() {
+    let sgd = Optimizer::Sgd { lr: 0.1, l2: 0.0 };
+    let table = Table::new(TableConfig::single("t", 2, Init::Zero, sgd)).unwrap();
+    let error = table.near(PushScale::default(), &mut NearRows::default()).unwrap_err();
+    assert!(!table.lends_rows() && error.to_string().contains("FTRL"), "{error}");
+}
