@@ -45,6 +45,7 @@ bench: $(VENV)/ready ## Measure what docs/results holds the project to; minutes,
 	cargo bench --locked -p sanderling-bench --bench peers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt
 	$(BIN)/python bench/ftrl_vs_vw.py
+	$(BIN)/python bench/text_learners.py
 
 # Target folders of their own: other flags would build everything anew each time.
 proof: ## Model checker, Miri, sanitizers, fuzzing and a soak of the store; half an hour, needs nightly and cargo-fuzz

@@ -1,0 +1,108 @@
+//! What learning logistic regression by FTRL from libsvm text cannot be faster than: reading the text, and reading it and
+//! updating a table that is indexed by the key itself, without a look-up, sample by sample, in one thread.
+//!
+//! `cargo run --release -p sanderling-bench --example text_floor -- FILE.libsvm [ROUNDS]`
+//!
+//! Medians over rounds of one pass each, from a new table. The table is as large as the largest key. Knows no store.
+#![allow(clippy::print_stdout, reason = "printing is what an example is for")]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use sanderling_bench::median;
+use sanderling_sample::{Batch, DataConfig, EncodeOptions, Encoder, Format, LabelUse, Reader, Spec};
+
+const ROUNDS: usize = 5;
+const ALPHA_INVERSE: f32 = 20.0;
+const BETA: f32 = 1.0;
+/// Largest key that the table is made for: 16 GiB.
+const KEY_MAX: u64 = 1 << 30;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// A coordinate: w, z, n, and the root of n.
+type Coordinate = [f32; 4];
+
+/// One sample: its prediction, then the updates. The logit.
+#[inline(always)]
+fn learn(table: &mut [Coordinate], keys: &[u64], values: &[f32], label: f32) -> f32 {
+    let logit: f32 = keys.iter().zip(values).map(|(&key, x)| table[key as usize][0] * x).sum();
+    let error = 1.0 / (1.0 + (-logit).exp()) - label;
+    for (&key, x) in keys.iter().zip(values) {
+        let row = &mut table[key as usize];
+        let [w, z, n, root] = *row;
+        let g = error * x;
+        let n = n + g * g;
+        let new_root = n.sqrt();
+        let z = z + g - (new_root - root) * ALPHA_INVERSE * w;
+        *row = [-z / ((BETA + new_root) * ALPHA_INVERSE), z, n, new_root];
+    }
+    logit
+}
+
+/// One pass over the file, with a table or without; seconds, rows, keys.
+fn pass(
+    file: &str,
+    encoder: &Arc<Encoder>,
+    table: Option<&mut [Coordinate]>,
+) -> Result<(f64, usize, usize), Failure> {
+    let config = DataConfig { format: Some(Format::Libsvm), ..DataConfig::default() };
+    let start = Instant::now();
+    let mut reader = Reader::open(&[file.to_string()], &config, encoder)?;
+    let mut batch: Batch = encoder.new_batch();
+    let (mut rows, mut keys, mut logits) = (0, 0, 0.0);
+    let mut table = table;
+    while reader.next(&mut batch)? {
+        rows += batch.len();
+        keys += batch.columns[0].keys.len();
+        if let Some(table) = &mut table {
+            let column = &batch.columns[0];
+            for (row, label) in batch.labels.iter().enumerate() {
+                let span = column.offsets[row] as usize..column.offsets[row + 1] as usize;
+                logits += learn(table, &column.keys[span.clone()], &column.values[span], *label);
+            }
+        }
+        batch.clear();
+    }
+    std::hint::black_box(logits);
+    Ok((start.elapsed().as_secs_f64(), rows, keys))
+}
+
+/// The largest key of the file.
+fn key_max(file: &str, encoder: &Arc<Encoder>) -> Result<u64, Failure> {
+    let config = DataConfig { format: Some(Format::Libsvm), ..DataConfig::default() };
+    let mut reader = Reader::open(&[file.to_string()], &config, encoder)?;
+    let (mut batch, mut largest) = (encoder.new_batch(), 0);
+    while reader.next(&mut batch)? {
+        largest = batch.columns[0].keys.iter().copied().fold(largest, u64::max);
+        batch.clear();
+    }
+    Ok(largest)
+}
+
+fn main() -> Result<(), Failure> {
+    let mut arguments = std::env::args().skip(1);
+    let file = arguments.next().ok_or("name a file of libsvm text")?;
+    let rounds = arguments.next().map_or(Ok(ROUNDS), |rounds| rounds.parse())?.max(1);
+    let options = EncodeOptions { missing: &[], label: LabelUse::Required, down_sample: false };
+    let encoder = Arc::new(Encoder::new(&Spec::libsvm(), &options)?);
+    let largest = key_max(&file, &encoder)?;
+    if largest > KEY_MAX {
+        return Err(format!("key {largest}: a table that is indexed by it has no room").into());
+    }
+    let (mut parsed, mut learned, mut counts) = (Vec::new(), Vec::new(), (0, 0));
+    for _ in 0..rounds {
+        let (parse_s, rows, keys) = pass(&file, &encoder, None)?;
+        let mut table = vec![[0.0; 4]; largest as usize + 1];
+        let (learn_s, _, _) = pass(&file, &encoder, Some(&mut table))?;
+        counts = (rows, keys);
+        parsed.push(parse_s);
+        learned.push(learn_s);
+    }
+    let (rows, keys) = (counts.0 as f64, counts.1 as f64);
+    for (name, seconds) in [("parse", median(&parsed)), ("parse and learn", median(&learned))] {
+        let (rate, ns) = (rows / seconds, seconds * 1e9 / keys);
+        println!("{name:16} {rate:12.0} rows/s {ns:8.2} ns per feature");
+    }
+    Ok(())
+}
