@@ -5,6 +5,9 @@ use serde::Serialize;
 use super::{Call, Run, Stage};
 use crate::output;
 
+/// A time of calls.
+type Nanos = fn(&Call) -> u64;
+
 /// Which of two numbers is the better one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -112,7 +115,7 @@ pub(super) fn rows(a: &Run, b: &Run) -> Vec<Row> {
             (a.map(of), b.map(of))
         };
         rows.push(Row::new((command, of, "count"), both(|call| call.count, 1.0), Better::Neither));
-        let times: [(_, fn(&Call) -> u64); 7] = [
+        let times: [(&'static str, Nanos); 7] = [
             ("average us", |call| call.average_ns),
             ("max us", |call| call.max_ns),
             ("min us", |call| call.min_ns),
