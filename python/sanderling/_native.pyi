@@ -554,9 +554,9 @@ def connect(
     compression: Literal["lz4", "zstd"] | None = None,
     hedge: str | None = None,
 ) -> Connection:
-    """Reach all servers of a cluster: "tcp://host:port,host:port", "unix:PATH", "shm:NAME" or
-    "grpc://host:port", with commas between them.
+    """Reach all servers of a cluster, with commas between their addresses.
 
+    An address is "tcp://host:port", "unix:PATH", "shm:NAME" or "grpc://host:port".
     `ca_file` (PEM) turns TLS on and says whom to trust. A request without an answer after `timeout` seconds fails. With
     `prefer_local` servers of this host are talked to over the fastest way that they offer.
 
