@@ -2,6 +2,8 @@
 //! killed; in step the tables have the same bits as if nobody had been.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
+#[path = "workers/commands.rs"]
+mod commands;
 mod process;
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -220,6 +220,15 @@ impl SyncGroup {
         }
     }
 
+    /// The list of tables, where the workers meet at servers.
+    #[must_use]
+    pub fn remote_tables(&self) -> &[RemoteTable] {
+        match &self.way {
+            Way::Here(..) => &[],
+            Way::Servers(servers) => servers.tables(),
+        }
+    }
+
     /// Where in the list this table is; `None`: it is not there.
     #[must_use]
     pub fn place_of(&self, table: &Table) -> Option<usize> {

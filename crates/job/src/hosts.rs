@@ -278,7 +278,7 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
     gather::spawn("talk", move || control.run())?;
     let group = seen.await_group(until)?;
     let sync = SyncOptions { attempt: 0, timeout: options.timeout };
-    let crew = Crew::new(cluster, remote, group, options.workers);
+    let crew = Crew::new(cluster, group, options.workers);
     let group = SyncGroup::join(cluster, remote, group, hosts.rank, options.workers, sync)?;
     let group = group.call_off_with(seen.called_off());
     let mut worker =

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sanderling_learner::config::Inputs;
+use sanderling_learner::distributed::JobOptions;
 use sanderling_learner::{Config, Event, Metrics, PassLine, RunOptions, Summary};
 
 use crate::failure::{Failure, INTERRUPTED};
@@ -14,6 +15,9 @@ use crate::reading::ReadArgs;
 use crate::servers::ServerArgs;
 use crate::timing;
 
+mod workers;
+use workers::WorkerArgs;
+
 /// Train a model as a configuration file says
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -21,6 +25,7 @@ Example:
   sanderling train examples/adult_fm.toml
   sanderling train clicks.toml --ps 127.0.0.1:7000,127.0.0.1:7001
   sanderling train examples/adult_ftrl_sync.toml --algorithm ftrl-sync --workers 2
+  sanderling train clicks.toml --algorithm ftrl-sync --ps s1:7000 --hosts a:7100,b:7100 --rank 1 ...
   sanderling train clicks.toml --threads 2 --passes 3 --json | tail -1 | jq .auc
   sanderling train clicks.toml --profile                     and a flame graph of it
 
@@ -36,7 +41,7 @@ may have been started anew, be others or more of them, or not be used any more.
 
 With --algorithm several workers train together: train.shuffle does not apply, and train.batch is the minibatch of each
 worker, or in step (-sync) the rows of all workers together. A job is saved after every pass, and --resume goes on from
-there, by any number of workers.")]
+there, by any number of workers. With --hosts each worker is a command of its own, with its --rank: see docs/distributed.md.")]
 pub(crate) struct Args {
     /// Configuration, TOML
     config: PathBuf,
@@ -83,6 +88,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
+    workers: WorkerArgs,
+    #[command(flatten)]
     servers: ServerArgs,
     #[command(flatten)]
     reading: ReadArgs,
@@ -113,6 +120,23 @@ impl Args {
         })?;
         Ok(config)
     }
+
+    /// The job, if there is one, and where its workers are.
+    fn job(&self, config: &Config) -> Result<Option<JobOptions>, Failure> {
+        let mut job = self.job.options(config)?;
+        if self.workers.rank().is_some() {
+            let Some(job) = &mut job else {
+                return Err(Failure::Usage("--hosts: say what the workers do, with --algorithm".to_owned()));
+            };
+            if self.servers.address()?.is_none() {
+                let reason = "--hosts: the tables must be where all workers reach them: name parameter servers with --ps";
+                return Err(Failure::Usage(reason.to_owned()));
+            }
+            let words = format!("{} {:?} {}", job.algorithm, job.staleness, self.resume);
+            self.workers.apply(config, &words, &mut job.job)?;
+        }
+        Ok(job)
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
@@ -123,7 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             bar.line(line);
         }
     };
-    let job = args.job.options(&config)?;
+    let job = args.job(&config)?;
     let servers = args.servers.connect()?;
     let options = RunOptions { runs_dir: args.runs_dir.clone(), resume: args.resume, servers, job };
     let stop = crate::stop::flag();

@@ -60,6 +60,10 @@ impl Servers {
         })
     }
 
+    pub(super) fn tables(&self) -> &[RemoteTable] {
+        &self.tables
+    }
+
     pub(super) fn table(&self, at: usize) -> Option<&RemoteTable> {
         self.tables.get(at)
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sanderling_client::{ClientError, Cluster, RemoteTable, SyncGroup, SyncOptions};
+use sanderling_client::{ClientError, Cluster, SyncGroup, SyncOptions};
 
 use super::owner::living;
 use super::said::{JOB, Loss, Said};
@@ -21,7 +21,6 @@ const MEETING: &str = "going on without a worker";
 #[derive(Debug)]
 pub(crate) struct Crew {
     pub(super) cluster: Arc<Cluster>,
-    pub(super) tables: Vec<RemoteTable>,
     /// Number of the group, and its workers in the order of their places in it.
     pub(super) number: u64,
     pub(super) members: Vec<u32>,
@@ -37,10 +36,9 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    pub(super) fn new(cluster: &Arc<Cluster>, tables: &[RemoteTable], number: u64, workers: u32) -> Crew {
+    pub(super) fn new(cluster: &Arc<Cluster>, number: u64, workers: u32) -> Crew {
         Crew {
             cluster: Arc::clone(cluster),
-            tables: tables.to_vec(),
             number,
             members: (0..workers).collect(),
             base: 0,
@@ -255,7 +253,8 @@ impl Worker {
         let Some(crew) = &mut self.crew else { unreachable!("it is on a host of its own") };
         let (first, losses) = seen.regroup();
         let living = living(workers, &losses);
-        let (cluster, tables) = (Arc::clone(&crew.cluster), crew.tables.clone());
+        // Those that were added since the job began, too.
+        let (cluster, tables) = (Arc::clone(&crew.cluster), self.group.remote_tables().to_vec());
         let join = |number, worker: usize, workers: usize, attempt| {
             let sync = SyncOptions { attempt, timeout };
             SyncGroup::join(&cluster, &tables, number, worker as u32, workers as u32, sync)

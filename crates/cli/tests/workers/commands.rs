@@ -1,0 +1,102 @@
+//! `sanderling train --rank`, each worker a command: the model is the one that one command trains alone, and a worker that is
+//! killed is named. Knows not how the workers find each other.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use sanderling_store::{Checkpoint, RowRef, StoreError};
+use sanderling_transport::Address;
+
+use crate::{ROWS, Site};
+
+/// Commands of one job at a site, by rank.
+impl Site {
+    fn train(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
+        command.args(["train", "c.toml"]).args(arguments.split_whitespace()).current_dir(self.folder.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn train_together(&self, arguments: &str, workers: u32) -> Vec<Child> {
+        let join = |texts: Vec<String>| texts.join(",");
+        let servers = join(self.addresses.iter().map(Address::to_string).collect());
+        let host = |rank| format!("unix:{}/host-{rank}", self.folder.path().display());
+        let hosts = join((0..workers).map(host).collect());
+        let start = |rank| {
+            let line = format!("{arguments} --ps {servers} --hosts {hosts} --rank {rank}");
+            self.train(&line).spawn().unwrap()
+        };
+        (0..workers).map(start).collect()
+    }
+
+    /// Every row that was saved, by table and key, to the bit.
+    fn model(&self, name: &str) -> Vec<(String, u64, Vec<u32>)> {
+        let checkpoint = Checkpoint::open(&self.folder.path().join(format!("runs/{name}/model"))).unwrap();
+        let mut rows = Vec::new();
+        for table in checkpoint.tables() {
+            let note = |row: RowRef<'_>| {
+                let bits = row.weights.iter().chain(row.state).map(|value| value.to_bits()).collect();
+                rows.push((table.name.clone(), row.key, bits));
+                Ok::<(), StoreError>(())
+            };
+            checkpoint.for_each_row(&table.name, note).unwrap();
+        }
+        rows.sort();
+        rows
+    }
+}
+
+fn ended_well(child: Child) -> String {
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    errors
+}
+
+#[test]
+fn commands_train_together_what_one_trains_alone_and_name_one_that_is_killed() {
+    let site = Site::new(ROWS / 8);
+    std::fs::write(
+        site.folder.path().join("c.toml"),
+        "data = { train = \"rows.svm\" }\ntrain = { batch = 64, passes = 2, threads = 1 }\n",
+    )
+    .unwrap();
+    for algorithm in ["ftrl-sync", "fm-sync-no-shuffle"] {
+        let arguments = format!("--algorithm {algorithm} --quiet");
+        ended_well(site.train(&format!("{arguments} --name alone")).spawn().unwrap());
+        let together = site.train_together(&format!("{arguments} --name together"), 2);
+        together.into_iter().for_each(|child| drop(ended_well(child)));
+        let (alone, together) = (site.model("alone"), site.model("together"));
+        assert!(alone.len() > 1000 && alone == together, "{algorithm}: the models differ");
+    }
+    for child in site.train_together("--algorithm ftrl --quiet --name own-ways", 2) {
+        ended_well(child);
+    }
+    assert!(site.model("own-ways").len() > 1000);
+
+    // So many passes that nobody comes to their end.
+    let endless = "--algorithm ftrl-sync --passes 1000000 --name stopped --on-worker-loss stop";
+    let mut children = site.train_together(endless, 2);
+    let mut second = children.pop().unwrap();
+    let mut said = BufReader::new(second.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(said.any(|line| line.contains("pass 1")), "it ended before");
+    second.kill().unwrap();
+    second.wait().unwrap();
+    let output = children.pop().unwrap().wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("worker 1 at unix:"), "{errors}");
+
+    for (arguments, part) in [
+        ("--algorithm ftrl --hosts 127.0.0.1:1,127.0.0.1:2 --rank 0", "--ps"),
+        ("--ps 127.0.0.1:1 --hosts 127.0.0.1:1,127.0.0.1:2 --rank 0", "--algorithm"),
+        ("--algorithm ftrl --ps 127.0.0.1:1 --hosts 127.0.0.1:1,127.0.0.1:2 --rank 2", "--rank"),
+        ("--algorithm ftrl --ps 127.0.0.1:1 --hosts shm:a,shm:b --rank 0", "--hosts"),
+        ("--algorithm ftrl --ps 127.0.0.1:1 --hosts unix:a,unix:b --rank 0 --workers 3", "--workers"),
+    ] {
+        let output = site.train(arguments).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && errors.contains(part), "{arguments}: {errors}");
+    }
+}
