@@ -6,7 +6,7 @@ Shapes: `n` keys of a request, `dim` weights of a row, `rows` rows of a table.
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, final
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sanderling.types import Evaluation, Metrics
 
 _Path: TypeAlias = str | os.PathLike[str]
+_Result = TypeVar("_Result")
 
 class _Collection(Protocol):
     """What has an Embedding, such as `sanderling.torch.EmbeddingCollection`."""
@@ -25,6 +26,7 @@ __all__ = [
     "BadFileError",
     "BadRowError",
     "Batch",
+    "Batches",
     "ConfigError",
     "Connection",
     "DamagedError",
@@ -37,6 +39,7 @@ __all__ = [
     "GradientError",
     "GroupError",
     "HubError",
+    "Job",
     "LengthError",
     "Lookup",
     "Meeting",
@@ -54,6 +57,7 @@ __all__ = [
     "TooManyBadRowsError",
     "TrainResult",
     "VersionError",
+    "Worker",
     "__version__",
     "checkpoint_tables",
     "cli_main",
@@ -644,6 +648,85 @@ class SyncGroup:
         self, name: str, values: npt.NDArray[np.float64], reduce: Literal["sum", "mean", "max"] = "sum"
     ) -> npt.NDArray[np.float64]:
         """The sum (mean, maximum) over workers of each number, float64; the same bits for all."""
+
+@final
+class Job:
+    """Passes over files by `workers` threads, who share them out; each works with a `Worker` of its own.
+
+    `source` is a path, a glob pattern or a list of them, `spec` as for a FeedQueue. `seed` is that of shuffled orders.
+    Every wait for other workers ends after `timeout_s` with a GroupError that names who did not come. Of shuffled rows
+    at most `shuffle_bytes_max` are kept in memory, the rest in temporary files in `scratch_dir`. `train=False` reads
+    rows without labels and keeps all negatives.
+    """
+
+    def __new__(
+        cls,
+        source: _Path | Sequence[_Path],
+        *,
+        spec: dict[str, Any] | None = None,
+        workers: int = 1,
+        seed: int = 0,
+        timeout_s: float = 60.0,
+        shuffle_bytes_max: int = 134217728,
+        scratch_dir: _Path | None = None,
+        train: bool = True,
+    ) -> Job: ...
+    @property
+    def features(self) -> list[str]:
+        """Names of the columns of its minibatches."""
+    def run(self, work: Callable[[Worker], _Result]) -> list[_Result]:
+        """Call `work` with every worker, each in a thread of its own; what it returned, in the order of workers.
+
+        The first error stops all and is raised. What all do together must be called by all in the same order.
+        """
+
+@final
+class Worker:
+    """One of the workers of a Job, for the thread that it was given to. The interpreter is released while it works."""
+
+    @property
+    def rank(self) -> int:
+        """Which worker this is, from 0."""
+    @property
+    def workers(self) -> int:
+        """How many workers there are."""
+    def batches(
+        self,
+        number: int,
+        batch_size: int,
+        *,
+        order: Literal["input", "shuffled"] = "input",
+        in_step: bool = False,
+    ) -> Batches:
+        """Minibatches of this worker in pass `number`; all workers must call it, with the same arguments.
+
+        Together they have every row once, as it lies in the files or shuffled over all of them, anew in each pass. With
+        `in_step` all have as many, some of them perhaps empty: those with the same number have `batch_size` rows
+        together, the same rows however many workers there are.
+        """
+    def sum(self, name: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The sum over workers of each number; the same bits for all."""
+    def mean(self, name: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The mean over workers of each number; the same bits for all."""
+    def max(self, name: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The largest of all workers of each number."""
+    def histogram(self, name: str, counts: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """Counts of all workers added up, as many as the longest list has."""
+    def all_to_all(self, name: str, parts: list[bytes]) -> list[bytes]:
+        """Give each worker its part, `parts[n]` to worker `n`; what each gave this one, in their order."""
+    def all_gather(self, name: str, value: bytes) -> list[bytes]:
+        """Everybody's bytes, at most 1 MiB each, in the order of workers."""
+    def broadcast(self, name: str, source: int, value: bytes) -> bytes:
+        """The bytes of one worker, for all."""
+    def barrier(self, name: str) -> None:
+        """Wait until all workers are here."""
+
+@final
+class Batches:
+    """A worker's minibatches of one pass, as an iterator."""
+
+    def __iter__(self) -> Batches: ...
+    def __next__(self) -> Batch: ...
 
 @final
 class Model:

@@ -81,6 +81,21 @@ impl Source {
         Ok(Source { kind: Kind::Hubs(Box::new(subscription)), names })
     }
 
+    /// Names of the columns.
+    #[must_use]
+    pub fn names(&self) -> &Arc<[String]> {
+        &self.names
+    }
+
+    /// The files that are read, how, and what their rows become; hubs keep that to themselves.
+    #[must_use]
+    pub fn files_read(&self) -> Option<(&[String], &DataConfig, &Arc<Encoder>)> {
+        match &self.kind {
+            Kind::Files(files) => Some((&files.inputs, &files.data, &files.encoder)),
+            Kind::Hubs(_) => None,
+        }
+    }
+
     /// The spec as it is used, fitted boundaries included; hubs keep theirs to themselves.
     #[must_use]
     pub fn spec(&self) -> Option<&Spec> {

@@ -5,6 +5,7 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use sanderling_client::{ClientError, Fault};
 use sanderling_feed::FeedError;
+use sanderling_job::JobError;
 use sanderling_learner::LearnError;
 use sanderling_sample::SampleError;
 use sanderling_store::StoreError;
@@ -140,6 +141,18 @@ pub(crate) fn of_feed(error: FeedError) -> PyErr {
         FeedError::UnknownFeature { .. } | FeedError::Option { .. } => ConfigError::new_err(text),
         FeedError::Length { .. } => LengthError::new_err(text),
         FeedError::Pushed | FeedError::Died(_) => Error::new_err(text),
+    }
+}
+
+/// The exception for an error of a job.
+pub(crate) fn of_job(error: JobError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        JobError::Sample(error) => of_sample(&error),
+        JobError::Client(error) => of_client(error),
+        JobError::Options(_) => ConfigError::new_err(text),
+        JobError::Io { .. } | JobError::Scratch { .. } => FileError::new_err(text),
+        _ => GroupError::new_err(text),
     }
 }
 

@@ -20,6 +20,8 @@ mod lookup;
 
 mod queue;
 
+mod job;
+
 mod steps;
 
 mod view;
@@ -41,6 +43,8 @@ mod _native {
     use crate::batch::PyBatch;
     #[pymodule_export]
     use crate::command::cli_main;
+    #[pymodule_export]
+    use crate::job::{PyBatches, PyJob, PyWorker};
     #[pymodule_export]
     use crate::lookup::{PyEmbedding, PyLookup};
     #[pymodule_export]

@@ -84,9 +84,7 @@ impl PyFeedQueue {
         hub_patience_s: f64,
     ) -> PyResult<PyFeedQueue> {
         let inputs = inputs(source)?;
-        let spec: FeedSpec = spec.map(|spec| from_python("spec", spec)).transpose()?.unwrap_or_default();
-        let FeedSpec { data, label, weight, negatives, feature } = spec;
-        let spec = Spec { label, weight, negatives, feature };
+        let (data, spec) = source_of(spec)?;
         let options = QueueOptions {
             batch_rows: batch_size,
             passes,
@@ -221,8 +219,15 @@ fn embedding_of(object: &Bound<'_, PyAny>) -> PyResult<Arc<Embedding>> {
     }
 }
 
+/// How the input is read and what it becomes, from the sections of a configuration.
+pub(crate) fn source_of(spec: Option<&Bound<'_, PyDict>>) -> PyResult<(DataConfig, Spec)> {
+    let spec: FeedSpec = spec.map(|spec| from_python("spec", spec)).transpose()?.unwrap_or_default();
+    let FeedSpec { data, label, weight, negatives, feature } = spec;
+    Ok((data, Spec { label, weight, negatives, feature }))
+}
+
 /// A path or a list of paths.
-fn inputs(source: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+pub(crate) fn inputs(source: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     let path = |source: &Bound<'_, PyAny>| -> PyResult<String> {
         let path: std::path::PathBuf = source.extract()?;
         Ok(path.to_string_lossy().into_owned())

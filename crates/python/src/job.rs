@@ -1,0 +1,297 @@
+//! `sanderling.Job`: passes over one input by several threads, each with a worker of its own. Conversion only; the
+//! interpreter is released while a worker reads or waits.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use sanderling_feed::{Recycler, Sampled, Source};
+use sanderling_job::{Input, JobError, Options, Order, STAGES, Share, Steps, Tables, Worker, run_owned};
+use sanderling_observe::Stages;
+use sanderling_sample::{BadRows, Batch};
+
+use crate::batch::PyBatch;
+use crate::error::{of_feed, of_job};
+use crate::queue::{inputs, source_of};
+use crate::remote::seconds;
+use crate::requests::side_by_side;
+
+/// What workers go over, and how many they are.
+#[pyclass(name = "Job", module = "sanderling", frozen)]
+pub(crate) struct PyJob {
+    input: Arc<Input>,
+    names: Arc<[String]>,
+    options: Options,
+}
+
+/// One of the workers of a job.
+#[pyclass(name = "Worker", module = "sanderling", frozen)]
+pub(crate) struct PyWorker {
+    rank: u32,
+    workers: u32,
+    worker: Mutex<Worker>,
+    input: Arc<Input>,
+    names: Arc<[String]>,
+}
+
+/// A worker's minibatches of one pass.
+#[pyclass(name = "Batches", module = "sanderling", frozen)]
+pub(crate) struct PyBatches {
+    worker: Py<PyWorker>,
+    given: Mutex<Given>,
+    number: u64,
+}
+
+enum Given {
+    Share(Share, usize),
+    Steps(Steps),
+}
+
+/// Why a worker ended.
+enum Ended {
+    Job(JobError),
+    Raised(PyErr),
+}
+
+impl From<JobError> for Ended {
+    fn from(error: JobError) -> Ended {
+        Ended::Job(error)
+    }
+}
+
+#[pymethods]
+impl PyJob {
+    #[new]
+    #[pyo3(signature = (source, *, spec = None, workers = 1, seed = 0, timeout_s = 60.0, shuffle_bytes_max = 134_217_728,
+        scratch_dir = None, train = true))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    fn new(
+        py: Python<'_>,
+        source: &Bound<'_, PyAny>,
+        spec: Option<&Bound<'_, PyDict>>,
+        workers: u32,
+        seed: u64,
+        timeout_s: f64,
+        shuffle_bytes_max: u64,
+        scratch_dir: Option<PathBuf>,
+        train: bool,
+    ) -> PyResult<PyJob> {
+        let (data, spec) = source_of(spec)?;
+        let inputs = inputs(source)?;
+        let source = py.detach(|| Source::files(inputs, data, &spec, train)).map_err(of_feed)?;
+        let Some((inputs, reading, encoder)) = source.files_read() else {
+            return Err(PyValueError::new_err("a job reads files"));
+        };
+        let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
+        let (inputs, reading, encoder) = (inputs.to_vec(), reading.clone(), Arc::clone(encoder));
+        let timeout = seconds("timeout_s", timeout_s)?;
+        let mut options = Options { workers, seed, timeout, shuffle_bytes_max, ..Options::default() };
+        if let Some(scratch_dir) = scratch_dir {
+            options.scratch_dir = scratch_dir;
+        }
+        let names = Arc::clone(source.names());
+        Ok(PyJob { input: Arc::new(Input { inputs, reading, encoder, bad_rows }), names, options })
+    }
+
+    /// Names of the columns of its minibatches.
+    #[getter]
+    fn features(&self) -> Vec<String> {
+        self.names.to_vec()
+    }
+
+    /// Calls `work` with every worker, each in a thread of its own; what it returned, in their order.
+    fn run(&self, py: Python<'_>, work: Py<PyAny>) -> PyResult<Vec<Py<PyAny>>> {
+        let tables = Tables::Embedded(Vec::new());
+        let one = |worker: Worker| -> Result<Py<PyAny>, Ended> {
+            let (rank, workers) = (worker.rank(), worker.workers());
+            let (input, names) = (Arc::clone(&self.input), Arc::clone(&self.names));
+            let worker = PyWorker { rank, workers, worker: Mutex::new(worker), input, names };
+            Python::attach(|py| work.call1(py, (worker,))).map_err(Ended::Raised)
+        };
+        let ended = py.detach(|| run_owned(&self.options, &tables, &Stages::new(&STAGES), one));
+        ended.map_err(|ended| match ended {
+            Ended::Job(error) => of_job(error),
+            Ended::Raised(error) => error,
+        })
+    }
+}
+
+impl PyWorker {
+    /// Works without the interpreter.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Worker) -> Result<T, JobError> + Send,
+    ) -> PyResult<T> {
+        // A worker is as good after a panic as after an error.
+        py.detach(|| work(&mut self.worker.lock().unwrap_or_else(PoisonError::into_inner))).map_err(of_job)
+    }
+
+    /// Numbers of all workers become one of each.
+    fn reduce<'py>(
+        &self,
+        py: Python<'py>,
+        values: PyReadonlyArray1<'py, f64>,
+        work: impl FnOnce(&mut Worker, &mut [f64]) -> Result<(), JobError> + Send,
+    ) -> PyResult<Bound<'py, PyArray1<f64>>> {
+        let mut values = side_by_side(values)?.as_slice()?.to_vec();
+        self.with(py, |worker| work(worker, &mut values))?;
+        Ok(PyArray1::from_vec(py, values))
+    }
+}
+
+#[pymethods]
+impl PyWorker {
+    /// Which worker this is, from 0.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many workers there are.
+    #[getter]
+    fn workers(&self) -> u32 {
+        self.workers
+    }
+
+    /// This worker's minibatches of a pass.
+    #[pyo3(signature = (number, batch_size, *, order = "input", in_step = false))]
+    fn batches(
+        slf: &Bound<'_, Self>,
+        number: u64,
+        batch_size: usize,
+        order: &str,
+        in_step: bool,
+    ) -> PyResult<PyBatches> {
+        let order = match order {
+            "input" => Order::Input,
+            "shuffled" => Order::Shuffled,
+            _ => return Err(PyValueError::new_err(format!("{order:?} is none of 'input', 'shuffled'"))),
+        };
+        if batch_size == 0 {
+            return Err(PyValueError::new_err("batch_size is 0"));
+        }
+        let input = Arc::clone(&slf.get().input);
+        let given = slf.get().with(slf.py(), |worker| {
+            Ok(if in_step {
+                Given::Steps(worker.steps(&input, number, order, batch_size)?)
+            } else {
+                Given::Share(worker.share(&input, number, order)?, batch_size)
+            })
+        })?;
+        Ok(PyBatches { worker: slf.clone().unbind(), given: Mutex::new(given), number })
+    }
+
+    /// The sum over workers of each number.
+    fn sum<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        values: PyReadonlyArray1<'py, f64>,
+    ) -> PyResult<Bound<'py, PyArray1<f64>>> {
+        self.reduce(py, values, |worker, values| worker.sum(name, values))
+    }
+
+    /// The mean over workers of each number.
+    fn mean<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        values: PyReadonlyArray1<'py, f64>,
+    ) -> PyResult<Bound<'py, PyArray1<f64>>> {
+        self.reduce(py, values, |worker, values| worker.mean(name, values))
+    }
+
+    /// The largest of all workers of each number.
+    fn max<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        values: PyReadonlyArray1<'py, f64>,
+    ) -> PyResult<Bound<'py, PyArray1<f64>>> {
+        self.reduce(py, values, |worker, values| worker.max(name, values))
+    }
+
+    /// Counts of all workers added up, as many as the longest list has.
+    fn histogram<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        counts: PyReadonlyArray1<'py, u64>,
+    ) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        let mut counts = side_by_side(counts)?.as_slice()?.to_vec();
+        self.with(py, |worker| worker.histogram(name, &mut counts))?;
+        Ok(PyArray1::from_vec(py, counts))
+    }
+
+    /// Gives each worker its part; what each gave this one.
+    fn all_to_all<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        parts: Vec<Bound<'py, PyBytes>>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let parts = parts.iter().map(|part| part.as_bytes().to_vec()).collect();
+        let parts = self.with(py, |worker| worker.all_to_all(name, parts))?;
+        Ok(parts.iter().map(|part| PyBytes::new(py, part)).collect())
+    }
+
+    /// Everybody's bytes, in the order of workers.
+    fn all_gather<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        value: &[u8],
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let parts = self.with(py, |worker| Ok(worker.group().all_gather(name, value)?))?;
+        Ok(parts.iter().map(|part| PyBytes::new(py, part)).collect())
+    }
+
+    /// The bytes of one worker, for all.
+    fn broadcast<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        source: u32,
+        value: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = self.with(py, |worker| Ok(worker.group().broadcast(name, source, value)?))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Waits until all workers are here.
+    fn barrier(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.with(py, |worker| worker.barrier(name))
+    }
+}
+
+#[pymethods]
+impl PyBatches {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
+        let worker = self.worker.get();
+        let next = worker.with(py, |owner| {
+            let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+            let (rows, number) = match &mut *given {
+                Given::Share(share, rows) => (share.next(owner, *rows)?, 0),
+                Given::Steps(steps) => {
+                    let number = steps.given();
+                    (steps.next(owner)?, number)
+                }
+            };
+            let Some(rows) = rows else { return Ok(None) };
+            let mut batch: Batch = worker.input.encoder.new_batch();
+            batch.append(&rows);
+            let (number, pass) = (number, self.number);
+            Ok(Some(Sampled { number, pass, ..Sampled::new(Arc::clone(&worker.names), batch) }))
+        })?;
+        let batch = |sampled| PyBatch { sampled: Arc::new(Recycler::new(0).take(|| sampled)), lookup: None };
+        Ok(next.map(batch))
+    }
+}

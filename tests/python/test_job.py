@@ -1,0 +1,133 @@
+"""Jobs of several threads: who is given which rows, what they agree on, how they fail, and the examples."""
+
+import runpy
+import sys
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+
+import sanderling
+from sanderling import Job, Worker
+
+ROOT = Path(__file__).parents[2]
+ROWS = 3000
+
+
+def flat(lists: Iterable[Iterable[int]]) -> list[int]:
+    return list(chain.from_iterable(lists))
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Row `n` has the key `n`; the first half has label 0."""
+    path = tmp_path / "rows.libsvm"
+    path.write_text("".join(f"{int(row >= ROWS // 2)} {row}:1\n" for row in range(ROWS)))
+    return path
+
+
+@pytest.mark.parametrize("order", ["input", "shuffled"])
+@pytest.mark.parametrize("in_step", [False, True])
+def test_every_row_is_given_once(
+    rows: Path, tmp_path: Path, order: Literal["input", "shuffled"], in_step: bool
+) -> None:
+    def given(workers: int, number: int) -> list[list[list[int]]]:
+        job = Job(rows, workers=workers, seed=7, shuffle_bytes_max=0, scratch_dir=tmp_path)
+        assert job.features == ["features"]
+
+        def work(worker: Worker) -> list[list[int]]:
+            assert worker.workers == workers
+            minibatches = []
+            for at, batch in enumerate(worker.batches(number, 64, order=order, in_step=in_step)):
+                assert (batch.pass_number, batch.number) == (number, at if in_step else 0)
+                keys = batch.keys("features")
+                assert (batch.labels == (keys >= ROWS // 2)).all()
+                minibatches.append(keys.tolist())
+            return minibatches
+
+        return job.run(work)
+
+    one = given(1, 0)
+    for workers in (2, 3):
+        many = given(workers, 0)
+        assert len(many) == workers
+        assert sorted(flat(flat(minibatches) for minibatches in many)) == list(range(ROWS))
+        if in_step:
+            steps = [sorted(flat(step)) for step in zip(*many, strict=True)]
+            assert steps == [sorted(step) for step in one[0]]
+    assert (given(1, 1) == one) == (order == "input")
+    assert (flat(one[0]) == list(range(ROWS))) == (order == "input" and not in_step)
+
+
+def test_workers_agree(rows: Path) -> None:
+    def work(worker: Worker) -> int:
+        mine = np.array([worker.rank, 1.5])
+        assert worker.sum("sum", mine).tolist() == [3, 4.5]
+        assert worker.mean("mean", mine).tolist() == [1, 1.5]
+        assert worker.max("max", mine).tolist() == [2, 1.5]
+        counts = worker.histogram("counts", np.ones(worker.rank + 1, np.uint64))
+        assert counts.dtype == np.uint64 and counts.tolist() == [3, 2, 1]
+        parts = worker.all_to_all("parts", [bytes([worker.rank, to]) for to in range(3)])
+        assert parts == [bytes([source, worker.rank]) for source in range(3)]
+        assert worker.all_gather("all", b"abc"[worker.rank :]) == [b"abc", b"bc", b"c"]
+        assert worker.broadcast("one", 2, bytes([worker.rank])) == b"\x02"
+        worker.barrier("end")
+        return worker.rank
+
+    assert Job(rows, workers=3).run(work) == [0, 1, 2]
+
+
+def test_the_first_error_stops_all(rows: Path) -> None:
+    def work(worker: Worker) -> None:
+        if worker.rank == 1:
+            raise KeyError("mine")
+        worker.barrier("never")
+
+    def only_the_first(worker: Worker) -> None:
+        if worker.rank == 0:
+            worker.barrier("a door")
+
+    with pytest.raises(KeyError, match="mine"):
+        Job(rows, workers=3).run(work)
+    with pytest.raises(sanderling.ConfigError, match="take 4"):
+        Job(rows, workers=3).run(lambda worker: worker.batches(0, 3, in_step=True))
+    with pytest.raises(sanderling.GroupError, match="worker 1 did not come"):
+        Job(rows, workers=2, timeout_s=0.2).run(only_the_first)
+    with pytest.raises(ValueError, match="'other'"):
+        Job(rows).run(lambda worker: worker.batches(0, 1, order="other"))  # type: ignore[arg-type]
+    with pytest.raises(sanderling.FileError):
+        Job(rows.with_name("nothing.libsvm"))
+
+
+@pytest.mark.parametrize(
+    ("example", "text", "expected"),
+    [
+        (
+            # Key n occurs in the rows from n on.
+            "feature_count",
+            "".join("0" + "".join(f" {key}:1" for key in range(1, min(row, 20) + 1)) + "\n" for row in range(1, 501)),
+            [f"{key} {501 - key}" for key in range(1, 11)],
+        ),
+        (
+            "kmeans",
+            "".join(f"0 {key}:1\n" for key in range(3000)),
+            [f"1000 keys around {point}" for point in ([1.0, 1.0], [5.0, 1.0], [1.0, 5.0])],
+        ),
+    ],
+)
+def test_the_example_runs(
+    example: str,
+    text: str,
+    expected: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "rows.libsvm"
+    path.write_text(text)
+    monkeypatch.setattr(sys, "argv", [example, str(path)])
+    runpy.run_path(str(ROOT / f"examples/{example}.py"), run_name="__main__")
+    assert capsys.readouterr().out.splitlines() == expected
