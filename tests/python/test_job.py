@@ -69,7 +69,8 @@ def test_workers_agree(rows: Path) -> None:
         assert worker.mean("mean", mine).tolist() == [1, 1.5]
         assert worker.max("max", mine).tolist() == [2, 1.5]
         counts = worker.histogram("counts", np.ones(worker.rank + 1, np.uint64))
-        assert counts.dtype == np.uint64 and counts.tolist() == [3, 2, 1]
+        assert counts.dtype == np.uint64
+        assert counts.tolist() == [3, 2, 1]
         parts = worker.all_to_all("parts", [bytes([worker.rank, to]) for to in range(3)])
         assert parts == [bytes([source, worker.rank]) for source in range(3)]
         assert worker.all_gather("all", b"abc"[worker.rank :]) == [b"abc", b"bc", b"c"]
