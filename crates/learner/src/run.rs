@@ -160,7 +160,8 @@ pub fn train(
     };
     let stages = options.job.as_ref().map_or_else(StageList::default, |_| distributed::STAGE_LIST);
     let dirs = (model_dir.clone(), last_dir);
-    let mut trainer = Trainer::new(model, state, scores, dirs, stages, threads, stop, &mut watch);
+    let mut trainer = Trainer::new(model, state, scores, dirs, stages, stop, &mut watch);
+    trainer.threads = threads;
     let job_end = match &options.job {
         Some(job) => Some(distributed::run(&mut trainer, job, options.servers.as_ref())?),
         None => {

@@ -52,7 +52,7 @@ pub(crate) struct Trainer<'a> {
     pub(crate) stages: Stages,
     stage_list: StageList,
     /// Threads that validate.
-    threads: usize,
+    pub(crate) threads: usize,
     /// Scores of the best validation of this session, or without validation of the last whole pass, for the plots.
     pub(crate) plot_scores: Option<Scores>,
     /// Passes that this session ended.
@@ -84,13 +84,13 @@ impl<'a> Trainer<'a> {
         pass_scores: Scores,
         (model_dir, last_dir): (PathBuf, PathBuf),
         stage_list: StageList,
-        threads: usize,
         stop: &'a AtomicBool,
         observer: &'a mut dyn FnMut(&Event<'_>),
     ) -> Self {
         let scores = Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX);
         let line = LineClock { scores, steps: 0, since: Instant::now() };
         let stages = Stages::new(stage_list.names);
+        let threads = model.config().train.threads;
         Trainer {
             model: Arc::new(model),
             state,

@@ -117,9 +117,11 @@ impl ListenOptions {
     }
 }
 
+type Connect = dyn Fn(&Address, &ConnectOptions) -> Result<Connection, Error> + Send + Sync;
+
 /// Opens connections of a kind that this crate does not carry itself. Copies are the same one.
 #[derive(Clone)]
-pub struct Connector(Arc<dyn Fn(&Address, &ConnectOptions) -> Result<Connection, Error> + Send + Sync>);
+pub struct Connector(Arc<Connect>);
 
 impl Connector {
     /// Connects by this function, which keeps to the options as [`connect`](crate::connect) does.
