@@ -17,7 +17,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::guest::{self, Guest};
-use crate::limit::{CONNECTION_AGE_MAX, HEADERS_BYTES_MAX, LINGER, STREAMS_MAX};
+use crate::limit::{CONNECTION_AGE_MAX, CONNECTIONS_MAX, HEADERS_BYTES_MAX, LINGER, STREAMS_MAX};
 
 type Text = Arc<dyn Fn() -> String + Send + Sync>;
 
@@ -104,7 +104,7 @@ async fn serve(listener: TcpListener, text: Text, stopped: oneshot::Receiver<()>
         .route("/healthz", get(|| async { "serving\n" }))
         .with_state(text);
     let (guests, incoming) = mpsc::channel::<std::io::Result<Guest>>(1);
-    let accepting = tokio::spawn(guest::accept(listener, None, guests));
+    let accepting = tokio::spawn(guest::accept(listener, None, CONNECTIONS_MAX, guests));
     let (end, ended) = oneshot::channel::<()>();
     let serving = tokio::spawn(
         Server::builder()
