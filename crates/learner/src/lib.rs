@@ -41,7 +41,7 @@ pub mod distributed;
 mod metrics_log;
 
 mod run;
-pub use run::{CALIBRATION_BINS, ROC_POINTS, RunOptions, Summary, table_summaries, train};
+pub use run::{CALIBRATION_BINS, ROC_POINTS, RunOptions, Summary, table_summaries, table_summary, train};
 
 mod timing;
 pub use timing::{PassTotal, Timing};

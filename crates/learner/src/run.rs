@@ -10,7 +10,7 @@ use sanderling_client::Cluster;
 use sanderling_observe::{Machine, Resident, StageTotal};
 use sanderling_sample::fit::fit;
 use sanderling_sample::{BadRows, LabelUse, Source};
-use sanderling_store::Checkpoint;
+use sanderling_store::{Checkpoint, Table};
 use serde::Serialize;
 
 use crate::config::Config;
@@ -329,22 +329,22 @@ fn fitted_like(config: &Config, saved: &Config) -> Config {
 /// Summaries of a model's tables, most important first.
 #[must_use]
 pub fn table_summaries(model: &Model, examples: u64) -> Vec<TableSummary> {
-    let mut summaries: Vec<TableSummary> = model
-        .client()
-        .tables()
-        .iter()
-        .map(|table| {
-            let mut tally = TableTally::new(table.name(), table.dim());
-            let blocks = &table.config().blocks;
-            table.for_each_row(|row| {
-                let zeros = zero_weights(blocks, row.weights, row.state);
-                tally.add(row.key, u64::from(row.frequency), row.weights, zeros);
-            });
-            tally.finish(table.bytes(), examples)
-        })
-        .collect();
+    let tables = model.client().tables().iter();
+    let mut summaries: Vec<TableSummary> = tables.map(|table| table_summary(table, examples)).collect();
     summaries.sort_by(|a, b| b.importance.total_cmp(&a.importance));
     summaries
+}
+
+/// The summary of a table that so many examples were trained on.
+#[must_use]
+pub fn table_summary(table: &Table, examples: u64) -> TableSummary {
+    let mut tally = TableTally::new(table.name(), table.dim());
+    let blocks = &table.config().blocks;
+    table.for_each_row(|row| {
+        let zeros = zero_weights(blocks, row.weights, row.state);
+        tally.add(row.key, u64::from(row.frequency), row.weights, zeros);
+    });
+    tally.finish(table.bytes(), examples)
 }
 
 /// What a run ended with.

@@ -99,7 +99,8 @@ pub(crate) fn of_learner(error: LearnError) -> PyErr {
         LearnError::Io { .. } => FileError::new_err(text),
         LearnError::NoRows(_) => NoRowsError::new_err(text),
         LearnError::Model { .. } => ModelError::new_err(text),
-        LearnError::Diverged { .. } => DivergedError::new_err(text),
+        LearnError::Diverged { .. } | LearnError::GradientRange { .. } => DivergedError::new_err(text),
+        LearnError::Job(error) => of_job(error),
         LearnError::Stopped => StoppedError::new_err(text),
     }
 }

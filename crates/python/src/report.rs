@@ -3,8 +3,8 @@
 
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
-use sanderling_learner::report::{self, CurvePoint, RunReport, TableTally};
-use sanderling_learner::{CALIBRATION_BINS, Metrics, ROC_POINTS};
+use sanderling_learner::report::{self, CurvePoint, RunReport};
+use sanderling_learner::{CALIBRATION_BINS, Metrics, ROC_POINTS, table_summary};
 use sanderling_observe::{Machine, Resident, StageTotal};
 use serde::Deserialize;
 
@@ -75,11 +75,7 @@ pub(crate) fn render_report<'py>(
     let scores = scores_of(py, labels, logits, Some(weights))?;
     let tables: Vec<_> = tables.iter().map(|table| table.get().table.clone()).collect();
     Ok(py.detach(|| {
-        let summaries = tables.iter().map(|table| {
-            let mut tally = TableTally::new(table.name(), table.dim());
-            table.for_each_row(|row| tally.add(row.key, u64::from(row.frequency), row.weights));
-            tally.finish(table.bytes(), facts.examples)
-        });
+        let summaries = tables.iter().map(|table| table_summary(table, facts.examples));
         report::render(&RunReport {
             tables: summaries.collect(),
             metrics: facts.metrics,
