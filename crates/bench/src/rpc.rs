@@ -25,7 +25,7 @@ use sanderling_observe::Machine;
 use sanderling_observe::machine::available_bytes;
 use sanderling_server::framing;
 use sanderling_store::Table;
-use sanderling_transport::{ConnectOptions, TlsClient};
+use sanderling_transport::{ConnectOptions, Connector, TlsClient};
 
 use crate::result::BenchError;
 use crate::rounds::median;
@@ -228,9 +228,9 @@ impl Cell {
     }
 }
 
-/// The connections of every transport, of the server and of the one of constants.
-#[derive(Default)]
-struct Callers(HashMap<(Transport, bool), Vec<Box<dyn Caller>>>);
+/// The connections of every transport, of the server and of the one of constants; and what carries those over gRPC, which
+/// must last as long.
+struct Callers(HashMap<(Transport, bool), Vec<Box<dyn Caller>>>, Connector);
 
 impl Callers {
     fn of(&mut self, cell: Cell) -> Result<&mut [Box<dyn Caller>], BenchError> {
@@ -247,9 +247,10 @@ fn connect(options: &RpcOptions, servers: &[ServerProcess], folder: &Path) -> Re
     let empty = Table::new(table_config(options))?;
     let mut plain = ConnectOptions::new(framing(FRAME_BYTES_MAX));
     plain.spin_us = options.spin_us;
-    plain.grpc = Some(sanderling_control::connector());
+    let connector = sanderling_control::connector();
+    plain.grpc = Some(connector.clone());
     let runtime = Arc::new(rival::runtime()?);
-    let mut callers = Callers::default();
+    let mut callers = Callers(HashMap::new(), connector);
     if options.transports.contains(&Transport::InProcess) {
         let table = Arc::new(loaded_table(options)?);
         let caller = |_| -> Box<dyn Caller> {

@@ -246,15 +246,16 @@ fn workers_that_go_their_own_ways_come_near_to_one() {
                 "{what}: rows were learned not once"
             );
             let off = [0, 1].map(|at| (logloss[at] - expected[at]).abs());
-            // So few rows teach factors little but late, in any order.
-            let near = if algorithm == "fm" { 3.0 } else { 1.0 };
+            // So few rows teach factors little but late, in any order; and one by one, each worker learns 128 of them from
+            // rows that were lent to it, which is much of so few.
+            let near = if algorithm == "fm" || batch == 1 { 3.0 } else { 1.0 };
             assert!(
                 off[0] < 0.001 * near && off[1] < 0.003 * near,
                 "{what}: {logloss:?}, alone {expected:?}"
             );
             let staleness = summary.timing.staleness.unwrap();
             assert_eq!(staleness.iter().sum::<u64>(), summary.steps, "{what}: {staleness:?}");
-            // Rows that are learned one by one are changed while others are kept out.
+            // Of rows that are lent nobody counts what they miss.
             let missed_nothing = workers == 1 || batch == 1;
             assert!(!missed_nothing || staleness.len() == 1, "{what}: {staleness:?}");
             assert_eq!(summary.examples, 20_000, "{what}");
