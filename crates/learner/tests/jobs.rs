@@ -217,21 +217,22 @@ fn workers_that_go_their_own_ways_come_near_to_one() {
     let place = Place::new();
     let (train, valid) = (place.synth("train.svm", 0, 20_000), place.synth("valid.svm", 20_000, 5000));
     for (algorithm, batch, rest) in [
-        ("ftrl", 16, "optimizer = { type = \"ftrl\", alpha = 0.01 }"),
-        ("ftrl", 1, "optimizer = { type = \"ftrl\", alpha = 0.01 }"),
-        ("fm", 16, "model = { rank = 4 }\noptimizer = { type = \"ftrl\", alpha = 0.01 }"),
+        ("ftrl", 16, "optimizer = { type = \"ftrl\", alpha = 0.03 }"),
+        ("ftrl", 1, "optimizer = { type = \"ftrl\", alpha = 0.03 }"),
+        ("fm", 16, "model = { rank = 4 }\noptimizer = { type = \"ftrl\", alpha = 0.03 }"),
     ] {
         let toml = format!(
             "data = {{ train = {train}, valid = {valid} }}\n{rest}\n\
-             train = {{ batch = {batch}, monitor = \"logloss\" }}"
+             train = {{ batch = {batch}, passes = 3, monitor = \"logloss\" }}"
         );
         let mut alone = None;
         let mut occurrences = None;
         for workers in [1, 2, 4] {
             // Bounded, so that a busy machine, which stops some of them for long, cannot be seen in the result.
             let summary = run(&place, &toml, JobOptions { staleness: Some(1), ..job(algorithm, workers) });
-            // Progressively, and of the model that the last pushes left, which old ones among them can still be seen in.
-            let logloss = [summary.timing.passes[0].metrics.logloss, summary.logloss.unwrap()];
+            // Progressively, in the last pass, since in the first one the order of rows shows; and of the best
+            // model, in which the last hundred rows can be seen, whichever these were.
+            let logloss = [summary.timing.passes[2].metrics.logloss, summary.logloss.unwrap()];
             let expected = *alone.get_or_insert(logloss);
             let what = format!("{algorithm}, batch {batch}, {workers} workers");
             let mut seen: Vec<(u64, u32)> = Vec::new();
@@ -246,19 +247,20 @@ fn workers_that_go_their_own_ways_come_near_to_one() {
                 "{what}: rows were learned not once"
             );
             let off = [0, 1].map(|at| (logloss[at] - expected[at]).abs());
-            // So few rows teach factors little but late, in any order; and one by one, each worker learns 128 of them from
-            // rows that were lent to it, which is much of so few.
-            let near = if algorithm == "fm" || batch == 1 { 3.0 } else { 1.0 };
-            assert!(
-                off[0] < 0.001 * near && off[1] < 0.003 * near,
-                "{what}: {logloss:?}, alone {expected:?}"
-            );
+            // Which way factors go is decided by the first rows, in whatever order these come. One by one, each worker learns
+            // 128 rows at a time from what was lent to it.
+            let near = match (algorithm, batch) {
+                ("fm", _) => 8.0,
+                (_, 1) => 3.0,
+                _ => 1.0,
+            };
+            assert!(off[0] < 0.001 * near && off[1] < 0.006, "{what}: {logloss:?}, alone {expected:?}");
             let staleness = summary.timing.staleness.unwrap();
             assert_eq!(staleness.iter().sum::<u64>(), summary.steps, "{what}: {staleness:?}");
             // Of rows that are lent nobody counts what they miss.
             let missed_nothing = workers == 1 || batch == 1;
             assert!(!missed_nothing || staleness.len() == 1, "{what}: {staleness:?}");
-            assert_eq!(summary.examples, 20_000, "{what}");
+            assert_eq!(summary.examples, 60_000, "{what}");
         }
     }
 }
