@@ -230,11 +230,14 @@ impl Cell {
 
 /// The connections of every transport, of the server and of the one of constants; and what carries those over gRPC, which
 /// must last as long.
-struct Callers(HashMap<(Transport, bool), Vec<Box<dyn Caller>>>, Connector);
+struct Callers {
+    all: HashMap<(Transport, bool), Vec<Box<dyn Caller>>>,
+    _connector: Connector,
+}
 
 impl Callers {
     fn of(&mut self, cell: Cell) -> Result<&mut [Box<dyn Caller>], BenchError> {
-        let found = self.0.get_mut(&(cell.transport, cell.constant));
+        let found = self.all.get_mut(&(cell.transport, cell.constant));
         found
             .map(Vec::as_mut_slice)
             .ok_or_else(|| BenchError::Server(format!("nobody serves {}", cell.transport)))
@@ -250,13 +253,13 @@ fn connect(options: &RpcOptions, servers: &[ServerProcess], folder: &Path) -> Re
     let connector = sanderling_control::connector();
     plain.grpc = Some(connector.clone());
     let runtime = Arc::new(rival::runtime()?);
-    let mut callers = Callers(HashMap::new(), connector);
+    let mut callers = Callers { all: HashMap::new(), _connector: connector };
     if options.transports.contains(&Transport::InProcess) {
         let table = Arc::new(loaded_table(options)?);
         let caller = |_| -> Box<dyn Caller> {
             Box::new(EmbeddedCaller::new(Arc::clone(&table), Arc::clone(&batches), options.batch))
         };
-        callers.0.insert((Transport::InProcess, false), (0..options.connections).map(caller).collect());
+        callers.all.insert((Transport::InProcess, false), (0..options.connections).map(caller).collect());
     }
     for place in servers.iter().flat_map(|server| &server.places) {
         let Place { transport, constant, address } = place;
@@ -283,9 +286,9 @@ fn connect(options: &RpcOptions, servers: &[ServerProcess], folder: &Path) -> Re
             })
         };
         let opened = (0..options.connections).map(caller).collect::<Result<Vec<_>, _>>()?;
-        callers.0.insert((*transport, *constant), opened);
+        callers.all.insert((*transport, *constant), opened);
     }
-    for (&(transport, constant), callers) in &mut callers.0 {
+    for (&(transport, constant), callers) in &mut callers.all {
         for batch in 0..COMPARED.min(batches.len()) {
             let mut expected = batches.expected(batch, &empty)?;
             if constant {

@@ -289,7 +289,9 @@ impl PyBatches {
             let mut batch: Batch = worker.input.encoder.new_batch();
             batch.append(&rows);
             let (number, pass) = (number, self.number);
-            Ok(Some(Sampled { number, pass, ..Sampled::new(Arc::clone(&worker.names), batch) }))
+            let mut sampled = Sampled::new(Arc::clone(&worker.names), batch);
+            (sampled.number, sampled.pass) = (number, pass);
+            Ok(Some(sampled))
         })?;
         let batch = |sampled| PyBatch { sampled: Arc::new(Recycler::new(0).take(|| sampled)), lookup: None };
         Ok(next.map(batch))
