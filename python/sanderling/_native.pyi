@@ -64,6 +64,7 @@ __all__ = [
     "connect",
     "load",
     "metrics",
+    "render_report",
     "save_tables",
     "train",
 ]
