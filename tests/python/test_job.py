@@ -97,10 +97,10 @@ def test_the_first_error_stops_all(rows: Path) -> None:
         Job(rows, workers=3).run(lambda worker: worker.batches(0, 3, in_step=True))
     with pytest.raises(sanderling.GroupError, match="worker 1 did not come"):
         Job(rows, workers=2, timeout_s=0.2).run(only_the_first)
-    with pytest.raises(ValueError, match="'other'"):
+    with pytest.raises(ValueError, match='"other"'):
         Job(rows).run(lambda worker: worker.batches(0, 1, order="other"))  # type: ignore[arg-type]
     with pytest.raises(sanderling.FileError):
-        Job(rows.with_name("nothing.libsvm"))
+        Job(rows.with_name("nothing.libsvm")).run(lambda worker: list(worker.batches(0, 1)))
 
 
 @pytest.mark.parametrize(

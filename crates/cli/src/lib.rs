@@ -44,7 +44,7 @@ Exit codes: 0 done; 1 failed; 2 wrong arguments or configuration; 3 bad data; 4 
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Train(command::train::Args),
+    Train(Box<command::train::Args>),
     Eval(command::eval::Args),
     Predict(command::predict::Args),
     Inspect(command::inspect::Args),

@@ -1,6 +1,7 @@
 //! Jobs whose workers are processes of their own, over servers that are, too: all rows are trained, also when a worker is
 //! killed; in step the tables have the same bits as if nobody had been.
-#![allow(clippy::unwrap_used)] // In a test a panic is the report.
+// In a test a panic is the report; a worker's process tells its test where it is.
+#![allow(clippy::unwrap_used, clippy::explicit_write, clippy::print_stderr, clippy::type_complexity)]
 
 #[path = "workers/commands.rs"]
 mod commands;

@@ -183,14 +183,14 @@ impl Observing {
                 .unwrap_or_else(|| "something that is no stage".to_owned())
         };
         let address = |worker: u32| self.names.get(worker as usize).cloned().unwrap_or_default();
-        observer(&match note {
-            &Note::Straggler { worker, stage: in_stage, waited_us } => JobEvent::Straggler {
+        observer(&match *note {
+            Note::Straggler { worker, stage: in_stage, waited_us } => JobEvent::Straggler {
                 worker,
                 address: address(worker),
                 stage: stage(in_stage),
                 waited: Duration::from_micros(waited_us),
             },
-            &Note::Lost { worker, stage: in_stage, ref reason, goes_on } => JobEvent::Lost {
+            Note::Lost { worker, stage: in_stage, ref reason, goes_on } => JobEvent::Lost {
                 worker,
                 address: address(worker),
                 stage: stage(in_stage),

@@ -45,7 +45,7 @@ fn pack_column(column: &Column, row: usize, out: &mut Vec<u8>) -> Result<(), Job
     let values = if column.is_weighted() { &column.values[span] } else { &[] };
     let is_wide = keys.iter().fold(0, |all, key| all | key) >> 32 != 0;
     let is_valued = values.iter().fold(0, |all, value| all | (value.to_bits() ^ 1_f32.to_bits())) != 0;
-    let word = ((keys.len() as u32) << 2) | u32::from(is_wide) * WIDE | u32::from(is_valued) * VALUED;
+    let word = ((keys.len() as u32) << 2) | (u32::from(is_wide) * WIDE) | (u32::from(is_valued) * VALUED);
     out.extend_from_slice(&word.to_le_bytes());
     if is_wide {
         out.extend_from_slice(cast_slice(keys));

@@ -90,7 +90,7 @@ def test_its_lines_are_those_of_the_built_in_learners(data: Path, tmp_path: Path
     assert set(result.summary) <= set(native.summary)
     assert json.loads((result.run_dir / "summary.json").read_text()) == result.summary
     report = (result.run_dir / "report.html").read_text()
-    rows = sum(1 for _ in (data / "valid.csv").open()) - 1
+    rows = len((data / "valid.csv").read_text().splitlines()) - 1
     for shown in ("<h1>run</h1>", "deepfm in PyTorch", f"{result.summary['auc']:.4f}", f"valid.csv: {rows} examples"):
         assert shown in report, shown
     assert report.count("<svg") >= 5, "curves of AUC and logloss, ROC, calibration, tables"

@@ -33,7 +33,7 @@ impl Site {
 
     /// Every row that was saved, by table and key, to the bit.
     fn model(&self, name: &str) -> Vec<(String, u64, Vec<u32>)> {
-        let checkpoint = Checkpoint::open(&self.folder.path().join(format!("runs/{name}/model"))).unwrap();
+        let checkpoint = Checkpoint::open(self.folder.path().join(format!("runs/{name}/model"))).unwrap();
         let mut rows = Vec::new();
         for table in checkpoint.tables() {
             let note = |row: RowRef<'_>| {

@@ -162,10 +162,10 @@ impl End {
     }
 
     fn send_one(&self, sender: &mut Sending, parcel: &Parcel) -> Result<(), String> {
-        let tell = match parcel {
-            &Parcel::Rows { round, slice, ref bytes } => Tell::Rows { round, slice, bytes },
-            &Parcel::End { round } => Tell::RowsEnd { round },
-            &Parcel::Bytes { round, is_last, ref bytes } => Tell::Part { round, is_last, bytes },
+        let tell = match *parcel {
+            Parcel::Rows { round, slice, ref bytes } => Tell::Rows { round, slice, bytes },
+            Parcel::End { round } => Tell::RowsEnd { round },
+            Parcel::Bytes { round, is_last, ref bytes } => Tell::Part { round, is_last, bytes },
         };
         let frame = frame(&Request::Tell(tell), &self.agreed, 0).map_err(|error| error.to_string())?;
         let failed = |error: Error| error.to_string();

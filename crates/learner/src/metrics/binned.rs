@@ -101,7 +101,7 @@ mod tests {
     fn bins_of_several_workers_are_those_of_one_and_near_the_exact_scores() {
         let row = |i: u32| {
             let noise = f64::from(i.wrapping_mul(2_654_435_761) >> 8) / f64::from(1 << 24);
-            let logit = (noise as f32 - 0.6) * if i % 97 == 0 { 80.0 } else { 6.0 };
+            let logit = (noise as f32 - 0.6) * if i.is_multiple_of(97) { 80.0 } else { 6.0 };
             (logit, f32::from(f64::from(i % 100) < 100.0 * noise), 1.0 + (i % 3) as f32)
         };
         let mut exact = Scores::new();

@@ -11,12 +11,12 @@ fn table(factors: usize) -> Table {
     if factors > 0 {
         blocks.push(Block { dims: factors, init: Init::Normal { std: 0.1 }, optimizer: ftrl(0.0) });
     }
-    Table::new(TableConfig { seed: 7, ..TableConfig::new("t", blocks) }).unwrap()
+    Table::new(TableConfig { seed: 7, ..TableConfig::new("t", blocks) }).expect("a table")
 }
 
 /// Some repeat within a sample, most between samples.
 fn keys(sample: u64) -> Vec<u64> {
-    let repeated = if sample % 5 == 0 { 1 } else { 1000 };
+    let repeated = if sample.is_multiple_of(5) { 1 } else { 1000 };
     (0..13).map(|i| (sample * 7919 + i * 31) % 101 * 1000 + i % repeated).collect()
 }
 

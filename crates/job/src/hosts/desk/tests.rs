@@ -27,11 +27,13 @@ struct Model {
     is_over: bool,
 }
 
+/// What a worker has said, with the unit that was done before it.
+type Up = (Said, Option<(u64, u64)>);
+
 struct World {
     desk: Desk,
     workers: Vec<Model>,
-    /// With the unit that was done before it was said.
-    up: Vec<VecDeque<(Said, Option<(u64, u64)>)>>,
+    up: Vec<VecDeque<Up>>,
     down: Vec<VecDeque<Said>>,
     /// How often each unit of each turn was done for good.
     done: Vec<Vec<u32>>,
@@ -64,14 +66,13 @@ impl World {
     }
 
     /// Fills the list of what a worker is to do.
-    fn read(&mut self, at: usize, before: Option<Vec<Loss>>) {
+    fn read(&mut self, at: usize, before: Option<&[Loss]>) {
         let workers = self.workers.len() as u32;
         let model = &mut self.workers[at];
         model.is_first = before.is_none();
         let mine = |losses: &[Loss], unit| owner(workers, losses, model.turn, unit) == Some(at as u32);
-        let wanted = |&unit: &u64| {
-            mine(&model.known, unit) && before.as_ref().is_none_or(|before| !mine(before, unit))
-        };
+        let wanted =
+            |&unit: &u64| mine(&model.known, unit) && before.is_none_or(|before| !mine(before, unit));
         // After the last turn there is nothing to do.
         let units = if model.turn < TURNS { UNITS } else { 0 };
         model.todo = (0..units).filter(wanted).collect();
@@ -96,7 +97,7 @@ impl World {
         } else if model.losses.len() > model.known.len() {
             let before = std::mem::replace(&mut model.known, model.losses.clone());
             model.waits = false;
-            self.read(at, Some(before));
+            self.read(at, Some(&before));
         } else if !model.waits {
             model.waits = true;
             let turn = if model.turn == TURNS { JOB } else { model.turn };
