@@ -151,6 +151,7 @@ impl Service {
         });
         let listeners = listen(config)?;
         let on_event: OnEvent = Arc::new(on_event);
+        let from = (position.start, position.done.prefix());
         let desk = Desk::new(config.desk_limits(), position.stream, position.done, position.start);
         let hall = Hall::new(desk);
         let watch = Arc::new(Watch {
@@ -197,7 +198,7 @@ impl Service {
         let (stages, stopped) = (service.watch.stages.clone(), Arc::clone(&service.stopped));
         let on_event = Arc::clone(&service.on_event);
         service.making = Some(spawn("make", move || {
-            let made = making::make(&plan, &hall, &stages, &stopped);
+            let made = making::make(&plan, from, &hall, &stages, &stopped);
             if let Err(error) = &made {
                 let reason = error.to_string();
                 hall.desk().fail(&reason);

@@ -9,7 +9,7 @@ use sanderling_sample::{BadRows, Batch, DataConfig, Encoder, Rows, Source, pack_
 
 use crate::permute::{permutation, seed_of};
 
-use super::desk::Minibatch;
+use super::desk::{Minibatch, PassStart};
 use super::error::ServiceError;
 use super::hall::Hall;
 use super::units::{Share, Units};
@@ -137,19 +137,17 @@ impl<'a> Cutting<'a> {
     }
 }
 
-/// Makes all minibatches from where the desk begins, as there is room for them. Returns early when it is stopped.
+/// Makes all minibatches from number `first` on, as there is room for them; `start` is where its pass begins. They are what
+/// the desk began with: asked for now, it might know of acknowledgements since. Returns early when it is stopped.
 pub(crate) fn make(
     plan: &Plan,
+    (start, first): (PassStart, u64),
     hall: &Hall,
     stages: &Stages,
     stopped: &Arc<AtomicBool>,
 ) -> Result<(), ServiceError> {
     let mut timer = stages.timer();
-    let (start, mut number) = {
-        let desk = hall.desk();
-        let (done, start) = desk.position();
-        (start, done.prefix())
-    };
+    let mut number = first;
     let mut skip = number - start.first;
     for pass in start.pass..plan.passes {
         if pass > start.pass {
@@ -195,4 +193,50 @@ fn pack(rows: &Rows<'_>, number: u64, bytes_max: usize) -> Result<Vec<u8>, Servi
     }
     payload.truncate(bytes);
     Ok(payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::ServiceConfig;
+    use crate::service::desk::{Answer, Desk};
+    use crate::service::done::Done;
+
+    use sanderling_wire::Subscribe;
+
+    /// A trainer comes back with what it had from before the hub's start, and acknowledges it, before anything is made.
+    #[test]
+    fn what_is_acknowledged_before_it_is_made_again_shifts_no_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows.csv");
+        let lines: String = (0..50).map(|row| format!("0,{row}\n")).collect();
+        std::fs::write(&path, format!("label,id\n{lines}")).unwrap();
+        let config = ServiceConfig {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            inputs: vec![path.to_string_lossy().into_owned()],
+            spec: toml::from_str("[[feature]]\nname = \"id\"\nkey = \"raw\"").unwrap(),
+            batch: 10,
+            passes: 1,
+            shuffle: 0,
+            ..ServiceConfig::default()
+        };
+        let (plan, start) = (config.plan().unwrap(), PassStart::default());
+        let done = Done::of(1, &[]).unwrap();
+        let mut desk = Desk::new(config.desk_limits(), 7, done, start);
+        let (trainer, held) = ("t", [1]);
+        let subscribe = Subscribe { trainer, instance: 1, stream: 7, window: 8, rank: None, held: &held };
+        assert!(desk.subscribe(1, &subscribe).unwrap().late.is_empty());
+        assert_eq!(desk.next(1, false, &held), Some((Vec::new(), Answer::Nothing)));
+
+        let hall = Hall::new(desk);
+        make(&plan, (start, 1), &hall, &Stages::new(&SERVICE_STAGES), &Arc::default()).unwrap();
+        let mut desk = hall.desk();
+        for expected in 2..5 {
+            let Some((_, Answer::Batch { number, batch })) = desk.next(1, true, &[]) else { panic!("none") };
+            let mut buffer = sanderling_sample::PackedBuffer::default();
+            buffer.resize(batch.payload.len()).copy_from_slice(&batch.payload);
+            let rows = sanderling_sample::PackedBatch::parse(buffer).unwrap();
+            assert_eq!((number, rows.rows().keys(0)[0]), (expected, 10 * expected));
+        }
+    }
 }
