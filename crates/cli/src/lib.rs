@@ -20,6 +20,7 @@ mod scores;
 mod servers;
 mod stop;
 mod timing;
+mod token;
 
 /// What lets a client of this process reach `grpc://` addresses, for the Python module, which has this crate anyway.
 pub use sanderling_control::connector as grpc_connector;

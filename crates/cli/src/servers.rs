@@ -10,6 +10,7 @@ use sanderling_client::{
 use sanderling_learner::Model;
 
 use crate::failure::Failure;
+use crate::token::read_token;
 
 /// Where the parameter servers are, and how they are asked.
 #[derive(Debug, Default, Args)]
@@ -96,9 +97,8 @@ impl AskArgs {
             ..ConnectOptions::default()
         };
         if let Some(path) = &self.ps_token_file {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Failure::Usage(format!("--ps-token-file {}: {error}", path.display())))?;
-            text.trim().clone_into(&mut options.token);
+            options.token =
+                read_token(path).map_err(|error| Failure::Usage(format!("--ps-token-file {error}")))?;
         }
         if let Some(path) = &self.ps_ca {
             let tls = TlsClient::from_ca_file(path);

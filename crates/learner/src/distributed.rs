@@ -1,6 +1,6 @@
 //! Training as a job: several workers, each a thread of this process or a process of its own, take passes over one input
-//! together. Each algorithm is a page of its own that every worker runs; this file starts the workers, judges and saves what
-//! they come to after each pass, and says whether another one follows. It knows no algorithm from inside.
+//! together. How they train, in step or each on its own way, is a page that every worker runs; this file starts the workers,
+//! judges and saves what they come to after each pass, and says whether another one follows. It knows no algorithm from inside.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
@@ -27,13 +27,8 @@ mod follower;
 mod learner;
 mod staleness;
 
-mod ftrl;
-mod ftrl_sync;
-mod ftrl_sync_no_shuffle;
-
-mod fm;
-mod fm_sync;
-mod fm_sync_no_shuffle;
+mod in_step;
+mod own_way;
 
 pub use algorithm::{Algorithm, GLOBAL_BATCH_MAX};
 use course::{Course, PassEnd, Said, Start, Verdict};
@@ -254,13 +249,9 @@ fn work(
 
 /// What every worker does.
 fn train(algorithm: Algorithm, learner: &mut Learner<'_>, worker: &mut Worker) -> Result<(), LearnError> {
-    match algorithm {
-        Algorithm::Ftrl => ftrl::train(learner, worker),
-        Algorithm::FtrlSync => ftrl_sync::train(learner, worker),
-        Algorithm::FtrlSyncNoShuffle => ftrl_sync_no_shuffle::train(learner, worker),
-        Algorithm::Fm => fm::train(learner, worker),
-        Algorithm::FmSync => fm_sync::train(learner, worker),
-        Algorithm::FmSyncNoShuffle => fm_sync_no_shuffle::train(learner, worker),
+    match algorithm.is_in_step() {
+        true => in_step::train(learner, worker, algorithm.order()),
+        false => own_way::train(learner, worker, algorithm.order()),
     }
 }
 

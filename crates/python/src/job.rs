@@ -288,9 +288,8 @@ impl PyBatches {
             let Some(rows) = rows else { return Ok(None) };
             let mut batch: Batch = worker.input.encoder.new_batch();
             batch.append(&rows);
-            let (number, pass) = (number, self.number);
             let mut sampled = Sampled::new(Arc::clone(&worker.names), batch);
-            (sampled.number, sampled.pass) = (number, pass);
+            (sampled.number, sampled.pass) = (number, self.number);
             Ok(Some(sampled))
         })?;
         let batch = |sampled| PyBatch { sampled: Arc::new(Recycler::new(0).take(|| sampled)), lookup: None };

@@ -11,6 +11,7 @@ use sanderling_control::{Client, ClientOptions, ControlError};
 
 use crate::failure::Failure;
 use crate::output;
+use crate::token::read_token;
 use show::Answers;
 
 /// The control plane of a server with default options.
@@ -138,11 +139,10 @@ impl Order {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    let token = args.token_file.as_ref().map(|path| {
-        std::fs::read_to_string(path)
-            .map(|text| text.trim().to_owned())
-            .map_err(|error| Failure::Usage(format!("--token-file {}: {error}", path.display())))
-    });
+    let token = args
+        .token_file
+        .as_ref()
+        .map(|path| read_token(path).map_err(|error| Failure::Usage(format!("--token-file {error}"))));
     let options = ClientOptions { token: token.transpose()?, ca: args.tls_ca.clone() };
     let mut clients: Vec<Option<Client>> = args.server.iter().map(|_| None).collect();
     let clears = !args.json && std::io::stdout().is_terminal();

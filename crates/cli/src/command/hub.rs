@@ -15,6 +15,7 @@ use crate::command::ps::quantity;
 use crate::failure::Failure;
 use crate::output;
 use crate::reading::ReadArgs;
+use crate::token::read_token;
 
 /// Where a hub listens unless told otherwise.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7200";
@@ -200,16 +201,17 @@ impl Args {
             Some(Ok(stride)) if stride > 0 => stride,
             _ => return Err(usage("assign", format!("{:?} is neither any nor strided:N", self.assign))),
         };
-        let token = self.security.token_file.as_ref().map(|path| {
-            let text = std::fs::read_to_string(path);
-            text.map_err(|error| usage("token-file", format!("{}: {error}", path.display())))
-        });
+        let token = self
+            .security
+            .token_file
+            .as_ref()
+            .map(|path| read_token(path).map_err(|error| usage("token-file", error)));
         let (resources, security, defaults) = (&self.resources, &self.security, ServiceConfig::default());
         let frame_max = bytes("frame-max", &resources.frame_max)?;
         Ok(ServiceConfig {
             listen: listen.collect::<Result<_, _>>()?,
             name: self.name.clone().unwrap_or_default(),
-            token: token.transpose()?.map(|text| text.trim().to_owned()),
+            token: token.transpose()?,
             tls: security.tls_cert.clone().zip(security.tls_key.clone()),
             expose: security.expose,
             insecure: security.insecure,

@@ -16,6 +16,7 @@ use serde::Deserialize;
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
+use crate::token::read_token;
 
 /// Where a server listens unless told otherwise.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7000";
@@ -191,9 +192,7 @@ impl Options {
                 numbers.ok_or_else(|| usage("shard", format!("{text:?} is not of the form 0/2")))?;
         }
         if let Some(path) = &self.token_file {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| usage("token_file", format!("{}: {error}", path.display())))?;
-            config.token = Some(text.trim().to_owned());
+            config.token = Some(read_token(path).map_err(|error| usage("token_file", error))?);
         }
         let time = |what, text: &Option<String>| {
             text.as_deref().map(quantity::time).transpose().map_err(|error| usage(what, error))

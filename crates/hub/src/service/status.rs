@@ -48,38 +48,65 @@ pub struct Status {
     pub trainers: Vec<TrainerStatus>,
 }
 
+/// A number of something: what Prometheus calls it, which ends in `_total` where it only grows, and what it means.
+struct Number<T: 'static> {
+    metric: &'static str,
+    help: &'static str,
+    value: fn(&T) -> u64,
+}
+
+impl<T> Number<T> {
+    /// What the message of statistics calls it.
+    fn counter(&self) -> &'static str {
+        self.metric.strip_suffix(TOTAL).unwrap_or(self.metric)
+    }
+
+    fn kind(&self) -> &'static str {
+        if self.metric.ends_with(TOTAL) { "counter" } else { "gauge" }
+    }
+}
+
+const TOTAL: &str = "_total";
+
+const fn number<T>(metric: &'static str, help: &'static str, value: fn(&T) -> u64) -> Number<T> {
+    Number { metric, help, value }
+}
+
+const NUMBERS: &[Number<Status>] = &[
+    number("ready", "Minibatches that are ready.", |hub| hub.ready as u64),
+    number("ready_bytes", "Bytes of them.", |hub| hub.ready_bytes as u64),
+    number("ready_max", "Most that were ready at a time.", |hub| hub.ready_max as u64),
+    number("ready_max_bytes", "Most bytes that were.", |hub| hub.ready_bytes_max as u64),
+    number("unacknowledged", "Minibatches that trainers have.", |hub| hub.unacknowledged as u64),
+    number("unacknowledged_bytes", "Bytes of them.", |hub| hub.unacknowledged_bytes as u64),
+    number("acknowledged_total", "Minibatches that were used.", |hub| hub.acknowledged),
+    number("bad_rows_total", "Rows left out as bad.", |hub| hub.bad_rows),
+];
+
+const TRAINER_NUMBERS: &[Number<TrainerStatus>] = &[
+    number("here", "1 while a trainer is connected.", |trainer| u64::from(trainer.here)),
+    number("starts_total", "How often a trainer was started.", |trainer| trainer.counts.starts),
+    number("batches_total", "Minibatches handed to a trainer.", |trainer| trainer.counts.batches),
+    number("rows_total", "Their rows.", |trainer| trainer.counts.rows),
+    number("bytes_total", "Their bytes.", |trainer| trainer.counts.bytes),
+    number("stalls_total", "Times that none was ready.", |trainer| trainer.counts.stalls),
+    number("late_total", "Acknowledgements that came too late.", |trainer| trainer.counts.late),
+];
+
 impl Status {
     /// Everything that is one number, the unit last.
     #[must_use]
     pub fn counters(&self) -> Vec<(String, u64)> {
-        let mut counters: Vec<(String, u64)> = [
-            ("ready", self.ready as u64),
-            ("ready_bytes", self.ready_bytes as u64),
-            ("ready_max", self.ready_max as u64),
-            ("ready_max_bytes", self.ready_bytes_max as u64),
-            ("unacknowledged", self.unacknowledged as u64),
-            ("unacknowledged_bytes", self.unacknowledged_bytes as u64),
-            ("acknowledged", self.acknowledged),
-            ("bad_rows", self.bad_rows),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .to_vec();
+        let numbers = NUMBERS.iter().map(|number| (number.counter().to_owned(), (number.value)(self)));
+        let mut counters: Vec<(String, u64)> = numbers.collect();
         for stage in &self.stages {
             counters.push((format!("stage {} count", stage.name), stage.count));
             counters.push((format!("stage {} us", stage.name), (stage.seconds * 1e6) as u64));
         }
-        for TrainerStatus { name, here, counts } in &self.trainers {
-            let TrainerCounts { starts, batches, rows, bytes, stalls, late } = *counts;
-            for (what, value) in [
-                ("here", u64::from(*here)),
-                ("starts", starts),
-                ("batches", batches),
-                ("rows", rows),
-                ("bytes", bytes),
-                ("stalls", stalls),
-                ("late", late),
-            ] {
-                counters.push((format!("trainer {} {what}", cut(name)), value));
+        for trainer in &self.trainers {
+            for number in TRAINER_NUMBERS {
+                let name = format!("trainer {} {}", cut(&trainer.name), number.counter());
+                counters.push((name, (number.value)(trainer)));
             }
         }
         counters.truncate(limit::STATS_MAX);
@@ -92,39 +119,19 @@ impl Status {
         let mut text = Exposition::default();
         let help = "Time since the start.";
         text.single("sanderling_hub_uptime_seconds", "gauge", help, self.uptime.as_secs_f64());
-        for (name, kind, help, value) in [
-            ("ready", "gauge", "Minibatches that are ready.", self.ready as u64),
-            ("ready_bytes", "gauge", "Bytes of them.", self.ready_bytes as u64),
-            ("ready_max", "gauge", "Most that were ready at a time.", self.ready_max as u64),
-            ("ready_max_bytes", "gauge", "Most bytes that were.", self.ready_bytes_max as u64),
-            ("unacknowledged", "gauge", "Minibatches that trainers have.", self.unacknowledged as u64),
-            ("unacknowledged_bytes", "gauge", "Bytes of them.", self.unacknowledged_bytes as u64),
-            ("acknowledged_total", "counter", "Minibatches that were used.", self.acknowledged),
-            ("bad_rows_total", "counter", "Rows left out as bad.", self.bad_rows),
-        ] {
-            text.single(&format!("sanderling_hub_{name}"), kind, help, value);
+        for number in NUMBERS {
+            let name = format!("sanderling_hub_{}", number.metric);
+            text.single(&name, number.kind(), number.help, (number.value)(self));
         }
         text.stages("sanderling_hub_stage", &[], &self.stages);
         let help = "How long answers to requests for a minibatch took, without waiting for one.";
         text.latencies("sanderling_hub_next_latency", help, &[(Vec::new(), self.next)]);
-        type Number = (&'static str, &'static str, &'static str, fn(&TrainerStatus) -> u64);
-        let numbers: [Number; 7] = [
-            ("here", "gauge", "1 while a trainer is connected.", |trainer| u64::from(trainer.here)),
-            ("starts_total", "counter", "How often a trainer was started.", |trainer| trainer.counts.starts),
-            ("batches_total", "counter", "Minibatches handed to a trainer.", |trainer| {
-                trainer.counts.batches
-            }),
-            ("rows_total", "counter", "Their rows.", |trainer| trainer.counts.rows),
-            ("bytes_total", "counter", "Their bytes.", |trainer| trainer.counts.bytes),
-            ("stalls_total", "counter", "Times that none was ready.", |trainer| trainer.counts.stalls),
-            ("late_total", "counter", "Acknowledgements that came too late.", |trainer| trainer.counts.late),
-        ];
-        for (name, kind, help, value) in numbers {
-            let name = format!("sanderling_hub_trainer_{name}");
-            text.family(&name, kind, help);
-            self.trainers
-                .iter()
-                .for_each(|trainer| text.sample(&name, &[("trainer", &trainer.name)], value(trainer)));
+        for number in TRAINER_NUMBERS {
+            let name = format!("sanderling_hub_trainer_{}", number.metric);
+            text.family(&name, number.kind(), number.help);
+            for trainer in &self.trainers {
+                text.sample(&name, &[("trainer", &trainer.name)], (number.value)(trainer));
+            }
         }
         text.finish()
     }

@@ -9,9 +9,11 @@ use clap::{Args, ValueEnum};
 use sanderling_client::{Address, TlsClient};
 use sanderling_job::{Hosts, Observer, OnLoss, Options, Place, TlsServer};
 use sanderling_learner::Config;
+use sanderling_sample::key;
 
 use crate::command::ps::quantity;
 use crate::failure::Failure;
+use crate::token::read_token;
 
 /// How long workers on several hosts wait for each other, each time: a person starts them, one after the other. Whoever dies
 /// is noticed much sooner.
@@ -91,7 +93,7 @@ impl WorkerArgs {
         if rank >= workers {
             return Err(usage("rank", format!("{rank}, but --hosts names {workers}, numbered from 0")));
         }
-        let token = self.worker_token_file.as_deref().map(read_token).transpose()?;
+        let token = self.worker_token_file.as_deref().map(token_in).transpose()?;
         let tls = self.worker_tls_cert.as_ref().zip(self.worker_tls_key.as_ref());
         let tls = tls.map(|(certificate, key)| TlsServer::from_files(certificate, key)).transpose();
         let trust = self.worker_ca.as_ref().map(|path| TlsClient::from_ca_file(path)).transpose();
@@ -111,7 +113,8 @@ impl WorkerArgs {
             expose: self.worker_expose,
             insecure: self.worker_insecure,
             silence,
-            ..Hosts::new(rank, hosts, digest(&format!("{words}\n{}", config.to_toml())))
+            // A number that differs where anything does, the same on all machines.
+            ..Hosts::new(rank, hosts, key::salt(&format!("{words}\n{}", config.to_toml())))
         });
         Ok(())
     }
@@ -126,17 +129,10 @@ fn addresses(text: &str) -> Result<Vec<Address>, Failure> {
     text.split(',').map(parse).collect()
 }
 
-fn read_token(path: &Path) -> Result<String, Failure> {
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| usage("worker-token-file", format!("{}: {error}", path.display())))?;
-    match text.trim() {
-        "" => Err(usage("worker-token-file", format!("{} is empty", path.display()))),
-        token => Ok(token.to_owned()),
+fn token_in(path: &Path) -> Result<String, Failure> {
+    let token = read_token(path).map_err(|error| usage("worker-token-file", error))?;
+    match token.is_empty() {
+        true => Err(usage("worker-token-file", format!("{} is empty", path.display()))),
+        false => Ok(token),
     }
-}
-
-/// A number that differs where anything does, the same on all machines (FNV-1a).
-fn digest(text: &str) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
