@@ -16,17 +16,13 @@ fn place(key: u64, mask: usize) -> usize {
     ((key ^ key >> 32).wrapping_mul(GOLDEN) >> 32) as usize & mask
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Slot {
-    key: u64,
-    /// Index into `unique`.
-    unique: u32,
-    /// The slot is in use when this is the current epoch, so that clearing costs nothing.
-    epoch: u32,
-}
+/// What a slot has that nobody uses.
+const EMPTY: u32 = u32::MAX;
+/// With fewer keys than a slot in so many, clearing looks for their slots.
+const SPARSE: usize = 16;
 
 /// Numbers the distinct keys of a request in order of first appearance. Reusable: in steady state it allocates
-/// nothing, and clearing costs nothing.
+/// nothing, and clearing costs no more than numbering did.
 ///
 /// `unique[inverse[i]] == keys[i]`, and `counts[u]` is how often `unique[u]` occurred.
 #[derive(Debug, Clone, Default)]
@@ -37,8 +33,10 @@ pub struct Dedup {
     pub inverse: Vec<u32>,
     /// Occurrences, parallel to `unique`.
     pub counts: Vec<u32>,
-    slots: Vec<Slot>,
-    epoch: u32,
+    /// Positions in `unique`, or [`EMPTY`]; half of them at most are in use. A search goes on from slot to slot up to an
+    /// empty one. There are no keys here, so that the slots of a run of samples fit into a cache: a slot is of a key if that
+    /// is in its place of `unique`.
+    slots: Vec<u32>,
 }
 
 impl Dedup {
@@ -50,14 +48,21 @@ impl Dedup {
 
     /// Forgets all keys and keeps the memory.
     pub fn clear(&mut self) {
+        if self.unique.len() < self.slots.len() / SPARSE {
+            let mask = self.slots.len() - 1;
+            for (number, &key) in (0..).zip(&self.unique) {
+                let mut at = place(key, mask);
+                while self.slots[at] != number {
+                    at = (at + 1) & mask;
+                }
+                self.slots[at] = EMPTY;
+            }
+        } else {
+            self.slots.fill(EMPTY);
+        }
         self.unique.clear();
         self.inverse.clear();
         self.counts.clear();
-        self.epoch = self.epoch.wrapping_add(1);
-        if self.epoch == 0 {
-            self.slots.fill(Slot::default());
-            self.epoch = 1;
-        }
     }
 
     /// Replaces the content by these keys: [`Dedup::clear`], then [`Dedup::add`].
@@ -69,8 +74,7 @@ impl Dedup {
     /// Adds further keys; the range of `inverse` that belongs to them.
     pub fn add(&mut self, keys: &[u64]) -> Range<usize> {
         if self.slots.is_empty() {
-            self.slots.resize(SLOTS_MIN, Slot::default());
-            self.epoch = self.epoch.max(1);
+            self.slots.resize(SLOTS_MIN, EMPTY);
         }
         let start = self.inverse.len();
         let mut rest = keys;
@@ -99,31 +103,39 @@ impl Dedup {
     /// others, in their order: those that are new, and those that others keep from their place.
     #[inline(always)]
     fn number_chunk(&mut self, keys: &[u64]) {
-        let Dedup { unique, inverse, counts, slots, epoch } = self;
-        let (mask, epoch, slots) = (slots.len() - 1, *epoch, slots.as_mut_slice());
+        let Dedup { unique, inverse, counts, slots } = self;
+        let (mask, slots) = (slots.len() - 1, slots.as_mut_slice());
         let (mut others, mut other_len) = ([0_u8; CHUNK], 0);
         let start = inverse.len();
-        inverse.extend(keys.iter().enumerate().map(|(at, &key)| {
-            let slot = &slots[place(key, mask) & mask];
-            others[other_len % CHUNK] = at as u8;
-            other_len += usize::from((slot.key != key) | (slot.epoch != epoch));
-            slot.unique
-        }));
+        if let Some(last) = unique.len().checked_sub(1) {
+            let known = &unique[..=last];
+            inverse.extend(keys.iter().enumerate().map(|(at, &key)| {
+                // Of an empty slot the last number, which is as good as any: it is right if the key is there.
+                let number = slots[place(key, mask) & mask].min(last as u32);
+                others[other_len % CHUNK] = at as u8;
+                other_len += usize::from(known[number as usize] != key);
+                number
+            }));
+        } else {
+            inverse.resize(start + keys.len(), 0);
+            others.iter_mut().zip(0..keys.len()).for_each(|(other, at)| *other = at as u8);
+            other_len = keys.len();
+        }
         let inverse = &mut inverse[start..];
         for &other in &others[..other_len] {
             let key = keys[usize::from(other)];
             let mut at = place(key, mask);
             inverse[usize::from(other)] = loop {
                 let slot = &mut slots[at & mask];
-                if slot.epoch != epoch {
+                if *slot == EMPTY {
                     let number = unique.len() as u32;
-                    *slot = Slot { key, unique: number, epoch };
+                    *slot = number;
                     unique.push(key);
                     counts.push(0);
                     break number;
                 }
-                if slot.key == key {
-                    break slot.unique;
+                if unique[*slot as usize] == key {
+                    break *slot;
                 }
                 at += 1;
             };
@@ -135,19 +147,19 @@ impl Dedup {
     fn grow(&mut self) {
         let size = self.slots.len() * 2;
         self.slots.clear();
-        self.slots.resize(size, Slot::default());
-        for (unique, &key) in self.unique.iter().enumerate() {
+        self.slots.resize(size, EMPTY);
+        for (number, &key) in (0..).zip(&self.unique) {
             let mut at = place(key, size - 1);
-            while self.slots[at].epoch == self.epoch {
+            while self.slots[at] != EMPTY {
                 at = (at + 1) & (size - 1);
             }
-            self.slots[at] = Slot { key, unique: unique as u32, epoch: self.epoch };
+            self.slots[at] = number;
         }
     }
 
     /// Bytes that are kept allocated.
     pub(crate) fn bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot>()
+        self.slots.capacity() * size_of::<u32>()
             + self.unique.capacity() * size_of::<u64>()
             + (self.inverse.capacity() + self.counts.capacity()) * size_of::<u32>()
     }
@@ -195,11 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn the_epoch_wraps() {
-        let mut dedup = Dedup { epoch: u32::MAX - 1, ..Dedup::default() };
-        for _ in 0..4 {
-            dedup.assign(&[0, 0, 7]);
-            check(&dedup, &[0, 0, 7]);
+    fn cleared_slots_are_empty_however_many_keys_there_were() {
+        let mut dedup = Dedup::new();
+        let many: Vec<u64> = (0..1000).collect();
+        for keys in [&many[..], &[0, 0, 7], &[7, 0], &many[500..], &[]] {
+            dedup.assign(keys);
+            check(&dedup, keys);
+            let used = dedup.slots.iter().filter(|&&slot| slot != EMPTY).count();
+            assert_eq!(used, dedup.unique.len());
         }
     }
 }
