@@ -50,10 +50,10 @@ fn pack_column(column: &Column, row: usize, out: &mut Vec<u8>) -> Result<(), Job
     if is_wide {
         out.extend_from_slice(cast_slice(keys));
     } else {
-        let at = out.len();
-        out.resize(at + 4 * keys.len(), 0);
-        for (bytes, &key) in out[at..].chunks_exact_mut(4).zip(keys) {
-            bytes.copy_from_slice(&(key as u32).to_le_bytes());
+        let mut narrow = [0_u32; 16];
+        for keys in keys.chunks(narrow.len()) {
+            narrow.iter_mut().zip(keys).for_each(|(narrow, &key)| *narrow = key as u32);
+            out.extend_from_slice(cast_slice(&narrow[..keys.len()]));
         }
     }
     if is_valued {
@@ -81,10 +81,10 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// Calls `each` with the place of every row and where it starts.
+/// Calls `each` with the place of every row, where it starts and its length.
 pub(crate) fn each_row(
     bytes: &[u8],
-    mut each: impl FnMut(u64, u32) -> Result<(), JobError>,
+    mut each: impl FnMut(u64, u32, u32) -> Result<(), JobError>,
 ) -> Result<(), JobError> {
     let mut at = 0;
     while at < bytes.len() {
@@ -94,7 +94,8 @@ pub(crate) fn each_row(
         if length < HEAD_BYTES || length > bytes.len() - at {
             return Err(JobError::Damaged("a row's length is wrong"));
         }
-        each(place, u32::try_from(at).map_err(|_| JobError::Damaged("more than 4 GiB in one piece"))?)?;
+        let start = u32::try_from(at).map_err(|_| JobError::Damaged("more than 4 GiB in one piece"))?;
+        each(place, start, length as u32)?;
         at += length;
     }
     Ok(())
@@ -162,7 +163,7 @@ mod tests {
     fn packed(batch: &Batch) -> (Vec<u8>, Vec<(u64, u32)>) {
         let (mut bytes, mut heads) = (Vec::new(), Vec::new());
         (0..batch.len()).for_each(|row| pack(batch, row, row as u64 * 1000, &mut bytes).unwrap());
-        each_row(&bytes, |place, at| {
+        each_row(&bytes, |place, at, _| {
             heads.push((place, at));
             Ok(())
         })
@@ -189,7 +190,7 @@ mod tests {
         let (bytes, heads) = packed(&batch);
         let read = |bytes: &[u8]| {
             let mut back = Batch::like(&batch);
-            each_row(bytes, |_, at| unpack(bytes, at as usize, &mut back))
+            each_row(bytes, |_, at, _| unpack(bytes, at as usize, &mut back))
         };
         for cut in 0..bytes.len() {
             let is_whole = heads.iter().any(|&(_, at)| at as usize == cut);

@@ -5,7 +5,8 @@ use crate::error::JobError;
 
 /// Rows of a unit; a unit of more is refused.
 const UNIT_ROWS_MAX: usize = 1 << 24;
-/// Input bytes per slice of places, and the most slices.
+/// Input bytes per slice of places, and the most slices. Fewer bytes, and rows are written to more places at a time than
+/// caches hold; more, and they are not in a cache when they are taken.
 const SLICE_BYTES: u64 = 4 << 20;
 const SLICES_MAX: u64 = 1024;
 

@@ -35,11 +35,16 @@ impl Lanes {
     }
 }
 
+/// Rows that are brought into the cache together, before the first of them is unpacked.
+const TOUCH_ROWS: usize = 16;
+const LINE_BYTES: usize = 64;
+
 /// A row in one of the slices that are in memory.
 struct At {
     slice: u32,
     piece: u32,
     start: u32,
+    length: u32,
 }
 
 /// A slice in memory, as long as any of its rows is awaited.
@@ -62,7 +67,7 @@ pub(crate) struct Sorted {
     /// Rows that there should be, and that there were.
     expected: u64,
     found: u64,
-    order: Vec<(u64, u32, u32)>,
+    order: Vec<(u64, u32, u32, u32)>,
 }
 
 impl Sorted {
@@ -89,10 +94,16 @@ impl Sorted {
 
     /// Appends rows that are ready.
     pub(crate) fn take(&mut self, lane: usize, rows: usize, batch: &mut Batch) -> Result<(), JobError> {
-        for at in self.ready[lane].drain(..rows) {
-            let slice = &mut self.loaded[at.slice as usize - self.first];
-            unpack(&slice.pieces[at.piece as usize], at.start as usize, batch)?;
-            slice.left -= 1;
+        let Sorted { ready, loaded, first, .. } = self;
+        let ready = &mut ready[lane];
+        for from in (0..rows).step_by(TOUCH_ROWS) {
+            let together = TOUCH_ROWS.min(rows - from);
+            ready.range(..together).for_each(|at| touch(&loaded[at.slice as usize - *first], at));
+            for at in ready.drain(..together) {
+                let slice = &mut loaded[at.slice as usize - *first];
+                unpack(&slice.pieces[at.piece as usize], at.start as usize, batch)?;
+                slice.left -= 1;
+            }
         }
         while self.loaded.front().is_some_and(|slice| slice.left == 0) {
             self.loaded.pop_front();
@@ -105,13 +116,13 @@ impl Sorted {
         let pieces = self.kept.take(self.next)?;
         self.order.clear();
         for (number, piece) in (0..).zip(&pieces) {
-            each_row(piece, |place, start| {
-                self.order.push((place, number, start));
+            each_row(piece, |place, start, length| {
+                self.order.push((place, number, start, length));
                 Ok(())
             })?;
         }
         self.order.sort_unstable();
-        for &(place, piece, start) in &self.order {
+        for &(place, piece, start, length) in &self.order {
             let lane = self.lanes.of(place);
             if self.lanes.owner(lane) != self.worker {
                 return Err(JobError::Damaged("a row that is another worker's"));
@@ -120,6 +131,7 @@ impl Sorted {
                 slice: self.next as u32,
                 piece,
                 start,
+                length,
             });
         }
         self.found += self.order.len() as u64;
@@ -130,4 +142,12 @@ impl Sorted {
         }
         Ok(())
     }
+}
+
+/// Reads a byte of each of a row's cache lines, and waits for none: the misses of several rows overlap.
+#[inline]
+fn touch(slice: &Loaded, at: &At) {
+    let piece = &slice.pieces[at.piece as usize];
+    let row = &piece[at.start as usize..(at.start + at.length) as usize];
+    std::hint::black_box(row.iter().step_by(LINE_BYTES).fold(0, |all, byte| all ^ byte));
 }

@@ -109,10 +109,17 @@ impl Desk {
         }
         let Desk { dedup, counts, wide, exact, gradients } = self;
         let keys = &dedup.unique[..];
-        if let ([_], Gradients::Single(values)) = (kept, &first.gradients)
-            && keys.len() == first.keys.len()
-        {
+        if kept.len() == 1 && keys.len() == first.keys.len() {
             // Nothing to add.
+            let values = match &first.gradients {
+                Gradients::Single(values) => values,
+                Gradients::Fixed { unit_log2, sums } => {
+                    let unit = power_of_two(*unit_log2);
+                    gradients.clear();
+                    gradients.extend(sums.iter().map(|&sum| (sum as f64 * unit) as f32));
+                    &gradients[..]
+                }
+            };
             return Sums { table, lr, keys, counts: &first.counts, gradients: values };
         }
         counts.clear();
@@ -132,7 +139,7 @@ impl Desk {
             });
             add(exact, keys.len() * dim, dim, places(), rows.flatten(), i128::from);
             let unit = power_of_two(unit_log2);
-            gradients.extend(exact.iter().map(|&sum| (sum as f64 * unit) as f32));
+            gradients.extend(exact.iter().map(|&sum| (to_f64(sum) * unit) as f32));
         } else {
             let rows = parts.filter_map(|gradients| match gradients {
                 Gradients::Single(values) => Some(values.chunks_exact(dim)),
@@ -143,6 +150,12 @@ impl Desk {
         }
         Sums { table, lr, keys, counts, gradients }
     }
+}
+
+/// The nearest number. Few sums need more than 64 bits, which is all that machines have an instruction for.
+#[inline]
+fn to_f64(sum: i128) -> f64 {
+    i64::try_from(sum).map_or_else(|_| sum as f64, |sum| sum as f64)
 }
 
 /// Adds rows to those at their places, of `values` values that were 0.
