@@ -67,6 +67,8 @@ impl Gate {
 
 /// What is done with the row of a key that had none.
 pub(crate) trait Newcomers {
+    /// Does [`Newcomers::new_row`] store all weights and all state of this one itself? Then they are not made before.
+    fn fills(&self, at: usize) -> bool;
     /// The key's row is about to be published; it holds what a new row holds.
     fn new_row(&mut self, at: usize, row: u32, words: Change<'_>);
     /// Somebody else, or an earlier place in the request, has made a row meanwhile. It stays while the key is locked.
@@ -159,7 +161,9 @@ impl Table {
             newcomers.has_row(at, found, &locked);
             return false;
         }
-        self.slab.write_unseen(row, self.layout.init_row(key, words));
+        let fills = newcomers.fills(at);
+        let words = if fills { self.layout.blank_row(key, words) } else { self.layout.init_row(key, words) };
+        self.slab.write_unseen(row, words);
         newcomers.new_row(at, row, self.slab.unseen(row));
         self.rows.note_visited(row, &locked);
         locked.index().insert(hash, row);

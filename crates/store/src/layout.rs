@@ -165,6 +165,13 @@ impl Layout {
         self.pack(unpacked)
     }
 
+    /// The words of a new row whose weights and state, which are anything here, somebody stores before they are seen.
+    pub(crate) fn blank_row<'a>(&self, key: u64, unpacked: &'a mut [f32]) -> &'a [f32] {
+        Header { key, frequency: 0, last_use: 0, version: 0 }
+            .write(&mut unpacked[self.dim..][..HEADER_WORDS]);
+        &unpacked[self.dim - self.weight_words..]
+    }
+
     /// The words of a row from a header and its values (weights, then state), made in `unpacked`. Where weights are halves,
     /// they are rounded to the nearest, which changes nothing if they were halves before.
     pub(crate) fn join_row<'a>(&self, header: Header, values: &[f32], unpacked: &'a mut [f32]) -> &'a [f32] {

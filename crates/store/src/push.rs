@@ -96,6 +96,8 @@ pub(crate) trait Edit {
     /// The table's use clock if this is a use of the keys: then look-ups are sampled, and keys without a row ask to be
     /// admitted. `None`: they come in unasked.
     fn use_clock(&self) -> Option<u32>;
+    /// Does it store all weights and all state of a row that is new, for the key at this place of the chunk?
+    fn fills(&self, at: usize) -> bool;
     /// Changes the row of the key at this place of the chunk.
     fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>);
 }
@@ -114,6 +116,10 @@ impl<F: Format> Edit for Gradients<'_, F> {
     #[inline(always)]
     fn use_clock(&self) -> Option<u32> {
         Some(self.clock)
+    }
+
+    fn fills(&self, _at: usize) -> bool {
+        false
     }
 
     #[inline(always)]
@@ -161,6 +167,10 @@ impl<E: Edit, V: Vector> Visit for Updater<'_, E, V> {
 }
 
 impl<E: Edit, V: Vector> Newcomers for Updater<'_, E, V> {
+    fn fills(&self, at: usize) -> bool {
+        self.edit.fills(at)
+    }
+
     #[inline(always)]
     fn new_row(&mut self, at: usize, _row: u32, words: Change<'_>) {
         self.update(at, words);
@@ -223,6 +233,10 @@ impl<E: Edit, V: Vector> Visit for Mover<'_, E, V> {
 }
 
 impl<E: Edit, V: Vector> Newcomers for Mover<'_, E, V> {
+    fn fills(&self, at: usize) -> bool {
+        self.updater.edit.fills(at)
+    }
+
     fn new_row(&mut self, at: usize, _row: u32, words: Change<'_>) {
         self.updater.update(at, words);
     }

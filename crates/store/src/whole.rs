@@ -196,6 +196,10 @@ impl Edit for Replace<'_> {
         None
     }
 
+    fn fills(&self, _at: usize) -> bool {
+        true
+    }
+
     #[inline(always)]
     fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>) {
         let (layout, row) = (self.layout, row.by(vector));

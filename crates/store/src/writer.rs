@@ -125,6 +125,10 @@ struct Made<'a> {
 }
 
 impl Newcomers for Made<'_> {
+    fn fills(&self, _at: usize) -> bool {
+        false
+    }
+
     fn new_row(&mut self, at: usize, row: u32, _: Change<'_>) {
         self.handles[at] = RowHandle(row);
     }

@@ -88,6 +88,11 @@ impl Edit for Copies<'_> {
         Some(self.clock)
     }
 
+    /// The copy is all there is to a row that nobody had made when it was fetched.
+    fn fills(&self, at: usize) -> bool {
+        self.versions[at] == 0
+    }
+
     #[inline(always)]
     fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>) {
         let (dim, header, row) = (self.table.layout.dim, self.table.layout.header_at(), row.by(vector));
