@@ -204,9 +204,9 @@ impl SyncGroup {
         }
         match &mut self.way {
             Way::Here(meeting, handed) => {
-                let number = handed.next(step);
-                let part = here::part(table as u32, dim, keys, counts, gradients, scale);
-                meeting.take(self.who, step, number, part).inspect_err(|_| *handed = Handed::default())
+                let at = (step, handed.next(step));
+                let taken = meeting.take(self.who, at, table, (keys, counts), gradients, scale);
+                taken.inspect_err(|_| *handed = Handed::default())
             }
             Way::Servers(servers) => servers.push(step, table, keys, counts, gradients, scale),
         }

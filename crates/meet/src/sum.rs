@@ -8,7 +8,7 @@
 use sanderling_store::Dedup;
 
 use crate::fixed::power_of_two;
-use crate::part::{Gradients, Kept};
+use crate::part::{Gradients, Kept, Part};
 
 /// All that was handed in for a step, in the order of workers and of their messages.
 #[derive(Debug)]
@@ -62,6 +62,11 @@ impl Complete {
     #[must_use]
     pub fn step(&self) -> u64 {
         self.step
+    }
+
+    /// What was handed in, when nobody needs it any more: its memory may be used again.
+    pub fn take_parts(&mut self) -> impl Iterator<Item = Part> + '_ {
+        self.kept.drain(..).map(|kept| kept.part)
     }
 
     /// Calls `apply` with the sums of each table, after it was seen that all of them can be made.

@@ -11,6 +11,8 @@ use sanderling_wire::StepGradients;
 use super::{CalledOff, POLL};
 use crate::error::ClientError;
 
+/// Messages that are kept for their memory.
+const SPARE_MAX: usize = 256;
 /// The place, in messages.
 pub(super) const PLACE: &str = "this process";
 
@@ -20,6 +22,9 @@ pub struct Meeting {
     tables: Vec<Arc<Table>>,
     workers: u32,
     group: Mutex<Group<Failed>>,
+    /// Messages of steps that are applied. What one thread allocates and another frees, step by step, the allocator gives back
+    /// to the system and takes again.
+    spare: Mutex<Vec<Part>>,
     /// Somebody has said something, come, or applied.
     changed: Condvar,
 }
@@ -52,27 +57,39 @@ impl From<Refused<Failed>> for ClientError {
     }
 }
 
-/// A message for a group of this process.
-pub(super) fn part(
+/// Puts a message for a group of this process into the memory of another.
+fn fill(
+    spare: Part,
     table: u32,
     dim: usize,
-    keys: &[u64],
-    counts: &[u32],
+    (keys, counts): (&[u64], &[u32]),
     gradients: StepGradients<'_>,
     scale: PushScale,
 ) -> Part {
-    let gradients = match gradients {
-        StepGradients::Single(values) => Gradients::Single(values.into()),
-        StepGradients::Fixed { unit_log2, sums } => Gradients::Fixed { unit_log2, sums: sums.into() },
+    fn refill<T: Copy>(mut into: Vec<T>, from: &[T]) -> Vec<T> {
+        into.clear();
+        into.extend_from_slice(from);
+        into
+    }
+    let gradients = match (gradients, spare.gradients) {
+        (StepGradients::Single(values), Gradients::Single(into)) => Gradients::Single(refill(into, values)),
+        (StepGradients::Single(values), Gradients::Fixed { .. }) => Gradients::Single(values.into()),
+        (StepGradients::Fixed { unit_log2, sums }, Gradients::Fixed { sums: into, .. }) => {
+            Gradients::Fixed { unit_log2, sums: refill(into, sums) }
+        }
+        (StepGradients::Fixed { unit_log2, sums }, Gradients::Single(_)) => {
+            Gradients::Fixed { unit_log2, sums: sums.into() }
+        }
     };
-    Part { table, lr: scale.lr, dim, keys: keys.into(), counts: counts.into(), gradients }
+    let (keys, counts) = (refill(spare.keys, keys), refill(spare.counts, counts));
+    Part { table, lr: scale.lr, dim, keys, counts, gradients }
 }
 
 impl Meeting {
     /// For so many workers, who push to these tables in step.
     pub fn new(tables: Vec<Arc<Table>>, workers: u32) -> Result<Arc<Meeting>, ClientError> {
         let group = Mutex::new(Group::new(workers, Budget::new(BYTES_MAX))?);
-        Ok(Arc::new(Meeting { tables, workers, group, changed: Condvar::new() }))
+        Ok(Arc::new(Meeting { tables, workers, group, spare: Mutex::default(), changed: Condvar::new() }))
     }
 
     /// How many workers there are.
@@ -94,7 +111,30 @@ impl Meeting {
         self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn take(&self, who: Who, step: u64, number: u32, part: Part) -> Result<(), ClientError> {
+    fn spare(&self) -> MutexGuard<'_, Vec<Part>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker hands in a message of its part of a step.
+    pub(super) fn take(
+        &self,
+        who: Who,
+        (step, number): (u64, u32),
+        table: usize,
+        (keys, counts): (&[u64], &[u32]),
+        gradients: StepGradients<'_>,
+        scale: PushScale,
+    ) -> Result<(), ClientError> {
+        let dim = self.tables[table].dim();
+        let spare = self.spare().pop().unwrap_or_else(|| Part {
+            table: 0,
+            lr: 0.0,
+            dim,
+            keys: Vec::new(),
+            counts: Vec::new(),
+            gradients: Gradients::Single(Vec::new()),
+        });
+        let part = fill(spare, table as u32, dim, (keys, counts), gradients, scale);
         Ok(self.group().take(who, step, number, part)?)
     }
 
@@ -140,6 +180,10 @@ impl Meeting {
                 // Not under the lock: others may hand something in meanwhile.
                 drop(group);
                 let applied = self.apply(&mut complete);
+                let mut spare = self.spare();
+                let room = SPARE_MAX.saturating_sub(spare.len());
+                spare.extend(complete.take_parts().take(room));
+                drop(spare);
                 group = self.group();
                 group.end(complete, applied);
                 self.changed.notify_all();
