@@ -5,6 +5,8 @@
 
 #[path = "workers/commands.rs"]
 mod commands;
+#[path = "workers/over_tcp.rs"]
+mod over_tcp;
 mod process;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -166,6 +168,8 @@ impl Job {
         let table = RemoteTable::open(&cluster, &self.kind)?;
         let host = |rank| format!("unix:{}/{}-{rank}", self.folder.display(), self.kind).parse().unwrap();
         let hosts = Hosts::new(self.rank, (0..self.workers).map(host).collect(), 7);
+        // A machine that stands still for a minute is nobody's death; who is killed is missed by the connection.
+        let hosts = Hosts { silence: LONG, ..hosts };
         let options = Options {
             workers: self.workers,
             place: Place::Hosts(hosts),

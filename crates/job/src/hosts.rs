@@ -112,6 +112,15 @@ impl Hosts {
 /// What happens to a job beside its work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEvent {
+    /// Before it begins, this worker has tried for long to reach another one, and goes on trying.
+    Unreached {
+        /// Which.
+        worker: u32,
+        /// Where it should be.
+        address: String,
+        /// What came of the last attempt.
+        reason: String,
+    },
     /// Others have waited for this worker for long.
     Straggler {
         /// Which.
@@ -141,6 +150,9 @@ pub enum JobEvent {
 impl fmt::Display for JobEvent {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            JobEvent::Unreached { worker, address, reason } => {
+                write!(out, "worker {worker} at {address} cannot be reached yet: {reason}")
+            }
             JobEvent::Straggler { worker, address, stage, waited } => {
                 let waited_s = waited.as_secs_f64();
                 write!(
@@ -156,7 +168,7 @@ impl fmt::Display for JobEvent {
     }
 }
 
-/// Who is told of events, on any thread of rank 0.
+/// Who is told of events, on any thread: on rank 0, and before the job begins on all.
 #[derive(Clone)]
 pub struct Observer(pub Arc<dyn Fn(&JobEvent) + Send + Sync>);
 
@@ -245,7 +257,7 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
         return Err(JobError::Options(reason.to_owned()));
     };
     let until = Instant::now() + options.timeout;
-    let party = gather::gather(hosts, until)?;
+    let party = gather::gather(hosts, options.observer.as_ref(), until)?;
     let timer = stages.timer();
     let names: Vec<String> = hosts.hosts.iter().map(Address::to_string).collect();
     let poller = Poller::new(0)?;

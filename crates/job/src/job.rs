@@ -76,7 +76,8 @@ pub struct Options {
     pub scratch_dir: PathBuf,
     /// What becomes of the job when a worker on another host dies.
     pub on_loss: OnLoss,
-    /// Who is told of workers that are lost or slow; on rank 0, of workers on several hosts.
+    /// Who is told of workers that are lost or slow, on rank 0 of workers on several hosts; on each of these, of those
+    /// that it cannot reach.
     pub observer: Option<Observer>,
 }
 

@@ -10,9 +10,18 @@ use sanderling_transport::Address;
 
 use crate::{ROWS, Site};
 
+/// Table, key, and weights and state.
+pub(crate) type RowBits = (String, u64, Vec<u32>);
+
 /// Commands of one job at a site, by rank.
 impl Site {
-    fn train(&self, arguments: &str) -> Command {
+    /// What the commands read.
+    pub(crate) fn write_config(&self) {
+        let text = "data = { train = \"rows.svm\" }\ntrain = { batch = 64, passes = 2, threads = 1 }\n";
+        std::fs::write(self.folder.path().join("c.toml"), text).unwrap();
+    }
+
+    pub(crate) fn train(&self, arguments: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
         command.args(["train", "c.toml"]).args(arguments.split_whitespace()).current_dir(self.folder.path());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -32,7 +41,7 @@ impl Site {
     }
 
     /// Every row that was saved, by table and key, to the bit.
-    fn model(&self, name: &str) -> Vec<(String, u64, Vec<u32>)> {
+    pub(crate) fn model(&self, name: &str) -> Vec<RowBits> {
         let checkpoint = Checkpoint::open(self.folder.path().join(format!("runs/{name}/model"))).unwrap();
         let mut rows = Vec::new();
         for table in checkpoint.tables() {
@@ -48,7 +57,7 @@ impl Site {
     }
 }
 
-fn ended_well(child: Child) -> String {
+pub(crate) fn ended_well(child: Child) -> String {
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{errors}");
@@ -58,11 +67,7 @@ fn ended_well(child: Child) -> String {
 #[test]
 fn commands_train_together_what_one_trains_alone_and_name_one_that_is_killed() {
     let site = Site::new(ROWS / 8);
-    std::fs::write(
-        site.folder.path().join("c.toml"),
-        "data = { train = \"rows.svm\" }\ntrain = { batch = 64, passes = 2, threads = 1 }\n",
-    )
-    .unwrap();
+    site.write_config();
     for algorithm in ["ftrl-sync", "fm-sync-no-shuffle"] {
         let arguments = format!("--algorithm {algorithm} --quiet");
         ended_well(site.train(&format!("{arguments} --name alone")).spawn().unwrap());

@@ -10,13 +10,16 @@ use std::time::{Duration, Instant};
 use sanderling_transport::{Connection, Error, Framing, ListenOptions, Listener, Stopper, connect};
 use sanderling_wire::{Agreed, HEADER_BYTES, Join, Joined, Way, body_bytes, limit};
 
-use super::Hosts;
 use super::greet::{Ungreeted, introduce, welcome};
+use super::{Hosts, JobEvent, Observer};
 use crate::error::JobError;
 
 /// First and longest time between two attempts to reach a worker.
 const AGAIN_MIN: Duration = Duration::from_millis(20);
 const AGAIN_MAX: Duration = Duration::from_millis(500);
+/// Why a worker is not reached is said after so long, and again when it has taken this many times as long.
+const UNREACHED: Duration = Duration::from_secs(5);
+const UNREACHED_AGAIN: u32 = 10;
 /// Who connects must have said who it is within this time.
 const HELLO_WITHIN: Duration = Duration::from_secs(60);
 /// Connections that have not said who they are yet; further ones are closed.
@@ -48,8 +51,8 @@ fn framing() -> Framing {
     Framing { header_bytes: HEADER_BYTES, body_bytes: body, frame_bytes_max: limit::FRAME_BYTES_MAX }
 }
 
-/// Connects to all others.
-pub(super) fn gather(hosts: &Hosts, until: Instant) -> Result<Party, JobError> {
+/// Connects to all others; says whom it cannot reach for long.
+pub(super) fn gather(hosts: &Hosts, observer: Option<&Observer>, until: Instant) -> Result<Party, JobError> {
     let (rank, workers) = (hosts.rank, hosts.hosts.len() as u32);
     let (comers, came) = channel();
     // Nobody connects to the last one.
@@ -58,7 +61,7 @@ pub(super) fn gather(hosts: &Hosts, until: Instant) -> Result<Party, JobError> {
     for other in 0..rank {
         let ways: &[Way] = if other == 0 { &[Way::Control, Way::Rows] } else { &[Way::Rows] };
         for &way in ways {
-            found.insert((other, way), reach(hosts, other, way, until)?);
+            found.insert((other, way), reach(hosts, other, way, observer, until)?);
         }
     }
     let mut awaited: BTreeSet<(u32, Way)> = (rank + 1..workers).map(|other| (other, Way::Rows)).collect();
@@ -102,13 +105,19 @@ fn await_all(
 }
 
 /// Connects to a worker of lower rank, which may not have been started yet.
-fn reach(hosts: &Hosts, other: u32, way: Way, until: Instant) -> Result<Joint, JobError> {
+fn reach(
+    hosts: &Hosts,
+    other: u32,
+    way: Way,
+    observer: Option<&Observer>,
+    until: Instant,
+) -> Result<Joint, JobError> {
     let mut options = sanderling_transport::ConnectOptions::new(framing());
     options.tls.clone_from(&hosts.trust);
     options.spin_us = 0;
     options.write_timeout = if way == Way::Rows { ROWS_WAIT } else { hosts.silence };
     let join = hosts.join(way);
-    let mut again = AGAIN_MIN;
+    let (mut again, mut say_after, start) = (AGAIN_MIN, UNREACHED, Instant::now());
     loop {
         let left = until.saturating_duration_since(Instant::now());
         options.timeout = options.timeout.min(left.max(AGAIN_MIN));
@@ -130,7 +139,15 @@ fn reach(hosts: &Hosts, other: u32, way: Way, until: Instant) -> Result<Joint, J
             Err(Ungreeted::Broken(reason)) if left.is_zero() => {
                 return Err(hosts.error(other, format!("it cannot be reached: {reason}")));
             }
-            Err(Ungreeted::Broken(_)) => std::thread::sleep(again.min(left)),
+            Err(Ungreeted::Broken(reason)) => {
+                if start.elapsed() >= say_after {
+                    say_after = start.elapsed() * UNREACHED_AGAIN;
+                    let address = hosts.hosts[other as usize].to_string();
+                    let event = JobEvent::Unreached { worker: other, address, reason };
+                    observer.inspect(|Observer(observer)| observer(&event));
+                }
+                std::thread::sleep(again.min(left));
+            }
         }
         again = (again * 2).min(AGAIN_MAX);
     }
@@ -142,7 +159,26 @@ fn unreached(error: Error) -> Ungreeted {
         Error::Tls { .. } | Error::Options { .. } | Error::NoServer { .. } | Error::SeveralServers { .. } => {
             Ungreeted::Refused(error.to_string())
         }
+        // In the middle of the greeting of TLS. It may also have died just then.
+        Error::Closed { .. } => {
+            Ungreeted::Broken(format!("{error}; do all workers talk TLS (--worker-tls-cert)?"))
+        }
         error => Ungreeted::Broken(error.to_string()),
+    }
+}
+
+/// What is refused for safety, with the options that say otherwise.
+fn unopened(error: Error) -> JobError {
+    match error {
+        Error::NotLoopback { address } => JobError::Options(format!(
+            "{address}: not a loopback address; --worker-expose lets workers of other machines connect, with TLS and \
+             a token"
+        )),
+        Error::Insecure { address } => JobError::Options(format!(
+            "{address}: exposed without TLS and a token; give --worker-token-file, --worker-ca, --worker-tls-cert and \
+             --worker-tls-key, or --worker-insecure if the network is trusted"
+        )),
+        error => error.into(),
     }
 }
 
@@ -160,7 +196,7 @@ impl Door {
         options.tls.clone_from(&hosts.tls);
         options.write_timeout = ROWS_WAIT;
         options.spin_us = 0;
-        let listener = Listener::bind(&hosts.hosts[hosts.rank as usize], &options)?;
+        let listener = Listener::bind(&hosts.hosts[hosts.rank as usize], &options).map_err(unopened)?;
         let stopper = listener.stopper();
         let doorkeeper = Arc::new(Doorkeeper {
             join: hosts.join(Way::Rows),

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use sanderling_transport::Connection;
+use sanderling_transport::{Connection, Error};
 use sanderling_wire::{
     Agreed, Failure, Fault, Features, Frame, Hello, Identity, Join, Joined, Kind, Offer, Parsed, Reply,
     Request, limit,
@@ -28,6 +28,16 @@ fn refused(error: impl std::fmt::Display) -> Ungreeted {
     Ungreeted::Refused(error.to_string())
 }
 
+/// Whoever answers with something else will do so again: one that talks TLS says in a few bytes that this is none.
+fn unreceived(error: Error) -> Ungreeted {
+    match error {
+        Error::NotAFrame { .. } | Error::Cut { bytes: 1.., .. } => Ungreeted::Refused(format!(
+            "{error}; it is no worker, or one that talks TLS (--worker-tls-cert) while this one does not"
+        )),
+        error => broken(error),
+    }
+}
+
 fn send(connection: &mut Connection, bytes: &[u8]) -> Result<(), Ungreeted> {
     connection.sender.frame(bytes.len()).map_err(broken)?.write(bytes);
     connection.sender.flush().map_err(broken)
@@ -38,7 +48,7 @@ fn receive<'a>(
     agreed: &Agreed,
     until: Instant,
 ) -> Result<Frame<'a>, Ungreeted> {
-    let bytes = connection.receiver.receive(Some(until)).map_err(broken)?;
+    let bytes = connection.receiver.receive(Some(until)).map_err(unreceived)?;
     let bytes = bytes.ok_or_else(|| Ungreeted::Broken("it has closed the connection".to_owned()))?;
     match Frame::parse(bytes, agreed).map_err(refused)? {
         Parsed::Frame(frame) => Ok(frame),
