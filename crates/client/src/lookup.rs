@@ -113,17 +113,14 @@ impl Lookup {
             }
             let mut left = missing.iter().map(|&position| position as usize).peekable();
             let mut kept = 0;
-            for position in 0..dedup.unique.len() {
+            dedup.retain(|position| {
                 if left.next_if_eq(&position).is_some() {
-                    continue;
+                    return false;
                 }
-                dedup.unique[kept] = dedup.unique[position];
-                dedup.counts[kept] = dedup.counts[position];
                 grads.copy_within(position * *dim..(position + 1) * *dim, kept * *dim);
                 kept += 1;
-            }
-            dedup.unique.truncate(kept);
-            dedup.counts.truncate(kept);
+                true
+            });
             grads.truncate(kept * *dim);
             missing.clear();
             if let (Some(fan), Some(session)) = (self.fans.get_mut(number), &self.session) {

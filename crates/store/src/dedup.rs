@@ -50,12 +50,12 @@ impl Dedup {
     pub fn clear(&mut self) {
         if self.unique.len() < self.slots.len() / SPARSE {
             let mask = self.slots.len() - 1;
-            for (number, &key) in (0..).zip(&self.unique) {
+            for &key in &self.unique {
+                // All up to the next empty one, so that none is left behind a gap that another key's turn made.
                 let mut at = place(key, mask);
-                while self.slots[at] != number {
+                while std::mem::replace(&mut self.slots[at], EMPTY) != EMPTY {
                     at = (at + 1) & mask;
                 }
-                self.slots[at] = EMPTY;
             }
         } else {
             self.slots.fill(EMPTY);
@@ -63,6 +63,22 @@ impl Dedup {
         self.unique.clear();
         self.inverse.clear();
         self.counts.clear();
+    }
+
+    /// Takes keys out, asking for each number whether it stays; those that stay are numbered anew, in their order. `inverse`
+    /// is of no use after it, and no keys may be added before [`Dedup::clear`].
+    pub fn retain(&mut self, mut stays: impl FnMut(usize) -> bool) {
+        let mut kept = 0;
+        for number in 0..self.unique.len() {
+            if stays(number) {
+                self.unique[kept] = self.unique[number];
+                self.counts[kept] = self.counts[number];
+                kept += 1;
+            }
+        }
+        self.unique.truncate(kept);
+        self.counts.truncate(kept);
+        self.slots.fill(EMPTY);
     }
 
     /// Replaces the content by these keys: [`Dedup::clear`], then [`Dedup::add`].
@@ -215,6 +231,20 @@ mod tests {
             check(&dedup, keys);
             let used = dedup.slots.iter().filter(|&&slot| slot != EMPTY).count();
             assert_eq!(used, dedup.unique.len());
+        }
+    }
+
+    #[test]
+    fn keys_that_are_taken_out_leave_nothing_behind() {
+        let mut dedup = Dedup::new();
+        for many in [1000, 10, 2000, 3] {
+            let keys: Vec<u64> = (0..many).chain(0..many).collect();
+            dedup.assign(&keys);
+            dedup.retain(|number| number % 3 == 1);
+            assert_eq!(dedup.unique, (0..many).filter(|key| key % 3 == 1).collect::<Vec<_>>());
+            assert_eq!(dedup.counts, vec![2; dedup.unique.len()]);
+            dedup.assign(&keys);
+            check(&dedup, &keys);
         }
     }
 }
