@@ -668,7 +668,7 @@ class Job:
         workers: int = 1,
         seed: int = 0,
         timeout_s: float = 60.0,
-        shuffle_bytes_max: int = 134217728,
+        shuffle_bytes_max: int = 100663296,
         scratch_dir: _Path | None = None,
         train: bool = True,
     ) -> Job: ...

@@ -82,14 +82,14 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// One worker; a minute; 128 MiB; the system's directory for temporary files.
+    /// One worker; a minute; 96 MiB; the system's directory for temporary files.
     fn default() -> Options {
         Options {
             workers: 1,
             place: Place::Here,
             seed: 0,
             timeout: Duration::from_secs(60),
-            shuffle_bytes_max: 128 << 20,
+            shuffle_bytes_max: 96 << 20,
             scratch_dir: std::env::temp_dir(),
             on_loss: OnLoss::Stop,
             observer: None,

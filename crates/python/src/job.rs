@@ -65,7 +65,7 @@ impl From<JobError> for Ended {
 #[pymethods]
 impl PyJob {
     #[new]
-    #[pyo3(signature = (source, *, spec = None, workers = 1, seed = 0, timeout_s = 60.0, shuffle_bytes_max = 134_217_728,
+    #[pyo3(signature = (source, *, spec = None, workers = 1, seed = 0, timeout_s = 60.0, shuffle_bytes_max = 100_663_296,
         scratch_dir = None, train = true))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
