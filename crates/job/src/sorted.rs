@@ -147,7 +147,7 @@ impl Sorted {
 /// Reads a byte of each of a row's cache lines, and waits for none: the misses of several rows overlap.
 #[inline]
 fn touch(slice: &Loaded, at: &At) {
-    let piece = &slice.pieces[at.piece as usize];
-    let row = &piece[at.start as usize..(at.start + at.length) as usize];
+    // Added as u32 they could overflow: a row may start just below 4 GiB.
+    let row = &slice.pieces[at.piece as usize][at.start as usize..][..at.length as usize];
     std::hint::black_box(row.iter().step_by(LINE_BYTES).fold(0, |all, byte| all ^ byte));
 }

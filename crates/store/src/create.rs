@@ -69,7 +69,7 @@ impl Gate {
 pub(crate) trait Newcomers {
     /// Does [`Newcomers::new_row`] store all weights and all state of this one itself? Then they are not made before.
     fn fills(&self, at: usize) -> bool;
-    /// The key's row is about to be published; it holds what a new row holds.
+    /// The key's row is about to be published; it holds what a new row holds, or if this one is filled here, its key alone.
     fn new_row(&mut self, at: usize, row: u32, words: Change<'_>);
     /// Somebody else, or an earlier place in the request, has made a row meanwhile. It stays while the key is locked.
     fn has_row(&mut self, at: usize, row: u32, locked: &Locked<'_>);
