@@ -7,6 +7,7 @@
 mod collective;
 mod here;
 mod servers;
+mod shards;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -255,7 +256,7 @@ impl SyncGroup {
         }
         match &mut self.way {
             Way::Here(meeting, handed) => {
-                let said = Said::Whole { messages: handed.of(step) };
+                let said = meeting.whole(handed.of(step));
                 meeting.wait(self.who, step, said, self.timeout, &self.called_off)?;
             }
             Way::Servers(servers) => servers.wait_applied(step, self.timeout, &self.called_off)?,

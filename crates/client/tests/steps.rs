@@ -55,3 +55,40 @@ fn what_cannot_be_is_refused() {
     let Place::Here(meeting, _) = &place else { unreachable!() };
     assert!(SyncGroup::join_here(meeting, 1, SyncOptions::default()).is_err());
 }
+
+#[test]
+fn a_step_is_one_push_however_many_apply_it() {
+    for workers in [1, 2, 5] {
+        let place = Place::here(config("t", PLAIN), workers);
+        let Place::Here(_, table) = &place else { unreachable!() };
+        for steps in 1..=3 {
+            std::thread::scope(|scope| {
+                for worker in 0..workers {
+                    let mut group = place.join(worker, workers, options(crew::LONG));
+                    scope.spawn(move || {
+                        (0..50).for_each(|key| crew::hand_in(&mut group, steps, key, 1.0));
+                        group.wait_applied(steps).unwrap();
+                    });
+                }
+            });
+            assert_eq!(table.stats().pushes, steps, "{workers} workers");
+        }
+    }
+}
+
+#[test]
+fn workers_that_do_not_agree_fail_the_step_whatever_their_keys_are() {
+    let place = Place::here(config("t", PLAIN), 3);
+    std::thread::scope(|scope| {
+        for worker in 0..3 {
+            let mut group = place.join(worker, 3, options(crew::LONG));
+            scope.spawn(move || {
+                let scale = PushScale { lr: if worker == 2 { 0.5 } else { 1.0 } };
+                let gradients = StepGradients::Single(&[1.0; 3]);
+                group.push_step(1, 0, &[u64::from(worker)], &[1], gradients, scale).unwrap();
+                let error = group.wait_applied(1).unwrap_err().to_string();
+                assert!(error.contains("table number 0") && error.contains("0.5"), "{error}");
+            });
+        }
+    });
+}

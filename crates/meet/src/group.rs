@@ -80,7 +80,7 @@ pub struct Group<F> {
     failed: Option<(u64, F)>,
     rounds: Rounds,
     budget: Budget,
-    desk: Box<Desk>,
+    desks: Vec<Desk>,
 }
 
 impl<F: Clone> Group<F> {
@@ -91,8 +91,8 @@ impl<F: Clone> Group<F> {
             return Err(Refused::TooLarge { what, found, max });
         }
         let seats = (0..workers).map(|_| Seat::default()).collect();
-        let (rounds, desk) = (Rounds::default(), Box::default());
-        Ok(Group { seats, applied: 0, is_decided: false, failed: None, rounds, budget, desk })
+        let (rounds, desks) = (Rounds::default(), Vec::new());
+        Ok(Group { seats, applied: 0, is_decided: false, failed: None, rounds, budget, desks })
     }
 
     fn decided(&self) -> u64 {
@@ -212,14 +212,14 @@ impl<F: Clone> Group<F> {
             seat.decided_of = seat.parts_of;
             kept.extend(std::mem::take(&mut seat.parts).into_values());
         }
-        Some(Complete { step: self.applied + 1, kept, desk: std::mem::take(&mut self.desk) })
+        Some(Complete { step: self.applied + 1, kept, desks: std::mem::take(&mut self.desks) })
     }
 
     /// A step is applied, or failed; then the group has no further one.
     pub fn end(&mut self, complete: Complete, result: Result<(), F>) {
         assert!(self.is_decided && complete.step == self.applied + 1, "it was begun");
         self.is_decided = false;
-        self.desk = complete.desk;
+        self.desks = complete.desks;
         self.seats.iter_mut().for_each(|seat| seat.is_whole = false);
         match result {
             Ok(()) => self.applied = complete.step,

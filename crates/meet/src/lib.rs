@@ -24,7 +24,7 @@ mod part;
 pub use part::{Gradients, Part};
 
 mod sum;
-pub use sum::{Complete, Sums, Uneven};
+pub use sum::{Complete, OfTable, Sums, Uneven};
 
 mod rounds;
 pub use rounds::Met;

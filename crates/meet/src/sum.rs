@@ -15,7 +15,14 @@ use crate::part::{Gradients, Kept, Part};
 pub struct Complete {
     pub(crate) step: u64,
     pub(crate) kept: Vec<Kept>,
-    pub(crate) desk: Box<Desk>,
+    pub(crate) desks: Vec<Desk>,
+}
+
+/// What was handed in for one table. Several threads may sum up different ones at the same time.
+#[derive(Debug)]
+pub struct OfTable {
+    kept: Vec<Kept>,
+    desk: Desk,
 }
 
 /// Memory that is used again for the next step.
@@ -64,9 +71,31 @@ impl Complete {
         self.step
     }
 
-    /// What was handed in, when nobody needs it any more: its memory may be used again.
-    pub fn take_parts(&mut self) -> impl Iterator<Item = Part> + '_ {
-        self.kept.drain(..).map(|kept| kept.part)
+    /// Sees whether the sums of all tables can be made. To be called first.
+    pub fn check(&mut self) -> Result<(), Uneven> {
+        // Stable, so that the order of workers stays.
+        self.kept.sort_by_key(|kept| kept.part.table);
+        self.kept.chunk_by(|a, b| a.part.table == b.part.table).try_for_each(check)
+    }
+
+    /// Is nothing left to be taken?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// Takes what was handed in for a table; `None`: nothing is left.
+    pub fn take_table(&mut self) -> Option<OfTable> {
+        let last = self.kept.chunk_by(|a, b| a.part.table == b.part.table).next_back()?;
+        let kept = self.kept.split_off(self.kept.len() - last.len());
+        Some(OfTable { kept, desk: self.desks.pop().unwrap_or_default() })
+    }
+
+    /// Gives back what was taken, when its sums are not needed any more. What was handed in is returned: its memory may be
+    /// used again.
+    pub fn give_back(&mut self, of_table: OfTable) -> impl Iterator<Item = Part> {
+        self.desks.push(of_table.desk);
+        of_table.kept.into_iter().map(|kept| kept.part)
     }
 
     /// Calls `apply` with the sums of each table, after it was seen that all of them can be made.
@@ -74,11 +103,26 @@ impl Complete {
         &mut self,
         mut apply: impl FnMut(&Sums<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        // Stable, so that the order of workers stays.
-        self.kept.sort_by_key(|kept| kept.part.table);
-        let tables = || self.kept.chunk_by(|a, b| a.part.table == b.part.table);
-        tables().try_for_each(check)?;
-        tables().try_for_each(|of_table| apply(&self.desk.sum(of_table)))
+        self.check()?;
+        while let Some(mut of_table) = self.take_table() {
+            let applied = apply(&of_table.sums());
+            drop(self.give_back(of_table));
+            applied?;
+        }
+        Ok(())
+    }
+}
+
+impl OfTable {
+    /// Number of the table.
+    #[must_use]
+    pub fn table(&self) -> u32 {
+        self.kept[0].part.table
+    }
+
+    /// The sums.
+    pub fn sums(&mut self) -> Sums<'_> {
+        self.desk.sum(&self.kept)
     }
 }
 

@@ -17,6 +17,10 @@ use crate::words::halves::{Format, Singles};
 use crate::words::{self, Vector, Work};
 use crate::{PushScale, StoreError, Writes, bad_gradient};
 
+/// A push that is counted: what the table's use clock said then.
+#[derive(Debug, Clone, Copy)]
+pub struct PushClock(u32);
+
 impl Table {
     /// Applies the optimizer. `grads` is `keys.len() * dim`, row-major. Gradients of a key that occurs more than
     /// once are summed first (f32, in order) and its row is updated once. Keys without a row get one.
@@ -50,13 +54,50 @@ impl Table {
         grads: &[f32],
         scale: PushScale,
     ) -> Result<(), StoreError> {
-        let dim = self.layout.dim;
-        self.check_length("grads", keys.len() * dim, grads.len())?;
+        self.check_unique(keys, counts, grads, scale)?;
+        self.update_unique(keys, counts, grads, scale, self.count_push())
+    }
+
+    /// Counts a push that several threads make together, each of some of its keys, with [`Table::push_part`].
+    pub fn count_push(&self) -> PushClock {
+        PushClock(self.clock.tick(lane()))
+    }
+
+    /// [`Table::push_unique`] of some keys of a push that is counted.
+    pub fn push_part(
+        &self,
+        keys: &[u64],
+        counts: &[u32],
+        grads: &[f32],
+        scale: PushScale,
+        clock: PushClock,
+    ) -> Result<(), StoreError> {
+        self.check_unique(keys, counts, grads, scale)?;
+        self.update_unique(keys, counts, grads, scale, clock)
+    }
+
+    fn check_unique(
+        &self,
+        keys: &[u64],
+        counts: &[u32],
+        grads: &[f32],
+        scale: PushScale,
+    ) -> Result<(), StoreError> {
+        self.check_length("grads", keys.len() * self.layout.dim, grads.len())?;
         self.check_length("counts", keys.len(), counts.len())?;
         self.check_gradients(keys, grads)?;
-        scale.check(self.name())?;
-        let lane = lane();
-        let clock = self.clock.tick(lane);
+        scale.check(self.name())
+    }
+
+    fn update_unique(
+        &self,
+        keys: &[u64],
+        counts: &[u32],
+        grads: &[f32],
+        scale: PushScale,
+        PushClock(clock): PushClock,
+    ) -> Result<(), StoreError> {
+        let (dim, lane) = (self.layout.dim, lane());
         let rejected = with_lookup(|lookup| {
             lookup.steps.clear();
             lookup.steps.extend(self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr)));

@@ -4,15 +4,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sanderling_meet::limit::BYTES_MAX;
-use sanderling_meet::{Budget, Complete, Gradients, Group, Met, Part, Progress, Refused, Said, Uneven, Who};
-use sanderling_store::{PushScale, StoreError, Table};
+use sanderling_meet::{Budget, Complete, Group, Met, OfTable, Progress, Refused, Said, Sums, Uneven, Who};
+use sanderling_store::{PushClock, PushScale, Table};
 use sanderling_wire::StepGradients;
 
+use super::shards::Shards;
 use super::{CalledOff, POLL};
 use crate::error::ClientError;
 
-/// Messages that are kept for their memory.
-const SPARE_MAX: usize = 256;
 /// The place, in messages.
 pub(super) const PLACE: &str = "this process";
 
@@ -21,12 +20,28 @@ pub(super) const PLACE: &str = "this process";
 pub struct Meeting {
     tables: Vec<Arc<Table>>,
     workers: u32,
-    group: Mutex<Group<Failed>>,
-    /// Messages of steps that are applied. What one thread allocates and another frees, step by step, the allocator gives back
-    /// to the system and takes again.
-    spare: Mutex<Vec<Part>>,
+    shards: Shards,
+    desk: Mutex<Desk>,
     /// Somebody has said something, come, or applied.
     changed: Condvar,
+}
+
+/// What the workers say and hand in, and the step that they apply.
+#[derive(Debug)]
+struct Desk {
+    group: Group<Failed>,
+    applying: Option<Applying>,
+}
+
+/// A step whose shards are applied by all who wait for it.
+#[derive(Debug)]
+struct Applying {
+    left: Complete,
+    /// Who has taken a shard and not brought it back.
+    busy: u32,
+    /// Of each table that the step has gradients for; it is one push, however many shards there are.
+    clocks: Vec<Option<PushClock>>,
+    result: Result<(), Failed>,
 }
 
 /// Why a step could not be applied, for all who wait for it.
@@ -39,57 +54,18 @@ impl std::fmt::Display for Failed {
     }
 }
 
-impl From<Uneven> for Failed {
-    fn from(uneven: Uneven) -> Failed {
-        Failed(uneven.to_string())
-    }
-}
-
-impl From<StoreError> for Failed {
-    fn from(error: StoreError) -> Failed {
-        Failed(error.to_string())
-    }
-}
-
 impl From<Refused<Failed>> for ClientError {
     fn from(refused: Refused<Failed>) -> ClientError {
         ClientError::Group { place: PLACE.to_owned(), reason: refused.to_string() }
     }
 }
 
-/// Puts a message for a group of this process into the memory of another.
-fn fill(
-    spare: Part,
-    table: u32,
-    dim: usize,
-    (keys, counts): (&[u64], &[u32]),
-    gradients: StepGradients<'_>,
-    scale: PushScale,
-) -> Part {
-    fn refill<T: Copy>(mut into: Vec<T>, from: &[T]) -> Vec<T> {
-        into.clear();
-        into.extend_from_slice(from);
-        into
-    }
-    let gradients = match (gradients, spare.gradients) {
-        (StepGradients::Single(values), Gradients::Single(into)) => Gradients::Single(refill(into, values)),
-        (StepGradients::Single(values), Gradients::Fixed { .. }) => Gradients::Single(values.into()),
-        (StepGradients::Fixed { unit_log2, sums }, Gradients::Fixed { sums: into, .. }) => {
-            Gradients::Fixed { unit_log2, sums: refill(into, sums) }
-        }
-        (StepGradients::Fixed { unit_log2, sums }, Gradients::Single(_)) => {
-            Gradients::Fixed { unit_log2, sums: sums.into() }
-        }
-    };
-    let (keys, counts) = (refill(spare.keys, keys), refill(spare.counts, counts));
-    Part { table, lr: scale.lr, dim, keys, counts, gradients }
-}
-
 impl Meeting {
     /// For so many workers, who push to these tables in step.
     pub fn new(tables: Vec<Arc<Table>>, workers: u32) -> Result<Arc<Meeting>, ClientError> {
-        let group = Mutex::new(Group::new(workers, Budget::new(BYTES_MAX))?);
-        Ok(Arc::new(Meeting { tables, workers, group, spare: Mutex::default(), changed: Condvar::new() }))
+        let group = Group::new(workers, Budget::new(BYTES_MAX))?;
+        let (shards, desk) = (Shards::new(workers), Mutex::new(Desk { group, applying: None }));
+        Ok(Arc::new(Meeting { tables, workers, shards, desk, changed: Condvar::new() }))
     }
 
     /// How many workers there are.
@@ -106,13 +82,9 @@ impl Meeting {
         self.tables.iter().position(|other| std::ptr::eq(&**other, table))
     }
 
-    // A group changes in single steps, so it is whole even if somebody panicked meanwhile.
-    fn group(&self) -> MutexGuard<'_, Group<Failed>> {
-        self.group.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn spare(&self) -> MutexGuard<'_, Vec<Part>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    // It changes in single steps, so it is whole even if somebody panicked meanwhile.
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A worker hands in a message of its part of a step.
@@ -121,26 +93,26 @@ impl Meeting {
         who: Who,
         (step, number): (u64, u32),
         table: usize,
-        (keys, counts): (&[u64], &[u32]),
+        message: (&[u64], &[u32]),
         gradients: StepGradients<'_>,
         scale: PushScale,
     ) -> Result<(), ClientError> {
-        let dim = self.tables[table].dim();
-        let spare = self.spare().pop().unwrap_or_else(|| Part {
-            table: 0,
-            lr: 0.0,
-            dim,
-            keys: Vec::new(),
-            counts: Vec::new(),
-            gradients: Gradients::Single(Vec::new()),
-        });
-        let part = fill(spare, table as u32, dim, (keys, counts), gradients, scale);
-        Ok(self.group().take(who, step, number, part)?)
+        let parts = self.shards.cut(table as u32, self.tables[table].dim(), message, gradients, scale);
+        let mut desk = self.desk();
+        for (number, part) in (self.shards.parts_of(number)..).zip(parts) {
+            desk.group.take(who, step, number, part)?;
+        }
+        Ok(())
+    }
+
+    /// What a worker says that has handed in so many messages, and these are all.
+    pub(super) fn whole(&self, messages: u32) -> Said {
+        Said::Whole { messages: self.shards.parts_of(messages) }
     }
 
     /// Whoever comes in the place of another learns how far it was.
     pub(super) fn recover(&self, who: Who, timeout: Duration) -> Result<Progress, ClientError> {
-        let progress = self.group().say(who, 0, Said::Nothing)?;
+        let progress = self.desk().group.say(who, 0, Said::Nothing)?;
         self.wait(who, progress.decided, Said::Nothing, timeout, &CalledOff::default())
     }
 
@@ -162,7 +134,8 @@ impl Meeting {
         Err(ClientError::Awaited { place, what, workers, timeout })
     }
 
-    /// Says something of a step, and waits until what there is suffices, or until then.
+    /// Says something of a step, and waits until what there is suffices, or until then. Whoever waits helps to apply what is
+    /// decided.
     pub(super) fn say_until(
         &self,
         who: Who,
@@ -172,41 +145,48 @@ impl Meeting {
         called_off: &CalledOff,
         is_enough: impl Fn(&Progress) -> bool,
     ) -> Result<Progress, ClientError> {
-        let mut group = self.group();
-        group.say(who, step, said)?;
+        let mut desk = self.desk();
+        desk.group.say(who, step, said)?;
         self.changed.notify_all();
         loop {
-            if let Some(mut complete) = group.begin() {
-                // Not under the lock: others may hand something in meanwhile.
-                drop(group);
-                let applied = self.apply(&mut complete);
-                let mut spare = self.spare();
-                let room = SPARE_MAX.saturating_sub(spare.len());
-                spare.extend(complete.take_parts().take(room));
-                drop(spare);
-                group = self.group();
-                group.end(complete, applied);
+            if let Some(complete) = desk.group.begin() {
+                desk.applying = Some(self.begin(complete));
                 self.changed.notify_all();
             }
-            group.check()?;
-            let progress = group.progress(who, step, said);
+            while let Some((mut shard, clock)) = desk.take_shard(self) {
+                // Not under the lock: others apply other shards, or hand something in.
+                drop(desk);
+                let applied = self.apply(&shard.sums(), clock);
+                desk = self.desk();
+                desk.give_back(self, shard, applied);
+            }
+            if desk.end() {
+                self.changed.notify_all();
+            }
+            desk.group.check()?;
+            let progress = desk.group.progress(who, step, said);
             let left = until.saturating_duration_since(Instant::now());
             if is_enough(&progress) || left.is_zero() {
                 return Ok(progress);
             }
             called_off.check(|| PLACE.to_owned(), || format!("step {step}"))?;
-            group =
-                self.changed.wait_timeout(group, left.min(POLL)).unwrap_or_else(PoisonError::into_inner).0;
+            desk = self.changed.wait_timeout(desk, left.min(POLL)).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn apply(&self, complete: &mut Complete) -> Result<(), Failed> {
-        complete.each(|sums| {
-            // It was looked up when it was handed in.
-            let table = &self.tables[sums.table as usize];
-            let scale = PushScale { lr: sums.lr };
-            Ok(table.push_unique(sums.keys, sums.counts, sums.gradients, scale)?)
-        })
+    fn begin(&self, mut complete: Complete) -> Applying {
+        let result = complete.check().map_err(|uneven| {
+            let table = self.shards.table_of(uneven.table);
+            Failed(Uneven { table, ..uneven }.to_string())
+        });
+        Applying { left: complete, busy: 0, clocks: vec![None; self.tables.len()], result }
+    }
+
+    fn apply(&self, sums: &Sums<'_>, clock: PushClock) -> Result<(), Failed> {
+        let table = &self.tables[self.shards.table_of(sums.table) as usize];
+        let scale = PushScale { lr: sums.lr };
+        let applied = table.push_part(sums.keys, sums.counts, sums.gradients, scale, clock);
+        applied.map_err(|error| Failed(error.to_string()))
     }
 
     /// Comes to a meeting and waits for all; who is missing then.
@@ -219,9 +199,9 @@ impl Meeting {
         until: Instant,
         called_off: &CalledOff,
     ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, ClientError> {
-        let mut group = self.group();
+        let mut desk = self.desk();
         loop {
-            let missing = match group.meet(who, round, name, bytes)? {
+            let missing = match desk.group.meet(who, round, name, bytes)? {
                 Met::All(parts) => {
                     let parts = parts.into_iter().map(<[u8]>::to_vec).collect();
                     self.changed.notify_all();
@@ -234,8 +214,39 @@ impl Meeting {
                 return Ok(Err(missing));
             }
             called_off.check(|| PLACE.to_owned(), || format!("meeting {name:?}"))?;
-            group =
-                self.changed.wait_timeout(group, left.min(POLL)).unwrap_or_else(PoisonError::into_inner).0;
+            desk = self.changed.wait_timeout(desk, left.min(POLL)).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+impl Desk {
+    /// A shard of the step that is decided which nobody has taken, and when its table was pushed to. After a failure nothing
+    /// is begun any more.
+    fn take_shard(&mut self, meeting: &Meeting) -> Option<(OfTable, PushClock)> {
+        let applying = self.applying.as_mut().filter(|applying| applying.result.is_ok())?;
+        let shard = applying.left.take_table()?;
+        applying.busy += 1;
+        // It was looked up when it was handed in.
+        let table = meeting.shards.table_of(shard.table()) as usize;
+        let clock = *applying.clocks[table].get_or_insert_with(|| meeting.tables[table].count_push());
+        Some((shard, clock))
+    }
+
+    fn give_back(&mut self, meeting: &Meeting, shard: OfTable, applied: Result<(), Failed>) {
+        if let Some(applying) = &mut self.applying {
+            applying.busy -= 1;
+            applying.result = std::mem::replace(&mut applying.result, Ok(())).and(applied);
+            meeting.shards.keep(applying.left.give_back(shard));
+        }
+    }
+
+    /// Ends the step if nobody is to do anything for it any more.
+    fn end(&mut self) -> bool {
+        let is_done = |applying: &mut Applying| {
+            applying.busy == 0 && (applying.result.is_err() || applying.left.is_empty())
+        };
+        let Some(applying) = self.applying.take_if(is_done) else { return false };
+        self.group.end(applying.left, applying.result);
+        true
     }
 }
