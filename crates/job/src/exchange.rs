@@ -13,7 +13,7 @@ use crate::input::{Input, Units};
 use crate::job::{SHUFFLE, WAIT};
 use crate::kept::Kept;
 use crate::mesh::{PARCEL_BYTES, Parcel};
-use crate::packed_rows::pack;
+use crate::packed_rows::Packer;
 use crate::places::{Places, Slices};
 use crate::sorted::{Lanes, Sorted};
 use crate::worker::{RECEIVE, Worker};
@@ -50,7 +50,7 @@ pub(crate) fn exchange(
     debug_assert!(piece_bytes <= PARCEL_BYTES);
     let places = Places::new(worker.seed, pass);
     let mut lane_rows = vec![0_u64; lanes.count as usize];
-    let mut batch = input.encoder.new_batch();
+    let (mut batch, mut packer) = (input.encoder.new_batch(), Packer::default());
     while let Some(unit) =
         units.read(&mut worker.timer, |number| number % u64::from(workers) == u64::from(rank))?
     {
@@ -68,7 +68,7 @@ pub(crate) fn exchange(
                 // A row is longer than the rest of it only where rows are long.
                 piece.reserve(piece_bytes + piece_bytes / 8);
             }
-            pack(&batch, row, place, piece)?;
+            packer.pack(&batch, row, place, piece)?;
             if piece.len() >= piece_bytes {
                 let piece = std::mem::take(piece);
                 receiving.give(worker, to, slice, piece)?;
