@@ -61,6 +61,18 @@ pub enum JobError {
         /// What.
         reason: String,
     },
+    /// It was asked to stop ([`crate::Options::stop`]) before the others were there.
+    #[error(
+        "worker {worker} was stopped while it waited for workers {missing:?} of {workers}; nothing had begun"
+    )]
+    Interrupted {
+        /// Who stopped.
+        worker: u32,
+        /// Who was not there.
+        missing: Vec<u32>,
+        /// How many they are.
+        workers: u32,
+    },
     /// This worker cannot listen, or not talk to others.
     #[error(transparent)]
     Transport(#[from] sanderling_transport::Error),

@@ -21,6 +21,7 @@ use crate::worker::Worker;
 
 mod control;
 mod desk;
+mod door;
 mod gather;
 mod greet;
 pub(crate) mod owner;
@@ -121,6 +122,15 @@ pub enum JobEvent {
         /// What came of the last attempt.
         reason: String,
     },
+    /// Before it begins, somebody came to this worker who cannot take part. Told once per host and reason, and not of very many.
+    TurnedAway {
+        /// Which worker it says to be, if it has said so.
+        worker: Option<u32>,
+        /// Where it came from.
+        address: String,
+        /// Why it cannot take part.
+        reason: String,
+    },
     /// Others have waited for this worker for long.
     Straggler {
         /// Which.
@@ -152,6 +162,12 @@ impl fmt::Display for JobEvent {
         match self {
             JobEvent::Unreached { worker, address, reason } => {
                 write!(out, "worker {worker} at {address} cannot be reached yet: {reason}")
+            }
+            JobEvent::TurnedAway { worker: Some(worker), address, reason } => {
+                write!(out, "turned away who came as worker {worker} from {address}: {reason}")
+            }
+            JobEvent::TurnedAway { worker: None, address, reason } => {
+                write!(out, "turned away somebody from {address}: {reason}")
             }
             JobEvent::Straggler { worker, address, stage, waited } => {
                 let waited_s = waited.as_secs_f64();
@@ -257,7 +273,7 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
         return Err(JobError::Options(reason.to_owned()));
     };
     let until = Instant::now() + options.timeout;
-    let party = gather::gather(hosts, options.observer.as_ref(), until)?;
+    let party = gather::gather(hosts, options, until)?;
     let timer = stages.timer();
     let names: Vec<String> = hosts.hosts.iter().map(Address::to_string).collect();
     let poller = Poller::new(0)?;
@@ -288,7 +304,7 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
         seen.say(Said::Start { group });
     }
     gather::spawn("talk", move || control.run())?;
-    let group = seen.await_group(until)?;
+    let group = seen.await_group(until, &options.stop)?;
     let sync = SyncOptions { attempt: 0, timeout: options.timeout };
     let crew = Crew::new(cluster, group, options.workers);
     let group = SyncGroup::join(cluster, remote, group, hosts.rank, options.workers, sync)?;

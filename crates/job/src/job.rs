@@ -77,8 +77,11 @@ pub struct Options {
     /// What becomes of the job when a worker on another host dies.
     pub on_loss: OnLoss,
     /// Who is told of workers that are lost or slow, on rank 0 of workers on several hosts; on each of these, of those
-    /// that it cannot reach.
+    /// that it cannot reach, or that it turns away.
     pub observer: Option<Observer>,
+    /// Set to end a worker that waits for those on other hosts before the job begins ([`JobError::Interrupted`]). Afterwards
+    /// it is for what the workers do to end.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Default for Options {
@@ -93,6 +96,7 @@ impl Default for Options {
             scratch_dir: std::env::temp_dir(),
             on_loss: OnLoss::Stop,
             observer: None,
+            stop: Arc::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `sanderling train`: a configuration becomes a run.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use sanderling_learner::config::Inputs;
 use sanderling_learner::distributed::JobOptions;
@@ -147,10 +148,13 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             bar.line(line);
         }
     };
-    let job = args.job(&config)?;
+    let mut job = args.job(&config)?;
     let servers = args.servers.connect()?;
-    let options = RunOptions { runs_dir: args.runs_dir.clone(), resume: args.resume, servers, job };
     let stop = crate::stop::flag();
+    if let Some(job) = &mut job {
+        job.job.stop = Arc::clone(&stop);
+    }
+    let options = RunOptions { runs_dir: args.runs_dir.clone(), resume: args.resume, servers, job };
     let profile = args.profile.then(Profile::start).transpose()?;
     let result = sanderling_learner::train(config, &options, &stop, &mut |event| match event {
         Event::Training { pass, passes, scan } => bar.scan(&format!("pass {pass}/{passes}"), *scan),

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 use sanderling_store::{Checkpoint, RowRef, StoreError};
 use sanderling_transport::Address;
@@ -29,15 +29,16 @@ impl Site {
     }
 
     fn train_together(&self, arguments: &str, workers: u32) -> Vec<Child> {
+        (0..workers).map(|rank| self.train_as(arguments, rank, workers)).collect()
+    }
+
+    /// One of the workers.
+    fn train_as(&self, arguments: &str, rank: u32, workers: u32) -> Child {
         let join = |texts: Vec<String>| texts.join(",");
         let servers = join(self.addresses.iter().map(Address::to_string).collect());
         let host = |rank| format!("unix:{}/host-{rank}", self.folder.path().display());
         let hosts = join((0..workers).map(host).collect());
-        let start = |rank| {
-            let line = format!("{arguments} --ps {servers} --hosts {hosts} --rank {rank}");
-            self.train(&line).spawn().unwrap()
-        };
-        (0..workers).map(start).collect()
+        self.train(&format!("{arguments} --ps {servers} --hosts {hosts} --rank {rank}")).spawn().unwrap()
     }
 
     /// Every row that was saved, by table and key, to the bit.
@@ -62,6 +63,54 @@ pub(crate) fn ended_well(child: Child) -> String {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{errors}");
     errors
+}
+
+/// What a command says on standard error, as it says it.
+struct Said(std::io::Lines<BufReader<ChildStderr>>);
+
+impl Said {
+    fn of(child: &mut Child) -> Said {
+        Said(BufReader::new(child.stderr.take().unwrap()).lines())
+    }
+
+    fn wait_for(&mut self, part: &str) {
+        let mut lines = self.0.by_ref().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains(part)), "it ended without saying {part:?}");
+    }
+}
+
+/// Sends a signal to a command that waits for others; it ends, saying so.
+fn interrupt(signal: &str, mut child: Child, mut said: Said, words: &str) {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    said.wait_for(words);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn one_signal_ends_a_worker_that_waits_for_others_and_another_one_may_come_in_its_place() {
+    let site = Site::new(ROWS / 16);
+    site.write_config();
+    let arguments = "--algorithm ftrl-sync --name together";
+    let mut first = site.train_as(arguments, 0, 3);
+    let mut said = Said::of(&mut first);
+    said.wait_for("training a");
+    interrupt("-TERM", first, said, "worker 0 was stopped while it waited for workers [1, 2] of 3");
+    assert!(!site.folder.path().join("runs/together/model").exists());
+
+    let mut first = site.train_as(arguments, 0, 3);
+    let mut last = site.train_as(arguments, 2, 3);
+    let (mut said, mut last_said) = (Said::of(&mut first), Said::of(&mut last));
+    // So it has reached the first one.
+    last_said.wait_for("worker 1 at unix:");
+    interrupt("-INT", last, last_said, "worker 2 was stopped while it waited for workers [1] of 3");
+    said.wait_for("it was there and has gone; it is waited for");
+    let others = [1, 2].map(|rank| site.train_as(arguments, rank, 3));
+    others.into_iter().for_each(|child| drop(ended_well(child)));
+    said.wait_for("pass 2 trained");
+    assert!(first.wait().unwrap().success());
+    ended_well(site.train("--algorithm ftrl-sync --quiet --name alone").spawn().unwrap());
+    assert!(site.model("alone") == site.model("together"), "the models differ");
 }
 
 #[test]

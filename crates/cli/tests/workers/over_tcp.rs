@@ -2,13 +2,15 @@
 //! while the others go on waiting. Knows not what the workers say to each other once they are together.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use sanderling_transport::Address;
+use sanderling_wire::{Agreed, Buffer, Features, Hello, Offer, Request};
 
 use super::commands::{RowBits, ended_well};
 use crate::{LONG, ROWS, Site};
@@ -91,18 +93,23 @@ fn errors(output: &Output) -> String {
     errors
 }
 
-/// The first worker waits at an address while some come that it must not take for the second one: they are told so,
-/// with these words. Then the right one comes, and both train what one trains alone.
-fn check(listen: &str, first: &str, strangers: &[(&str, &str)], second: &str) {
+const WRONG: &str = "the token is missing or wrong (--worker-token-file)";
+const AS_ONE: &str = "who came as worker 1";
+
+/// The first worker waits at an address while some come that it must not take for the second one: they are told so, with these
+/// words, and it says once whom it turned away and why. Then the right one comes, and both train what one trains alone.
+fn check(listen: &str, first: &str, strangers: &[(&str, &str, (&str, &str))], second: &str) {
     let (site, alone) = site();
     let listens_at = format!("{listen}:{}", port());
     let waits = start(&site, 0, &listens_at, first);
     let name = format!("worker 0 at tcp://{listens_at}: ");
-    for &(options, reason) in strangers {
-        let output = start(&site, 1, &listens_at, options).wait_with_output().unwrap();
-        let errors = errors(&output);
-        let is_said = errors.contains(&name) && errors.contains(reason);
-        assert!(output.status.code() == Some(1) && is_said, "{first:?} and {options:?}: {errors}");
+    for &(options, reason, _) in strangers {
+        for _ in 0..2 {
+            let output = start(&site, 1, &listens_at, options).wait_with_output().unwrap();
+            let errors = errors(&output);
+            let is_said = errors.contains(&name) && errors.contains(reason);
+            assert!(output.status.code() == Some(1) && is_said, "{first:?} and {options:?}: {errors}");
+        }
     }
     let comes = start(&site, 1, &listens_at, second).wait_with_output().unwrap();
     let waited = waits.wait_with_output().unwrap();
@@ -111,6 +118,15 @@ fn check(listen: &str, first: &str, strangers: &[(&str, &str)], second: &str) {
         assert!(output.status.success(), "{first:?} and {second:?}: {errors}");
     }
     assert!(site.model("together") == alone, "{first:?} and {second:?}: the models differ");
+    let said = errors(&waited);
+    let told: BTreeSet<&str> = said.lines().filter(|line| line.starts_with("turned away")).collect();
+    for &(options, _, (who, why)) in strangers {
+        let line = format!("turned away {who} from tcp://127.0.0.1: {why}");
+        assert!(told.iter().any(|told| told.starts_with(&line)), "{options:?}: {line}\n{said}");
+    }
+    let causes: BTreeSet<_> = strangers.iter().map(|&(_, _, told)| told).collect();
+    let count = said.lines().filter(|line| line.starts_with("turned away")).count();
+    assert_eq!(count, causes.len(), "{said}");
 }
 
 #[test]
@@ -122,12 +138,13 @@ fn on_the_loopback_two_train_what_one_trains_alone() {
 fn with_tls_and_a_token_who_has_others_is_told_what_is_wrong() {
     let wrong_token = format!("{TLS} --worker-token-file wrong");
     let other_authority = TLS_AND_TOKEN.replace("ca.pem", "other-ca.pem");
+    let no_tls = "one that talks TLS (--worker-tls-cert)";
     let strangers = [
-        (&*wrong_token, "the token is missing or wrong (--worker-token-file)"),
-        (TLS, "the token is missing or wrong (--worker-token-file)"),
-        (&*other_authority, "TLS: invalid peer certificate"),
-        ("--worker-token-file token", "one that talks TLS (--worker-tls-cert)"),
-        ("", "one that talks TLS (--worker-tls-cert)"),
+        (&*wrong_token, WRONG, (AS_ONE, WRONG)),
+        (TLS, WRONG, (AS_ONE, WRONG)),
+        (&*other_authority, "TLS: invalid peer certificate", ("somebody", "TLS: received fatal alert")),
+        ("--worker-token-file token", no_tls, ("somebody", "TLS: received corrupt message")),
+        ("", no_tls, ("somebody", "TLS: received corrupt message")),
     ];
     check("127.0.0.1", TLS_AND_TOKEN, &strangers, TLS_AND_TOKEN);
 }
@@ -135,20 +152,72 @@ fn with_tls_and_a_token_who_has_others_is_told_what_is_wrong() {
 #[test]
 fn with_a_token_and_no_tls_who_has_another_is_told_what_is_wrong() {
     let token = "--worker-token-file token";
+    let attempt = "this is attempt 0 of the job, not 1 (--attempt)";
+    let other = "it has another configuration, input or set of options";
     let strangers = [
-        ("--worker-token-file wrong", "the token is missing or wrong (--worker-token-file)"),
-        ("", "the token is missing or wrong (--worker-token-file)"),
-        ("--attempt 1 --worker-token-file token", "this is attempt 0 of the job, not 1 (--attempt)"),
+        ("--worker-token-file wrong", WRONG, (AS_ONE, WRONG)),
+        ("", WRONG, (AS_ONE, WRONG)),
+        ("--attempt 1 --worker-token-file token", attempt, (AS_ONE, attempt)),
+        ("--passes 3 --worker-token-file token", other, (AS_ONE, other)),
     ];
     check("127.0.0.1", token, &strangers, token);
+}
+
+/// As servers do: a token keeps others away from who asks for it, and is no reason to turn anybody away.
+#[test]
+fn a_token_that_nobody_asks_for_is_no_harm() {
+    check("127.0.0.1", "", &[], "--worker-token-file token");
 }
 
 #[test]
 fn where_other_machines_reach_it_a_job_has_tls_and_a_token() {
     let exposed = format!("--worker-expose {TLS_AND_TOKEN}");
-    let strangers = [(TLS, "the token is missing or wrong (--worker-token-file)")];
+    let strangers = [(TLS, WRONG, (AS_ONE, WRONG))];
     // The last one does not listen, and so exposes nothing.
     check("0.0.0.0", &exposed, &strangers, TLS_AND_TOKEN);
+}
+
+/// A frame with a request, as it is sent before anything is agreed.
+fn hello(offer: Offer, name: &str) -> Vec<u8> {
+    let mut buffer = Buffer::new(1 << 16);
+    let hello = Request::Hello(Hello { offer, token: "", name });
+    buffer.append(|out| hello.encode(&Agreed::BEFORE_HELLO, 1, 0, out)).unwrap();
+    buffer.bytes().to_vec()
+}
+
+#[test]
+fn who_is_no_worker_or_one_of_another_version_is_named_and_who_only_looks_is_not() {
+    let (site, _) = site();
+    let at = format!("127.0.0.1:{}", port());
+    let mut waits = worker(&site, 0, &at, "").spawn().unwrap();
+    let mut said = BufReader::new(waits.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(said.any(|line| line.starts_with("training a")));
+    let connect = || loop {
+        match TcpStream::connect(&at) {
+            Ok(stream) => return stream,
+            // It is about to listen.
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    // As somebody does who looks which ports are open.
+    (0..10).for_each(|_| drop(connect()));
+    let newer = Offer { version_min: 250, version_max: 251, ..Offer::of(Features::NONE) };
+    for (bytes, words) in [
+        (
+            b"GET / HTTP/1.1\r\nHost: sanderling\r\nAccept: */*\r\n\r\n".to_vec(),
+            "turned away somebody from tcp://127.0.0.1: not a frame",
+        ),
+        (hello(newer, "worker 7"), "turned away who came as worker 7 from tcp://127.0.0.1: "),
+    ] {
+        let mut stream = connect();
+        stream.write_all(&bytes).unwrap();
+        // Until it is turned away.
+        let _ = stream.read_to_end(&mut Vec::new());
+        let line = said.next().unwrap();
+        assert!(line.starts_with(words), "{line}");
+    }
+    waits.kill().unwrap();
+    waits.wait().unwrap();
 }
 
 #[test]

@@ -16,8 +16,10 @@ use super::said::frame;
 pub(super) enum Ungreeted {
     /// The other side does not want it, or is no worker: there is no use in trying again.
     Refused(String),
-    /// It was cut, or silent.
+    /// It was cut, or has gone.
     Broken(String),
+    /// TLS failed, or nothing came in time.
+    Unheard(String),
 }
 
 fn broken(error: impl std::fmt::Display) -> Ungreeted {
@@ -34,6 +36,10 @@ fn unreceived(error: Error) -> Ungreeted {
         Error::NotAFrame { .. } | Error::Cut { bytes: 1.., .. } => Ungreeted::Refused(format!(
             "{error}; it is no worker, or one that talks TLS (--worker-tls-cert) while this one does not"
         )),
+        Error::Tls { .. } => Ungreeted::Unheard(format!(
+            "{error}; do all workers talk TLS, with certificates that --worker-ca has signed?"
+        )),
+        Error::Deadline { .. } => Ungreeted::Unheard("no whole message of it came in time".to_owned()),
         error => broken(error),
     }
 }
@@ -82,12 +88,14 @@ pub(super) fn introduce(
     }
 }
 
-/// The side of who is connected to: hears who comes, and answers when `admit` has nothing against it.
+/// The side of who is connected to: hears who comes, and answers when `admit` has nothing against it. `claimed` is who it says
+/// to be, as soon as it has.
 pub(super) fn welcome(
     connection: &mut Connection,
     token: Option<&str>,
     ours: Joined,
     until: Instant,
+    claimed: &mut Option<u32>,
     admit: impl FnOnce(&Join) -> Result<(), String>,
 ) -> Result<(Agreed, Join), Ungreeted> {
     let request = receive(connection, &Agreed::BEFORE_HELLO, until)?;
@@ -95,6 +103,7 @@ pub(super) fn welcome(
     let Request::Hello(hello) = Request::decode(&request).map_err(refused)? else {
         return Err(Ungreeted::Refused("it does not say hello".to_owned()));
     };
+    *claimed = hello.name.strip_prefix("worker ").and_then(|rank| rank.parse().ok());
     let met = match token {
         Some(token) if !same_bytes(token.as_bytes(), hello.token.as_bytes()) => {
             Err((Fault::Unauthorized, "the token is missing or wrong (--worker-token-file)".to_owned()))

@@ -185,10 +185,21 @@ impl Seen {
         self.state().regrouped
     }
 
-    /// The number of the group, once rank 0 has said it.
-    pub(super) fn await_group(&self, until: Instant) -> Result<u64, JobError> {
-        self.wait(|state| state.group, until)?
-            .ok_or_else(|| self.error(0, "it did not say in time that all workers are there"))
+    /// The number of the group, once rank 0 has said it. Ends when it is to stop.
+    pub(super) fn await_group(&self, until: Instant, stop: &AtomicBool) -> Result<u64, JobError> {
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                let (worker, workers) = (self.rank, self.names.len() as u32);
+                return Err(JobError::Interrupted { worker, missing: vec![0], workers });
+            }
+            let now = Instant::now();
+            if let Some(group) = self.wait(|state| state.group, until.min(now + LOOK))? {
+                return Ok(group);
+            }
+            if now >= until {
+                return Err(self.error(0, "it did not say in time that all workers are there"));
+            }
+        }
     }
 
     /// Waits until all have done a turn, or the job, or there are more losses than this. `true`: the turn is over.

@@ -1,0 +1,267 @@
+//! Where workers of higher rank come in: who comes is asked who it is, and turned away if it does not belong to the job, which is
+//! told once per host and cause. Knows nothing of what those do that come in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use sanderling_transport::{Connection, Error, ListenOptions, Listener, Stopper};
+use sanderling_wire::{Join, Joined, Way};
+
+use super::gather::{AGAIN_MIN, Comer, HELLO_WITHIN, Joint, ROWS_WAIT, Who, framing, spawn, tell};
+use super::greet::{Ungreeted, welcome};
+use super::{Hosts, JobEvent, Observer};
+use crate::error::JobError;
+
+/// Connections that have not said who they are yet; further ones are closed.
+const STRANGERS_MAX: usize = 256;
+/// Hosts of whom it is told that somebody was turned away, and causes for each: whoever tries all ports does not fill the log.
+const HOSTS_TOLD_MAX: usize = 64;
+const CAUSES_TOLD_MAX: usize = 8;
+
+/// What is refused for safety, with the options that say otherwise.
+fn unopened(error: Error) -> JobError {
+    match error {
+        Error::NotLoopback { address } => JobError::Options(format!(
+            "{address}: not a loopback address; --worker-expose lets workers of other machines connect, with TLS and \
+             a token"
+        )),
+        Error::Insecure { address } => JobError::Options(format!(
+            "{address}: exposed without TLS and a token; give --worker-token-file, --worker-ca, --worker-tls-cert and \
+             --worker-tls-key, or --worker-insecure if the network is trusted"
+        )),
+        error => error.into(),
+    }
+}
+
+/// Where workers of higher rank come in. Closed when it is dropped.
+pub(super) struct Door {
+    stopper: Stopper,
+    keeper: Arc<Doorkeeper>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Door {
+    pub(super) fn open(
+        hosts: &Hosts,
+        observer: Option<Observer>,
+        comers: Sender<Comer>,
+    ) -> Result<Door, JobError> {
+        let mut options = ListenOptions::new(framing());
+        (options.expose, options.insecure) = (hosts.expose, hosts.insecure);
+        options.token = !hosts.token.is_empty();
+        options.tls.clone_from(&hosts.tls);
+        options.write_timeout = ROWS_WAIT;
+        options.spin_us = 0;
+        let listener = Listener::bind(&hosts.hosts[hosts.rank as usize], &options).map_err(unopened)?;
+        let stopper = listener.stopper();
+        let doorkeeper = Arc::new(Doorkeeper {
+            join: hosts.join(Way::Rows),
+            token: (!hosts.token.is_empty()).then(|| hosts.token.clone()),
+            here: Mutex::default(),
+            strangers: AtomicUsize::new(0),
+            observer,
+            turned_away: Mutex::default(),
+        });
+        let keeper = Arc::clone(&doorkeeper);
+        let thread = spawn("join", move || doorkeeper.keep(&listener, &comers))?;
+        Ok(Door { stopper, keeper, thread: Some(thread) })
+    }
+
+    /// A connection that came in here has ended; whose it was may come again.
+    pub(super) fn forget(&self, who: Who) {
+        self.keeper.forget(who);
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+struct Doorkeeper {
+    /// Of this worker.
+    join: Join,
+    token: Option<String>,
+    here: Mutex<BTreeSet<(u32, Way)>>,
+    strangers: AtomicUsize,
+    observer: Option<Observer>,
+    turned_away: Mutex<TurnedAway>,
+}
+
+impl Doorkeeper {
+    fn keep(self: &Arc<Doorkeeper>, listener: &Listener, comers: &Sender<Comer>) {
+        loop {
+            match listener.accept() {
+                Ok(Some(connection)) => {
+                    if self.strangers.fetch_add(1, Ordering::AcqRel) >= STRANGERS_MAX {
+                        self.strangers.fetch_sub(1, Ordering::AcqRel);
+                        let reason =
+                            format!("{STRANGERS_MAX} others have not said who they are yet; try again later");
+                        self.tell(connection.peer(), None, reason);
+                        continue;
+                    }
+                    let (keeper, comers) = (Arc::clone(self), comers.clone());
+                    let greeted = spawn("greet", move || {
+                        keeper.greet(connection, &comers);
+                        keeper.strangers.fetch_sub(1, Ordering::AcqRel);
+                    });
+                    if greeted.is_err() {
+                        self.strangers.fetch_sub(1, Ordering::AcqRel);
+                    }
+                }
+                Ok(None) => return,
+                // It concerns one connection, or there are no descriptors now.
+                Err(_) => std::thread::sleep(AGAIN_MIN),
+            }
+        }
+    }
+
+    fn greet(&self, mut connection: Connection, comers: &Sender<Comer>) {
+        let ours = Joined { rank: self.join.rank, attempt: self.join.attempt };
+        let (until, mut admitted, mut claimed) = (Instant::now() + HELLO_WITHIN, None, None);
+        let welcomed = welcome(&mut connection, self.token.as_deref(), ours, until, &mut claimed, |join| {
+            self.admit(join)?;
+            admitted = Some((join.rank, join.way));
+            Ok(())
+        });
+        match (welcomed, admitted) {
+            (Ok((agreed, join)), _) => {
+                let _ = comers.send(Ok(((join.rank, join.way), Joint { connection, agreed })));
+            }
+            // It was cut off, and comes again.
+            (Err(_), Some(who)) => self.forget(who),
+            (Err(Ungreeted::Refused(reason) | Ungreeted::Unheard(reason)), None) => {
+                self.tell(connection.peer(), claimed, reason);
+            }
+            // It went by itself: somebody looked whether anybody listens here.
+            (Err(Ungreeted::Broken(_)), None) => {}
+        }
+    }
+
+    fn forget(&self, who: Who) {
+        self.here.lock().unwrap_or_else(PoisonError::into_inner).remove(&who);
+    }
+
+    /// Tells the observer who was turned away, if that is not known yet. It was told the reason itself, if it understands it.
+    fn tell(&self, peer: &str, worker: Option<u32>, reason: String) {
+        let reason = reason.strip_prefix(&format!("{peer}: ")).map_or(reason.clone(), str::to_owned);
+        let mut turned_away = self.turned_away.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = turned_away.note(host_of(peer), worker, &reason);
+        drop(turned_away);
+        if let Some(event) = event {
+            tell(self.observer.as_ref(), &event);
+        }
+    }
+
+    fn admit(&self, theirs: &Join) -> Result<(), String> {
+        let ours = &self.join;
+        if theirs.workers != ours.workers {
+            let (theirs, ours) = (theirs.workers, ours.workers);
+            return Err(format!(
+                "this is a job of {ours} workers, not of {theirs}: --hosts must be the same for all"
+            ));
+        }
+        if theirs.job != ours.job {
+            return Err(
+                "it has another configuration, input or set of options: these must be the same for all \
+                        workers of a job"
+                    .to_owned(),
+            );
+        }
+        if theirs.attempt != ours.attempt {
+            let (theirs, ours) = (theirs.attempt, ours.attempt);
+            return Err(format!("this is attempt {ours} of the job, not {theirs} (--attempt)"));
+        }
+        if theirs.rank <= ours.rank {
+            let (theirs, ours) = (theirs.rank, ours.rank);
+            return Err(format!("worker {theirs} does not come to worker {ours}: is --rank of both right?"));
+        }
+        let is_new =
+            self.here.lock().unwrap_or_else(PoisonError::into_inner).insert((theirs.rank, theirs.way));
+        match is_new {
+            true => Ok(()),
+            false => {
+                Err(format!("there is a worker {} already: every one has a --rank of its own", theirs.rank))
+            }
+        }
+    }
+}
+
+/// Who was turned away, and why.
+#[derive(Default)]
+struct TurnedAway {
+    /// Causes by host.
+    told: BTreeMap<String, BTreeSet<(Option<u32>, String)>>,
+}
+
+impl TurnedAway {
+    /// What is to be told of it; nothing if it was told before, or very much was.
+    fn note(&mut self, host: &str, worker: Option<u32>, reason: &str) -> Option<JobEvent> {
+        let is_known = self.told.contains_key(host);
+        if !is_known && self.told.len() == HOSTS_TOLD_MAX {
+            return None;
+        }
+        let causes = self.told.entry(host.to_owned()).or_default();
+        if causes.len() == CAUSES_TOLD_MAX || !causes.insert((worker, reason.to_owned())) {
+            return None;
+        }
+        let mut reason = reason.to_owned();
+        if causes.len() == CAUSES_TOLD_MAX {
+            reason.push_str("; whoever else comes from there is not told any more");
+        }
+        if !is_known && self.told.len() == HOSTS_TOLD_MAX {
+            reason.push_str("; whoever comes from elsewhere is not told any more");
+        }
+        Some(JobEvent::TurnedAway { worker, address: host.to_owned(), reason })
+    }
+}
+
+/// A peer without what differs from one connection to the next: the port, or the number of the process.
+fn host_of(peer: &str) -> &str {
+    let peer = peer.split(" (").next().unwrap_or(peer);
+    match peer.strip_prefix("tcp://").and_then(|_| peer.rfind(':')) {
+        Some(colon) => &peer[..colon],
+        None => peer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_comes_again_for_the_same_reason_is_told_once_and_the_log_has_an_end() {
+        for (peer, host) in [
+            ("tcp://10.0.0.2:4711", "tcp://10.0.0.2"),
+            ("tcp://[::1]:4711", "tcp://[::1]"),
+            ("unix:/run/a:1 (process 7)", "unix:/run/a:1"),
+        ] {
+            assert_eq!(host_of(peer), host);
+        }
+        let mut turned_away = TurnedAway::default();
+        let mut is_told = |host: &str, worker, reason: &str| turned_away.note(host, worker, reason).is_some();
+        let told = [
+            is_told("tcp://a", Some(1), "token"),
+            is_told("tcp://a", Some(1), "token"),
+            is_told("tcp://a", Some(2), "token"),
+            is_told("tcp://a", None, "token"),
+            is_told("tcp://b", Some(1), "token"),
+        ];
+        assert_eq!(told, [true, false, true, true, true]);
+        let mut events: Vec<JobEvent> = Vec::new();
+        for host in 0..2 * HOSTS_TOLD_MAX {
+            for cause in 0..2 * CAUSES_TOLD_MAX {
+                events.extend(turned_away.note(&format!("tcp://10.0.0.{host}"), None, &cause.to_string()));
+            }
+        }
+        assert_eq!(events.len(), (HOSTS_TOLD_MAX - 2) * CAUSES_TOLD_MAX);
+        let last = |event: &&JobEvent| event.to_string().contains("not told any more");
+        // The last one of each host, and the first one of the last host.
+        assert_eq!(events.iter().filter(last).count(), HOSTS_TOLD_MAX - 2 + 1);
+    }
+}
