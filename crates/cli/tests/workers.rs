@@ -95,6 +95,78 @@ fn count_rows(worker: &mut Worker, input: &Input, table: &RemoteTable, stops: u6
     Ok(())
 }
 
+/// The most minibatches that a worker of [`keep_within`] may be ahead of the slowest.
+const BOUND: u64 = 2;
+/// So many minibatches of a pass worker 1 makes only when nobody else can make any more.
+const SLOW: u64 = 20;
+/// From this key on are the rows in which the workers count their minibatches.
+const COUNTS: u64 = 1 << 40;
+
+/// Each goes its own way, at most [`BOUND`] minibatches ahead of the slowest, whose number it looks up: adds 1 to each key of its
+/// rows, and to the row of its minibatches. Stops after so many of the second pass, when all others are as far ahead as they may
+/// be.
+fn keep_within(worker: &mut Worker, input: &Input, table: &RemoteTable, stops: u64) -> Result<(), JobError> {
+    let rank = worker.rank() as usize;
+    for pass in 0..PASSES {
+        let counts: Vec<u64> =
+            (0..worker.workers()).map(|rank| COUNTS + 1000 * pass + u64::from(rank)).collect();
+        let look = || -> Result<Vec<u64>, JobError> {
+            let mut found = vec![0.0; counts.len()];
+            table.pull(&counts, Absent::Zero, &mut found, None)?;
+            Ok(found.into_iter().map(|count| count as u64).collect())
+        };
+        let mut share = worker.share(input, pass, Order::Input)?;
+        let mut own = 0;
+        while let Some(rows) = share.next(worker, 50)? {
+            let all_wait = |found: &[u64]| {
+                found.iter().filter(|&&count| count == own + BOUND + 1).count() == found.len() - 1
+            };
+            while rank == 1 && own <= SLOW && !all_wait(&look()?) {
+                std::thread::yield_now();
+            }
+            if pass == 1 && stops > 0 && own == stops {
+                stop_here();
+            }
+            let keys = rows.keys(0);
+            table.push(keys, &vec![-1.0; keys.len()], SCALE)?;
+            table.push(&counts[rank..=rank], &[-1.0], SCALE)?;
+            own += 1;
+            let found = look()?;
+            // Later somebody may be at the end, or dead.
+            if own <= SLOW {
+                assert!(found.iter().all(|&count| own <= count + BOUND + 1), "{own}: {found:?}");
+            }
+            assert!(worker.keep_pace(BOUND)? <= BOUND);
+            if share.wants_settling() {
+                share.settled(worker);
+            }
+        }
+        worker.barrier("the end of a pass")?;
+    }
+    Ok(())
+}
+
+/// All leave a pass after a minibatch that not everybody has, and then count the rows of a whole one.
+fn leave(worker: &mut Worker, input: &Input) -> Result<(), JobError> {
+    for pass in 0..10 {
+        // Some have rows, and some come to the end.
+        let found = worker.share(input, pass, Order::Input)?.next(worker, 50)?.map_or(0, |rows| rows.len());
+        let mut sum = [found as f64];
+        worker.sum("rows of some", &mut sum)?;
+        assert!(sum[0] > 0.0);
+        let mut share = worker.share(input, pass, Order::Input)?;
+        let mut rows = [0.0];
+        while let Some(more) = share.next(worker, 50)? {
+            rows[0] += more.len() as f64;
+        }
+        worker.sum("rows of all", &mut rows)?;
+        assert_eq!(rows[0], 100.0);
+        drop(worker.steps(input, pass, Order::Shuffled, BATCH)?.next(worker)?);
+        drop(worker.share(input, pass, Order::Shuffled)?);
+    }
+    Ok(())
+}
+
 /// All in step: each key's row is drawn to the number of the rows that it has. Stops in a step of the second pass, before it
 /// has handed anything in.
 fn step_rows(
@@ -182,6 +254,8 @@ impl Job {
         let input = input(&self.folder);
         run(&options, &tables, &Stages::new(&STAGES), |worker| match &self.kind[..] {
             "async" => count_rows(worker, &input, &table, self.stops),
+            "paced" => keep_within(worker, &input, &table, self.stops),
+            "left" => leave(worker, &input),
             "in-order" => step_rows(worker, &input, &table, Order::Input, self.stops),
             _ => step_rows(worker, &input, &table, Order::Shuffled, self.stops),
         })?;
@@ -275,7 +349,7 @@ impl Site {
     ) -> (Vec<(bool, String)>, Vec<(u64, f32)>) {
         let cluster = connect(&self.addresses);
         let optimizer = match kind {
-            "async" => Optimizer::Sgd { lr: 1.0, l2: 0.0 },
+            "async" | "paced" | "left" => Optimizer::Sgd { lr: 1.0, l2: 0.0 },
             _ => Optimizer::Adagrad { lr: 0.5, eps: 1e-10, initial: 0.0, l2: 0.0 },
         };
         RemoteTable::drop_named(&cluster, kind).unwrap();
@@ -339,6 +413,37 @@ fn a_worker_that_is_killed_is_named_by_all_if_nobody_goes_on() {
             assert!(errors.contains("connection"), "{errors}");
         }
     }
+}
+
+#[test]
+fn nobody_is_further_ahead_than_the_bound_and_who_is_killed_is_waited_for_no_longer() {
+    let site = Site::new(ROWS);
+    let own = |rows: &[(u64, f32)]| {
+        rows.iter().filter(|row| (100..COUNTS).contains(&row.0)).map(|row| row.1).collect::<Vec<_>>()
+    };
+    let (ends, rows) = site.run("paced", 3, OnLoss::Redo, 0);
+    all_went_well(&ends, None);
+    assert_eq!(own(&rows), vec![PASSES as f32; ROWS as usize]);
+
+    let (ends, rows) = site.run("paced", 3, OnLoss::Redo, SLOW);
+    all_went_well(&ends, Some(1));
+    assert!(ends[0].1.contains("worker 1 at") && ends[0].1.contains("the others take"), "{}", ends[0].1);
+    let times = own(&rows);
+    assert_eq!(times.len(), ROWS as usize);
+    assert!(times.iter().all(|&times| times >= PASSES as f32), "rows were lost");
+
+    let (ends, _) = site.run("paced", 3, OnLoss::Stop, SLOW);
+    for rank in [0, 2] {
+        let (is_good, errors) = &ends[rank];
+        assert!(!is_good && errors.contains("failed: worker 1 at unix:"), "worker {rank}: {errors}");
+    }
+}
+
+#[test]
+fn whoever_leaves_a_pass_is_not_waited_for_there() {
+    let site = Site::new(100);
+    let (ends, _) = site.run("left", 3, OnLoss::Redo, 0);
+    all_went_well(&ends, None);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use sanderling_sample::{Batch, Decoded, Rows};
 use crate::error::JobError;
 use crate::exchange::exchange;
 use crate::hosts::share::Owned;
+use crate::hosts::worker::Turn;
 use crate::input::{Input, Order, Units};
 use crate::job::{ASSEMBLE, SHUFFLE};
 use crate::sorted::{Lanes, Sorted};
@@ -17,7 +18,7 @@ pub struct Share {
 
 enum Given {
     InOrder(Box<InOrder>),
-    Shuffled(Box<Sorted>, Batch, Option<u64>),
+    Shuffled(Box<Sorted>, Batch, Option<Turn>),
     Owned(Box<Owned>),
 }
 
@@ -40,6 +41,7 @@ impl Worker {
         let given = match order {
             Order::Input if self.far().is_some() => Given::Owned(Box::new(Owned::open(self, input)?)),
             Order::Input => {
+                drop(self.begin_turn());
                 let units = Units::open(input, workers)?;
                 let (unit, pool) = (Decoded::new(&input.encoder), input.encoder.new_batch());
                 Given::InOrder(Box::new(InOrder { units, unit, head: 0, pool, is_at_end: false }))
@@ -58,7 +60,13 @@ impl Share {
     /// The next minibatch, of so many rows, or of fewer at the end of the pass; None when this worker has had all.
     pub fn next(&mut self, worker: &mut Worker, rows: usize) -> Result<Option<Rows<'_>>, JobError> {
         match &mut self.given {
-            Given::InOrder(in_order) => in_order.next(worker, rows),
+            Given::InOrder(in_order) => {
+                let rows = in_order.next(worker, rows)?;
+                if rows.is_none() {
+                    worker.rest()?;
+                }
+                Ok(rows)
+            }
             Given::Owned(owned) => owned.next(worker, rows),
             Given::Shuffled(sorted, minibatch, turn) => {
                 worker.timer.switch(SHUFFLE);
@@ -67,8 +75,8 @@ impl Share {
                 minibatch.clear();
                 sorted.take(0, rows, minibatch)?;
                 if rows == 0
-                    && let Some(turn) = turn.take()
-                    && !worker.end_turn(turn, worker.losses_known())?
+                    && let Some(mut turn) = turn.take()
+                    && !end(worker, &mut turn)?
                 {
                     let reason = "a worker was lost in a pass whose rows are shuffled and not trained in step, where nobody \
                                   else has its rows; start the job again";
@@ -101,6 +109,12 @@ impl Share {
             owned.settled(worker);
         }
     }
+}
+
+/// All rows are given; `false`: a worker was lost before all others had theirs.
+fn end(worker: &mut Worker, turn: &mut Turn) -> Result<bool, JobError> {
+    worker.rest()?;
+    worker.end_turn(turn, worker.losses_known())
 }
 
 impl InOrder {

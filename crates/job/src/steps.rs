@@ -11,6 +11,7 @@ use sanderling_sample::{Batch, Rows};
 
 use crate::error::JobError;
 use crate::exchange::exchange;
+use crate::hosts::worker::Turn;
 use crate::input::{Input, Order, Units};
 use crate::job::{ASSEMBLE, SHUFFLE, WAIT};
 use crate::sorted::{Lanes, Sorted};
@@ -28,7 +29,7 @@ const AHEAD_BYTES_MAX: usize = 1 << 30;
 /// This worker's parts of the steps of a pass.
 pub struct Steps {
     plan: Plan,
-    turn: u64,
+    turn: Turn,
     /// Losses before the rows were shared out.
     losses: usize,
     is_over: bool,
@@ -88,7 +89,7 @@ impl Worker {
         Steps::share_out(self, &plan, turn, 0)
     }
 
-    fn try_steps(&mut self, plan: &Plan, turn: u64) -> Result<Steps, JobError> {
+    fn try_steps(&mut self, plan: &Plan) -> Result<Steps, JobError> {
         let &Plan { ref input, pass, order, batch } = plan;
         let losses = self.losses_known();
         let (worker, workers) = (self.place(), self.living());
@@ -111,7 +112,7 @@ impl Worker {
         let lanes = lanes.of_worker(worker).collect();
         Ok(Steps {
             plan: plan.clone(),
-            turn,
+            turn: Turn::default(),
             losses,
             is_over: false,
             lanes,
@@ -146,10 +147,10 @@ fn lanes_of(batch: usize, workers: u32) -> Result<u32, JobError> {
 
 impl Steps {
     /// Shares the rows out to those who live, and passes over the steps that are made.
-    fn share_out(worker: &mut Worker, plan: &Plan, turn: u64, made: u64) -> Result<Steps, JobError> {
+    fn share_out(worker: &mut Worker, plan: &Plan, turn: Turn, made: u64) -> Result<Steps, JobError> {
         let mut made = made;
         loop {
-            let shared = worker.try_steps(plan, turn).and_then(|mut steps| {
+            let shared = worker.try_steps(plan).and_then(|mut steps| {
                 while steps.given < made {
                     if !steps.advance(worker)? {
                         let reason = format!("{made} steps were made, and the input has {}", steps.given);
@@ -159,7 +160,7 @@ impl Steps {
                 Ok(steps)
             });
             match shared {
-                Ok(steps) => return Ok(steps),
+                Ok(steps) => return Ok(Steps { turn, ..steps }),
                 Err(error) => worker.go_on(error)?,
             }
             made = worker.take_redo().unwrap_or(made);
@@ -172,14 +173,14 @@ impl Steps {
         while !self.is_over {
             worker.check_others()?;
             if let Some(made) = worker.take_redo() {
-                *self = Steps::share_out(worker, &self.plan, self.turn, made)?;
+                *self = Steps::share_out(worker, &self.plan, std::mem::take(&mut self.turn), made)?;
             }
             match self.advance(worker) {
                 Ok(true) => {
                     worker.note_given(self.given);
                     return Ok(Some(Rows::all(&self.minibatch)));
                 }
-                Ok(false) => self.is_over = worker.end_turn(self.turn, self.losses)?,
+                Ok(false) => self.is_over = worker.end_turn(&mut self.turn, self.losses)?,
                 Err(error) => worker.go_on(error)?,
             }
         }

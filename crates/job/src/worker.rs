@@ -33,6 +33,8 @@ pub struct Worker {
     pub(crate) round: u64,
     /// Passes that were begun.
     pub(crate) turns: u64,
+    /// Steps of its own that it has finished in this one.
+    pub(crate) paced: u64,
     /// The group of workers on several hosts.
     pub(crate) crew: Option<Crew>,
 }
@@ -59,6 +61,7 @@ impl Worker {
             scratch_dir,
             round: 0,
             turns: 0,
+            paced: 0,
             crew: None,
         }
     }

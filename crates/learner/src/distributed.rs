@@ -82,10 +82,6 @@ impl JobOptions {
             );
             return Err(bad(reason));
         }
-        if self.staleness.is_some() && !self.is_here() {
-            let reason = "a bound of staleness is for workers of one process, so far; leave --staleness out";
-            return Err(bad(reason.to_owned()));
-        }
         Ok(())
     }
 

@@ -41,11 +41,12 @@ pub enum Kind {
     Lost = 32,
     Regroup = 33,
     Fail = 34,
+    Pace = 35,
 }
 
 impl Kind {
     /// All of them, in the order of their numbers, which start at 1 and may have gaps.
-    pub const ALL: [Kind; 34] = [
+    pub const ALL: [Kind; 35] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -80,6 +81,7 @@ impl Kind {
         Kind::Lost,
         Kind::Regroup,
         Kind::Fail,
+        Kind::Pace,
     ];
 
     /// The kind of this number.
@@ -126,6 +128,7 @@ impl Kind {
             Kind::Lost => "lost",
             Kind::Regroup => "regroup",
             Kind::Fail => "fail",
+            Kind::Pace => "pace",
         }
     }
 
@@ -138,8 +141,8 @@ impl Kind {
     /// Is it what one worker of a job tells another, without an answer?
     #[must_use]
     pub fn is_told(self) -> bool {
-        use Kind::{Alive, Fail, Lost, Part, Regroup, Rows, RowsEnd, TurnOver};
-        matches!(self, Rows | RowsEnd | Part | Alive | TurnOver | Lost | Regroup | Fail)
+        use Kind::{Alive, Fail, Lost, Pace, Part, Regroup, Rows, RowsEnd, TurnOver};
+        matches!(self, Rows | RowsEnd | Part | Alive | TurnOver | Lost | Regroup | Fail | Pace)
     }
 
     /// Does its reply hold rows, which may then be f16?

@@ -130,6 +130,22 @@ fn commands_train_together_what_one_trains_alone_and_name_one_that_is_killed() {
     }
     assert!(site.model("own-ways").len() > 1000);
 
+    // Nobody is further ahead than the bound, and how far is in the summary of the first one.
+    let bounded = "--algorithm ftrl --staleness 1 --batch 16 --name bounded";
+    let said: Vec<String> = site.train_together(bounded, 3).into_iter().map(ended_well).collect();
+    assert!(
+        said[0].contains("at most 1 minibatches ahead") && said[0].contains("pushes missed"),
+        "{}",
+        said[0]
+    );
+    let summary = std::fs::read(site.folder.path().join("runs/bounded/summary.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
+    let staleness = summary["timing"]["staleness"].as_array().unwrap();
+    let pushes: u64 = staleness.iter().map(|count| count.as_u64().unwrap()).sum();
+    assert_eq!(Some(pushes), summary["steps"].as_u64());
+    // Of two others, each is at most so many minibatches behind, ahead or at the same one.
+    assert!(pushes > 100 && staleness.len() <= 2 * (2 + 1) + 1, "{staleness:?}");
+
     // So many passes that nobody comes to their end.
     let endless = "--algorithm ftrl-sync --passes 1000000 --name stopped --on-worker-loss stop";
     let mut children = site.train_together(endless, 2);

@@ -38,6 +38,16 @@ struct Open {
     pending: VecDeque<Said>,
 }
 
+impl Open {
+    /// Of a pace only the newest is of use.
+    fn say(&mut self, said: Said) {
+        if let (Some(Said::Pace { .. }), Said::Pace { .. }) = (self.pending.back(), &said) {
+            self.pending.pop_back();
+        }
+        self.pending.push_back(said);
+    }
+}
+
 /// See the top of this file.
 pub(super) struct Control {
     poller: Poller,
@@ -146,7 +156,7 @@ impl Control {
         match &mut self.desk {
             Some(desk) => desk.heard(from, said, now_us),
             None if from == self.seen.rank => {
-                self.open.iter_mut().for_each(|open| open.pending.push_back(said.clone()));
+                self.open.iter_mut().for_each(|open| open.say(said.clone()));
             }
             None => {
                 self.heard = Instant::now();
@@ -195,6 +205,12 @@ impl Control {
             self.seen.note(&said);
             // Whoever is lost is told, too, if it can be.
             self.open.iter_mut().for_each(|open| open.pending.push_back(said.clone()));
+        }
+        if let Some(pace) = desk.take_pace() {
+            self.seen.note(&desk.pace_for(self.seen.rank, pace));
+            for open in &mut self.open {
+                open.say(desk.pace_for(open.rank, pace));
+            }
         }
         let notes: Vec<Note> = desk.take_notes();
         notes.iter().for_each(|note| self.observing.note(note));

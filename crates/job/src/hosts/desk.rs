@@ -1,7 +1,7 @@
 //! The desk of rank 0: who lives, who is lost and how far it was, and when all have done a turn. A state machine: it is fed
 //! with what came and the time, and says what is to be told to whom; it opens nothing and reads no clock.
 
-use super::said::{ALL, JOB, Loss, Said};
+use super::said::{ALL, JOB, LEFT, Loss, Said};
 
 /// Whoever others wait for is named after so long,
 const WAITED_US: u64 = 1_000_000;
@@ -27,6 +27,30 @@ struct Seat {
     settled: u64,
     /// The last turn that it has done, counted from 1, with as many losses as it knew of.
     done: (u64, u32),
+    /// Steps of its own that it has finished, and in which turn.
+    pace: (u64, u64),
+}
+
+impl Seat {
+    /// Whether it has nothing to do any more in a turn, as it is after so many losses.
+    fn has_done(&self, turn: u64, losses: u32) -> bool {
+        self.done.0 > turn && (self.done.1 == losses || self.done.1 == LEFT)
+    }
+
+    fn steps(&self, turn: u64) -> u64 {
+        if self.pace.0 == turn { self.pace.1 } else { 0 }
+    }
+}
+
+/// How far all are in a turn whose steps are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pace {
+    turn: u64,
+    /// The slowest of those who have not done the turn, and its steps: never fewer than were told before.
+    slowest: u32,
+    least: u64,
+    /// Of all together.
+    sum: u64,
 }
 
 /// See the top of this file. All times are microseconds on the caller's clock.
@@ -47,6 +71,9 @@ pub(crate) struct Desk {
     notes: Vec<Note>,
     /// Whoever is waited for is named when the others have waited for so long.
     named_us: u64,
+    /// Whether anybody counts steps, and what was told of it last.
+    is_paced: bool,
+    pace: Option<Pace>,
 }
 
 impl Desk {
@@ -60,6 +87,7 @@ impl Desk {
             turn: 0,
             settled: 0,
             done: (0, 0),
+            pace: (0, 0),
         };
         Desk {
             seats: (0..workers).map(seat).collect(),
@@ -73,6 +101,8 @@ impl Desk {
             said: Vec::new(),
             notes: Vec::new(),
             named_us: WAITED_US,
+            is_paced: false,
+            pace: None,
         }
     }
 
@@ -84,6 +114,31 @@ impl Desk {
     /// What was noticed.
     pub(crate) fn take_notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
+    }
+
+    /// How far all are, if that is news.
+    pub(crate) fn take_pace(&mut self) -> Option<Pace> {
+        if !self.is_paced || self.has_failed {
+            return None;
+        }
+        let (turn, losses) = (self.turns, self.losses.len() as u32);
+        let is_slow = |seat: &Seat| !seat.is_lost && seat.pace.0 <= turn && !seat.has_done(turn, losses);
+        let slow = (0..).zip(&self.seats).filter(|(_, seat)| is_slow(seat));
+        let slowest = slow.map(|(worker, seat)| (seat.steps(turn), worker)).min();
+        let before = self.pace.filter(|pace| pace.turn == turn);
+        let known = before.map_or((0, 0), |pace| (pace.least, pace.slowest));
+        // Who goes on for one that is lost begins where the others are.
+        let (least, slowest) = slowest.unwrap_or(known).max(known);
+        let sum = self.seats.iter().map(|seat| seat.steps(turn)).sum();
+        let pace = Pace { turn, slowest, least, sum };
+        (self.pace != Some(pace)).then(|| *self.pace.insert(pace))
+    }
+
+    /// The same as it is told to one of them.
+    pub(crate) fn pace_for(&self, to: u32, pace: Pace) -> Said {
+        let Pace { turn, slowest, least, sum } = pace;
+        let own = self.seats.get(to as usize).map_or(0, |seat| seat.steps(turn));
+        Said::Pace { worker: slowest, turn, steps: least, others: sum - own }
     }
 
     /// Is it still one of the job?
@@ -111,6 +166,10 @@ impl Desk {
                 self.lose(loss.worker, reason);
             }
             Said::Fail { worker, reason } => self.fail(worker, reason),
+            Said::Pace { turn, steps, .. } => {
+                self.is_paced = true;
+                seat.pace = seat.pace.max((turn, steps));
+            }
             Said::Start { .. } if from == 0 => self.said.push(said),
             Said::Start { .. } => {}
         }
@@ -166,7 +225,7 @@ impl Desk {
         let stage = seat.stage;
         let settled = if seat.done.0 > self.turns {
             // It has done its own units, and those that it had taken over if it knew of all losses.
-            if seat.done.1 == losses { ALL } else { ALL - 1 }
+            if seat.has_done(self.turns, losses) { ALL } else { ALL - 1 }
         } else if seat.turn == self.turns {
             seat.settled
         } else {
@@ -199,9 +258,11 @@ impl Desk {
         if living.clone().all(|seat| seat.done == (JOB, losses)) {
             self.is_over = true;
             self.said.push(Said::TurnOver { turn: JOB, losses });
-        } else if living.all(|seat| seat.done == (self.turns + 1, losses)) {
+        } else if living.all(|seat| seat.has_done(self.turns, losses)) {
             self.said.push(Said::TurnOver { turn: self.turns, losses });
             self.turns += 1;
+            // Who has left the next one, too, has said so already.
+            self.look_at_turns();
         }
     }
 }

@@ -15,6 +15,9 @@ pub(crate) struct Loss {
     pub(crate) settled: u64,
 }
 
+/// So many losses as whoever has left a turn knows of: it takes no more part in it, whoever is lost.
+pub(crate) const LEFT: u32 = u32::MAX;
+
 /// Everything that a worker had to do in a turn.
 pub(crate) const ALL: u64 = u64::MAX;
 
@@ -26,6 +29,7 @@ pub(crate) enum Said {
     Lost { losses: u32, loss: Loss, reason: String },
     Start { group: u64 },
     Fail { worker: u32, reason: String },
+    Pace { worker: u32, turn: u64, steps: u64, others: u64 },
 }
 
 impl Said {
@@ -39,6 +43,7 @@ impl Said {
             }
             Tell::Regroup { group, .. } => Said::Start { group },
             Tell::Fail { worker, reason } => Said::Fail { worker, reason: reason.to_owned() },
+            Tell::Pace { worker, turn, steps, others } => Said::Pace { worker, turn, steps, others },
             Tell::Rows { .. } | Tell::RowsEnd { .. } | Tell::Part { .. } => return None,
         })
     }
@@ -52,6 +57,7 @@ impl Said {
             }
             Said::Start { group } => Tell::Regroup { losses: 0, group, applied: 0, rounds: 0 },
             Said::Fail { worker, ref reason } => Tell::Fail { worker, reason },
+            Said::Pace { worker, turn, steps, others } => Tell::Pace { worker, turn, steps, others },
         }
     }
 

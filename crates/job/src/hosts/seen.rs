@@ -28,8 +28,23 @@ struct State {
     /// What it is doing.
     turn: u64,
     settled: u64,
+    /// Steps of its own that this worker has finished, and in which turn; and whether they are to be told.
+    pace: (u64, u64),
+    is_pace_news: bool,
+    /// How far the others are, as rank 0 said last.
+    others: Others,
     /// The thread that talks has ended.
     is_deaf: bool,
+}
+
+/// How far others are in a turn.
+#[derive(Debug, Clone, Copy, Default)]
+struct Others {
+    turn: u64,
+    slowest: u32,
+    least: u64,
+    /// Steps of all others together.
+    sum: u64,
 }
 
 /// Why the job ends.
@@ -84,6 +99,9 @@ impl Seen {
                 }
             }
             Said::Fail { worker, reason } => Self::fail(&self.called_off, &mut state, *worker, reason),
+            Said::Pace { worker, turn, steps, others } => {
+                state.others = Others { turn: *turn, slowest: *worker, least: *steps, sum: *others };
+            }
             Said::Alive { .. } => return,
         }
         drop(state);
@@ -116,7 +134,51 @@ impl Seen {
     }
 
     pub(super) fn take_says(&self) -> VecDeque<Said> {
-        std::mem::take(&mut self.state().says)
+        let mut state = self.state();
+        let mut says = std::mem::take(&mut state.says);
+        if std::mem::take(&mut state.is_pace_news) {
+            let ((turn, steps), worker) = (state.pace, self.rank);
+            says.push_back(Said::Pace { worker, turn, steps, others: 0 });
+        }
+        says
+    }
+
+    /// This worker has finished so many steps of its own in a turn.
+    pub(crate) fn set_pace(&self, turn: u64, steps: u64) {
+        let mut state = self.state();
+        state.pace = (turn, steps);
+        let is_told = std::mem::replace(&mut state.is_pace_news, true);
+        drop(state);
+        if !is_told {
+            self.waker.wake();
+        }
+    }
+
+    /// Steps of a turn that the slowest of the others has finished, and those of all others together; as far as is known here.
+    pub(crate) fn others(&self, turn: u64) -> (u64, u64) {
+        let others = self.state().others;
+        if others.turn == turn { (others.least, others.sum) } else { (0, 0) }
+    }
+
+    /// Waits while the slowest is more than `bound` steps behind; how far it is, then. `None`: somebody is lost. Ends with who is
+    /// waited for when the time is over.
+    pub(crate) fn await_pace(
+        &self,
+        (turn, steps): (u64, u64),
+        bound: u64,
+        until: Instant,
+    ) -> Result<Result<Option<u64>, u32>, JobError> {
+        let found = self.wait(
+            |state| {
+                let least = if state.others.turn == turn { state.others.least } else { 0 };
+                match steps <= least.saturating_add(bound) {
+                    true => Some(Some(steps.saturating_sub(least))),
+                    false => (state.losses.len() > state.regrouped).then_some(None),
+                }
+            },
+            until,
+        )?;
+        Ok(found.ok_or_else(|| self.state().others.slowest))
     }
 
     /// The turn that this worker is in, and how far in it.

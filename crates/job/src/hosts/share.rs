@@ -7,6 +7,7 @@ use sanderling_sample::{Batch, Decoded, Rows};
 
 use super::owner::owner;
 use super::said::{ALL, Loss};
+use super::worker::Turn;
 use crate::error::JobError;
 use crate::input::{Input, Units};
 use crate::job::ASSEMBLE;
@@ -18,7 +19,7 @@ const SETTLE_EVERY: Duration = Duration::from_millis(200);
 /// See the top of this file.
 pub(crate) struct Owned {
     input: Input,
-    turn: u64,
+    turn: Turn,
     units: Units,
     /// The losses that decide what is read now; and those that decided what was read before, if it is not the first reading.
     known: Vec<Loss>,
@@ -41,7 +42,7 @@ impl Owned {
         let (turn, workers) = (worker.begin_turn(), worker.workers());
         let losses = worker.losses();
         // What was lost in this turn already is taken over after the own units.
-        let known = losses.iter().take_while(|loss| loss.turn < turn).copied().collect();
+        let known = losses.iter().take_while(|loss| loss.turn < turn.number).copied().collect();
         Ok(Owned {
             input: input.clone(),
             turn,
@@ -101,7 +102,7 @@ impl Owned {
 
     /// Whoever gives out the last rows must know that they are.
     fn read_ahead(&mut self, worker: &mut Worker) -> Result<(), JobError> {
-        let (rank, workers, turn) = (worker.rank(), worker.workers(), self.turn);
+        let (rank, workers, turn) = (worker.rank(), worker.workers(), self.turn.number);
         let (known, before) = (&self.known, &self.before);
         let is_mine = |losses: &[Loss], unit| owner(workers, losses, turn, unit) == Some(rank);
         let is_wanted =
@@ -120,10 +121,11 @@ impl Owned {
                 self.before = Some(std::mem::replace(&mut self.known, losses));
                 self.units = Units::open(&self.input, worker.workers())?;
                 (self.ahead, self.is_open) = (None, false);
+                worker.catch_up(self.turn.number);
                 return Ok(true);
             }
-            worker.set_position(self.turn, ALL - 1);
-            self.is_over = worker.end_turn(self.turn, self.known.len())?;
+            worker.set_position(self.turn.number, ALL - 1);
+            self.is_over = worker.end_turn(&mut self.turn, self.known.len())?;
         }
         Ok(false)
     }
@@ -139,7 +141,7 @@ impl Owned {
         // What was taken over is done when the turn is.
         if self.before.is_none() {
             let is_whole = self.head == self.unit.len();
-            worker.set_position(self.turn, self.number + u64::from(is_whole));
+            worker.set_position(self.turn.number, self.number + u64::from(is_whole));
         }
     }
 }

@@ -2,11 +2,12 @@
 //! of the pass are made and what the others have passed, and go on from there. Knows no row.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use sanderling_client::{ClientError, Cluster, SyncGroup, SyncOptions};
 
 use super::owner::living;
-use super::said::{JOB, Loss, Said};
+use super::said::{JOB, LEFT, Loss, Said};
 use super::seen::Seen;
 use super::ways::Far;
 use crate::error::JobError;
@@ -14,6 +15,8 @@ use crate::job::WAIT;
 use crate::mesh::Mesh;
 use crate::worker::Worker;
 
+/// Steps of a turn have numbers of so many bits; above them is that of the turn.
+const TURN_SHIFT: u32 = 40;
 /// The meeting at which those who live agree how to go on.
 const MEETING: &str = "going on without a worker";
 
@@ -46,6 +49,26 @@ impl Crew {
             given: 0,
             redo: None,
             meetings: 0,
+        }
+    }
+}
+
+/// A pass that this worker takes part in. Whoever drops it before its end has left it: nobody waits for it there, and what it
+/// did not take is taken by nobody.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// From 0.
+    pub(crate) number: u64,
+    /// Until it is over; none without workers on other hosts.
+    seen: Option<Arc<Seen>>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(seen) = &self.seen
+            && !std::thread::panicking()
+        {
+            seen.say(Said::TurnOver { turn: self.number, losses: LEFT });
         }
     }
 }
@@ -83,15 +106,16 @@ impl Worker {
         }
     }
 
-    /// Number of a pass that begins, from 0.
-    pub(crate) fn begin_turn(&mut self) -> u64 {
+    /// A pass begins.
+    pub(crate) fn begin_turn(&mut self) -> Turn {
         let turn = self.turns;
         self.turns += 1;
+        self.paced = 0;
         self.set_position(turn, 0);
         if let Some(crew) = &mut self.crew {
             crew.redo = None;
         }
-        turn
+        Turn { number: turn, seen: self.seen() }
     }
 
     /// Losses that this worker goes on without.
@@ -101,7 +125,15 @@ impl Worker {
 
     /// This worker has done its part of a pass, as it is after so many losses: waits until all have. `false`: somebody else is
     /// lost, and there may be more to do.
-    pub(crate) fn end_turn(&mut self, turn: u64, losses: usize) -> Result<bool, JobError> {
+    pub(crate) fn end_turn(&mut self, turn: &mut Turn, losses: usize) -> Result<bool, JobError> {
+        let is_over = self.end_turn_of(turn.number, losses)?;
+        if is_over {
+            turn.seen = None;
+        }
+        Ok(is_over)
+    }
+
+    fn end_turn_of(&mut self, turn: u64, losses: usize) -> Result<bool, JobError> {
         let Some(seen) = self.seen() else { return Ok(true) };
         self.check_others()?;
         if seen.regrouped() != losses {
@@ -122,7 +154,7 @@ impl Worker {
 
     /// The same for the job; whoever is not yet so far may need this worker once more.
     pub(crate) fn end_job(&mut self) -> Result<(), JobError> {
-        while !self.end_turn(JOB, self.losses_known())? {}
+        while !self.end_turn_of(JOB, self.losses_known())? {}
         Ok(())
     }
 
@@ -137,16 +169,50 @@ impl Worker {
         Ok(true)
     }
 
-    /// Says that this worker has finished a step of its own, and waits while the slowest of those who live is more than `bound`
-    /// steps behind.
-    pub fn progress(&mut self, step: u64, bound: u64) -> Result<u64, JobError> {
+    /// Says that this worker has finished one more step of its own in this pass, and waits while the slowest of those who live and
+    /// have not done the pass is more than `bound` steps behind; how far it is, then. All workers must call it, or none.
+    pub fn keep_pace(&mut self, bound: u64) -> Result<u64, JobError> {
         self.timer.switch(WAIT);
+        self.paced += 1;
+        let (turn, steps) = (self.turns.saturating_sub(1), self.paced);
+        let Some(seen) = self.seen() else {
+            return Ok(self.group.progress((turn << TURN_SHIFT) + steps, bound)?);
+        };
+        seen.set_pace(turn, steps);
+        let until = Instant::now() + self.timeout;
         loop {
-            match self.group.progress(step, bound) {
-                Ok(behind) => return Ok(behind),
-                Err(error) => self.go_on(error.into())?,
+            match seen.await_pace((turn, steps), bound, until)? {
+                Ok(Some(behind)) => return Ok(behind),
+                Ok(None) => self.check_others()?,
+                Err(slowest) => {
+                    let what = format!("step {steps} of its own, more than {bound} ahead");
+                    return Err(self.awaited(&what, vec![slowest]));
+                }
             }
         }
+    }
+
+    /// This worker has had all of its rows of a pass: nobody waits for it. On hosts of their own the end of the turn says it.
+    pub(crate) fn rest(&mut self) -> Result<(), JobError> {
+        if self.far().is_none() && self.living() > 1 {
+            self.timer.switch(WAIT);
+            self.group.progress(self.turns << TURN_SHIFT, u64::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// It has rested, and goes on for one that is lost: from where the others are.
+    pub(crate) fn catch_up(&mut self, turn: u64) {
+        if let Some(far) = self.far() {
+            self.paced = self.paced.max(far.seen.others(turn).0);
+        }
+    }
+
+    /// Steps of this pass that the others have finished together, as far as this worker was told; on hosts of their own, where
+    /// they keep pace ([`Worker::keep_pace`]).
+    #[must_use]
+    pub fn steps_of_others(&self) -> u64 {
+        self.far().map_or(0, |far| far.seen.others(self.turns.saturating_sub(1)).1)
     }
 
     /// Something that all do together, once: with those who live if somebody is lost.

@@ -20,8 +20,6 @@ use crate::model::Model;
 const ONLINE_ROWS: usize = 128;
 /// A window is handed over before it holds many more rows than this, however rarely metrics are printed.
 const WINDOW_ROWS_MAX: u64 = 1 << 18;
-/// Minibatches of a pass have numbers of so many bits; above them is the number of the pass.
-const PASS_SHIFT: u32 = 40;
 
 /// One worker with everything it reuses from minibatch to minibatch.
 pub(super) struct Learner<'a> {
@@ -70,7 +68,12 @@ impl<'a> Learner<'a> {
         let sharing = if algorithm.is_in_step() { 1 } else { workers };
         let window_rows = WINDOW_ROWS_MAX / config.train.batch as u64;
         let rank = worker.rank() as usize;
-        let counts = rank < course.pushes.len() && !algorithm.is_in_step();
+        let staleness = match algorithm.is_in_step() {
+            false if rank < course.pushes.len() => Some(Staleness::here(&course.pushes, rank)),
+            // Others on other hosts say how far they are where there is a bound.
+            false if course.bound.is_some() => Some(Staleness::told()),
+            _ => None,
+        };
         Ok(Learner {
             course,
             model,
@@ -78,7 +81,7 @@ impl<'a> Learner<'a> {
             lookup: model.client().lookup(),
             handles: Handles::default(),
             compute: Compute::new(config.model.factors()),
-            staleness: counts.then(|| Staleness::new(&course.pushes, rank)),
+            staleness,
             rows: 0,
             pass: start[0] as u64,
             goes_on: true,
@@ -127,7 +130,7 @@ impl<'a> Learner<'a> {
             return Ok(());
         }
         worker.timer().switch(PULL);
-        self.staleness.iter_mut().for_each(Staleness::pulls);
+        self.staleness.iter_mut().for_each(|staleness| staleness.pulls(worker.steps_of_others()));
         self.model.client().pull(rows, Absent::Init, &mut self.lookup)?;
         Ok(())
     }
@@ -187,7 +190,7 @@ impl<'a> Learner<'a> {
     /// Pushes the gradients, which are applied as they come.
     pub(super) fn push(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
         worker.timer().switch(PUSH);
-        self.staleness.iter_mut().for_each(Staleness::pushes);
+        self.staleness.iter_mut().for_each(|staleness| staleness.pushes(worker.steps_of_others()));
         let scale = self.scale();
         self.model.client().push(&mut self.lookup, scale)?;
         self.end_step(1);
@@ -267,10 +270,7 @@ impl<'a> Learner<'a> {
     /// Waits while the slowest worker is too far behind, if there is a bound.
     pub(super) fn keep_within_bound(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
         if let Some(bound) = self.course.bound {
-            // Rows that are learned one by one are pushed a run of them at a time.
-            let minibatches =
-                if self.is_online() { self.steps.div_ceil(ONLINE_ROWS as u64) } else { self.steps };
-            worker.progress((self.pass << PASS_SHIFT) + minibatches, bound)?;
+            worker.keep_pace(bound)?;
         }
         Ok(())
     }
@@ -289,10 +289,6 @@ impl<'a> Learner<'a> {
     pub(super) fn end_pass(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
         worker.timer().switch(PUSH);
         self.model.client().finish(&mut self.lookup)?;
-        if self.course.bound.is_some() {
-            // Nobody waits for who has no rows any more.
-            worker.progress((self.pass + 1) << PASS_SHIFT, u64::MAX)?;
-        }
         worker.barrier("the end of a pass")?;
         self.hand_window_over();
         let leads = worker.rank() == 0 || self.course.pushes.is_empty();

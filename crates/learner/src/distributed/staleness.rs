@@ -1,5 +1,5 @@
 //! How many pushes of others a worker missed between its pull and its push. A worker counts its own pushes where nobody else
-//! writes; the others read them. Knows no table.
+//! writes, and the others of this process read them; of those elsewhere it is told. Knows no table and no connection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,9 +14,8 @@ pub(super) struct Pushes(AtomicU64);
 /// One worker's account.
 #[derive(Debug)]
 pub(super) struct Staleness<'a> {
-    /// Of all workers of this process.
-    pushes: &'a [Pushes],
-    rank: usize,
+    /// Of all workers, and which this one is, if they are in this process.
+    here: Option<(&'a [Pushes], usize)>,
     /// Pushes of the others when this worker began to pull.
     seen: u64,
     /// At each place, how many of this worker's pushes missed so many.
@@ -24,23 +23,30 @@ pub(super) struct Staleness<'a> {
 }
 
 impl<'a> Staleness<'a> {
-    pub(super) fn new(pushes: &'a [Pushes], rank: usize) -> Self {
-        Staleness { pushes, rank, seen: 0, counts: Vec::new() }
+    /// Of workers of this process.
+    pub(super) fn here(pushes: &'a [Pushes], rank: usize) -> Self {
+        Staleness { here: Some((pushes, rank)), seen: 0, counts: Vec::new() }
     }
 
-    fn others(&self) -> u64 {
-        let others = self.pushes.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+    /// Of workers elsewhere.
+    pub(super) fn told() -> Self {
+        Staleness { here: None, seen: 0, counts: Vec::new() }
+    }
+
+    fn others(&self, told: u64) -> u64 {
+        let Some((pushes, own)) = self.here else { return told };
+        let others = pushes.iter().enumerate().filter(|(rank, _)| *rank != own);
         others.map(|(_, pushes)| pushes.0.load(Ordering::Acquire)).sum()
     }
 
-    /// This worker begins to pull.
-    pub(super) fn pulls(&mut self) {
-        self.seen = self.others();
+    /// This worker begins to pull. Those elsewhere have pushed so often in this pass, as far as it was told.
+    pub(super) fn pulls(&mut self, told: u64) {
+        self.seen = self.others(told);
     }
 
     /// It pushes what it computed from what it pulled.
-    pub(super) fn pushes(&mut self) {
-        let missed = (self.others() - self.seen).min(STALENESS_MAX);
+    pub(super) fn pushes(&mut self, told: u64) {
+        let missed = self.others(told).saturating_sub(self.seen).min(STALENESS_MAX);
         self.count(missed as usize, 1);
     }
 
@@ -54,9 +60,11 @@ impl<'a> Staleness<'a> {
             self.counts.resize(missed + 1, 0);
         }
         self.counts[missed] += pushes;
-        let own = &self.pushes[self.rank].0;
-        // Nobody else writes it.
-        own.store(own.load(Ordering::Relaxed) + pushes, Ordering::Release);
+        if let Some((all, own)) = self.here {
+            let own = &all[own].0;
+            // Nobody else writes it.
+            own.store(own.load(Ordering::Relaxed) + pushes, Ordering::Release);
+        }
     }
 
     /// What was counted since the last call.
@@ -72,19 +80,25 @@ mod tests {
     #[test]
     fn pushes_of_others_are_counted_and_own_ones_are_not() {
         let pushes: Vec<Pushes> = (0..3).map(|_| Pushes::default()).collect();
-        let [mut one, mut other, mut third] = [0, 1, 2].map(|rank| Staleness::new(&pushes, rank));
-        one.pulls();
+        let [mut one, mut other, mut third] = [0, 1, 2].map(|rank| Staleness::here(&pushes, rank));
+        one.pulls(0);
         third.pushed_alone(5);
-        other.pulls();
-        other.pushes();
-        one.pushes();
-        other.pulls();
-        other.pushes();
-        third.pulls();
-        (0..300).for_each(|_| one.pushes());
-        third.pushes();
+        other.pulls(0);
+        other.pushes(0);
+        one.pushes(0);
+        other.pulls(0);
+        other.pushes(0);
+        third.pulls(0);
+        (0..300).for_each(|_| one.pushes(0));
+        third.pushes(0);
         assert_eq!((one.take()[..7].to_vec(), other.take()), (vec![0, 0, 0, 0, 0, 0, 1], vec![2]));
         let third = third.take();
         assert_eq!((third.len(), third[0], third[255]), (256, 5, 1));
+        let mut far = Staleness::told();
+        for (before, after) in [(0, 2), (2, 2), (7, 9)] {
+            far.pulls(before);
+            far.pushes(after);
+        }
+        assert_eq!(far.take(), [1, 0, 2]);
     }
 }

@@ -162,6 +162,18 @@ pub enum Tell<'a> {
         /// Why, for people. Cut when it is written.
         reason: &'a str,
     },
+    /// To rank 0: how many steps of its own this worker has finished in a pass, where nobody may be far ahead of others. From rank
+    /// 0: how many the slowest has of those who have not done the pass.
+    Pace {
+        /// Who the slowest is; in what rank 0 is told, who says it.
+        worker: u32,
+        /// Which pass.
+        turn: u64,
+        /// Steps.
+        steps: u64,
+        /// Steps of all but the receiver together; 0 in what rank 0 is told.
+        others: u64,
+    },
 }
 
 impl<'a> Tell<'a> {
@@ -177,6 +189,7 @@ impl<'a> Tell<'a> {
             Tell::Lost { .. } => Kind::Lost,
             Tell::Regroup { .. } => Kind::Regroup,
             Tell::Fail { .. } => Kind::Fail,
+            Tell::Pace { .. } => Kind::Pace,
         }
     }
 
@@ -223,6 +236,12 @@ impl<'a> Tell<'a> {
                 out.u32(worker);
                 out.pad();
                 out.reason(reason)?;
+            }
+            Tell::Pace { worker, turn, steps, others } => {
+                check_worker("worker", worker, WORKERS_MAX as u32)?;
+                out.u32(worker);
+                out.pad();
+                [turn, steps, others].iter().for_each(|&number| out.u64(number));
             }
         }
         Ok(())
@@ -271,6 +290,13 @@ impl<'a> Tell<'a> {
                 check_worker("worker", worker, WORKERS_MAX as u32)?;
                 from.pad("worker")?;
                 Tell::Fail { worker, reason: from.text("reason", REASON_BYTES_MAX)? }
+            }
+            Kind::Pace => {
+                let worker = from.u32("worker")?;
+                check_worker("worker", worker, WORKERS_MAX as u32)?;
+                from.pad("worker")?;
+                let (turn, steps) = (from.u64("turn")?, from.u64("steps")?);
+                Tell::Pace { worker, turn, steps, others: from.u64("others")? }
             }
             _ => return Ok(None),
         }))

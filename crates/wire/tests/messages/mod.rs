@@ -250,7 +250,7 @@ impl Parts {
         Join { job: self.number, rank, workers, attempt, way }
     }
 
-    fn told(&self) -> [Tell<'_>; 8] {
+    fn told(&self) -> [Tell<'_>; 9] {
         let (worker, n, small, reason) = (self.small % 1024, self.number, self.small, &self.text[..]);
         let bytes = self.text.as_bytes();
         [
@@ -262,6 +262,7 @@ impl Parts {
             Tell::Lost { worker, losses: small, turn: n, settled: !n, reason },
             Tell::Regroup { losses: small, group: n, applied: n ^ 1, rounds: n ^ 2 },
             Tell::Fail { worker, reason },
+            Tell::Pace { worker, turn: n, steps: !n, others: n ^ 1 },
         ]
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::super::owner::owner;
-use super::super::said::{ALL, JOB, Loss, Said};
+use super::super::said::{ALL, JOB, LEFT, Loss, Said};
 use super::{Desk, Note};
 
 const TURNS: u64 = 3;
@@ -231,4 +231,67 @@ fn who_is_silent_is_lost_and_who_is_waited_for_is_named() {
         desk.heard(2, Said::Lost { losses: 0, loss, reason: "closed".to_owned() }, late_us + 3);
         assert_eq!((desk.take_said(), desk.take_notes()), (vec![], vec![]));
     }
+}
+
+#[test]
+fn the_slowest_is_who_has_rows_left_and_lives_and_nobody_falls_behind_what_was_told() {
+    let mut desk = Desk::new(3, SILENCE_US, true, WAIT, 0);
+    let told = |desk: &mut Desk, from: u32, said: Said| {
+        desk.heard(from, said, 0);
+        desk.take_pace().map(|pace| {
+            let others = |to| match desk.pace_for(to, pace) {
+                Said::Pace { worker, turn, steps, others } => (worker, turn, steps, others),
+                other => panic!("{other:?}"),
+            };
+            let (worker, turn, steps, of_first) = others(0);
+            (worker, turn, steps, [of_first, others(1).3, others(2).3])
+        })
+    };
+    let pace = |turn, steps| Said::Pace { worker: 0, turn, steps, others: 0 };
+    let over = |turn, losses| Said::TurnOver { turn, losses };
+    let alive = Said::Alive { stage: 0, for_us: 0, turn: 0, settled: 0 };
+    assert_eq!(told(&mut desk, 0, alive.clone()), None);
+    assert_eq!(told(&mut desk, 0, pace(0, 2)), Some((1, 0, 0, [0, 2, 2])));
+    assert_eq!(told(&mut desk, 1, pace(0, 1)), Some((2, 0, 0, [1, 2, 3])));
+    assert_eq!(told(&mut desk, 2, pace(0, 3)), Some((1, 0, 1, [4, 5, 3])));
+    // What is known already is no news, nor what comes late.
+    assert_eq!(told(&mut desk, 2, pace(0, 3)), None);
+    assert_eq!(told(&mut desk, 2, pace(0, 1)), None);
+    // Who has done its part is not waited for.
+    assert_eq!(told(&mut desk, 1, over(0, 0)), Some((0, 0, 2, [4, 5, 3])));
+    // Nor who is lost. Who takes its rows over goes on from where the others are.
+    desk.gone(0, "no".to_owned());
+    desk.gone(2, "its connection has ended".to_owned());
+    assert_eq!(told(&mut desk, 0, pace(0, 9)), Some((0, 0, 2, [4, 12, 10])));
+    assert_eq!(told(&mut desk, 0, over(0, 1)), None);
+    assert_eq!(told(&mut desk, 1, pace(0, 10)), Some((1, 0, 10, [13, 12, 19])));
+    assert!(!desk.take_said().contains(&over(0, 1)));
+    // The next turn begins anew.
+    assert_eq!(told(&mut desk, 1, over(0, 1)), Some((0, 1, 0, [0, 0, 0])));
+    assert!(desk.take_said().contains(&over(0, 1)));
+    assert_eq!(told(&mut desk, 1, pace(1, 1)), Some((0, 1, 0, [1, 0, 1])));
+}
+
+#[test]
+fn who_leaves_a_turn_is_waited_for_nowhere_and_may_be_turns_ahead() {
+    let mut desk = Desk::new(3, SILENCE_US, true, WAIT, 0);
+    let over = |turn, losses| Said::TurnOver { turn, losses };
+    for (from, said) in [(1, over(0, LEFT)), (1, over(1, LEFT)), (0, over(0, LEFT)), (1, over(2, 0))] {
+        desk.heard(from, said, 0);
+        assert_eq!(desk.take_said(), []);
+    }
+    // Whoever is lost was waited for; there are no rows of it for who has left.
+    desk.gone(2, "its connection has ended".to_owned());
+    let loss = Loss { worker: 2, turn: 0, settled: 0 };
+    let lost = Said::Lost { losses: 1, loss, reason: "its connection has ended".to_owned() };
+    assert_eq!(desk.take_said(), [lost]);
+    desk.heard(1, over(2, 1), 0);
+    assert_eq!(desk.take_said(), [over(0, 1)]);
+    desk.heard(0, over(1, 1), 0);
+    assert_eq!(desk.take_said(), [over(1, 1)]);
+    desk.heard(0, over(2, LEFT), 0);
+    assert_eq!(desk.take_said(), [over(2, 1)]);
+    desk.heard(0, over(JOB, 1), 0);
+    desk.heard(1, over(JOB, 1), 0);
+    assert_eq!(desk.take_said(), [over(JOB, 1)]);
 }
