@@ -2,16 +2,24 @@
 
 python examples/feature_count.py FILE.libsvm [WORKERS]
 
+Its workers are threads, or processes on one host or several, each with its rank, which meet at a parameter server:
+
+sanderling ps --listen 127.0.0.1:7000
+HOSTS=127.0.0.1:7100,127.0.0.1:7101
+python examples/feature_count.py FILE.libsvm --ps tcp://127.0.0.1:7000 --hosts $HOSTS --rank 0
+python examples/feature_count.py FILE.libsvm --ps tcp://127.0.0.1:7000 --hosts $HOSTS --rank 1
+
 The file may be larger than memory; the distinct keys may not. The same in Rust: crates/job/examples/feature_count.rs.
 """
 
+import argparse
 import sys
 
 import numpy as np
 import numpy.typing as npt
 
 import sanderling
-from sanderling import Worker
+from sanderling import Job, Worker
 
 BATCH = 4096
 PRINTED = 10
@@ -60,10 +68,24 @@ def count(worker: Worker) -> Counts:
     return most_frequent(*from_bytes(worker.all_gather("most frequent", to_bytes(*most_frequent(*sums)))))
 
 
+def job_of(arguments: argparse.Namespace) -> Job:
+    """By threads or by processes: what the workers do is the same."""
+    if arguments.hosts is None:
+        return Job(arguments.file, workers=arguments.workers, train=False)
+    hosts = arguments.hosts.split(",")
+    connection = sanderling.connect(arguments.ps)
+    return Job(arguments.file, hosts=hosts, rank=arguments.rank, connection=connection, train=False)
+
+
 def main() -> None:
     """Prints the keys that occur most often."""
-    workers = int(sys.argv[2]) if len(sys.argv) > 2 else 2
-    job = sanderling.Job(sys.argv[1], workers=workers, train=False)
+    parser = argparse.ArgumentParser(description="Counts how often each feature value occurs.")
+    parser.add_argument("file")
+    parser.add_argument("workers", nargs="?", type=int, default=2, help="threads, unless there are --hosts")
+    parser.add_argument("--hosts", help="addresses of all processes, with commas between them")
+    parser.add_argument("--rank", type=int, help="which of them this one is, from 0")
+    parser.add_argument("--ps", help="address of the parameter servers where they meet")
+    job = job_of(parser.parse_args())
     for key, times in zip(*job.run(count)[0], strict=True):
         sys.stdout.write(f"{key} {times}\n")
 

@@ -652,7 +652,15 @@ class SyncGroup:
 
 @final
 class Job:
-    """Passes over files by `workers` threads, who share them out; each works with a `Worker` of its own.
+    """Passes over files by several workers, who share them out; each works with a `Worker` of its own.
+
+    They are `workers` threads, or with `hosts` as many processes, of which this is number `rank`: each makes the same
+    Job but for its rank, and they find each other at these addresses (`host:port` or `unix:PATH`) and meet at the
+    parameter servers of `connection`. The other options are those of `sanderling train --hosts`: all processes give the
+    same `token` and `attempt`, and the paths of certificate, key and authority for TLS; `expose` lets other machines
+    connect. A worker that says nothing for `worker_timeout_s` is lost: all stop, or with `on_worker_loss="redo"` the
+    others take its rows over. Who cannot be reached, is turned away, slow or lost is a warning of the logger
+    "sanderling".
 
     `source` is a path, a glob pattern or a list of them, `spec` as for a FeedQueue. `seed` is that of shuffled orders.
     Every wait for other workers ends after `timeout_s` with a GroupError that names who did not come. Of shuffled rows
@@ -671,19 +679,32 @@ class Job:
         shuffle_bytes_max: int = 100663296,
         scratch_dir: _Path | None = None,
         train: bool = True,
+        hosts: list[str] | None = None,
+        rank: int | None = None,
+        connection: Connection | None = None,
+        attempt: int = 0,
+        on_worker_loss: Literal["stop", "redo"] = "stop",
+        worker_timeout_s: float = 30.0,
+        token: str | None = None,
+        ca_file: _Path | None = None,
+        cert_file: _Path | None = None,
+        key_file: _Path | None = None,
+        expose: bool = False,
+        insecure: bool = False,
     ) -> Job: ...
     @property
     def features(self) -> list[str]:
         """Names of the columns of its minibatches."""
     def run(self, work: Callable[[Worker], _Result]) -> list[_Result]:
-        """Call `work` with every worker, each in a thread of its own; what it returned, in the order of workers.
+        """Call `work` with every worker of this process, each in a thread of its own; what it returned, in their order.
 
-        The first error stops all and is raised. What all do together must be called by all in the same order.
+        With `hosts` that is one. The first error stops all and is raised. What all do together must be called by all in
+        the same order. Ctrl-C ends workers that wait for others to be started, and the rest at the next thing they do.
         """
 
 @final
 class Worker:
-    """One of the workers of a Job, for the thread that it was given to. The interpreter is released while it works."""
+    """One of the workers of a Job, until `work` returns. The interpreter is released while it works."""
 
     @property
     def rank(self) -> int:

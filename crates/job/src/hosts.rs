@@ -240,12 +240,31 @@ pub(crate) fn run<T, E>(
 where
     E: From<JobError> + fmt::Display,
 {
-    let mut worker = start(hosts, options, tables, stages)?;
+    run_owned(hosts, options, tables, stages, |mut worker| {
+        let done = work(&mut worker);
+        (Some(worker), done)
+    })
+}
+
+/// The same for a function that gives the worker back.
+pub(crate) fn run_owned<T, E>(
+    hosts: &Hosts,
+    options: &Options,
+    tables: &Tables,
+    stages: &Stages,
+    work: impl Fn(Worker) -> (Option<Worker>, Result<T, E>),
+) -> Result<T, E>
+where
+    E: From<JobError> + fmt::Display,
+{
+    let worker = start(hosts, options, tables, stages)?;
     let seen = Arc::clone(&worker.far().expect("it is on a host of its own").seen);
-    match work(&mut worker) {
+    let (worker, done) = work(worker);
+    match done {
         Ok(done) => {
-            worker.end_job()?;
-            drop(worker);
+            if let Some(mut worker) = worker {
+                worker.end_job()?;
+            }
             // On rank 0: until all others have heard it.
             seen.await_silence(Instant::now() + FAREWELL);
             Ok(done)

@@ -13,7 +13,7 @@ use sanderling_store::Table;
 use crate::error::JobError;
 use crate::hosts::{self, Hosts, Observer};
 use crate::mesh::{Mesh, here};
-use crate::worker::Worker;
+use crate::worker::{Lent, Worker};
 
 /// The stages of a worker, in the order of their numbers: reading (decompression included) and passing over what others
 /// read; parsing and encoding; packing, sending, keeping and sorting rows that are shuffled; copying rows into minibatches;
@@ -140,24 +140,26 @@ where
     }
 }
 
-/// The same for workers of this process, each of which is its function's own: for threads of an interpreter, which keeps it
-/// among its objects.
-pub fn run_owned<T, E>(
+/// The same with workers that are lent: for an interpreter, which keeps them among its objects.
+pub fn run_lent<T, E>(
     options: &Options,
     tables: &Tables,
     stages: &Stages,
-    work: impl Fn(Worker) -> Result<T, E> + Sync,
+    work: impl Fn(Lent) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E>
 where
     T: Send,
-    E: From<JobError> + Send,
+    E: From<JobError> + std::fmt::Display + Send,
 {
     check(options, stages)?;
+    let lend = |worker: Worker| {
+        let lent = Lent::new(worker);
+        let done = work(lent.clone());
+        (lent.take_back(), done)
+    };
     match &options.place {
-        Place::Here => run_here(options, tables, stages, work),
-        Place::Hosts(_) => {
-            Err(JobError::Options("these workers can only be threads of this process".to_owned()).into())
-        }
+        Place::Here => run_here(options, tables, stages, |worker| lend(worker).1),
+        Place::Hosts(hosts) => Ok(vec![hosts::run_owned(hosts, options, tables, stages, lend)?]),
     }
 }
 

@@ -26,10 +26,10 @@ pub use hosts::{Hosts, JobEvent, Observer, SILENCE_DEFAULT};
 pub use sanderling_transport::TlsServer;
 
 mod job;
-pub use job::{OnLoss, Options, Place, STAGES, Tables, run, run_owned};
+pub use job::{OnLoss, Options, Place, STAGES, Tables, run, run_lent};
 
 mod worker;
-pub use worker::Worker;
+pub use worker::{Lent, Worker};
 
 mod exchange;
 

@@ -1,6 +1,7 @@
 //! One worker of a job: who it is, and what it agrees on with the others. Knows nothing of rows.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sanderling_client::{Reduce, SyncGroup};
@@ -35,8 +36,54 @@ pub struct Worker {
     pub(crate) turns: u64,
     /// Steps of its own that it has finished in this one.
     pub(crate) paced: u64,
+    /// Whether this one is not over yet.
+    pub(crate) is_in_turn: bool,
     /// The group of workers on several hosts.
     pub(crate) crew: Option<Crew>,
+}
+
+/// A worker that an interpreter keeps among its objects: it is there until its function has returned.
+#[derive(Debug, Clone)]
+pub struct Lent {
+    rank: u32,
+    workers: u32,
+    worker: Arc<Mutex<Option<Worker>>>,
+}
+
+impl Lent {
+    pub(crate) fn new(worker: Worker) -> Lent {
+        let (rank, workers) = (worker.rank(), worker.workers());
+        Lent { rank, workers, worker: Arc::new(Mutex::new(Some(worker))) }
+    }
+
+    /// Which worker it is, from 0 on.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many there are; those that were lost are counted, too.
+    #[must_use]
+    pub fn workers(&self) -> u32 {
+        self.workers
+    }
+
+    /// Does something with it; an error once its function has returned.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Worker) -> Result<T, JobError>) -> Result<T, JobError> {
+        // A worker is as good after a panic as after an error.
+        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        match worker.as_mut() {
+            Some(worker) => work(worker),
+            None => Err(JobError::Options(format!(
+                "worker {} is used after the function that it was given to has returned: its job is over",
+                self.rank
+            ))),
+        }
+    }
+
+    pub(crate) fn take_back(&self) -> Option<Worker> {
+        self.worker.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 impl Worker {
@@ -62,6 +109,7 @@ impl Worker {
             round: 0,
             turns: 0,
             paced: 0,
+            is_in_turn: false,
             crew: None,
         }
     }
@@ -128,6 +176,11 @@ impl Worker {
             counts.copy_from_slice(&mine);
             group.all_reduce_counts(name, counts, Reduce::Sum)
         })
+    }
+
+    /// Everybody's bytes, at most 1 MiB each, in the order of workers; without those of whoever is lost.
+    pub fn all_gather(&mut self, name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, JobError> {
+        self.meet(|group| group.all_gather(name, bytes))
     }
 
     /// Waits until all workers are here.

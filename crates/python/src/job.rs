@@ -1,22 +1,33 @@
-//! `sanderling.Job`: passes over one input by several threads, each with a worker of its own. Conversion only; the
-//! interpreter is released while a worker reads or waits.
+//! `sanderling.Job`: passes over one input by several workers, threads of this process or processes of their own. Conversion
+//! only; the interpreter is released while a worker reads or waits.
 
+mod hosts;
+
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use numpy::{PyArray1, PyReadonlyArray1};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use sanderling_client::Cluster;
 use sanderling_feed::{Recycler, Sampled, Source};
-use sanderling_job::{Input, JobError, Options, Order, STAGES, Share, Steps, Tables, Worker, run_owned};
+use sanderling_job::{
+    Input, JobError, Lent, OnLoss, Options, Order, STAGES, Share, Steps, Tables, Worker, run_lent,
+};
 use sanderling_observe::Stages;
 use sanderling_sample::{BadRows, Batch};
 
+use self::hosts::HostWords;
 use crate::batch::PyBatch;
-use crate::error::{of_feed, of_job};
+use crate::error::{ConfigError, of_feed, of_job};
+use crate::model::Interrupt;
 use crate::queue::{inputs, source_of};
-use crate::remote::seconds;
+use crate::remote::{PyConnection, seconds};
 use crate::requests::side_by_side;
 
 /// What workers go over, and how many they are.
@@ -25,16 +36,19 @@ pub(crate) struct PyJob {
     input: Arc<Input>,
     names: Arc<[String]>,
     options: Options,
+    /// Where workers that are processes of their own meet.
+    cluster: Option<Arc<Cluster>>,
 }
 
 /// One of the workers of a job.
 #[pyclass(name = "Worker", module = "sanderling", frozen)]
 pub(crate) struct PyWorker {
-    rank: u32,
-    workers: u32,
-    worker: Mutex<Worker>,
+    worker: Lent,
     input: Arc<Input>,
     names: Arc<[String]>,
+    /// Whether others go on without a worker that is lost.
+    redoes: bool,
+    stop: Arc<AtomicBool>,
 }
 
 /// A worker's minibatches of one pass.
@@ -56,6 +70,18 @@ enum Ended {
     Raised(PyErr),
 }
 
+impl fmt::Display for Ended {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ended::Job(error) => error.fmt(out),
+            Ended::Raised(error) => error.fmt(out),
+        }
+    }
+}
+
+/// How often the thread that runs a job asks whether somebody pressed Ctrl-C.
+const LOOK: Duration = Duration::from_millis(100);
+
 impl From<JobError> for Ended {
     fn from(error: JobError) -> Ended {
         Ended::Job(error)
@@ -66,7 +92,9 @@ impl From<JobError> for Ended {
 impl PyJob {
     #[new]
     #[pyo3(signature = (source, *, spec = None, workers = 1, seed = 0, timeout_s = 60.0, shuffle_bytes_max = 100_663_296,
-        scratch_dir = None, train = true))]
+        scratch_dir = None, train = true, hosts = None, rank = None, connection = None, attempt = 0,
+        on_worker_loss = "stop", worker_timeout_s = 30.0, token = None, ca_file = None, cert_file = None, key_file = None,
+        expose = false, insecure = false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
@@ -78,6 +106,18 @@ impl PyJob {
         shuffle_bytes_max: u64,
         scratch_dir: Option<PathBuf>,
         train: bool,
+        hosts: Option<Vec<String>>,
+        rank: Option<u32>,
+        connection: Option<PyRef<'_, PyConnection>>,
+        attempt: u32,
+        on_worker_loss: &str,
+        worker_timeout_s: f64,
+        token: Option<String>,
+        ca_file: Option<PathBuf>,
+        cert_file: Option<PathBuf>,
+        key_file: Option<PathBuf>,
+        expose: bool,
+        insecure: bool,
     ) -> PyResult<PyJob> {
         let (data, spec) = source_of(spec)?;
         let inputs = inputs(source)?;
@@ -92,8 +132,25 @@ impl PyJob {
         if let Some(scratch_dir) = scratch_dir {
             options.scratch_dir = scratch_dir;
         }
+        let words = HostWords {
+            hosts,
+            rank,
+            attempt,
+            on_worker_loss,
+            silence: seconds("worker_timeout_s", worker_timeout_s)?,
+            token,
+            ca_file,
+            cert_file,
+            key_file,
+            expose,
+            insecure,
+        };
+        // Whatever makes rows and their order.
+        let same = format!("{inputs:?} {reading:?} {:?} {seed} {train}", source.spec());
+        words.apply(connection.is_some(), &same, &mut options)?;
+        let cluster = connection.map(|connection| Arc::clone(&connection.cluster));
         let names = Arc::clone(source.names());
-        Ok(PyJob { input: Arc::new(Input { inputs, reading, encoder, bad_rows }), names, options })
+        Ok(PyJob { input: Arc::new(Input { inputs, reading, encoder, bad_rows }), names, options, cluster })
     }
 
     /// Names of the columns of its minibatches.
@@ -102,16 +159,39 @@ impl PyJob {
         self.names.to_vec()
     }
 
-    /// Calls `work` with every worker, each in a thread of its own; what it returned, in their order.
+    /// Calls `work` with every worker of this process, each in a thread of its own; what it returned, in their order.
     fn run(&self, py: Python<'_>, work: Py<PyAny>) -> PyResult<Vec<Py<PyAny>>> {
-        let tables = Tables::Embedded(Vec::new());
-        let one = |worker: Worker| -> Result<Py<PyAny>, Ended> {
-            let (rank, workers) = (worker.rank(), worker.workers());
+        let tables = match &self.cluster {
+            Some(cluster) => Tables::Servers(Arc::clone(cluster), Vec::new()),
+            None => Tables::Embedded(Vec::new()),
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let options = Options { stop: Arc::clone(&stop), ..self.options.clone() };
+        let redoes = options.on_loss == OnLoss::Redo;
+        let one = |worker: Lent| -> Result<Py<PyAny>, Ended> {
             let (input, names) = (Arc::clone(&self.input), Arc::clone(&self.names));
-            let worker = PyWorker { rank, workers, worker: Mutex::new(worker), input, names };
+            let worker = PyWorker { worker, input, names, redoes, stop: Arc::clone(&stop) };
             Python::attach(|py| work.call1(py, (worker,))).map_err(Ended::Raised)
         };
-        let ended = py.detach(|| run_owned(&self.options, &tables, &Stages::new(&STAGES), one));
+        let mut interrupt = Interrupt::default();
+        let ended = py.detach(|| {
+            std::thread::scope(|scope| {
+                let (ends, ended) = channel::<()>();
+                let (options, tables, one) = (&options, &tables, &one);
+                let running = scope.spawn(move || {
+                    // Closed when it ends, however it ends.
+                    let _ends = ends;
+                    run_lent(options, tables, &Stages::new(&STAGES), one)
+                });
+                while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                    if interrupt.is_raised() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                }
+                running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        });
+        interrupt.first()?;
         ended.map_err(|ended| match ended {
             Ended::Job(error) => of_job(error),
             Ended::Raised(error) => error,
@@ -126,8 +206,10 @@ impl PyWorker {
         py: Python<'_>,
         work: impl FnOnce(&mut Worker) -> Result<T, JobError> + Send,
     ) -> PyResult<T> {
-        // A worker is as good after a panic as after an error.
-        py.detach(|| work(&mut self.worker.lock().unwrap_or_else(PoisonError::into_inner))).map_err(of_job)
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(PyKeyboardInterrupt::new_err("the job was interrupted"));
+        }
+        py.detach(|| self.worker.with(work)).map_err(of_job)
     }
 
     /// Numbers of all workers become one of each.
@@ -148,13 +230,13 @@ impl PyWorker {
     /// Which worker this is, from 0.
     #[getter]
     fn rank(&self) -> u32 {
-        self.rank
+        self.worker.rank()
     }
 
     /// How many workers there are.
     #[getter]
     fn workers(&self) -> u32 {
-        self.workers
+        self.worker.workers()
     }
 
     /// This worker's minibatches of a pass.
@@ -173,6 +255,12 @@ impl PyWorker {
         };
         if batch_size == 0 {
             return Err(PyValueError::new_err("batch_size is 0"));
+        }
+        if in_step && slf.get().redoes {
+            return Err(ConfigError::new_err(
+                "in_step: with on_worker_loss = \"redo\" all steps of a pass would be given once more when a worker is \
+                 lost; take \"stop\"",
+            ));
         }
         let input = Arc::clone(&slf.get().input);
         let given = slf.get().with(slf.py(), |worker| {
@@ -246,7 +334,7 @@ impl PyWorker {
         name: &str,
         value: &[u8],
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let parts = self.with(py, |worker| Ok(worker.group().all_gather(name, value)?))?;
+        let parts = self.with(py, |worker| worker.all_gather(name, value))?;
         Ok(parts.iter().map(|part| PyBytes::new(py, part)).collect())
     }
 
@@ -258,7 +346,7 @@ impl PyWorker {
         source: u32,
         value: &[u8],
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = self.with(py, |worker| Ok(worker.group().broadcast(name, source, value)?))?;
+        let bytes = self.with(py, |worker| worker.broadcast(name, source, value))?;
         Ok(PyBytes::new(py, &bytes))
     }
 

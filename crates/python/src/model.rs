@@ -48,6 +48,11 @@ impl Interrupt {
         }
     }
 
+    /// The exception that ended the work, if one has.
+    pub(crate) fn first(self) -> PyResult<()> {
+        self.raised.map_or(Ok(()), Err)
+    }
+
     /// The result of the work, or the exception that ended it.
     pub(crate) fn or<T>(self, result: Result<T, LearnError>) -> PyResult<T> {
         match self.raised {

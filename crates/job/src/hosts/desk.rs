@@ -158,7 +158,10 @@ impl Desk {
                 (seat.stage, seat.for_us, seat.turn, seat.settled) = (stage, for_us, turn, settled);
             }
             Said::TurnOver { turn, losses } => {
-                seat.done = (turn.saturating_add(1), losses);
+                // What was left long ago may be said after what was done since.
+                if turn.saturating_add(1) >= seat.done.0 {
+                    seat.done = (turn.saturating_add(1), losses);
+                }
                 self.look_at_turns();
             }
             Said::Lost { loss, reason, .. } => {

@@ -109,11 +109,20 @@ impl Worker {
     /// A pass begins.
     pub(crate) fn begin_turn(&mut self) -> Turn {
         let turn = self.turns;
+        if self.is_in_turn
+            && turn > 0
+            && let Some(seen) = self.seen()
+        {
+            // Something still holds what it was given of the last one.
+            seen.say(Said::TurnOver { turn: turn - 1, losses: LEFT });
+        }
         self.turns += 1;
-        self.paced = 0;
+        (self.is_in_turn, self.paced) = (true, 0);
         self.set_position(turn, 0);
+        let applied = self.group.applied();
         if let Some(crew) = &mut self.crew {
-            crew.redo = None;
+            // The last one may have been left in the middle.
+            (crew.base, crew.start, crew.given, crew.redo) = (0, applied, 0, None);
         }
         Turn { number: turn, seen: self.seen() }
     }
@@ -129,6 +138,7 @@ impl Worker {
         let is_over = self.end_turn_of(turn.number, losses)?;
         if is_over {
             turn.seen = None;
+            self.is_in_turn = false;
         }
         Ok(is_over)
     }

@@ -276,7 +276,9 @@ fn the_slowest_is_who_has_rows_left_and_lives_and_nobody_falls_behind_what_was_t
 fn who_leaves_a_turn_is_waited_for_nowhere_and_may_be_turns_ahead() {
     let mut desk = Desk::new(3, SILENCE_US, true, WAIT, 0);
     let over = |turn, losses| Said::TurnOver { turn, losses };
-    for (from, said) in [(1, over(0, LEFT)), (1, over(1, LEFT)), (0, over(0, LEFT)), (1, over(2, 0))] {
+    for (from, said) in
+        [(1, over(0, LEFT)), (1, over(1, LEFT)), (0, over(0, LEFT)), (1, over(2, 0)), (1, over(0, LEFT))]
+    {
         desk.heard(from, said, 0);
         assert_eq!(desk.take_said(), []);
     }

@@ -1,0 +1,230 @@
+"""Jobs of several processes: they compute what threads compute, and say who is missing, wrong or gone.
+
+Run as a program this file is one of the processes, whose arguments the tests give.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sanderling
+from sanderling import Job, Worker
+
+ROOT = Path(__file__).parents[2]
+ROWS = 3000
+SEED = 7
+
+
+def everything(worker: Worker) -> dict[str, Any]:
+    """What a worker is given, and what all agree on."""
+    first = next(worker.batches(0, 8), None)
+    found: dict[str, Any] = {"first": None if first is None else first.keys("features").tolist()}
+    for number, (order, in_step) in enumerate(
+        [("input", False), ("shuffled", False), ("input", True), ("shuffled", True)]
+    ):
+        minibatches = [
+            batch.keys("features").tolist()
+            for batch in worker.batches(number, 64, order=order, in_step=in_step)  # type: ignore[arg-type]
+        ]
+        found[f"{order} {in_step}"] = minibatches if in_step else sorted(key for keys in minibatches for key in keys)
+        total = worker.sum("rows", np.array([float(sum(len(keys) for keys in minibatches))]))
+        assert total.tolist() == [ROWS]
+    # Two passes at once, of which neither is taken to its end.
+    for one, other in zip(worker.batches(8, 10), worker.batches(9, 10), strict=False):
+        assert (one.pass_number, other.pass_number) == (8, 9)
+        break
+    mine = np.array([worker.rank, 1.5])
+    found["sum"] = worker.sum("sum", mine).tolist()
+    found["mean"] = worker.mean("mean", mine).tolist()
+    found["max"] = worker.max("max", mine).tolist()
+    found["counts"] = worker.histogram("counts", np.ones(worker.rank + 1, np.uint64)).tolist()
+    # More than one message to each.
+    parts = [bytes([worker.rank, to]) * 200_000 for to in range(worker.workers)]
+    assert worker.all_to_all("parts", parts) == [
+        bytes([source, worker.rank]) * 200_000 for source in range(worker.workers)
+    ]
+    found["all"] = [part.hex() for part in worker.all_gather("all", bytes([worker.rank] * (worker.rank + 1)))]
+    found["one"] = worker.broadcast("one", worker.workers - 1, bytes([worker.rank])).hex()
+    worker.barrier("end")
+    return found
+
+
+def fail(worker: Worker) -> None:
+    """One raises what is its own business."""
+    if worker.rank == 1:
+        raise KeyError("mine")
+    worker.barrier("never")
+
+
+def stop(worker: Worker) -> None:
+    """One stops in the middle of a pass, until it is killed; the others go on without it."""
+    keys: list[int] = []
+    for batch in worker.batches(0, 10):
+        if worker.rank == 1:
+            sys.stdout.write("stopped\n")
+            sys.stdout.flush()
+            signal.pause()
+        keys += batch.keys("features").tolist()
+    counts = worker.histogram("rows", np.bincount(np.array(keys, np.int64), minlength=ROWS).astype(np.uint64))
+    assert counts.tolist() == [1] * ROWS
+
+
+WORK: dict[str, Callable[[Worker], Any]] = {"everything": everything, "fail": fail, "stop": stop}
+
+
+def main(work: str, arguments: str) -> None:
+    """One of the processes."""
+    options = json.loads(arguments)
+    connection = sanderling.connect(options.pop("ps"))
+    job = Job(**options, connection=connection, seed=SEED, timeout_s=120.0)
+    json.dump(job.run(WORK[work]), sys.stdout)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Row `n` has the key `n`."""
+    path = tmp_path / "rows.libsvm"
+    path.write_text("".join(f"{row % 2} {row}:1\n" for row in range(ROWS)))
+    return path
+
+
+class Site:
+    """Where the processes of a test find each other."""
+
+    def __init__(self, folder: Path, ps: str, rows: Path) -> None:
+        self.folder, self.ps, self.rows = folder, ps, rows
+
+    @contextmanager
+    def start(self, work: str, rank: int, workers: int, **options: object) -> Iterator[subprocess.Popen[str]]:
+        """One of the processes; killed if the test does not wait for its end."""
+        hosts = [f"unix:{self.folder}/worker-{other}" for other in range(workers)]
+        arguments = {"source": str(self.rows), "ps": self.ps, "hosts": hosts, "rank": rank, **options}
+        command = [sys.executable, __file__, work, json.dumps(arguments)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+
+@pytest.fixture
+def site(tmp_path: Path, two_servers: str, rows: Path) -> Site:
+    return Site(tmp_path, two_servers, rows)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_processes_compute_what_threads_compute(site: Site, workers: int) -> None:
+    expected = Job(site.rows, workers=workers, seed=SEED).run(everything)
+    if workers == 1:
+        with site.start("everything", 0, 1) as alone:
+            ends = [alone.communicate()]
+    else:
+        # In any order.
+        with site.start("everything", 1, 2) as second, site.start("everything", 0, 2) as first:
+            ends = [first.communicate(), second.communicate()]
+    for (out, err), found in zip(ends, expected, strict=True):
+        assert json.loads(out) == [found], err
+
+
+def test_an_error_of_one_process_ends_the_others_with_its_words(site: Site) -> None:
+    with site.start("fail", 0, 2) as first, site.start("fail", 1, 2) as second:
+        errors = [first.communicate()[1], second.communicate()[1]]
+    assert "GroupError: worker 1 at unix:" in errors[0]
+    assert "mine" in errors[0]
+    assert errors[1].rstrip().endswith("KeyError: 'mine'")
+
+
+@pytest.mark.parametrize("on_worker_loss", ["redo", "stop"])
+def test_a_process_that_is_killed_is_named_and_its_rows_are_given_to_others(site: Site, on_worker_loss: str) -> None:
+    options: dict[str, Any] = {"on_worker_loss": on_worker_loss, "worker_timeout_s": 120.0}
+    with site.start("stop", 0, 2, **options) as first, site.start("stop", 1, 2, **options) as second:
+        assert second.stdout is not None
+        assert second.stdout.readline() == "stopped\n"
+        second.kill()
+        _, err = first.communicate()
+    goes_on = on_worker_loss == "redo"
+    assert (first.returncode == 0) == goes_on, err
+    assert "worker 1 at unix:" in err
+    assert ("the others take its rows over" in err) == goes_on
+
+
+def test_who_has_another_token_is_turned_away_and_both_say_so(site: Site) -> None:
+    with site.start("everything", 0, 2, token="right") as first:
+        for options in ({"token": "wrong"}, {}, {"train": False, "token": "right"}):
+            with site.start("everything", 1, 2, **options) as stranger:
+                assert "GroupError: worker 0 at unix:" in stranger.communicate()[1]
+        with site.start("everything", 1, 2, token="right") as second:
+            assert second.communicate()[1] == ""
+        err = first.communicate()[1]
+    assert first.returncode == 0
+    assert err.count("turned away") == 2, err
+    assert "the token is missing or wrong" in err
+    assert "it has another configuration" in err
+
+
+def test_ctrl_c_ends_a_process_that_waits_for_others(site: Site) -> None:
+    with site.start("everything", 1, 2) as second:
+        assert second.stderr is not None
+        assert "worker 0 at unix:" in second.stderr.readline()
+        second.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in second.stderr.read()
+        assert second.wait() != 0
+
+
+def test_options_that_do_not_fit(site: Site) -> None:
+    connection = sanderling.connect(site.ps)
+    hosts = [f"unix:{site.folder}/{name}" for name in "ab"]
+    for options, words in [
+        ({"hosts": hosts}, "hosts: given without rank"),
+        ({"rank": 0}, "rank: given without hosts"),
+        ({"token": "a"}, "hosts: left out"),
+        ({"connection": connection}, "hosts: left out"),
+        ({"hosts": hosts, "rank": 0}, "connection: the workers"),
+        ({"hosts": hosts, "rank": 2, "connection": connection}, "rank: 2, but hosts names 2"),
+        ({"hosts": hosts, "rank": 0, "connection": connection, "workers": 3}, "workers: 3, but hosts names 2"),
+        ({"hosts": ["shm:a", "shm:b"], "rank": 0, "connection": connection}, "hosts: shm:a"),
+        ({"hosts": hosts, "rank": 0, "connection": connection, "on_worker_loss": "a"}, 'on_worker_loss: "a"'),
+        (
+            {"hosts": hosts, "rank": 0, "connection": connection, "worker_timeout_s": 0.5},
+            "worker_timeout_s: at least 1",
+        ),
+        ({"hosts": hosts, "rank": 0, "connection": connection, "token": ""}, "token: empty"),
+        ({"hosts": hosts, "rank": 0, "connection": connection, "ca_file": "ca.pem"}, "all three"),
+    ]:
+        with pytest.raises(sanderling.ConfigError) as raised:
+            Job(site.rows, **options)  # type: ignore[arg-type]
+        assert words in str(raised.value), options
+
+
+def test_a_worker_is_there_until_its_function_returns(site: Site) -> None:
+    hosts = [f"unix:{site.folder}/alone"]
+    connection = sanderling.connect(site.ps)
+    for options in ({}, {"hosts": hosts, "rank": 0, "connection": connection, "on_worker_loss": "redo"}):
+        job = Job(site.rows, **options)  # type: ignore[arg-type]
+        (worker,) = job.run(lambda worker: worker)
+        with pytest.raises(sanderling.ConfigError, match="its job is over"):
+            worker.barrier("late")
+    with pytest.raises(sanderling.ConfigError, match="in_step"):
+        job.run(lambda worker: worker.batches(0, 8, in_step=True))
+
+
+def test_the_example_counts_by_processes_what_it_counts_by_threads(site: Site) -> None:
+    example = str(ROOT / "examples/feature_count.py")
+    hosts = ",".join(f"unix:{site.folder}/count-{rank}" for rank in range(2))
+    command = [sys.executable, example, str(site.rows)]
+    threads = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    start = [[*command, "--ps", site.ps, "--hosts", hosts, "--rank", str(rank)] for rank in range(2)]
+    processes = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for line in start]
+    assert [process.communicate()[0] for process in processes] == [threads] * 2
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
