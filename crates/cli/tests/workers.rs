@@ -10,6 +10,8 @@ mod over_tcp;
 mod process;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -238,7 +240,11 @@ impl Job {
     fn run(&self) -> Result<(), JobError> {
         let cluster = connect(&self.servers);
         let table = RemoteTable::open(&cluster, &self.kind)?;
-        let host = |rank| format!("unix:{}/{}-{rank}", self.folder.display(), self.kind).parse().unwrap();
+        let host = |rank| match (&self.kind[..], self.rank, rank) {
+            // See [`relay`].
+            ("late", 2, 1) => format!("unix:{}/relay", self.folder.display()).parse().unwrap(),
+            _ => format!("unix:{}/{}-{rank}", self.folder.display(), self.kind).parse().unwrap(),
+        };
         let hosts = Hosts::new(self.rank, (0..self.workers).map(host).collect(), 7);
         // A machine that stands still for a minute is nobody's death; who is killed is missed by the connection.
         let hosts = Hosts { silence: LONG, ..hosts };
@@ -437,6 +443,37 @@ fn nobody_is_further_ahead_than_the_bound_and_who_is_killed_is_waited_for_no_lon
         let (is_good, errors) = &ends[rank];
         assert!(!is_good && errors.contains("failed: worker 1 at unix:"), "worker {rank}: {errors}");
     }
+}
+
+/// Takes a connection at the place that is called relay, and passes on what is said only after a while.
+fn relay(folder: &Path, to: &str) {
+    let (listener, to) = (UnixListener::bind(folder.join("relay")).unwrap(), folder.join(to));
+    std::thread::spawn(move || {
+        let (from, _) = listener.accept().unwrap();
+        // However long it is: it only makes it likely that the others have begun.
+        std::thread::sleep(Duration::from_millis(700));
+        let to = UnixStream::connect(to).unwrap();
+        let pass_on = |mut from: UnixStream, mut to: UnixStream| {
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            })
+        };
+        pass_on(from.try_clone().unwrap(), to.try_clone().unwrap());
+        pass_on(to, from);
+    });
+}
+
+#[test]
+fn what_is_said_to_a_worker_before_it_has_found_all_others_is_heard() {
+    let site = Site::new(ROWS / 8);
+    let (ends, expected) = site.run("shuffled", 3, OnLoss::Redo, 0);
+    all_went_well(&ends, None);
+    // Worker 2 reaches worker 0 at once and worker 1 late: so worker 0 has found all when worker 1 has not.
+    relay(site.folder.path(), "late-1");
+    let (ends, found) = site.run("late", 3, OnLoss::Redo, 0);
+    all_went_well(&ends, None);
+    assert!(found == expected, "the tables differ");
 }
 
 #[test]

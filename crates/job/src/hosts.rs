@@ -303,8 +303,8 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
         Desk::new(options.workers, silence_us, options.on_loss == OnLoss::Redo, WAIT as u32, 0)
     });
     let lines = party.control.into_iter().map(|(rank, joint)| {
-        let gather::Joint { connection, agreed } = joint;
-        Line { rank, connection, agreed }
+        let gather::Joint { connection, agreed, early } = joint;
+        Line { rank, connection, agreed, early }
     });
     let stages = stages.totals().into_iter().map(|total| total.name).collect();
     let observing = Observing { names, stages, observer: options.observer.clone() };

@@ -29,12 +29,15 @@ pub(super) struct Line {
     pub(super) rank: u32,
     pub(super) connection: Connection,
     pub(super) agreed: Agreed,
+    /// A frame that has come.
+    pub(super) early: Option<Vec<u8>>,
 }
 
 struct Open {
     rank: u32,
     token: Token,
     agreed: Agreed,
+    early: Option<Vec<u8>>,
     pending: VecDeque<Said>,
 }
 
@@ -75,9 +78,9 @@ impl Control {
         (start, silence): (Instant, Duration),
     ) -> Result<Control, JobError> {
         let mut open = Vec::new();
-        for Line { rank, connection, agreed } in lines {
+        for Line { rank, connection, agreed, early } in lines {
             let token = poller.add(connection)?;
-            open.push(Open { rank, token, agreed, pending: VecDeque::new() });
+            open.push(Open { rank, token, agreed, early, pending: VecDeque::new() });
         }
         let (stay, heard) = ((0, start), Instant::now());
         Ok(Control { poller, open, desk, seen, observing, watch, stay, start, silence, heard })
@@ -95,6 +98,15 @@ impl Control {
         let beat = (self.silence / BEATS).min(BEAT_MAX);
         let (mut ready, mut beat_at) = (Vec::new(), Instant::now());
         let mut ends_at = None;
+        for at in (0..self.open.len()).rev() {
+            if let Some(bytes) = self.open[at].early.take() {
+                let Open { rank, agreed, .. } = self.open[at];
+                match told(&bytes, &agreed) {
+                    Ok(said) => self.deliver(rank, said),
+                    Err(error) => self.gone(at, error.to_string()),
+                }
+            }
+        }
         while ends_at.is_none_or(|at| !self.open.is_empty() && Instant::now() < at) {
             self.poller.wait(&mut ready, Some(Instant::now() + beat / 2))?;
             for token in ready.drain(..) {

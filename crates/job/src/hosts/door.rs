@@ -131,7 +131,7 @@ impl Doorkeeper {
         });
         match (welcomed, admitted) {
             (Ok((agreed, join)), _) => {
-                let _ = comers.send(Ok(((join.rank, join.way), Joint { connection, agreed })));
+                let _ = comers.send(Ok(((join.rank, join.way), Joint { connection, agreed, early: None })));
             }
             // It was cut off, and comes again.
             (Err(_), Some(who)) => self.forget(who),

@@ -35,6 +35,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub(super) struct Joint {
     pub(super) connection: Connection,
     pub(super) agreed: Agreed,
+    /// A frame that came before this worker had found all others: one that had may have begun.
+    pub(super) early: Option<Vec<u8>>,
 }
 
 /// All connections of a worker.
@@ -145,17 +147,11 @@ impl Gathering<'_> {
     /// Whoever came and has ended since is waited for anew: it may be started again.
     fn look_around(&mut self) {
         let mut gone: Vec<Who> = Vec::new();
-        for (&who, joint) in &mut self.found {
-            loop {
-                match joint.connection.receiver.try_receive() {
-                    Ok(Received::Nothing) => break,
-                    // A sign of life, of which there will be more.
-                    Ok(Received::Frame(_)) => {}
-                    Ok(Received::End) | Err(_) => {
-                        gone.push(who);
-                        break;
-                    }
-                }
+        for (&who, joint) in self.found.iter_mut().filter(|(_, joint)| joint.early.is_none()) {
+            match joint.connection.receiver.try_receive() {
+                Ok(Received::Nothing) => {}
+                Ok(Received::Frame(bytes)) => joint.early = Some(bytes.to_vec()),
+                Ok(Received::End) | Err(_) => gone.push(who),
             }
         }
         for who in gone {
@@ -252,7 +248,7 @@ impl Reaching {
             let greeted = reached.map_err(unreached).and_then(|mut connection| {
                 let (agreed, joined) = introduce(&mut connection, &hosts.token, &join, hello_until)?;
                 if joined.rank == other {
-                    return Ok(Joint { connection, agreed });
+                    return Ok(Joint { connection, agreed, early: None });
                 }
                 let found = joined.rank;
                 Err(Ungreeted::Refused(format!(

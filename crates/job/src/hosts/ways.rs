@@ -48,14 +48,14 @@ impl Far {
         let (seen, stopped) = (Arc::clone(seen), Arc::default());
         let members = (0..=rows.len() as u32).collect();
         let mut far = Far { rank, members, round: 0, to, inbox, own, seen, stopped, threads };
-        for (other, Joint { connection, agreed }) in rows {
+        for (other, Joint { connection, agreed, early }) in rows {
             let Connection { sender, receiver } = connection;
             let (queue, waiting) = sync_channel(QUEUE_PARCELS);
             far.to.insert(other, queue);
             let end = far.end(other, agreed);
             far.threads.push(spawn("send rows", move || end.send(sender, &waiting))?);
             let (end, inbox) = (far.end(other, agreed), far.own.clone());
-            far.threads.push(spawn("receive rows", move || end.receive(receiver, &inbox))?);
+            far.threads.push(spawn("receive rows", move || end.receive(receiver, early, &inbox))?);
         }
         Ok(far)
     }
@@ -186,13 +186,21 @@ impl End {
         Ok(())
     }
 
-    fn receive(&self, mut receiver: Receiving, inbox: &SyncSender<(u32, Parcel)>) {
+    fn receive(
+        &self,
+        mut receiver: Receiving,
+        mut early: Option<Vec<u8>>,
+        inbox: &SyncSender<(u32, Parcel)>,
+    ) {
         while !self.is_stopped() {
-            let parcel = match receiver.receive(Some(Instant::now() + POLL)) {
-                Ok(Some(bytes)) => parcel(bytes, &self.agreed),
-                Ok(None) => Err("its connection for rows has ended".to_owned()),
-                Err(Error::Deadline { .. }) => continue,
-                Err(error) => Err(error.to_string()),
+            let parcel = match early.take() {
+                Some(bytes) => parcel(&bytes, &self.agreed),
+                None => match receiver.receive(Some(Instant::now() + POLL)) {
+                    Ok(Some(bytes)) => parcel(bytes, &self.agreed),
+                    Ok(None) => Err("its connection for rows has ended".to_owned()),
+                    Err(Error::Deadline { .. }) => continue,
+                    Err(error) => Err(error.to_string()),
+                },
             };
             match parcel {
                 Ok(parcel) => self.hand_on(parcel, inbox),
