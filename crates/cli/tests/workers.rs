@@ -163,7 +163,7 @@ fn leave(worker: &mut Worker, input: &Input) -> Result<(), JobError> {
         }
         worker.sum("rows of all", &mut rows)?;
         assert_eq!(rows[0], 100.0);
-        drop(worker.steps(input, pass, Order::Shuffled, BATCH)?.next(worker)?);
+        assert!(worker.steps(input, pass, Order::Shuffled, BATCH)?.next(worker)?.is_some());
         drop(worker.share(input, pass, Order::Shuffled)?);
     }
     Ok(())

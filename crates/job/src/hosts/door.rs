@@ -102,7 +102,7 @@ impl Doorkeeper {
                         self.strangers.fetch_sub(1, Ordering::AcqRel);
                         let reason =
                             format!("{STRANGERS_MAX} others have not said who they are yet; try again later");
-                        self.tell(connection.peer(), None, reason);
+                        self.tell(connection.peer(), None, &reason);
                         continue;
                     }
                     let (keeper, comers) = (Arc::clone(self), comers.clone());
@@ -136,7 +136,7 @@ impl Doorkeeper {
             // It was cut off, and comes again.
             (Err(_), Some(who)) => self.forget(who),
             (Err(Ungreeted::Refused(reason) | Ungreeted::Unheard(reason)), None) => {
-                self.tell(connection.peer(), claimed, reason);
+                self.tell(connection.peer(), claimed, &reason);
             }
             // It went by itself: somebody looked whether anybody listens here.
             (Err(Ungreeted::Broken(_)), None) => {}
@@ -148,10 +148,10 @@ impl Doorkeeper {
     }
 
     /// Tells the observer who was turned away, if that is not known yet. It was told the reason itself, if it understands it.
-    fn tell(&self, peer: &str, worker: Option<u32>, reason: String) {
-        let reason = reason.strip_prefix(&format!("{peer}: ")).map_or(reason.clone(), str::to_owned);
+    fn tell(&self, peer: &str, worker: Option<u32>, reason: &str) {
+        let reason = reason.strip_prefix(&format!("{peer}: ")).unwrap_or(reason);
         let mut turned_away = self.turned_away.lock().unwrap_or_else(PoisonError::into_inner);
-        let event = turned_away.note(host_of(peer), worker, &reason);
+        let event = turned_away.note(host_of(peer), worker, reason);
         drop(turned_away);
         if let Some(event) = event {
             tell(self.observer.as_ref(), &event);
