@@ -39,6 +39,7 @@ __all__ = [
     "GradientError",
     "GroupError",
     "HubError",
+    "Hubs",
     "Job",
     "LengthError",
     "Lookup",
@@ -268,6 +269,35 @@ class Lookup:
         """
 
 @final
+class Hubs:
+    """A subscription at hubs, `"hub://host:port,host:port"`, that says what they serve; then the source of a FeedQueue.
+
+    Nothing is asked for before there is a queue. `threads` and `depth` are those of the queue, the other arguments as
+    of one over hubs. A hub that is away for longer than `hub_patience_s` is a HubError, and a ConfigError names what a
+    `spec` says otherwise than the hubs.
+    """
+
+    def __new__(
+        cls,
+        address: str,
+        *,
+        spec: dict[str, Any] | None = None,
+        threads: int = 2,
+        depth: int = 8,
+        rank: int = 0,
+        ranks: int = 1,
+        name: str = "trainer",
+        hub_token: str = "",
+        hub_patience_s: float = 60.0,
+    ) -> Hubs: ...
+    @property
+    def spec(self) -> dict[str, Any] | None:
+        """As `FeedQueue.spec`."""
+    @property
+    def served(self) -> list[dict[str, Any]]:
+        """As `FeedQueue.hubs`."""
+
+@final
 class FeedQueue:
     """Minibatches in line: threads read, decode, and with an Embedding look up, ahead of whoever iterates.
 
@@ -277,18 +307,19 @@ class FeedQueue:
     `depth` minibatches are ready, and nothing is begun while these have `depth_bytes`. `train=False` reads rows without
     labels and keeps all negatives. `on_statistics` is told a report every `statistics_every_s` seconds.
 
-    `source` may also be hubs, `"hub://host:port,host:port"`, which decide what a minibatch holds and how often the
-    input is gone through; `name` is this trainer's there, the same over its restarts and no other trainer's. To ask
-    for the next minibatch is to say that the one before was used up: its hub hears of that when its push, if there is
-    one, has been applied, and hands out again what a trainer that died had not used up. A hub that is away for longer
-    than `hub_patience_s` is a HubError.
+    `source` may also be hubs, `"hub://host:port,host:port"` or a `Hubs`, which decide what a minibatch holds and how
+    often the input is gone through; `name` is this trainer's there, the same over its restarts and no other trainer's.
+    To ask for the next minibatch is to say that the one before was used up: its hub hears of that when its push, if
+    there is one, has been applied, and hands out again what a trainer that died had not used up. Of a `spec` all but
+    `data` is compared with the hub's: a ConfigError names what differs. A hub that is away for longer than
+    `hub_patience_s` is a HubError.
 
     An error of any thread is raised by the iteration, after the minibatches that were read before it.
     """
 
     def __new__(
         cls,
-        source: _Path | Sequence[_Path],
+        source: _Path | Sequence[_Path] | Hubs,
         embedding: Embedding | _Collection | None = None,
         *,
         spec: dict[str, Any] | None = None,
@@ -316,7 +347,14 @@ class FeedQueue:
     def spec(self) -> dict[str, Any] | None:
         """The spec as it is used, fitted boundaries included: what another queue over the same features takes.
 
-        None with hubs, which keep theirs to themselves.
+        With hubs it is theirs; None if they are of a version that does not say it.
+        """
+    @property
+    def hubs(self) -> list[dict[str, Any]]:
+        """What each hub serves, in the order of the addresses; empty with files.
+
+        `address`, `stream` (another number after a start that did not know its position), `passes`, `batch_size` in
+        rows, and `ranks`: of how many trainers each gets its own minibatches, 0 if any gets any.
         """
     def __iter__(self) -> FeedQueue: ...
     def __next__(self) -> Batch: ...
@@ -331,8 +369,12 @@ class FeedQueue:
 
         An address that other machines reach is a ValueError: nothing here asks who reads.
         """
-    def close(self) -> None:
-        """Reads no more; what is ready is forgotten."""
+    def close(self, *, used: bool = True) -> None:
+        """Reads no more; what is ready is forgotten, and hubs give it to others at once.
+
+        The minibatch in hand counts as used up when its push, which is waited for, has been applied; with `used=False`
+        it goes to others as well.
+        """
 
 @final
 class Table:

@@ -24,6 +24,21 @@ pub enum FeedError {
         /// What there is.
         columns: String,
     },
+    /// A hub makes other rows than the configuration says.
+    #[error(
+        "hub {hub} reads its rows otherwise than the configuration says: {what} is {here} here and {there} there; start it with \
+         this configuration (sanderling hub --config), or leave these sections out here"
+    )]
+    HubSpec {
+        /// Its address.
+        hub: String,
+        /// What differs.
+        what: String,
+        /// How it is in the configuration.
+        here: String,
+        /// How the hub has it.
+        there: String,
+    },
     /// An option has an impossible value.
     #[error("{option}: {reason}")]
     Option {

@@ -29,6 +29,9 @@ mod reader;
 mod queue;
 pub use queue::{DEPTH_MAX, Fed, FeedQueue, QueueOptions, THREADS_MAX};
 
+mod expected;
+pub use expected::Expected;
+
 mod source;
 pub use source::Source;
 

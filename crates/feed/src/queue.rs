@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use sanderling_hub::STAGES;
+use sanderling_hub::{STAGES, Served};
 use sanderling_observe::{LatencySummary, Stages};
 use sanderling_sample::{Batch, DataConfig, Spec};
 
@@ -298,10 +298,17 @@ impl FeedQueue {
         &self.shared.names
     }
 
-    /// How the files are read and the spec as it is used, fitted boundaries included; hubs keep theirs to themselves.
+    /// How the input is read and the spec as it is used, fitted boundaries included; None of hubs of an older version, which
+    /// do not say it.
     #[must_use]
     pub fn reading(&self) -> Option<(&DataConfig, &Spec)> {
-        self.shared.reader.files().map(|files| (&files.data, &files.spec))
+        self.shared.reader.reading()
+    }
+
+    /// The hubs that minibatches come from; none if they come from files.
+    #[must_use]
+    pub fn hubs(&self) -> &[Served] {
+        self.shared.reader.served()
     }
 
     /// The next minibatch; None at the end of the last pass. Waits for it. To ask for it is to say that the one before was
@@ -361,8 +368,26 @@ impl FeedQueue {
         move || shared.statistics()
     }
 
-    /// Reads no more and forgets what is ready; the next minibatch is none.
+    /// Reads no more and forgets what is ready; the next minibatch is none. The one in hand counts as used up once its push, if
+    /// there is one, has been applied, which is waited for; then hubs hear farewell, and give the others what is left.
     pub fn close(&self) {
+        self.hold(None);
+        self.end();
+    }
+
+    /// The same for who has not used the one in hand: others get it with the rest.
+    pub fn close_unused(&self) {
+        let in_hand = self.in_hand.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(ticket) = in_hand {
+            ticket.take_back();
+        }
+        self.end();
+    }
+
+    fn end(&self) {
+        if let Some(embedding) = &self.shared.embedding {
+            embedding.wait();
+        }
         let mut line = self.shared.lock();
         line.closed = true;
         line.ready.clear();
@@ -388,11 +413,6 @@ impl Shared {
 
 impl Drop for FeedQueue {
     fn drop(&mut self) {
-        // What was pushed counts as used up before hubs are told for the last time.
-        self.hold(None);
-        if let Some(embedding) = &self.shared.embedding {
-            embedding.wait();
-        }
         self.close();
         if let Some(threads) = self.threads.take() {
             let _ = threads.join();

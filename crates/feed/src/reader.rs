@@ -4,19 +4,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sanderling_hub::{Feed, Next, Pass, PassOptions, Subscription};
+use sanderling_hub::{Description, Feed, Next, Pass, PassOptions, Served, Subscription};
 use sanderling_observe::{StageTimer, Stages};
-use sanderling_sample::{BadRows, Batch};
+use sanderling_sample::{BadRows, Batch, DataConfig, Spec};
 
 use crate::error::FeedError;
 use crate::queue::QueueOptions;
 use crate::sampled::{Sampled, Samples, Ticket};
-use crate::source::{Files, Kind};
+use crate::source::{Files, Hubs, Kind};
 
 /// How often a reader that waits for hubs looks whether it is still wanted.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long hubs are told, at the end, what was used up.
-const SETTLE: Duration = Duration::from_secs(2);
+/// How long hubs are told, at the end, what was used up, and farewell.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The input, and what is open of it.
 pub(crate) struct Reader {
@@ -32,7 +32,11 @@ pub(crate) struct Reader {
 
 enum Input {
     Files(Files),
-    Hubs(Mutex<Subscription>),
+    Hubs {
+        subscription: Box<Mutex<Subscription>>,
+        served: Vec<Served>,
+        description: Option<Box<Description>>,
+    },
 }
 
 /// Where a minibatch stands in line, and what its hub hears when it is used up.
@@ -49,7 +53,12 @@ impl Reader {
         };
         let input = match kind {
             Kind::Files(files) => Input::Files(*files),
-            Kind::Hubs(subscription) => Input::Hubs(Mutex::new(*subscription)),
+            Kind::Hubs(hubs) => {
+                let Hubs { subscription, served, description } = *hubs;
+                let (subscription, description) =
+                    (Box::new(Mutex::new(subscription)), description.map(Box::new));
+                Input::Hubs { subscription, served, description }
+            }
         };
         Reader {
             input,
@@ -65,15 +74,25 @@ impl Reader {
     pub(crate) fn empty(&self) -> Samples {
         Samples::Batch(match &self.input {
             Input::Files(files) => files.encoder.new_batch(),
-            Input::Hubs(_) => Batch::new(&[]),
+            Input::Hubs { .. } => Batch::new(&[]),
         })
     }
 
-    /// The spec, of files.
-    pub(crate) fn files(&self) -> Option<&Files> {
+    /// How the input is read, and the spec; None of hubs that do not say it.
+    pub(crate) fn reading(&self) -> Option<(&DataConfig, &Spec)> {
         match &self.input {
-            Input::Files(files) => Some(files),
-            Input::Hubs(_) => None,
+            Input::Files(files) => Some((&files.data, &files.spec)),
+            Input::Hubs { description, .. } => {
+                description.as_ref().map(|description| (&description.data, &description.spec))
+            }
+        }
+    }
+
+    /// The hubs; none if it is files.
+    pub(crate) fn served(&self) -> &[Served] {
+        match &self.input {
+            Input::Files(_) => &[],
+            Input::Hubs { served, .. } => served,
         }
     }
 
@@ -88,12 +107,12 @@ impl Reader {
                 let mut passes = (0..options.passes).take_while(|_| !self.closed.load(Ordering::Relaxed));
                 passes.try_for_each(|number| self.pass(files, number, options, work))
             }
-            Input::Hubs(hubs) => {
+            Input::Hubs { subscription: hubs, .. } => {
                 let read = || work(&mut |sampled, _| self.read_hubs(hubs, sampled));
                 let ran = on_threads(options.threads, &read);
-                // What was used up last, nobody has told them yet.
-                let settled = lock(hubs).settle(Instant::now() + SETTLE);
-                ran.and(Ok(settled?))
+                // What was used up last, nobody has told them yet; what was not, others shall have at once.
+                let left = lock(hubs).leave(Instant::now() + FAREWELL);
+                ran.and(Ok(left?))
             }
         }
     }

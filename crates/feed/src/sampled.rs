@@ -90,6 +90,11 @@ impl Ticket {
     pub(crate) fn give(&self) {
         self.given.store(true, Ordering::Relaxed);
     }
+
+    /// The trainer had it and did not use it.
+    pub(crate) fn take_back(&self) {
+        self.given.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Ticket {

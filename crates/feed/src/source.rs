@@ -4,11 +4,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sanderling_hub::{SubscribeOptions, Subscription, hub_addresses};
+use sanderling_hub::{Description, Served, SubscribeOptions, Subscription, hub_addresses};
 use sanderling_sample::batch_file::spec_of;
 use sanderling_sample::{DataConfig, EncodeOptions, Encoder, Format, LabelUse, Spec, fit};
 
 use crate::error::FeedError;
+use crate::expected::Expected;
 
 /// Where minibatches come from.
 #[derive(Debug)]
@@ -22,7 +23,16 @@ pub struct Source {
 #[derive(Debug)]
 pub(crate) enum Kind {
     Files(Box<Files>),
-    Hubs(Box<Subscription>),
+    Hubs(Box<Hubs>),
+}
+
+/// Hubs that have been subscribed to.
+#[derive(Debug)]
+pub(crate) struct Hubs {
+    pub(crate) subscription: Subscription,
+    pub(crate) served: Vec<Served>,
+    /// What rows are made by, if they say so.
+    pub(crate) description: Option<Description>,
 }
 
 /// Files, globs and standard input.
@@ -78,7 +88,39 @@ impl Source {
     pub fn hubs(addresses: &str, name: &str, options: &SubscribeOptions) -> Result<Source, FeedError> {
         let subscription = Subscription::open(&hub_addresses(addresses)?, name, options)?;
         let names = subscription.columns().iter().map(|(name, _)| name.clone()).collect();
-        Ok(Source { kind: Kind::Hubs(Box::new(subscription)), names })
+        let (served, description) = (subscription.served(), subscription.description()?);
+        Ok(Source { kind: Kind::Hubs(Box::new(Hubs { subscription, served, description })), names })
+    }
+
+    /// The same, if hubs make of their rows what a configuration says; files are read as it says anyway. From then on the spec
+    /// has the configuration's tables.
+    pub fn expecting(mut self, expected: &Expected) -> Result<Source, FeedError> {
+        let Kind::Hubs(hubs) = &mut self.kind else { return Ok(self) };
+        let hub = hubs.served.iter().map(|served| served.hub.as_str()).collect::<Vec<_>>().join(",");
+        if let Some(description) = &mut hubs.description {
+            description.spec = expected.check(&hub, &description.spec)?;
+        }
+        Ok(self)
+    }
+
+    /// The hubs; none if it is files.
+    #[must_use]
+    pub fn hubs_served(&self) -> &[Served] {
+        match &self.kind {
+            Kind::Files(_) => &[],
+            Kind::Hubs(hubs) => &hubs.served,
+        }
+    }
+
+    /// How the input is read, and the spec as it is used, fitted boundaries included; None of hubs that do not say it.
+    #[must_use]
+    pub fn reading(&self) -> Option<(&DataConfig, &Spec)> {
+        match &self.kind {
+            Kind::Files(files) => Some((&files.data, &files.spec)),
+            Kind::Hubs(hubs) => {
+                hubs.description.as_ref().map(|description| (&description.data, &description.spec))
+            }
+        }
     }
 
     /// Names of the columns.
@@ -87,7 +129,7 @@ impl Source {
         &self.names
     }
 
-    /// The files that are read, how, and what their rows become; hubs keep that to themselves.
+    /// The files that are read, how, and what their rows become; None of hubs, which encode on their own.
     #[must_use]
     pub fn files_read(&self) -> Option<(&[String], &DataConfig, &Arc<Encoder>)> {
         match &self.kind {
@@ -96,12 +138,9 @@ impl Source {
         }
     }
 
-    /// The spec as it is used, fitted boundaries included; hubs keep theirs to themselves.
+    /// The spec alone.
     #[must_use]
     pub fn spec(&self) -> Option<&Spec> {
-        match &self.kind {
-            Kind::Files(files) => Some(&files.spec),
-            Kind::Hubs(_) => None,
-        }
+        self.reading().map(|(_, spec)| spec)
     }
 }

@@ -15,9 +15,12 @@ mod permute;
 
 mod framing;
 
+mod description;
+pub use description::Description;
+
 pub mod service;
 
 mod subscription;
 pub use subscription::{
-    Acknowledger, Delivered, HubError, Next, SubscribeOptions, Subscription, hub_addresses,
+    Acknowledger, Delivered, HubError, Next, Served, SubscribeOptions, Subscription, hub_addresses,
 };

@@ -9,6 +9,7 @@ use sanderling_transport::{Address, Poller, Received, Token, Waker, connect};
 use sanderling_wire::{Features, limit};
 
 use crate::decoding::lock;
+use crate::description::Description;
 use crate::framing::framing;
 
 mod error;
@@ -40,6 +41,21 @@ pub struct Delivered {
     pub number: u64,
     /// Its rows.
     pub batch: PackedBatch,
+}
+
+/// What a hub serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    /// Its address.
+    pub hub: String,
+    /// Which numbering of minibatches it is: another one after a start that did not know where to go on.
+    pub stream: u64,
+    /// Passes over its input.
+    pub passes: u64,
+    /// Rows of a minibatch; the last one of a pass may have fewer.
+    pub rows: u32,
+    /// A minibatch is for the trainer whose rank is its number modulo this; 0: for any.
+    pub stride: u32,
 }
 
 /// What [`Subscription::next`] ends with.
@@ -96,7 +112,7 @@ pub fn hub_addresses(text: &str) -> Result<Vec<Address>, HubError> {
 }
 
 impl Subscription {
-    /// Subscribes at all hubs, under a name that is the same over this trainer's restarts and that no other trainer has.
+    /// Subscribes at all hubs, without asking for anything yet, under a name that is the same over this trainer's restarts and that no other trainer has.
     ///
     /// # Errors
     /// A hub that cannot be reached in time, refuses, or serves something else than the others.
@@ -127,9 +143,9 @@ impl Subscription {
             acknowledger,
             spare: Vec::new(),
         };
-        while subscription.links.iter().any(|(link, _, _)| link.known().is_none()) {
+        while subscription.links.iter().any(|(link, _, _)| !link.introduced) {
             subscription.advance()?;
-            if subscription.links.iter().any(|(link, _, _)| link.known().is_none()) {
+            if subscription.links.iter().any(|(link, _, _)| !link.introduced) {
                 subscription.wait(None);
             }
         }
@@ -143,6 +159,10 @@ impl Subscription {
             let (Some(one), Some(other)) = (first.known(), second.known()) else { continue };
             let what = if one.columns != other.columns {
                 "their features"
+            } else if first.description != second.description
+                && first.description.is_some() == second.description.is_some()
+            {
+                "how they read the input, or their features"
             } else if one.stride != other.stride {
                 "whom they assign minibatches to"
             } else {
@@ -152,6 +172,32 @@ impl Subscription {
             return Err(HubError::Different { first, second, what });
         }
         Ok(())
+    }
+
+    /// What each hub serves, in the order of the addresses.
+    pub fn served(&self) -> Vec<Served> {
+        let served = |(link, _, _): &(Link, Address, Option<Token>)| {
+            let known = link.known()?;
+            let hub = link.hub().to_owned();
+            let (stream, passes, rows, stride) = (link.stream, known.passes, known.rows, known.stride);
+            Some(Served { hub, stream, passes, rows, stride })
+        };
+        self.links.iter().filter_map(served).collect()
+    }
+
+    /// By which rules rows became those of the minibatches, the same at all hubs. None: the hubs are of an older version, or it
+    /// is too long to be said.
+    ///
+    /// # Errors
+    /// What a hub says makes no sense here; it may be of a newer version.
+    pub fn description(&self) -> Result<Option<Description>, HubError> {
+        let Some((link, text)) =
+            self.links.iter().find_map(|(link, _, _)| Some((link, link.description.as_ref()?)))
+        else {
+            return Ok(None);
+        };
+        let of = |reason| HubError::Protocol { hub: link.hub().to_owned(), reason };
+        Description::of_json(text).map(Some).map_err(of)
     }
 
     /// The features of all minibatches, in their order: the name, and whether each key has a value.
@@ -197,6 +243,7 @@ impl Subscription {
     /// # Errors
     /// What cannot be mended by waiting. It stays so.
     pub fn next(&mut self, deadline: Instant) -> Result<Next, HubError> {
+        self.links.iter_mut().for_each(|(link, _, _)| link.asks = true);
         loop {
             self.advance()?;
             if let Some(delivered) = self.take() {
@@ -221,6 +268,24 @@ impl Subscription {
         loop {
             self.advance()?;
             if self.links.iter().all(|(link, _, _)| link.is_settled()) || Instant::now() >= deadline {
+                return Ok(());
+            }
+            self.wait(Some(deadline));
+        }
+    }
+
+    /// Says farewell: what was acknowledged is told, and what else was delivered, or is on its way, the hubs hand to others at
+    /// once. To be called last; afterwards there is nothing to ask for. It is no error that a hub does not hear of it before
+    /// the deadline, or is of an older version: it hands on what it waited for in vain.
+    ///
+    /// # Errors
+    /// As [`Subscription::next`].
+    pub fn leave(&mut self, deadline: Instant) -> Result<(), HubError> {
+        self.settle(deadline)?;
+        self.links.iter_mut().for_each(|(link, _, _)| link.leave());
+        loop {
+            self.advance()?;
+            if self.links.iter().all(|(link, _, _)| link.has_left()) || Instant::now() >= deadline {
                 return Ok(());
             }
             self.wait(Some(deadline));

@@ -326,3 +326,60 @@ fn one_thread_waits_while_another_acknowledges() {
     taking.join().unwrap();
     assert_eq!(hub.end().0.unwrap(), Ended::Over);
 }
+
+#[test]
+fn what_a_trainer_has_when_it_says_farewell_goes_to_others_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let inputs = input(dir.path(), 2);
+    // Nobody would live to see it happen by the timeout.
+    let trainer_timeout = Duration::from_secs(100_000);
+    let hub = Hub::start(&ServiceConfig { trainer_timeout, ..config(&inputs) });
+    let mut used = Used::new();
+    for life in 0..3 {
+        // Another name each time: a hub hands what a trainer has lost to it first.
+        let mut leaver =
+            open(&[&hub.address], &format!("leaver {life}"), &SubscribeOptions::default()).unwrap();
+        let mut kept = Vec::new();
+        for at in 0..6 {
+            let delivered = next(&mut leaver).unwrap();
+            if at % 2 == 0 {
+                use_up(&mut leaver, delivered, &mut used);
+            } else {
+                kept.push(delivered);
+            }
+        }
+        leaver.leave(Instant::now() + PATIENCE).unwrap();
+        assert!(matches!(leaver.next(Instant::now()).unwrap(), Next::Wait | Next::Batch(_)));
+    }
+    let mut stays = open(&[&hub.address], "stays", &SubscribeOptions::default()).unwrap();
+    let first = next(&mut stays).unwrap();
+    assert_eq!(first.number, 1, "what was left comes before what is new");
+    use_up(&mut stays, first, &mut used);
+    while let Some(delivered) = next(&mut stays) {
+        use_up(&mut stays, delivered, &mut used);
+    }
+    check_each_once(&used, 2);
+    assert_eq!(hub.end().0.unwrap(), Ended::Over);
+}
+
+#[test]
+fn a_hub_says_what_its_rows_are_made_by() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&input(dir.path(), 1));
+    let hub = Hub::start(&ServiceConfig { stride: 1, ..config.clone() });
+    let options = SubscribeOptions { rank: Some(0), ..SubscribeOptions::default() };
+    let subscription = open(&[&hub.address], "t", &options).unwrap();
+    let description = subscription.description().unwrap().unwrap();
+    assert_eq!((description.spec, description.data), (config.spec.expand().unwrap(), config.reading));
+    let served = subscription.served();
+    assert_eq!((served[0].passes, served[0].rows, served[0].stride), (2, 100, 1));
+    assert_eq!(served[0].hub, hub.address);
+    // Hubs that make their rows otherwise are not taken for one.
+    let spec = toml::from_str("[[feature]]\nname = \"id\"").unwrap();
+    let inputs = config.inputs.clone();
+    let other = Hub::start(&ServiceConfig { stride: 1, spec, ..self::config(&inputs) });
+    let error = open(&[&hub.address, &other.address], "u", &options).unwrap_err();
+    assert!(matches!(error, HubError::Different { what, .. } if what.contains("features")), "{error}");
+    hub.stop().0.unwrap();
+    other.stop().0.unwrap();
+}

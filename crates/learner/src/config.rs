@@ -51,6 +51,9 @@ pub struct Config {
     pub feature: Vec<Feature>,
 }
 
+/// Rows of a minibatch of models that are not built in, where the configuration does not say.
+const DEEP_BATCH: i64 = 1024;
+
 fn default_seed() -> u64 {
     42
 }
@@ -291,6 +294,31 @@ impl Config {
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let mut config = Self::from_toml(&text, path)?;
         adjust(&mut config);
+        config.complete(path, &stem.unwrap_or_default())
+    }
+
+    /// The same for who needs data, features, batches and passes alone: the configuration may also be of a model that is not
+    /// built in (`deep`), with sections and entries that mean nothing here and are left out.
+    pub fn read_data(path: &Path, deep: &[&str], adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
+        let text = std::fs::read_to_string(path).map_err(LearnError::io(path))?;
+        let wrong =
+            |error: toml::de::Error| LearnError::Config { path: path.into(), reason: error.to_string() };
+        let mut table: toml::Table = toml::from_str(&text).map_err(wrong)?;
+        let model = table.get("model").and_then(|model| model.get("type")).and_then(toml::Value::as_str);
+        if !model.is_some_and(|model| deep.contains(&model)) {
+            return Self::read(path, adjust);
+        }
+        const SECTIONS: [&str; 8] =
+            ["name", "seed", "data", "label", "weight", "negatives", "feature", "train"];
+        table.retain(|section, _| SECTIONS.contains(&section));
+        let train = table.entry("train").or_insert_with(|| toml::Table::new().into());
+        if let Some(train) = train.as_table_mut() {
+            train.retain(|entry, _| ["batch", "passes", "shuffle"].contains(&entry));
+            train.entry("batch").or_insert(DEEP_BATCH.into());
+        }
+        let mut config: Self = table.try_into().map_err(wrong)?;
+        adjust(&mut config);
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         config.complete(path, &stem.unwrap_or_default())
     }
 

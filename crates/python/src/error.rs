@@ -139,7 +139,9 @@ pub(crate) fn of_feed(error: FeedError) -> PyErr {
         FeedError::Sample(error) => of_sample(&error),
         FeedError::Client(error) => of_client(error),
         FeedError::Hub(_) => HubError::new_err(text),
-        FeedError::UnknownFeature { .. } | FeedError::Option { .. } => ConfigError::new_err(text),
+        FeedError::UnknownFeature { .. } | FeedError::HubSpec { .. } | FeedError::Option { .. } => {
+            ConfigError::new_err(text)
+        }
         FeedError::Length { .. } => LengthError::new_err(text),
         FeedError::Pushed | FeedError::Died(_) => Error::new_err(text),
     }

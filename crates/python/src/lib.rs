@@ -18,6 +18,7 @@ mod batch;
 
 mod lookup;
 
+mod hubs;
 mod queue;
 
 mod job;
@@ -43,6 +44,8 @@ mod _native {
     use crate::batch::PyBatch;
     #[pymodule_export]
     use crate::command::cli_main;
+    #[pymodule_export]
+    use crate::hubs::PyHubs;
     #[pymodule_export]
     use crate::job::{PyBatches, PyJob, PyWorker};
     #[pymodule_export]

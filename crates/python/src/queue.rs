@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sanderling_control::MetricsPage;
-use sanderling_feed::{Embedding, Fed, FeedQueue, QueueOptions, Source};
+use sanderling_feed::{Embedding, Expected, Fed, FeedQueue, QueueOptions, Source};
 use sanderling_hub::SubscribeOptions;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
 use sanderling_sample::{DataConfig, Spec};
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::PyBatch;
 use crate::error::of_feed;
+use crate::hubs::{PyHubs, facts};
 use crate::lookup::{PyEmbedding, PyLookup};
 use crate::remote::seconds;
 use crate::value::{from_python, to_python};
@@ -28,14 +29,22 @@ const WINDOW_MAX: usize = 1024;
 /// How the input is read, with the sections of a run's configuration.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct FeedSpec {
-    data: DataConfig,
-    label: Label,
+pub(crate) struct FeedSpec {
+    pub(crate) data: DataConfig,
     #[serde(skip_serializing_if = "Option::is_none")]
-    weight: Option<Weight>,
+    pub(crate) label: Option<Label>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    negatives: Option<Negatives>,
-    feature: Vec<Feature>,
+    pub(crate) weight: Option<Weight>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) negatives: Option<Negatives>,
+    pub(crate) feature: Vec<Feature>,
+}
+
+impl FeedSpec {
+    pub(crate) fn of(data: &DataConfig, spec: &Spec) -> FeedSpec {
+        let Spec { label, weight, negatives, feature } = spec.clone();
+        FeedSpec { data: data.clone(), label: Some(label), weight, negatives, feature }
+    }
 }
 
 /// Minibatches in line, read and looked up by threads.
@@ -83,8 +92,9 @@ impl PyFeedQueue {
         hub_token: &str,
         hub_patience_s: f64,
     ) -> PyResult<PyFeedQueue> {
-        let inputs = inputs(source)?;
-        let (data, spec) = source_of(spec)?;
+        let subscribed = source.cast::<PyHubs>().ok().map(|hubs| hubs.get().take()).transpose()?;
+        let inputs = if subscribed.is_some() { Vec::new() } else { inputs(source)? };
+        let FeedSpec { data, label, weight, negatives, feature } = feed_spec(spec)?;
         let options = QueueOptions {
             batch_rows: batch_size,
             passes,
@@ -103,20 +113,27 @@ impl PyFeedQueue {
             _ => None,
         };
         let subscribe = SubscribeOptions {
-            window: (depth + threads + HELD).min(WINDOW_MAX) as u32,
+            window: window(depth, threads),
             rank: (ranks > 1).then_some(rank as u32),
             token: hub_token.to_owned(),
             patience: seconds("hub_patience_s", hub_patience_s)?,
             ..SubscribeOptions::default()
         };
         let queue = py.detach(|| {
-            let source = match &hubs {
-                Some(hubs) => Source::hubs(hubs, name, &subscribe)?,
-                None => Source::files(inputs, data, &spec, train)?,
+            let from_hubs = hubs.is_some() || subscribed.is_some();
+            let source = match (subscribed, &hubs) {
+                (Some(source), _) => source,
+                (None, Some(hubs)) => {
+                    let expected = Expected { label, weight, negatives, feature };
+                    Source::hubs(hubs, name, &subscribe)?.expecting(&expected)?
+                }
+                (None, None) => {
+                    let label = label.unwrap_or_default();
+                    Source::files(inputs, data, &Spec { label, weight, negatives, feature }, train)?
+                }
             };
             // Whose minibatch is whose, hubs decide.
-            let options =
-                if hubs.is_some() { QueueOptions { rank: 0, ranks: 1, ..options } } else { options };
+            let options = if from_hubs { QueueOptions { rank: 0, ranks: 1, ..options } } else { options };
             FeedQueue::open(source, embedding, options)
         });
         let told = on_statistics.filter(|_| statistics_every_s > 0.0).map(|on_statistics| {
@@ -150,12 +167,18 @@ impl PyFeedQueue {
         self.queue.names().to_vec()
     }
 
-    /// The spec as it is used, fitted boundaries included: what another queue over the same features takes. None with hubs.
+    /// The spec as it is used, fitted boundaries included: what another queue over the same features takes. None with hubs
+    /// of an older version.
     #[getter]
     fn spec(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let Some((data, spec)) = self.queue.reading() else { return Ok(None) };
-        let Spec { label, weight, negatives, feature } = spec.clone();
-        to_python(py, &FeedSpec { data: data.clone(), label, weight, negatives, feature }).map(Some)
+        to_python(py, &FeedSpec::of(data, spec)).map(Some)
+    }
+
+    /// What each hub serves; empty with files.
+    #[getter]
+    fn hubs(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        facts(py, self.queue.hubs())
     }
 
     /// What it has done so far: per stage count, and percentiles in nanoseconds; who waits for whom.
@@ -186,8 +209,9 @@ impl PyFeedQueue {
     }
 
     /// Reads no more.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.queue.close());
+    #[pyo3(signature = (*, used = true))]
+    fn close(&self, py: Python<'_>, used: bool) {
+        py.detach(|| if used { self.queue.close() } else { self.queue.close_unused() });
     }
 }
 
@@ -219,11 +243,19 @@ fn embedding_of(object: &Bound<'_, PyAny>) -> PyResult<Arc<Embedding>> {
     }
 }
 
+/// Minibatches that a hub is asked to leave unacknowledged.
+pub(crate) fn window(depth: usize, threads: usize) -> u32 {
+    (depth + threads + HELD).min(WINDOW_MAX) as u32
+}
+
 /// How the input is read and what it becomes, from the sections of a configuration.
 pub(crate) fn source_of(spec: Option<&Bound<'_, PyDict>>) -> PyResult<(DataConfig, Spec)> {
-    let spec: FeedSpec = spec.map(|spec| from_python("spec", spec)).transpose()?.unwrap_or_default();
-    let FeedSpec { data, label, weight, negatives, feature } = spec;
-    Ok((data, Spec { label, weight, negatives, feature }))
+    let FeedSpec { data, label, weight, negatives, feature } = feed_spec(spec)?;
+    Ok((data, Spec { label: label.unwrap_or_default(), weight, negatives, feature }))
+}
+
+pub(crate) fn feed_spec(spec: Option<&Bound<'_, PyDict>>) -> PyResult<FeedSpec> {
+    Ok(spec.map(|spec| from_python("spec", spec)).transpose()?.unwrap_or_default())
 }
 
 /// A path or a list of paths.

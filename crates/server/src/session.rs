@@ -329,7 +329,7 @@ impl Session {
             Request::Save(save) => later(Work::Save { name: save.name.to_owned() }),
             Request::Restore(restore) => later(Work::Restore { name: restore.name.to_owned() }),
             Request::Export(export) => later(command::rows::export(state, export)?),
-            Request::Subscribe(_) | Request::Next(_) => {
+            Request::Subscribe(_) | Request::Next(_) | Request::Describe | Request::Leave(_) => {
                 Err(Refusal::bad("this is a parameter server; minibatches are at a hub"))
             }
             Request::Join(_) | Request::Tell(_) => {

@@ -20,6 +20,10 @@ impl Features {
     pub const F16_ROWS: Features = Features(1 << 2);
     /// Frames may go without a checksum; to be offered where memory is shared.
     pub const NO_CHECKSUM: Features = Features(1 << 3);
+    /// A hub says what its rows are made by when it is asked ([`Kind::Describe`](crate::Kind::Describe)).
+    pub const DESCRIBE: Features = Features(1 << 4);
+    /// A trainer says farewell to a hub ([`Kind::Leave`](crate::Kind::Leave)).
+    pub const LEAVE: Features = Features(1 << 5);
 
     /// Has it all of `others`?
     #[must_use]

@@ -42,11 +42,13 @@ pub enum Kind {
     Regroup = 33,
     Fail = 34,
     Pace = 35,
+    Describe = 36,
+    Leave = 37,
 }
 
 impl Kind {
     /// All of them, in the order of their numbers, which start at 1 and may have gaps.
-    pub const ALL: [Kind; 35] = [
+    pub const ALL: [Kind; 37] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -82,6 +84,8 @@ impl Kind {
         Kind::Regroup,
         Kind::Fail,
         Kind::Pace,
+        Kind::Describe,
+        Kind::Leave,
     ];
 
     /// The kind of this number.
@@ -129,6 +133,8 @@ impl Kind {
             Kind::Regroup => "regroup",
             Kind::Fail => "fail",
             Kind::Pace => "pace",
+            Kind::Describe => "describe",
+            Kind::Leave => "leave",
         }
     }
 

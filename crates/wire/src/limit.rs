@@ -40,6 +40,8 @@ pub const STATS_MAX: usize = 4096;
 pub const UNACKNOWLEDGED_MAX: usize = 4096;
 /// Most features of a minibatch.
 pub const COLUMNS_MAX: usize = 1 << 16;
+/// Longest description of what a hub's rows are made by.
+pub const DESCRIPTION_BYTES_MAX: usize = 1 << 20;
 /// Most workers of a group.
 pub const WORKERS_MAX: usize = 1024;
 /// Most bytes that a worker brings to a meeting.

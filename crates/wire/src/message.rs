@@ -17,7 +17,7 @@ mod worker;
 pub use checkpoint::{Restore, Restored, Save, Saved};
 pub use feed::{Feed, PullFed};
 pub use hello::{Goaway, Hello, Identity, Ping, Pong};
-pub use hub::{Column, Next, NextReply, Outcome, Subscribe, Subscribed};
+pub use hub::{Column, Leave, Left, Next, NextReply, Outcome, Subscribe, Subscribed};
 pub use placement::{PlacementMap, PlacementServer, slot_of};
 pub use pull::{
     Absent, Pooling, Pull, PullAreas, PullPooled, PullReply, PullShape, Ragged, RowFormat, RowValues, RowsMut,
@@ -69,6 +69,9 @@ pub enum Request<'a> {
     Join(Join),
     /// What one worker tells another, which is not answered.
     Tell(Tell<'a>),
+    /// Asks a hub what its rows are made by.
+    Describe,
+    Leave(Leave<'a>),
 }
 
 /// What a server answers, or says on its own. Slices borrow from the received frame.
@@ -104,6 +107,9 @@ pub enum Reply<'a> {
     Subscribe(Subscribed<'a>),
     Next(NextReply<'a>),
     Join(Joined),
+    /// What a hub's rows are made by, a JSON object.
+    Describe(&'a str),
+    Leave(Left<'a>),
     /// Any request may fail.
     Failed(Failure<'a>),
 }
@@ -139,6 +145,8 @@ impl<'a> Request<'a> {
             Request::Next(_) => Kind::Next,
             Request::Join(_) => Kind::Join,
             Request::Tell(tell) => tell.kind(),
+            Request::Describe => Kind::Describe,
+            Request::Leave(_) => Kind::Leave,
         }
     }
 
@@ -196,7 +204,7 @@ impl<'a> Request<'a> {
             Request::Ping(ping) => ping.write(out),
             Request::Create(create) => create.write(out),
             Request::Open(name) | Request::Drop(name) => out.text("name", name, limit::NAME_BYTES_MAX),
-            Request::Tables | Request::Placement => Ok(()),
+            Request::Tables | Request::Placement | Request::Describe => Ok(()),
             Request::Pull(pull) => pull.write(out),
             Request::PullPooled(pull) => pull.write(out),
             Request::PullFed(pull) => pull.write(out),
@@ -216,6 +224,7 @@ impl<'a> Request<'a> {
             Request::Next(next) => next.write(out),
             Request::Join(join) => join.write(out),
             Request::Tell(tell) => tell.write(out),
+            Request::Leave(leave) => leave.write(out),
         }
     }
 
@@ -252,6 +261,8 @@ impl<'a> Request<'a> {
             Kind::Subscribe => Request::Subscribe(Subscribe::read(from)?),
             Kind::Next => Request::Next(Next::read(from)?),
             Kind::Join => Request::Join(Join::read(from)?),
+            Kind::Describe => Request::Describe,
+            Kind::Leave => Request::Leave(Leave::read(from)?),
             kind => {
                 let tell = Tell::read(kind, from)?;
                 Request::Tell(tell.ok_or(WireError::Direction { kind, expected: "a plain request" })?)
@@ -293,6 +304,8 @@ impl<'a> Reply<'a> {
             Reply::Subscribe(_) => Kind::Subscribe,
             Reply::Next(_) => Kind::Next,
             Reply::Join(_) => Kind::Join,
+            Reply::Describe(_) => Kind::Describe,
+            Reply::Leave(_) => Kind::Leave,
             Reply::Failed(failure) => failure.kind,
         }
     }
@@ -339,6 +352,8 @@ impl<'a> Reply<'a> {
             Reply::Subscribe(subscribed) => subscribed.write(out),
             Reply::Next(next) => next.write(out),
             Reply::Join(joined) => joined.write(out),
+            Reply::Describe(text) => out.text("description", text, limit::DESCRIPTION_BYTES_MAX),
+            Reply::Leave(left) => left.write(out),
             Reply::Failed(failure) => failure.write(out),
         }
     }
@@ -379,6 +394,8 @@ impl<'a> Reply<'a> {
             Kind::Subscribe => Reply::Subscribe(Subscribed::read(from)?),
             Kind::Next => Reply::Next(NextReply::read(from)?),
             Kind::Join => Reply::Join(Joined::read(from)?),
+            Kind::Describe => Reply::Describe(from.text("description", limit::DESCRIPTION_BYTES_MAX)?),
+            Kind::Leave => Reply::Leave(Left::read(from)?),
             kind => return Err(WireError::Direction { kind, expected: "a plain reply" }),
         };
         from.finish()?;

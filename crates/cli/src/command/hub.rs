@@ -19,6 +19,8 @@ use crate::token::read_token;
 
 /// Where a hub listens unless told otherwise.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7200";
+/// Models that Python trains: of their configurations a hub takes what it needs.
+const DEEP_MODELS: [&str; 7] = ["dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"];
 /// Rows of a minibatch unless something says otherwise.
 const BATCH_DEFAULT: usize = 1024;
 
@@ -156,7 +158,7 @@ impl Args {
     /// What is read, and how.
     fn run_config(&self) -> Result<Config, Failure> {
         if let Some(path) = &self.config {
-            return Ok(Config::read(path, |config| {
+            return Ok(Config::read_data(path, &DEEP_MODELS, |config| {
                 if !self.data.is_empty() {
                     config.data.train.0.clone_from(&self.data);
                 }

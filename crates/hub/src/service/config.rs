@@ -10,6 +10,8 @@ use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, S
 use sanderling_transport::{Address, SPIN_US_DEFAULT};
 use sanderling_wire::{HEADER_BYTES, limit as wire_limit};
 
+use crate::description::Description;
+
 use super::desk::DeskLimits;
 use super::error::ServiceError;
 use super::limit;
@@ -213,7 +215,8 @@ impl ServiceConfig {
     }
 
     pub(super) fn facts(&self, plan: &Plan, address: &Address) -> Result<Facts, ServiceError> {
-        let features = self.spec.expand()?.feature;
+        let spec = self.spec.expand()?;
+        let described = Description { data: plan.reading.clone(), spec: spec.clone() };
         let columns = plan.encoder.new_batch().columns;
         let name = if self.name.is_empty() { address.to_string() } else { self.name.clone() };
         Ok(Facts {
@@ -225,7 +228,9 @@ impl ServiceConfig {
             passes: self.passes,
             rows: self.batch as u32,
             stride: self.stride,
-            columns: features
+            description: described.to_json(wire_limit::DESCRIPTION_BYTES_MAX),
+            columns: spec
+                .feature
                 .into_iter()
                 .zip(&columns)
                 .map(|(feature, column)| (feature.name, column.is_weighted()))

@@ -214,6 +214,16 @@ impl Desk {
         Some((late, if wanted { self.pick(at) } else { Answer::Nothing }))
     }
 
+    /// The trainer of a connection has used these up and goes for good: what else it has is anybody's at once. The numbers that
+    /// were late, and how many were left. None: as [`Desk::next`].
+    pub(crate) fn leave(&mut self, connection: u64, used: &[u64]) -> Option<(Vec<u64>, usize)> {
+        let at = self.trainers.iter().position(|trainer| trainer.connection == Some(connection))?;
+        let late = used.iter().copied().filter(|&number| !self.acknowledge(at, number)).collect();
+        passes::forget(&mut self.passes, self.done.prefix());
+        self.trainers[at].connection = None;
+        Some((late, self.let_go(at)))
+    }
+
     /// False: it is late.
     fn acknowledge(&mut self, at: usize, number: u64) -> bool {
         let trainer = &mut self.trainers[at];
@@ -238,7 +248,7 @@ impl Desk {
             self.trainers[at].told = true;
             return Answer::Failed(Arc::clone(reason));
         }
-        if self.is_over() {
+        if self.is_over() || self.is_over_for(at) {
             self.trainers[at].told = true;
             return Answer::Over;
         }
@@ -267,6 +277,14 @@ impl Desk {
     /// All passes have ended, and every minibatch was acknowledged.
     pub(crate) fn is_over(&self) -> bool {
         self.ended && self.open.is_empty()
+    }
+
+    /// All minibatches of the trainer's rank were acknowledged, and none of it will be made: what others still have will not come
+    /// to it, so that trainers that go in step need not wait for each other to hear of the end.
+    fn is_over_for(&self, at: usize) -> bool {
+        let stride = u64::from(self.limits.stride);
+        let rank = self.trainers[at].rank.map(u64::from);
+        self.ended && stride > 0 && !self.open.keys().any(|number| Some(number % stride) == rank)
     }
 
     /// How far the trainers are from the end.
@@ -320,21 +338,28 @@ impl Desk {
         let timeout_us = self.limits.trainer_timeout.as_micros() as u64;
         let mut lost = Vec::new();
         for at in 0..self.trainers.len() {
-            let trainer = &mut self.trainers[at];
+            let trainer = &self.trainers[at];
             if trainer.connection.is_some() || trainer.expired || now_us < trainer.left_at_us + timeout_us {
                 continue;
             }
-            trainer.expired = true;
-            let handed = std::mem::take(&mut trainer.handed);
-            let numbers: Vec<u64> = handed.into_iter().chain(std::mem::take(&mut trainer.owed)).collect();
-            if !numbers.is_empty() {
-                lost.push((trainer.name.clone(), numbers.len()));
-            }
-            for number in numbers {
-                self.release(number);
+            let count = self.let_go(at);
+            if count > 0 {
+                lost.push((self.trainers[at].name.clone(), count));
             }
         }
         lost
+    }
+
+    /// A trainer is counted on no more: all that it has is anybody's. How many that were.
+    fn let_go(&mut self, at: usize) -> usize {
+        let trainer = &mut self.trainers[at];
+        trainer.expired = true;
+        let handed = std::mem::take(&mut trainer.handed);
+        let numbers: Vec<u64> = handed.into_iter().chain(std::mem::take(&mut trainer.owed)).collect();
+        for &number in &numbers {
+            self.release(number);
+        }
+        numbers.len()
     }
 
     /// A trainer's minibatch becomes anybody's.

@@ -5,13 +5,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sanderling_wire::{
-    Agreed, Buffer, Column, Failure, Fault, Features, Frame, HEADER_BYTES, Hello, Identity, Kind, NextReply,
-    Offer, Outcome, Parsed, Pong, Reply, Request, Subscribed, WireError, limit,
+    Agreed, Buffer, Column, Failure, Fault, Features, Frame, HEADER_BYTES, Hello, Identity, Kind, Left,
+    NextReply, Offer, Outcome, Parsed, Pong, Reply, Request, Subscribed, WireError, limit,
 };
 
 use super::desk::{Answer, Minibatch};
 use super::hall::Hall;
 use super::limit::{IN_FLIGHT_MAX, RETRY_AFTER};
+
+/// What is answered to who asks for minibatches without a subscription.
+const NOT_SUBSCRIBED: &str =
+    "no trainer is subscribed on this connection; one of the same name has come since, or it has left";
 
 /// What all connections are told.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(crate) struct Facts {
     pub(crate) passes: u64,
     pub(crate) rows: u32,
     pub(crate) stride: u32,
+    /// What rows are made by; None: it is too long to be said.
+    pub(crate) description: Option<String>,
     /// Names of the features, and whether their keys have values.
     pub(crate) columns: Vec<(String, bool)>,
 }
@@ -54,6 +60,8 @@ pub(crate) struct Talk {
 
 impl Talk {
     pub(crate) fn new(connection: u64, features: Features, facts: &Facts, since: Instant) -> Talk {
+        let describes = if facts.description.is_some() { Features::DESCRIBE } else { Features::NONE };
+        let features = features | Features::LEAVE | describes;
         let offer = Offer { frame_bytes_max: facts.frame_bytes_max, ..Offer::of(features) };
         let agreed = Agreed::BEFORE_HELLO;
         Talk { connection, since, greeted: false, closing: false, pending: None, agreed, offer }
@@ -118,9 +126,7 @@ impl Talk {
             Request::Next(next) => {
                 let answer = hall.desk().next(self.connection, next.wanted, next.used);
                 let Some((late, answer)) = answer else {
-                    let reason =
-                        "no trainer is subscribed on this connection; one of the same name has come since";
-                    return refuse(Fault::BadRequest, reason);
+                    return refuse(Fault::BadRequest, NOT_SUBSCRIBED);
                 };
                 hall.made_room();
                 let outcome = match &answer {
@@ -134,6 +140,14 @@ impl Talk {
                 };
                 self.frame(id, &Reply::Next(NextReply { late: &late, outcome }))
             }
+            Request::Leave(leave) => match hall.desk().leave(self.connection, leave.used) {
+                Some((late, _)) => self.frame(id, &Reply::Leave(Left { late: &late })),
+                None => refuse(Fault::BadRequest, NOT_SUBSCRIBED),
+            },
+            Request::Describe => match &facts.description {
+                Some(text) => self.frame(id, &Reply::Describe(text)),
+                None => refuse(Fault::BadRequest, "what the rows are made by is too long to be said"),
+            },
             _ => refuse(Fault::BadRequest, "this is a hub; tables are at a parameter server"),
         }
     }

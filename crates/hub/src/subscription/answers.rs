@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use sanderling_sample::{PackedBatch, PackedBuffer};
-use sanderling_wire::{Frame, Outcome, Parsed, Reply, Request, Subscribe, Subscribed, WireError};
+use sanderling_wire::{Features, Frame, Outcome, Parsed, Reply, Request, Subscribe, Subscribed, WireError};
 
 use super::Delivered;
 use super::error::HubError;
-use super::link::{Known, Link, Phase};
+use super::link::{Farewell, Known, Link, Phase};
 
 /// Longest wait that a hub may ask for.
 const RETRY_MAX_US: u64 = 1_000_000;
@@ -65,6 +65,15 @@ impl Link {
                 self.put(&Request::Subscribe(subscribe), 0);
             }
             (Phase::Subscribing, Reply::Subscribe(subscribed)) => self.subscribed(&subscribed),
+            (Phase::Describing, Reply::Describe(text)) => {
+                self.description = Some(text.to_owned());
+                self.up();
+            }
+            (Phase::Up, Reply::Leave(left)) if self.farewell == Farewell::Said => {
+                self.late += left.late.len() as u64;
+                self.farewell = Farewell::Over;
+                self.phase = Phase::Closing { until_us: u64::MAX };
+            }
             (Phase::Up, Reply::Next(reply)) => {
                 if self.asked.remove(&id).is_none() {
                     return Ok(());
@@ -95,6 +104,7 @@ impl Link {
         let columns = subscribed.columns.iter().map(|column| (column.name.to_owned(), column.weighted));
         self.known = Some(Known {
             columns: columns.collect(),
+            passes: subscribed.passes,
             stride: subscribed.stride,
             rows: subscribed.rows,
             window: subscribed.window,
@@ -105,8 +115,17 @@ impl Link {
         self.used.retain(|number| !late.contains(number));
         // Somebody else has them: they must not be used here.
         self.ready.retain(|delivered| !late.contains(&delivered.number));
+        if self.description.is_none() && self.agreed.features.has(Features::DESCRIBE) {
+            self.phase = Phase::Describing;
+            self.put(&Request::Describe, 0);
+        } else {
+            self.up();
+        }
+    }
+
+    fn up(&mut self) {
         (self.phase, self.attempts, self.down_since_us) = (Phase::Up, 0, None);
-        self.wait_until_us = 0;
+        (self.introduced, self.wait_until_us) = (true, 0);
     }
 
     fn outcome(&mut self, now_us: u64, outcome: Outcome<'_>, spare: &mut Vec<PackedBuffer>) {

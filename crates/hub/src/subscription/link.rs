@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use sanderling_wire::{Agreed, Buffer, Features, Hello, Offer, Request, WireError, limit};
+use sanderling_wire::{Agreed, Buffer, Features, Hello, Leave, Offer, Request, WireError, limit};
 
 use super::error::HubError;
 use super::{Delivered, SubscribeOptions};
@@ -35,6 +35,7 @@ pub(super) enum Phase {
     Connecting,
     Greeting,
     Subscribing,
+    Describing,
     Up,
     /// The connection is of no use any more and is to be closed.
     Closing {
@@ -42,10 +43,21 @@ pub(super) enum Phase {
     },
 }
 
+/// How far this trainer's farewell is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Farewell {
+    No,
+    Wanted,
+    Said,
+    /// Nothing more is asked or said.
+    Over,
+}
+
 /// What a hub says about its minibatches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) columns: Vec<(String, bool)>,
+    pub(super) passes: u64,
     pub(super) stride: u32,
     pub(super) rows: u32,
     pub(super) window: u32,
@@ -70,6 +82,13 @@ pub(super) struct Link {
     pub(super) offer: Offer,
     pub(super) stream: u64,
     pub(super) known: Option<Known>,
+    /// What its rows are made by, if it can say so and was asked.
+    pub(super) description: Option<String>,
+    /// Whether all that is asked once was answered.
+    pub(super) introduced: bool,
+    /// Whether minibatches are asked for: not before somebody waits for the first one.
+    pub(super) asks: bool,
+    pub(super) farewell: Farewell,
     pub(super) outgoing: VecDeque<Buffer>,
     pub(super) ids: u64,
     pub(super) asked: BTreeMap<u64, Asked>,
@@ -104,6 +123,10 @@ impl Link {
             offer: Offer::of(Features::NONE),
             stream: 0,
             known: None,
+            description: None,
+            introduced: false,
+            asks: false,
+            farewell: Farewell::No,
             outgoing: VecDeque::new(),
             ids: 0,
             asked: BTreeMap::new(),
@@ -165,7 +188,7 @@ impl Link {
                 self.phase = Phase::Down { until_us };
                 Want::Close
             }
-            _ if self.error.is_some() || self.over => Want::Nothing,
+            _ if self.error.is_some() || self.over || self.farewell == Farewell::Over => Want::Nothing,
             Phase::Down { until_us } if until_us <= now_us => {
                 self.down_since_us.get_or_insert(now_us);
                 self.phase = Phase::Connecting;
@@ -173,11 +196,15 @@ impl Link {
             }
             Phase::Up => {
                 if self.outgoing.is_empty() {
-                    self.ask(now_us);
+                    match self.farewell {
+                        Farewell::No if self.asks => self.ask(now_us),
+                        Farewell::Wanted => self.say_farewell(now_us),
+                        Farewell::No | Farewell::Said | Farewell::Over => {}
+                    }
                 }
                 self.want_to_send()
             }
-            Phase::Greeting | Phase::Subscribing => self.want_to_send(),
+            Phase::Greeting | Phase::Subscribing | Phase::Describing => self.want_to_send(),
             Phase::Down { .. } | Phase::Connecting => Want::Nothing,
         }
     }
@@ -188,16 +215,18 @@ impl Link {
 
     /// When to ask again though nothing was received.
     pub(super) fn wake_us(&self) -> Option<u64> {
-        if self.error.is_some() || self.over {
+        if self.error.is_some() || self.over || self.farewell == Farewell::Over {
             return None;
         }
         let silent_us = self.heard_us.saturating_add(self.options.timeout.as_micros() as u64) + 1;
         match self.phase {
             Phase::Down { until_us } => Some(until_us),
-            Phase::Greeting | Phase::Subscribing => Some(silent_us),
+            Phase::Greeting | Phase::Subscribing | Phase::Describing => Some(silent_us),
             Phase::Up => {
                 let ask_us = self.may_ask().then_some(self.wait_until_us);
-                let silent_us = (!self.asked.is_empty()).then_some(silent_us);
+                let waits = !self.asked.is_empty() || self.farewell == Farewell::Said;
+                let ask_us = ask_us.filter(|_| self.asks && self.farewell == Farewell::No);
+                let silent_us = waits.then_some(silent_us);
                 ask_us.into_iter().chain(silent_us).min()
             }
             Phase::Connecting | Phase::Closing { .. } => Some(0),
@@ -212,7 +241,9 @@ impl Link {
             self.error = Some(HubError::Gone { hub, waited, cause });
             self.give_up(now_us);
         }
-        let waits = !self.asked.is_empty() || matches!(self.phase, Phase::Greeting | Phase::Subscribing);
+        let waits = !self.asked.is_empty()
+            || self.farewell == Farewell::Said
+            || matches!(self.phase, Phase::Greeting | Phase::Subscribing | Phase::Describing);
         let timeout_us = self.options.timeout.as_micros() as u64;
         if self.is_connected() && waits && now_us > self.heard_us.saturating_add(timeout_us) {
             self.cause = "it does not answer".to_owned();
@@ -230,7 +261,7 @@ impl Link {
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        matches!(self.phase, Phase::Greeting | Phase::Subscribing | Phase::Up)
+        matches!(self.phase, Phase::Greeting | Phase::Subscribing | Phase::Describing | Phase::Up)
     }
 
     fn window(&self) -> usize {
@@ -260,6 +291,31 @@ impl Link {
         self.asked.insert(self.ids, Asked { wanted, used });
     }
 
+    /// The trainer wants nothing more of this hub, and what it has here shall go to others at once. A hub that is not there, or
+    /// does not understand farewells, notices by the connection, and hands on when it has waited for long enough.
+    pub(super) fn leave(&mut self) {
+        if self.farewell != Farewell::No {
+            return;
+        }
+        let can = self.phase == Phase::Up && self.agreed.features.has(Features::LEAVE);
+        self.farewell =
+            if can && !self.over && self.error.is_none() { Farewell::Wanted } else { Farewell::Over };
+    }
+
+    /// Is there nothing more to say?
+    pub(super) fn has_left(&self) -> bool {
+        self.over || self.error.is_some() || self.farewell == Farewell::Over
+    }
+
+    fn say_farewell(&mut self, now_us: u64) {
+        // What is asked on this connection is answered before, and what comes by it is handed on with the rest.
+        self.heard_us = now_us;
+        self.ids += 1;
+        let used = std::mem::take(&mut self.used);
+        self.put(&Request::Leave(Leave { used: &used }), self.ids);
+        self.farewell = Farewell::Said;
+    }
+
     pub(super) fn put(&mut self, request: &Request<'_>, id: u64) {
         let mut frame = Buffer::new(limit::FRAME_BYTES_MAX);
         match frame.append(|out| request.encode(&self.agreed, id, 0, out)) {
@@ -285,6 +341,7 @@ impl Link {
     /// A connection is open.
     pub(super) fn connected(&mut self, now_us: u64, features: Features) {
         (self.phase, self.heard_us) = (Phase::Greeting, now_us);
+        let features = features | Features::DESCRIBE | Features::LEAVE;
         (self.agreed, self.offer) = (Agreed::BEFORE_HELLO, Offer::of(features));
         let token = self.options.token.clone();
         let name = self.trainer.clone();
@@ -294,6 +351,10 @@ impl Link {
     /// There is no connection, or no longer. What the hub did not hear will be said again.
     pub(super) fn disconnected(&mut self, now_us: u64, cause: String) {
         self.cause = cause;
+        if self.farewell != Farewell::No {
+            // It is not said again: the connection's end says as much, later.
+            self.farewell = Farewell::Over;
+        }
         self.outgoing.clear();
         for (_, asked) in std::mem::take(&mut self.asked) {
             self.used.extend(asked.used);
@@ -306,3 +367,6 @@ impl Link {
         self.phase = Phase::Down { until_us: now_us + backoff_us };
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,5 @@
-//! Minibatches from a hub: subscribing to them, taking the next one, and saying which were used up. Knows no hub, and
-//! not what is in a minibatch.
+//! Minibatches from a hub: subscribing to them, taking the next one, saying which were used up, and farewell. Knows no hub,
+//! and not what is in a minibatch.
 
 use crate::WireError;
 use crate::limit::{COLUMNS_MAX, FRAME_BYTES_MAX, NAME_BYTES_MAX, REASON_BYTES_MAX, UNACKNOWLEDGED_MAX};
@@ -222,6 +222,40 @@ impl<'a> NextReply<'a> {
             other => return Err(WireError::Value { what: "outcome", found: other.into() }),
         };
         Ok(NextReply { late, outcome })
+    }
+}
+
+/// A trainer's farewell: what else it has is anybody's from now on, and it is not subscribed any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leave<'a> {
+    /// Numbers of minibatches that were used up.
+    pub used: &'a [u64],
+}
+
+impl<'a> Leave<'a> {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        write_numbers("used", self.used, out)
+    }
+
+    pub(crate) fn read(from: &mut Reader<'a>) -> Result<Leave<'a>, WireError> {
+        Ok(Leave { used: read_numbers("used", from)? })
+    }
+}
+
+/// Answer to [`Leave`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left<'a> {
+    /// Numbers among those used up that had been given to another trainer meanwhile: they do not count.
+    pub late: &'a [u64],
+}
+
+impl<'a> Left<'a> {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        write_numbers("late", self.late, out)
+    }
+
+    pub(crate) fn read(from: &mut Reader<'a>) -> Result<Left<'a>, WireError> {
+        Ok(Left { late: read_numbers("late", from)? })
     }
 }
 

@@ -4,11 +4,11 @@
 
 use sanderling_wire::{
     Absent, Agreed, Bits, Column, Counter, Create, Delete, Export, Exported, Failure, Fault, Features, Feed,
-    Goaway, Hello, Home, Identity, Import, Join, Joined, Kind, Latency, Meet, Member, Met, Next, NextReply,
-    Offer, Outcome, Ping, PlacementMap, PlacementServer, Pong, Pooling, Pull, PullFed, PullPooled, PullReply,
-    Push, PushFed, PushStep, Pushed, Ragged, Reply, Request, Restore, Restored, RowBlock, RowFormat,
-    RowValues, Said, Save, Saved, Statistics, StatsScope, StepGradients, StepState, Subscribe, Subscribed,
-    TableInfo, Tell, WaitStep, Way,
+    Goaway, Hello, Home, Identity, Import, Join, Joined, Kind, Latency, Leave, Left, Meet, Member, Met, Next,
+    NextReply, Offer, Outcome, Ping, PlacementMap, PlacementServer, Pong, Pooling, Pull, PullFed, PullPooled,
+    PullReply, Push, PushFed, PushStep, Pushed, Ragged, Reply, Request, Restore, Restored, RowBlock,
+    RowFormat, RowValues, Said, Save, Saved, Statistics, StatsScope, StepGradients, StepState, Subscribe,
+    Subscribed, TableInfo, Tell, WaitStep, Way,
 };
 
 /// Everything agreed, but with a checksum.
@@ -238,6 +238,8 @@ impl Parts {
             }),
             Request::Next(Next { wanted: self.yes, used: keys }),
             Request::Join(self.join()),
+            Request::Describe,
+            Request::Leave(Leave { used: keys }),
         ]
         .into_iter()
         .chain(self.told().map(Request::Tell))
@@ -338,6 +340,8 @@ impl Parts {
             }),
             Reply::Next(NextReply { late: &self.keys, outcome: self.outcome() }),
             Reply::Join(Joined { rank: self.small % 1024, attempt: self.small }),
+            Reply::Describe(text),
+            Reply::Leave(Left { late: &self.keys }),
         ];
         let failed = |fault| Reply::Failed(Failure { kind: Kind::Push, fault, reason: text });
         replies.extend(self.faults().map(failed));

@@ -44,6 +44,8 @@ struct World {
     /// Restarts of the hub.
     restarts: u32,
     late: u32,
+    /// Farewells of trainers that had something.
+    farewells: u32,
 }
 
 impl World {
@@ -60,6 +62,7 @@ impl World {
             used: BTreeMap::new(),
             restarts: 0,
             late: 0,
+            farewells: 0,
         }
     }
 
@@ -143,9 +146,45 @@ impl World {
                 self.now_us += self.below(200);
             }
             4 if self.below(3) == 0 => self.restart(stride),
+            40..42 => self.farewell(at),
             5..40 => self.ask(at, stride > 0),
             _ => {}
         }
+    }
+
+    /// It leaves in an orderly way, saying what it has used; its farewell may be lost, and it may be back later.
+    fn farewell(&mut self, at: usize) {
+        let Some(connection) = self.trainers[at].connection.take() else { return };
+        let trainer = std::mem::take(&mut self.trainers[at]);
+        if self.below(8) == 0 {
+            self.desk.disconnect(self.now_us, connection);
+            return;
+        }
+        // What it said before and did not hear answered, it says again.
+        let some = self.below(trainer.held.len() as u64 + 1) as usize;
+        let used: Vec<u64> = trainer.held.iter().take(some).chain(&trainer.unsure).copied().collect();
+        let used: Vec<u64> = used.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+        let Some((late, left)) = self.desk.leave(connection, &used) else {
+            panic!("seed {}: it is subscribed", self.seed);
+        };
+        for number in used {
+            let is_sure = !trainer.unsure.contains(&number);
+            if late.contains(&number) {
+                assert!(is_sure || self.restarts > 0, "seed {}: {number}", self.seed);
+                self.late += 1;
+            } else if is_sure {
+                *self.used.entry(number).or_default() += 1;
+            }
+        }
+        self.farewells += u32::from(left > 0);
+        // Nothing is kept for it, and its connection is worth nothing.
+        let name = format!("trainer {at}");
+        let kept = self.desk.trainers.iter().find(|it| it.name == name);
+        assert!(kept.is_some_and(|it| it.expired && it.handed.is_empty() && it.owed.is_empty()));
+        assert!(
+            self.desk.next(connection, true, &[]).is_none() && self.desk.leave(connection, &[]).is_none()
+        );
+        self.desk.disconnect(self.now_us, connection);
     }
 
     fn ask(&mut self, at: usize, ranked: bool) {
@@ -207,7 +246,7 @@ fn seeds() -> std::ops::Range<u64> {
 
 #[test]
 fn each_minibatch_is_acknowledged_once_whatever_the_trainers_do() {
-    let (mut restarts, mut late) = (0, 0);
+    let (mut restarts, mut late, mut farewells) = (0, 0, 0);
     for seed in seeds() {
         let stride = if seed % 2 == 0 { 0 } else { 3 };
         let mut world = World::new(seed, stride);
@@ -228,8 +267,10 @@ fn each_minibatch_is_acknowledged_once_whatever_the_trainers_do() {
         assert_eq!((depth.ready, depth.unacknowledged), (0, 0), "seed {seed}");
         assert_eq!(world.desk.position().1, PassStart { pass: PASSES, first: PASSES * BATCHES });
         (restarts, late) = (restarts + world.restarts, late + world.late);
+        farewells += world.farewells;
     }
-    assert!(std::env::var("SEED").is_ok() || restarts > 0 && late > 0, "{restarts} {late}");
+    let seen = [restarts, late, farewells];
+    assert!(std::env::var("SEED").is_ok() || !seen.contains(&0), "{seen:?}");
 }
 
 fn desk(stride: u32) -> Desk {
@@ -266,6 +307,60 @@ fn what_was_given_away_is_late() {
     let counts: Vec<_> =
         desk.trainers().map(|(name, _, counts)| (name, counts.late, counts.stalls)).collect();
     assert_eq!(counts, [("a", 3, 0), ("b", 0, 1)]);
+}
+
+#[test]
+fn what_a_trainer_has_when_it_says_farewell_others_get_at_once() {
+    let mut desk = desk(0);
+    for number in 0..3 {
+        desk.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] });
+    }
+    desk.end(1);
+    desk.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
+    desk.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
+    let batch = |answer: Option<(Vec<u64>, Answer)>| match answer {
+        Some((_, Answer::Batch { number, .. })) => Some(number),
+        _ => None,
+    };
+    for number in 0..3 {
+        assert_eq!(batch(desk.next(1, true, &[])), Some(number));
+    }
+    assert_eq!(batch(desk.next(2, true, &[])), None);
+    // The one that it has used is done, one that it never had is late, and the other two are handed on.
+    assert_eq!(desk.leave(1, &[1, 7]), Some((vec![7], 2)));
+    assert_eq!(desk.leave(1, &[]), None);
+    assert_eq!(batch(desk.next(2, true, &[])), Some(0));
+    assert_eq!(batch(desk.next(2, true, &[])), Some(2));
+    assert_eq!(desk.next(2, true, &[0, 2]), Some((vec![], Answer::Over)));
+    // Nobody waits for who has left.
+    assert_eq!(desk.settled(), Settled::Told);
+    assert_eq!(desk.leave(2, &[]), Some((vec![], 0)));
+    assert_eq!(desk.settled(), Settled::Left);
+    // It may come back.
+    desk.subscribe(3, &subscribe("a", None, 9, &[])).unwrap();
+    assert_eq!(desk.next(3, true, &[]), Some((vec![], Answer::Over)));
+}
+
+#[test]
+fn a_rank_that_left_is_free_and_each_rank_ends_by_itself() {
+    let mut desk = desk(2);
+    for number in 0..3 {
+        desk.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] });
+    }
+    desk.subscribe(1, &subscribe("a", Some(0), 0, &[])).unwrap();
+    desk.subscribe(2, &subscribe("b", Some(1), 0, &[])).unwrap();
+    assert!(matches!(desk.next(2, true, &[]), Some((_, Answer::Batch { number: 1, .. }))));
+    assert_eq!(desk.next(2, true, &[1]), Some((vec![], Answer::Wait)), "more may come");
+    desk.end(1);
+    assert_eq!(desk.next(2, true, &[]), Some((vec![], Answer::Over)), "0 and 2 are not for it");
+    assert_eq!(desk.settled(), Settled::No);
+    assert!(matches!(desk.next(1, true, &[]), Some((_, Answer::Batch { number: 0, .. }))));
+    assert_eq!(desk.leave(1, &[]), Some((vec![], 1)));
+    desk.subscribe(3, &subscribe("c", Some(0), 0, &[])).unwrap();
+    assert!(matches!(desk.next(3, true, &[]), Some((_, Answer::Batch { number: 0, .. }))));
+    assert!(matches!(desk.next(3, true, &[0]), Some((_, Answer::Batch { number: 2, .. }))));
+    assert_eq!(desk.next(3, true, &[2]), Some((vec![], Answer::Over)));
+    assert_eq!(desk.position().0.prefix(), 3);
 }
 
 #[test]

@@ -1,0 +1,53 @@
+//! What a hub's rows are made by, as it tells its trainers: how its input is read, and the feature spec with fitted boundaries.
+//! Knows neither hub nor trainer.
+
+use sanderling_sample::{DataConfig, Spec};
+
+/// By which rules rows of the input become rows of minibatches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Description {
+    /// How the input is read.
+    pub data: DataConfig,
+    /// What a row becomes; one entry per feature, boundaries included.
+    pub spec: Spec,
+}
+
+impl Description {
+    /// As it travels: `{"data": {...}, "spec": {...}}`. None if it cannot be said in so many bytes.
+    pub(crate) fn to_json(&self, bytes_max: usize) -> Option<String> {
+        let text = serde_json::json!({ "data": self.data, "spec": self.spec }).to_string();
+        (text.len() <= bytes_max).then_some(text)
+    }
+
+    /// The error says, for people, what is wrong with the text.
+    pub(crate) fn of_json(text: &str) -> Result<Description, String> {
+        let mut value: serde_json::Value =
+            serde_json::from_str(text).map_err(|error| format!("what its rows are made by: {error}"))?;
+        let part = |error: serde_json::Error| format!("what its rows are made by: {error}");
+        Ok(Description {
+            data: serde_json::from_value(value["data"].take()).map_err(part)?,
+            spec: serde_json::from_value(value["spec"].take()).map_err(part)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_what_is_understood() {
+        let spec: Spec = toml::from_str(
+            "[label]\ncolumn = \"click\"\n[[feature]]\nname = \"a\"\ntype = \"quantile\"\nboundaries = [0.1, 2.5]\n\
+             [[feature]]\nname = \"b\"\nkey = { modulo = 7 }",
+        )
+        .expect("a spec");
+        let described = Description { data: DataConfig::default(), spec };
+        let text = described.to_json(1 << 20).expect("short");
+        assert_eq!(Description::of_json(&text), Ok(described.clone()));
+        assert_eq!(described.to_json(text.len() - 1), None);
+        for wrong in ["", "{}", "[]", "{\"data\": {}, \"spec\": {\"feature\": 3}}"] {
+            assert!(Description::of_json(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! One hub's state machine against answers made by hand: hubs of before farewells and descriptions, and farewells that are not
+//! heard.
+
+use sanderling_wire::{Column, Frame, Identity, Kind, Left, NextReply, Outcome, Parsed, Reply, Subscribed};
+
+use super::*;
+
+/// A hub's answer, put into a link.
+fn answer(link: &mut Link, agreed: &Agreed, reply: &Reply<'_>, id: u64) {
+    let mut frame = Buffer::new(limit::FRAME_BYTES_MAX);
+    frame.append(|out| reply.encode(agreed, id, out)).expect("fits");
+    link.receive(0, frame.bytes(), &mut Vec::new());
+}
+
+/// What the link sends now: kind and id.
+fn sent(link: &mut Link) -> Option<(Kind, u64)> {
+    (link.want(0) == Want::Send).then(|| {
+        let Ok(Parsed::Frame(frame)) = Frame::parse(link.outgoing(), &link.agreed) else { panic!("a frame") };
+        let said = (frame.header.kind, frame.header.id);
+        link.sent();
+        said
+    })
+}
+
+/// A link to a hub that can do so much, up to its subscription; what holds between the two.
+fn subscribed(features: Features) -> (Link, Agreed) {
+    let mut link = Link::new(0, "h:1".to_owned(), "t", &SubscribeOptions::default());
+    assert_eq!(link.want(0), Want::Connect);
+    link.connected(0, Features::NONE);
+    assert_eq!(sent(&mut link), Some((Kind::Hello, 0)));
+    let agreed = Offer::of(features).meet(&link.offer).expect("same version");
+    let identity = Identity {
+        agreed,
+        in_flight_max: 64,
+        shard: 0,
+        shards: 1,
+        server_id: 0,
+        boot_id: 0,
+        host_id: 0,
+        placement_version: 0,
+        name: "",
+        local_url: "",
+    };
+    answer(&mut link, &Agreed::BEFORE_HELLO, &Reply::Hello(identity), 0);
+    assert_eq!(sent(&mut link), Some((Kind::Subscribe, 0)));
+    let columns = vec![Column { name: "id", weighted: false }];
+    let reply = Subscribed { stream: 9, passes: 1, rows: 2, window: 2, stride: 0, late: &[], columns };
+    answer(&mut link, &agreed, &Reply::Subscribe(reply), 0);
+    (link, agreed)
+}
+
+#[test]
+fn a_hub_of_before_is_not_asked_what_it_does_not_know() {
+    let (mut link, _) = subscribed(Features::NONE);
+    assert!(link.introduced && link.description.is_none());
+    assert_eq!((sent(&mut link), link.wake_us()), (None, None), "nobody waits for a minibatch");
+    link.asks = true;
+    assert_eq!(sent(&mut link), Some((Kind::Next, 1)));
+    link.leave();
+    assert!(link.has_left());
+    assert_eq!((link.want(0), link.wake_us()), (Want::Nothing, None));
+}
+
+#[test]
+fn a_farewell_says_what_was_used_and_is_the_last_word() {
+    let (mut link, agreed) = subscribed(Features::DESCRIBE | Features::LEAVE);
+    assert!(!link.introduced);
+    assert_eq!(sent(&mut link), Some((Kind::Describe, 0)));
+    answer(&mut link, &agreed, &Reply::Describe("{}"), 0);
+    assert!(link.introduced);
+    link.asks = true;
+    assert_eq!((sent(&mut link), sent(&mut link)), (Some((Kind::Next, 1)), Some((Kind::Next, 2))));
+    link.leave();
+    assert!(!link.has_left());
+    assert_eq!(sent(&mut link), Some((Kind::Leave, 3)));
+    // What was asked before comes before.
+    let nothing = Outcome::Wait { retry_after_us: 5 };
+    for id in [1, 2] {
+        answer(&mut link, &agreed, &Reply::Next(NextReply { late: &[], outcome: nothing }), id);
+    }
+    assert_eq!((link.want(1_000_000), link.has_left()), (Want::Nothing, false));
+    answer(&mut link, &agreed, &Reply::Leave(Left { late: &[7] }), 3);
+    assert!(link.has_left() && link.error().is_none());
+    assert_eq!(link.late, 1);
+    assert_eq!(link.want(0), Want::Close);
+    assert_eq!((link.want(u64::MAX - 1), link.wake_us()), (Want::Nothing, None));
+}
+
+#[test]
+fn a_farewell_that_is_lost_is_not_said_again() {
+    for silent in [false, true] {
+        let (mut link, agreed) = subscribed(Features::DESCRIBE | Features::LEAVE);
+        assert_eq!(sent(&mut link), Some((Kind::Describe, 0)));
+        answer(&mut link, &agreed, &Reply::Describe("{}"), 0);
+        link.leave();
+        assert_eq!(sent(&mut link), Some((Kind::Leave, 1)));
+        if silent {
+            let long = 2 * link.options.timeout.as_micros() as u64;
+            assert_eq!((link.want(long), link.want(long)), (Want::Close, Want::Nothing));
+        } else {
+            link.disconnected(0, "it is gone".to_owned());
+        }
+        assert!(link.has_left() && link.error().is_none());
+        assert_eq!(link.want(1_000_000_000), Want::Nothing);
+    }
+}
