@@ -94,11 +94,13 @@ def load(
     emb: EmbeddingCollection | Sequence[EmbeddingCollection] = (),
     *,
     map_location: str | torch.device | None = None,
+    restore_servers: bool = True,
 ) -> dict[str, Any]:
     """Restores what `save` wrote, and returns its `extra`.
 
     Files are verified before anything is changed. The collections get other tables, so that a `FeedQueue` over their
-    rows must be made afterwards; those on servers are restored for everybody who uses these servers.
+    rows must be made afterwards; those on servers are restored for everybody who uses these servers, so that of several
+    trainers one does it, and the others, after it, only open them anew (`restore_servers=False`).
     """
     directory = Path(directory)
     collections = [emb] if isinstance(emb, EmbeddingCollection) else list(emb)
@@ -117,7 +119,7 @@ def load(
     for collection in collections:
         collection.discard()
         collection.finish()
-    if remote is not None:
+    if remote is not None and restore_servers:
         remote.restore(manifest["servers"])
     for collection in collections:
         opened: Mapping[str, Any] = tables

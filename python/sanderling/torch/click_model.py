@@ -18,6 +18,7 @@ from sanderling.torch import checkpoint, models
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.embedding import EmbeddingCollection
 from sanderling.torch.spec import FeatureSpec, Spec, TableSpec
+from sanderling.torch.workers import Workers
 
 MODELS: dict[str, type[nn.Module]] = {
     "dnn": models.DNN,
@@ -43,6 +44,7 @@ class ClickModel(nn.Module):
         ps: sanderling.Connection | str | None = None,
         *,
         fresh: bool = False,
+        workers: Workers | None = None,
     ) -> None:
         """Takes the features as `FeedQueue.spec` has them; `fresh` drops what servers have of an earlier run."""
         super().__init__()
@@ -78,10 +80,13 @@ class ClickModel(nn.Module):
         if ps is not None:
             # Runs share servers: their tables are told apart by the run's name, as those of the built-in learners are.
             feature_specs = [dataclasses.replace(f, table=f"{config.name}/{f.table}") for f in feature_specs]
-            for name in {feature.table for feature in feature_specs} if fresh else ():
+            first = workers is None or workers.rank == 0
+            for name in {feature.table for feature in feature_specs} if fresh and first else ():
                 ps.drop(name)
+            if workers is not None:
+                workers.group.barrier("tables")
         self.emb = EmbeddingCollection(
-            Spec({feature.table: rows for feature in feature_specs}, feature_specs), ps, push="step"
+            Spec({feature.table: rows for feature in feature_specs}, feature_specs), ps, push="step", workers=workers
         )
         self.history, self.history_length = model.history, model.history_length
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch.distributed
+
 import sanderling
 from sanderling.torch.deep_config import MODELS, DeepConfig, read_toml
 from sanderling.torch.trainer import train
@@ -27,15 +29,18 @@ def main(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add("config", type=Path, help="configuration, TOML")
     add("--model", choices=MODELS, help="instead of model.type")
-    add("--resume", action="store_true", help="go on after the last whole pass")
+    add("--resume", action="store_true", help="go on after the last whole pass, from hubs where the run was saved")
     add("--runs-dir", type=Path, default=Path("runs"), help="parent of the run's directory (runs)")
     add("--json", action="store_true", help="print the result as one JSON object on the last line of standard output")
     add("--quiet", "-q", action="store_true", help="no progress and no lines of metrics")
     add("--tensorboard", action="store_true", help="event files for TensorBoard in runs/NAME/tensorboard")
     add("--device", default="cpu", help="where the dense part is: cpu, cuda, cuda:1 (cpu)")
     add("--ps", help="tables on parameter servers, at these addresses")
+    add("--mode", default="sync", help="of several trainers under torchrun: sync, async or bounded:STEPS (sync)")
+    add("--hub-token-file", type=Path, metavar="FILE", help="what hubs must be told is in this file")
+    add("--hub-patience", type=float, default=60.0, metavar="SECONDS", help="how long to wait for a hub (60)")
     add("--name", help="name of the run")
-    add("--train", nargs="+", metavar="FILE", help="training input")
+    add("--train", nargs="+", metavar="FILE", help="training input: files, or hub://host:port,host:port")
     add("--valid", nargs="+", metavar="FILE", help="validation input")
     for name in ("threads", "passes", "batch", "max-steps"):
         add(f"--{name}", type=int, help=f"instead of train.{name.replace('-', '_')}")
@@ -50,13 +55,21 @@ def main(arguments: Sequence[str]) -> int:
             device=options.device,
             tensorboard=options.tensorboard,
             quiet=options.quiet,
+            mode=options.mode,
+            hub_token=_token(options.hub_token_file),
+            hub_patience_s=options.hub_patience,
         )
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; --resume goes on after the last whole pass\n")
+        sys.stderr.write("interrupted; --resume goes on where the run was saved last\n")
         return _INTERRUPTED
     except sanderling.Error as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
+    if torch.distributed.is_initialized():
+        rank = torch.distributed.get_rank()
+        torch.distributed.destroy_process_group()
+        if rank > 0:
+            return 0
     if options.json:
         sys.stdout.write(json.dumps(result.summary) + "\n")
     else:
@@ -66,9 +79,18 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(
             f"auc       {summary['auc']}  {on}\nloss      {summary['logloss']}\n"
             f"examples  {summary['examples']:,} in {summary['train_s']:.2f} s, "
-            f"{summary['examples_per_s']:,.0f} examples/s\nmodel     {summary['model']}\n"
+            f"{summary['examples_per_s']:,.0f} examples/s\n"
+            f"waiting   {100 * summary['wait_share']:.1f} % of that, for minibatches\nmodel     {summary['model']}\n"
         )
     return 0
+
+
+def _token(path: Path | None) -> str:
+    """What is in the file, without the end of its line."""
+    try:
+        return "" if path is None else path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise sanderling.FileError(f"--hub-token-file {path}: {error}") from error
 
 
 def _config(options: argparse.Namespace) -> DeepConfig:

@@ -15,6 +15,9 @@ import sanderling
 MODELS = ("dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din")
 """What `model.type` may be here; every other type is built into the native learners."""
 
+HUBS = "hub://"
+"""What the address of hubs begins with."""
+
 _Section = TypeVar("_Section")
 
 
@@ -72,6 +75,8 @@ class TrainConfig:
     cost of passing over whole tables, which must be in this process."""
     clip_norm: float = 0.0
     """Largest norm of a step's gradients, rows and dense part together; 0: any."""
+    save_every: int = 0
+    """With hubs: save the run every so many steps; 0: after passes, and when it is told to stop."""
 
 
 @dataclass
@@ -80,6 +85,7 @@ class DeepConfig:
 
     name: str
     train_inputs: list[str]
+    """Files, patterns, urls; or hubs, as one entry `hub://host:port,host:port`."""
     valid_inputs: list[str]
     spec: dict[str, Any]
     """What `sanderling.FeedQueue` reads rows by: `data`, `label`, `weight`, `negatives`, `feature`."""
@@ -101,6 +107,10 @@ class DeepConfig:
         config = {"name": name, **config}
         data = dict(config.pop("data", {}))
         train_inputs, valid_inputs = (_paths(data.pop(key, [])) for key in ("train", "valid"))
+        train_inputs, train = _hubs(train_inputs), config.pop("train", {})
+        if train_inputs and train_inputs[0].startswith(HUBS):
+            # What is not said, the hubs decide.
+            train = {"batch": 0, "passes": 0, **train}
         spec: dict[str, Any] = {
             key: config.pop(key) for key in ("label", "weight", "negatives", "feature") if key in config
         }
@@ -113,7 +123,7 @@ class DeepConfig:
             seed=int(config.pop("seed", 42)),
             model=_section(ModelConfig, "model", config.pop("model", {})),
             dense_optimizer=_section(DenseOptimizerConfig, "dense_optimizer", config.pop("dense_optimizer", {})),
-            train=_section(TrainConfig, "train", config.pop("train", {})),
+            train=_section(TrainConfig, "train", train),
         )
         if optimizer is not None:
             made.optimizer = {"type": optimizer} if isinstance(optimizer, str) else dict(optimizer)
@@ -131,7 +141,11 @@ class DeepConfig:
             raise sanderling.ConfigError("data.train: name at least one file or pattern")
         if model.type not in MODELS:
             raise sanderling.ConfigError(f"model.type = {model.type!r}: a deep model is one of {', '.join(MODELS)}")
-        least = {"model.dim": (model.dim, 1), "train.batch": (train.batch, 2), "train.passes": (train.passes, 1)}
+        least = {"model.dim": (model.dim, 1)}
+        if not (self.from_hubs and train.batch == 0):
+            least["train.batch"] = (train.batch, 2)
+        if not (self.from_hubs and train.passes == 0):
+            least["train.passes"] = (train.passes, 1)
         for name, (value, minimum) in least.items():
             if value < minimum:
                 raise sanderling.ConfigError(f"{name} = {value}: must be at least {minimum}")
@@ -147,8 +161,22 @@ class DeepConfig:
             raise sanderling.ConfigError(
                 f"train.schedule = {train.schedule}: constant, exponential (factor) or plateau (factor, min)"
             )
+        if any(name.startswith(HUBS) for name in self.valid_inputs):
+            raise sanderling.ConfigError(
+                "data.valid: a hub hands each row out once per pass, and validation reads the same rows after each;"
+                " name files or urls"
+            )
+        if train.save_every and not self.from_hubs:
+            raise sanderling.ConfigError(
+                "train.save_every: a run over files goes on after whole passes only; leave it out, or train from a hub"
+            )
         if not self.valid_inputs and (train.early_stop > 0 or kind == "plateau"):
             raise sanderling.ConfigError("early_stop and the plateau schedule need data.valid")
+
+    @property
+    def from_hubs(self) -> bool:
+        """Whether training rows come from hubs."""
+        return bool(self.train_inputs) and self.train_inputs[0].startswith(HUBS)
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as `of` reads it, defaults filled in."""
@@ -182,6 +210,16 @@ def _paths(value: object) -> list[str]:
     if isinstance(value, list | tuple) and all(isinstance(path, str | Path) for path in value):
         return [str(path) for path in value]
     raise sanderling.ConfigError(f"data: {value!r} is neither a path nor a list of paths")
+
+
+def _hubs(inputs: list[str]) -> list[str]:
+    """Several hubs as one entry; files and hubs together are an error."""
+    hubs = [name for name in inputs if name.startswith(HUBS)]
+    if not hubs:
+        return inputs
+    if len(hubs) != len(inputs):
+        raise sanderling.ConfigError(f"data.train: {hubs[0]!r} stands beside files; name files or hubs, not both")
+    return [HUBS + ",".join(name.removeprefix(HUBS) for name in hubs)]
 
 
 def _section(kind: type[_Section], name: str, entries: Mapping[str, Any]) -> _Section:

@@ -1,18 +1,23 @@
 """The ready trainer of deep click models: a `DeepConfig` becomes a directory with the best model and metrics.
 
     runs/<name>/model/         checkpoint of the best validated pass, or without validation of the last one
-    runs/<name>/last/          checkpoint after the last whole pass, to resume from
+    runs/<name>/last/          checkpoint to resume from: after the last whole pass, over hubs also within one
     runs/<name>/metrics.jsonl  a line per printed line, as the built-in learners write them
     runs/<name>/summary.json   what the run came to
     runs/<name>/report.html    the same with curves, tables and keys, for a browser
+    runs/<name>/trainer-1/     lines of metrics of the second of several trainers, and so on
 
-Knows no command line.
+Knows no command line, and not where minibatches come from.
 """
 
 import dataclasses
 import json
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed
 from torch import nn
 
 import sanderling
@@ -27,10 +33,14 @@ from sanderling._native import render_report
 from sanderling.torch import checkpoint
 from sanderling.torch.click_model import ClickModel
 from sanderling.torch.deep_config import DeepConfig
+from sanderling.torch.inputs import FileInputs, HubInputs
 from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores
+from sanderling.torch.workers import Workers, join
 
 # Rows between two lines of metrics, where the configuration does not say.
 _PRINT_ROWS = 256_000
+# How long trainers that torchrun started wait for each other, saving included.
+_STEP_TIMEOUT_S = 300.0
 _DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -48,6 +58,8 @@ class Progress:
     passes: int = 0
     """Whole ones."""
     train_s: float = 0.0
+    wait_s: float = 0.0
+    """Of `train_s`, what was spent waiting for minibatches."""
     best: Line | None = None
     """The best validation."""
     best_pass: int = 0
@@ -80,24 +92,42 @@ def train(
     tensorboard: bool = False,
     quiet: bool = True,
     on_line: Callable[[Line], object] | None = None,
+    mode: str = "sync",
+    hub_token: str = "",
+    hub_patience_s: float = 60.0,
 ) -> DeepResult:
     """Trains as the configuration says: a `DeepConfig`, a dictionary, or a TOML file of that structure.
 
-    `resume` goes on after the last whole pass of a run that was interrupted. `on_line` gets every line of metrics.
+    `resume` goes on after the last whole pass of a run that was interrupted; over hubs where it was told to stop, or
+    was saved last. `on_line` gets every line of metrics. Started several times by torchrun, the trainers go through the
+    input together, their rows on the servers of `ps`; `mode` says when gradients of rows are applied, as of `Workers`.
+    Hubs that ask for one get `hub_token`; one that is away for longer than `hub_patience_s` is a `HubError`.
     """
     if not isinstance(config, DeepConfig):
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
     run_dir = Path(runs_dir) / config.name
     run_dir.mkdir(parents=True, exist_ok=True)
+    ps = sanderling.connect(ps) if isinstance(ps, str) else ps
+    workers = _workers(config, ps, mode)
+    first = workers is None or workers.rank == 0
     torch.manual_seed(config.seed)
-    run = _Run(config, run_dir, ps, device, fresh=not resume)
+    extra = checkpoint.read_extra(run_dir / "last") if resume else None
+    inputs: FileInputs | HubInputs
+    if config.from_hubs:
+        inputs = HubInputs(config, workers, hub_token, hub_patience_s, _of_hubs(run_dir, extra))
+    else:
+        inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
+    run = _Run(config, run_dir, ps, device, inputs, workers, fresh=not resume)
     if resume:
         run.resume()
+    if workers is not None:
+        # Alike until here; what is dropped out need not be.
+        torch.manual_seed(config.seed + workers.rank)
     log = RunLog(
-        run_dir,
+        run_dir if workers is None or first else _made(run_dir / f"trainer-{workers.rank}"),
         resumed_step=run.progress.step if resume else None,
-        tensorboard=tensorboard,
-        quiet=quiet,
+        tensorboard=tensorboard and first,
+        quiet=quiet or not first,
         on_line=on_line,
     )
     try:
@@ -105,25 +135,59 @@ def train(
     finally:
         log.close()
     summary = run.summary()
-    run.report(summary)
+    if first:
+        (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+        run.report(summary)
     return DeepResult(summary, run_dir, run.model)
+
+
+def _workers(config: DeepConfig, ps: sanderling.Connection | None, mode: str) -> Workers | None:
+    """The trainers that torchrun started, if there are several."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return None
+    if ps is None:
+        raise sanderling.ConfigError("several trainers share their rows on parameter servers: name them (--ps)")
+    if mode == "sync" and config.train.clip_norm > 0.0:
+        raise sanderling.ConfigError("train.clip_norm: trainers in step know their own gradients only; leave it out")
+    return join(ps, mode, step_timeout_s=_STEP_TIMEOUT_S)
+
+
+def _of_hubs(run_dir: Path, extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What a run that goes on knows of its hubs."""
+    if extra is None:
+        return None
+    if not extra.get("hubs"):
+        raise sanderling.ConfigError(f"{run_dir / 'last'}: that run read files; go on with these, or start anew")
+    return {"spec": extra["spec"], "hubs": extra["hubs"]}
+
+
+def _made(directory: Path) -> Path:
+    """A directory that is there from now on."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+class _ToldError(Exception):
+    """A signal has ended the run after a step that was saved."""
 
 
 class _Run:
     """A run under way."""
 
     def __init__(
-        self, config: DeepConfig, run_dir: Path, ps: sanderling.Connection | str | None, device: str, fresh: bool
+        self,
+        config: DeepConfig,
+        run_dir: Path,
+        ps: sanderling.Connection | None,
+        device: str,
+        inputs: FileInputs | HubInputs,
+        workers: Workers | None,
+        fresh: bool,
     ) -> None:
         self.config, self.run_dir, self.device = config, run_dir, device
-        # Quantiles are fitted once, and every queue reads by the same boundaries.
-        probe = sanderling.FeedQueue(config.train_inputs, spec=config.spec, batch_size=2, threads=1, depth=1)
-        spec = probe.spec
-        probe.close()
-        if spec is None:
-            raise sanderling.ConfigError("data.train: this trainer reads files; for hubs see examples/train_deepfm.py")
-        self.spec: dict[str, Any] = spec
-        self.model = ClickModel(config, self.spec["feature"], ps, fresh=fresh).to(device)
+        self.inputs, self.workers = inputs, workers
+        self.spec = inputs.spec
+        self.model = ClickModel(config, self.spec["feature"], ps, fresh=fresh, workers=workers).to(device)
         kind = config.dense_optimizer.type
         if kind not in _DENSE_OPTIMIZERS:
             raise sanderling.ConfigError(f"dense_optimizer.type = {kind!r}: one of {', '.join(_DENSE_OPTIMIZERS)}")
@@ -138,28 +202,77 @@ class _Run:
         # What the report plots: the best validation, or without one the last pass.
         self.plotted = Scores().columns()
         self.stages: list[dict[str, Any]] = []
+        # Set by a signal: stop after this step.
+        self.told = threading.Event()
 
     def resume(self) -> None:
         """Goes on where `last` was saved."""
-        extra = checkpoint.load(self.run_dir / "last", self.model, self.dense, self.model.emb, map_location=self.device)
+        last, first = self.run_dir / "last", self.workers is None or self.workers.rank == 0
+        if not first:
+            self.meet()
+        extra = checkpoint.load(
+            last, self.model, self.dense, self.model.emb, map_location=self.device, restore_servers=first
+        )
+        if first:
+            self.meet()
         self.progress = Progress(**extra["progress"])
-        self.spec = extra["spec"]
+
+    def meet(self) -> None:
+        """Waits until all trainers are here."""
+        if self.workers is not None:
+            torch.distributed.barrier()
 
     def passes(self, log: RunLog) -> None:
         """All passes that are left."""
-        train, progress = self.config.train, self.progress
-        while progress.passes < train.passes and not self.stopped() and not self.idle():
-            self.one_pass(log)
-            if self.stopped():
-                log.say(f"stopped after step {progress.step}")
-                break
-            if self.config.valid_inputs:
-                self.judge(log)
-            else:
-                progress.best_pass = progress.passes
-            self.save()
+        progress = self.progress
+        used = False
+        try:
+            with self.orderly():
+                while progress.passes < self.inputs.passes and not self.stopped() and not self.idle():
+                    steps = self.one_pass(log)
+                    if self.stopped():
+                        log.say(f"stopped after step {progress.step}")
+                        if self.config.from_hubs:
+                            self.save("last")
+                        break
+                    if steps == 0:
+                        continue
+                    if self.config.valid_inputs:
+                        self.judge(log)
+                    else:
+                        progress.best_pass = progress.passes
+                    # `last` last: a run that is resumed from it has the model of its best pass.
+                    self.save(*(["model", "last"] if progress.best_pass == progress.passes else ["last"]))
+            used = True
+        except _ToldError:
+            used = True
+            raise KeyboardInterrupt from None
+        finally:
+            self.inputs.close(used=used)
         if self.idle():
             log.say(f"stopped early: validation was best after pass {progress.best_pass}")
+
+    @contextmanager
+    def orderly(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end a run over hubs after a step, which is saved: a hub does not hand out rows twice.
+
+        Several trainers are not told at the same step, and a thread other than the main one hears no signals.
+        """
+        if (
+            not self.config.from_hubs
+            or self.workers is not None
+            or threading.current_thread() != threading.main_thread()
+        ):
+            yield
+            return
+        before = {
+            number: signal.signal(number, lambda *_: self.told.set()) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def idle(self) -> bool:
         """Whether validation has not improved for long enough."""
@@ -169,41 +282,63 @@ class _Run:
         """Whether `max_steps` ended the run."""
         return 0 < self.config.train.max_steps <= self.progress.step
 
-    def one_pass(self, log: RunLog) -> None:
-        """A pass over the training data."""
-        config, progress = self.config, self.progress
-        print_steps = config.train.print_every or max(_PRINT_ROWS // config.train.batch, 1)
+    def one_pass(self, log: RunLog) -> int:
+        """A pass over the training data; how many steps it took, which over hubs may be none."""
+        config, progress, workers = self.config, self.progress, self.workers
+        batch_size = config.train.batch or int(self.inputs.hubs[0]["batch_size"])
+        print_steps = config.train.print_every or max(_PRINT_ROWS // batch_size, 1)
         whole, recent = Scores(), Scores()
         began = line_began = time.perf_counter()
-        line_step, line_examples = progress.step, progress.examples
+        line_step, line_examples, steps = progress.step, progress.examples, 0
         self.model.train()
         self.set_rates()
-        queue = self.queue(config.train_inputs, self.spec, shuffle=config.train.shuffle)
-        for batch in queue:
-            if len(batch) < 2 and config.model.batch_norm:
+        # Rows that are looked up ahead miss steps, which trainers in step do not allow.
+        in_step = workers is not None and workers.in_step
+        batches = self.inputs.one_pass(progress.passes, None if in_step else self.model.emb.native)
+        while True:
+            asked = time.perf_counter()
+            batch = next(batches, None)
+            progress.wait_s += time.perf_counter() - asked
+            if batch is None:
+                break
+            samples = len(batch) if workers is None else workers.samples
+            if (len(batch) if workers is None else workers.samples_min) < 2 and config.model.batch_norm:
                 continue  # there is no variance of one sample
             logits = self.learn(batch)
+            steps += 1
             progress.step += 1
-            progress.examples += len(batch)
+            progress.examples += samples
             for scores in (whole, recent):
                 scores.add(batch.labels, logits, batch.weights)
-            log.progress(f"pass {progress.passes + 1}/{config.train.passes}, step {progress.step}")
+            log.progress(
+                f"pass {progress.passes + 1}/{self.inputs.passes}, step {progress.step}, {progress.examples:,} examples"
+            )
             if progress.step % print_steps == 0:
                 seconds = time.perf_counter() - line_began
-                steps, examples = progress.step - line_step, progress.examples - line_examples
-                speed = {"steps_per_s": steps / seconds, "examples_per_s": examples / seconds}
+                speed = {
+                    "steps_per_s": (progress.step - line_step) / seconds,
+                    "examples_per_s": (progress.examples - line_examples) / seconds,
+                }
                 log.line("step", {**self.place(progress.passes + 1), **recent.metrics(), **speed})
                 line_began, line_step, line_examples = time.perf_counter(), progress.step, progress.examples
             if self.stopped():
                 break
+            if self.told.is_set() or (config.train.save_every and progress.step % config.train.save_every == 0):
+                progress.train_s, began = progress.train_s + time.perf_counter() - began, time.perf_counter()
+                self.save("last")
+            if self.told.is_set():
+                raise _ToldError
         self.model.emb.finish()
         progress.train_s += time.perf_counter() - began
-        self.stages = queue.stats()["stages"]
-        if not config.valid_inputs:
-            self.plotted = whole.columns()
-        progress.last = whole.metrics()
+        if steps > 0:
+            assert self.inputs.queue is not None
+            self.stages = self.inputs.queue.stats()["stages"]
+            if not config.valid_inputs:
+                self.plotted = whole.columns()
+            progress.last = whole.metrics()
         if not self.stopped():
             progress.passes += 1
+        return steps
 
     def learn(self, batch: sanderling.Batch) -> npt.NDArray[np.float32]:
         """A step; returns the logits before it, [B]."""
@@ -211,7 +346,9 @@ class _Run:
         logits = self.model(batch)
         labels, weights = (torch.from_numpy(array).to(self.device) for array in (batch.labels, batch.weights))
         loss = nn.functional.binary_cross_entropy_with_logits(logits, labels, weight=weights)
-        loss.backward()
+        (loss if self.workers is None else loss * self.workers.share).backward()
+        if self.workers is not None:
+            self.average()
         if self.config.train.clip_norm > 0.0:
             self.model.emb.clip_grad_norm_(self.config.train.clip_norm, self.model.parameters())
         self.dense.step()
@@ -220,6 +357,16 @@ class _Run:
             self.model.emb.push_idle(batch, float(self.rows.param_groups[0]["lr"]))
         before: npt.NDArray[np.float32] = logits.detach().cpu().numpy()
         return before
+
+    def average(self) -> None:
+        """Makes the gradients of the dense part their means over trainers."""
+        assert self.workers is not None
+        grads = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        flat = torch.cat([grad.reshape(-1) for grad in grads])
+        torch.distributed.all_reduce(flat)
+        flat /= self.workers.size
+        for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+            grad.copy_(part.view_as(grad))
 
     def judge(self, log: RunLog) -> None:
         """Validates the pass just ended, and keeps the model if it is the best."""
@@ -239,31 +386,42 @@ class _Run:
         log.line("valid", {**self.place(progress.passes), **metrics, "best": best, "seconds": seconds})
 
     def validate(self, log: RunLog) -> tuple[Line, Columns]:
-        """Metrics over the validation files, and what they are of."""
+        """Metrics over the validation files, and what they are of; each of several trainers scores its share."""
         scores = Scores()
+        if self.workers is not None:
+            self.meet()
+            for buffer in self.model.buffers():
+                if buffer.numel() > 0:
+                    torch.distributed.broadcast(buffer, src=0)
         self.model.eval()
         spec = {key: value for key, value in self.spec.items() if key != "negatives"}
         with torch.no_grad():
-            for batch in self.queue(self.config.valid_inputs, spec, shuffle=0):
+            for batch in self.valid_queue(spec):
                 scores.add(batch.labels, self.model(batch).cpu().numpy(), batch.weights)
                 log.progress("validating")
+        if self.workers is not None:
+            shares: list[Any] = [None] * self.workers.size
+            torch.distributed.all_gather_object(shares, scores.columns())
+            scores = Scores()
+            for share in shares:
+                scores.add(share[0], share[1], share[2])
         if scores.forgotten:
             raise sanderling.ConfigError(f"data.valid: more than {SCORES_MAX:,} rows; name fewer files")
         columns = scores.columns()
         return scores.metrics(), columns
 
-    def queue(self, inputs: list[str], spec: dict[str, Any], shuffle: int) -> sanderling.FeedQueue:
-        """The batches of one pass; a pass has its own order, whatever came before it."""
-        train = self.config.train
+    def valid_queue(self, spec: dict[str, Any]) -> sanderling.FeedQueue:
+        """The batches of the validation files that are this trainer's."""
+        train, workers = self.config.train, self.workers
         return sanderling.FeedQueue(
-            inputs,
+            self.config.valid_inputs,
             self.model.emb.native,
             spec=spec,
-            batch_size=train.batch,
+            batch_size=train.batch or int(self.inputs.hubs[0]["batch_size"]),
             threads=train.threads,
             depth=train.depth,
-            shuffle=shuffle,
-            seed=self.config.seed + self.progress.passes,
+            rank=0 if workers is None else workers.rank,
+            ranks=1 if workers is None else workers.size,
         )
 
     def set_rates(self) -> None:
@@ -283,29 +441,34 @@ class _Run:
         """Where a line of metrics belongs."""
         return {"step": self.progress.step, "pass": of_pass, "trained_examples": self.progress.examples}
 
-    def save(self) -> None:
-        """Saves the pass just ended, also as the model if it is the best or nothing says which is."""
+    def save(self, *names: str) -> None:
+        """Saves the run as it is under these names; of several trainers the first one does."""
         extra = {
             "progress": dataclasses.asdict(self.progress),
             "spec": self.spec,
             "config": self.config.to_dict(),
+            "hubs": self.inputs.hubs,
         }
-        # `last` last: a run that is resumed from it has the model of its best pass.
-        for name in ("model", "last") if self.progress.best_pass == self.progress.passes else ("last",):
-            checkpoint.save(self.run_dir / name, self.model, self.dense, self.model.emb, extra=extra)
+        self.model.emb.finish()
+        self.meet()
+        if self.workers is None or self.workers.rank == 0:
+            for name in names:
+                checkpoint.save(self.run_dir / name, self.model, self.dense, self.model.emb, extra=extra)
+        self.meet()
 
     def summary(self) -> dict[str, Any]:
-        """What the run came to, also written to `summary.json`."""
+        """What the run came to."""
         progress = self.progress
         metrics = progress.last if progress.best is None else progress.best
         scores = {name: metrics.get(name) for name in ("auc", "logloss", "prob_mean", "real_mean")}
-        summary = {
+        return {
             "name": self.config.name,
             **{name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()},
             "measured_on": "train" if progress.best is None else "valid",
             "examples": progress.examples,
             "examples_per_s": progress.examples / max(progress.train_s, 1e-9),
             "train_s": progress.train_s,
+            "wait_share": progress.wait_s / max(progress.train_s, 1e-9),
             "steps": progress.step,
             "passes": progress.passes,
             "best_pass": progress.best_pass,
@@ -314,8 +477,6 @@ class _Run:
             "stopped": self.stopped(),
             "model": str(self.run_dir / "model"),
         }
-        (self.run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-        return summary
 
     def report(self, summary: Line) -> None:
         """Writes `report.html`."""

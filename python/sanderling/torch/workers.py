@@ -50,6 +50,8 @@ class Workers:
         # The last step that is finished here.
         self.step = group.applied
         self._failed = False
+        # Of the last batches of `batches`: the pass, over trainers the latest; samples, those of all and the fewest.
+        self.pass_number, self.samples, self.samples_min = 0, 0, 0
         self.share = 1.0
         """What to multiply the loss of the last batch of `batches` by: 1, unless others have more or fewer samples."""
 
@@ -92,10 +94,13 @@ class Workers:
         remaining = iter(batches)
         while True:
             batch = next(remaining, None)
-            size = 0 if batch is None else len(batch)
-            sizes = [int.from_bytes(part) for part in self.group.all_gather("batch", size.to_bytes(8))]
+            size, number = (0, 0) if batch is None else (len(batch), batch.pass_number)
+            parts = self.group.all_gather("batch", size.to_bytes(8) + number.to_bytes(8))
+            sizes = [int.from_bytes(part[:8]) for part in parts]
             if batch is None or min(sizes) == 0:
                 return
+            self.pass_number = max(int.from_bytes(part[8:]) for part in parts)
+            self.samples, self.samples_min = sum(sizes), min(sizes)
             self.share = size * self.size / sum(sizes)
             yield batch
 

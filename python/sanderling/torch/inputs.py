@@ -1,0 +1,182 @@
+"""Where the minibatches of a run come from, pass by pass: files, or hubs that make the passes themselves.
+
+Knows no model and no training loop.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import sanderling
+from sanderling.torch.deep_config import DeepConfig
+from sanderling.torch.workers import Workers
+
+
+class FileInputs:
+    """Files, gone through as often as the configuration says, each pass in an order of its own."""
+
+    def __init__(self, config: DeepConfig, workers: Workers | None, spec: dict[str, Any] | None = None) -> None:
+        """Looks at the input; with a `spec`, that of a run that goes on, quantiles are not fitted again."""
+        self.config, self.workers = config, workers
+        self.passes = config.train.passes
+        self.hubs: list[dict[str, Any]] = []
+        self.queue: sanderling.FeedQueue | None = None
+        if spec is None:
+            # Quantiles are fitted once, and every queue reads by the same boundaries.
+            probe = sanderling.FeedQueue(config.train_inputs, spec=config.spec, batch_size=2, threads=1, depth=1)
+            spec = probe.spec
+            probe.close()
+            assert spec is not None
+        self.spec = spec
+
+    def one_pass(self, number: int, embedding: sanderling.Embedding | None) -> Iterator[sanderling.Batch]:
+        """The minibatches of pass `number`, from 0, looked up in `embedding` if there is one."""
+        train, workers = self.config.train, self.workers
+        self.queue = sanderling.FeedQueue(
+            self.config.train_inputs,
+            embedding,
+            spec=self.spec,
+            batch_size=train.batch,
+            threads=train.threads,
+            depth=train.depth,
+            shuffle=train.shuffle,
+            seed=self.config.seed + number,
+            rank=0 if workers is None else workers.rank,
+            ranks=1 if workers is None else workers.size,
+        )
+        return iter(self.queue) if workers is None else workers.batches(self.queue)
+
+    def close(self, *, used: bool) -> None:
+        """Reads no more."""
+        del used
+        if self.queue is not None:
+            self.queue.close()
+
+
+class HubInputs:
+    """Hubs, which decide on minibatches, passes and order. One queue serves the whole run.
+
+    A pass ends here when the first minibatch of a later one comes: what another hub, or another trainer's end, brings
+    of it afterwards counts with the next.
+    """
+
+    spec: dict[str, Any]
+    hubs: list[dict[str, Any]]
+    """What each hub serves, as `sanderling.Hubs.served`."""
+
+    def __init__(
+        self,
+        config: DeepConfig,
+        workers: Workers | None,
+        token: str = "",
+        patience_s: float = 60.0,
+        saved: dict[str, Any] | None = None,
+    ) -> None:
+        """Asks the hubs what they serve. Of a run that goes on, `saved` says it: they are asked if there is more."""
+        self.config, self.workers, self.saved = config, workers, saved
+        self.options: dict[str, Any] = {"hub_token": token, "hub_patience_s": patience_s}
+        self.queue: sanderling.FeedQueue | None = None
+        self._batches: Iterator[sanderling.Batch] = iter(())
+        # Of a later pass than the one that it was asked for.
+        self._early: sanderling.Batch | None = None
+        self._ended = False
+        self._subscribed: sanderling.Hubs | None = None
+        if saved is None:
+            self._subscribed = self._subscribe()
+        else:
+            self.spec, self.hubs = saved["spec"], saved["hubs"]
+        self.passes = int(self.hubs[0]["passes"])
+
+    def one_pass(self, number: int, embedding: sanderling.Embedding | None) -> Iterator[sanderling.Batch]:
+        """The minibatches up to the first one of a pass after `number`."""
+        if self.queue is None:
+            train = self.config.train
+            hubs, self._subscribed = self._subscribed or self._subscribe(), None
+            self.queue = sanderling.FeedQueue(hubs, embedding, threads=train.threads, depth=train.depth)
+            self._batches = iter(self.queue) if self.workers is None else self.workers.batches(self.queue)
+        while True:
+            batch = next(self._batches, None) if self._early is None else self._early
+            self._early = None
+            if batch is None:
+                self._ended = True
+                return
+            place = batch.pass_number if self.workers is None else self.workers.pass_number
+            if place > number:
+                self._early = batch
+                return
+            yield batch
+
+    def close(self, *, used: bool) -> None:
+        """Says farewell. Whether the last minibatch counts as used; one that came early does not in any case."""
+        self._subscribed = None
+        if self.queue is None:
+            return
+        if self.workers is not None and self._ended:
+            # What others had no equal of is for this rank alone: the hub would wait for it.
+            for _ in self.queue:
+                pass
+        self.queue.close(used=used and self._early is None)
+        # Dropping the queue waits until the hubs have heard it.
+        self.queue, self._early, self._batches = None, None, iter(())
+
+    def _subscribe(self) -> sanderling.Hubs:
+        """Reaches the hubs; they must serve what the configuration says, and know what a run before has used."""
+        config, workers = self.config, self.workers
+        rank, size = (0, 1) if workers is None else (workers.rank, workers.size)
+        hubs = sanderling.Hubs(
+            config.train_inputs[0],
+            spec=self._expected(),
+            threads=config.train.threads,
+            depth=config.train.depth,
+            rank=rank,
+            ranks=size,
+            name=f"{config.name} {rank}",
+            **self.options,
+        )
+        self._check(hubs.served)
+        if self.saved is not None:
+            before = {hub["stream"] for hub in self.saved["hubs"]}
+            for hub in hubs.served:
+                if hub["stream"] not in before:
+                    raise sanderling.HubError(
+                        f"hub {hub['address']} was started anew without its position (--position), and would hand out"
+                        " rows that this run has used: start the run anew, too, without --resume"
+                    )
+            return hubs
+        spec = hubs.spec
+        if spec is None:
+            if not config.spec.get("feature"):
+                raise sanderling.ConfigError(
+                    "feature: the hub is of a version that does not say which features it serves; name them here"
+                )
+            spec = config.spec
+        # How the validation files are read, the configuration may say on its own.
+        self.spec = {**spec, "data": config.spec["data"] or spec["data"]}
+        self.hubs = hubs.served
+        return hubs
+
+    def _expected(self) -> dict[str, Any]:
+        """What the configuration says of the rows."""
+        return {name: section for name, section in self.config.spec.items() if name != "data"}
+
+    def _check(self, hubs: list[dict[str, Any]]) -> None:
+        """Refuses hubs that make something else than the configuration, or than each other."""
+        train, workers = self.config.train, self.workers
+        ranks = 0 if workers is None else workers.size
+        for hub in hubs:
+            at = f"hub {hub['address']}"
+            if train.batch and train.batch != hub["batch_size"]:
+                raise sanderling.ConfigError(
+                    f"train.batch = {train.batch}, but {at} makes minibatches of {hub['batch_size']} rows: start it"
+                    f" with --batch {train.batch}, or leave train.batch out"
+                )
+            passes = train.passes or hubs[0]["passes"]
+            if passes != hub["passes"]:
+                what = f"train.passes = {passes}" if train.passes else f"hub {hubs[0]['address']} makes {passes} passes"
+                raise sanderling.ConfigError(
+                    f"{what}, but {at} makes {hub['passes']}: start it with --passes {passes}, or leave train.passes"
+                    " out"
+                )
+            if ranks and ranks != hub["ranks"]:
+                raise sanderling.ConfigError(
+                    f"{at} must hand minibatches to {ranks} trainers in turn: start it with --assign strided:{ranks}"
+                )

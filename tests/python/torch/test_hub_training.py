@@ -1,0 +1,247 @@
+"""The ready trainer over hubs: the command and real hubs as processes, and the same model as from files."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import sanderling
+import sanderling.torch
+from sanderling.torch import checkpoint
+
+ROWS = 600
+BATCH = 50
+PASSES = 3
+CONFIG = f"""
+[data]
+train = "train.csv"
+valid = "valid.csv"
+[model]
+type = "deepfm"
+dim = 4
+hidden = [8]
+[train]
+batch = {BATCH}
+passes = {PASSES}
+shuffle = 0
+threads = 1
+depth = 1
+print_every = 4
+[[feature]]
+each = ["a", "b"]
+[[feature]]
+name = "x"
+type = "quantile"
+buckets = 6
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Rows, and the configuration of trainer and hub alike."""
+    rng = np.random.default_rng(3)
+    for name, rows in (("train", ROWS), ("valid", 200)):
+        a, b = rng.integers(0, 5, (2, rows))
+        x = rng.normal(size=rows).round(3)
+        lines = [f"{(i + j) % 2},{i},{j},{z}\n" for i, j, z in zip(a, b, x, strict=True)]
+        (tmp_path / f"{name}.csv").write_text("label,a,b,x\n" + "".join(lines))
+    (tmp_path / "clicks.toml").write_text(CONFIG)
+    return tmp_path
+
+
+@contextmanager
+def hub(folder: Path, *options: str, name: str = "hub", config: str = "clicks.toml") -> Iterator[str]:
+    """A hub over the configuration's training data, until the block ends; gives `hub://ADDRESS`."""
+    address = f"unix:{folder}/{name}"
+    command = [sys.executable, "-m", "sanderling", "hub", "--config", config, "--listen", address, "--linger", "100ms"]
+    with subprocess.Popen([*command, *options], cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("listening at ")
+            yield f"hub://{address}"
+        finally:
+            process.terminate()
+
+
+def command(*arguments: str) -> list[str]:
+    """The command with these arguments."""
+    return [sys.executable, "-m", "sanderling", "train", "clicks.toml", *arguments]
+
+
+def train(folder: Path, *inputs: str, name: str = "clicks", max_steps: int = 0, **options: Any) -> dict[str, Any]:
+    """What the command does, in this process: trains from these inputs, or from the configuration's; the summary."""
+    config = tomllib.loads((folder / "clicks.toml").read_text())
+    data = config["data"]
+    for kind, inputs_of in (("train", list(inputs) or data.get("train")), ("valid", data.get("valid"))):
+        names = [inputs_of] if isinstance(inputs_of, str) else inputs_of
+        data[kind] = [each if "://" in each else str(folder / each) for each in names]
+    if max_steps:
+        config["train"]["max_steps"] = max_steps
+    return sanderling.torch.train({"name": name, **config}, runs_dir=folder / "runs", **options).summary
+
+
+def dense(directory: Path) -> torch.Tensor:
+    """The dense parameters of a checkpoint, one after the other."""
+    manifest = json.loads((directory / "manifest.json").read_text())
+    state = torch.load(directory / manifest["dense"]["file"], weights_only=True)["model"]
+    return torch.cat([tensor.reshape(-1) for tensor in state.values()])
+
+
+def test_a_hub_in_order_gives_the_model_that_files_give(folder: Path) -> None:
+    # One minibatch ahead, so that how old rows are does not depend on time: none is looked up before the push before.
+    of_files = train(folder, name="files")
+    with hub(folder) as address:
+        of_hub = train(folder, address, name="hub")
+    assert (of_hub["steps"], of_hub["examples"], of_hub["passes"]) == (PASSES * ROWS // BATCH, PASSES * ROWS, PASSES)
+    assert of_hub["auc"] == pytest.approx(of_files["auc"], abs=0.02)
+    # The hub's boundaries are in the model, which scores files by them.
+    spec = checkpoint.read_extra(folder / "runs/hub/model")["spec"]
+    assert spec == checkpoint.read_extra(folder / "runs/files/model")["spec"]
+    assert len(sanderling.torch.predict(folder / "runs/hub/model", folder / "valid.csv")) == 200
+
+
+def test_it_is_the_same_bit_by_bit_where_no_row_is_read_twice(folder: Path) -> None:
+    """Every key occurs once per pass, so that how far a queue looks ahead does not matter."""
+    for name in ("train", "valid"):
+        lines = [f"{row % 3 % 2},{row},{row + ROWS},{row % 7}\n" for row in range(ROWS)]
+        (folder / f"{name}.csv").write_text("label,a,b,x\n" + "".join(lines))
+    text = CONFIG.partition("[[feature]]\nname")[0].replace(f"passes = {PASSES}", "passes = 1")
+    (folder / "clicks.toml").write_text(text)
+    of_files = train(folder, name="files")
+    with hub(folder) as address:
+        of_hub = train(folder, address, name="hub")
+    assert of_hub["auc"] == of_files["auc"]
+    assert of_hub["logloss"] == of_files["logloss"]
+    assert torch.equal(dense(folder / "runs/hub/last"), dense(folder / "runs/files/last"))
+
+
+def test_a_run_that_is_told_to_stop_goes_on_with_the_rest(folder: Path) -> None:
+    with hub(folder, "--shuffle", "200") as address:
+        stopped = train(folder, address, max_steps=7)
+        assert (stopped["steps"], stopped["stopped"], stopped["passes"]) == (7, True, 0)
+        # Told by a signal, in the middle of things; by the command.
+        again = command("--resume", "--train", address)
+        with subprocess.Popen(again, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("step 8,")
+            process.send_signal(signal.SIGTERM)
+            said = process.stderr.read()
+        if process.returncode == 0:  # it was done before it was told
+            assert "pass 3 validated" in said
+        else:
+            assert process.returncode == 130, said
+            assert "--resume goes on" in said
+        summary = train(folder, address, resume=True)
+        assert summary["steps"] == PASSES * ROWS // BATCH
+        assert summary["examples"] == PASSES * ROWS, "each row once per pass"
+    # It is over, and so it needs no hub to say so.
+    assert train(folder, address, resume=True)["steps"] == summary["steps"]
+
+
+def test_a_run_that_was_killed_goes_on_from_its_last_save_with_what_was_not_acknowledged(folder: Path) -> None:
+    config = CONFIG.replace("print_every = 4", "print_every = 1\nsave_every = 5")
+    (folder / "clicks.toml").write_text(config)
+    with hub(folder) as address:
+        with subprocess.Popen(command("--train", address), cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            while not process.stderr.readline().startswith("step 8,"):
+                assert process.poll() is None
+            process.kill()
+        at = checkpoint.read_extra(folder / "runs/clicks/last")["progress"]
+        assert at["step"] >= 5
+        summary = train(folder, address, resume=True)
+    # What was acknowledged after the last save is lost, as the documentation says; no row comes twice.
+    assert at["step"] < summary["steps"] <= PASSES * ROWS // BATCH
+    assert summary["passes"] == PASSES
+
+
+def test_two_hubs_share_the_input(folder: Path) -> None:
+    with hub(folder, "--share", "0/2", name="one") as one, hub(folder, "--share", "1/2", name="two") as two:
+        # The file is one block, so that one of the hubs has nothing.
+        assert train(folder, one, two)["examples"] == PASSES * ROWS
+
+
+def test_a_hub_that_is_not_there_is_named(folder: Path) -> None:
+    gone = f"hub://unix:{folder}/nobody"
+    arguments = command("--train", gone, "--hub-patience", "0.1")
+    done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: hub unix:{folder}/nobody is gone for more than 0 s: ")
+    with pytest.raises(sanderling.ConfigError, match="files or hubs, not both"):
+        train(folder, gone, "train.csv")
+    (folder / "clicks.toml").write_text(CONFIG.replace("valid.csv", gone))
+    with pytest.raises(sanderling.ConfigError, match=r"data\.valid: a hub hands each row out once"):
+        train(folder, gone)
+    (folder / "clicks.toml").write_text(CONFIG.replace("print_every", "save_every"))
+    with pytest.raises(sanderling.ConfigError, match=r"train\.save_every"):
+        train(folder)
+
+
+def test_what_hub_and_configuration_disagree_on_is_named(folder: Path) -> None:
+    with hub(folder) as address:
+        for changed, expected in (
+            (CONFIG.replace('"a", "b"', '"b", "a"'), "the names of features is b, a, x here and a, b, x there"),
+            (CONFIG.replace("buckets = 6", "buckets = 7"), 'buckets of feature "x" is 7 here and 6 there'),
+            (CONFIG + '[label]\ncolumn = "click"\n', "label is"),
+            (CONFIG.replace(f"batch = {BATCH}", "batch = 7"), "train.batch = 7, but hub"),
+            (CONFIG.replace(f"passes = {PASSES}", "passes = 9"), "start it with --passes 9"),
+        ):
+            (folder / "clicks.toml").write_text(changed)
+            with pytest.raises(sanderling.ConfigError, match=re.escape(expected)) as raised:
+                train(folder, address)
+            assert f"{folder}/hub" in str(raised.value)
+        # What is left out is as the hub has it.
+        short = '[data]\nvalid = "valid.csv"\n[model]\ntype = "dnn"\ndim = 4\nhidden = [8]\n'
+        (folder / "clicks.toml").write_text(short)
+        assert train(folder, address)["examples"] == PASSES * ROWS
+
+
+def test_a_hub_that_does_not_know_where_it_was_is_not_gone_on_with(folder: Path) -> None:
+    with hub(folder) as address:
+        train(folder, address, max_steps=3)
+    with hub(folder) as address, pytest.raises(sanderling.HubError, match=r"anew without its position.*without --res"):
+        train(folder, address, resume=True)
+
+
+def test_torchrun_trains_from_a_hub_in_step(folder: Path, one_server: str) -> None:
+    trainers = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    config = ["sanderling", "train", "clicks.toml", "--json", "--ps", one_server]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*trainers, *config, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+
+    with hub(folder, "--batch", "25", "--assign", "strided:2") as address:
+        text = CONFIG.replace(f"batch = {BATCH}", "batch = 25")
+        (folder / "clicks.toml").write_text(text)
+        done = run("--train", address, "--name", "step")
+        assert done.returncode == 0, done.stderr
+        summary = json.loads(done.stdout.splitlines()[-1])
+        # The hub's passes are of one stream of minibatches, so that none is left over between them.
+        assert (summary["steps"], summary["examples"]) == (PASSES * ROWS // 50, PASSES * ROWS)
+    # One trainer with twice the batch takes the same steps.
+    (folder / "clicks.toml").write_text(CONFIG)
+    with hub(folder) as address:
+        alone = train(folder, address, name="alone", ps=one_server)
+    assert summary["auc"] == pytest.approx(alone["auc"], abs=0.02)
+    # Files are shared out as well; a hub that hands minibatches to anybody would keep them waiting for each other.
+    done = run("--name", "files")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["examples"] == PASSES * ROWS
+    with hub(folder) as address:
+        done = run("--train", address, "--name", "any")
+    assert done.returncode != 0
+    assert "--assign strided:2" in done.stderr
