@@ -21,12 +21,12 @@ impl Description {
 
     /// The error says, for people, what is wrong with the text.
     pub(crate) fn of_json(text: &str) -> Result<Description, String> {
-        let mut value: serde_json::Value =
-            serde_json::from_str(text).map_err(|error| format!("what its rows are made by: {error}"))?;
-        let part = |error: serde_json::Error| format!("what its rows are made by: {error}");
+        let wrong = |error: serde_json::Error| format!("what its rows are made by: {error}");
+        let mut value: serde_json::Value = serde_json::from_str(text).map_err(wrong)?;
+        let mut part = |name| value.get_mut(name).map(serde_json::Value::take).unwrap_or_default();
         Ok(Description {
-            data: serde_json::from_value(value["data"].take()).map_err(part)?,
-            spec: serde_json::from_value(value["spec"].take()).map_err(part)?,
+            data: serde_json::from_value(part("data")).map_err(wrong)?,
+            spec: serde_json::from_value(part("spec")).map_err(wrong)?,
         })
     }
 }

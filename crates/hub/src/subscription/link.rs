@@ -236,7 +236,8 @@ impl Link {
     /// Gives up a hub that is gone for too long, and a connection that is silent.
     fn expire(&mut self, now_us: u64) {
         let waited = Duration::from_micros(now_us.saturating_sub(self.down_since_us.unwrap_or(now_us)));
-        if waited > self.options.patience && !self.over && self.error.is_none() {
+        let is_needed = !self.over && self.farewell != Farewell::Over;
+        if waited > self.options.patience && is_needed && self.error.is_none() {
             let (hub, cause) = (self.hub.clone(), self.cause.clone());
             self.error = Some(HubError::Gone { hub, waited, cause });
             self.give_up(now_us);
