@@ -47,22 +47,8 @@ bench: $(VENV)/ready ## Measure what docs/results holds the project to; minutes,
 	$(BIN)/python bench/ftrl_vs_vw.py
 	$(BIN)/python bench/text_learners.py
 
-# Target folders of their own: other flags would build everything anew each time.
-proof: ## Model checker, Miri, sanitizers, fuzzing and a soak of the store; half an hour, needs nightly and cargo-fuzz
-	CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom" cargo test -p sanderling-store --lib --release loom_
-	MIRIFLAGS="-Zmiri-disable-isolation" CARGO_TARGET_DIR=target/miri cargo +nightly miri test -p sanderling-store --lib -- \
-	    index:: rights:: versions:: rows:: slab:: words:: writer:: memory:: samples:: sketch:: clock::
-	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-many-seeds=0..8" CARGO_TARGET_DIR=target/miri \
-	    cargo +nightly miri test -p sanderling-store --test threads
-	for sanitizer in thread address; do \
-	    RUSTFLAGS="-Zsanitizer=$$sanitizer --cfg scalar" CARGO_TARGET_DIR=target/$$sanitizer cargo +nightly test \
-	        -Zbuild-std --target x86_64-unknown-linux-gnu --release -p sanderling-store \
-	        --test threads --test concurrent --test walk --test policies; \
-	done
-	for target in store_table checkpoint wire_frame records batch_file; do \
-	    (cd fuzz && cargo +nightly fuzz run $$target -- -max_total_time=60); \
-	done
-	cargo run --release -p sanderling-store --example soak -- --seconds 180
+proof: ## Model checker, Miri, sanitizers, fuzzing and a soak of the store, as far as this machine has their tools; half an hour
+	tests/proof.sh
 
 develop: $(VENV)/ready ## Build the Python module into .venv (dev profile, the artifacts of the Rust tests)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop

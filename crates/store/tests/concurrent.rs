@@ -25,6 +25,11 @@ fn duration() -> Duration {
     Duration::from_secs_f64(seconds.unwrap_or(1.0))
 }
 
+/// For so long, and longer where little has happened by then, as under a sanitizer on a busy machine; but not for ever.
+fn goes_on(start: Instant, has_happened: impl Fn() -> bool) -> bool {
+    start.elapsed() < duration() || (!has_happened() && start.elapsed() < 100 * duration())
+}
+
 /// Stops the other threads, also when this one panics.
 struct Stop<'a>(&'a AtomicBool);
 
@@ -341,7 +346,7 @@ fn keys_are_found_while_they_move_home() {
             }
             let (_stop, start) = (Stop(&stop), Instant::now());
             let maintenance = Maintenance::start(vec![Arc::clone(&t)], Duration::ZERO, 1000).unwrap();
-            while start.elapsed() < duration() {
+            while goes_on(start, || t.stats().moved_home > 100) {
                 thread::sleep(Duration::from_millis(10));
             }
             drop(maintenance);
@@ -400,7 +405,7 @@ fn eviction_goes_on_beside_everything() {
                 });
             }
             let (_stop, start, mut draw) = (Stop(&stop), Instant::now(), Draw(33));
-            while start.elapsed() < duration() {
+            while goes_on(start, || t.stats().evicted > 0) {
                 match draw.below(20) {
                     0 => t.clear(),
                     1..4 => _ = t.maintain(10_000),
