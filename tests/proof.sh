@@ -86,6 +86,11 @@ sanitizer() {
     export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" SANDERLING_TEST_SECONDS="${SANDERLING_TEST_SECONDS:-3}"
     try "$1 sanitizer" env CARGO_TARGET_DIR="target/$1" "${UNSTABLE[@]}" test "${build_std[@]}" --target $HOST --release \
         --no-fail-fast -p sanderling-store --test threads --test concurrent --test walk --test policies
+    if [ "$1" = thread ]; then
+        # Shared memory between ends of a connection, and sums that several bring.
+        try "$1 sanitizer, other crates" env CARGO_TARGET_DIR="target/$1" "${UNSTABLE[@]}" test "${build_std[@]}" \
+            --target $HOST --release --no-fail-fast -p sanderling-transport -p sanderling-meet --lib --tests
+    fi
     unset RUSTFLAGS TSAN_OPTIONS
 }
 
