@@ -89,7 +89,8 @@ sanitizer() {
     if [ "$1" = thread ]; then
         # Shared memory between ends of a connection, and sums that several bring.
         try "$1 sanitizer, other crates" env CARGO_TARGET_DIR="target/$1" "${UNSTABLE[@]}" test "${build_std[@]}" \
-            --target $HOST --release --no-fail-fast -p sanderling-transport -p sanderling-meet --lib --tests
+            --target $HOST --release --no-fail-fast -p sanderling-transport -p sanderling-meet --lib \
+            --test conversation --test faults --test hostile_ring --test killed_peer --test polling --test steps
     fi
     unset RUSTFLAGS TSAN_OPTIONS
 }
