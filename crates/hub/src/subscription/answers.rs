@@ -100,10 +100,17 @@ impl Link {
             self.error = Some(HubError::Restarted { hub: self.hub.clone() });
             return;
         }
+        let columns: Vec<_> =
+            subscribed.columns.iter().map(|column| (column.name.to_owned(), column.weighted)).collect();
+        // Whoever reads minibatches was told once.
+        if self.known.as_ref().is_some_and(|known| known.columns != columns) {
+            let reason = "it has other features than before: start the trainers anew".to_owned();
+            self.error = Some(HubError::Protocol { hub: self.hub.clone(), reason });
+            return;
+        }
         self.stream = subscribed.stream;
-        let columns = subscribed.columns.iter().map(|column| (column.name.to_owned(), column.weighted));
         self.known = Some(Known {
-            columns: columns.collect(),
+            columns,
             passes: subscribed.passes,
             stride: subscribed.stride,
             rows: subscribed.rows,
@@ -134,14 +141,15 @@ impl Link {
                 self.starved = false;
                 let mut buffer = spare.pop().unwrap_or_default();
                 buffer.resize(payload.len()).copy_from_slice(payload);
-                match PackedBatch::parse(buffer) {
+                let parsed = PackedBatch::parse(buffer).map_err(|error| error.to_string());
+                match parsed.and_then(|batch| self.check_columns(batch)) {
                     Ok(batch) if self.held.insert(number) => {
                         self.ready.push_back(Delivered { hub: self.index, pass, number, batch });
                     }
                     // It is here already.
                     Ok(_) => {}
-                    Err(error) => {
-                        let reason = format!("minibatch {number} {error}");
+                    Err(reason) => {
+                        let reason = format!("minibatch {number} {reason}");
                         self.error = Some(HubError::Protocol { hub: self.hub.clone(), reason });
                     }
                 }
@@ -160,6 +168,128 @@ impl Link {
                 self.error = Some(HubError::Failed { hub, reason });
             }
             Outcome::Nothing => {}
+        }
+    }
+    /// A minibatch is read by the columns that were announced.
+    fn check_columns(&self, batch: PackedBatch) -> Result<PackedBatch, String> {
+        let announced = self.known.as_ref().map_or(&[][..], |known| &known.columns);
+        let (found, rows) = (batch.columns(), batch.rows());
+        if found != announced.len() {
+            return Err(format!("has {found} columns, and not the {} that were announced", announced.len()));
+        }
+        let other =
+            announced.iter().enumerate().find(|&(at, (_, weighted))| rows.values(at).is_some() != *weighted);
+        match other {
+            Some((_, (name, true))) => Err(format!("lacks the values of column {name:?}")),
+            Some((_, (name, false))) => {
+                Err(format!("has values in column {name:?}, which were not announced"))
+            }
+            None => Ok(batch),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sanderling_sample::{Batch, Rows, pack};
+    use sanderling_wire::{Agreed, Buffer, Column, Features, Identity, NextReply, limit};
+
+    use super::super::SubscribeOptions;
+    use super::super::link::Want;
+    use super::*;
+
+    fn tell(link: &mut Link, id: u64, reply: &Reply<'_>) {
+        while link.want(0) == Want::Send {
+            link.sent();
+        }
+        let mut frame = Buffer::new(limit::FRAME_BYTES_MAX);
+        frame.append(|out| reply.encode(&link.agreed, id, out)).unwrap();
+        link.receive(0, frame.bytes(), &mut Vec::new());
+    }
+
+    fn subscribed<'a>(columns: &[(&'a str, bool)]) -> Reply<'a> {
+        let columns = columns.iter().map(|&(name, weighted)| Column { name, weighted }).collect();
+        Reply::Subscribe(Subscribed {
+            stream: 7,
+            passes: 1,
+            rows: 1,
+            window: 8,
+            stride: 0,
+            late: &[],
+            columns,
+        })
+    }
+
+    /// A link that has said hello and was told of these columns.
+    fn link(columns: &[(&str, bool)]) -> Link {
+        let mut link = Link::new(0, "hub".to_owned(), "t", &SubscribeOptions::default());
+        assert_eq!(link.want(0), Want::Connect);
+        greet(&mut link, columns);
+        link
+    }
+
+    fn greet(link: &mut Link, columns: &[(&str, bool)]) {
+        link.connected(0, Features::NONE);
+        let agreed = Agreed { version: 1, features: Features::NONE, frame_bytes_max: 1 << 20 };
+        let (name, local_url) = ("hub", "");
+        tell(
+            link,
+            0,
+            &Reply::Hello(Identity {
+                agreed,
+                in_flight_max: 8,
+                shard: 0,
+                shards: 1,
+                server_id: 0,
+                boot_id: 1,
+                host_id: 1,
+                placement_version: 0,
+                name,
+                local_url,
+            }),
+        );
+        tell(link, 0, &subscribed(columns));
+    }
+
+    #[test]
+    fn a_minibatch_has_the_columns_that_were_announced() {
+        let announced = [("a", false), ("b", true)];
+        for (weighted, expected) in [
+            (&[false, true][..], None),
+            (&[false], Some("has 1 columns, and not the 2")),
+            (&[], Some("has 0 columns")),
+            (&[false, true, true], Some("has 3 columns")),
+            (&[false, false], Some("lacks the values of column \"b\"")),
+            (&[true, true], Some("has values in column \"a\"")),
+        ] {
+            let mut batch = Batch::new(weighted);
+            batch.columns.iter_mut().for_each(|column| column.push(5, 0.5));
+            batch.close_row(1.0, 1.0);
+            let mut packed = PackedBuffer::new();
+            pack(&Rows::all(&batch), &mut packed).unwrap();
+            let mut link = link(&announced);
+            let outcome = Outcome::Batch { pass: 0, number: 3, rows: 1, payload: packed.bytes() };
+            tell(&mut link, 1, &Reply::Next(NextReply { late: &[], outcome }));
+            match (link.error(), expected) {
+                (None, None) => assert_eq!(link.take().unwrap().batch.columns(), 2),
+                (Some(HubError::Protocol { reason, .. }), Some(part)) => {
+                    assert!(reason.starts_with("minibatch 3") && reason.contains(part), "{reason}");
+                    assert!(link.take().is_none());
+                }
+                other => panic!("{weighted:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_hub_that_comes_back_with_other_features_is_refused() {
+        for (columns, is_refused) in [([("a", false)], false), ([("a", true)], true), ([("c", false)], true)]
+        {
+            let mut link = link(&[("a", false)]);
+            link.disconnected(0, "cut".to_owned());
+            greet(&mut link, &columns);
+            let refused = matches!(link.error(), Some(HubError::Protocol { reason, .. }) if reason.contains("other features"));
+            assert_eq!(refused, is_refused, "{columns:?} {:?}", link.error());
         }
     }
 }
