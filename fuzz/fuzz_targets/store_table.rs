@@ -45,11 +45,12 @@ fuzz_target!(|input: Input| {
     } else {
         (Eviction::Never, None)
     };
-    let config = TableConfig { writes, eviction, budget_bytes, ..TableConfig::single("t", dim, Init::Zero, sgd) };
+    let config =
+        TableConfig { writes, eviction, budget_bytes, ..TableConfig::single("t", dim, Init::Zero, sgd) };
     let table = Table::new(config).unwrap();
     let mut model: HashMap<u64, f32> = HashMap::new();
     let mut removed = 0;
-    let mut push = |model: &mut HashMap<u64, f32>, keys: Vec<u64>| {
+    let push = |model: &mut HashMap<u64, f32>, keys: Vec<u64>| {
         // One step per occurrence, different in every coordinate.
         let gradients: Vec<f32> = keys.iter().flat_map(|_| (1..=dim).map(|at| -(at as f32))).collect();
         table.push(&keys, &gradients, PushScale::default()).unwrap();
@@ -63,7 +64,9 @@ fuzz_target!(|input: Input| {
     };
     for operation in input.operations.into_iter().take(64) {
         match operation {
-            Operation::Push { keys, shift } => push(&mut model, keys.iter().map(|&k| key(k, shift)).collect()),
+            Operation::Push { keys, shift } => {
+                push(&mut model, keys.iter().map(|&k| key(k, shift)).collect())
+            }
             Operation::PushRange { first, keys } => {
                 push(&mut model, (0..u64::from(keys % 5000)).map(|k| k + u64::from(first)).collect());
             }

@@ -21,6 +21,8 @@ pub use description::Description;
 pub mod service;
 
 mod subscription;
+#[cfg(fuzzing)]
+pub use subscription::Answers;
 pub use subscription::{
     Acknowledger, Delivered, HubError, Next, Served, SubscribeOptions, Subscription, hub_addresses,
 };

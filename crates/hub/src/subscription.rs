@@ -23,6 +23,11 @@ use link::{Link, Want};
 mod options;
 pub use options::SubscribeOptions;
 
+#[cfg(fuzzing)]
+mod fuzzing;
+#[cfg(fuzzing)]
+pub use fuzzing::Answers;
+
 /// While a hub takes nothing, its answers must be taken all the same, or the two would wait for each other.
 const BLOCKED_LOOK: Duration = Duration::from_millis(1);
 /// Buffers that are kept for further minibatches.

@@ -14,6 +14,8 @@ pub use input::{Input, Order};
 mod places;
 
 mod packed_rows;
+#[cfg(fuzzing)]
+pub use packed_rows::{pack_rows, unpack_rows};
 
 mod kept;
 

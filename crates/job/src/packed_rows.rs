@@ -329,6 +329,19 @@ fn unpack_group(
     Ok(before)
 }
 
+/// All rows of a batch.
+#[cfg(fuzzing)]
+pub fn pack_rows(batch: &Batch, out: &mut Vec<u8>) -> Result<(), JobError> {
+    let mut packer = Packer::default();
+    (0..batch.len()).try_for_each(|row| packer.pack(batch, row, row as u64, out))
+}
+
+/// Appends all rows to a batch of the same shape.
+#[cfg(fuzzing)]
+pub fn unpack_rows(bytes: &[u8], batch: &mut Batch) -> Result<(), JobError> {
+    each_row(bytes, |_, at, _| unpack(bytes, at as usize, batch))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -75,7 +75,7 @@ pub(crate) fn saved(name: &str, result: Result<sanderling_wire::Saved, Refusal>)
 }
 
 impl Errand {
-    fn carry_out(&self, state: &State, exporter: &mut Exporter, log: &Log) -> Buffer {
+    pub(crate) fn carry_out(&self, state: &State, exporter: &mut Exporter, log: &Log) -> Buffer {
         let mut frame = Buffer::new(self.agreed.frame_bytes_max as usize);
         let done = match &self.work {
             Work::Save { name } => {

@@ -45,6 +45,8 @@ pub use checkpoints::LATEST;
 pub use config::Config;
 pub use connections::ConnectionStatus;
 pub use control::{Control, Status, TableStatus};
+#[cfg(fuzzing)]
+pub use errand::Errand;
 pub use event::Event;
 pub use listen::{PortListener, control_address, framing, listen_for_control, listen_for_grpc};
 pub use outlet::Outlet;

@@ -82,6 +82,19 @@ impl Session {
         }
     }
 
+    /// One of a server of its own that listens nowhere.
+    #[cfg(fuzzing)]
+    pub fn of_fuzzer(config: &crate::Config, features: Features) -> Session {
+        Session::new(Arc::new(State::new(config)), features, false)
+    }
+
+    /// The reply of an errand, without its thread.
+    #[cfg(fuzzing)]
+    pub fn carry_out(&self, errand: &Errand) -> Buffer {
+        let log = crate::event::Log(Arc::new(|_| {}));
+        errand.carry_out(&self.state, &mut Default::default(), &log)
+    }
+
     /// What holds on this connection.
     pub fn agreed(&self) -> &Agreed {
         &self.agreed

@@ -1,0 +1,199 @@
+//! Any answers of a hub to its trainer: minibatches whose columns are those that the hub has announced, or an error of that
+//! subscription; never a panic. Knows the wire's messages and what the hub crate shows to fuzzers.
+#![no_main]
+
+use std::time::Duration;
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+use sanderling_hub::Answers;
+use sanderling_sample::{Batch, Rows, pack_into, packed_bytes_max};
+use sanderling_wire::*;
+
+const FRAME_BYTES_MAX: u32 = 1 << 20;
+
+#[derive(Arbitrary, Debug)]
+enum Said {
+    Bytes(u8, u8, Vec<u8>),
+    Hello {
+        frame_bytes_max: u32,
+        features: u8,
+    },
+    Subscribed {
+        stream: u8,
+        window: u8,
+        stride: u8,
+        late: Vec<u8>,
+        columns: Vec<(u8, bool)>,
+    },
+    /// A minibatch as a hub packs it, and what is laid over its bytes.
+    Batch {
+        id: u8,
+        number: u8,
+        late: Vec<u8>,
+        weighted: Vec<bool>,
+        rows: Vec<(u8, u8)>,
+        changes: Vec<(u16, u8)>,
+    },
+    Wait {
+        id: u8,
+        retry_after_us: u64,
+    },
+    Over {
+        id: u8,
+    },
+    HasFailed {
+        id: u8,
+        nothing: bool,
+    },
+    Goaway {
+        closing_in_ms: u32,
+    },
+    Refused {
+        transient: bool,
+    },
+    GoOn {
+        ms: u16,
+    },
+    Take {
+        acknowledge: bool,
+    },
+}
+
+fn numbers(of: &[u8]) -> Vec<u64> {
+    of.iter().map(|&number| number.into()).collect()
+}
+
+fn say(answers: &mut Answers, reply: &Reply<'_>, id: u64) {
+    let agreed = answers.agreed();
+    let mut buffer = Buffer::new(FRAME_BYTES_MAX as usize);
+    if buffer.append(|out| reply.encode(&agreed, id, out)).is_ok() {
+        answers.receive(buffer.bytes());
+    }
+}
+
+fn identity(agreed: Agreed) -> Identity<'static> {
+    Identity {
+        agreed,
+        in_flight_max: 8,
+        shard: 0,
+        shards: 1,
+        server_id: 0,
+        boot_id: 1,
+        host_id: 1,
+        placement_version: 0,
+        name: "hub",
+        local_url: "",
+    }
+}
+
+fuzz_target!(|said: Vec<Said>| {
+    let mut answers = Answers::new();
+    for said in said.into_iter().take(64) {
+        match said {
+            Said::Bytes(kind, flags, payload) => {
+                let agreed = answers.agreed();
+                let kind = Kind::ALL[usize::from(kind) % Kind::ALL.len()];
+                let payload_bytes = payload.len().next_multiple_of(8);
+                let flags = flag::REPLY | u16::from(flags) & (flag::LZ4 | flag::ZSTD);
+                let version = if kind == Kind::Hello { 0 } else { agreed.version };
+                let (id, payload_bytes_of) = (1, payload_bytes as u32);
+                let header = Header {
+                    version,
+                    kind,
+                    flags,
+                    id,
+                    deadline_or_status: 0,
+                    payload_bytes: payload_bytes_of,
+                    table: 0,
+                    checksum: 0,
+                };
+                let mut frame = header.to_bytes().to_vec();
+                frame.extend(payload);
+                frame.resize(HEADER_BYTES + payload_bytes, 0);
+                seal(&mut frame, &agreed);
+                let mut buffer = Buffer::new(FRAME_BYTES_MAX as usize);
+                let Ok(room) = buffer.room(frame.len()) else { continue };
+                room[..frame.len()].copy_from_slice(&frame);
+                buffer.advance(frame.len());
+                answers.receive(buffer.bytes());
+            }
+            Said::Hello { frame_bytes_max, features } => {
+                let agreed = Agreed { version: 1, features: Features(features.into()), frame_bytes_max };
+                say(&mut answers, &Reply::Hello(identity(agreed)), 0);
+            }
+            Said::Subscribed { stream, window, stride, late, columns } => {
+                let names = ["a", "b", "c", ""];
+                let column =
+                    |&(name, weighted): &(u8, bool)| Column { name: names[usize::from(name) % 4], weighted };
+                let subscribed = Subscribed {
+                    stream: u64::from(stream % 4),
+                    passes: 1,
+                    rows: 3,
+                    window: window.into(),
+                    stride: stride.into(),
+                    late: &numbers(&late),
+                    columns: columns.iter().map(column).collect(),
+                };
+                say(&mut answers, &Reply::Subscribe(subscribed), 0);
+            }
+            Said::Batch { id, number, late, weighted, rows, changes } => {
+                let mut batch = Batch::new(&weighted);
+                for (key, keys) in rows {
+                    for column in &mut batch.columns {
+                        (0..keys % 4).for_each(|more| column.push(u64::from(key) + u64::from(more % 3), 0.5));
+                    }
+                    batch.close_row(1.0, 1.0);
+                }
+                let rows = Rows::all(&batch);
+                let mut payload = vec![0; packed_bytes_max(&rows)];
+                let bytes = pack_into(&rows, &mut payload).unwrap();
+                payload.truncate(bytes);
+                for (at, byte) in changes {
+                    let at = usize::from(at) % payload.len();
+                    payload[at] = byte;
+                }
+                let outcome = Outcome::Batch {
+                    pass: 0,
+                    number: number.into(),
+                    rows: batch.len() as u32,
+                    payload: &payload,
+                };
+                say(&mut answers, &Reply::Next(NextReply { late: &numbers(&late), outcome }), id.into());
+            }
+            Said::Wait { id, retry_after_us } => {
+                let outcome = Outcome::Wait { retry_after_us };
+                say(&mut answers, &Reply::Next(NextReply { late: &[], outcome }), id.into());
+            }
+            Said::Over { id } => {
+                say(&mut answers, &Reply::Next(NextReply { late: &[], outcome: Outcome::Over }), id.into());
+            }
+            Said::HasFailed { id, nothing } => {
+                let outcome = if nothing { Outcome::Nothing } else { Outcome::Failed { reason: "no" } };
+                say(&mut answers, &Reply::Next(NextReply { late: &[], outcome }), id.into());
+            }
+            Said::Goaway { closing_in_ms } => {
+                say(&mut answers, &Reply::Goaway(Goaway { closing_in_ms, reason: "stops" }), 0);
+            }
+            Said::Refused { transient } => {
+                let fault = if transient { Fault::Draining } else { Fault::Unauthorized };
+                say(&mut answers, &Reply::Failed(Failure { kind: Kind::Next, fault, reason: "no" }), 0);
+            }
+            Said::GoOn { ms } => {
+                if answers.go_on(Duration::from_millis(ms.into())).is_err() {
+                    return;
+                }
+            }
+            Said::Take { acknowledge } => {
+                let Some(delivered) = answers.take(acknowledge) else { continue };
+                let columns = answers.columns().expect("announced before");
+                assert_eq!(delivered.batch.columns(), columns.len(), "columns");
+                let rows = delivered.batch.rows();
+                for (at, (name, weighted)) in columns.iter().enumerate() {
+                    assert_eq!(rows.values(at).is_some(), *weighted, "{name}");
+                    assert_eq!(rows.offsets(at).len(), rows.len() + 1);
+                }
+            }
+        }
+    }
+});
