@@ -223,6 +223,7 @@ mod tests {
     /// A link that has said hello and was told of these columns.
     fn link(columns: &[(&str, bool)]) -> Link {
         let mut link = Link::new(0, "hub".to_owned(), "t", &SubscribeOptions::default());
+        link.asks = true;
         assert_eq!(link.want(0), Want::Connect);
         greet(&mut link, columns);
         link

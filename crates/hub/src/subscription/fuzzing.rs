@@ -20,11 +20,9 @@ impl Answers {
     /// Before there is a connection.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Answers {
-        Answers {
-            link: Link::new(0, "fuzzer".to_owned(), "trainer", &SubscribeOptions::default()),
-            now_us: 0,
-            spare: Vec::new(),
-        }
+        let mut link = Link::new(0, "fuzzer".to_owned(), "trainer", &SubscribeOptions::default());
+        link.asks = true;
+        Answers { link, now_us: 0, spare: Vec::new() }
     }
 
     /// What holds on the connection.
