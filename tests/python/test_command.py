@@ -67,7 +67,9 @@ def test_a_model_of_the_command_is_a_model_in_python(config: Path, tmp_path: Pat
 
 
 IN_PYTHON = """
-import sys, sanderling
+import signal, sys, sanderling
+# A shell that starts the tests in the background lets them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     sanderling.train("rows.toml")
 except KeyboardInterrupt:
@@ -85,6 +87,9 @@ def test_ctrl_c_ends_a_run_with_everything_saved(config: Path, tmp_path: Path, p
         assert time.monotonic() < deadline, "no model after a minute"
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    errors = process.communicate(timeout=60)[1]
+    try:
+        errors = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
     assert process.returncode == 130, errors
     assert len(sanderling.load(tmp_path / "runs" / "rows" / "model").table("a")) == 3

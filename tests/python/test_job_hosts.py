@@ -82,6 +82,8 @@ WORK: dict[str, Callable[[Worker], Any]] = {"everything": everything, "fail": fa
 
 def main(work: str, arguments: str) -> None:
     """One of the processes."""
+    # A shell that starts the tests in the background lets them ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     options = json.loads(arguments)
     connection = sanderling.connect(options.pop("ps"))
     job = Job(**options, connection=connection, seed=SEED, timeout_s=120.0)
