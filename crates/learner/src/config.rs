@@ -291,10 +291,14 @@ impl Config {
     /// Reads a TOML file, lets `adjust` change what it says, and checks the result.
     pub fn read(path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let text = std::fs::read_to_string(path).map_err(LearnError::io(path))?;
+        Self::from_toml(&text, path)?.adjusted(path, adjust)
+    }
+
+    /// Changed as somebody wants it, and checked; named after its file if it does not name itself.
+    fn adjusted(mut self, path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        let mut config = Self::from_toml(&text, path)?;
-        adjust(&mut config);
-        config.complete(path, &stem.unwrap_or_default())
+        adjust(&mut self);
+        self.complete(path, &stem.unwrap_or_default())
     }
 
     /// The same for who needs data, features, batches and passes alone: the configuration may also be of a model that is not
@@ -306,7 +310,7 @@ impl Config {
         let mut table: toml::Table = toml::from_str(&text).map_err(wrong)?;
         let model = table.get("model").and_then(|model| model.get("type")).and_then(toml::Value::as_str);
         if !model.is_some_and(|model| deep.contains(&model)) {
-            return Self::read(path, adjust);
+            return Self::from_toml(&text, path)?.adjusted(path, adjust);
         }
         const SECTIONS: [&str; 8] =
             ["name", "seed", "data", "label", "weight", "negatives", "feature", "train"];
@@ -316,10 +320,8 @@ impl Config {
             train.retain(|entry, _| ["batch", "passes", "shuffle"].contains(&entry));
             train.entry("batch").or_insert(DEEP_BATCH.into());
         }
-        let mut config: Self = table.try_into().map_err(wrong)?;
-        adjust(&mut config);
-        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        config.complete(path, &stem.unwrap_or_default())
+        let config: Self = table.try_into().map_err(wrong)?;
+        config.adjusted(path, adjust)
     }
 
     /// Parses and checks TOML text; `path` is for messages, `name` for runs that do not name themselves.

@@ -6,12 +6,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sanderling_feed::{Expected, Source};
-use sanderling_hub::{Served, SubscribeOptions};
+use sanderling_hub::Served;
 use serde::Serialize;
 
 use crate::error::of_feed;
-use crate::queue::{FeedSpec, feed_spec, window};
-use crate::remote::seconds;
+use crate::queue::{FeedSpec, feed_spec, subscribe_options};
 use crate::value::to_python;
 
 /// Hubs that were subscribed to, for one queue.
@@ -43,13 +42,7 @@ impl PyHubs {
     ) -> PyResult<PyHubs> {
         let FeedSpec { label, weight, negatives, feature, .. } = feed_spec(spec)?;
         let expected = Expected { label, weight, negatives, feature };
-        let options = SubscribeOptions {
-            window: window(depth, threads),
-            rank: (ranks > 1).then_some(rank as u32),
-            token: hub_token.to_owned(),
-            patience: seconds("hub_patience_s", hub_patience_s)?,
-            ..SubscribeOptions::default()
-        };
+        let options = subscribe_options(depth, threads, (rank, ranks), hub_token, hub_patience_s)?;
         let source = py.detach(|| Source::hubs(address, name, &options)?.expecting(&expected));
         let source = source.map_err(of_feed)?;
         let spec = source.reading().map(|(data, spec)| to_python(py, &FeedSpec::of(data, spec)));

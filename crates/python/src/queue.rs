@@ -112,13 +112,7 @@ impl PyFeedQueue {
             [hubs] if hubs.starts_with("hub://") => Some(hubs.clone()),
             _ => None,
         };
-        let subscribe = SubscribeOptions {
-            window: window(depth, threads),
-            rank: (ranks > 1).then_some(rank as u32),
-            token: hub_token.to_owned(),
-            patience: seconds("hub_patience_s", hub_patience_s)?,
-            ..SubscribeOptions::default()
-        };
+        let subscribe = subscribe_options(depth, threads, (rank, ranks), hub_token, hub_patience_s)?;
         let queue = py.detach(|| {
             let from_hubs = hubs.is_some() || subscribed.is_some();
             let source = match (subscribed, &hubs) {
@@ -243,9 +237,22 @@ fn embedding_of(object: &Bound<'_, PyAny>) -> PyResult<Arc<Embedding>> {
     }
 }
 
-/// Minibatches that a hub is asked to leave unacknowledged.
-pub(crate) fn window(depth: usize, threads: usize) -> u32 {
-    (depth + threads + HELD).min(WINDOW_MAX) as u32
+/// How hubs are subscribed to by a queue of such depth and so many threads, whose trainer is one of so many.
+pub(crate) fn subscribe_options(
+    depth: usize,
+    threads: usize,
+    (rank, ranks): (u64, u64),
+    token: &str,
+    patience_s: f64,
+) -> PyResult<SubscribeOptions> {
+    Ok(SubscribeOptions {
+        // Minibatches that a hub is asked to leave unacknowledged.
+        window: (depth + threads + HELD).min(WINDOW_MAX) as u32,
+        rank: (ranks > 1).then_some(rank as u32),
+        token: token.to_owned(),
+        patience: seconds("hub_patience_s", patience_s)?,
+        ..SubscribeOptions::default()
+    })
 }
 
 /// How the input is read and what it becomes, from the sections of a configuration.

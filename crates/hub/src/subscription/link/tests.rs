@@ -1,6 +1,7 @@
-//! One hub's state machine against answers made by hand: hubs of before farewells and descriptions, and farewells that are not
-//! heard.
+//! One hub's state machine against answers made by hand: hubs of before farewells and descriptions, farewells that are not heard,
+//! and columns that are not those that were announced.
 
+use sanderling_sample::{Batch, PackedBuffer, Rows, pack};
 use sanderling_wire::{Column, Frame, Identity, Kind, Left, NextReply, Outcome, Parsed, Reply, Subscribed};
 
 use super::*;
@@ -22,12 +23,11 @@ fn sent(link: &mut Link) -> Option<(Kind, u64)> {
     })
 }
 
-/// A link to a hub that can do so much, up to its subscription; what holds between the two.
-fn subscribed(features: Features) -> (Link, Agreed) {
-    let mut link = Link::new(0, "h:1".to_owned(), "t", &SubscribeOptions::default());
-    assert_eq!(link.want(0), Want::Connect);
-    link.connected(0, Features::NONE);
-    assert_eq!(sent(&mut link), Some((Kind::Hello, 0)));
+/// Brings a link up to its subscription, by a hub that can do so much and has these columns; what holds between the two.
+fn connect(link: &mut Link, now_us: u64, features: Features, columns: &[(&str, bool)]) -> Agreed {
+    assert_eq!(link.want(now_us), Want::Connect);
+    link.connected(now_us, Features::NONE);
+    assert_eq!(sent(link), Some((Kind::Hello, 0)));
     let agreed = Offer::of(features).meet(&link.offer).expect("same version");
     let identity = Identity {
         agreed,
@@ -41,11 +41,30 @@ fn subscribed(features: Features) -> (Link, Agreed) {
         name: "",
         local_url: "",
     };
-    answer(&mut link, &Agreed::BEFORE_HELLO, &Reply::Hello(identity), 0);
-    assert_eq!(sent(&mut link), Some((Kind::Subscribe, 0)));
-    let columns = vec![Column { name: "id", weighted: false }];
+    answer(link, &Agreed::BEFORE_HELLO, &Reply::Hello(identity), 0);
+    assert_eq!(sent(link), Some((Kind::Subscribe, 0)));
+    let columns = columns.iter().map(|&(name, weighted)| Column { name, weighted }).collect();
     let reply = Subscribed { stream: 9, passes: 1, rows: 2, window: 2, stride: 0, late: &[], columns };
-    answer(&mut link, &agreed, &Reply::Subscribe(reply), 0);
+    answer(link, &agreed, &Reply::Subscribe(reply), 0);
+    agreed
+}
+
+fn new_link() -> Link {
+    Link::new(0, "h:1".to_owned(), "t", &SubscribeOptions::default())
+}
+
+/// A link to a hub that can do so much, up to its subscription.
+fn subscribed(features: Features) -> (Link, Agreed) {
+    let mut link = new_link();
+    let agreed = connect(&mut link, 0, features, &[("id", false)]);
+    (link, agreed)
+}
+
+/// A link to a hub of such columns, which is asked for minibatches.
+fn subscribed_to(columns: &[(&str, bool)]) -> (Link, Agreed) {
+    let mut link = new_link();
+    link.asks = true;
+    let agreed = connect(&mut link, 0, Features::NONE, columns);
     (link, agreed)
 }
 
@@ -102,5 +121,47 @@ fn a_farewell_that_is_lost_is_not_said_again() {
         }
         assert!(link.has_left() && link.error().is_none());
         assert_eq!(link.want(1_000_000_000), Want::Nothing);
+    }
+}
+
+#[test]
+fn a_minibatch_has_the_columns_that_were_announced() {
+    let announced = [("a", false), ("b", true)];
+    for (weighted, expected) in [
+        (&[false, true][..], None),
+        (&[false], Some("has 1 columns, and not the 2")),
+        (&[], Some("has 0 columns")),
+        (&[false, true, true], Some("has 3 columns")),
+        (&[false, false], Some("lacks the values of column \"b\"")),
+        (&[true, true], Some("has values in column \"a\"")),
+    ] {
+        let mut batch = Batch::new(weighted);
+        batch.columns.iter_mut().for_each(|column| column.push(5, 0.5));
+        batch.close_row(1.0, 1.0);
+        let mut packed = PackedBuffer::new();
+        pack(&Rows::all(&batch), &mut packed).unwrap();
+        let (mut link, agreed) = subscribed_to(&announced);
+        let outcome = Outcome::Batch { pass: 0, number: 3, rows: 1, payload: packed.bytes() };
+        assert_eq!(sent(&mut link), Some((Kind::Next, 1)));
+        answer(&mut link, &agreed, &Reply::Next(NextReply { late: &[], outcome }), 1);
+        match (link.error(), expected) {
+            (None, None) => assert_eq!(link.take().unwrap().batch.columns(), 2),
+            (Some(HubError::Protocol { reason, .. }), Some(part)) => {
+                assert!(reason.starts_with("minibatch 3") && reason.contains(part), "{reason}");
+                assert!(link.take().is_none());
+            }
+            other => panic!("{weighted:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_hub_that_comes_back_with_other_features_is_refused() {
+    for (columns, is_refused) in [([("a", false)], false), ([("a", true)], true), ([("c", false)], true)] {
+        let (mut link, _) = subscribed_to(&[("a", false)]);
+        link.disconnected(0, "cut".to_owned());
+        connect(&mut link, 1_000_000, Features::NONE, &columns);
+        let refused = matches!(link.error(), Some(HubError::Protocol { reason, .. }) if reason.contains("other features"));
+        assert_eq!(refused, is_refused, "{columns:?} {:?}", link.error());
     }
 }
