@@ -248,8 +248,17 @@ impl SyncGroup {
         found.ok_or_else(|| ClientError::Group { place: self.place(), reason: reason() })
     }
 
-    /// Says that all of this worker's part of a step is handed in, which may be nothing, and waits until the step is applied
-    /// everywhere: a pull that begins then sees it.
+    /// Says that all of this worker's part of a step is handed in, which may be nothing, and does not wait: there is time for
+    /// something else before [`SyncGroup::wait_applied`], which says what failed.
+    pub fn hand_over(&mut self, step: u64) {
+        if let Way::Servers(servers) = &mut self.way
+            && step > self.applied
+        {
+            servers.announce(step);
+        }
+    }
+
+    /// Says the same unless it was said, and waits until the step is applied everywhere: a pull that begins then sees it.
     pub fn wait_applied(&mut self, step: u64) -> Result<(), ClientError> {
         if step <= self.applied {
             return Ok(());

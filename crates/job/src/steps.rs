@@ -38,6 +38,9 @@ pub struct Steps {
     /// Rows of a lane in a step.
     lane_rows: usize,
     minibatch: Batch,
+    /// The rows after those, and whether they are there: [`Steps::prepare`].
+    ahead: Batch,
+    prepared: Option<Result<(), JobError>>,
     given: u64,
     /// Steps that are known to be, and whether these are all.
     known: u64,
@@ -119,6 +122,8 @@ impl Worker {
             rows,
             lane_rows,
             minibatch: input.encoder.new_batch(),
+            ahead: input.encoder.new_batch(),
+            prepared: None,
             given: 0,
             known,
             is_all,
@@ -178,13 +183,28 @@ impl Steps {
             match self.advance(worker) {
                 Ok(true) => {
                     worker.note_given(self.given);
-                    return Ok(Some(Rows::all(&self.minibatch)));
+                    return Ok(Some(self.rows()));
                 }
                 Ok(false) => self.is_over = worker.end_turn(&mut self.turn, self.losses)?,
                 Err(error) => worker.go_on(error)?,
             }
         }
         Ok(None)
+    }
+
+    /// This worker's rows of the step that was given last.
+    #[must_use]
+    pub fn rows(&self) -> Rows<'_> {
+        Rows::all(&self.minibatch)
+    }
+
+    /// Reads the rows of the step after that, if it is known that there is one: for the time between
+    /// [`SyncGroup::hand_over`](sanderling_client::SyncGroup::hand_over) and [`Worker::wait_applied`]. What fails is said by
+    /// [`Steps::next`].
+    pub fn prepare(&mut self, worker: &mut Worker) {
+        if self.prepared.is_none() && self.given < self.known {
+            self.prepared = Some(self.fill_ahead(worker));
+        }
     }
 
     /// Puts the rows of the next step into the minibatch; `false`: there is none.
@@ -195,25 +215,35 @@ impl Steps {
         if self.given == self.known {
             return Ok(false);
         }
-        self.minibatch.clear();
+        match self.prepared.take() {
+            Some(prepared) => prepared?,
+            None => self.fill_ahead(worker)?,
+        }
+        std::mem::swap(&mut self.minibatch, &mut self.ahead);
+        self.given += 1;
+        Ok(true)
+    }
+
+    /// Takes the rows that are next of all lanes of this worker.
+    fn fill_ahead(&mut self, worker: &mut Worker) -> Result<(), JobError> {
+        self.ahead.clear();
         for lane in 0..self.lanes.len() {
             let (timer, rows) = (&mut worker.timer, self.lane_rows);
             match &mut self.rows {
                 Source::InOrder(in_order) => {
                     let rows = in_order.make_ready(lane, rows, timer)?.min(rows);
                     timer.switch(ASSEMBLE);
-                    in_order.take(lane, rows, &mut self.minibatch);
+                    in_order.take(lane, rows, &mut self.ahead);
                 }
                 Source::Shuffled(sorted) => {
                     timer.switch(SHUFFLE);
                     let rows = sorted.make_ready(lane, rows)?;
                     timer.switch(ASSEMBLE);
-                    sorted.take(lane, rows, &mut self.minibatch)?;
+                    sorted.take(lane, rows, &mut self.ahead)?;
                 }
             }
         }
-        self.given += 1;
-        Ok(true)
+        Ok(())
     }
 
     /// Steps of this pass that were given.

@@ -156,8 +156,12 @@ fn given(input: &Input, options: &Options, order: Order, how: How) -> (Given, u6
             }
             How::Steps { batch } => {
                 let mut steps = worker.steps(input, PASS, order, batch)?;
-                while let Some(rows) = steps.next(worker)? {
-                    minibatches.push(ids(&rows));
+                while steps.next(worker)?.is_some() {
+                    // With the rows after these read, or not yet.
+                    if steps.given() % 3 > 0 {
+                        steps.prepare(worker);
+                    }
+                    minibatches.push(ids(&steps.rows()));
                 }
                 assert_eq!(steps.given(), minibatches.len() as u64);
                 steps.stored_bytes()

@@ -61,7 +61,7 @@ pub(crate) struct PyBatches {
 
 enum Given {
     Share(Share, usize),
-    Steps(Steps),
+    Steps(Box<Steps>),
 }
 
 /// Why a worker ended.
@@ -265,7 +265,7 @@ impl PyWorker {
         let input = Arc::clone(&slf.get().input);
         let given = slf.get().with(slf.py(), |worker| {
             Ok(if in_step {
-                Given::Steps(worker.steps(&input, number, order, batch_size)?)
+                Given::Steps(Box::new(worker.steps(&input, number, order, batch_size)?))
             } else {
                 Given::Share(worker.share(&input, number, order)?, batch_size)
             })

@@ -30,10 +30,26 @@ pub(super) struct Servers {
     boot_ids: Vec<Option<u64>>,
     /// By server.
     handed: Vec<Handed>,
+    announced: Option<Announced>,
     fan: Fan,
     counts: Vec<u32>,
     singles: Vec<f32>,
     sums: Vec<i64>,
+}
+
+/// A step of which all servers are told that it is handed in, and what they answer.
+#[derive(Debug)]
+struct Announced {
+    step: u64,
+    answers: Answers,
+    is_settled: bool,
+}
+
+/// What servers say of a step, in the order in which they were asked.
+#[derive(Debug, Default)]
+struct Answers {
+    found: Vec<Option<Progress>>,
+    failed: Option<ClientError>,
 }
 
 impl Servers {
@@ -53,6 +69,7 @@ impl Servers {
             member: Member { group, worker, workers, attempt },
             boot_ids: vec![None; servers],
             handed: (0..servers).map(|_| Handed::default()).collect(),
+            announced: None,
             fan: Fan::default(),
             counts: Vec::new(),
             singles: Vec::new(),
@@ -83,8 +100,7 @@ impl Servers {
     /// The last step that is applied, on all servers, and the next meeting. What the attempt before said of a step that is
     /// decided nowhere is taken back.
     pub(super) fn recover(&mut self, timeout: Duration) -> Result<(u64, u64), ClientError> {
-        let all: Vec<usize> = (0..self.links.len()).collect();
-        let found = self.say_all(&all, 0, |_| Said::Nothing)?;
+        let found = self.say_all(&self.all(), 0, |_| Said::Nothing)?;
         for (server, boot_id) in self.boot_ids.iter_mut().enumerate() {
             *boot_id = self.links.peer(server).map(|peer| peer.boot_id);
         }
@@ -126,6 +142,7 @@ impl Servers {
         gradients: StepGradients<'_>,
         scale: PushScale,
     ) -> Result<(), ClientError> {
+        self.settle_announced();
         let Servers { links, placement, tables, member, handed, fan, .. } = self;
         let table = &tables[table];
         fan.assign(placement, table.home(), keys);
@@ -180,6 +197,44 @@ impl Servers {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Says that all is handed in, and waits for no answer.
+    pub(super) fn announce(&mut self, step: u64) {
+        self.settle_announced();
+        let (all, said) = (self.all(), self.whole(step));
+        let mut answers = self.begin_saying(&all, step, said);
+        self.links.send(&mut answers.sink(&self.links.names()));
+        self.announced = Some(Announced { step, answers, is_settled: false });
+    }
+
+    /// Every server.
+    fn all(&self) -> Vec<usize> {
+        (0..self.links.len()).collect()
+    }
+
+    fn whole(&self, step: u64) -> impl Fn(usize) -> Said + use<> {
+        let messages: Vec<u32> = self.handed.iter().map(|handed| handed.of(step)).collect();
+        move |server| Said::Whole { messages: messages[server] }
+    }
+
+    /// Waits for what the servers answer to what was announced, so that nothing else is taken for it.
+    fn settle_announced(&mut self) {
+        let Servers { links, announced, .. } = self;
+        let Some(announced) = announced.as_mut().filter(|announced| !announced.is_settled) else { return };
+        let names = links.names();
+        let mut sink = announced.answers.sink(&names);
+        // Answers may lie here for longer than one waits for them.
+        links.look(&mut sink);
+        links.settle(&mut sink);
+        announced.is_settled = true;
+    }
+
+    /// What all servers answered when this step was announced to them, if it was.
+    fn take_announced(&mut self, step: u64) -> Option<Result<Vec<Progress>, ClientError>> {
+        self.settle_announced();
+        let Announced { answers, .. } = self.announced.take().filter(|announced| announced.step == step)?;
+        Some(answers.whole(&self.links.names()))
+    }
+
     /// Says that all is handed in, and waits until the step is applied on all servers.
     pub(super) fn wait_applied(
         &mut self,
@@ -187,8 +242,7 @@ impl Servers {
         timeout: Duration,
         called_off: &CalledOff,
     ) -> Result<(), ClientError> {
-        let messages: Vec<u32> = self.handed.iter().map(|handed| handed.of(step)).collect();
-        self.wait(step, timeout, called_off, |server| Said::Whole { messages: messages[server] })
+        self.wait(step, timeout, called_off, self.whole(step))
     }
 
     fn wait(
@@ -199,9 +253,12 @@ impl Servers {
         said: impl Fn(usize) -> Said,
     ) -> Result<(), ClientError> {
         let start = Instant::now();
-        let mut waiting: Vec<usize> = (0..self.links.len()).collect();
+        let mut waiting = self.all();
         loop {
-            let found = self.say_all(&waiting, step, &said)?;
+            let found = match self.take_announced(step) {
+                Some(found) => found?,
+                None => self.say_all(&waiting, step, &said)?,
+            };
             let behind = waiting.iter().zip(&found).find(|(_, progress)| progress.applied < step);
             let Some((&server, progress)) = behind else { return Ok(()) };
             if start.elapsed() >= timeout {
@@ -229,15 +286,16 @@ impl Servers {
         step: u64,
         said: impl Fn(usize) -> Said,
     ) -> Result<Vec<Progress>, ClientError> {
+        self.settle_announced();
+        let mut answers = self.begin_saying(servers, step, said);
+        let names = self.links.names();
+        self.links.settle(&mut answers.sink(&names));
+        answers.whole(&names)
+    }
+
+    fn begin_saying(&mut self, servers: &[usize], step: u64, said: impl Fn(usize) -> Said) -> Answers {
         let Servers { links, member, boot_ids, .. } = self;
-        let names = links.names();
-        let mut found: Vec<Option<Progress>> = vec![None; servers.len()];
-        let mut failed = None;
-        let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| match result {
-            Ok(Reply::WaitStep(state)) => found[tag as usize] = Some(progress_of(&state)),
-            Ok(_) => _ = failed.get_or_insert(names.misfit(server, "")),
-            Err(error) => _ = failed.get_or_insert(names.error(server, "", error)),
-        };
+        let (names, mut answers) = (links.names(), Answers::of(servers.len()));
         for (tag, &server) in (0..).zip(servers) {
             let said = match said(server) {
                 Said::Nothing => wire::Said::Nothing,
@@ -246,16 +304,12 @@ impl Servers {
                 Said::Finished => wire::Said::Finished,
             };
             let request = Request::WaitStep(WaitStep { member: *member, step, said });
-            links
-                .begin(server, tag, boot_ids[server], &request, &mut sink)
-                .map_err(|source| ClientError::Request { table: String::new(), source })?;
+            let begun = links.begin(server, tag, boot_ids[server], &request, &mut answers.sink(&names));
+            if let Err(source) = begun {
+                answers.fail(ClientError::Request { table: String::new(), source });
+            }
         }
-        links.settle(&mut sink);
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        let all: Option<Vec<Progress>> = found.into_iter().collect();
-        all.ok_or_else(|| names.misfit(0, ""))
+        answers
     }
 
     /// Comes to a meeting, at the first server, and asks until all are there; who is missing then.
@@ -284,6 +338,7 @@ impl Servers {
         name: &str,
         bytes: &[u8],
     ) -> Result<Result<Vec<Vec<u8>>, Vec<u32>>, ClientError> {
+        self.settle_announced();
         let Servers { links, member, boot_ids, .. } = self;
         let names: Names = links.names();
         let mut met = None;
@@ -303,6 +358,35 @@ impl Servers {
             .map_err(|source| ClientError::Request { table: String::new(), source })?;
         links.settle(&mut sink);
         met.unwrap_or_else(|| Err(names.misfit(0, "")))
+    }
+}
+
+impl Answers {
+    /// Of so many servers, none of which has answered.
+    fn of(servers: usize) -> Answers {
+        Answers { found: vec![None; servers], failed: None }
+    }
+
+    fn fail(&mut self, error: ClientError) {
+        self.failed.get_or_insert(error);
+    }
+
+    /// Where answers go.
+    fn sink(&mut self, names: &Names) -> impl FnMut(usize, u64, Result<Reply<'_>, CallError>) {
+        move |server, tag, result| match result {
+            Ok(Reply::WaitStep(state)) => self.found[tag as usize] = Some(progress_of(&state)),
+            Ok(_) => self.fail(names.misfit(server, "")),
+            Err(error) => self.fail(names.error(server, "", error)),
+        }
+    }
+
+    /// All answers, or what failed first.
+    fn whole(self, names: &Names) -> Result<Vec<Progress>, ClientError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let all: Option<Vec<Progress>> = self.found.into_iter().collect();
+        all.ok_or_else(|| names.misfit(0, ""))
     }
 }
 

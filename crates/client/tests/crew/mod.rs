@@ -125,6 +125,14 @@ fn work(place: &Place, worker: u32, workers: u32, fixed: Option<Fixed>) {
         for (from, to) in [(0, half), (half, keys.len())] {
             group.push_step(step, 0, &keys[from..to], &counts[from..to], of(from, to), SCALE).unwrap();
         }
+        // At once, after a while, or with something else between.
+        if step % 3 > 0 {
+            group.hand_over(step);
+        }
+        if step % 3 > 1 {
+            let all = group.all_gather("between", &[worker as u8]).unwrap();
+            assert_eq!(all, (0..workers as u8).map(|worker| vec![worker]).collect::<Vec<_>>());
+        }
         group.wait_applied(step).unwrap();
     }
 }

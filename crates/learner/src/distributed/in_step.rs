@@ -13,12 +13,15 @@ use crate::error::LearnError;
 pub(super) fn train(learner: &mut Learner<'_>, worker: &mut Worker, order: Order) -> Result<(), LearnError> {
     while let Some(pass) = learner.next_pass() {
         let mut steps = worker.steps(&learner.input(), pass, order, learner.global_batch())?;
-        while let Some(rows) = steps.next(worker)? {
+        while steps.next(worker)?.is_some() {
+            let rows = steps.rows();
             learner.pull(worker, &rows)?;
             learner.forward(worker, &rows)?;
             learner.backward_in_step(worker, &rows)?;
-            if learner.push_step(worker)? {
-                learner.score(worker, &rows);
+            let step = learner.hand_in(worker)?;
+            steps.prepare(worker);
+            if learner.wait_applied(worker, step)? {
+                learner.score(worker, &steps.rows());
             }
         }
         learner.end_pass(worker)?;

@@ -197,9 +197,8 @@ impl<'a> Learner<'a> {
         Ok(())
     }
 
-    /// Hands the sums in, and waits until those of all workers are applied. False if another worker was lost meanwhile: the
-    /// step is not made, and will be given once more.
-    pub(super) fn push_step(&mut self, worker: &mut Worker) -> Result<bool, LearnError> {
+    /// Hands the sums in; the number of the step.
+    pub(super) fn hand_in(&mut self, worker: &mut Worker) -> Result<u64, LearnError> {
         worker.timer().switch(PUSH);
         let (scale, model) = (self.scale(), self.model);
         let step = worker.group().applied() + 1;
@@ -221,6 +220,13 @@ impl<'a> Learner<'a> {
                 }
             }
         }
+        worker.group().hand_over(step);
+        Ok(step)
+    }
+
+    /// Waits until the sums of all workers are applied. False if another worker was lost meanwhile: the step is not made, and
+    /// will be given once more.
+    pub(super) fn wait_applied(&mut self, worker: &mut Worker, step: u64) -> Result<bool, LearnError> {
         let is_applied = worker.wait_applied(step)?;
         if is_applied {
             self.end_step(1);
