@@ -8,10 +8,14 @@ use sanderling_sample::Rows;
 use sanderling_store::{Absent, PushScale, Table};
 
 use crate::error::ClientError;
-use crate::lookup::Lookup;
+use crate::lookup::{Lookup, TableLookup};
 use crate::random::unique;
 use crate::remote::RemoteTable;
 use crate::session::{PullInto, PullPart, Session};
+
+/// Distinct keys of a table in this process that are pulled together: many enough that their misses overlap, few enough that
+/// what is pulled is still in a near cache when it is shown.
+const TOGETHER_KEYS: usize = 1024;
 
 /// The tables of a model, and which feature reads which. Cheap to share: workers bring their own [`Lookup`].
 #[derive(Debug)]
@@ -120,23 +124,63 @@ impl Client {
 
     /// Pulls the rows of a minibatch's distinct keys into `lookup`. Returns how many of them have no row yet.
     pub fn pull(&self, rows: &Rows<'_>, absent: Absent, lookup: &mut Lookup) -> Result<usize, ClientError> {
-        lookup.assign(rows);
-        self.pull_assigned(absent, lookup)
+        self.pull_each(rows, absent, lookup, |_, _| {})
     }
 
-    /// The same for keys that are in the lookup, but for those of tables whose rows the servers pool.
-    pub(crate) fn pull_assigned(&self, absent: Absent, lookup: &mut Lookup) -> Result<usize, ClientError> {
-        let tables = match &self.tables {
-            Tables::Embedded(tables) => {
-                let mut missing = 0;
-                for (table, part) in tables.iter().zip(&mut lookup.tables) {
-                    let noted = lookup.notes_missing.then_some(&mut part.missing);
-                    missing += table.pull(&part.dedup.unique, absent, &mut part.rows, noted)?;
-                }
-                return Ok(missing);
-            }
-            Tables::Remote(tables) => tables,
+    /// The same, and shows each feature, by its number, when the rows of all of its keys have come: what is done with them then
+    /// finds them in a near cache. After an error some were shown.
+    pub fn pull_each(
+        &self,
+        rows: &Rows<'_>,
+        absent: Absent,
+        lookup: &mut Lookup,
+        mut each: impl FnMut(&Lookup, usize),
+    ) -> Result<usize, ClientError> {
+        let Tables::Embedded(tables) = &self.tables else {
+            lookup.assign(rows);
+            return self.pull_assigned(absent, lookup, each);
         };
+        lookup.begin();
+        let mut missing = 0;
+        for (number, table) in tables.iter().enumerate() {
+            // Of its features so many were added, and so many are shown; of its distinct keys so many are pulled.
+            let (mut added, mut shown, mut pulled) = (0, 0, 0);
+            let features = lookup.readers(number).len();
+            loop {
+                let is_end = added == features;
+                if is_end {
+                    lookup.add_constant(number);
+                } else {
+                    lookup.add(lookup.readers(number)[added], rows);
+                    added += 1;
+                }
+                let part = &mut lookup.tables[number];
+                if !is_end && part.distinct() - pulled < TOGETHER_KEYS {
+                    continue;
+                }
+                missing += pull_new(table, absent, lookup.notes_missing, part, pulled)?;
+                pulled = part.distinct();
+                for at in shown..added {
+                    each(lookup, lookup.readers(number)[at]);
+                }
+                shown = added;
+                if is_end {
+                    break;
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Pulls the keys that are in the lookup, but for those of tables whose rows the servers pool, from servers; then shows
+    /// each feature of the others.
+    pub(crate) fn pull_assigned(
+        &self,
+        absent: Absent,
+        lookup: &mut Lookup,
+        mut each: impl FnMut(&Lookup, usize),
+    ) -> Result<usize, ClientError> {
+        let tables = self.remote_tables();
         let fed: Vec<bool> = (0..tables.len()).map(|table| lookup.is_fed(table)).collect();
         let Lookup { tables: parts, fans, session, notes_missing, .. } = lookup;
         let session = match (session, tables.first()) {
@@ -145,7 +189,7 @@ impl Client {
             (_, None) => return Ok(0),
         };
         fans.resize_with(tables.len(), Default::default);
-        for (((table, part), fan), is_fed) in tables.iter().zip(&*parts).zip(&mut *fans).zip(fed) {
+        for (((table, part), fan), &is_fed) in tables.iter().zip(&*parts).zip(&mut *fans).zip(&fed) {
             let keys: &[u64] = if is_fed { &[] } else { &part.dedup.unique };
             fan.assign(session.placement(), table.home(), keys);
         }
@@ -157,6 +201,8 @@ impl Client {
             .collect();
         let missing = session.pull_parts(&asked, &mut into, absent)?;
         parts.iter_mut().for_each(|part| part.missing.sort_unstable());
+        let features = self.column_tables.iter().enumerate();
+        features.filter(|(_, table)| !fed[**table]).for_each(|(feature, _)| each(lookup, feature));
         Ok(missing)
     }
 
@@ -164,12 +210,13 @@ impl Client {
     /// are under way when this returns: the lookup's next pull sees them, and says if they failed, as [`Client::finish`]
     /// does.
     pub fn push(&self, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
-        let parts = &lookup.tables;
+        let parts = &mut lookup.tables;
         match &self.tables {
             Tables::Embedded(tables) => {
                 for (table, part) in tables.iter().zip(parts) {
-                    if !part.dedup.unique.is_empty() {
-                        table.push_unique(&part.dedup.unique, &part.dedup.counts, &part.grads, scale)?;
+                    let (keys, counts, grads) = part.gradients();
+                    if !keys.is_empty() {
+                        table.push_unique(keys, counts, grads, scale)?;
                     }
                 }
             }
@@ -184,7 +231,8 @@ impl Client {
                     lookup.fans[number].assign(session.placement(), table.home(), keys);
                 }
                 for ((table, part), fan) in tables.iter().zip(parts).zip(&lookup.fans) {
-                    session.begin_push(table, fan, &part.dedup.counts, &part.grads, scale)?;
+                    let (_, counts, grads) = part.gradients();
+                    session.begin_push(table, fan, counts, grads, scale)?;
                 }
                 self.push_fed(&lookup.fed, session, scale)?;
                 session.send();
@@ -197,4 +245,23 @@ impl Client {
     pub fn finish(&self, lookup: &mut Lookup) -> Result<(), ClientError> {
         lookup.session.as_mut().map_or(Ok(()), crate::session::Session::finish)
     }
+}
+
+/// Pulls the distinct keys of a table from this number on; how many of them have no row.
+fn pull_new(
+    table: &Table,
+    absent: Absent,
+    notes_missing: bool,
+    part: &mut TableLookup,
+    from: usize,
+) -> Result<usize, ClientError> {
+    let TableLookup { dedup, dim, rows, missing, .. } = part;
+    let (keys, out) = (&dedup.unique[from..], &mut rows[from * *dim..]);
+    if !notes_missing {
+        return Ok(table.pull(keys, absent, out, None)?);
+    }
+    let mut new_missing = Vec::new();
+    let count = table.pull(keys, absent, out, Some(&mut new_missing))?;
+    missing.extend(new_missing.iter().map(|&position| position + from as u32));
+    Ok(count)
 }

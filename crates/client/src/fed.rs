@@ -82,7 +82,7 @@ impl FedRows {
 }
 
 impl Client {
-    /// As [`Client::pull`], but features for which `choose` says how are fed to the servers and pooled there: their rows are
+    /// As [`Client::pull_each`], but features for which `choose` says how are fed to the servers and pooled there: their rows are
     /// in [`Lookup::fed`], where their gradients go, too, and [`Client::push`] has the servers spread those. Tables in this
     /// process are never fed.
     pub fn pull_or_feed(
@@ -91,11 +91,12 @@ impl Client {
         absent: Absent,
         lookup: &mut Lookup,
         choose: impl FnMut(&Feedable) -> Option<Pooling>,
+        each: impl FnMut(&Lookup, usize),
     ) -> Result<usize, ClientError> {
-        lookup.assign(rows);
         if self.remote_tables().is_empty() {
-            return self.pull_assigned(absent, lookup);
+            return self.pull_each(rows, absent, lookup, each);
         }
+        lookup.assign(rows);
         let mut session = match lookup.session.take() {
             Some(session) => session,
             None => self.remote_tables()[0].cluster().session()?,
@@ -108,7 +109,7 @@ impl Client {
         }
         lookup.session = Some(session);
         // With the rows' answers come those to what was fed.
-        let mut missing = fed.and_then(|()| self.pull_assigned(absent, lookup))?;
+        let mut missing = fed.and_then(|()| self.pull_assigned(absent, lookup, each))?;
         if lookup.fed.is_empty() {
             lookup.batch = Some(id);
             return Ok(missing);

@@ -16,6 +16,9 @@ pub use lookup::{CONSTANT_KEY, Lookup, TableLookup};
 mod client;
 pub use client::Client;
 
+mod floats;
+pub use floats::Floats;
+
 mod fed;
 pub use fed::{FED_AGE_MAX, FedRows, Feedable};
 

@@ -8,6 +8,7 @@ use sanderling_store::Dedup;
 
 use crate::fan::Fan;
 use crate::fed::FedRows;
+use crate::floats::Floats;
 use crate::session::Session;
 
 /// The distinct keys of one table in a minibatch, with their rows and gradients.
@@ -15,8 +16,11 @@ use crate::session::Session;
 pub struct TableLookup {
     pub(crate) dedup: Dedup,
     pub(crate) dim: usize,
-    pub(crate) rows: Vec<f32>,
-    pub(crate) grads: Vec<f32>,
+    pub(crate) rows: Floats,
+    /// As many; those that were not made zeros yet are of any values.
+    grads: Floats,
+    /// Gradients of so many distinct keys were made zeros.
+    cleared: usize,
     /// In place of gradients, their sums in fixed point; as many, or none.
     pub(crate) sums: Vec<i64>,
     /// Positions of the distinct keys that have no row, if that is to be known.
@@ -31,6 +35,8 @@ struct FeatureKeys {
     column: usize,
     /// Its keys in the table's `inverse`.
     range: Range<usize>,
+    /// Distinct keys of the table up to this feature.
+    distinct: usize,
 }
 
 /// The lookups of a minibatch; one per worker, allocated once.
@@ -38,6 +44,8 @@ struct FeatureKeys {
 pub struct Lookup {
     pub(crate) tables: Vec<TableLookup>,
     features: Vec<FeatureKeys>,
+    /// By table, the features that read it.
+    readers: Vec<Vec<usize>>,
     /// The table whose one row every minibatch needs (a model's bias).
     constant: Option<usize>,
     /// For tables on servers: which of each table's distinct keys is where, and the connections.
@@ -66,16 +74,22 @@ impl Lookup {
         let tables = dims.map(|dim| TableLookup {
             dedup: Dedup::default(),
             dim,
-            rows: Vec::new(),
-            grads: Vec::new(),
+            rows: Floats::default(),
+            grads: Floats::default(),
+            cleared: 0,
             sums: Vec::new(),
             missing: Vec::new(),
         });
+        let tables: Vec<TableLookup> = tables.collect();
+        let mut readers = vec![Vec::new(); tables.len()];
+        column_tables.iter().enumerate().for_each(|(feature, &table)| readers[table].push(feature));
         let features = column_tables.iter().enumerate();
-        let features = features.map(|(column, &table)| FeatureKeys { table, column, range: 0..0 });
+        let features =
+            features.map(|(column, &table)| FeatureKeys { table, column, range: 0..0, distinct: 0 });
         Lookup {
-            tables: tables.collect(),
+            tables,
             features: features.collect(),
+            readers,
             constant,
             fans: Vec::new(),
             session: None,
@@ -107,10 +121,11 @@ impl Lookup {
     /// indices are no longer of use after it.
     pub fn forget_missing(&mut self) {
         for (number, table) in self.tables.iter_mut().enumerate() {
-            let TableLookup { dedup, dim, grads, missing, .. } = table;
-            if missing.is_empty() {
+            if table.missing.is_empty() {
                 continue;
             }
+            table.clear_grads(usize::MAX);
+            let TableLookup { dedup, dim, grads, missing, .. } = table;
             let mut left = missing.iter().map(|&position| position as usize).peekable();
             let mut kept = 0;
             dedup.retain(|position| {
@@ -137,24 +152,51 @@ impl Lookup {
 
     /// Collects the distinct keys of a minibatch, features that share a table together.
     pub(crate) fn assign(&mut self, rows: &Rows<'_>) {
+        self.begin();
+        for table in 0..self.tables.len() {
+            for at in 0..self.readers[table].len() {
+                self.add(self.readers[table][at], rows);
+            }
+            self.add_constant(table);
+        }
+    }
+
+    /// Forgets the minibatch before.
+    pub(crate) fn begin(&mut self) {
         self.spare_fed.append(&mut self.fed);
         self.unfed.clear();
         for table in &mut self.tables {
             table.dedup.clear();
+            table.missing.clear();
+            table.rows.truncate(0);
+            // The gradients must be zeros, but when they are added to: then they are in a near cache.
+            table.cleared = 0;
         }
-        for feature in &mut self.features {
-            feature.range = self.tables[feature.table].dedup.add(rows.keys(feature.column));
+    }
+
+    /// The features that read a table.
+    pub(crate) fn readers(&self, table: usize) -> &[usize] {
+        &self.readers[table]
+    }
+
+    /// Collects the distinct keys of a feature, after those of all features before it that read the same table.
+    pub(crate) fn add(&mut self, feature: usize, rows: &Rows<'_>) {
+        let feature = &mut self.features[feature];
+        let table = &mut self.tables[feature.table];
+        feature.range = table.dedup.add(rows.keys(feature.column));
+        feature.distinct = table.dedup.unique.len();
+        table.rows.extend(feature.distinct * table.dim);
+    }
+
+    /// Adds the key of the constant's row, if that is of this table.
+    pub(crate) fn add_constant(&mut self, table: usize) {
+        let is_constant = self.constant == Some(table);
+        let table = &mut self.tables[table];
+        if is_constant {
+            table.dedup.add(&[CONSTANT_KEY]);
         }
-        if let Some(constant) = self.constant {
-            self.tables[constant].dedup.add(&[CONSTANT_KEY]);
-        }
-        for table in &mut self.tables {
-            // Only the gradients must start at zero; rows are overwritten by the pull.
-            let floats = table.dedup.unique.len() * table.dim;
-            table.rows.resize(floats, 0.0);
-            table.grads.clear();
-            table.grads.resize(floats, 0.0);
-        }
+        // Overwritten by the pull.
+        table.rows.extend(table.dedup.unique.len() * table.dim);
     }
 
     /// For each key of a feature, in the minibatch's order, the index of its row in the feature's table lookup.
@@ -170,10 +212,12 @@ impl Lookup {
         &self.tables[self.features[feature].table]
     }
 
-    /// A feature's row indices, its table's rows and its table's gradients, the latter to be added to.
+    /// A feature's row indices, its table's rows and its table's gradients, the latter to be added to at these indices: those of
+    /// keys that only later features have may be of any values yet.
     pub fn backward(&mut self, feature: usize) -> (&[u32], &[f32], &mut [f32]) {
-        let FeatureKeys { table, range, .. } = &self.features[feature];
+        let FeatureKeys { table, range, distinct, .. } = &self.features[feature];
         let table = &mut self.tables[*table];
+        table.clear_grads(*distinct);
         (&table.dedup.inverse[range.clone()], &table.rows, &mut table.grads)
     }
 
@@ -204,6 +248,7 @@ impl Lookup {
         let fed = &self.fed[number];
         let FeatureKeys { table, range, .. } = &self.features[fed.feature()];
         let table = &mut self.tables[*table];
+        table.clear_grads(usize::MAX);
         (fed, &table.dedup.inverse[range.clone()], &mut table.grads)
     }
 
@@ -222,24 +267,29 @@ impl Lookup {
 
     /// The gradient of the constant table's row, to be added to; empty without one.
     pub fn constant_grad(&mut self) -> &mut [f32] {
-        self.constant.map_or(&mut [], |table| &mut self.tables[table].grads)
+        let Some(table) = self.constant else { return &mut [] };
+        self.tables[table].clear_grads(usize::MAX);
+        &mut self.tables[table].grads
     }
 
     /// The gradients of all tables, a slice per table.
     pub fn grads(&mut self) -> impl Iterator<Item = &mut [f32]> {
-        self.tables.iter_mut().map(|table| &mut table.grads[..])
+        self.tables.iter_mut().map(|table| {
+            table.clear_grads(usize::MAX);
+            &mut table.grads[..]
+        })
     }
 
     /// Per table the distinct keys, how often each occurs, and their gradients: what a push would send.
-    pub fn gradients(&self) -> impl Iterator<Item = (&[u64], &[u32], &[f32])> {
-        self.tables.iter().map(|table| (&table.dedup.unique[..], &table.dedup.counts[..], &table.grads[..]))
+    pub fn gradients(&mut self) -> impl Iterator<Item = (&[u64], &[u32], &[f32])> {
+        self.tables.iter_mut().map(TableLookup::gradients)
     }
 
     /// Makes room for sums of gradients in fixed point (see [`Fixed`](crate::Fixed)), all 0.
     pub fn clear_sums(&mut self) {
         for table in &mut self.tables {
             table.sums.clear();
-            table.sums.resize(table.grads.len(), 0);
+            table.sums.resize(table.rows.len(), 0);
         }
     }
 
@@ -270,12 +320,13 @@ impl Lookup {
     /// Memory behind the rows and their gradients.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let floats =
-            |table: &TableLookup| table.rows.capacity() + table.grads.capacity() + 2 * table.sums.capacity();
-        let tables: usize = self.tables.iter().map(floats).sum();
+        let of_table = |table: &TableLookup| {
+            table.rows.bytes() + table.grads.bytes() + table.sums.capacity() * size_of::<i64>()
+        };
+        let tables: usize = self.tables.iter().map(of_table).sum();
         let fed = self.fed.iter().chain(&self.spare_fed);
         let fed: usize = fed.map(|fed| fed.rows.capacity() + fed.grads.capacity()).sum();
-        (tables + fed) * size_of::<f32>()
+        tables + fed * size_of::<f32>()
     }
 
     /// Distinct keys over all tables.
@@ -302,5 +353,23 @@ impl TableLookup {
     #[must_use]
     pub fn rows(&self) -> &[f32] {
         &self.rows
+    }
+
+    /// Makes the gradients of the first distinct keys, as many as that or all, zeros where nothing was added to them yet.
+    fn clear_grads(&mut self, distinct: usize) {
+        let distinct = distinct.min(self.dedup.unique.len());
+        if self.cleared == 0 {
+            self.grads.resize(self.rows.len());
+        }
+        if self.cleared < distinct {
+            self.grads[self.cleared * self.dim..distinct * self.dim].fill(0.0);
+            self.cleared = distinct;
+        }
+    }
+
+    /// The distinct keys, how often each occurs, and their gradients.
+    pub(crate) fn gradients(&mut self) -> (&[u64], &[u32], &[f32]) {
+        self.clear_grads(usize::MAX);
+        (&self.dedup.unique, &self.dedup.counts, &self.grads)
     }
 }

@@ -118,6 +118,72 @@ fn pull_and_push_equal_a_map() {
     assert_eq!(client.tables().iter().map(|t| t.len()).collect::<Vec<_>>(), [40, 40, 1]);
 }
 
+/// Minibatches of which a table is pulled at once, and of which it is pulled in several goes, are the same.
+#[test]
+fn every_feature_is_shown_once_with_all_of_its_rows() {
+    let tables = [("a", 3), ("b", 2)].map(|(name, dims)| {
+        let block =
+            Block { dims, init: Init::Normal { std: 0.1 }, optimizer: Optimizer::Sgd { lr: LR, l2: 0.0 } };
+        Arc::new(Table::new(TableConfig::new(name, vec![block])).unwrap())
+    });
+    let read: Vec<usize> = (0..9).map(|feature| usize::from(feature % 3 == 1)).collect();
+    let pairs = read.iter().map(|&table| ("feature", ["a", "b"][table]));
+    let client = Client::embedded(tables.to_vec(), pairs, Some("a")).unwrap();
+    let known: Vec<u64> = (0..20_000).step_by(3).collect();
+    for table in &tables {
+        table.push(&known, &vec![0.0; known.len() * table.dim()], PushScale::default()).unwrap();
+    }
+    let mut lookup = client.lookup();
+    lookup.note_missing();
+    for samples in [0, 1, 300, 2000] {
+        let mut batch = Batch::new(&[false; 9]);
+        for sample in 0..samples {
+            for (feature, column) in batch.columns.iter_mut().enumerate() {
+                // Features of a table have some keys in common.
+                column.push((sample * 7 + feature as u64 * 5) % 20_000, 1.0);
+            }
+            batch.close_row(0.0, 1.0);
+        }
+        let (rows, mut shown) = (Rows::all(&batch), Vec::new());
+        let missing = client
+            .pull_each(&rows, Absent::Init, &mut lookup, |lookup, feature| {
+                let (table, from) = (&tables[read[feature]], lookup.table(feature).rows());
+                let mut expected = vec![0.0; rows.keys(feature).len() * table.dim()];
+                table.pull(rows.keys(feature), Absent::Init, &mut expected, None).unwrap();
+                let found = lookup.indices(feature).iter().flat_map(|&index| {
+                    let at = index as usize * table.dim();
+                    from[at..at + table.dim()].iter().copied()
+                });
+                assert!(found.eq(expected), "feature {feature} of {samples} samples");
+                shown.push(feature);
+            })
+            .unwrap();
+        shown.sort_unstable();
+        assert_eq!(shown, (0..9).collect::<Vec<_>>());
+        let keys: HashSet<(usize, u64)> = (0..9)
+            .flat_map(|feature| rows.keys(feature).iter().map(move |&key| (feature, key)))
+            .map(|(feature, key)| (read[feature], key))
+            .chain([(0, CONSTANT_KEY)])
+            .collect();
+        assert_eq!(lookup.unique_keys(), keys.len());
+        assert_eq!(missing, keys.iter().filter(|(_, key)| key % 3 > 0).count(), "{samples} samples");
+        // Whatever has no row gets none; whatever has one has its gradient, also where nothing was added to it.
+        lookup.backward(4).2.fill(1.0);
+        let (found, before) = (lookup.indices(4).to_vec(), tables[1].len());
+        lookup.forget_missing();
+        for (table, (keys, counts, grads)) in lookup.gradients().enumerate() {
+            assert!(keys.iter().all(|key| key % 3 == 0) && counts.len() == keys.len());
+            assert_eq!(grads.len(), keys.len() * tables[table].dim());
+            let touched = grads.iter().filter(|&&grad| grad == 1.0).count();
+            let zeros = grads.iter().filter(|&&grad| grad == 0.0).count();
+            assert_eq!(touched + zeros, grads.len(), "nothing of the minibatch before is left");
+            assert!(table == 1 || touched == 0);
+        }
+        client.push(&mut lookup, PushScale::default()).unwrap();
+        assert!(tables[1].len() == before && found.len() as u64 == samples);
+    }
+}
+
 #[test]
 fn a_pull_creates_nothing_and_absent_says_what_it_yields() {
     let client = client(Optimizer::Sgd { lr: LR, l2: 0.0 });

@@ -179,12 +179,15 @@ fn some_features_are_fed_and_others_are_not() {
     let client = Client::remote(tables.clone(), pairs, None).unwrap();
     let batch = batch();
     let look_up = |lookup: &mut Lookup, fed: usize| {
-        let mut offered = Vec::new();
+        let (mut offered, mut shown) = (Vec::new(), Vec::new());
         // Samples 2 to 4: their offsets do not begin at 0.
-        let missing = client.pull_or_feed(&Rows::new(&batch, 2..5), Absent::Init, lookup, |feedable| {
+        let choose = |feedable: &Feedable| {
             offered.push(*feedable);
             (feedable.feature == fed).then_some(Pooling::Sum)
-        });
+        };
+        let rows = Rows::new(&batch, 2..5);
+        let missing =
+            client.pull_or_feed(&rows, Absent::Init, lookup, choose, |_, feature| shown.push(feature));
         let offer = |feature, has_values| Feedable {
             feature,
             keys: 6,
@@ -196,6 +199,7 @@ fn some_features_are_fed_and_others_are_not() {
             fits: true,
         };
         assert_eq!(offered, [offer(0, false), offer(1, true)]);
+        assert_eq!(shown, (0..4).filter(|&feature| feature != fed).collect::<Vec<_>>());
         missing.unwrap()
     };
     let mut lookup = client.lookup();

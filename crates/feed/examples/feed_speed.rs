@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use sanderling_client::{Cluster, ConnectOptions, RemoteTable, addresses};
+use sanderling_client::{Cluster, ConnectOptions, Floats, RemoteTable, addresses};
 use sanderling_feed::{
     Embedding, EmbeddingOptions, Feature, Fed, FeedQueue, FeedStatistics, Pooling, QueueOptions, Source,
 };
@@ -100,7 +100,10 @@ fn pass(
         Rowful::There(table) => Embedding::remote(vec![table.clone()], features(), options)?,
     };
     let options = QueueOptions { batch_rows: BATCH, threads, depth, ..QueueOptions::default() };
-    let grads = vec![1e-3; BATCH * embedding.width()];
+    // At the start of a line, as a tensor's memory is.
+    let mut grads = Floats::default();
+    grads.resize(BATCH * embedding.width());
+    grads.fill(1e-3);
     let start = Instant::now();
     let queue = FeedQueue::open(source, Some(Arc::clone(&embedding)), options)?;
     let (mut examples, mut unique) = (0, 0);

@@ -3,13 +3,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sanderling_client::{Client, ClientError, Lookup, RemoteTable, Session};
+use sanderling_client::{Client, ClientError, Feedable, Floats, Lookup, RemoteTable, Session};
 use sanderling_observe::LatencySummary;
 use sanderling_store::{Absent, Table};
 
 use crate::error::FeedError;
 use crate::fed::{PoolAt, PooledAt, Ways, servers_bytes, trainer_bytes};
 use crate::looked_up::LookedUp;
+use crate::pooled::Pooled;
 use crate::pooling::{Place, Pooling};
 use crate::pushes::Pushes;
 use crate::recycle::{Recycled, Recycler};
@@ -62,7 +63,7 @@ pub struct Embedding {
     ways: Ways,
     pushes: Pushes,
     lookups: Arc<Recycler<Lookup>>,
-    pub(crate) floats: Arc<Recycler<Vec<f32>>>,
+    pub(crate) floats: Arc<Recycler<Floats>>,
     sessions: Mutex<Vec<Session>>,
     /// The columns that the features read in minibatches of the names seen last.
     columns: Mutex<Option<Columns>>,
@@ -175,6 +176,11 @@ impl Embedding {
         self.places[feature]
     }
 
+    /// Of a feature that is not pooled, its place among those.
+    pub(crate) fn sequence(&self, feature: usize) -> usize {
+        self.features[..feature].iter().filter(|before| before.pooling == Pooling::None).count()
+    }
+
     pub(crate) fn pushes(&self) -> &Pushes {
         &self.pushes
     }
@@ -212,24 +218,28 @@ impl Embedding {
         }
         let applied = self.pushes.applied();
         let rows = sampled.rows();
+        let mut pooled = Pooled::new(self, &rows, &columns);
+        let each = |lookup: &Lookup, feature| pooled.add(self, &rows, &columns, lookup, feature);
         let pulled = self.with_session(&mut lookup, |client, lookup| {
             if self.pool_at == PoolAt::Trainer {
-                return client.pull(&rows, self.absent, lookup);
+                return client.pull_each(&rows, self.absent, lookup, each);
             }
-            client.pull_or_feed(&rows, self.absent, lookup, |feedable| {
+            let choose = |feedable: &Feedable| {
                 let pooling = self.features[feedable.feature].pooling;
                 let chosen = self.pool_at.choose(pooling, feedable);
                 if chosen.is_some() {
                     self.ways.by_servers(servers_bytes(feedable));
                 }
                 chosen
-            })
+            };
+            client.pull_or_feed(&rows, self.absent, lookup, choose, each)
         });
         let missing = pulled?;
+        pooled.add_fed(self, &lookup);
         if !self.client.remote_tables().is_empty() {
             self.note_trainer(&lookup);
         }
-        Ok(LookedUp::new(Arc::clone(self), sampled, columns, lookup, missing, applied))
+        Ok(LookedUp::new(Arc::clone(self), sampled, columns, lookup, pooled, missing, applied))
     }
 
     /// Counts the features that are pooled here, and their tables' bytes once.

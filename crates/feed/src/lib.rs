@@ -13,6 +13,8 @@ pub use sampled::{Sampled, Samples};
 mod pooling;
 pub use pooling::Pooling;
 
+mod pooled;
+
 mod fed;
 pub use fed::{PoolAt, PooledAt, WayTotal};
 

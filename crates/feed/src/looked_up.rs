@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use sanderling_client::{FED_AGE_MAX, Lookup};
-use sanderling_sample::Rows;
 use sanderling_store::PushScale;
 
 use crate::embedding::Embedding;
 use crate::error::FeedError;
-use crate::pooling::{Bags, Place, Pooling, add_columns, copy_columns, gather_grads, pool, scatter, spread};
+use crate::pooled::{Pooled, bags};
+use crate::pooling::{Place, Pooling, add_columns, gather_grads, scatter};
 use crate::recycle::Recycled;
 use crate::sampled::Sampled;
 
@@ -20,9 +20,7 @@ pub struct LookedUp {
     columns: Arc<[usize]>,
     /// Until the push.
     lookup: Option<Recycled<Lookup>>,
-    pooled: Recycled<Vec<f32>>,
-    /// Rows per key of the features that are not pooled, in their order.
-    sequences: Vec<Recycled<Vec<f32>>>,
+    pooled: Pooled,
     missing: usize,
     unique_keys: usize,
     /// Pushes that had been applied when this was looked up.
@@ -37,29 +35,10 @@ impl LookedUp {
         sampled: Arc<Recycled<Sampled>>,
         columns: Arc<[usize]>,
         lookup: Recycled<Lookup>,
+        pooled: Pooled,
         missing: usize,
         applied: u64,
     ) -> LookedUp {
-        let rows = sampled.rows();
-        let mut pooled = embedding.floats.take(Vec::new);
-        // Every column of every sample is written below.
-        pooled.resize(rows.len() * embedding.width(), 0.0);
-        let mut sequences = Vec::new();
-        for (at, feature) in embedding.features().iter().enumerate() {
-            let place = embedding.place(at);
-            let from = lookup.table(at).rows();
-            if feature.pooling == Pooling::None {
-                let mut out = embedding.floats.take(Vec::new);
-                out.resize(lookup.indices(at).len() * place.dim, 0.0);
-                spread(lookup.indices(at), from, place.dim, &mut out);
-                sequences.push(out);
-            } else if let Some(fed) = lookup.fed().iter().find(|fed| fed.feature() == at) {
-                copy_columns(fed.rows(), place, &mut pooled);
-            } else {
-                let bags = bags(&rows, columns[at], lookup.indices(at));
-                pool(feature.pooling, bags, from, place, &mut pooled);
-            }
-        }
         let unique_keys = lookup.unique_keys();
         LookedUp {
             embedding,
@@ -67,7 +46,6 @@ impl LookedUp {
             columns,
             lookup: Some(lookup),
             pooled,
-            sequences,
             missing,
             unique_keys,
             applied,
@@ -89,24 +67,22 @@ impl LookedUp {
 
     /// The pooled rows, [samples, [`Embedding::width`]].
     pub fn pooled(&mut self) -> &mut [f32] {
-        &mut self.pooled
+        &mut self.pooled.rows
     }
 
     /// Rows of a feature that is not pooled, [keys, dim]; None for one that is.
     pub fn rows(&mut self, feature: usize) -> Option<&mut [f32]> {
-        let features = self.embedding.features();
-        let is_sequence = |at: usize| features.get(at).is_some_and(|it| it.pooling == Pooling::None);
-        let before = (0..feature).filter(|&at| is_sequence(at)).count();
-        is_sequence(feature).then(|| &mut self.sequences[before][..])
+        let LookedUp { embedding, pooled, .. } = self;
+        let is_sequence = embedding.features().get(feature).is_some_and(|it| it.pooling == Pooling::None);
+        is_sequence.then(|| &mut pooled.sequences[embedding.sequence(feature)][..])
     }
 
     /// Memory behind the samples, the rows and their gradients.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let floats = |of: &Recycled<Vec<f32>>| of.capacity() * size_of::<f32>();
         let rows = self.lookup.as_ref().map_or(0, |lookup| lookup.bytes());
-        let sequences: usize = self.sequences.iter().map(floats).sum();
-        self.sampled.bytes() + rows + floats(&self.pooled) + sequences
+        let sequences: usize = self.pooled.sequences.iter().map(|sequence| sequence.bytes()).sum();
+        self.sampled.bytes() + rows + self.pooled.rows.bytes() + sequences
     }
 
     /// Distinct keys.
@@ -247,8 +223,4 @@ impl LookedUp {
         self.staleness = Some(pushes.begun() - self.applied);
         pushes.push(lookup, scale, self.embedding.forgets_missing(), self.sampled.ticket.upgrade())
     }
-}
-
-fn bags<'a>(rows: &Rows<'a>, column: usize, indices: &'a [u32]) -> Bags<'a> {
-    Bags { indices, offsets: rows.offsets(column), values: rows.values(column) }
 }

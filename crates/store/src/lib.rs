@@ -61,6 +61,7 @@ pub use lookup::Distances;
 pub use maintain::{Maintained, Maintenance};
 pub use near::{NearRows, NearTable};
 pub use optimizer::{Init, Optimizer};
+pub use prefetch::{To, prefetch};
 pub use push::PushClock;
 pub use row::{Row, RowRef};
 pub use stats::TableStats;

@@ -6,9 +6,10 @@ const LINE_BYTES: usize = 64;
 
 /// What a line is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum To {
+pub enum To {
+    /// To be read.
     Read,
-    /// Other processors give their copies up.
+    /// To be written: other processors give their copies up.
     Change,
 }
 
@@ -16,25 +17,30 @@ pub(crate) enum To {
 /// happen to the cache, but nothing else, when that is outside.
 #[inline(always)]
 fn ask<T>(items: &[T], at: usize, line: usize, to: To) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let line = items.as_ptr().wrapping_add(at).cast::<i8>().wrapping_add(line * LINE_BYTES);
-        // SAFETY: a prefetch reads nothing and cannot fault, wherever the pointer leads.
+        // SAFETY: a prefetch reads nothing and cannot fault, wherever the pointer leads. The intrinsic for a change becomes one
+        // for reading where the compiler is not told that the machine has both; `prefetchw` does nothing where it is unknown.
         unsafe {
             match to {
                 To::Read => _mm_prefetch::<_MM_HINT_T0>(line),
-                To::Change => _mm_prefetch::<_MM_HINT_ET0>(line),
+                To::Change => std::arch::asm!(
+                    "prefetchw byte ptr [{line}]",
+                    line = in(reg) line,
+                    options(nostack, preserves_flags, readonly)
+                ),
             }
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = (items, at, line, to);
 }
 
 /// Asks for the cache line of `items[at]`. Anything may happen to the cache, but nothing else, when `at` is outside.
 #[inline(always)]
-pub(crate) fn prefetch<T>(items: &[T], at: usize, to: To) {
+pub fn prefetch<T>(items: &[T], at: usize, to: To) {
     ask(items, at, 0, to);
 }
 
