@@ -30,7 +30,7 @@ EDGES: dict[str, set[str]] = {
     "control": {"server", "observe", "transport"},
     "bench": {"sample", "store", "observe", "wire", "transport", "client", "server", "control"},
     "load": {"sample", "store", "client", "server", "observe", "wire", "transport"},
-    "cli": {"sample", "hub", "store", "client", "learner", "observe", "bench", "load", "server", "control"}
+    "cli": {"sample", "hub", "feed", "store", "client", "learner", "observe", "bench", "load", "server", "control"}
     | {"wire", "transport", "job"},
     "python": {"cli", "learner", "sample", "store", "client", "hub", "feed", "job", "control"} | {"observe"},
 }

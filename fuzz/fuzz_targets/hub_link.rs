@@ -58,6 +58,52 @@ enum Said {
     Take {
         acknowledge: bool,
     },
+    /// A minibatch of which some columns were fed, and lack their keys unless told otherwise.
+    Fed {
+        id: u8,
+        number: u8,
+        weighted: Vec<bool>,
+        rows: Vec<u8>,
+        columns: Vec<u8>,
+        servers: u8,
+        keys: Vec<u32>,
+        is_whole: bool,
+        changes: Vec<(u16, u8)>,
+    },
+    /// The keys of a minibatch are wanted.
+    AskKeys {
+        number: u8,
+    },
+    /// The hub's answer to that.
+    Keys {
+        id: u8,
+        outcome: u8,
+        number: u8,
+        weighted: Vec<bool>,
+        changes: Vec<(u16, u8)>,
+    },
+}
+
+/// Rows with a key in every column but these, packed, and what is laid over its bytes.
+fn packed(weighted: &[bool], rows: usize, without: &[u8], changes: &[(u16, u8)]) -> Vec<u8> {
+    let mut batch = Batch::new(weighted);
+    for _ in 0..rows {
+        for (at, column) in batch.columns.iter_mut().enumerate() {
+            if !without.contains(&(at as u8)) {
+                column.push(at as u64, 0.5);
+            }
+        }
+        batch.close_row(1.0, 1.0);
+    }
+    let rows = Rows::all(&batch);
+    let mut payload = vec![0; packed_bytes_max(&rows)];
+    let bytes = pack_into(&rows, &mut payload).unwrap();
+    payload.truncate(bytes);
+    for &(at, byte) in changes {
+        let at = usize::from(at) % payload.len();
+        payload[at] = byte;
+    }
+    payload
 }
 
 fn numbers(of: &[u8]) -> Vec<u64> {
@@ -184,8 +230,41 @@ fuzz_target!(|said: Vec<Said>| {
                     return;
                 }
             }
+            Said::Fed { id, number, weighted, rows, columns, servers, keys, is_whole, changes } => {
+                let without = if is_whole { &[][..] } else { &columns };
+                let payload = packed(&weighted, rows.len().min(8), without, &changes);
+                let mut fed: Vec<u32> = columns.iter().map(|&column| column.into()).collect();
+                fed.sort_unstable();
+                fed.dedup();
+                let servers = u32::from(servers % 4);
+                let keys: Vec<u32> =
+                    keys.iter().copied().chain(0..).take(fed.len() * servers as usize).collect();
+                let ahead = Ahead { batch: 7, age_us: u64::from(number), columns: &fed, servers, keys: &keys };
+                let outcome = Outcome::Fed { pass: 0, number: number.into(), rows: 1, payload: &payload, ahead };
+                say(&mut answers, &Reply::Next(NextReply { late: &[], outcome }), id.into());
+            }
+            Said::AskKeys { number } => answers.ask_keys(number.into()),
+            Said::Keys { id, outcome, number, weighted, changes } => {
+                let payload = packed(&weighted, 2, &[], &changes);
+                let outcome = match outcome % 4 {
+                    0 => Outcome::Wait { retry_after_us: number.into() },
+                    1 => Outcome::Nothing,
+                    2 => Outcome::Failed { reason: "no" },
+                    _ => Outcome::Batch { pass: 0, number: number.into(), rows: 2, payload: &payload },
+                };
+                say(&mut answers, &Reply::Keys(outcome), id.into());
+                for batch in answers.keys() {
+                    assert_eq!(batch.columns(), answers.columns().expect("announced before").len());
+                }
+            }
             Said::Take { acknowledge } => {
                 let Some(delivered) = answers.take(acknowledge) else { continue };
+                if let Some(fed) = &delivered.fed {
+                    for &column in &fed.columns {
+                        assert!(delivered.batch.rows().keys(column as usize).is_empty());
+                        assert_eq!(fed.keys_of(column as usize).map(<[u32]>::len), Some(fed.servers));
+                    }
+                }
                 let columns = answers.columns().expect("announced before");
                 assert_eq!(delivered.batch.columns(), columns.len(), "columns");
                 let rows = delivered.batch.rows();

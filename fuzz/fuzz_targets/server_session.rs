@@ -56,6 +56,11 @@ enum Asked {
         samples: Vec<Vec<u8>>,
         value: Option<f32>,
     },
+    Forget {
+        table: u8,
+        batch: u8,
+        feature: u8,
+    },
     PullFed {
         table: u8,
         batch: u8,
@@ -262,6 +267,10 @@ impl Server {
                 let (absent, format, pooling) = (Absent::Init, format(half), pooling(mean));
                 let (table, dim) = ((table % 4).into(), dim.into());
                 self.ask(&Request::PullPooled(PullPooled { table, dim, pooling, absent, format, ragged }));
+            }
+            Asked::Forget { table, batch, feature } => {
+                let (table, batch, feature) = ((table % 4).into(), batch.into(), feature.into());
+                self.ask(&Request::Forget(Forget { table, batch, feature }));
             }
             Asked::Feed { table, batch, feature, mean, samples, value } => {
                 let (keys, offsets) = flat(&samples);

@@ -202,7 +202,10 @@ class Embedding:
     ) -> Embedding: ...
     @property
     def pooled_at(self) -> dict[str, dict[str, int]]:
-        """Of tables on servers: features and bytes of minibatches that the `trainer` and the `servers` have pooled."""
+        """Of tables on servers: features and bytes of minibatches that the `trainer` and the `servers` have pooled.
+
+        `hub`: pooled by the servers from keys that a hub has fed. `late`: of those, what another trainer has pushed.
+        """
     @property
     def dims(self) -> list[int]:
         """Per feature, the width of its rows."""

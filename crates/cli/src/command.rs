@@ -7,6 +7,7 @@ pub(crate) mod convert;
 pub(crate) mod ctl;
 pub(crate) mod eval;
 pub(crate) mod hub;
+pub(crate) mod hub_feed;
 pub(crate) mod inspect;
 pub(crate) mod load;
 pub(crate) mod predict;

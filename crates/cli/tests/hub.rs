@@ -16,11 +16,7 @@ use std::time::{Duration, Instant};
 
 use process::Process;
 use sanderling_hub::{Delivered, HubError, Next, SubscribeOptions, Subscription, hub_addresses};
-use sanderling_transport::{ConnectOptions, Framing, TlsClient, connect};
-use sanderling_wire::{
-    Agreed, Buffer, Features, Frame, HEADER_BYTES, Hello, Offer, Parsed, Reply, Request, StatsScope,
-    body_bytes,
-};
+use sanderling_transport::TlsClient;
 
 /// In the environment of a process that is only a trainer: its hubs, its name, after how many minibatches it stops to go on,
 /// and the file in which it notes what it has used.
@@ -255,33 +251,9 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
     }
 }
 
-/// The counters of a hub, asked for as any client would.
+/// The counters of a hub.
 fn counters(hub: &Process) -> BTreeMap<String, u64> {
-    let framing = Framing {
-        header_bytes: HEADER_BYTES,
-        body_bytes: |header| body_bytes(header.try_into().unwrap()).map_err(|error| error.to_string()),
-        frame_bytes_max: 1 << 20,
-    };
-    let mut connection = connect(&hub.addresses[0], &ConnectOptions::new(framing)).unwrap();
-    let mut agreed = Agreed::BEFORE_HELLO;
-    let hello = Hello { offer: Offer::of(Features::NONE), token: "", name: "looks" };
-    for request in [Request::Hello(hello), Request::Stats(StatsScope::Commands)] {
-        let mut frame = Buffer::new(1 << 20);
-        frame.append(|out| request.encode(&agreed, 1, 0, out)).unwrap();
-        connection.sender.frame(frame.len()).unwrap().write(frame.bytes());
-        connection.sender.flush().unwrap();
-        let bytes = connection.receiver.receive(Some(soon())).unwrap().unwrap();
-        let Ok(Parsed::Frame(frame)) = Frame::parse(bytes, &agreed) else { panic!("not a frame") };
-        match Reply::decode(&frame).unwrap() {
-            Reply::Hello(identity) => agreed = identity.agreed,
-            Reply::Stats(statistics) => {
-                assert_eq!(statistics.latencies[0].name, "next");
-                return statistics.counters.iter().map(|it| (it.name.to_owned(), it.value)).collect();
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    panic!("no statistics");
+    process::counters(&hub.addresses[0])
 }
 
 /// What a hub says to Prometheus, at the page that it has named.

@@ -234,7 +234,7 @@ impl Client {
                     let (_, counts, grads) = part.gradients();
                     session.begin_push(table, fan, counts, grads, scale)?;
                 }
-                self.push_fed(&lookup.fed, session, scale)?;
+                self.push_fed(&mut lookup.fed, session, scale)?;
                 session.send();
             }
         }

@@ -1,5 +1,6 @@
 //! Minibatches of which some features are fed to the servers and pooled there, and the others' distinct rows pulled as ever:
-//! who chooses, is told what there is to choose by. Knows not what the rows mean, nor why one way is better.
+//! who chooses, is told what there is to choose by. Others may have been fed before, by somebody else. Knows not what the
+//! rows mean, nor why one way is better.
 
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,23 @@ pub struct FedRows {
     /// Positions of keys without a row.
     missing: Vec<u32>,
     since: Option<Instant>,
+    /// Somebody else has fed it, and has its keys.
+    is_ahead: bool,
+    /// The servers forget it by themselves.
+    is_pushed: bool,
+}
+
+/// A feature of a minibatch whose keys somebody else has fed.
+#[derive(Debug, Clone, Copy)]
+pub struct AheadFeature<'a> {
+    /// Which feature.
+    pub feature: usize,
+    /// The batch's number at the servers, and the feature's.
+    pub number: (u64, u32),
+    /// Per server, how many keys it got, repetitions included.
+    pub keys: &'a [u32],
+    /// When they were fed.
+    pub since: Instant,
 }
 
 impl FedRows {
@@ -57,10 +75,24 @@ impl FedRows {
         self.feature
     }
 
+    /// Whether somebody else has fed it, so that its keys are not here.
+    #[must_use]
+    pub fn is_ahead(&self) -> bool {
+        self.is_ahead
+    }
+
     /// How long ago.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Room for so many values of a feature, whose gradients are 0.
+    fn begin(&mut self, feature: usize, floats: usize, since: Instant) {
+        (self.feature, self.since, self.is_ahead, self.is_pushed) = (feature, Some(since), false, false);
+        self.rows.resize(floats, 0.0);
+        self.grads.clear();
+        self.grads.resize(floats, 0.0);
     }
 
     /// The pooled rows, [samples, dim].
@@ -93,6 +125,24 @@ impl Client {
         choose: impl FnMut(&Feedable) -> Option<Pooling>,
         each: impl FnMut(&Lookup, usize),
     ) -> Result<usize, ClientError> {
+        self.pull_ahead(rows, absent, lookup, &[], choose, each)
+    }
+
+    /// The same where somebody else has fed some features' keys, each the only feature of its table, which `rows` then lack. Of
+    /// those, keys without a row are counted with their repetitions.
+    ///
+    /// # Errors
+    /// As [`Client::pull`]. [`Fault::UnknownBatch`](sanderling_wire::Fault::UnknownBatch) says that a server has forgotten
+    /// what was fed: with the keys, the minibatch can be looked up in the other way.
+    pub fn pull_ahead(
+        &self,
+        rows: &Rows<'_>,
+        absent: Absent,
+        lookup: &mut Lookup,
+        ahead: &[AheadFeature<'_>],
+        choose: impl FnMut(&Feedable) -> Option<Pooling>,
+        each: impl FnMut(&Lookup, usize),
+    ) -> Result<usize, ClientError> {
         if self.remote_tables().is_empty() {
             return self.pull_each(rows, absent, lookup, each);
         }
@@ -101,8 +151,12 @@ impl Client {
             Some(session) => session,
             None => self.remote_tables()[0].cluster().session()?,
         };
+        let forgotten = self.forget_unpushed(lookup, &mut session);
+        lookup.assign(rows);
         let id = lookup.batch.take().unwrap_or_else(|| self.next_batch());
-        let fed = self.feed(rows, lookup, &mut session, id, choose);
+        let fed = forgotten
+            .and_then(|()| self.note_ahead(rows.len(), ahead, lookup))
+            .and_then(|()| self.feed(rows, lookup, &mut session, id, choose));
         if fed.is_err() {
             // The first thing that went wrong is what is said.
             drop(session.finish());
@@ -120,6 +174,41 @@ impl Client {
         Ok(missing)
     }
 
+    /// Has the servers forget what somebody else fed for the minibatch before, if it was not pushed.
+    fn forget_unpushed(&self, lookup: &mut Lookup, session: &mut Session) -> Result<(), ClientError> {
+        for fed in lookup.fed.iter_mut().filter(|fed| fed.is_ahead && !fed.is_pushed) {
+            fed.is_pushed = true;
+            session.begin_forget(self.table_of(fed.feature), &fed.batch)?;
+        }
+        Ok(())
+    }
+
+    /// Makes room for the pooled rows of what somebody else fed.
+    fn note_ahead(
+        &self,
+        samples: usize,
+        ahead: &[AheadFeature<'_>],
+        lookup: &mut Lookup,
+    ) -> Result<(), ClientError> {
+        for &AheadFeature { feature, number, keys, since } in ahead {
+            let table = self.table_of(feature);
+            let (expected, found) = (table.cluster().servers().len(), keys.len());
+            if expected != found {
+                let name = table.name();
+                let reason = format!(
+                    "table {name:?}: its keys were fed to {found} servers, but it is on {expected}: name the same servers there and here"
+                );
+                return Err(ClientError::Cluster { reason });
+            }
+            let mut fed = lookup.spare_fed.pop().unwrap_or_default();
+            fed.batch.assign_ahead(number, samples, keys);
+            fed.begin(feature, samples * table.dim(), since);
+            fed.is_ahead = true;
+            lookup.fed.push(fed);
+        }
+        Ok(())
+    }
+
     fn feed(
         &self,
         rows: &Rows<'_>,
@@ -132,7 +221,7 @@ impl Client {
         for feature in 0..self.column_tables().len() {
             let number = self.column_tables()[feature];
             let is_alone = self.column_tables().iter().filter(|&&other| other == number).count() == 1;
-            if !is_alone || self.constant_table() == Some(number) {
+            if !is_alone || self.constant_table() == Some(number) || lookup.is_fed(number) {
                 continue;
             }
             let table = &self.remote_tables()[number];
@@ -158,10 +247,7 @@ impl Client {
             let values = values.filter(|_| pooling == Pooling::Sum);
             let keys = FedKeys { keys, offsets: &rebased, values, pooling };
             let mut fed = lookup.spare_fed.pop().unwrap_or_default();
-            (fed.feature, fed.since) = (feature, Some(Instant::now()));
-            fed.rows.resize(samples * table.dim(), 0.0);
-            fed.grads.clear();
-            fed.grads.resize(samples * table.dim(), 0.0);
+            fed.begin(feature, samples * table.dim(), Instant::now());
             let begun = session.begin_feed(table, (id, feature as u32), &keys, &mut fed.batch);
             lookup.fed.push(fed);
             begun?;
@@ -184,6 +270,11 @@ impl Client {
         let mut count = 0;
         for at in 0..lookup.fed.len() {
             let mut missing = std::mem::take(&mut lookup.fed[at].missing);
+            if lookup.fed[at].is_ahead {
+                count += missing.len();
+                lookup.fed[at].missing = missing;
+                continue;
+            }
             let distinct = lookup.indices(lookup.fed[at].feature);
             missing.iter_mut().for_each(|position| *position = distinct[*position as usize]);
             missing.sort_unstable();
@@ -197,11 +288,12 @@ impl Client {
     /// Begins the pushes of the features that were fed.
     pub(crate) fn push_fed(
         &self,
-        fed: &[FedRows],
+        fed: &mut [FedRows],
         session: &mut Session,
         scale: PushScale,
     ) -> Result<(), ClientError> {
-        for FedRows { feature, batch, grads, .. } in fed {
+        for FedRows { feature, batch, grads, is_pushed, .. } in fed {
+            *is_pushed = true;
             session.begin_push_fed(self.table_of(*feature), batch, grads, scale)?;
         }
         Ok(())

@@ -20,7 +20,10 @@ mod floats;
 pub use floats::Floats;
 
 mod fed;
-pub use fed::{FED_AGE_MAX, FedRows, Feedable};
+pub use fed::{AheadFeature, FED_AGE_MAX, FedRows, Feedable};
+
+mod ahead;
+pub use ahead::{FeedAhead, FeedFeature};
 
 mod online;
 pub use online::{Handles, Online, OnlineTable};

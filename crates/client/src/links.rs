@@ -105,6 +105,11 @@ impl Links {
         self.links[server].exchange.row_format(wanted)
     }
 
+    /// Has the server agreed to this? Not before it has answered.
+    pub(crate) fn can(&self, server: usize, features: Features) -> bool {
+        self.links[server].exchange.agreed().features.has(features)
+    }
+
     /// Names for errors.
     pub(crate) fn names(&self) -> Names {
         self.names.clone()
@@ -370,6 +375,6 @@ impl Links {
 
 /// Where memory is shared, a checksum would look at what no wire can have damaged.
 fn features(address: &Address, options: &ConnectOptions) -> Features {
-    let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE };
+    let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE } | Features::FORGET;
     if matches!(address, Address::Shm(_)) { rows | Features::NO_CHECKSUM } else { rows }
 }

@@ -165,13 +165,7 @@ impl Lookup {
     pub(crate) fn begin(&mut self) {
         self.spare_fed.append(&mut self.fed);
         self.unfed.clear();
-        for table in &mut self.tables {
-            table.dedup.clear();
-            table.missing.clear();
-            table.rows.truncate(0);
-            // The gradients must be zeros, but when they are added to: then they are in a near cache.
-            table.cleared = 0;
-        }
+        self.tables.iter_mut().for_each(TableLookup::begin);
     }
 
     /// The features that read a table.
@@ -219,6 +213,17 @@ impl Lookup {
         let table = &mut self.tables[*table];
         table.clear_grads(*distinct);
         (&table.dedup.inverse[range.clone()], &table.rows, &mut table.grads)
+    }
+
+    /// Collects the distinct keys of the features that somebody else fed, which are only now at hand: their gradients are 0.
+    pub fn assign_ahead(&mut self, rows: &Rows<'_>) {
+        for at in 0..self.fed.len() {
+            let feature = self.fed[at].feature();
+            if self.fed[at].is_ahead() {
+                self.tables[self.features[feature].table].begin();
+                self.add(feature, rows);
+            }
+        }
     }
 
     /// The column that a feature reads.
@@ -353,6 +358,15 @@ impl TableLookup {
     #[must_use]
     pub fn rows(&self) -> &[f32] {
         &self.rows
+    }
+
+    /// Forgets the minibatch before.
+    fn begin(&mut self) {
+        self.dedup.clear();
+        self.missing.clear();
+        self.rows.truncate(0);
+        // They must be zeros, but when they are added to: then they are in a near cache.
+        self.cleared = 0;
     }
 
     /// Makes the gradients of the first distinct keys, as many as that or all, zeros where nothing was added to them yet.

@@ -3,12 +3,16 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sanderling_client::{Client, ClientError, Feedable, Floats, Lookup, RemoteTable, Session};
+use sanderling_client::{
+    AheadFeature, Client, ClientError, Fault, Feedable, Floats, Lookup, RemoteTable, Session,
+};
+use sanderling_hub::FedFeature;
 use sanderling_observe::LatencySummary;
+use sanderling_sample::{PackedBatch, Rows};
 use sanderling_store::{Absent, Table};
 
 use crate::error::FeedError;
-use crate::fed::{PoolAt, PooledAt, Ways, servers_bytes, trainer_bytes};
+use crate::fed::{PoolAt, PooledAt, Ways, hub_bytes, servers_bytes, trainer_bytes};
 use crate::looked_up::LookedUp;
 use crate::pooled::Pooled;
 use crate::pooling::{Place, Pooling};
@@ -190,6 +194,41 @@ impl Embedding {
         self.absent == Absent::Zero
     }
 
+    /// Whether the rows of a feature whose keys a hub feeds can be pooled by the servers of its table here. The error says, for
+    /// people, why not and what to do.
+    pub(crate) fn check_fed(&self, fed: &FedFeature) -> Result<(), String> {
+        let Some(feature) = self.features.iter().find(|feature| feature.name == fed.feature) else {
+            return Err("this queue does not look it up; give its embedding this feature".to_owned());
+        };
+        let Some(table) = self.client.remote_tables().get(feature.table) else {
+            return Err("its table is in this process; have it on those servers".to_owned());
+        };
+        if table.name() != fed.table {
+            return Err(format!(
+                "here it reads table {:?}; name the same table there and here",
+                table.name()
+            ));
+        }
+        let pooling = match feature.pooling {
+            Pooling::Sum => "sum",
+            Pooling::Mean => "mean",
+            Pooling::Max => "max",
+            Pooling::None => "none",
+        };
+        if pooling != fed.pooling {
+            let there = &fed.pooling;
+            return Err(format!("its pooling is {there:?} there and {pooling:?} here; say the same"));
+        }
+        let shares = |other: &&Feature| other.table == feature.table && other.name != feature.name;
+        match self.features.iter().find(shares) {
+            Some(other) => {
+                let other = &other.name;
+                Err(format!("here feature {other:?} reads that table, too, and a row has one update of both"))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Which columns of minibatches with these names the features read.
     ///
     /// # Errors
@@ -209,7 +248,31 @@ impl Embedding {
 
     /// Looks the rows of a minibatch up and pools them. What is on its way from earlier lookups may or may not be seen;
     /// [`Embedding::finish`] first, and it is.
+    ///
+    /// What a hub has fed of it is asked for by its number, once; afterwards, or if a server does not know it any more, by its
+    /// keys, which the hub is asked for.
+    ///
+    /// # Errors
+    /// [`FeedError::Late`] if those are not to be had any more.
     pub fn look_up(self: &Arc<Self>, sampled: Arc<Recycled<Sampled>>) -> Result<LookedUp, FeedError> {
+        let Some(ahead) = &sampled.ahead else { return self.look_up_in(sampled, None, false) };
+        if ahead.claim() {
+            match self.look_up_in(Arc::clone(&sampled), None, true) {
+                Err(FeedError::Client(ClientError::Refused { fault: Fault::UnknownBatch, .. })) => {}
+                done => return done,
+            }
+        }
+        let whole = ahead.whole()?;
+        self.look_up_in(sampled, Some(whole), false)
+    }
+
+    /// With the keys of the whole minibatch if they are there; by the number of what was fed, if so told.
+    fn look_up_in(
+        self: &Arc<Self>,
+        sampled: Arc<Recycled<Sampled>>,
+        whole: Option<PackedBatch>,
+        by_number: bool,
+    ) -> Result<LookedUp, FeedError> {
         let columns = self.columns(&sampled.names)?;
         let mut lookup = self.lookups.take(|| self.client.lookup());
         lookup.read_columns(&columns);
@@ -217,14 +280,15 @@ impl Embedding {
             lookup.note_missing();
         }
         let applied = self.pushes.applied();
-        let rows = sampled.rows();
+        let rows = whole.as_ref().map_or_else(|| sampled.rows(), PackedBatch::rows);
+        let ahead = if by_number { self.ahead_of(&sampled, &rows, &columns) } else { Vec::new() };
         let mut pooled = Pooled::new(self, &rows, &columns);
         let each = |lookup: &Lookup, feature| pooled.add(self, &rows, &columns, lookup, feature);
         let pulled = self.with_session(&mut lookup, |client, lookup| {
-            if self.pool_at == PoolAt::Trainer {
-                return client.pull_each(&rows, self.absent, lookup, each);
-            }
             let choose = |feedable: &Feedable| {
+                if self.pool_at == PoolAt::Trainer {
+                    return None;
+                }
                 let pooling = self.features[feedable.feature].pooling;
                 let chosen = self.pool_at.choose(pooling, feedable);
                 if chosen.is_some() {
@@ -232,14 +296,37 @@ impl Embedding {
                 }
                 chosen
             };
-            client.pull_or_feed(&rows, self.absent, lookup, choose, each)
+            client.pull_ahead(&rows, self.absent, lookup, &ahead, choose, each)
         });
         let missing = pulled?;
         pooled.add_fed(self, &lookup);
         if !self.client.remote_tables().is_empty() {
             self.note_trainer(&lookup);
         }
-        Ok(LookedUp::new(Arc::clone(self), sampled, columns, lookup, pooled, missing, applied))
+        Ok(LookedUp::new(Arc::clone(self), sampled, whole, columns, lookup, pooled, missing, applied))
+    }
+
+    /// The features of which a hub has fed the keys.
+    fn ahead_of<'a>(
+        &self,
+        sampled: &'a Sampled,
+        rows: &Rows<'_>,
+        columns: &[usize],
+    ) -> Vec<AheadFeature<'a>> {
+        let Some(ahead) = &sampled.ahead else { return Vec::new() };
+        let mut all = Vec::new();
+        for (feature, &column) in columns.iter().enumerate() {
+            let Some(keys) = ahead.fed.keys_of(column) else { continue };
+            let number = (ahead.fed.batch, column as u32);
+            all.push(AheadFeature { feature, number, keys, since: ahead.since });
+            self.ways.by_hub(hub_bytes(rows.len(), self.places[feature].dim, ahead.fed.servers));
+        }
+        all
+    }
+
+    /// Counts features whose gradients were left out.
+    pub(crate) fn note_late(&self, features: usize) {
+        self.ways.late(features);
     }
 
     /// Counts the features that are pooled here, and their tables' bytes once.

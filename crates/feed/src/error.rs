@@ -39,6 +39,32 @@ pub enum FeedError {
         /// How the hub has it.
         there: String,
     },
+    /// A hub feeds a feature's keys to parameter servers, and nothing here can do with its pooled rows.
+    #[error(
+        "hub {hub} feeds the keys of feature {feature:?} to table {table:?} on parameter servers: {reason}; or start the hub \
+         without --feed {feature}={table}"
+    )]
+    FedByHub {
+        /// Its address.
+        hub: String,
+        /// The feature.
+        feature: String,
+        /// Its table, as the hub has it.
+        table: String,
+        /// Why, and what to do here.
+        reason: String,
+    },
+    /// The keys of a minibatch are needed that a hub has fed, and are not to be had any more.
+    #[error(
+        "minibatch {number} of hub {hub} is not this trainer's any more, or its queue was closed, and its keys are at servers: \
+         leave it out and go on"
+    )]
+    Late {
+        /// The hub's address.
+        hub: String,
+        /// The minibatch's number there.
+        number: u64,
+    },
     /// An option has an impossible value.
     #[error("{option}: {reason}")]
     Option {

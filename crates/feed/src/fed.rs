@@ -49,6 +49,10 @@ pub struct PooledAt {
     pub trainer: WayTotal,
     /// Pooled by the servers.
     pub servers: WayTotal,
+    /// Pooled by the servers from keys that a hub has fed: bytes are those of rows and gradients.
+    pub hub: WayTotal,
+    /// Of those, features whose gradients were left out, as their minibatch was another trainer's by then.
+    pub late: WayTotal,
 }
 
 /// Adds up how features were looked up.
@@ -68,6 +72,14 @@ impl Ways {
         self.lock().trainer.add(bytes);
     }
 
+    pub(crate) fn by_hub(&self, bytes: u64) {
+        self.lock().hub.add(bytes);
+    }
+
+    pub(crate) fn late(&self, features: usize) {
+        self.lock().late.features += features as u64;
+    }
+
     pub(crate) fn total(&self) -> PooledAt {
         *self.lock()
     }
@@ -84,6 +96,19 @@ pub(crate) fn servers_bytes(feature: &Feedable) -> u64 {
     let (keys, samples, servers) = (feature.keys as u64, feature.samples as u64, feature.servers as u64);
     let values = if feature.has_values { WORD * keys } else { 0 };
     KEY * keys + values + servers * (WORD * (samples + 1) + 2 * samples * WORD * feature.dim as u64)
+}
+
+/// Bytes of a row and a gradient per sample and server.
+pub(crate) fn hub_bytes(samples: usize, dim: usize, servers: usize) -> u64 {
+    (servers * 2 * samples * dim) as u64 * WORD
+}
+
+/// Whether a trainer's link, to the hub and to the servers, has fewer bytes if the hub feeds a feature's keys.
+pub(crate) fn saves_by_hub(feature: &Feedable) -> bool {
+    let keys = feature.keys as u64;
+    let from_hub = KEY * keys + if feature.has_values { WORD * keys } else { 0 };
+    let by_keys = from_hub + trainer_bytes(feature.distinct, feature.dim);
+    hub_bytes(feature.samples, feature.dim, feature.servers) < by_keys
 }
 
 impl PoolAt {
@@ -129,6 +154,18 @@ mod tests {
         assert_eq!(servers_bytes(&feature()), 40_000 + 2 * 404 + 2 * 2 * 6400);
         assert_eq!(servers_bytes(&Feedable { has_values: true, ..feature() }), 60_000 + 2 * 404 + 25_600);
         assert_eq!(trainer_bytes(5000, 16), 5000 * (72 + 76));
+    }
+
+    #[test]
+    fn a_hub_feeds_where_the_trainers_link_has_fewer_bytes() {
+        // 25,600 bytes of rows and gradients, against 8 per key and 148 per distinct key.
+        assert!(saves_by_hub(&feature()));
+        let few = Feedable { keys: 200, distinct: 162, ..feature() };
+        assert_eq!((hub_bytes(100, 16, 2), trainer_bytes(162, 16)), (25_600, 23_976));
+        assert!(!saves_by_hub(&few));
+        assert!(saves_by_hub(&Feedable { keys: 204, ..few }));
+        assert!(saves_by_hub(&Feedable { has_values: true, ..few }));
+        assert!(!saves_by_hub(&Feedable { keys: 204, servers: 3, ..few }));
     }
 
     #[test]

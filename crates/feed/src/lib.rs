@@ -18,6 +18,11 @@ mod pooled;
 mod fed;
 pub use fed::{PoolAt, PooledAt, WayTotal};
 
+mod ahead;
+
+mod server_feeder;
+pub use server_feeder::{FeedTo, ServerFeeder};
+
 mod embedding;
 pub use embedding::{Embedding, EmbeddingOptions, Feature, PUSHES_MAX};
 

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use sanderling_client::{FED_AGE_MAX, Lookup};
+use sanderling_client::{FED_AGE_MAX, FedRows, Lookup};
+use sanderling_sample::{PackedBatch, Rows};
 use sanderling_store::PushScale;
 
+use crate::ahead::AHEAD_AGE_MAX;
 use crate::embedding::Embedding;
 use crate::error::FeedError;
 use crate::pooled::{Pooled, bags};
@@ -17,6 +19,8 @@ use crate::sampled::Sampled;
 pub struct LookedUp {
     embedding: Arc<Embedding>,
     sampled: Arc<Recycled<Sampled>>,
+    /// The same with the keys that its hub has fed, once they were needed.
+    whole: Option<PackedBatch>,
     columns: Arc<[usize]>,
     /// Until the push.
     lookup: Option<Recycled<Lookup>>,
@@ -33,6 +37,7 @@ impl LookedUp {
     pub(crate) fn new(
         embedding: Arc<Embedding>,
         sampled: Arc<Recycled<Sampled>>,
+        whole: Option<PackedBatch>,
         columns: Arc<[usize]>,
         lookup: Recycled<Lookup>,
         pooled: Pooled,
@@ -43,6 +48,7 @@ impl LookedUp {
         LookedUp {
             embedding,
             sampled,
+            whole,
             columns,
             lookup: Some(lookup),
             pooled,
@@ -113,9 +119,9 @@ impl LookedUp {
         pooled: Option<&[f32]>,
         of_keys: &[(usize, &[f32])],
     ) -> Result<(), FeedError> {
-        let LookedUp { embedding, sampled, columns, lookup, .. } = self;
+        let LookedUp { embedding, sampled, whole, columns, lookup, .. } = self;
         let lookup = lookup.as_mut().ok_or(FeedError::Pushed)?;
-        let rows = sampled.rows();
+        let rows = rows_of(sampled, whole.as_ref());
         let check = |what: &str, expected: usize, found: usize| {
             if expected == found {
                 return Ok(());
@@ -170,10 +176,14 @@ impl LookedUp {
 
     /// Writes the gradients of distinct rows that the servers would make of those of the rows that they pooled. A push sends
     /// nothing of them.
+    ///
+    /// # Errors
+    /// [`FeedError::Late`]: keys that a hub has fed are not to be had any more.
     fn spread_fed(&mut self) -> Result<(), FeedError> {
-        let LookedUp { embedding, sampled, columns, lookup, .. } = self;
+        self.fetch_keys()?;
+        let LookedUp { embedding, sampled, whole, columns, lookup, .. } = self;
         let lookup = lookup.as_mut().ok_or(FeedError::Pushed)?;
-        let rows = sampled.rows();
+        let rows = rows_of(sampled, whole.as_ref());
         for number in 0..lookup.fed().len() {
             let at = lookup.fed()[number].feature();
             let (fed, indices, grads) = lookup.backward_fed(number);
@@ -182,6 +192,17 @@ impl LookedUp {
             grads.fill(0.0);
             let pooling = embedding.features()[at].pooling;
             scatter(pooling, bags(&rows, columns[at], indices), &[], place, fed.grads(), grads);
+        }
+        Ok(())
+    }
+
+    /// Asks the hub for the keys that it has fed, if they are not here.
+    fn fetch_keys(&mut self) -> Result<(), FeedError> {
+        let LookedUp { sampled, whole, lookup, .. } = self;
+        let lookup = lookup.as_mut().ok_or(FeedError::Pushed)?;
+        let lacks_keys = lookup.fed().iter().any(FedRows::is_ahead) && whole.is_none();
+        if let (true, Some(ahead)) = (lacks_keys, &sampled.ahead) {
+            lookup.assign_ahead(&whole.insert(ahead.whole()?).rows());
         }
         Ok(())
     }
@@ -212,10 +233,28 @@ impl LookedUp {
 
     /// Hands the gradients over, to be applied in the background. Waits only while too many pushes are outstanding. An error
     /// may be that of an earlier push.
+    ///
+    /// If the keys were fed by a hub so long ago that they must be asked for, and the minibatch is another trainer's by now,
+    /// nothing is pushed, as that one does it; [`Embedding::pooled_at`] counts that.
     pub fn push(&mut self, scale: PushScale) -> Result<(), FeedError> {
-        let is_old = |lookup: &Recycled<Lookup>| lookup.fed().iter().any(|fed| fed.age() >= FED_AGE_MAX);
-        if self.lookup.as_ref().is_some_and(is_old) {
-            self.push_from_here()?;
+        let age_max = |fed: &FedRows| if fed.is_ahead() { AHEAD_AGE_MAX } else { FED_AGE_MAX };
+        let fed = self.lookup.as_ref().map_or(&[][..], |lookup| lookup.fed());
+        if self.embedding.forgets_missing() && fed.iter().any(FedRows::is_ahead) {
+            let reason = "keys without a row are to stay without one, and the servers would make rows of those that the hub has \
+                          fed: push nothing, or have absent \"init\", or start the hub without --feed";
+            return Err(FeedError::Option { option: "absent", reason: reason.to_owned() });
+        }
+        if fed.iter().any(|fed| fed.age() >= age_max(fed)) {
+            let ahead = fed.iter().filter(|fed| fed.is_ahead()).count();
+            match self.push_from_here() {
+                Err(FeedError::Late { .. }) => {
+                    self.embedding.note_late(ahead);
+                    self.lookup = None;
+                    self.staleness = Some(self.embedding.pushes().begun() - self.applied);
+                    return Ok(());
+                }
+                done => done?,
+            }
         }
         let lookup = self.lookup.take().ok_or(FeedError::Pushed)?;
         let pushes = self.embedding.pushes();
@@ -223,4 +262,9 @@ impl LookedUp {
         self.staleness = Some(pushes.begun() - self.applied);
         pushes.push(lookup, scale, self.embedding.forgets_missing(), self.sampled.ticket.upgrade())
     }
+}
+
+/// The rows with the keys that are here.
+fn rows_of<'a>(sampled: &'a Sampled, whole: Option<&'a PackedBatch>) -> Rows<'a> {
+    whole.map_or_else(|| sampled.rows(), PackedBatch::rows)
 }

@@ -1,7 +1,7 @@
 //! The queue: threads that each read a minibatch, look it up and put it in line for the trainer, in the order of the input
 //! or as they come. Bounded in minibatches and bytes; an error of any thread is told to whoever takes the next one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -25,6 +25,9 @@ pub const DEPTH_MAX: usize = 4096;
 pub const THREADS_MAX: usize = 64;
 /// Minibatches beyond those in line whose memory is kept: those that the trainer holds.
 const KEPT: usize = 8;
+
+/// Why a queue without tables cannot take what a hub feeds.
+const NO_TABLES: &str = "this queue looks nothing up; give it an embedding over tables on those servers";
 
 /// What may be chosen.
 #[derive(Debug, Clone)]
@@ -138,6 +141,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Line {
     ready: BTreeMap<u64, Ready>,
+    /// Numbers of which there is no minibatch, as it became another trainer's before it was looked up.
+    gone: BTreeSet<u64>,
     ready_bytes: usize,
     /// Begun and not yet ready.
     begun: usize,
@@ -146,6 +151,15 @@ struct Line {
     failed: Option<FeedError>,
     ended: bool,
     closed: bool,
+}
+
+impl Line {
+    /// Counts on to the next number of which there is, or will be, a minibatch.
+    fn pass_over_gone(&mut self) {
+        while self.gone.remove(&self.next) {
+            self.next += 1;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -237,6 +251,12 @@ impl Shared {
                 measured.rows += rows;
             });
             let fed = self.look_up(Arc::new(sampled), &account);
+            if let Err(FeedError::Late { .. }) = fed {
+                // Whoever has it uses it.
+                self.lock().gone.insert(at);
+                self.put(Ok(None));
+                continue;
+            }
             self.put(fed.map(|fed| Some((at, Ready { bytes: bytes(&fed), fed, ticket }))));
         }
     }
@@ -272,6 +292,14 @@ impl FeedQueue {
         options.check()?;
         if let Some(embedding) = &embedding {
             embedding.columns(&source.names)?;
+        }
+        let (fed, hub) = source.fed();
+        for fed in fed {
+            let can = embedding.as_ref().map_or(Err(NO_TABLES.to_owned()), |it| it.check_fed(fed));
+            can.map_err(|reason| {
+                let (hub, feature, table) = (hub.clone(), fed.feature.clone(), fed.table.clone());
+                FeedError::FedByHub { hub, feature, table, reason }
+            })?;
         }
         let stages = Stages::new(&STAGES);
         let shared = Arc::new(Shared {
@@ -319,6 +347,7 @@ impl FeedQueue {
         let shared = &self.shared;
         let mut line = shared.lock();
         let ready = loop {
+            line.pass_over_gone();
             let next = if shared.options.ordered {
                 let next = line.next;
                 line.ready.remove(&next)

@@ -8,6 +8,7 @@ use sanderling_hub::{Description, Feed, Next, Pass, PassOptions, Served, Subscri
 use sanderling_observe::{StageTimer, Stages};
 use sanderling_sample::{BadRows, Batch, DataConfig, Spec};
 
+use crate::ahead::Ahead;
 use crate::error::FeedError;
 use crate::queue::QueueOptions;
 use crate::sampled::{Sampled, Samples, Ticket};
@@ -33,7 +34,7 @@ pub(crate) struct Reader {
 enum Input {
     Files(Files),
     Hubs {
-        subscription: Box<Mutex<Subscription>>,
+        subscription: Arc<Mutex<Subscription>>,
         served: Vec<Served>,
         description: Option<Box<Description>>,
     },
@@ -56,7 +57,7 @@ impl Reader {
             Kind::Hubs(hubs) => {
                 let Hubs { subscription, served, description } = *hubs;
                 let (subscription, description) =
-                    (Box::new(Mutex::new(subscription)), description.map(Box::new));
+                    (Arc::new(Mutex::new(subscription)), description.map(Box::new));
                 Input::Hubs { subscription, served, description }
             }
         };
@@ -189,20 +190,25 @@ impl Reader {
 
     fn read_hubs(
         &self,
-        hubs: &Mutex<Subscription>,
+        hubs: &Arc<Mutex<Subscription>>,
         sampled: &mut Sampled,
     ) -> Result<Option<Place>, FeedError> {
         loop {
             if self.closed.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let mut hubs = lock(hubs);
+            let subscription = hubs;
+            let mut hubs = lock(subscription);
             let delivered = match hubs.next(Instant::now() + LOOK)? {
                 Next::Batch(delivered) => delivered,
                 Next::Wait => continue,
                 Next::Over => return Ok(None),
             };
             let ticket = Ticket::new(hubs.acknowledger(), delivered.hub, delivered.number);
+            sampled.ahead = delivered.fed.map(|fed| {
+                let hub = (delivered.hub, hubs.hub(delivered.hub).to_owned());
+                Ahead::new(*fed, hubs.wholes(), Arc::downgrade(subscription), hub, delivered.number)
+            });
             let used = std::mem::replace(&mut sampled.samples, Samples::Packed(delivered.batch));
             if let Samples::Packed(used) = used {
                 hubs.reuse(used);

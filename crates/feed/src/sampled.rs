@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use sanderling_hub::Acknowledger;
 use sanderling_sample::{Batch, PackedBatch, Rows};
 
+use crate::ahead::Ahead;
 use crate::error::FeedError;
 
 /// A minibatch.
@@ -21,6 +22,8 @@ pub struct Sampled {
     pub pass: u64,
     /// What its hub is told when it was used up; held by those who are not done with it.
     pub(crate) ticket: Weak<Ticket>,
+    /// What its hub has fed of it, so that its columns lack those keys.
+    pub(crate) ahead: Option<Ahead>,
 }
 
 /// Where the columns lie.
@@ -36,7 +39,14 @@ impl Sampled {
     /// A minibatch of nobody's input.
     #[must_use]
     pub fn new(names: Arc<[String]>, batch: Batch) -> Sampled {
-        Sampled { names, samples: Samples::Batch(batch), number: 0, pass: 0, ticket: Weak::new() }
+        Sampled {
+            names,
+            samples: Samples::Batch(batch),
+            number: 0,
+            pass: 0,
+            ticket: Weak::new(),
+            ahead: None,
+        }
     }
 
     /// The samples.

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sanderling_hub::{Description, Served, SubscribeOptions, Subscription, hub_addresses};
+use sanderling_hub::{Description, FedFeature, Served, SubscribeOptions, Subscription, hub_addresses};
 use sanderling_sample::batch_file::spec_of;
 use sanderling_sample::{DataConfig, EncodeOptions, Encoder, Format, LabelUse, Spec, fit};
 
@@ -86,7 +86,9 @@ impl Source {
     /// Subscribes to the hubs of `hub://host:port,host:port`; what a minibatch holds they decide. The name is the trainer's,
     /// the same over its restarts, and no other trainer's.
     pub fn hubs(addresses: &str, name: &str, options: &SubscribeOptions) -> Result<Source, FeedError> {
-        let subscription = Subscription::open(&hub_addresses(addresses)?, name, options)?;
+        // Whether a queue has tables for them, is seen when it is opened.
+        let options = SubscribeOptions { takes_fed: true, ..options.clone() };
+        let subscription = Subscription::open(&hub_addresses(addresses)?, name, &options)?;
         let names = subscription.columns().iter().map(|(name, _)| name.clone()).collect();
         let (served, description) = (subscription.served(), subscription.description()?);
         Ok(Source { kind: Kind::Hubs(Box::new(Hubs { subscription, served, description })), names })
@@ -101,6 +103,16 @@ impl Source {
             description.spec = expected.check(&hub, &description.spec)?;
         }
         Ok(self)
+    }
+
+    /// The features whose keys the hubs feed to parameter servers, and the address of the hubs.
+    pub(crate) fn fed(&self) -> (&[FedFeature], String) {
+        let fed = match &self.kind {
+            Kind::Hubs(hubs) => hubs.description.as_ref().map_or(&[][..], |description| &description.fed),
+            Kind::Files(_) => &[],
+        };
+        let hubs = self.hubs_served().iter().map(|served| served.hub.as_str());
+        (fed, hubs.collect::<Vec<_>>().join(","))
     }
 
     /// The hubs; none if it is files.

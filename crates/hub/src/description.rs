@@ -2,6 +2,7 @@
 //! Knows neither hub nor trainer.
 
 use sanderling_sample::{DataConfig, Spec};
+use serde::{Deserialize, Serialize};
 
 /// By which rules rows of the input become rows of minibatches.
 #[derive(Debug, Clone, PartialEq)]
@@ -10,12 +11,29 @@ pub struct Description {
     pub data: DataConfig,
     /// What a row becomes; one entry per feature, boundaries included.
     pub spec: Spec,
+    /// Features whose keys the hub may feed to parameter servers, so that its minibatches lack them.
+    pub fed: Vec<FedFeature>,
+}
+
+/// A feature whose keys a hub feeds to where its rows are pooled; names for who knows tables.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FedFeature {
+    /// Its name.
+    pub feature: String,
+    /// Its table.
+    pub table: String,
+    /// How a sample's rows become one, as in a configuration.
+    pub pooling: String,
 }
 
 impl Description {
-    /// As it travels: `{"data": {...}, "spec": {...}}`. None if it cannot be said in so many bytes.
+    /// As it travels: `{"data": {...}, "spec": {...}}`, and `"fed": [...]` if something is. None if it cannot be said in so many bytes.
     pub(crate) fn to_json(&self, bytes_max: usize) -> Option<String> {
-        let text = serde_json::json!({ "data": self.data, "spec": self.spec }).to_string();
+        let mut value = serde_json::json!({ "data": self.data, "spec": self.spec });
+        if !self.fed.is_empty() {
+            value["fed"] = serde_json::json!(self.fed);
+        }
+        let text = value.to_string();
         (text.len() <= bytes_max).then_some(text)
     }
 
@@ -27,6 +45,11 @@ impl Description {
         Ok(Description {
             data: serde_json::from_value(part("data")).map_err(wrong)?,
             spec: serde_json::from_value(part("spec")).map_err(wrong)?,
+            // Nobody says so who feeds nothing.
+            fed: match part("fed") {
+                serde_json::Value::Null => Vec::new(),
+                fed => serde_json::from_value(fed).map_err(wrong)?,
+            },
         })
     }
 }
@@ -42,11 +65,26 @@ mod tests {
              [[feature]]\nname = \"b\"\nkey = { modulo = 7 }",
         )
         .expect("a spec");
-        let described = Description { data: DataConfig::default(), spec };
+        let fed = |feature: &str| FedFeature {
+            feature: feature.to_owned(),
+            table: "run/t".to_owned(),
+            pooling: "sum".to_owned(),
+        };
+        let plain = Description { data: DataConfig::default(), spec, fed: Vec::new() };
+        let text = plain.to_json(1 << 20).expect("short");
+        assert!(!text.contains("fed"), "{text}");
+        assert_eq!(Description::of_json(&text), Ok(plain.clone()));
+        let described = Description { fed: vec![fed("a"), fed("b")], ..plain };
         let text = described.to_json(1 << 20).expect("short");
         assert_eq!(Description::of_json(&text), Ok(described.clone()));
         assert_eq!(described.to_json(text.len() - 1), None);
-        for wrong in ["", "{}", "[]", "{\"data\": {}, \"spec\": {\"feature\": 3}}"] {
+        for wrong in [
+            "",
+            "{}",
+            "[]",
+            "{\"data\": {}, \"spec\": {\"feature\": 3}}",
+            "{\"data\": {}, \"spec\": {}, \"fed\": 3}",
+        ] {
             assert!(Description::of_json(wrong).is_err(), "{wrong}");
         }
     }

@@ -16,7 +16,7 @@ mod permute;
 mod framing;
 
 mod description;
-pub use description::Description;
+pub use description::{Description, FedFeature};
 
 pub mod service;
 
@@ -24,5 +24,6 @@ mod subscription;
 #[cfg(fuzzing)]
 pub use subscription::Answers;
 pub use subscription::{
-    Acknowledger, Delivered, HubError, Next, Served, SubscribeOptions, Subscription, hub_addresses,
+    Acknowledger, Delivered, FedBatch, HubError, Next, Served, SubscribeOptions, Subscription, Wholes,
+    hub_addresses,
 };

@@ -44,6 +44,9 @@ use position::{Fingerprint, Position};
 
 mod units;
 
+mod feeding;
+pub use feeding::{FedColumns, Feeding, KeyFeeder};
+
 mod making;
 pub use making::SERVICE_STAGES;
 
@@ -78,6 +81,7 @@ pub struct Service {
     acceptors: Vec<JoinHandle<()>>,
     serving: Option<JoinHandle<Result<(), sanderling_transport::Error>>>,
     making: Option<JoinHandle<Result<(), ServiceError>>>,
+    feeding: Option<JoinHandle<Result<(), ServiceError>>>,
     /// Why it cannot go on.
     failure: Option<ServiceError>,
 }
@@ -137,7 +141,24 @@ impl Service {
         config: &ServiceConfig,
         on_event: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Service, ServiceError> {
+        Service::start_feeding(config, None, on_event)
+    }
+
+    /// The same; keys of the features that the configuration names are fed by this one to where their rows are pooled, and
+    /// trainers get minibatches without them.
+    ///
+    /// # Errors
+    /// As [`Service::start`]; features are named and nobody feeds them, or the other way round.
+    pub fn start_feeding(
+        config: &ServiceConfig,
+        feeder: Option<Box<dyn KeyFeeder>>,
+        on_event: impl Fn(Event) + Send + Sync + 'static,
+    ) -> Result<Service, ServiceError> {
         config.check()?;
+        if config.feeds.is_empty() == feeder.is_some() {
+            let reason = "name features, and the servers that their keys are fed to".to_owned();
+            return Err(ServiceError::Feed { reason });
+        }
         let plan = config.plan()?;
         let fingerprint = config.fingerprint(&plan)?;
         let position = match &config.position {
@@ -187,6 +208,7 @@ impl Service {
             acceptors: Vec::new(),
             serving: Some(spawn("serve", move || serving.run())?),
             making: None,
+            feeding: None,
             failure: None,
             watch,
             on_event,
@@ -195,16 +217,21 @@ impl Service {
             let (joining, waker, on_event) = (joining.clone(), waker.clone(), Arc::clone(&service.on_event));
             service.acceptors.push(spawn("accept", move || accept(&listener, &joining, &waker, &on_event))?);
         }
+        if let Some(feeder) = feeder {
+            let table = feeding::Table {
+                feeder,
+                hall: Arc::clone(&hall),
+                started: service.watch.started,
+                payload_bytes_max: plan.payload_bytes_max,
+                stopped: Arc::clone(&service.stopped),
+            };
+            let (hall, on_event) = (Arc::clone(&hall), Arc::clone(&service.on_event));
+            service.feeding = Some(spawn("feed", move || told(table.run(), &hall, &on_event))?);
+        }
         let (stages, stopped) = (service.watch.stages.clone(), Arc::clone(&service.stopped));
         let on_event = Arc::clone(&service.on_event);
         service.making = Some(spawn("make", move || {
-            let made = making::make(&plan, from, &hall, &stages, &stopped);
-            if let Err(error) = &made {
-                let reason = error.to_string();
-                hall.desk().fail(&reason);
-                on_event(Event::Failed { reason });
-            }
-            made
+            told(making::make(&plan, from, &hall, &stages, &stopped), &hall, &on_event)
         })?);
         Ok(service)
     }
@@ -256,9 +283,7 @@ impl Service {
             if self.serving.as_ref().is_some_and(JoinHandle::is_finished) {
                 break Ended::Stopped;
             }
-            if self.making.as_ref().is_some_and(JoinHandle::is_finished) {
-                self.finish_making();
-            }
+            self.finish_threads(false);
             if Instant::now() >= save_at {
                 save_at = Instant::now() + self.save_every;
                 if let Err(error) = self.save() {
@@ -274,18 +299,25 @@ impl Service {
 }
 
 impl Service {
-    /// Takes the result of the thread that makes minibatches, which trainers are told if it is an error.
-    fn finish_making(&mut self) {
-        let Some(making) = self.making.take() else { return };
-        self.failure = match making.join() {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => Some(error),
-            Err(_) => {
-                let error = ServiceError::Panicked("the thread that makes minibatches");
-                self.hall.desk().fail(&error.to_string());
-                Some(error)
-            }
-        };
+    /// Takes the results of the threads that make and feed minibatches, if they have ended, or must end; which trainers are told if it is
+    /// an error.
+    fn finish_threads(&mut self, wait_for_making: bool) {
+        let making = self.making.take_if(|thread| wait_for_making || thread.is_finished());
+        let feeding = self.feeding.take_if(|thread| thread.is_finished());
+        let making = making.map(|thread| (thread, "the thread that makes minibatches"));
+        let feeding = feeding.map(|thread| (thread, "the thread that feeds keys"));
+        for (thread, what) in making.into_iter().chain(feeding) {
+            let error = match thread.join() {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let error = ServiceError::Panicked(what);
+                    self.hall.desk().fail(&error.to_string());
+                    error
+                }
+            };
+            self.failure.get_or_insert(error);
+        }
     }
 
     fn save(&self) -> Result<(), ServiceError> {
@@ -309,7 +341,7 @@ impl Service {
         }
     }
 
-    /// Ends all threads but those that read, which may be waiting for a stream that is silent.
+    /// Ends all threads but those that read and feed, which may be waiting for a stream that is silent, or for a server.
     fn stop(&mut self) -> Result<(), ServiceError> {
         self.stopped.store(true, Ordering::Relaxed);
         self.stoppers.iter().for_each(Stopper::stop);
@@ -320,7 +352,7 @@ impl Service {
             Some(Err(_)) => Err(ServiceError::Panicked("the thread that answers")),
             None => Ok(()),
         };
-        self.finish_making();
+        self.finish_threads(true);
         served
     }
 }
@@ -329,6 +361,16 @@ impl Drop for Service {
     fn drop(&mut self) {
         drop(self.stop());
     }
+}
+
+/// What made a thread fail trainers are told, and who runs the hub.
+fn told(result: Result<(), ServiceError>, hall: &Hall, on_event: &OnEvent) -> Result<(), ServiceError> {
+    if let Err(error) = &result {
+        let reason = error.to_string();
+        hall.desk().fail(&reason);
+        on_event(Event::Failed { reason });
+    }
+    result
 }
 
 fn spawn<T: Send + 'static>(

@@ -20,6 +20,10 @@ mod answers;
 mod link;
 use link::{Link, Want};
 
+mod wholes;
+use wholes::Questions;
+pub use wholes::Wholes;
+
 mod options;
 pub use options::SubscribeOptions;
 
@@ -46,6 +50,35 @@ pub struct Delivered {
     pub number: u64,
     /// Its rows.
     pub batch: PackedBatch,
+    /// What the hub has fed to parameter servers of it, so that `batch` lacks those keys; only where
+    /// [`SubscribeOptions::takes_fed`] says so.
+    pub fed: Option<Box<FedBatch>>,
+}
+
+/// What a hub has fed of a minibatch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FedBatch {
+    /// The number by which the servers know it. A feature's number there is that of its column.
+    pub batch: u64,
+    /// The columns, ascending.
+    pub columns: Vec<u32>,
+    /// How many servers there are.
+    pub servers: usize,
+    /// Per column, how many keys each server got, repetitions included: [columns, servers].
+    pub keys: Vec<u32>,
+    /// How long ago it was fed.
+    pub age: Duration,
+    /// When that was said, on the subscription's clock.
+    received_us: u64,
+}
+
+impl FedBatch {
+    /// How many keys of a column each server got; None if it was not fed.
+    #[must_use]
+    pub fn keys_of(&self, column: usize) -> Option<&[u32]> {
+        let at = self.columns.binary_search(&(column as u32)).ok()?;
+        self.keys.get(at * self.servers..(at + 1) * self.servers)
+    }
 }
 
 /// What a hub serves.
@@ -102,6 +135,7 @@ pub struct Subscription {
     /// Whose turn it is.
     turn: usize,
     acknowledger: Acknowledger,
+    questions: Arc<Questions>,
     spare: Vec<PackedBuffer>,
 }
 
@@ -146,6 +180,7 @@ impl Subscription {
             start: Instant::now(),
             turn: 0,
             acknowledger,
+            questions: Arc::default(),
             spare: Vec::new(),
         };
         while subscription.links.iter().any(|(link, _, _)| !link.introduced) {
@@ -230,6 +265,22 @@ impl Subscription {
         self.acknowledger.clone()
     }
 
+    /// A handle by which other threads ask for minibatches with the keys that were fed.
+    pub fn wholes(&self) -> Wholes {
+        Wholes {
+            questions: Arc::clone(&self.questions),
+            waker: self.poller.waker(),
+            patience: self.options.patience + self.options.timeout,
+        }
+    }
+
+    /// Takes and sends what there is for so long at most.
+    fn move_frames(&mut self, most: Duration) -> Result<(), HubError> {
+        self.advance()?;
+        self.wait(Some(Instant::now() + most));
+        self.advance()
+    }
+
     /// This one was used up. The hub hears of it by the next call of [`Subscription::next`].
     pub fn acknowledge(&mut self, hub: usize, number: u64) {
         self.links[hub].0.acknowledge(number);
@@ -298,12 +349,16 @@ impl Subscription {
     }
 
     fn take(&mut self) -> Option<Delivered> {
+        let now_us = self.now_us();
         let count = self.links.len();
         let is_strict = self.options.rank.is_some();
         for step in 0..count {
             let at = (self.turn + step) % count;
             let (link, _, _) = &mut self.links[at];
-            if let Some(delivered) = link.take() {
+            if let Some(mut delivered) = link.take() {
+                if let Some(fed) = &mut delivered.fed {
+                    fed.age += Duration::from_micros(now_us.saturating_sub(fed.received_us));
+                }
                 self.turn = (at + 1) % count;
                 return Some(delivered);
             }
@@ -325,9 +380,18 @@ impl Subscription {
                 link.acknowledge(number);
             }
         }
+        for (ticket, hub, number) in self.questions.take_asked() {
+            match self.links.get_mut(hub) {
+                Some((link, _, _)) => link.ask_whole(ticket, number),
+                None => self.questions.answer(ticket, None),
+            }
+        }
         for at in 0..self.links.len() {
             self.receive(at);
             self.send(at);
+            for (ticket, answer) in self.links[at].0.take_wholes() {
+                self.questions.answer(ticket, answer);
+            }
             if let Some(error) = self.links[at].0.error() {
                 return Err(error.clone());
             }

@@ -138,10 +138,11 @@ pub(crate) fn of_feed(error: FeedError) -> PyErr {
     match error {
         FeedError::Sample(error) => of_sample(&error),
         FeedError::Client(error) => of_client(error),
-        FeedError::Hub(_) => HubError::new_err(text),
-        FeedError::UnknownFeature { .. } | FeedError::HubSpec { .. } | FeedError::Option { .. } => {
-            ConfigError::new_err(text)
-        }
+        FeedError::Hub(_) | FeedError::Late { .. } => HubError::new_err(text),
+        FeedError::UnknownFeature { .. }
+        | FeedError::HubSpec { .. }
+        | FeedError::FedByHub { .. }
+        | FeedError::Option { .. } => ConfigError::new_err(text),
         FeedError::Length { .. } => LengthError::new_err(text),
         FeedError::Pushed | FeedError::Died(_) => Error::new_err(text),
     }

@@ -18,7 +18,7 @@ mod mapped;
 mod packed;
 pub use packed::{
     PACKED_ALIGN_BYTES, PACKED_BYTES_MAX, PackedBatch, PackedBuffer, PackedError, pack, pack_into,
-    packed_bytes_max,
+    pack_without, packed_bytes_max,
 };
 
 pub mod spec;

@@ -19,7 +19,7 @@ mod buffer;
 mod pack;
 
 pub use buffer::PackedBuffer;
-pub use pack::{pack, pack_into, packed_bytes_max};
+pub use pack::{pack, pack_into, pack_without, packed_bytes_max};
 
 /// Every array starts at a multiple of this, counted from the start of the batch.
 pub const PACKED_ALIGN_BYTES: usize = 64;

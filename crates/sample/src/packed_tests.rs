@@ -132,3 +132,26 @@ fn what_was_never_packed() {
     assert_eq!(error, PackedError::Length { needed: good.len() as u64, found: longer.len() as u64 });
     assert_eq!(PackedBatch::parse(buffer(&[])).unwrap_err(), PackedError::Length { needed: 64, found: 0 });
 }
+
+proptest! {
+    /// Columns that are left out have no keys in any row; the others are as they were.
+    #[test]
+    fn columns_are_left_out(all in batches(), left_out in prop::collection::btree_set(0..4_u32, 0..4)) {
+        let rows = Rows::all(&all);
+        let empty: Vec<u32> = left_out.into_iter().collect();
+        let mut bytes = vec![0xee; packed_bytes_max(&rows) + 4 * (128 + 4 * (rows.len() + 1))];
+        let length = pack_without(&rows, &empty, &mut bytes).expect("fits");
+        let found = PackedBatch::parse(buffer(&bytes[..length])).expect("packed");
+        let found = found.rows();
+        prop_assert_eq!((found.labels().len(), found.columns()), (rows.len(), rows.columns()));
+        for column in 0..rows.columns() {
+            prop_assert_eq!(found.values(column).is_some(), rows.values(column).is_some());
+            if empty.contains(&(column as u32)) {
+                prop_assert!(found.keys(column).is_empty() && found.offsets(column).iter().all(|&at| at == 0));
+            } else {
+                prop_assert_eq!(found.keys(column), rows.keys(column));
+                prop_assert_eq!(found.offsets(column), rows.offsets(column));
+            }
+        }
+    }
+}

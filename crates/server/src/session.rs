@@ -66,7 +66,7 @@ impl Session {
         let frame_bytes_max = state.frame_bytes_max;
         let buffer = || Buffer::new(frame_bytes_max as usize);
         Session {
-            offer: Offer { frame_bytes_max, ..Offer::of(features) },
+            offer: Offer { frame_bytes_max, ..Offer::of(features | Features::FORGET) },
             agreed: Agreed::BEFORE_HELLO,
             greeted: false,
             closing: false,
@@ -232,6 +232,7 @@ impl Session {
             Request::Push(_)
             | Request::PushFed(_)
             | Request::Feed(_)
+            | Request::Forget(_)
             | Request::Import(_)
             | Request::Delete(_)
             | Request::PushStep(_) => 0,
@@ -254,6 +255,7 @@ impl Session {
                 Request::Push(push) => command::push::push(call, pusher, push, slot),
                 Request::PushFed(push) => command::feed::push(call, pusher, push, slot),
                 Request::Feed(feed) => command::feed::feed(call, feed, slot),
+                Request::Forget(forget) => command::feed::forget(call, forget, slot),
                 Request::Import(import) => command::rows::import(call, import, slot),
                 Request::Delete(delete) => command::rows::delete(call, delete, slot),
                 Request::PushStep(push) => command::step::push(call, push, slot),
@@ -342,9 +344,11 @@ impl Session {
             Request::Save(save) => later(Work::Save { name: save.name.to_owned() }),
             Request::Restore(restore) => later(Work::Restore { name: restore.name.to_owned() }),
             Request::Export(export) => later(command::rows::export(state, export)?),
-            Request::Subscribe(_) | Request::Next(_) | Request::Describe | Request::Leave(_) => {
-                Err(Refusal::bad("this is a parameter server; minibatches are at a hub"))
-            }
+            Request::Subscribe(_)
+            | Request::Next(_)
+            | Request::Describe
+            | Request::Leave(_)
+            | Request::Keys(_) => Err(Refusal::bad("this is a parameter server; minibatches are at a hub")),
             Request::Join(_) | Request::Tell(_) => {
                 Err(Refusal::bad("this is a parameter server, not a worker of a job"))
             }

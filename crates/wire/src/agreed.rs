@@ -24,6 +24,11 @@ impl Features {
     pub const DESCRIBE: Features = Features(1 << 4);
     /// A trainer says farewell to a hub ([`Kind::Leave`](crate::Kind::Leave)).
     pub const LEAVE: Features = Features(1 << 5);
+    /// A server forgets a batch that was fed and will not be pushed ([`Kind::Forget`](crate::Kind::Forget)).
+    pub const FORGET: Features = Features(1 << 6);
+    /// A trainer takes minibatches of which a hub has fed keys to the servers ([`Outcome::Fed`](crate::Outcome::Fed)), and
+    /// asks for their keys where it needs them after all ([`Kind::Keys`](crate::Kind::Keys)).
+    pub const FED: Features = Features(1 << 7);
 
     /// Has it all of `others`?
     #[must_use]

@@ -44,11 +44,13 @@ pub enum Kind {
     Pace = 35,
     Describe = 36,
     Leave = 37,
+    Forget = 38,
+    Keys = 39,
 }
 
 impl Kind {
     /// All of them, in the order of their numbers, which start at 1 and may have gaps.
-    pub const ALL: [Kind; 37] = [
+    pub const ALL: [Kind; 39] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -86,6 +88,8 @@ impl Kind {
         Kind::Pace,
         Kind::Describe,
         Kind::Leave,
+        Kind::Forget,
+        Kind::Keys,
     ];
 
     /// The kind of this number.
@@ -135,6 +139,8 @@ impl Kind {
             Kind::Pace => "pace",
             Kind::Describe => "describe",
             Kind::Leave => "leave",
+            Kind::Forget => "forget",
+            Kind::Keys => "keys",
         }
     }
 
@@ -160,10 +166,21 @@ impl Kind {
     /// Is its request about one table, which the header names?
     #[must_use]
     pub fn is_about_a_table(self) -> bool {
-        use Kind::{Delete, Export, Feed, Import, Pull, PullFed, PullPooled, Push, PushFed, PushStep};
+        use Kind::{
+            Delete, Export, Feed, Forget, Import, Pull, PullFed, PullPooled, Push, PushFed, PushStep,
+        };
         matches!(
             self,
-            Pull | PullPooled | PullFed | Push | PushFed | Feed | Export | Import | Delete | PushStep
+            Pull | PullPooled
+                | PullFed
+                | Push
+                | PushFed
+                | Feed
+                | Forget
+                | Export
+                | Import
+                | Delete
+                | PushStep
         )
     }
 }

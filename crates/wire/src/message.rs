@@ -15,9 +15,9 @@ mod table;
 mod worker;
 
 pub use checkpoint::{Restore, Restored, Save, Saved};
-pub use feed::{Feed, PullFed};
+pub use feed::{Feed, Forget, PullFed};
 pub use hello::{Goaway, Hello, Identity, Ping, Pong};
-pub use hub::{Column, Leave, Left, Next, NextReply, Outcome, Subscribe, Subscribed};
+pub use hub::{Ahead, Column, Keys, Leave, Left, Next, NextReply, Outcome, Subscribe, Subscribed};
 pub use placement::{PlacementMap, PlacementServer, slot_of};
 pub use pull::{
     Absent, Pooling, Pull, PullAreas, PullPooled, PullReply, PullShape, Ragged, RowFormat, RowValues, RowsMut,
@@ -72,6 +72,8 @@ pub enum Request<'a> {
     /// Asks a hub what its rows are made by.
     Describe,
     Leave(Leave<'a>),
+    Forget(Forget),
+    Keys(Keys),
 }
 
 /// What a server answers, or says on its own. Slices borrow from the received frame.
@@ -110,6 +112,10 @@ pub enum Reply<'a> {
     /// What a hub's rows are made by, a JSON object.
     Describe(&'a str),
     Leave(Left<'a>),
+    /// A batch is forgotten, if it was there.
+    Forget,
+    /// The whole minibatch, as if it were the next one, or why there is none.
+    Keys(Outcome<'a>),
     /// Any request may fail.
     Failed(Failure<'a>),
 }
@@ -147,6 +153,8 @@ impl<'a> Request<'a> {
             Request::Tell(tell) => tell.kind(),
             Request::Describe => Kind::Describe,
             Request::Leave(_) => Kind::Leave,
+            Request::Forget(_) => Kind::Forget,
+            Request::Keys(_) => Kind::Keys,
         }
     }
 
@@ -164,6 +172,7 @@ impl<'a> Request<'a> {
             Request::Import(import) => Some(import.table),
             Request::Delete(delete) => Some(delete.table),
             Request::PushStep(push) => Some(push.table),
+            Request::Forget(forget) => Some(forget.table),
             _ => None,
         }
     }
@@ -225,6 +234,8 @@ impl<'a> Request<'a> {
             Request::Join(join) => join.write(out),
             Request::Tell(tell) => tell.write(out),
             Request::Leave(leave) => leave.write(out),
+            Request::Forget(forget) => forget.write(out),
+            Request::Keys(keys) => keys.write(out),
         }
     }
 
@@ -263,6 +274,8 @@ impl<'a> Request<'a> {
             Kind::Join => Request::Join(Join::read(from)?),
             Kind::Describe => Request::Describe,
             Kind::Leave => Request::Leave(Leave::read(from)?),
+            Kind::Forget => Request::Forget(Forget::read(table, from)?),
+            Kind::Keys => Request::Keys(Keys::read(from)?),
             kind => {
                 let tell = Tell::read(kind, from)?;
                 Request::Tell(tell.ok_or(WireError::Direction { kind, expected: "a plain request" })?)
@@ -306,6 +319,8 @@ impl<'a> Reply<'a> {
             Reply::Join(_) => Kind::Join,
             Reply::Describe(_) => Kind::Describe,
             Reply::Leave(_) => Kind::Leave,
+            Reply::Forget => Kind::Forget,
+            Reply::Keys(_) => Kind::Keys,
             Reply::Failed(failure) => failure.kind,
         }
     }
@@ -333,7 +348,7 @@ impl<'a> Reply<'a> {
             Reply::Hello(identity) => identity.write(out),
             Reply::Ping(pong) => pong.write(out),
             Reply::Create(info) | Reply::Open(info) => info.write(out),
-            Reply::Drop | Reply::Feed => Ok(()),
+            Reply::Drop | Reply::Feed | Reply::Forget => Ok(()),
             Reply::Tables(infos) => TableInfo::write_all(infos, out),
             Reply::Pull(reply) | Reply::PullPooled(reply) | Reply::PullFed(reply) => reply.write(out),
             Reply::Push(pushed) | Reply::PushFed(pushed) => pushed.write(out),
@@ -354,6 +369,7 @@ impl<'a> Reply<'a> {
             Reply::Join(joined) => joined.write(out),
             Reply::Describe(text) => out.text("description", text, limit::DESCRIPTION_BYTES_MAX),
             Reply::Leave(left) => left.write(out),
+            Reply::Keys(outcome) => NextReply { late: &[], outcome: *outcome }.write(out),
             Reply::Failed(failure) => failure.write(out),
         }
     }
@@ -396,6 +412,8 @@ impl<'a> Reply<'a> {
             Kind::Join => Reply::Join(Joined::read(from)?),
             Kind::Describe => Reply::Describe(from.text("description", limit::DESCRIPTION_BYTES_MAX)?),
             Kind::Leave => Reply::Leave(Left::read(from)?),
+            Kind::Forget => Reply::Forget,
+            Kind::Keys => Reply::Keys(Keys::read_reply(from)?),
             kind => return Err(WireError::Direction { kind, expected: "a plain reply" }),
         };
         from.finish()?;

@@ -11,6 +11,7 @@ use sanderling_sample::fit::fit;
 use sanderling_sample::{DataConfig, Spec};
 use serde_json::Value;
 
+use crate::command::hub_feed::FeedArgs;
 use crate::command::ps::quantity;
 use crate::failure::Failure;
 use crate::output;
@@ -32,6 +33,7 @@ Examples:
   sanderling hub --spec features.toml --batch 512 --passes 3 --shuffle 100000 'day_*.csv'
   sanderling hub --listen 127.0.0.1:7201 --share 1/2 --config clicks.toml     the second of two hubs
   sanderling hub --position hub.position --config clicks.toml                 goes on where it stopped
+  sanderling hub --config clicks.toml --ps 127.0.0.1:7000 --feed history=run/history:mean     feeds keys to the servers
 
 Each minibatch goes to one trainer, and is done once that trainer acknowledges it. What a trainer that is started anew had
 not acknowledged is handed to it again; what one that stays away had, to the others.
@@ -94,6 +96,8 @@ pub(crate) struct Args {
     /// How long to wait for trainers that know that it is over to close their connections
     #[arg(long, value_name = "TIME", default_value = "10s")]
     linger: String,
+    #[command(flatten)]
+    feeding: FeedArgs,
     #[command(flatten)]
     resources: Resources,
     #[command(flatten)]
@@ -239,6 +243,7 @@ impl Args {
             window: resources.window,
             trainer_timeout: time("trainer-timeout", &self.trainer_timeout)?,
             linger: time("linger", &self.linger)?,
+            feeds: Vec::new(),
         })
     }
 }
@@ -252,9 +257,10 @@ fn read_spec(path: &Path) -> Result<Spec, Failure> {
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let print_every = args.print_every.as_deref().map(quantity::time).transpose();
     let print_every = print_every.map_err(|error| usage("print-every", error))?;
-    let config = args.service_config()?;
+    let mut config = args.service_config()?;
     let stop = crate::stop::flag();
-    let service = Service::start(&config, |event| eprintln!("{event}"))?;
+    let feeder = args.feeding.feeder(&mut config)?;
+    let service = Service::start_feeding(&config, feeder, |event| eprintln!("{event}"))?;
     let page = args.metrics.as_ref().map(|address| {
         let status = service.watch();
         MetricsPage::start(address, move || status().exposition()).map_err(|error| usage("metrics", error))

@@ -1,4 +1,4 @@
-//! A `sanderling ps` as a process of its own, for the tests of this crate.
+//! A `sanderling ps`, or another command that listens, as a process of its own, for the tests of this crate.
 #![allow(dead_code, clippy::unwrap_used)] // each test program uses some of it; a panic is a failed test
 
 use std::io::{BufRead, BufReader, Lines, Read};
@@ -6,7 +6,13 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use sanderling_transport::Address;
+use std::collections::BTreeMap;
+
+use sanderling_transport::{Address, ConnectOptions, Framing, connect};
+use sanderling_wire::{
+    Agreed, Buffer, Features, Frame, HEADER_BYTES, Hello, Offer, Parsed, Reply, Request, StatsScope,
+    body_bytes,
+};
 
 /// A running server; it is killed if a test forgets it.
 pub(crate) struct Process {
@@ -111,4 +117,33 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The counters of a server or a hub, asked for as any client would.
+pub(crate) fn counters(address: &Address) -> BTreeMap<String, u64> {
+    let framing = Framing {
+        header_bytes: HEADER_BYTES,
+        body_bytes: |header| body_bytes(header.try_into().unwrap()).map_err(|error| error.to_string()),
+        frame_bytes_max: 1 << 20,
+    };
+    let mut connection = connect(address, &ConnectOptions::new(framing)).unwrap();
+    let mut agreed = Agreed::BEFORE_HELLO;
+    let hello = Hello { offer: Offer::of(Features::NONE), token: "", name: "looks" };
+    for request in [Request::Hello(hello), Request::Stats(StatsScope::Commands)] {
+        let mut frame = Buffer::new(1 << 20);
+        frame.append(|out| request.encode(&agreed, 1, 0, out)).unwrap();
+        connection.sender.frame(frame.len()).unwrap().write(frame.bytes());
+        connection.sender.flush().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let bytes = connection.receiver.receive(Some(deadline)).unwrap().unwrap();
+        let Ok(Parsed::Frame(frame)) = Frame::parse(bytes, &agreed) else { panic!("not a frame") };
+        match Reply::decode(&frame).unwrap() {
+            Reply::Hello(identity) => agreed = identity.agreed,
+            Reply::Stats(statistics) => {
+                return statistics.counters.iter().map(|it| (it.name.to_owned(), it.value)).collect();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("no statistics");
 }

@@ -2,7 +2,9 @@
 //! gradient per sample. Knows not how frames travel, nor why rows are pooled there.
 
 use sanderling_store::{Absent, Pooling, PushScale, bad_gradient};
-use sanderling_wire::{self as wire, Feed, Ping, PullFed, PushFed, Ragged, Reply, Request, limit};
+use sanderling_wire::{
+    self as wire, Features, Feed, Forget, Ping, PullFed, PushFed, Ragged, Reply, Request, limit,
+};
 
 use super::Session;
 use super::pull::{Asked, PullInto, add_rows, check_offsets, wire_absent};
@@ -19,9 +21,12 @@ const FRAME_REST_BYTES: usize = 1024;
 pub struct FedBatch {
     batch: u64,
     feature: u32,
-    /// Per sample, its keys.
+    samples: usize,
+    /// Per sample, its keys; nothing if somebody else fed them.
     counts: Vec<u32>,
-    /// Per server, where its keys stood; a server without keys is not asked.
+    /// Per server, how many keys it got; one without keys is not asked.
+    keys: Vec<u32>,
+    /// Per server, where its keys stood; nothing if somebody else fed them.
     positions: Vec<Vec<u32>>,
     /// Whether sums of servers are divided here: a server knows only its share of a sample's keys.
     is_divided_here: bool,
@@ -48,13 +53,30 @@ impl FedBatch {
     /// Rows that a pull of it gives.
     #[must_use]
     pub fn samples(&self) -> usize {
-        self.counts.len()
+        self.samples
     }
 
-    /// Servers that have keys of it, each with where they stood.
-    fn shares(&self) -> impl Iterator<Item = (usize, &[u32])> {
-        let all = self.positions.iter().map(Vec::as_slice).enumerate();
-        all.filter(|(_, positions)| !positions.is_empty())
+    /// Per server, how many keys it got, repetitions included.
+    #[must_use]
+    pub fn keys(&self) -> &[u32] {
+        &self.keys
+    }
+
+    /// Becomes what somebody else has fed under this number: so many keys per server.
+    pub(crate) fn assign_ahead(&mut self, (batch, feature): (u64, u32), samples: usize, keys: &[u32]) {
+        (self.batch, self.feature, self.samples) = (batch, feature, samples);
+        self.counts.clear();
+        self.keys.clear();
+        self.keys.extend_from_slice(keys);
+        self.positions.clear();
+        // Whoever feeds for others has the servers weigh the keys of a mean.
+        self.is_divided_here = false;
+    }
+
+    /// Servers that have keys of it, each with how many.
+    fn shares(&self) -> impl Iterator<Item = (usize, usize)> {
+        let all = self.keys.iter().map(|&keys| keys as usize).enumerate();
+        all.filter(|&(_, keys)| keys > 0)
     }
 }
 
@@ -99,8 +121,11 @@ impl Session {
             wire::Pooling::Sum
         };
         (into.batch, into.feature, into.is_divided_here) = (batch, feature, is_divided_here);
+        into.samples = offsets.len() - 1;
         into.counts.clear();
         into.counts.extend(offsets.windows(2).map(|pair| pair[1] - pair[0]));
+        into.keys.clear();
+        into.keys.resize(self.links.len(), 0);
         let number = self.pushes.number(table.name());
         let Session { links, pushes, placement, ragged, .. } = self;
         ragged.clear(links.len());
@@ -110,6 +135,7 @@ impl Session {
         for (server, (share, positions)) in ragged.shares.iter().zip(&mut into.positions).enumerate() {
             positions.clear();
             positions.extend_from_slice(&share.share.positions);
+            into.keys[server] = positions.len() as u32;
             if positions.is_empty() {
                 continue;
             }
@@ -157,8 +183,8 @@ impl Session {
             if let Some(missing) = &mut into[part].missing {
                 missing.clear();
             }
-            for (server, positions) in batch.shares() {
-                let (keys, rows) = (positions.len(), batch.samples());
+            for (server, keys) in batch.shares() {
+                let rows = batch.samples();
                 self.asked.push(Asked { server, part, first_key: 0, keys, first_row: 0, rows });
             }
         }
@@ -175,8 +201,10 @@ impl Session {
                 let PullInto { out, missing } = &mut into[asked.part];
                 add_rows(reply.values, &mut room, out);
                 if let Some(missing) = missing {
-                    let positions = &parts[asked.part].batch.positions[asked.server];
-                    missing.extend(reply.absent.positions().map(|at| positions[at]));
+                    // Where the keys of others stood, is not known here.
+                    let positions = parts[asked.part].batch.positions.get(asked.server);
+                    let position = |at: usize| positions.map_or(at as u32, |positions| positions[at]);
+                    missing.extend(reply.absent.positions().map(position));
                 }
             },
         );
@@ -257,6 +285,29 @@ impl Session {
         Ok(())
     }
 
+    /// Has the servers forget a batch that will not be pushed, without waiting for the answers. Those that cannot be told
+    /// forget it in time.
+    pub(crate) fn begin_forget(&mut self, table: &RemoteTable, batch: &FedBatch) -> Result<(), ClientError> {
+        let tag = PUSH | self.pushes.number(table.name());
+        let Session { links, pushes, .. } = self;
+        let names = links.names();
+        let FedBatch { batch: id, feature, .. } = *batch;
+        for (server, _) in batch.shares() {
+            if !links.can(server, Features::FORGET) {
+                continue;
+            }
+            let there = table.number(server);
+            let forget = Request::Forget(Forget { table: there.table, batch: id, feature });
+            let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
+                pushes.note(&names, server, tag, result);
+            };
+            links
+                .begin(server, tag, Some(there.boot_id), &forget, &mut sink)
+                .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
+        }
+        Ok(())
+    }
+
     /// Whether a feature of so many keys and samples can be fed in one frame and pulled in one, even if all its keys are on
     /// one server. A batch is not cut: a row that is in two parts of it would be updated twice.
     pub(crate) fn has_room_for(
@@ -287,8 +338,9 @@ fn check_push(
     scale: PushScale,
 ) -> Result<(), ClientError> {
     scale.check(table.name())?;
-    for (sample, (grads, &count)) in grads.chunks_exact(table.dim()).zip(&batch.counts).enumerate() {
-        if count > 0
+    for (sample, grads) in grads.chunks_exact(table.dim()).enumerate() {
+        // How many keys a sample has that somebody else fed, is not known here.
+        if batch.counts.get(sample) != Some(&0)
             && let Some(coordinate) = bad_gradient(grads)
         {
             let (table, value) = (table.name().to_owned(), grads[coordinate]);

@@ -119,7 +119,7 @@ pub(super) fn note(
 ) {
     let table = &tables[(tag & !PUSH) as usize];
     let error = match result {
-        Ok(Reply::Push(_) | Reply::PushFed(_) | Reply::Feed) => return,
+        Ok(Reply::Push(_) | Reply::PushFed(_) | Reply::Feed | Reply::Forget) => return,
         Ok(_) => names.misfit(server, table),
         Err(error) => names.error(server, table, error),
     };

@@ -10,7 +10,7 @@ use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, S
 use sanderling_transport::{Address, SPIN_US_DEFAULT};
 use sanderling_wire::{HEADER_BYTES, limit as wire_limit};
 
-use crate::description::Description;
+use crate::description::{Description, FedFeature};
 
 use super::desk::DeskLimits;
 use super::error::ServiceError;
@@ -80,6 +80,8 @@ pub struct ServiceConfig {
     pub trainer_timeout: Duration,
     /// How long the hub waits for trainers that know that it is over to close their connections.
     pub linger: Duration,
+    /// Features whose keys are fed to where their rows are pooled; see [`Service::start_feeding`](super::Service::start_feeding).
+    pub feeds: Vec<FedFeature>,
 }
 
 impl Default for ServiceConfig {
@@ -112,6 +114,7 @@ impl Default for ServiceConfig {
             window: limit::WINDOW_DEFAULT,
             trainer_timeout: limit::TRAINER_TIMEOUT_DEFAULT,
             linger: limit::LINGER_DEFAULT,
+            feeds: Vec::new(),
         }
     }
 }
@@ -148,6 +151,39 @@ impl ServiceConfig {
             return Ok(());
         };
         Err(ServiceError::Config(wrong))
+    }
+
+    /// What is fed is there, once, and has a table of its own: a row that two features read has one update of both.
+    fn check_feeds(&self, spec: &Spec) -> Result<(), ServiceError> {
+        for (at, fed) in self.feeds.iter().enumerate() {
+            let FedFeature { feature, table, .. } = fed;
+            let wrong = |reason: String| {
+                Err(ServiceError::Config(format!("--feed: feature {feature:?} cannot be fed: {reason}")))
+            };
+            let Some(of_spec) = spec.feature.iter().find(|it| it.name == *feature) else {
+                let names: Vec<&str> = spec.feature.iter().map(|it| it.name.as_str()).collect();
+                return wrong(format!("there is none of this name; there are {}", names.join(", ")));
+            };
+            if self.feeds[..at].iter().any(|other| other.feature == *feature) {
+                return wrong("it is named twice".to_owned());
+            }
+            if let Some(other) = self.feeds[..at].iter().find(|other| other.table == *table) {
+                let other = &other.feature;
+                return wrong(format!(
+                    "feature {other:?} reads table {table:?}, too, and its rows have one update of both"
+                ));
+            }
+            let table_of =
+                |it: &sanderling_sample::spec::Feature| it.table.clone().unwrap_or(it.name.clone());
+            let table = table_of(of_spec);
+            if let Some(other) = spec.feature.iter().find(|it| it.name != *feature && table_of(it) == table) {
+                let other = &other.name;
+                return wrong(format!(
+                    "feature {other:?} has the table {table:?} in the configuration, too, and a row has one update of both"
+                ));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn plan(&self) -> Result<Plan, ServiceError> {
@@ -211,12 +247,21 @@ impl ServiceConfig {
             window: self.window,
             trainer_timeout: self.trainer_timeout,
             stride: self.stride,
+            feeds: !self.feeds.is_empty(),
         }
     }
 
     pub(super) fn facts(&self, plan: &Plan, address: &Address) -> Result<Facts, ServiceError> {
         let spec = self.spec.expand()?;
-        let described = Description { data: plan.reading.clone(), spec: spec.clone() };
+        self.check_feeds(&spec)?;
+        let described =
+            Description { data: plan.reading.clone(), spec: spec.clone(), fed: self.feeds.clone() };
+        let description = described.to_json(wire_limit::DESCRIPTION_BYTES_MAX);
+        if description.is_none() && !self.feeds.is_empty() {
+            let reason =
+                "what the rows are made by is too long to be said, so trainers cannot know what is fed";
+            return Err(ServiceError::Feed { reason: reason.to_owned() });
+        }
         let columns = plan.encoder.new_batch().columns;
         let name = if self.name.is_empty() { address.to_string() } else { self.name.clone() };
         Ok(Facts {
@@ -228,7 +273,8 @@ impl ServiceConfig {
             passes: self.passes,
             rows: self.batch as u32,
             stride: self.stride,
-            description: described.to_json(wire_limit::DESCRIPTION_BYTES_MAX),
+            description,
+            feeds: self.feeds.iter().map(|fed| fed.feature.as_str()).collect::<Vec<_>>().join(", "),
             columns: spec
                 .feature
                 .into_iter()

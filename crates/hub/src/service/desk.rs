@@ -2,7 +2,8 @@
 //! reads no clock and no file, waits for nothing, and does not look into a minibatch.
 //!
 //! Every number is in one of five places: not made yet, ready, handed to a trainer, owed to one (to be handed to it again),
-//! or acknowledged. A minibatch is kept until it is acknowledged, so that it can be handed out again.
+//! or acknowledged. A minibatch is kept until it is acknowledged, so that it can be handed out again. Where keys are fed to
+//! others, a minibatch that is ready or owed is handed out once that was done (`feeding`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,6 +12,10 @@ use std::time::Duration;
 use super::done::Done;
 
 mod admission;
+
+mod feeding;
+pub(crate) use feeding::Fed;
+use feeding::Feeding;
 
 mod passes;
 pub(crate) use passes::PassStart;
@@ -41,6 +46,8 @@ pub(crate) struct DeskLimits {
     pub(crate) trainer_timeout: Duration,
     /// Minibatch s is for the trainer of rank s modulo this; 0: for any.
     pub(crate) stride: u32,
+    /// Whether keys are fed to others before a minibatch is handed out.
+    pub(crate) feeds: bool,
 }
 
 #[derive(Debug)]
@@ -48,6 +55,8 @@ struct Open {
     number: u64,
     /// None: a trainer has it from before the hub's start, and it is not made yet.
     batch: Option<Arc<Minibatch>>,
+    /// What was fed of it for who gets it next.
+    fed: Option<Arc<Fed>>,
     owner: Option<usize>,
 }
 
@@ -77,12 +86,26 @@ pub(crate) struct Desk {
     unacknowledged_bytes: usize,
     ended: bool,
     failed: Option<Arc<str>>,
+    /// What is to be fed, if anything is.
+    feeding: Option<Feeding>,
+    /// The latest time that was told.
+    now_us: u64,
 }
 
 /// What a trainer is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
-    Batch { number: u64, batch: Arc<Minibatch> },
+    Batch {
+        number: u64,
+        batch: Arc<Minibatch>,
+    },
+    /// Without what was fed of it, so long ago.
+    Fed {
+        number: u64,
+        batch: Arc<Minibatch>,
+        fed: Arc<Fed>,
+        age_us: u64,
+    },
     Wait,
     Over,
     Failed(Arc<str>),
@@ -132,6 +155,8 @@ impl Desk {
             unacknowledged_bytes: 0,
             ended: false,
             failed: None,
+            feeding: limits.feeds.then(Feeding::default),
+            now_us: 0,
             limits,
         }
     }
@@ -158,7 +183,8 @@ impl Desk {
             claimed.batch = batch;
             self.unacknowledged_bytes += bytes;
         } else {
-            self.open.insert(number, Open { number, batch, owner: None });
+            self.open.insert(number, Open { number, batch, fed: None, owner: None });
+            self.want_fed(number);
             self.ready_bytes += bytes;
             self.queue_of(number).insert(number);
             let ready = self.ready.iter().map(BTreeSet::len).sum();
@@ -260,18 +286,27 @@ impl Desk {
             return Answer::Wait;
         }
         let rank = if self.limits.stride > 0 { trainer.rank.unwrap_or_default() } else { 0 };
-        let number = trainer.owed.pop_first().or_else(|| self.ready[rank as usize].first().copied());
+        let number = trainer.owed.first().copied().or_else(|| self.ready[rank as usize].first().copied());
         let Some(open) = number.and_then(|number| self.open.get(&number)) else {
             trainer.counts.stalls += u64::from(!self.ended);
             return Answer::Wait;
         };
         let (number, is_ready) = (open.number, open.owner.is_none());
         let Some(batch) = open.batch.clone() else { return Answer::Wait };
-        trainer.hand_out(number, &batch);
+        if !self.is_fed(number) {
+            self.trainers[at].counts.stalls += 1;
+            return Answer::Wait;
+        }
+        let answer = self.answer_with(number, Arc::clone(&batch));
+        let bytes = match &answer {
+            Answer::Fed { fed, .. } => fed.payload.len(),
+            _ => batch.payload.len(),
+        };
+        self.trainers[at].hand_out(number, &batch, bytes);
         if is_ready {
             self.take(at, number);
         }
-        Answer::Batch { number, batch }
+        answer
     }
 
     /// All passes have ended, and every minibatch was acknowledged.
@@ -327,6 +362,7 @@ impl Desk {
 
     /// A connection has ended.
     pub(crate) fn disconnect(&mut self, now_us: u64, connection: u64) {
+        self.now_us = self.now_us.max(now_us);
         for trainer in self.trainers.iter_mut().filter(|trainer| trainer.connection == Some(connection)) {
             (trainer.connection, trainer.left_at_us) = (None, now_us);
         }
@@ -335,6 +371,7 @@ impl Desk {
     /// Gives the minibatches of trainers that are gone for too long to the others; the names of those trainers, and how many
     /// they had.
     pub(crate) fn expire(&mut self, now_us: u64) -> Vec<(String, usize)> {
+        self.now_us = self.now_us.max(now_us);
         let timeout_us = self.limits.trainer_timeout.as_micros() as u64;
         let mut lost = Vec::new();
         for at in 0..self.trainers.len() {
@@ -375,6 +412,7 @@ impl Desk {
         self.unacknowledged_bytes -= bytes;
         self.ready_bytes += bytes;
         self.queue_of(number).insert(number);
+        self.want_fed(number);
     }
 }
 

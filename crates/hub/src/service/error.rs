@@ -42,6 +42,12 @@ pub enum ServiceError {
         /// What is wrong, and what to do.
         reason: String,
     },
+    /// Keys cannot be fed to where they are pooled.
+    #[error("cannot feed keys (--feed): {reason}")]
+    Feed {
+        /// Which server and table, and what to do.
+        reason: String,
+    },
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),

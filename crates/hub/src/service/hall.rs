@@ -8,6 +8,9 @@ use crate::decoding::lock;
 
 use super::desk::{Desk, Minibatch};
 
+/// Minibatches that are to be fed, by number.
+type ToFeed = Vec<(u64, Arc<Minibatch>)>;
+
 /// How often who waits for room looks whether it is to stop.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -16,20 +19,22 @@ const POLL: Duration = Duration::from_millis(50);
 pub(crate) struct Hall {
     desk: Mutex<Desk>,
     room: Condvar,
+    to_feed: Condvar,
 }
 
 impl Hall {
     pub(crate) fn new(desk: Desk) -> Arc<Hall> {
-        Arc::new(Hall { desk: Mutex::new(desk), room: Condvar::new() })
+        Arc::new(Hall { desk: Mutex::new(desk), room: Condvar::new(), to_feed: Condvar::new() })
     }
 
     pub(crate) fn desk(&self) -> MutexGuard<'_, Desk> {
         lock(&self.desk)
     }
 
-    /// Somebody took a minibatch.
+    /// Somebody has come, or took a minibatch, or found that there is none.
     pub(crate) fn made_room(&self) {
         self.room.notify_one();
+        self.to_feed.notify_one();
     }
 
     /// Puts a minibatch onto the desk once there is room; false if it was stopped before.
@@ -42,6 +47,20 @@ impl Hall {
             desk = self.room.wait_timeout(desk, POLL).unwrap_or_else(PoisonError::into_inner).0;
         }
         desk.offer(minibatch);
+        self.to_feed.notify_one();
         true
+    }
+
+    /// Waits until something is to be fed; at most so many. None: it was stopped.
+    pub(crate) fn to_feed(&self, most: usize, stopped: &AtomicBool) -> Option<ToFeed> {
+        let mut desk = self.desk();
+        while !stopped.load(Ordering::Relaxed) {
+            let next = desk.next_to_feed(most);
+            if !next.is_empty() {
+                return Some(next);
+            }
+            desk = self.to_feed.wait_timeout(desk, POLL).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        None
     }
 }

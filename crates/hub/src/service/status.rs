@@ -91,6 +91,9 @@ const TRAINER_NUMBERS: &[Number<TrainerStatus>] = &[
     number("bytes_total", "Their bytes.", |trainer| trainer.counts.bytes),
     number("stalls_total", "Times that none was ready.", |trainer| trainer.counts.stalls),
     number("late_total", "Acknowledgements that came too late.", |trainer| trainer.counts.late),
+    number("asked_whole_total", "Minibatches whose fed keys it needed.", |trainer| {
+        trainer.counts.asked_whole
+    }),
 ];
 
 impl Status {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sanderling_wire::{
-    Agreed, Buffer, Column, Failure, Fault, Features, Frame, HEADER_BYTES, Hello, Identity, Kind, Left,
-    NextReply, Offer, Outcome, Parsed, Pong, Reply, Request, Subscribed, WireError, limit,
+    Agreed, Ahead, Buffer, Column, Failure, Fault, Features, Frame, HEADER_BYTES, Hello, Identity, Kind,
+    Left, NextReply, Offer, Outcome, Parsed, Pong, Reply, Request, Subscribed, WireError, limit,
 };
 
-use super::desk::{Answer, Minibatch};
+use super::desk::{Answer, Fed, Minibatch};
 use super::hall::Hall;
 use super::limit::{IN_FLIGHT_MAX, RETRY_AFTER};
 
@@ -28,6 +28,8 @@ pub(crate) struct Facts {
     pub(crate) passes: u64,
     pub(crate) rows: u32,
     pub(crate) stride: u32,
+    /// The features whose keys are fed to servers, for people; empty if none are.
+    pub(crate) feeds: String,
     /// What rows are made by; None: it is too long to be said.
     pub(crate) description: Option<String>,
     /// Names of the features, and whether their keys have values.
@@ -41,6 +43,10 @@ pub(crate) enum Answered {
     Frame(Buffer),
     /// A minibatch, which is encoded straight into the transport's memory.
     Batch { id: u64, late: Vec<u64>, number: u64, batch: Arc<Minibatch> },
+    /// The same without what was fed of it, so long ago.
+    Fed { id: u64, late: Vec<u64>, number: u64, batch: Arc<Minibatch>, fed: Arc<Fed>, age_us: u64 },
+    /// A minibatch that the trainer has, with all its keys.
+    Whole { id: u64, number: u64, batch: Arc<Minibatch> },
 }
 
 /// See the top of this file.
@@ -61,7 +67,7 @@ pub(crate) struct Talk {
 impl Talk {
     pub(crate) fn new(connection: u64, features: Features, facts: &Facts, since: Instant) -> Talk {
         let describes = if facts.description.is_some() { Features::DESCRIBE } else { Features::NONE };
-        let features = features | Features::LEAVE | describes;
+        let features = features | Features::LEAVE | Features::FED | describes;
         let offer = Offer { frame_bytes_max: facts.frame_bytes_max, ..Offer::of(features) };
         let agreed = Agreed::BEFORE_HELLO;
         Talk { connection, since, greeted: false, closing: false, pending: None, agreed, offer }
@@ -100,10 +106,19 @@ impl Talk {
                 let status = statistics();
                 self.frame(id, &Reply::Stats(status.statistics(&status.counters())))
             }
+            Request::Subscribe(_) if !facts.feeds.is_empty() && !self.agreed.features.has(Features::FED) => {
+                let reason = format!(
+                    "this hub feeds the keys of {} to parameter servers, and this trainer does not take minibatches without them: \
+                     train with a feed queue over tables on those servers, or start the hub without --feed",
+                    facts.feeds
+                );
+                refuse(Fault::BadRequest, &reason)
+            }
             Request::Subscribe(request) => {
                 let mut desk = hall.desk();
                 match desk.subscribe(self.connection, &request) {
                     Ok(admitted) => {
+                        hall.made_room();
                         let column = |(name, weighted): &'_ (String, bool)| (name.clone(), *weighted);
                         let columns: Vec<_> = facts.columns.iter().map(column).collect();
                         let subscribed = Subscribed {
@@ -129,16 +144,32 @@ impl Talk {
                     return refuse(Fault::BadRequest, NOT_SUBSCRIBED);
                 };
                 hall.made_room();
-                let outcome = match &answer {
+                let outcome = match answer {
                     Answer::Batch { number, batch } => {
-                        return Ok(Answered::Batch { id, late, number: *number, batch: Arc::clone(batch) });
+                        return Ok(Answered::Batch { id, late, number, batch });
                     }
-                    Answer::Wait => Outcome::Wait { retry_after_us: RETRY_AFTER.as_micros() as u64 },
-                    Answer::Over => Outcome::Over,
-                    Answer::Failed(reason) => Outcome::Failed { reason },
-                    Answer::Nothing => Outcome::Nothing,
+                    Answer::Fed { number, batch, fed, age_us } => {
+                        return Ok(Answered::Fed { id, late, number, batch, fed, age_us });
+                    }
+                    Answer::Failed(reason) => {
+                        let outcome = Outcome::Failed { reason: &reason };
+                        return self.frame(id, &Reply::Next(NextReply { late: &late, outcome }));
+                    }
+                    other => without_batch(&other),
                 };
                 self.frame(id, &Reply::Next(NextReply { late: &late, outcome }))
+            }
+            Request::Keys(keys) => {
+                let Some(answer) = hall.desk().keys(self.connection, keys.number) else {
+                    return refuse(Fault::BadRequest, NOT_SUBSCRIBED);
+                };
+                match answer {
+                    Answer::Batch { number, batch } => Ok(Answered::Whole { id, number, batch }),
+                    Answer::Failed(reason) => {
+                        self.frame(id, &Reply::Keys(Outcome::Failed { reason: &reason }))
+                    }
+                    other => self.frame(id, &Reply::Keys(without_batch(&other))),
+                }
             }
             Request::Leave(leave) => match hall.desk().leave(self.connection, leave.used) {
                 Some((late, _)) => self.frame(id, &Reply::Leave(Left { late: &late })),
@@ -203,7 +234,7 @@ impl Talk {
     pub(crate) fn frame_bytes(&self, answered: &Answered) -> Result<usize, WireError> {
         match answered {
             Answered::Frame(buffer) => Ok(buffer.len()),
-            Answered::Batch { late, number, batch, .. } => reply_of(late, *number, batch).frame_bytes(),
+            batch => reply_of(batch).frame_bytes(),
         }
     }
 
@@ -214,16 +245,45 @@ impl Talk {
                 out[..buffer.len()].copy_from_slice(buffer.bytes());
                 Ok(buffer.len())
             }
-            Answered::Batch { id, late, number, batch } => {
-                reply_of(late, *number, batch).encode(&self.agreed, *id, out)
+            Answered::Batch { id, .. } | Answered::Fed { id, .. } | Answered::Whole { id, .. } => {
+                reply_of(answered).encode(&self.agreed, *id, out)
             }
         }
     }
 }
 
-fn reply_of<'a>(late: &'a [u64], number: u64, batch: &'a Minibatch) -> Reply<'a> {
-    let Minibatch { pass, rows, payload } = batch;
-    Reply::Next(NextReply { late, outcome: Outcome::Batch { pass: *pass, number, rows: *rows, payload } })
+/// What is said where there is no minibatch.
+fn without_batch(answer: &Answer) -> Outcome<'static> {
+    match answer {
+        Answer::Wait => Outcome::Wait { retry_after_us: RETRY_AFTER.as_micros() as u64 },
+        Answer::Over => Outcome::Over,
+        Answer::Nothing | Answer::Batch { .. } | Answer::Fed { .. } | Answer::Failed(_) => Outcome::Nothing,
+    }
+}
+
+/// A minibatch as a message; [`Answered::Frame`] is one already.
+fn reply_of(answered: &Answered) -> Reply<'_> {
+    let whole = |number: u64, batch: &'_ Arc<Minibatch>| (batch.pass, number, batch.rows);
+    match answered {
+        Answered::Frame(_) => Reply::Keys(Outcome::Nothing),
+        Answered::Batch { late, number, batch, .. } => {
+            let (pass, number, rows) = whole(*number, batch);
+            Reply::Next(NextReply {
+                late,
+                outcome: Outcome::Batch { pass, number, rows, payload: &batch.payload },
+            })
+        }
+        Answered::Whole { number, batch, .. } => {
+            let (pass, number, rows) = whole(*number, batch);
+            Reply::Keys(Outcome::Batch { pass, number, rows, payload: &batch.payload })
+        }
+        Answered::Fed { late, number, batch, fed, age_us, .. } => {
+            let (pass, number, rows) = whole(*number, batch);
+            let Fed { batch, columns, servers, keys, payload, .. } = &**fed;
+            let ahead = Ahead { batch: *batch, age_us: *age_us, columns, servers: *servers, keys };
+            Reply::Next(NextReply { late, outcome: Outcome::Fed { pass, number, rows, payload, ahead } })
+        }
+    }
 }
 
 fn encoded(encode: impl FnMut(&mut [u8]) -> Result<usize, WireError>) -> Result<Answered, WireError> {

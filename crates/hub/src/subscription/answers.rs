@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 
 use sanderling_sample::{PackedBatch, PackedBuffer};
-use sanderling_wire::{Features, Frame, Outcome, Parsed, Reply, Request, Subscribe, Subscribed, WireError};
+use sanderling_wire::{
+    Ahead, Features, Frame, Outcome, Parsed, Reply, Request, Subscribe, Subscribed, WireError,
+};
 
-use super::Delivered;
 use super::error::HubError;
 use super::link::{Farewell, Known, Link, Phase};
+use super::wholes::Answer;
+use super::{Delivered, FedBatch};
 
 /// Longest wait that a hub may ask for.
 const RETRY_MAX_US: u64 = 1_000_000;
@@ -81,6 +84,7 @@ impl Link {
                 self.late += reply.late.len() as u64;
                 self.outcome(now_us, reply.outcome, spare);
             }
+            (Phase::Up, Reply::Keys(outcome)) => self.whole(now_us, id, outcome),
             (_, Reply::Goaway(goaway)) => {
                 self.cause = goaway.reason.to_owned();
                 self.give_up(now_us);
@@ -138,21 +142,16 @@ impl Link {
     fn outcome(&mut self, now_us: u64, outcome: Outcome<'_>, spare: &mut Vec<PackedBuffer>) {
         match outcome {
             Outcome::Batch { pass, number, payload, .. } => {
-                self.starved = false;
-                let mut buffer = spare.pop().unwrap_or_default();
-                buffer.resize(payload.len()).copy_from_slice(payload);
-                let parsed = PackedBatch::parse(buffer).map_err(|error| error.to_string());
-                match parsed.and_then(|batch| self.check_columns(batch)) {
-                    Ok(batch) if self.held.insert(number) => {
-                        self.ready.push_back(Delivered { hub: self.index, pass, number, batch });
-                    }
-                    // It is here already.
-                    Ok(_) => {}
-                    Err(reason) => {
-                        let reason = format!("minibatch {number} {reason}");
-                        self.error = Some(HubError::Protocol { hub: self.hub.clone(), reason });
-                    }
-                }
+                let parsed = self.parse(payload, spare.pop().unwrap_or_default());
+                self.deliver(pass, number, parsed.map(|batch| (batch, None)));
+            }
+            Outcome::Fed { pass, number, payload, ahead, .. } => {
+                let parsed = self.parse(payload, spare.pop().unwrap_or_default());
+                let parsed = parsed.and_then(|batch| {
+                    let fed = self.check_ahead(now_us, &batch, &ahead)?;
+                    Ok((batch, Some(Box::new(fed))))
+                });
+                self.deliver(pass, number, parsed);
             }
             Outcome::Wait { retry_after_us } => {
                 self.waits += 1;
@@ -170,6 +169,88 @@ impl Link {
             Outcome::Nothing => {}
         }
     }
+
+    fn parse(&self, payload: &[u8], mut buffer: PackedBuffer) -> Result<PackedBatch, String> {
+        buffer.resize(payload.len()).copy_from_slice(payload);
+        let parsed = PackedBatch::parse(buffer).map_err(|error| error.to_string());
+        parsed.and_then(|batch| self.check_columns(batch))
+    }
+
+    fn deliver(
+        &mut self,
+        pass: u64,
+        number: u64,
+        parsed: Result<(PackedBatch, Option<Box<FedBatch>>), String>,
+    ) {
+        self.starved = false;
+        match parsed {
+            Ok((batch, fed)) if self.held.insert(number) => {
+                self.ready.push_back(Delivered { hub: self.index, pass, number, batch, fed });
+            }
+            // It is here already.
+            Ok(_) => {}
+            Err(reason) => self.no_minibatch(number, &reason),
+        }
+    }
+
+    fn no_minibatch(&mut self, number: u64, reason: &str) {
+        let reason = format!("minibatch {number} {reason}");
+        self.error = Some(HubError::Protocol { hub: self.hub.clone(), reason });
+    }
+
+    /// What was fed is of columns that are there, and lack their keys.
+    fn check_ahead(&self, now_us: u64, batch: &PackedBatch, ahead: &Ahead<'_>) -> Result<FedBatch, String> {
+        if !self.agreed.features.has(Features::FED) {
+            return Err("lacks keys, and nobody has agreed to that".to_owned());
+        }
+        let &Ahead { batch: number, age_us, columns, servers, keys } = ahead;
+        let rows = batch.rows();
+        for &column in columns {
+            if column as usize >= batch.columns() {
+                return Err(format!("has {} columns, and number {column} was fed", batch.columns()));
+            }
+            if !rows.keys(column as usize).is_empty() {
+                return Err(format!("has keys in column {column}, which were fed"));
+            }
+        }
+        Ok(FedBatch {
+            batch: number,
+            columns: columns.to_vec(),
+            servers: servers as usize,
+            keys: keys.to_vec(),
+            age: std::time::Duration::from_micros(age_us),
+            received_us: now_us,
+        })
+    }
+
+    /// A minibatch with all its keys, or why there is none.
+    fn whole(&mut self, now_us: u64, id: u64, outcome: Outcome<'_>) {
+        let Some(asked) = self.whole_asked.remove(&id) else { return };
+        let answer: Answer = match outcome {
+            Outcome::Batch { number, payload, .. } if number == asked.number => {
+                match self.parse(payload, PackedBuffer::new()) {
+                    Ok(batch) => Some(batch),
+                    Err(reason) => return self.no_minibatch(number, &reason),
+                }
+            }
+            Outcome::Batch { number, .. } | Outcome::Fed { number, .. } => {
+                return self
+                    .no_minibatch(number, &format!("is no answer to who asks for all of {}", asked.number));
+            }
+            Outcome::Wait { retry_after_us } => {
+                self.whole_until_us = now_us + retry_after_us.min(RETRY_MAX_US);
+                return self.whole_wanted.push_back(asked);
+            }
+            Outcome::Failed { reason } => {
+                let (hub, reason) = (self.hub.clone(), reason.to_owned());
+                self.error = Some(HubError::Failed { hub, reason });
+                return;
+            }
+            Outcome::Over | Outcome::Nothing => None,
+        };
+        self.wholes.push((asked.ticket, answer));
+    }
+
     /// A minibatch is read by the columns that were announced.
     fn check_columns(&self, batch: PackedBatch) -> Result<PackedBatch, String> {
         let announced = self.known.as_ref().map_or(&[][..], |known| &known.columns);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sanderling_sample::PackedBuffer;
+use sanderling_sample::{PackedBatch, PackedBuffer};
 use sanderling_wire::{Agreed, Features};
 
 use super::link::{Link, Want};
@@ -20,7 +20,8 @@ impl Answers {
     /// Before there is a connection.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Answers {
-        let mut link = Link::new(0, "fuzzer".to_owned(), "trainer", &SubscribeOptions::default());
+        let options = SubscribeOptions { takes_fed: true, ..SubscribeOptions::default() };
+        let mut link = Link::new(0, "fuzzer".to_owned(), "trainer", &options);
         link.asks = true;
         Answers { link, now_us: 0, spare: Vec::new() }
     }
@@ -52,6 +53,16 @@ impl Answers {
     /// A whole frame came.
     pub fn receive(&mut self, frame: &[u8]) {
         self.link.receive(self.now_us, frame, &mut self.spare);
+    }
+
+    /// The keys of a minibatch are wanted.
+    pub fn ask_keys(&mut self, number: u64) {
+        self.link.ask_whole(number, number);
+    }
+
+    /// Minibatches with all their keys that have come.
+    pub fn keys(&mut self) -> Vec<PackedBatch> {
+        self.link.take_wholes().into_iter().filter_map(|(_, batch)| batch).collect()
     }
 
     /// The next minibatch, which was used up at once if told so.

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use sanderling_wire::{Agreed, Buffer, Features, Hello, Leave, Offer, Request, WireError, limit};
+use sanderling_wire::{Agreed, Buffer, Features, Hello, Keys, Leave, Offer, Request, WireError, limit};
 
 use super::error::HubError;
+use super::wholes::Answer;
 use super::{Delivered, SubscribeOptions};
 
 /// First and longest wait before another attempt to connect.
@@ -70,6 +71,13 @@ pub(super) struct Asked {
     used: Vec<u64>,
 }
 
+/// A question for a minibatch with all its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct WholeAsked {
+    pub(super) ticket: u64,
+    pub(super) number: u64,
+}
+
 /// See the top of this file. All times are microseconds on the caller's clock.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -109,6 +117,13 @@ pub(super) struct Link {
     pub(super) error: Option<HubError>,
     pub(super) late: u64,
     pub(super) waits: u64,
+    /// Minibatches that are to be asked for with all their keys, not before this time.
+    pub(super) whole_wanted: VecDeque<WholeAsked>,
+    pub(super) whole_until_us: u64,
+    /// Those that were asked for, by the id of the request.
+    pub(super) whole_asked: BTreeMap<u64, WholeAsked>,
+    /// What became of them.
+    pub(super) wholes: Vec<(u64, Answer)>,
 }
 
 impl Link {
@@ -143,6 +158,10 @@ impl Link {
             error: None,
             late: 0,
             waits: 0,
+            whole_wanted: VecDeque::new(),
+            whole_until_us: 0,
+            whole_asked: BTreeMap::new(),
+            wholes: Vec::new(),
         }
     }
 
@@ -196,6 +215,7 @@ impl Link {
             }
             Phase::Up => {
                 if self.outgoing.is_empty() {
+                    self.ask_for_wholes(now_us);
                     match self.farewell {
                         Farewell::No if self.asks => self.ask(now_us),
                         Farewell::Wanted => self.say_farewell(now_us),
@@ -224,10 +244,11 @@ impl Link {
             Phase::Greeting | Phase::Subscribing | Phase::Describing => Some(silent_us),
             Phase::Up => {
                 let ask_us = self.may_ask().then_some(self.wait_until_us);
-                let waits = !self.asked.is_empty() || self.farewell == Farewell::Said;
+                let waits = self.waits_for_answers();
+                let whole_us = (!self.whole_wanted.is_empty()).then_some(self.whole_until_us);
                 let ask_us = ask_us.filter(|_| self.asks && self.farewell == Farewell::No);
                 let silent_us = waits.then_some(silent_us);
-                ask_us.into_iter().chain(silent_us).min()
+                ask_us.into_iter().chain(silent_us).chain(whole_us).min()
             }
             Phase::Connecting | Phase::Closing { .. } => Some(0),
         }
@@ -242,13 +263,44 @@ impl Link {
             self.error = Some(HubError::Gone { hub, waited, cause });
             self.give_up(now_us);
         }
-        let waits = !self.asked.is_empty()
-            || self.farewell == Farewell::Said
+        let waits = self.waits_for_answers()
             || matches!(self.phase, Phase::Greeting | Phase::Subscribing | Phase::Describing);
         let timeout_us = self.options.timeout.as_micros() as u64;
         if self.is_connected() && waits && now_us > self.heard_us.saturating_add(timeout_us) {
             self.cause = "it does not answer".to_owned();
             self.give_up(now_us);
+        }
+    }
+
+    fn waits_for_answers(&self) -> bool {
+        !self.asked.is_empty() || !self.whole_asked.is_empty() || self.farewell == Farewell::Said
+    }
+
+    /// A minibatch that is held here is wanted with all its keys.
+    pub(super) fn ask_whole(&mut self, ticket: u64, number: u64) {
+        self.whole_wanted.push_back(WholeAsked { ticket, number });
+    }
+
+    /// What became of such questions. Who has left, or knows that all is over, holds nothing any more.
+    pub(super) fn take_wholes(&mut self) -> Vec<(u64, Answer)> {
+        if self.over || self.farewell != Farewell::No {
+            let asked = std::mem::take(&mut self.whole_asked).into_values();
+            self.wholes.extend(self.whole_wanted.drain(..).chain(asked).map(|asked| (asked.ticket, None)));
+        }
+        std::mem::take(&mut self.wholes)
+    }
+
+    fn ask_for_wholes(&mut self, now_us: u64) {
+        if now_us < self.whole_until_us || self.farewell != Farewell::No {
+            return;
+        }
+        while let Some(asked) = self.whole_wanted.pop_front() {
+            if !self.waits_for_answers() {
+                self.heard_us = now_us;
+            }
+            self.ids += 1;
+            self.put(&Request::Keys(Keys { number: asked.number }), self.ids);
+            self.whole_asked.insert(self.ids, asked);
         }
     }
 
@@ -342,7 +394,8 @@ impl Link {
     /// A connection is open.
     pub(super) fn connected(&mut self, now_us: u64, features: Features) {
         (self.phase, self.heard_us) = (Phase::Greeting, now_us);
-        let features = features | Features::DESCRIBE | Features::LEAVE;
+        let fed = if self.options.takes_fed { Features::FED } else { Features::NONE };
+        let features = features | Features::DESCRIBE | Features::LEAVE | fed;
         (self.agreed, self.offer) = (Agreed::BEFORE_HELLO, Offer::of(features));
         let token = self.options.token.clone();
         let name = self.trainer.clone();
@@ -357,6 +410,7 @@ impl Link {
             self.farewell = Farewell::Over;
         }
         self.outgoing.clear();
+        self.whole_wanted.extend(std::mem::take(&mut self.whole_asked).into_values());
         for (_, asked) in std::mem::take(&mut self.asked) {
             self.used.extend(asked.used);
         }

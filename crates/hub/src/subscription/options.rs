@@ -23,6 +23,9 @@ pub struct SubscribeOptions {
     pub spin_us: u32,
     /// Another number with every start of the trainer.
     pub instance: u64,
+    /// Whether minibatches are of use whose keys the hub has fed to parameter servers ([`Delivered::fed`](crate::Delivered::fed)).
+    /// A hub that does so refuses others.
+    pub takes_fed: bool,
 }
 
 impl Default for SubscribeOptions {
@@ -37,6 +40,7 @@ impl Default for SubscribeOptions {
             patience: Duration::from_secs(60),
             spin_us: SPIN_US_DEFAULT,
             instance: RandomState::new().hash_one(std::process::id()),
+            takes_fed: false,
         }
     }
 }

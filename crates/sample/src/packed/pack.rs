@@ -39,6 +39,18 @@ pub fn pack(rows: &Rows<'_>, buffer: &mut PackedBuffer) -> Result<(), PackedErro
 /// # Errors
 /// As [`pack`]; `Length` if `out` is shorter than [`packed_bytes_max`].
 pub fn pack_into(rows: &Rows<'_>, out: &mut [u8]) -> Result<usize, PackedError> {
+    pack_columns(rows, &[], out)
+}
+
+/// The same with columns that have no keys there, in any row: those at these ascending places.
+///
+/// # Errors
+/// As [`pack_into`].
+pub fn pack_without(rows: &Rows<'_>, empty: &[u32], out: &mut [u8]) -> Result<usize, PackedError> {
+    pack_columns(rows, empty, out)
+}
+
+fn pack_columns(rows: &Rows<'_>, empty: &[u32], out: &mut [u8]) -> Result<usize, PackedError> {
     let (needed, found) = (fitting(rows)? as u64, out.len() as u64);
     if needed > found {
         return Err(PackedError::Length { needed, found });
@@ -54,8 +66,13 @@ pub fn pack_into(rows: &Rows<'_>, out: &mut [u8]) -> Result<usize, PackedError> 
     put(out, &mut at, rows.labels());
     put(out, &mut at, rows.weights());
     let mut before: Option<&[u32]> = None;
+    let zeros = if empty.is_empty() { Vec::new() } else { vec![0; rows.len() + 1] };
     for column in 0..count {
-        let (keys, values, offsets) = (rows.keys(column), rows.values(column), rows.offsets(column));
+        let (mut keys, mut values, mut offsets) =
+            (rows.keys(column), rows.values(column), rows.offsets(column));
+        if empty.binary_search(&(column as u32)).is_ok() {
+            (keys, values, offsets) = (&[], values.map(|_| &[][..]), &zeros);
+        }
         let shared = before.is_some_and(|before| are_same(before, offsets));
         let flags = (WEIGHTED * u32::from(values.is_some())) | (SHARED_OFFSETS * u32::from(shared));
         let entry = [keys.len() as u32, flags];

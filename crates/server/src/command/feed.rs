@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sanderling_store::PushScale;
-use sanderling_wire::{Feed, PullFed, PullShape, PushFed, Pushed, Reply};
+use sanderling_wire::{Feed, Forget, PullFed, PullShape, PushFed, Pushed, Reply};
 
 use super::check_dim;
 use super::pull::{absent, compose};
@@ -19,6 +19,13 @@ pub(crate) fn feed(call: &Call<'_>, feed: &Feed<'_>, slot: &mut [u8]) -> Result<
     call.state.placement.check_keys(entry.home, feed.ragged.keys)?;
     call.state.batches.feed((feed.table, feed.batch, feed.feature), Batch::new(feed, call.now))?;
     call.encode(&Reply::Feed, slot)
+}
+
+/// Keeps the keys no longer.
+pub(crate) fn forget(call: &Call<'_>, forget: &Forget, slot: &mut [u8]) -> Result<usize, Refusal> {
+    call.view.table(forget.table)?;
+    call.state.batches.remove((forget.table, forget.batch, forget.feature));
+    call.encode(&Reply::Forget, slot)
 }
 
 fn id(pull: &PullFed) -> BatchId {

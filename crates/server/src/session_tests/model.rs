@@ -114,6 +114,15 @@ fn play(ops: &[Op]) {
                 model.push(&keys, &per_key.collect::<Vec<_>>(), PushScale::default()).unwrap();
                 sequence += 1;
                 last = None;
+                // What is forgotten is not there, nor is it an error to forget it; then it is fed again.
+                let forget = Request::Forget(Forget { table: 1, batch: 3, feature: 1 });
+                for _ in 0..2 {
+                    assert_eq!(fixture.done(&forget), Ok(()));
+                    assert_eq!(fixture.rows(&Request::PullFed(fed)), Err(Fault::UnknownBatch));
+                }
+                fixture
+                    .done(&Request::Feed(Feed { table: 1, batch: 3, feature: 1, pooling, ragged }))
+                    .unwrap();
                 let grads = &vec![*grad; samples.len() * DIM][..];
                 let push =
                     PushFed { table: 1, client: 5, sequence, batch: 3, feature: 1, dim: 3, lr: 1.0, grads };

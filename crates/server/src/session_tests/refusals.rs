@@ -42,6 +42,8 @@ fn what_is_wrong_is_answered_with_its_fault() {
         (Request::PullPooled(PullPooled { table: 3, ..pooled }), Fault::UnknownTable),
         (Request::PullPooled(PullPooled { dim: 4, ..pooled }), mismatch),
         (Request::PullFed(fed), Fault::UnknownBatch),
+        (Request::Keys(Keys { number: 1 }), Fault::BadRequest),
+        (Request::Forget(Forget { table: 2, batch: 1, feature: 0 }), Fault::UnknownTable),
         (Request::PullFed(PullFed { table: 2, ..fed }), Fault::UnknownTable),
         (Request::PullFed(PullFed { dim: 4, ..fed }), mismatch),
         (Request::Push(Push { table: 9, ..pushed }), Fault::UnknownTable),

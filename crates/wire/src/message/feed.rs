@@ -77,3 +77,29 @@ impl PullFed {
         Ok(PullFed { table, batch, feature, dim, absent, format })
     }
 }
+
+/// Has the server forget the keys of one feature of a batch, if it has them: nobody will push it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forget {
+    /// Number of the table.
+    pub table: u32,
+    /// As in [`Feed`].
+    pub batch: u64,
+    /// As in [`Feed`].
+    pub feature: u32,
+}
+
+impl Forget {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        out.u64(self.batch);
+        out.u32(self.feature);
+        out.pad();
+        Ok(())
+    }
+
+    pub(crate) fn read(table: u32, from: &mut Reader<'_>) -> Result<Forget, WireError> {
+        let (batch, feature) = (from.u64("batch")?, from.u32("feature")?);
+        from.pad("feature")?;
+        Ok(Forget { table, batch, feature })
+    }
+}

@@ -2,9 +2,11 @@
 //! and not what is in a minibatch.
 
 use crate::WireError;
-use crate::limit::{COLUMNS_MAX, FRAME_BYTES_MAX, NAME_BYTES_MAX, REASON_BYTES_MAX, UNACKNOWLEDGED_MAX};
+use crate::limit::{
+    COLUMNS_MAX, FRAME_BYTES_MAX, NAME_BYTES_MAX, REASON_BYTES_MAX, SERVERS_MAX, UNACKNOWLEDGED_MAX,
+};
 use crate::reader::Reader;
-use crate::writer::Writer;
+use crate::writer::{Writer, agree};
 
 /// Instead of a rank: the trainer has none.
 const NO_RANK: u32 = u32::MAX;
@@ -173,8 +175,90 @@ pub enum Outcome<'a> {
         /// Why, for people. Cut at [`REASON_BYTES_MAX`] when it is written.
         reason: &'a str,
     },
-    /// None was wanted.
+    /// None was wanted; of a minibatch that was named: it is not this trainer's.
     Nothing,
+    /// A minibatch some of whose columns have no keys here: the hub has fed them to the parameter servers. Only to trainers
+    /// that have agreed on [`Features::FED`](crate::Features::FED).
+    Fed {
+        /// The pass that it is of, from 0.
+        pass: u64,
+        /// Its number among all of the hub's, over all passes, from 0.
+        number: u64,
+        /// Its rows.
+        rows: u32,
+        /// Its columns, packed, those that were fed without keys; starts at a multiple of 8 bytes.
+        payload: &'a [u8],
+        /// What was fed.
+        ahead: Ahead<'a>,
+    },
+}
+
+/// What a hub has fed to parameter servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ahead<'a> {
+    /// The number by which the servers know the batch; a feature's number there is that of its column.
+    pub batch: u64,
+    /// How long ago it was fed, by the hub's clock: servers do not keep it for ever.
+    pub age_us: u64,
+    /// The columns that were fed, ascending.
+    pub columns: &'a [u32],
+    /// How many servers there are.
+    pub servers: u32,
+    /// Per column, how many keys each server got, repetitions included: [columns, servers].
+    pub keys: &'a [u32],
+}
+
+impl<'a> Ahead<'a> {
+    fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        out.u64(self.batch);
+        out.u64(self.age_us);
+        out.count("fed columns", self.columns.len(), COLUMNS_MAX)?;
+        out.count("servers", self.servers as usize, SERVERS_MAX)?;
+        out.slice(self.columns);
+        agree("keys of fed columns", self.columns.len() * self.servers as usize, self.keys.len())?;
+        out.slice(self.keys);
+        Ok(())
+    }
+
+    fn read(from: &mut Reader<'a>) -> Result<Ahead<'a>, WireError> {
+        let (batch, age_us) = (from.u64("batch")?, from.u64("age_us")?);
+        let count = from.count("fed columns", COLUMNS_MAX)?;
+        let servers = from.count("servers", SERVERS_MAX)?;
+        let columns: &[u32] = from.slice("fed columns", count)?;
+        if let Some(pair) = columns.windows(2).find(|pair| pair[0] >= pair[1]) {
+            return Err(WireError::Value { what: "fed columns", found: pair[1].into() });
+        }
+        let keys = from.slice("keys of fed columns", count * servers)?;
+        Ok(Ahead { batch, age_us, columns, servers: servers as u32, keys })
+    }
+}
+
+/// Asks for a minibatch that this trainer has, whole: with the keys that were fed. The answer is an [`Outcome`]: the
+/// minibatch; wait, as it is being made once more; or nothing, as it is not this trainer's any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keys {
+    /// Its number.
+    pub number: u64,
+}
+
+impl Keys {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        out.u64(self.number);
+        Ok(())
+    }
+
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Keys, WireError> {
+        Ok(Keys { number: from.u64("number")? })
+    }
+
+    /// The answer has the form of that to [`Next`], in which nothing is late.
+    pub(crate) fn read_reply<'a>(from: &mut Reader<'a>) -> Result<Outcome<'a>, WireError> {
+        let NextReply { late, outcome } = NextReply::read(from)?;
+        match late {
+            [] => Ok(outcome),
+            _ => Err(WireError::Value { what: "late", found: late.len() as u64 }),
+        }
+    }
 }
 
 impl<'a> NextReply<'a> {
@@ -185,6 +269,7 @@ impl<'a> NextReply<'a> {
             Outcome::Over => 2,
             Outcome::Failed { .. } => 3,
             Outcome::Nothing => 4,
+            Outcome::Fed { .. } => 5,
         };
         out.u8(code);
         out.pad();
@@ -198,6 +283,14 @@ impl<'a> NextReply<'a> {
                 out.slice(payload);
             }
             Outcome::Wait { retry_after_us } => out.u64(retry_after_us),
+            Outcome::Fed { pass, number, rows, payload, ahead } => {
+                out.u64(pass);
+                out.u64(number);
+                out.u32(rows);
+                out.count("payload", payload.len(), FRAME_BYTES_MAX)?;
+                ahead.write(out)?;
+                out.slice(payload);
+            }
             Outcome::Failed { reason } => out.reason(reason)?,
             Outcome::Over | Outcome::Nothing => {}
         }
@@ -219,6 +312,13 @@ impl<'a> NextReply<'a> {
             2 => Outcome::Over,
             3 => Outcome::Failed { reason: from.text("reason", REASON_BYTES_MAX)? },
             4 => Outcome::Nothing,
+            5 => {
+                let (pass, number) = (from.u64("pass")?, from.u64("number")?);
+                let rows = from.u32("rows")?;
+                let bytes = from.count("payload", FRAME_BYTES_MAX)?;
+                let ahead = Ahead::read(from)?;
+                Outcome::Fed { pass, number, rows, payload: from.slice("payload", bytes)?, ahead }
+            }
             other => return Err(WireError::Value { what: "outcome", found: other.into() }),
         };
         Ok(NextReply { late, outcome })

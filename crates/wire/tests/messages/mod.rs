@@ -3,12 +3,12 @@
 #![allow(dead_code)] // no test uses all of it
 
 use sanderling_wire::{
-    Absent, Agreed, Bits, Column, Counter, Create, Delete, Export, Exported, Failure, Fault, Features, Feed,
-    Goaway, Hello, Home, Identity, Import, Join, Joined, Kind, Latency, Leave, Left, Meet, Member, Met, Next,
-    NextReply, Offer, Outcome, Ping, PlacementMap, PlacementServer, Pong, Pooling, Pull, PullFed, PullPooled,
-    PullReply, Push, PushFed, PushStep, Pushed, Ragged, Reply, Request, Restore, Restored, RowBlock,
-    RowFormat, RowValues, Said, Save, Saved, Statistics, StatsScope, StepGradients, StepState, Subscribe,
-    Subscribed, TableInfo, Tell, WaitStep, Way,
+    Absent, Agreed, Ahead, Bits, Column, Counter, Create, Delete, Export, Exported, Failure, Fault, Features,
+    Feed, Forget, Goaway, Hello, Home, Identity, Import, Join, Joined, Keys, Kind, Latency, Leave, Left,
+    Meet, Member, Met, Next, NextReply, Offer, Outcome, Ping, PlacementMap, PlacementServer, Pong, Pooling,
+    Pull, PullFed, PullPooled, PullReply, Push, PushFed, PushStep, Pushed, Ragged, Reply, Request, Restore,
+    Restored, RowBlock, RowFormat, RowValues, Said, Save, Saved, Statistics, StatsScope, StepGradients,
+    StepState, Subscribe, Subscribed, TableInfo, Tell, WaitStep, Way,
 };
 
 /// Everything agreed, but with a checksum.
@@ -17,6 +17,10 @@ pub(crate) const AGREED: Agreed = Agreed {
     features: Features(Features::LZ4.0 | Features::ZSTD.0 | Features::F16_ROWS.0),
     frame_bytes_max: 1 << 20,
 };
+
+/// Columns that a hub has fed, and their keys per server.
+const FED_COLUMNS: [u32; 3] = [0, 2, 4];
+const FED_KEYS: [u32; 6] = [7, 0, 9, 1, 2, u32::MAX];
 
 /// What messages are made from.
 #[derive(Debug, Clone)]
@@ -144,6 +148,20 @@ impl Parts {
         }
     }
 
+    /// A minibatch of which every second column was fed to two servers.
+    fn fed(&self) -> Outcome<'_> {
+        let (pass, number, rows) = (self.number, !self.number, self.small);
+        let columns = &FED_COLUMNS[..self.keys.len().min(FED_COLUMNS.len())];
+        let ahead = Ahead {
+            batch: self.number ^ 1,
+            age_us: u64::from(self.small),
+            columns,
+            servers: 2,
+            keys: &FED_KEYS[..2 * columns.len()],
+        };
+        Outcome::Fed { pass, number, rows, payload: self.text.as_bytes(), ahead }
+    }
+
     fn info(&self) -> TableInfo<'_> {
         TableInfo {
             table: self.small,
@@ -240,6 +258,8 @@ impl Parts {
             Request::Join(self.join()),
             Request::Describe,
             Request::Leave(Leave { used: keys }),
+            Request::Forget(Forget { table, batch, feature }),
+            Request::Keys(Keys { number: self.number }),
         ]
         .into_iter()
         .chain(self.told().map(Request::Tell))
@@ -342,6 +362,8 @@ impl Parts {
             Reply::Join(Joined { rank: self.small % 1024, attempt: self.small }),
             Reply::Describe(text),
             Reply::Leave(Left { late: &self.keys }),
+            Reply::Forget,
+            Reply::Keys(if self.yes { self.fed() } else { self.outcome() }),
         ];
         let failed = |fault| Reply::Failed(Failure { kind: Kind::Push, fault, reason: text });
         replies.extend(self.faults().map(failed));

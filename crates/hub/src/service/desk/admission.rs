@@ -31,14 +31,17 @@ impl Desk {
         // The rest it does not have: it has lost them, or they were lost on the way.
         let trainer = &mut self.trainers[at];
         let lost: Vec<u64> = trainer.handed.difference(&held).copied().collect();
+        let mut lost_here = Vec::new();
         for number in lost {
             trainer.handed.remove(&number);
             if self.open.get(&number).is_some_and(|open| open.batch.is_some()) {
                 trainer.owed.insert(number);
+                lost_here.push(number);
             } else {
                 self.open.remove(&number);
             }
         }
+        lost_here.into_iter().for_each(|number| self.want_fed(number));
         Ok(Admitted { window, late })
     }
 
@@ -88,7 +91,7 @@ impl Desk {
             Some(None) => self.take(at, number),
             // From before the hub's start.
             None if number >= self.next && !self.ended => {
-                self.open.insert(number, Open { number, batch: None, owner: Some(at) });
+                self.open.insert(number, Open { number, batch: None, fed: None, owner: Some(at) });
             }
             None => return false,
         }

@@ -10,6 +10,8 @@ const PASSES: u64 = 3;
 /// Minibatches of a pass.
 const BATCHES: u64 = 40;
 
+mod fed;
+
 fn limits(stride: u32) -> DeskLimits {
     DeskLimits {
         queue_batches: 8,
@@ -18,6 +20,7 @@ fn limits(stride: u32) -> DeskLimits {
         window: 5,
         trainer_timeout: Duration::from_micros(300),
         stride,
+        feeds: false,
     }
 }
 
@@ -46,15 +49,16 @@ struct World {
     late: u32,
     /// Farewells of trainers that had something.
     farewells: u32,
+    feeding: fed::World,
 }
 
 impl World {
-    fn new(seed: u64, stride: u32) -> World {
+    fn new(seed: u64, stride: u32, feeds: bool) -> World {
         let start = PassStart { pass: 0, first: 0 };
         World {
             seed,
             draws: 0,
-            desk: Desk::new(limits(stride), 9, Done::default(), start),
+            desk: Desk::new(DeskLimits { feeds, ..limits(stride) }, 9, Done::default(), start),
             made: 0,
             now_us: 0,
             connections: 0,
@@ -63,6 +67,7 @@ impl World {
             restarts: 0,
             late: 0,
             farewells: 0,
+            feeding: fed::World::new(feeds),
         }
     }
 
@@ -94,7 +99,9 @@ impl World {
         assert!(start.first <= done.prefix() && start.pass == start.first / BATCHES, "seed {}", self.seed);
         let done = done.clone();
         self.made = done.prefix();
-        self.desk = Desk::new(limits(stride), 9, done, start);
+        let feeds = self.feeding.feeds;
+        self.desk = Desk::new(DeskLimits { feeds, ..limits(stride) }, 9, done, start);
+        self.feeding.under_way.clear();
         if self.made == PASSES * BATCHES {
             self.desk.end(PASSES);
         }
@@ -129,6 +136,7 @@ impl World {
         self.now_us += self.below(20);
         self.desk.expire(self.now_us);
         self.make();
+        self.feed();
         match self.below(60) {
             // It dies and comes back with nothing; the hub may see the end of the connection before or after.
             0 | 1 => {
@@ -147,6 +155,7 @@ impl World {
             }
             4 if self.below(3) == 0 => self.restart(stride),
             40..42 => self.farewell(at),
+            42..44 => self.ask_for_keys(at),
             5..40 => self.ask(at, stride > 0),
             _ => {}
         }
@@ -197,6 +206,7 @@ impl World {
         let Some((late, answer)) = self.desk.next(connection, true, used) else {
             panic!("seed {}: it is subscribed", self.seed);
         };
+        let answer = self.check_fed(answer);
         let lost = self.below(20) == 0;
         for &number in used {
             let trainer = &mut self.trainers[at];
@@ -247,9 +257,10 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn each_minibatch_is_acknowledged_once_whatever_the_trainers_do() {
     let (mut restarts, mut late, mut farewells) = (0, 0, 0);
+    let (mut again, mut wholes, mut waits) = (0, 0, 0);
     for seed in seeds() {
         let stride = if seed % 2 == 0 { 0 } else { 3 };
-        let mut world = World::new(seed, stride);
+        let mut world = World::new(seed, stride, seed % 4 > 1);
         let mut steps = 0;
         while !world.trainers.iter().all(|trainer| trainer.over) {
             let at = world.below(3) as usize;
@@ -268,8 +279,10 @@ fn each_minibatch_is_acknowledged_once_whatever_the_trainers_do() {
         assert_eq!(world.desk.position().1, PassStart { pass: PASSES, first: PASSES * BATCHES });
         (restarts, late) = (restarts + world.restarts, late + world.late);
         farewells += world.farewells;
+        again += world.feeding.again;
+        (wholes, waits) = (wholes + world.feeding.wholes, waits + world.feeding.waits);
     }
-    let seen = [restarts, late, farewells];
+    let seen = [restarts, late, farewells, again, wholes, waits];
     assert!(std::env::var("SEED").is_ok() || !seen.contains(&0), "{seen:?}");
 }
 

@@ -21,6 +21,8 @@ pub struct TrainerCounts {
     pub stalls: u64,
     /// Acknowledgements of minibatches that had been given to another.
     pub late: u64,
+    /// Times that it needed the keys of a minibatch that were fed to servers.
+    pub asked_whole: u64,
 }
 
 #[derive(Debug)]
@@ -74,11 +76,12 @@ impl Trainer {
         (self.rank, self.window) = (request.rank, window);
     }
 
-    pub(super) fn hand_out(&mut self, number: u64, batch: &Minibatch) {
+    pub(super) fn hand_out(&mut self, number: u64, batch: &Minibatch, bytes: usize) {
+        self.owed.remove(&number);
         self.handed.insert(number);
         self.counts.batches += 1;
         self.counts.rows += u64::from(batch.rows);
-        self.counts.bytes += batch.payload.len() as u64;
+        self.counts.bytes += bytes as u64;
     }
 
     /// Notes an acknowledgement. The trainer has at most a window of them unanswered.

@@ -2,7 +2,9 @@
 //! and columns that are not those that were announced.
 
 use sanderling_sample::{Batch, PackedBuffer, Rows, pack};
-use sanderling_wire::{Column, Frame, Identity, Kind, Left, NextReply, Outcome, Parsed, Reply, Subscribed};
+use sanderling_wire::{
+    Ahead, Column, Frame, Identity, Kind, Left, NextReply, Outcome, Parsed, Reply, Subscribed,
+};
 
 use super::*;
 
@@ -47,6 +49,27 @@ fn connect(link: &mut Link, now_us: u64, features: Features, columns: &[(&str, b
     let reply = Subscribed { stream: 9, passes: 1, rows: 2, window: 2, stride: 0, late: &[], columns };
     answer(link, &agreed, &Reply::Subscribe(reply), 0);
     agreed
+}
+
+/// A link to a hub that feeds some columns, which is asked for minibatches.
+fn subscribed_fed() -> (Link, Agreed) {
+    let options = SubscribeOptions { takes_fed: true, ..SubscribeOptions::default() };
+    let mut link = Link::new(0, "h:1".to_owned(), "t", &options);
+    link.asks = true;
+    let agreed = connect(&mut link, 0, Features::FED, &[("a", false), ("b", true)]);
+    (link, agreed)
+}
+
+/// A minibatch of one row, with so many keys in each column.
+fn one_row(keys: [usize; 2]) -> PackedBuffer {
+    let mut batch = Batch::new(&[false, true]);
+    for (column, keys) in batch.columns.iter_mut().zip(keys) {
+        (0..keys).for_each(|key| column.push(key as u64, 0.5));
+    }
+    batch.close_row(1.0, 1.0);
+    let mut packed = PackedBuffer::new();
+    pack(&Rows::all(&batch), &mut packed).unwrap();
+    packed
 }
 
 fn new_link() -> Link {
@@ -163,5 +186,89 @@ fn a_hub_that_comes_back_with_other_features_is_refused() {
         connect(&mut link, 1_000_000, Features::NONE, &columns);
         let refused = matches!(link.error(), Some(HubError::Protocol { reason, .. }) if reason.contains("other features"));
         assert_eq!(refused, is_refused, "{columns:?} {:?}", link.error());
+    }
+}
+
+#[test]
+fn what_was_fed_is_of_columns_that_are_there_and_lack_their_keys() {
+    let none = one_row([2, 0]);
+    for (packed, columns, agrees, expected) in [
+        (&none, &[1][..], true, None),
+        (&none, &[], true, None),
+        (&none, &[0], true, Some("has keys in column 0, which were fed")),
+        (&none, &[1, 2], true, Some("has 2 columns, and number 2 was fed")),
+        (&one_row([2, 1]), &[1], true, Some("has keys in column 1")),
+        (&none, &[1], false, Some("lacks keys, and nobody has agreed to that")),
+    ] {
+        let (mut link, agreed) =
+            if agrees { subscribed_fed() } else { subscribed_to(&[("a", false), ("b", true)]) };
+        let keys: Vec<u32> = (0..2 * columns.len() as u32).collect();
+        let ahead = Ahead { batch: 9, age_us: 70, columns, servers: 2, keys: &keys };
+        let outcome = Outcome::Fed { pass: 0, number: 3, rows: 1, payload: packed.bytes(), ahead };
+        assert_eq!(sent(&mut link), Some((Kind::Next, 1)));
+        answer(&mut link, &agreed, &Reply::Next(NextReply { late: &[], outcome }), 1);
+        match (link.error(), expected) {
+            (None, None) => {
+                let fed = link.take().unwrap().fed.unwrap();
+                assert_eq!((fed.batch, fed.age, fed.servers), (9, Duration::from_micros(70), 2));
+                assert_eq!(fed.keys_of(1), columns.first().map(|_| &[0, 1][..]));
+                assert_eq!(fed.keys_of(0), None);
+            }
+            (Some(HubError::Protocol { reason, .. }), Some(part)) => {
+                assert!(reason.starts_with("minibatch 3") && reason.contains(part), "{reason}");
+            }
+            other => panic!("{columns:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn keys_are_asked_for_again_until_there_is_an_answer() {
+    let (mut link, agreed) = subscribed_fed();
+    link.asks = false;
+    link.ask_whole(1, 3);
+    link.ask_whole(2, 4);
+    assert_eq!((sent(&mut link), sent(&mut link)), (Some((Kind::Keys, 1)), Some((Kind::Keys, 2))));
+    // The hub makes one of them once more, and the other one is another trainer's.
+    answer(&mut link, &agreed, &Reply::Keys(Outcome::Wait { retry_after_us: 50 }), 1);
+    answer(&mut link, &agreed, &Reply::Keys(Outcome::Nothing), 2);
+    assert!(matches!(link.take_wholes()[..], [(2, None)]));
+    assert_eq!((sent(&mut link), link.wake_us()), (None, Some(50)));
+    assert_eq!(link.want(50), Want::Send);
+    assert_eq!(sent(&mut link), Some((Kind::Keys, 3)));
+    // The answer is lost with the connection, and asked for over the next one.
+    link.disconnected(50, "cut".to_owned());
+    let agreed = connect(&mut link, 1_000_000, Features::FED, &[("a", false), ("b", true)]);
+    assert!(link.take_wholes().is_empty());
+    assert_eq!(link.want(1_000_000), Want::Send);
+    assert_eq!(sent(&mut link), Some((Kind::Keys, 4)));
+    let whole = one_row([2, 1]);
+    let outcome = Outcome::Batch { pass: 0, number: 3, rows: 1, payload: whole.bytes() };
+    answer(&mut link, &agreed, &Reply::Keys(outcome), 4);
+    let wholes = link.take_wholes();
+    let [(1, Some(batch))] = &wholes[..] else { panic!("{wholes:?}") };
+    assert_eq!(batch.rows().keys(1).len(), 1);
+    // Who leaves is told that it has nothing any more.
+    link.ask_whole(5, 3);
+    link.leave();
+    assert!(matches!(link.take_wholes()[..], [(5, None)]));
+    assert!(link.error().is_none());
+}
+
+#[test]
+fn an_answer_about_another_minibatch_is_none() {
+    let whole = one_row([2, 1]);
+    let ahead = Ahead { batch: 0, age_us: 0, columns: &[], servers: 0, keys: &[] };
+    for outcome in [
+        Outcome::Batch { pass: 0, number: 4, rows: 1, payload: whole.bytes() },
+        Outcome::Fed { pass: 0, number: 3, rows: 1, payload: whole.bytes(), ahead },
+        Outcome::Batch { pass: 0, number: 3, rows: 1, payload: &[0; 64] },
+    ] {
+        let (mut link, agreed) = subscribed_fed();
+        link.asks = false;
+        link.ask_whole(1, 3);
+        assert_eq!(sent(&mut link), Some((Kind::Keys, 1)));
+        answer(&mut link, &agreed, &Reply::Keys(outcome), 1);
+        assert!(matches!(link.error(), Some(HubError::Protocol { .. })), "{:?}", link.error());
     }
 }

@@ -1,0 +1,118 @@
+//! Keys of some features go to where their rows are pooled before a minibatch is handed out, by who knows where that is. Knows
+//! no table and no server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use sanderling_sample::{PackedBatch, PackedBuffer, Rows, pack_without, packed_bytes_max};
+
+use super::desk::{Fed, Minibatch};
+use super::error::ServiceError;
+use super::hall::Hall;
+
+/// Minibatches that are fed at once, so that a way to the servers and back is not waited for by each of them.
+const AT_ONCE: usize = 8;
+
+/// Feeds keys to where they are pooled.
+pub trait KeyFeeder: Send {
+    /// Feeds minibatches, and notes of each what was fed; nothing, where that is better. What cannot be done now is tried
+    /// again until `stopped` is set or its patience has ended.
+    ///
+    /// # Errors
+    /// Why it cannot go on, for people. The hub then has failed.
+    fn feed(&mut self, minibatches: &mut [Feeding<'_>], stopped: &AtomicBool) -> Result<(), String>;
+}
+
+/// A minibatch that is to be fed.
+#[derive(Debug)]
+pub struct Feeding<'a> {
+    /// Its rows, all columns of the hub's spec.
+    pub rows: Rows<'a>,
+    /// What was fed of it.
+    pub fed: FedColumns,
+}
+
+/// What was fed of a minibatch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FedColumns {
+    /// The number by which the servers know the batch. A feature's number there is that of its column.
+    pub batch: u64,
+    /// The columns, ascending.
+    pub columns: Vec<u32>,
+    /// How many servers there are.
+    pub servers: u32,
+    /// Per column, how many keys each server got, repetitions included: [columns, servers].
+    pub keys: Vec<u32>,
+}
+
+/// What a thread works with that feeds what is on the desk.
+pub(super) struct Table {
+    pub(super) feeder: Box<dyn KeyFeeder>,
+    pub(super) hall: Arc<Hall>,
+    pub(super) started: Instant,
+    /// Longest payload that fits into a frame.
+    pub(super) payload_bytes_max: usize,
+    pub(super) stopped: Arc<AtomicBool>,
+}
+
+impl Table {
+    /// Feeds until it is stopped.
+    pub(super) fn run(mut self) -> Result<(), ServiceError> {
+        while let Some(next) = self.hall.to_feed(AT_ONCE, &self.stopped) {
+            let batches: Vec<PackedBatch> =
+                next.iter().map(|(number, batch)| parse(*number, batch)).collect::<Result<_, _>>()?;
+            let mut feedings: Vec<Feeding<'_>> = Vec::new();
+            for batch in &batches {
+                feedings.push(Feeding { rows: batch.rows(), fed: FedColumns::default() });
+            }
+            let fed = self.feeder.feed(&mut feedings, &self.stopped);
+            if self.stopped.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            fed.map_err(|reason| ServiceError::Feed { reason })?;
+            let at_us = self.started.elapsed().as_micros() as u64;
+            for ((number, _), Feeding { rows, fed }) in next.iter().zip(feedings) {
+                let fed =
+                    self.without(&rows, fed, at_us).map_err(|error| ServiceError::packed(*number, &error))?;
+                self.hall.desk().fed(*number, fed);
+            }
+        }
+        Ok(())
+    }
+
+    /// The minibatch without what was fed; whole, if what is said of it in place of the keys is too long for a frame.
+    fn without(
+        &self,
+        rows: &Rows<'_>,
+        fed: FedColumns,
+        at_us: u64,
+    ) -> Result<Fed, sanderling_sample::PackedError> {
+        let FedColumns { batch, mut columns, servers, mut keys } = fed;
+        let mut payload = Vec::new();
+        if !columns.is_empty() {
+            // Zeros in place of boundaries, and boundaries that were shared with such a column.
+            let more = (columns.len() + 1) * (size_of::<u32>() * (rows.len() + 1) + 2 * LINE_BYTES);
+            payload = vec![0; packed_bytes_max(rows) + more];
+            let bytes = pack_without(rows, &columns, &mut payload)?;
+            payload.truncate(bytes);
+            payload.shrink_to_fit();
+            let said = size_of::<u32>() * (columns.len() + keys.len() + 2);
+            if bytes + said > self.payload_bytes_max {
+                columns.clear();
+                keys.clear();
+                payload = Vec::new();
+            }
+        }
+        Ok(Fed { batch, columns, servers, keys, payload, at_us })
+    }
+}
+
+/// Arrays of a packed batch begin at multiples of this.
+const LINE_BYTES: usize = sanderling_sample::PACKED_ALIGN_BYTES;
+
+fn parse(number: u64, batch: &Minibatch) -> Result<PackedBatch, ServiceError> {
+    let mut buffer = PackedBuffer::new();
+    buffer.resize(batch.payload.len()).copy_from_slice(&batch.payload);
+    PackedBatch::parse(buffer).map_err(|error| ServiceError::packed(number, &error))
+}
