@@ -2,6 +2,7 @@
 
     python bench/hub_feeds.py                           three rounds in turns, links as fast as this machine
     python bench/hub_feeds.py --rate-mib 8              the trainer's links give 8 MiB/s, both ways together
+    python bench/hub_feeds.py --compress zstd           what the hub sends is compressed
 
 What goes between the trainer and the hub, and between the trainer and the server, goes through relays that count it.
 What goes from the hub to the server does not: that is another link. Three ways: the trainer has the keys and pools; it
@@ -132,7 +133,7 @@ def write(folder: Path, rows: int, history: int) -> None:
     (folder / "spec.toml").write_text(_SPEC)
 
 
-def feed(way: str, folder: Path, bytes_per_s: float) -> Fed:
+def feed(way: str, folder: Path, bytes_per_s: float, compression: Literal["lz4", "zstd"] | None = None) -> Fed:
     """Trains on all rows, the history's keys going one way."""
     link = Link(bytes_per_s)
     with ExitStack() as stack:
@@ -149,7 +150,8 @@ def feed(way: str, folder: Path, bytes_per_s: float) -> Fed:
         embedding = sanderling.Embedding(tables, [("id", 0, "sum"), ("history", 1, "sum")], pool_at=pool_at)
         start = time.monotonic()
         rows = 0
-        for batch in sanderling.FeedQueue(f"hub://{enter(relay(hub, link))}", embedding):
+        hubs = f"hub://{enter(relay(hub, link))}"
+        for batch in sanderling.FeedQueue(hubs, embedding, hub_compression=compression):
             assert batch.lookup is not None
             batch.lookup.add_grads(np.ones((len(batch), 2 * _DIM), np.float32))
             batch.lookup.push()
@@ -172,6 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--history", type=int, default=50, help="keys per row")
     parser.add_argument("--rate-mib", type=float, default=0.0, help="of the trainer's links; 0: any")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--compress", choices=("lz4", "zstd"), help="what the hub sends")
     options = parser.parse_args(arguments)
     bytes_per_s = options.rate_mib * (1 << 20) or 1e12
     runs: dict[str, list[Fed]] = {way: [] for way in _WAYS}
@@ -179,11 +182,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         write(Path(folder), options.rows, options.history)
         for _ in range(options.rounds):
             for way in _WAYS:
-                runs[way].append(feed(way, Path(folder), bytes_per_s))
+                runs[way].append(feed(way, Path(folder), bytes_per_s, options.compress))
     for way in _WAYS:
         if not np.allclose(runs[way][0].sums, runs["keys"][0].sums, atol=1e-6):
             raise sanderling.Error(f"{way}: the rows are other ones")
     result: dict[str, Any] = {"rows": options.rows, "history": options.history, "rate_mib": options.rate_mib}
+    result["compress"] = options.compress
     for way in _WAYS:
         fed = runs[way]
         result[way] = {

@@ -70,6 +70,14 @@ enum Said {
         is_whole: bool,
         changes: Vec<(u16, u8)>,
     },
+    /// A minibatch that is compressed, and what is laid over its compressed bytes.
+    Compressed {
+        id: u8,
+        number: u8,
+        weighted: Vec<bool>,
+        rows: u8,
+        changes: Vec<(u16, u8)>,
+    },
     /// The keys of a minibatch are wanted.
     AskKeys {
         number: u8,
@@ -134,7 +142,8 @@ fn identity(agreed: Agreed) -> Identity<'static> {
 }
 
 fuzz_target!(|said: Vec<Said>| {
-    let mut answers = Answers::new();
+    let how = if said.len() % 2 == 0 { Compression::Lz4 } else { Compression::Zstd };
+    let mut answers = Answers::new(how);
     for said in said.into_iter().take(64) {
         match said {
             Said::Bytes(kind, flags, payload) => {
@@ -242,6 +251,24 @@ fuzz_target!(|said: Vec<Said>| {
                 let ahead = Ahead { batch: 7, age_us: u64::from(number), columns: &fed, servers, keys: &keys };
                 let outcome = Outcome::Fed { pass: 0, number: number.into(), rows: 1, payload: &payload, ahead };
                 say(&mut answers, &Reply::Next(NextReply { late: &[], outcome }), id.into());
+            }
+            Said::Compressed { id, number, weighted, rows, changes } => {
+                let payload = packed(&weighted, rows.into(), &[], &[]);
+                let outcome = Outcome::Batch { pass: 0, number: number.into(), rows: 1, payload: &payload };
+                let (agreed, reply) = (answers.agreed(), Reply::Next(NextReply { late: &[], outcome }));
+                let (mut plain, mut packed) =
+                    (Buffer::new(FRAME_BYTES_MAX as usize), Buffer::new(2 * FRAME_BYTES_MAX as usize));
+                let written = plain.append(|out| reply.encode(&agreed, id.into(), out));
+                let how = Compression::wanted(agreed.features).unwrap_or(Compression::Lz4);
+                if written.is_err() || Codec::new().pack(plain.bytes(), how, &agreed, &mut packed).is_err() {
+                    continue;
+                }
+                let length = packed.len() - HEADER_BYTES;
+                for (at, byte) in changes {
+                    packed.bytes_mut()[HEADER_BYTES + usize::from(at) % length] = byte;
+                }
+                seal(packed.bytes_mut(), &agreed);
+                answers.receive(packed.bytes());
             }
             Said::AskKeys { number } => answers.ask_keys(number.into()),
             Said::Keys { id, outcome, number, weighted, changes } => {

@@ -292,6 +292,7 @@ class Hubs:
         name: str = "trainer",
         hub_token: str = "",
         hub_patience_s: float = 60.0,
+        hub_compression: Literal["lz4", "zstd"] | None = None,
     ) -> Hubs: ...
     @property
     def spec(self) -> dict[str, Any] | None:
@@ -315,7 +316,7 @@ class FeedQueue:
     To ask for the next minibatch is to say that the one before was used up: its hub hears of that when its push, if
     there is one, has been applied, and hands out again what a trainer that died had not used up. Of a `spec` all but
     `data` is compared with the hub's: a ConfigError names what differs. A hub that is away for longer than
-    `hub_patience_s` is a HubError.
+    `hub_patience_s` is a HubError. `hub_compression` is for slow links: how minibatches come, not in shared memory.
 
     An error of any thread is raised by the iteration, after the minibatches that were read before it.
     """
@@ -342,6 +343,7 @@ class FeedQueue:
         name: str = "trainer",
         hub_token: str = "",
         hub_patience_s: float = 60.0,
+        hub_compression: Literal["lz4", "zstd"] | None = None,
     ) -> FeedQueue: ...
     @property
     def features(self) -> list[str]:

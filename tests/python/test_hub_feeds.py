@@ -101,3 +101,18 @@ def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fed by hub" in told
     sizes = [result[way]["bytes_per_example"] for way in ("keys", "fed by trainer", "fed by hub")]
     assert sizes[0] > sizes[1] > sizes[2] > 0
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_what_a_hub_sends_is_compressed(compression: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    BENCH["write"](tmp_path, 1500, 30)
+    rows: Any = BENCH["feed"]("keys", tmp_path, 1e12)
+    packed: Any = BENCH["feed"]("keys", tmp_path, 1e12, compression)
+    np.testing.assert_allclose(packed.sums, rows.sums, atol=1e-6)
+    # Keys below 2^20 have five bytes of eight that are zero; rows and gradients are on the other link, as they are.
+    assert rows.link_bytes - packed.link_bytes > 1500 * 30 * 3
+
+
+def test_a_compression_that_there_is_not_is_named(folder: Path) -> None:
+    with hub(folder) as hubs, pytest.raises(ValueError, match="'lz4', 'zstd' are"):
+        sanderling.FeedQueue(hubs, hub_compression="gzip")  # type: ignore[arg-type]

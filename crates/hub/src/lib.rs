@@ -21,6 +21,7 @@ pub use description::{Description, FedFeature};
 pub mod service;
 
 mod subscription;
+pub use sanderling_wire::Compression;
 #[cfg(fuzzing)]
 pub use subscription::Answers;
 pub use subscription::{

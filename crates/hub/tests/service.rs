@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sanderling_hub::service::{Ended, Service, ServiceConfig, ServiceError, Status};
-use sanderling_hub::{Delivered, HubError, Next, SubscribeOptions, Subscription, hub_addresses};
+use sanderling_hub::{Compression, Delivered, HubError, Next, SubscribeOptions, Subscription, hub_addresses};
 
 #[path = "service/errors.rs"]
 mod errors;
@@ -129,7 +129,11 @@ fn each_row_is_used_once_per_pass_though_trainers_die() {
                     let (mut used, mut lives) = (Used::new(), 0_u64);
                     'lives: loop {
                         lives += 1;
-                        let mut subscription = open(&at, name, &SubscribeOptions::default()).unwrap();
+                        // Each life has minibatches come in another way, as far as the hub's transport does it.
+                        let ways = [None, Some(Compression::Lz4), Some(Compression::Zstd)];
+                        let compression = ways[(lives % 3) as usize];
+                        let options = SubscribeOptions { compression, ..SubscribeOptions::default() };
+                        let mut subscription = open(&at, name, &options).unwrap();
                         let mut seen = 0;
                         while let Some(delivered) = next(&mut subscription) {
                             seen += 1;

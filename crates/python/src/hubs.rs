@@ -26,7 +26,7 @@ pub(crate) struct PyHubs {
 impl PyHubs {
     #[new]
     #[pyo3(signature = (address, *, spec = None, threads = 2, depth = 8, rank = 0, ranks = 1, name = "trainer",
-        hub_token = "", hub_patience_s = 60.0))]
+        hub_token = "", hub_patience_s = 60.0, hub_compression = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
@@ -39,10 +39,12 @@ impl PyHubs {
         name: &str,
         hub_token: &str,
         hub_patience_s: f64,
+        hub_compression: Option<&str>,
     ) -> PyResult<PyHubs> {
         let FeedSpec { label, weight, negatives, feature, .. } = feed_spec(spec)?;
         let expected = Expected { label, weight, negatives, feature };
-        let options = subscribe_options(depth, threads, (rank, ranks), hub_token, hub_patience_s)?;
+        let options =
+            subscribe_options(depth, threads, (rank, ranks), hub_token, hub_patience_s, hub_compression)?;
         let source = py.detach(|| Source::hubs(address, name, &options)?.expecting(&expected));
         let source = source.map_err(of_feed)?;
         let spec = source.reading().map(|(data, spec)| to_python(py, &FeedSpec::of(data, spec)));

@@ -68,7 +68,7 @@ impl PyFeedQueue {
     #[new]
     #[pyo3(signature = (source, embedding = None, *, spec = None, batch_size = 1024, passes = 1, threads = 2, depth = 8,
         depth_bytes = 1_073_741_824, ordered = true, shuffle = 0, seed = 0, rank = 0, ranks = 1, train = true,
-        statistics_every_s = 0.0, on_statistics = None, name = "trainer", hub_token = "", hub_patience_s = 60.0))]
+        statistics_every_s = 0.0, on_statistics = None, name = "trainer", hub_token = "", hub_patience_s = 60.0, hub_compression = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
@@ -91,6 +91,7 @@ impl PyFeedQueue {
         name: &str,
         hub_token: &str,
         hub_patience_s: f64,
+        hub_compression: Option<&str>,
     ) -> PyResult<PyFeedQueue> {
         let subscribed = source.cast::<PyHubs>().ok().map(|hubs| hubs.get().take()).transpose()?;
         let inputs = if subscribed.is_some() { Vec::new() } else { inputs(source)? };
@@ -112,7 +113,8 @@ impl PyFeedQueue {
             [hubs] if hubs.starts_with("hub://") => Some(hubs.clone()),
             _ => None,
         };
-        let subscribe = subscribe_options(depth, threads, (rank, ranks), hub_token, hub_patience_s)?;
+        let subscribe =
+            subscribe_options(depth, threads, (rank, ranks), hub_token, hub_patience_s, hub_compression)?;
         let queue = py.detach(|| {
             let from_hubs = hubs.is_some() || subscribed.is_some();
             let source = match (subscribed, &hubs) {
@@ -244,8 +246,12 @@ pub(crate) fn subscribe_options(
     (rank, ranks): (u64, u64),
     token: &str,
     patience_s: f64,
+    compress: Option<&str>,
 ) -> PyResult<SubscribeOptions> {
+    let compression = compress.map(sanderling_client::compression).transpose();
     Ok(SubscribeOptions {
+        compression: compression
+            .map_err(|error| PyValueError::new_err(format!("hub_compression {error}")))?,
         // Minibatches that a hub is asked to leave unacknowledged.
         window: (depth + threads + HELD).min(WINDOW_MAX) as u32,
         rank: (ranks > 1).then_some(rank as u32),

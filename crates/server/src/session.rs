@@ -144,9 +144,8 @@ impl Session {
         }
         // A slow link: there a copy more costs nothing.
         let mut unpacker = self.unpacker.take().unwrap_or_default();
-        if flags & (flag::LZ4 | flag::ZSTD) != 0 {
-            let lz4 = flags & flag::LZ4 != 0;
-            self.compression = Some(if lz4 { Compression::Lz4 } else { Compression::Zstd });
+        if let Some(how) = Compression::of(&frame.header) {
+            self.compression = Some(how);
         }
         let mut direct = std::mem::replace(&mut self.packed, Buffer::new(0));
         direct.clear();
@@ -301,12 +300,7 @@ impl Session {
         written.map_err(unwritten)?;
         (self.agreed, self.greeted, self.closing) = (agreed, true, false);
         // Who offers one way to compress wants it; who offers both says which by what he sends.
-        let has = |feature| agreed.features.has(feature);
-        self.compression = match (has(Features::LZ4), has(Features::ZSTD)) {
-            (true, false) => Some(Compression::Lz4),
-            (false, true) => Some(Compression::Zstd),
-            _ => None,
-        };
+        self.compression = Compression::wanted(agreed.features);
         self.client = hello.name.to_owned();
         Ok(Step::Waiting)
     }

@@ -10,7 +10,7 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use crate::frame::{HEADER_BYTES, flag};
 use crate::limit::PACK_BYTES_MIN;
-use crate::{Agreed, Buffer, Features, Frame, WireError, seal};
+use crate::{Agreed, Buffer, Features, Frame, Header, WireError, seal};
 
 /// Level at which zstd still keeps up with a slow link on one core.
 const ZSTD_LEVEL: i32 = 1;
@@ -23,6 +23,37 @@ pub enum Compression {
     Lz4,
     /// Smaller.
     Zstd,
+}
+
+impl Compression {
+    /// How a frame is compressed, if it is.
+    #[must_use]
+    pub fn of(header: &Header) -> Option<Compression> {
+        match header.flags & flag::COMPRESSED {
+            0 => None,
+            flag::LZ4 => Some(Compression::Lz4),
+            _ => Some(Compression::Zstd),
+        }
+    }
+
+    /// What a client wants that has offered one of the two; who has offered both says which by what it sends.
+    #[must_use]
+    pub fn wanted(features: Features) -> Option<Compression> {
+        match (features.has(Features::LZ4), features.has(Features::ZSTD)) {
+            (true, false) => Some(Compression::Lz4),
+            (false, true) => Some(Compression::Zstd),
+            _ => None,
+        }
+    }
+
+    /// What is to be offered to have it.
+    #[must_use]
+    pub fn feature(self) -> Features {
+        match self {
+            Compression::Lz4 => Features::LZ4,
+            Compression::Zstd => Features::ZSTD,
+        }
+    }
 }
 
 /// Working memory of one connection: for the first use of each algorithm it allocates, later it does not.

@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--mode", default="sync", help="of several trainers under torchrun: sync, async or bounded:STEPS (sync)")
     add("--hub-token-file", type=Path, metavar="FILE", help="what hubs must be told is in this file")
     add("--hub-patience", type=float, default=60.0, metavar="SECONDS", help="how long to wait for a hub (60)")
+    add("--hub-compress", choices=("lz4", "zstd"), help="compress what hubs send, for slow links")
     add("--name", help="name of the run")
     add("--train", nargs="+", metavar="FILE", help="training input: files, or hub://host:port,host:port")
     add("--valid", nargs="+", metavar="FILE", help="validation input")
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str]) -> int:
             mode=options.mode,
             hub_token=_token(options.hub_token_file),
             hub_patience_s=options.hub_patience,
+            hub_compression=options.hub_compress,
         )
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; --resume goes on where the run was saved last\n")

@@ -4,7 +4,7 @@ Knows no model and no training loop.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import sanderling
 from sanderling.torch.deep_config import DeepConfig
@@ -70,10 +70,15 @@ class HubInputs:
         token: str = "",
         patience_s: float = 60.0,
         saved: dict[str, Any] | None = None,
+        compression: Literal["lz4", "zstd"] | None = None,
     ) -> None:
         """Asks the hubs what they serve. Of a run that goes on, `saved` says it: they are asked if there is more."""
         self.config, self.workers, self.saved = config, workers, saved
-        self.options: dict[str, Any] = {"hub_token": token, "hub_patience_s": patience_s}
+        self.options: dict[str, Any] = {
+            "hub_token": token,
+            "hub_patience_s": patience_s,
+            "hub_compression": compression,
+        }
         self.queue: sanderling.FeedQueue | None = None
         self._batches: Iterator[sanderling.Batch] = iter(())
         # Of a later pass than the one that it was asked for.

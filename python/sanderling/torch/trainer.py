@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -95,13 +95,15 @@ def train(
     mode: str = "sync",
     hub_token: str = "",
     hub_patience_s: float = 60.0,
+    hub_compression: Literal["lz4", "zstd"] | None = None,
 ) -> DeepResult:
     """Trains as the configuration says: a `DeepConfig`, a dictionary, or a TOML file of that structure.
 
     `resume` goes on after the last whole pass of a run that was interrupted; over hubs where it was told to stop, or
     was saved last. `on_line` gets every line of metrics. Started several times by torchrun, the trainers go through the
     input together, their rows on the servers of `ps`; `mode` says when gradients of rows are applied, as of `Workers`.
-    Hubs that ask for one get `hub_token`; one that is away for longer than `hub_patience_s` is a `HubError`.
+    Hubs that ask for one get `hub_token`; one that is away for longer than `hub_patience_s` is a `HubError`. For slow
+    links `hub_compression` says how minibatches come.
     """
     if not isinstance(config, DeepConfig):
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
@@ -114,7 +116,7 @@ def train(
     extra = checkpoint.read_extra(run_dir / "last") if resume else None
     inputs: FileInputs | HubInputs
     if config.from_hubs:
-        inputs = HubInputs(config, workers, hub_token, hub_patience_s, _of_hubs(run_dir, extra))
+        inputs = HubInputs(config, workers, hub_token, hub_patience_s, _of_hubs(run_dir, extra), hub_compression)
     else:
         inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
     run = _Run(config, run_dir, ps, device, inputs, workers, fresh=not resume)

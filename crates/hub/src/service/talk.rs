@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sanderling_wire::{
-    Agreed, Ahead, Buffer, Column, Failure, Fault, Features, Frame, HEADER_BYTES, Hello, Identity, Kind,
-    Left, NextReply, Offer, Outcome, Parsed, Pong, Reply, Request, Subscribed, WireError, limit,
+    Agreed, Ahead, Buffer, Codec, Column, Compression, Failure, Fault, Features, Frame, HEADER_BYTES, Hello,
+    Identity, Kind, Left, NextReply, Offer, Outcome, Parsed, Pong, Reply, Request, Subscribed, WireError,
+    limit,
 };
 
 use super::desk::{Answer, Fed, Minibatch};
@@ -41,6 +42,8 @@ pub(crate) struct Facts {
 pub(crate) enum Answered {
     /// A whole frame.
     Frame(Buffer),
+    /// A whole frame, compressed, which the connection keeps until it was sent.
+    Packed,
     /// A minibatch, which is encoded straight into the transport's memory.
     Batch { id: u64, late: Vec<u64>, number: u64, batch: Arc<Minibatch> },
     /// The same without what was fed of it, so long ago.
@@ -62,6 +65,32 @@ pub(crate) struct Talk {
     pub(crate) pending: Option<Answered>,
     agreed: Agreed,
     offer: Offer,
+    packing: Packing,
+}
+
+/// Compression of what one connection carries. Memory for at most four of its longest frames, once something was compressed.
+#[derive(Debug)]
+struct Packing {
+    /// What the trainer compresses with, or has offered alone.
+    how: Option<Compression>,
+    codec: Box<Codec>,
+    unpacker: Box<Codec>,
+    plain: Buffer,
+    packed: Buffer,
+}
+
+impl Packing {
+    fn new(frame_bytes_max: u32) -> Packing {
+        let buffer = |times: usize| Buffer::new(times * frame_bytes_max as usize);
+        Packing {
+            how: None,
+            codec: Box::default(),
+            unpacker: Box::default(),
+            plain: buffer(1),
+            // What does not become shorter may take more room on the way.
+            packed: buffer(2),
+        }
+    }
 }
 
 impl Talk {
@@ -70,7 +99,16 @@ impl Talk {
         let features = features | Features::LEAVE | Features::FED | describes;
         let offer = Offer { frame_bytes_max: facts.frame_bytes_max, ..Offer::of(features) };
         let agreed = Agreed::BEFORE_HELLO;
-        Talk { connection, since, greeted: false, closing: false, pending: None, agreed, offer }
+        Talk {
+            connection,
+            since,
+            greeted: false,
+            closing: false,
+            pending: None,
+            agreed,
+            offer,
+            packing: Packing::new(facts.frame_bytes_max),
+        }
     }
 
     /// The answer to a frame. An error means that the stream has lost its framing: the connection must be closed.
@@ -85,9 +123,52 @@ impl Talk {
             let (needed, found) = (HEADER_BYTES as u64, bytes.len() as u64);
             return Err(WireError::Cut { what: "frame", needed, found });
         };
+        // Whatever was agreed on before a hello, its answer is plain.
+        if !self.greeted {
+            return self.answer_plain(&frame, facts, hall, statistics);
+        }
+        if let Some(how) = Compression::of(&frame.header) {
+            self.packing.how = Some(how);
+        }
+        let mut unpacker = std::mem::take(&mut self.packing.unpacker);
+        let answered = match unpacker.unpack(frame, &self.agreed) {
+            Ok(frame) => self.answer_plain(&frame, facts, hall, statistics),
+            Err(error) => {
+                let (id, kind, reason) = (frame.header.id, frame.header.kind, error.to_string());
+                self.frame(id, &Reply::Failed(Failure { kind, fault: Fault::BadRequest, reason: &reason }))
+            }
+        };
+        self.packing.unpacker = unpacker;
+        self.pack(answered?)
+    }
+
+    /// Compresses an answer, if the trainer wants that and it becomes shorter.
+    fn pack(&mut self, answered: Answered) -> Result<Answered, WireError> {
+        let Some(how) = self.packing.how else { return Ok(answered) };
+        if self.frame_bytes(&answered)? < HEADER_BYTES + limit::PACK_BYTES_MIN {
+            return Ok(answered);
+        }
+        let mut plain = std::mem::replace(&mut self.packing.plain, Buffer::new(0));
+        plain.clear();
+        let written = plain.append(|out| self.write(&answered, out));
+        let Packing { codec, packed, .. } = &mut self.packing;
+        packed.clear();
+        let is_packed = written.is_ok() && codec.pack(plain.bytes(), how, &self.agreed, packed).is_ok();
+        self.packing.plain = plain;
+        // What cannot be compressed goes as it is.
+        Ok(if is_packed { Answered::Packed } else { answered })
+    }
+
+    fn answer_plain(
+        &mut self,
+        frame: &Frame<'_>,
+        facts: &Facts,
+        hall: &Hall,
+        statistics: &dyn Fn() -> super::Status,
+    ) -> Result<Answered, WireError> {
         let (id, kind) = (frame.header.id, frame.header.kind);
         let refuse = |fault, reason: &str| self.frame(id, &Reply::Failed(Failure { kind, fault, reason }));
-        let request = match Request::decode(&frame) {
+        let request = match Request::decode(frame) {
             Ok(request) => request,
             Err(error) => return refuse(Fault::BadRequest, &error.to_string()),
         };
@@ -223,6 +304,7 @@ impl Talk {
         };
         let answer = encoded(|out| Reply::Hello(identity).encode(&Agreed::BEFORE_HELLO, id, out));
         (self.agreed, self.greeted, self.closing) = (agreed, true, false);
+        self.packing.how = Compression::wanted(agreed.features);
         answer
     }
 
@@ -234,6 +316,7 @@ impl Talk {
     pub(crate) fn frame_bytes(&self, answered: &Answered) -> Result<usize, WireError> {
         match answered {
             Answered::Frame(buffer) => Ok(buffer.len()),
+            Answered::Packed => Ok(self.packing.packed.len()),
             batch => reply_of(batch).frame_bytes(),
         }
     }
@@ -241,10 +324,8 @@ impl Talk {
     /// Writes the frame of an answer; how long it is.
     pub(crate) fn write(&self, answered: &Answered, out: &mut [u8]) -> Result<usize, WireError> {
         match answered {
-            Answered::Frame(buffer) => {
-                out[..buffer.len()].copy_from_slice(buffer.bytes());
-                Ok(buffer.len())
-            }
+            Answered::Frame(buffer) => copy_to(buffer.bytes(), out),
+            Answered::Packed => copy_to(self.packing.packed.bytes(), out),
             Answered::Batch { id, .. } | Answered::Fed { id, .. } | Answered::Whole { id, .. } => {
                 reply_of(answered).encode(&self.agreed, *id, out)
             }
@@ -261,11 +342,18 @@ fn without_batch(answer: &Answer) -> Outcome<'static> {
     }
 }
 
-/// A minibatch as a message; [`Answered::Frame`] is one already.
+/// The start of `out` becomes these bytes; how many. Without room for them it is said how much is needed, as encoders do.
+fn copy_to(bytes: &[u8], out: &mut [u8]) -> Result<usize, WireError> {
+    let (needed, found) = (bytes.len(), out.len());
+    out.get_mut(..needed).ok_or(WireError::NoRoom { needed, found })?.copy_from_slice(bytes);
+    Ok(needed)
+}
+
+/// A minibatch as a message; what is a frame is one already.
 fn reply_of(answered: &Answered) -> Reply<'_> {
     let whole = |number: u64, batch: &'_ Arc<Minibatch>| (batch.pass, number, batch.rows);
     match answered {
-        Answered::Frame(_) => Reply::Keys(Outcome::Nothing),
+        Answered::Frame(_) | Answered::Packed => Reply::Keys(Outcome::Nothing),
         Answered::Batch { late, number, batch, .. } => {
             let (pass, number, rows) = whole(*number, batch);
             Reply::Next(NextReply {
@@ -298,3 +386,6 @@ fn same_bytes(secret: &[u8], given: &[u8]) -> bool {
     let different = (0..limit::TOKEN_BYTES_MAX).fold(0, |all, i| all | (at(secret, i) ^ at(given, i)));
     std::hint::black_box(different) == 0 && secret.len() == given.len()
 }
+
+#[cfg(test)]
+mod tests;

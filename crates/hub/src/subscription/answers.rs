@@ -37,11 +37,26 @@ impl Link {
             let (needed, found) = (bytes.len() as u64 + 1, bytes.len() as u64);
             return Err(WireError::Cut { what: "frame", needed, found });
         };
+        let mut unpacker = std::mem::take(&mut self.unpacker);
+        let taken = match unpacker.unpack(frame, &self.agreed) {
+            Ok(frame) => self.take_plain(now_us, &frame, spare),
+            Err(error) => Err(error),
+        };
+        self.unpacker = unpacker;
+        taken
+    }
+
+    fn take_plain(
+        &mut self,
+        now_us: u64,
+        frame: &Frame<'_>,
+        spare: &mut Vec<PackedBuffer>,
+    ) -> Result<(), WireError> {
         let id = frame.header.id;
         if !self.is_connected() {
             return Ok(());
         }
-        match (self.phase, Reply::decode(&frame)?) {
+        match (self.phase, Reply::decode(frame)?) {
             (_, Reply::Failed(failure)) => {
                 // One that is about to stop will be back, or its successor.
                 if failure.fault.is_transient() {

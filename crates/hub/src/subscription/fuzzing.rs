@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sanderling_sample::{PackedBatch, PackedBuffer};
-use sanderling_wire::{Agreed, Features};
+use sanderling_wire::{Agreed, Compression, Features};
 
 use super::link::{Link, Want};
 use super::{Delivered, HubError, SubscribeOptions};
@@ -17,10 +17,10 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Before there is a connection.
-    #[allow(clippy::new_without_default)]
-    pub fn new() -> Answers {
-        let options = SubscribeOptions { takes_fed: true, ..SubscribeOptions::default() };
+    /// Before there is a connection, on which this is to be offered.
+    pub fn new(compression: Compression) -> Answers {
+        let compression = Some(compression);
+        let options = SubscribeOptions { takes_fed: true, compression, ..SubscribeOptions::default() };
         let mut link = Link::new(0, "fuzzer".to_owned(), "trainer", &options);
         link.asks = true;
         Answers { link, now_us: 0, spare: Vec::new() }

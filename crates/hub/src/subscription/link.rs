@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use sanderling_wire::{Agreed, Buffer, Features, Hello, Keys, Leave, Offer, Request, WireError, limit};
+use sanderling_wire::{
+    Agreed, Buffer, Codec, Compression, Features, Hello, Keys, Leave, Offer, Request, WireError, limit,
+};
 
 use super::error::HubError;
 use super::wholes::Answer;
@@ -115,6 +117,8 @@ pub(super) struct Link {
     pub(super) heard_us: u64,
     pub(super) cause: String,
     pub(super) error: Option<HubError>,
+    /// For what comes compressed.
+    pub(super) unpacker: Codec,
     pub(super) late: u64,
     pub(super) waits: u64,
     /// Minibatches that are to be asked for with all their keys, not before this time.
@@ -156,6 +160,7 @@ impl Link {
             heard_us: 0,
             cause: "it has not been tried".to_owned(),
             error: None,
+            unpacker: Codec::new(),
             late: 0,
             waits: 0,
             whole_wanted: VecDeque::new(),
@@ -395,7 +400,11 @@ impl Link {
     pub(super) fn connected(&mut self, now_us: u64, features: Features) {
         (self.phase, self.heard_us) = (Phase::Greeting, now_us);
         let fed = if self.options.takes_fed { Features::FED } else { Features::NONE };
-        let features = features | Features::DESCRIBE | Features::LEAVE | fed;
+        // Where memory is shared, compressing takes longer than a copy.
+        let compression = self.options.compression.filter(|_| !features.has(Features::NO_CHECKSUM));
+        let packed = compression.map_or(Features::NONE, Compression::feature);
+        let features = features | Features::DESCRIBE | Features::LEAVE | fed | packed;
+        self.unpacker = Codec::new();
         (self.agreed, self.offer) = (Agreed::BEFORE_HELLO, Offer::of(features));
         let token = self.options.token.clone();
         let name = self.trainer.clone();

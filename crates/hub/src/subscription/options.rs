@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sanderling_transport::{SPIN_US_DEFAULT, TlsClient};
+use sanderling_wire::Compression;
 
 /// How hubs are reached, and how much is asked of each.
 #[derive(Debug, Clone)]
@@ -23,6 +24,9 @@ pub struct SubscribeOptions {
     pub spin_us: u32,
     /// Another number with every start of the trainer.
     pub instance: u64,
+    /// How minibatches of 1 KiB and more are compressed, for slow links; never in shared memory. A hub of before sends them
+    /// plain.
+    pub compression: Option<Compression>,
     /// Whether minibatches are of use whose keys the hub has fed to parameter servers ([`Delivered::fed`](crate::Delivered::fed)).
     /// A hub that does so refuses others.
     pub takes_fed: bool,
@@ -40,6 +44,7 @@ impl Default for SubscribeOptions {
             patience: Duration::from_secs(60),
             spin_us: SPIN_US_DEFAULT,
             instance: RandomState::new().hash_one(std::process::id()),
+            compression: None,
             takes_fed: false,
         }
     }

@@ -272,3 +272,81 @@ fn an_answer_about_another_minibatch_is_none() {
         assert!(matches!(link.error(), Some(HubError::Protocol { .. })), "{:?}", link.error());
     }
 }
+
+/// A link that wants a compression, of a hub that can do both; it is asked for minibatches.
+fn subscribed_packed(how: Compression) -> (Link, Agreed) {
+    let options = SubscribeOptions { compression: Some(how), ..SubscribeOptions::default() };
+    let mut link = Link::new(0, "h:1".to_owned(), "t", &options);
+    link.asks = true;
+    let agreed = connect(&mut link, 0, Features::LZ4 | Features::ZSTD, &[("a", false), ("b", true)]);
+    (link, agreed)
+}
+
+/// The answer that has a minibatch of many keys, compressed.
+fn packed_answer(agreed: &Agreed, how: Compression) -> Buffer {
+    let batch = one_row([500, 500]);
+    let outcome = Outcome::Batch { pass: 0, number: 3, rows: 1, payload: batch.bytes() };
+    let (mut plain, mut packed) = (Buffer::new(1 << 20), Buffer::new(1 << 20));
+    plain.append(|out| Reply::Next(NextReply { late: &[], outcome }).encode(agreed, 1, out)).unwrap();
+    Codec::new().pack(plain.bytes(), how, agreed, &mut packed).unwrap();
+    assert!(packed.len() < plain.len() / 2);
+    packed
+}
+
+#[test]
+fn minibatches_come_compressed_as_was_agreed_on() {
+    for how in [Compression::Lz4, Compression::Zstd] {
+        let (mut link, agreed) = subscribed_packed(how);
+        assert_eq!(agreed.features, how.feature());
+        assert_eq!(sent(&mut link), Some((Kind::Next, 1)));
+        link.receive(0, packed_answer(&agreed, how).bytes(), &mut Vec::new());
+        assert_eq!(link.error(), None);
+        assert_eq!(link.take().unwrap().batch.rows().keys(1).len(), 500);
+        // Where memory is shared, it is not offered.
+        let mut link = Link::new(0, "h:1".to_owned(), "t", &link.options);
+        assert_eq!(link.want(0), Want::Connect);
+        link.connected(0, Features::NO_CHECKSUM);
+        assert!(!link.offer.features.has(how.feature()));
+    }
+}
+
+/// Whatever is wrong with compressed bytes is said by the hub's name, or harmless; memory is taken for what was agreed on at most.
+#[test]
+fn compressed_bytes_that_are_damaged_are_an_error_or_harmless() {
+    for how in [Compression::Lz4, Compression::Zstd] {
+        let (_, agreed) = subscribed_packed(how);
+        let whole = packed_answer(&agreed, how);
+        let mut refused = 0;
+        for at in sanderling_wire::HEADER_BYTES..whole.len() {
+            for flip in [0x01, 0x80, 0xff] {
+                let (mut link, agreed) = subscribed_packed(how);
+                assert_eq!(sent(&mut link), Some((Kind::Next, 1)));
+                let mut damaged = packed_answer(&agreed, how);
+                damaged.bytes_mut()[at] ^= flip;
+                sanderling_wire::seal(damaged.bytes_mut(), &agreed);
+                link.receive(0, damaged.bytes(), &mut Vec::new());
+                match link.error() {
+                    Some(HubError::Protocol { hub, .. }) if hub == "h:1" => refused += 1,
+                    Some(error) => panic!("{at}: {error}"),
+                    None => drop(link.take()),
+                }
+            }
+        }
+        assert!(refused > 100, "{how:?}: {refused}");
+        // It says that it is longer than any frame may be.
+        let (mut link, agreed) = subscribed_packed(how);
+        assert_eq!(sent(&mut link), Some((Kind::Next, 1)));
+        let mut bomb = packed_answer(&agreed, how);
+        bomb.bytes_mut()[32..36].copy_from_slice(&(agreed.frame_bytes_max + 8).to_le_bytes());
+        sanderling_wire::seal(bomb.bytes_mut(), &agreed);
+        link.receive(0, bomb.bytes(), &mut Vec::new());
+        let refused =
+            matches!(link.error(), Some(HubError::Protocol { reason, .. }) if reason.contains("frame"));
+        assert!(refused, "{:?}", link.error());
+        // What was not agreed on is refused as a frame.
+        let (mut link, _) = subscribed_to(&[("a", false), ("b", true)]);
+        assert_eq!(sent(&mut link), Some((Kind::Next, 1)));
+        link.receive(0, whole.bytes(), &mut Vec::new());
+        assert!(matches!(link.error(), Some(HubError::Protocol { .. })), "{:?}", link.error());
+    }
+}
