@@ -746,7 +746,8 @@ class Job:
         """Call `work` with every worker of this process, each in a thread of its own; what it returned, in their order.
 
         With `hosts` that is one. The first error stops all and is raised. What all do together must be called by all in
-        the same order. Ctrl-C ends workers that wait for others to be started, and the rest at the next thing they do.
+        the same order. Ctrl-C ends workers that wait, or read, and the rest at the next thing they do; in other
+        processes they raise StoppedError. A second Ctrl-C ends this process.
         """
 
 @final

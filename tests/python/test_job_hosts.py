@@ -7,6 +7,8 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,7 +79,34 @@ def stop(worker: Worker) -> None:
     assert counts.tolist() == [1] * ROWS
 
 
-WORK: dict[str, Callable[[Worker], Any]] = {"everything": everything, "fail": fail, "stop": stop}
+def meet(worker: Worker) -> None:
+    """All but the last one wait for it; the last one sleeps where nobody can wake it."""
+    worker.barrier("begin")
+    sys.stdout.write("begun\n")
+    sys.stdout.flush()
+    if worker.rank + 1 == worker.workers:
+        sleep = threading.Event()
+        sleep.wait(600.0)
+    worker.barrier("never")
+
+
+def look(worker: Worker) -> None:
+    """One that does other things while it is stopped hears who was at its next call."""
+    worker.barrier("begin")
+    sys.stdout.write("begun\n")
+    sys.stdout.flush()
+    while True:
+        time.sleep(0.01)
+        worker.batches(0, 8)
+
+
+WORK: dict[str, Callable[[Worker], Any]] = {
+    "everything": everything,
+    "fail": fail,
+    "stop": stop,
+    "meet": meet,
+    "look": look,
+}
 
 
 def main(work: str, arguments: str) -> None:
@@ -179,6 +208,63 @@ def test_ctrl_c_ends_a_process_that_waits_for_others(site: Site) -> None:
         second.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in second.stderr.read()
         assert second.wait() != 0
+
+
+def begun(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_ctrl_c_at_any_rank_ends_all_that_wait_and_they_say_who_was_stopped(site: Site, told: int) -> None:
+    """One more sleeps in its own code: it never calls its worker, so it ends when it is told twice."""
+    with (
+        site.start("meet", 0, 3, on_worker_loss="redo", worker_timeout_s=600.0) as first,
+        site.start("meet", 1, 3, on_worker_loss="redo", worker_timeout_s=600.0) as second,
+        site.start("meet", 2, 3, on_worker_loss="redo", worker_timeout_s=600.0) as last,
+    ):
+        for process in (first, second, last):
+            begun(process)
+        stopped, other = (first, second) if told == 0 else (second, first)
+        stopped.send_signal(signal.SIGINT)
+        assert stopped.communicate()[1].rstrip().endswith("KeyboardInterrupt")
+        err = other.communicate()[1]
+        assert f"StoppedError: worker {told} at unix:" in err
+        assert "lost" not in err
+        # The first is heard at the next look of the thread that runs the job, the second ends the process.
+        last.send_signal(signal.SIGINT)
+        while last.poll() is None:
+            time.sleep(0.2)
+            last.send_signal(signal.SIGINT)
+        assert last.returncode == 130
+
+
+def test_who_computes_hears_of_a_stop_at_its_next_call(site: Site) -> None:
+    with site.start("look", 0, 2) as first, site.start("look", 1, 2) as second:
+        begun(first)
+        begun(second)
+        second.send_signal(signal.SIGINT)
+        assert second.communicate()[1].rstrip().endswith("KeyboardInterrupt")
+        assert "StoppedError: worker 1 at unix:" in first.communicate()[1]
+
+
+def test_ctrl_c_ends_threads_that_wait_for_each_other(rows: Path) -> None:
+    program = f"""
+import signal, sys, sanderling
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def wait(worker):
+    if worker.rank == 1:
+        print("begun", flush=True)
+        worker.barrier("never")
+try:
+    sanderling.Job({str(rows)!r}, workers=2, timeout_s=600.0).run(wait)
+except KeyboardInterrupt:
+    sys.exit(77)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        begun(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 77
 
 
 def test_options_that_do_not_fit(site: Site) -> None:

@@ -86,9 +86,11 @@ impl Failure {
             | Failure::Control(ControlError::Refused { code: Code::NotFound | Code::DataLoss, .. })
             | Failure::Store(_)
             | Failure::Learn(LearnError::Store(_) | LearnError::Model { .. }) => BAD_MODEL,
-            Failure::Learn(LearnError::Stopped | LearnError::Job(JobError::Interrupted { .. })) => {
-                INTERRUPTED
-            }
+            Failure::Learn(
+                LearnError::Stopped
+                | LearnError::JobStopped { .. }
+                | LearnError::Job(JobError::Interrupted { .. }),
+            ) => INTERRUPTED,
             Failure::Output(_)
             | Failure::Hub(_)
             | Failure::Learn(_)

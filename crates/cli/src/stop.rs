@@ -6,17 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::INTERRUPTED;
 
-/// The flag; the handler is installed on first use and stays for the life of the process.
+/// The flag; the handler is installed on first use and stays for the life of the process. Others may set it, too: a job whose
+/// worker elsewhere was stopped.
 pub(crate) fn flag() -> Arc<AtomicBool> {
     static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     let flag = FLAG.get_or_init(|| {
         let flag = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&flag);
+        let (told, heard) = (Arc::clone(&flag), AtomicBool::new(false));
         let installed = ctrlc::set_handler(move || {
-            if seen.swap(true, Ordering::Relaxed) {
+            told.store(true, Ordering::Relaxed);
+            if heard.swap(true, Ordering::Relaxed) {
                 std::process::exit(i32::from(INTERRUPTED));
             }
-            eprintln!("\nstopping after this step and saving; once more to stop at once");
+            eprintln!("\nstopping; once more to stop at once");
         });
         // Inside another program, such as Python, somebody else may own the signals: then they end the process.
         drop(installed);

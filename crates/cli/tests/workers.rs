@@ -8,6 +8,8 @@ mod commands;
 #[path = "workers/over_tcp.rs"]
 mod over_tcp;
 mod process;
+#[path = "workers/stops.rs"]
+mod stops;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -325,7 +327,7 @@ impl Drop for Running {
 /// Two servers, and a folder with the rows.
 struct Site {
     folder: tempfile::TempDir,
-    _servers: Vec<Process>,
+    servers: Vec<Process>,
     addresses: Vec<Address>,
 }
 
@@ -341,7 +343,7 @@ impl Site {
         };
         let servers = vec![start(0), start(1)];
         let addresses = servers.iter().map(|server| server.addresses[0].clone()).collect();
-        Site { folder, _servers: servers, addresses }
+        Site { folder, servers, addresses }
     }
 
     /// Runs a job with a new table; the worker of rank 1 stops where it is told to and is killed. What all said, and whether

@@ -68,7 +68,7 @@ pub struct SyncGroup {
 
 /// Whether a worker is to wait no longer.
 #[derive(Debug, Clone, Default)]
-struct CalledOff(Arc<AtomicBool>);
+struct CalledOff(Vec<Arc<AtomicBool>>);
 
 impl CalledOff {
     fn check(
@@ -76,7 +76,7 @@ impl CalledOff {
         place: impl FnOnce() -> String,
         what: impl FnOnce() -> String,
     ) -> Result<(), ClientError> {
-        if self.0.load(Ordering::Relaxed) {
+        if self.0.iter().any(|flag| flag.load(Ordering::Relaxed)) {
             return Err(ClientError::CalledOff { place: place(), what: what() });
         }
         Ok(())
@@ -144,11 +144,12 @@ impl SyncGroup {
         Ok(SyncGroup { way, who, timeout: options.timeout, called_off, applied, round })
     }
 
-    /// From when this is true, waits end with [`ClientError::CalledOff`], within moments: for whoever knows that somebody
-    /// will not come. What was waited for may have happened, or may yet.
+    /// From when this is true, or what was given before, waits end with [`ClientError::CalledOff`], within moments: for
+    /// whoever knows that somebody will not come. What was waited for may have happened, or may yet.
     #[must_use]
-    pub fn call_off_with(self, called_off: &Arc<AtomicBool>) -> SyncGroup {
-        SyncGroup { called_off: CalledOff(Arc::clone(called_off)), ..self }
+    pub fn call_off_with(mut self, called_off: &Arc<AtomicBool>) -> SyncGroup {
+        self.called_off.0.push(Arc::clone(called_off));
+        self
     }
 
     /// Which worker it is.

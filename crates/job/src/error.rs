@@ -73,6 +73,20 @@ pub enum JobError {
         /// How many they are.
         workers: u32,
     },
+    /// It was asked to stop ([`crate::Options::stop`]) in the middle of the job.
+    #[error("worker {worker} was stopped, and so the job is")]
+    Halted {
+        /// Who stopped.
+        worker: u32,
+    },
+    /// Another worker was asked to stop, and so all do. Nothing is wrong with any of them.
+    #[error("worker {worker} at {address} was stopped, and so the job is")]
+    HaltedBy {
+        /// Who was asked to.
+        worker: u32,
+        /// Where it is.
+        address: String,
+    },
     /// This worker cannot listen, or not talk to others.
     #[error(transparent)]
     Transport(#[from] sanderling_transport::Error),

@@ -40,7 +40,7 @@ pub(crate) fn exchange(
     lanes: Lanes,
 ) -> Result<(Sorted, Vec<u64>), JobError> {
     let (rank, workers, round) = (worker.place(), worker.living(), worker.next_round());
-    let mut units = Units::open(input, workers)?;
+    let mut units = Units::open(input, workers, &worker.halt)?;
     let slices = Slices::of_input(units.bytes_total());
     let kept = Kept::new(slices.count(), worker.shuffle_bytes_max, worker.scratch_dir.clone());
     let missing = (0..workers).filter(|&other| other != rank).collect();
@@ -101,7 +101,8 @@ pub(crate) fn exchange(
     }
     worker.timer.switch(WAIT);
     // Also the barrier at the end of every use of the mesh.
-    worker.group.all_reduce_counts("rows exchanged", &mut lane_rows, Reduce::Sum)?;
+    let counted = worker.group.all_reduce_counts("rows exchanged", &mut lane_rows, Reduce::Sum);
+    counted.map_err(|error| worker.called_off(error))?;
     let expected = lanes.of_worker(rank).map(|lane| lane_rows[lane as usize]).sum();
     Ok((Sorted::new(receiving.kept, lanes, rank, expected), lane_rows))
 }

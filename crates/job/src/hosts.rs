@@ -259,19 +259,31 @@ where
 {
     let worker = start(hosts, options, tables, stages)?;
     let seen = Arc::clone(&worker.far().expect("it is on a host of its own").seen);
-    let (worker, done) = work(worker);
+    let (mut worker, done) = work(worker);
+    let done = done.and_then(|done| match &mut worker {
+        Some(worker) => Ok(worker.end_job().map(|()| done)?),
+        None => Ok(done),
+    });
     match done {
         Ok(done) => {
-            if let Some(mut worker) = worker {
-                worker.end_job()?;
-            }
+            // Its ways are closed before: whoever is at the end has no use for them.
+            drop(worker);
             // On rank 0: until all others have heard it.
             seen.await_silence(Instant::now() + FAREWELL);
             Ok(done)
         }
         Err(error) => {
-            // What another worker failed of is why this one did.
-            seen.check()?;
+            if let Err(failed) = seen.check() {
+                // What another worker failed of, or was stopped by, is why this one ended. On rank 0: until all have heard it.
+                seen.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
+                return Err(failed.into());
+            }
+            if seen.is_told() {
+                // Its ways stay open meanwhile: an end of one before it is known why would be a loss.
+                seen.say(Said::Stop { worker: hosts.rank });
+                seen.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
+                return Err(error);
+            }
             let lost = seen.check_losses("something that all do together");
             let reason = lost.as_ref().map_or_else(ToString::to_string, |()| error.to_string());
             seen.say(Said::Fail { worker: hosts.rank, reason });
@@ -284,6 +296,8 @@ where
 
 /// How long a worker that fails tries to say why.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// The same for one that is asked to stop. Whoever does not hear it in this time, since it does not run at all, has it waiting.
+const STOP_FAREWELL: Duration = Duration::from_millis(500);
 
 fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> Result<Worker, JobError> {
     hosts.check(options.workers)?;
@@ -296,7 +310,7 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
     let timer = stages.timer();
     let names: Vec<String> = hosts.hosts.iter().map(Address::to_string).collect();
     let poller = Poller::new(0)?;
-    let seen = Seen::new(hosts.rank, names.clone(), poller.waker());
+    let seen = Seen::new(hosts.rank, names.clone(), poller.waker(), &options.stop);
     let start = Instant::now();
     let desk = (hosts.rank == 0).then(|| {
         let silence_us = hosts.silence.as_micros() as u64;
@@ -323,11 +337,11 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
         seen.say(Said::Start { group });
     }
     gather::spawn("talk", move || control.run())?;
-    let group = seen.await_group(until, &options.stop)?;
+    let group = seen.await_group(until)?;
     let sync = SyncOptions { attempt: 0, timeout: options.timeout };
     let crew = Crew::new(cluster, group, options.workers);
     let group = SyncGroup::join(cluster, remote, group, hosts.rank, options.workers, sync)?;
-    let group = group.call_off_with(seen.called_off());
+    let group = group.call_off_with(seen.called_off()).call_off_with(&options.stop);
     let mut worker =
         Worker::new(group, Mesh::Far(Box::new(far)), timer, options, options.shuffle_bytes_max as usize);
     worker.crew = Some(crew);

@@ -8,6 +8,7 @@ use sanderling_sample::{
 };
 
 use crate::error::JobError;
+use crate::halt::Halt;
 use crate::job::{PARSE, READ};
 
 /// The smallest unit that small inputs are cut into, so that every worker gets some.
@@ -44,11 +45,12 @@ pub(crate) struct Units {
     decoder: Decoder,
     unit: Unit,
     next: u64,
+    halt: Halt,
 }
 
 impl Units {
-    /// Opens the input for one of so many workers.
-    pub(crate) fn open(input: &Input, workers: u32) -> Result<Units, JobError> {
+    /// Opens the input for one of so many workers, which reads until it is to stop.
+    pub(crate) fn open(input: &Input, workers: u32, halt: &Halt) -> Result<Units, JobError> {
         let source = Source::open(&input.inputs, &input.reading, &input.encoder)?;
         if workers > 1 && source.has_stream() {
             let reason = "every worker of a job opens the input for itself: a stream or standard input can be read \
@@ -59,7 +61,7 @@ impl Units {
         let unit_bytes = (bytes / UNITS_MIN).clamp(UNIT_BYTES_MIN, BLOCK_BYTES as u64);
         let decoder = Decoder::new(Arc::clone(&input.encoder), Arc::clone(&input.bad_rows));
         let source = source.with_unit_bytes(unit_bytes as usize);
-        Ok(Units { source, decoder, unit: Unit::default(), next: 0 })
+        Ok(Units { source, decoder, unit: Unit::default(), next: 0, halt: halt.clone() })
     }
 
     /// Size of all inputs as stored, if it is known.
@@ -72,14 +74,16 @@ impl Units {
         &mut self,
         timer: &mut StageTimer,
         is_wanted: impl Fn(u64) -> bool,
-    ) -> Result<Option<u64>, SampleError> {
+    ) -> Result<Option<u64>, JobError> {
         timer.switch(READ);
+        self.halt.check()?;
         while self.source.next_unit(&mut self.unit)? {
             let number = self.next;
             self.next += 1;
             if is_wanted(number) {
                 return Ok(Some(number));
             }
+            self.halt.check()?;
         }
         Ok(None)
     }

@@ -79,8 +79,9 @@ pub struct Options {
     /// Who is told of workers that are lost or slow, on rank 0 of workers on several hosts; on each of these, of those
     /// that it cannot reach, or that it turns away.
     pub observer: Option<Observer>,
-    /// Set to end a worker that waits for those on other hosts before the job begins ([`JobError::Interrupted`]). Afterwards
-    /// it is for what the workers do to end.
+    /// Set to end the workers of this process, and with them the job: before it begins with [`JobError::Interrupted`],
+    /// afterwards with [`JobError::Halted`], where they wait or read, within moments whatever the others do. Those on other
+    /// hosts end with [`JobError::HaltedBy`], and have it set for them.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -204,7 +205,7 @@ where
             (Tables::Embedded(_), Some(meeting)) => SyncGroup::join_here(meeting, rank, sync)?,
             (Tables::Embedded(_), None) => unreachable!("made above"),
         };
-        Ok(group.call_off_with(&stopped))
+        Ok(group.call_off_with(&stopped).call_off_with(&options.stop))
     };
     let one = |rank: u32, mesh: here::Here| -> Result<T, E> {
         let mut failing = Failing { first: &first, stopped: &stopped, rank, is_done: false };
@@ -217,7 +218,7 @@ where
     let mut ends: Vec<std::thread::Result<Result<T, E>>> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let mut ends = Vec::new();
-        for (rank, mesh) in (0..).zip(here::meshes(workers, &stopped)) {
+        for (rank, mesh) in (0..).zip(here::meshes(workers, &stopped, &options.stop)) {
             let one = &one;
             let thread = std::thread::Builder::new().name(format!("worker {rank}"));
             match thread.spawn_scoped(scope, move || one(rank, mesh)) {

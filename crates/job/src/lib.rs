@@ -23,6 +23,8 @@ mod sorted;
 
 mod mesh;
 
+mod halt;
+
 mod hosts;
 pub use hosts::{Hosts, JobEvent, Observer, SILENCE_DEFAULT};
 pub use sanderling_transport::TlsServer;

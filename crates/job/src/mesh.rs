@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::error::JobError;
+use crate::halt::Halt;
 use crate::hosts::ways::Far;
 
 pub(crate) mod here;
@@ -40,6 +41,14 @@ pub(crate) enum Mesh {
 }
 
 impl Mesh {
+    /// Whether this worker is to stop.
+    pub(crate) fn halt(&self) -> Halt {
+        match self {
+            Mesh::Here(here) => here.halt().clone(),
+            Mesh::Far(far) => Halt::Far(std::sync::Arc::clone(&far.seen)),
+        }
+    }
+
     /// Puts a parcel into the queue of another worker; gives it back if that is full, and then something is to be received
     /// before it is tried again.
     pub(crate) fn try_send(&mut self, to: u32, parcel: Parcel) -> Result<Option<Parcel>, JobError> {

@@ -100,7 +100,7 @@ impl Worker {
         let lane_rows = batch / lanes.count as usize;
         let (rows, known, is_all) = match order {
             Order::Input => {
-                let units = Units::open(input, workers)?;
+                let units = Units::open(input, workers, &self.halt)?;
                 let ready = lanes.of_worker(worker).map(|_| Ready::default()).collect();
                 let (shape, spare, bytes) = (input.encoder.new_batch(), Vec::new(), 0);
                 let in_order = InOrder { units, lanes, worker, ready, shape, spare, bytes, is_at_end: false };
@@ -274,7 +274,8 @@ impl Steps {
         }
         worker.timer.switch(WAIT);
         if worker.living() > 1 {
-            worker.group.all_reduce_counts("steps to come", &mut steps, Reduce::Max)?;
+            let agreed = worker.group.all_reduce_counts("steps to come", &mut steps, Reduce::Max);
+            agreed.map_err(|error| worker.called_off(error))?;
         }
         self.known += steps[0];
         self.is_all = steps[0] < ahead as u64;

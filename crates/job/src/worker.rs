@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sanderling_client::{Reduce, SyncGroup};
+use sanderling_client::{ClientError, Reduce, SyncGroup};
 use sanderling_observe::StageTimer;
 
 use crate::error::JobError;
+use crate::halt::Halt;
 use crate::hosts::worker::Crew;
 use crate::job::{Options, WAIT};
 use crate::mesh::{Mesh, PARCEL_BYTES, Parcel};
@@ -24,6 +25,7 @@ pub struct Worker {
     workers: u32,
     pub(crate) group: SyncGroup,
     pub(crate) mesh: Mesh,
+    pub(crate) halt: Halt,
     pub(crate) timer: StageTimer,
     pub(crate) seed: u64,
     pub(crate) timeout: Duration,
@@ -100,6 +102,7 @@ impl Worker {
             rank: group.worker(),
             workers: group.workers(),
             group,
+            halt: mesh.halt(),
             mesh,
             timer,
             seed,
@@ -233,8 +236,21 @@ impl Worker {
                 None => return Err(self.awaited(name, gathering.missing)),
             }
         }
-        self.group.barrier(name)?;
+        self.group.barrier(name).map_err(|error| self.called_off(error))?;
         Ok(gathering.received)
+    }
+
+    /// Fails when somebody asks the job to stop ([`Options::stop`]); whatever waits or reads here asks it by itself.
+    pub fn check_halt(&self) -> Result<(), JobError> {
+        self.halt.check()
+    }
+
+    /// What a wait ended with; called off it was, if somebody asked, to stop.
+    pub(crate) fn called_off(&self, error: ClientError) -> JobError {
+        match (&error, self.check_halt()) {
+            (ClientError::CalledOff { .. }, Err(halted)) => halted,
+            _ => error.into(),
+        }
     }
 
     pub(crate) fn next_round(&mut self) -> u64 {

@@ -13,7 +13,7 @@ use sanderling_observe::Stages;
 use sanderling_sample::{BadRows, LabelUse};
 
 use crate::config::Config;
-use crate::error::LearnError;
+use crate::error::{LearnError, job_stopped};
 use crate::evaluate::join;
 use crate::event::Event;
 use crate::model::{Model, encoder};
@@ -96,9 +96,14 @@ impl JobOptions {
 
     /// Whether this process validates, saves and reports: the only one, or that of the first worker.
     pub(crate) fn leads(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// The worker of this process; the first one, if all are here.
+    fn rank(&self) -> u32 {
         match &self.job.place {
-            job::Place::Here => true,
-            job::Place::Hosts(hosts) => hosts.rank == 0,
+            job::Place::Here => 0,
+            job::Place::Hosts(hosts) => hosts.rank,
         }
     }
 
@@ -142,6 +147,8 @@ pub(crate) fn run(
             judge.trainer.take_window(&Window { scores: scores.to_scores(), steps }, &train);
         }
         Said::Ended(end) => judge.end_pass(&end, verdicts),
+        // It has judged by itself.
+        Said::Judged(_) => {}
     };
     let worked = work(
         Workers { model: Some(&model), config: model.config(), options, cluster, stages, start, stop },
@@ -149,15 +156,19 @@ pub(crate) fn run(
     );
     match worked {
         _ if judge.failed.is_some() => judge.failed.map_or(Ok(end), Err),
-        // Asked to stop while it validated: the tables are those of the pass.
-        Err(LearnError::Stopped) if judge.trainer.state.pass_to_judge => {
-            judge.trainer.save_stopped()?;
-            Ok(end)
-        }
-        Err(LearnError::Stopped) => {
-            drop(model);
-            judge.go_back()?;
-            end.is_cut = true;
+        Err(error) if error.is_stop() => {
+            let is_whole = judge.trainer.state.pass_to_judge;
+            if is_whole {
+                // Asked to stop while it validated: the tables are those of the pass.
+                judge.trainer.save_stopped()?;
+            } else {
+                drop(model);
+                judge.go_back()?;
+            }
+            end.is_cut = !is_whole;
+            let (by, pass) = (error.to_string(), judge.trainer.state.pass);
+            let by = if matches!(error, LearnError::Job(_)) { &by } else { "the job was stopped" };
+            (judge.trainer.observer)(&Event::JobStopped { words: &job_stopped(by, pass) });
             Ok(end)
         }
         Err(error) => Err(error),

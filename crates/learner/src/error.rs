@@ -68,6 +68,14 @@ pub enum LearnError {
         /// The gradient with which it was noticed.
         gradient: f32,
     },
+    /// A worker of a job was asked to stop, and with it the job, which goes back to the end of a pass.
+    #[error("{who}; {}", job_saved(*pass, " or later"))]
+    JobStopped {
+        /// Which worker, in words.
+        who: JobError,
+        /// The last pass, from 1, of which worker 0 has said that it is saved; 0: it has said so of none.
+        pass: u64,
+    },
     /// The caller asked to stop before there was a result.
     #[error("stopped before there was a result")]
     Stopped,
@@ -78,12 +86,29 @@ impl From<JobError> for LearnError {
         match error {
             JobError::Sample(error) => LearnError::Sample(error),
             JobError::Client(error) => LearnError::Client(error),
+            JobError::Halted { .. } => LearnError::Stopped,
             error => LearnError::Job(error),
         }
     }
 }
 
+/// What is left of a job that was stopped, and how to go on.
+fn job_saved(pass: u64, or: &str) -> String {
+    let at = if pass == 0 { "before the first pass".to_owned() } else { format!("after pass {pass}") };
+    format!("it is saved as it was {at}{or}: start all workers with --resume to go on")
+}
+
+/// The end of a job by somebody's word, as the process says it that saves.
+pub(crate) fn job_stopped(by: &str, pass: u64) -> String {
+    format!("{by}; {}", job_saved(pass, ""))
+}
+
 impl LearnError {
+    /// Whether a job ended since somebody asked one of its workers to stop.
+    pub(crate) fn is_stop(&self) -> bool {
+        matches!(self, LearnError::Stopped | LearnError::Job(JobError::HaltedBy { .. }))
+    }
+
     /// An I/O error with its path.
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();

@@ -107,6 +107,11 @@ pub enum Event<'a> {
         /// The model's or checkpoint's directory.
         path: &'a Path,
     },
+    /// A job ends before its time, since one of its workers was asked to.
+    JobStopped {
+        /// Which worker, what is saved, and how to go on, in words.
+        words: &'a str,
+    },
     /// Bad rows were left out of a pass or a validation.
     BadRows {
         /// How many.

@@ -1,7 +1,7 @@
 //! One exception class per kind of error, all below `sanderling.Error`. The texts are those of the Rust errors.
 
 use pyo3::create_exception;
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyKeyboardInterrupt};
 use pyo3::prelude::*;
 use sanderling_client::{ClientError, Fault};
 use sanderling_feed::FeedError;
@@ -86,7 +86,12 @@ create_exception!(
     Error,
     "A hub refused, was not there in time, or could not read its input; the message names it."
 );
-create_exception!(sanderling, StoppedError, Error, "Work was stopped before there was anything to save.");
+create_exception!(
+    sanderling,
+    StoppedError,
+    Error,
+    "Work was stopped before there was anything to save, or a worker of a job elsewhere, and with it the job."
+);
 
 /// The exception for an error of a run.
 pub(crate) fn of_learner(error: LearnError) -> PyErr {
@@ -101,7 +106,7 @@ pub(crate) fn of_learner(error: LearnError) -> PyErr {
         LearnError::Model { .. } => ModelError::new_err(text),
         LearnError::Diverged { .. } | LearnError::GradientRange { .. } => DivergedError::new_err(text),
         LearnError::Job(error) => of_job(error),
-        LearnError::Stopped => StoppedError::new_err(text),
+        LearnError::JobStopped { .. } | LearnError::Stopped => StoppedError::new_err(text),
     }
 }
 
@@ -155,6 +160,8 @@ pub(crate) fn of_job(error: JobError) -> PyErr {
         JobError::Sample(error) => of_sample(&error),
         JobError::Client(error) => of_client(error),
         JobError::Options(_) => ConfigError::new_err(text),
+        JobError::Halted { .. } => PyKeyboardInterrupt::new_err(text),
+        JobError::HaltedBy { .. } => StoppedError::new_err(text),
         JobError::Io { .. } | JobError::Scratch { .. } => FileError::new_err(text),
         _ => GroupError::new_err(text),
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use numpy::{PyArray1, PyReadonlyArray1};
-use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use sanderling_client::Cluster;
@@ -48,7 +48,6 @@ pub(crate) struct PyWorker {
     names: Arc<[String]>,
     /// Whether others go on without a worker that is lost.
     redoes: bool,
-    stop: Arc<AtomicBool>,
 }
 
 /// A worker's minibatches of one pass.
@@ -81,6 +80,8 @@ impl fmt::Display for Ended {
 
 /// How often the thread that runs a job asks whether somebody pressed Ctrl-C.
 const LOOK: Duration = Duration::from_millis(100);
+/// What the process ends with when somebody presses it once more, and its workers go on; as of a shell.
+const INTERRUPTED: i32 = 130;
 
 impl From<JobError> for Ended {
     fn from(error: JobError) -> Ended {
@@ -170,7 +171,7 @@ impl PyJob {
         let redoes = options.on_loss == OnLoss::Redo;
         let one = |worker: Lent| -> Result<Py<PyAny>, Ended> {
             let (input, names) = (Arc::clone(&self.input), Arc::clone(&self.names));
-            let worker = PyWorker { worker, input, names, redoes, stop: Arc::clone(&stop) };
+            let worker = PyWorker { worker, input, names, redoes };
             Python::attach(|py| work.call1(py, (worker,))).map_err(Ended::Raised)
         };
         let mut interrupt = Interrupt::default();
@@ -184,6 +185,10 @@ impl PyJob {
                     run_lent(options, tables, &Stages::new(&STAGES), one)
                 });
                 while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                    if stop.load(Ordering::Relaxed) && interrupt.is_raised_again() {
+                        // A function that computes on and on does not let the job end.
+                        std::process::exit(INTERRUPTED);
+                    }
                     if interrupt.is_raised() {
                         stop.store(true, Ordering::Relaxed);
                     }
@@ -206,9 +211,10 @@ impl PyWorker {
         py: Python<'_>,
         work: impl FnOnce(&mut Worker) -> Result<T, JobError> + Send,
     ) -> PyResult<T> {
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(PyKeyboardInterrupt::new_err("the job was interrupted"));
-        }
+        let work = |worker: &mut Worker| {
+            worker.check_halt()?;
+            work(worker)
+        };
         py.detach(|| self.worker.with(work)).map_err(of_job)
     }
 

@@ -41,6 +41,16 @@ impl Interrupt {
         self.raised.is_some()
     }
 
+    /// Whether it was raised before, and now once more.
+    pub(crate) fn is_raised_again(&mut self) -> bool {
+        #[expect(
+            clippy::redundant_closure_for_method_calls,
+            reason = "the method alone is not general enough"
+        )]
+        let is_raised_now = |_: &PyErr| Python::attach(|py| py.check_signals()).is_err();
+        self.raised.as_ref().is_some_and(is_raised_now)
+    }
+
     /// Calls into Python, unless an exception waits already; one that the call raises ends the work.
     pub(crate) fn unless(&mut self, call: impl FnOnce(Python<'_>) -> PyResult<()>) {
         if self.raised.is_none() {

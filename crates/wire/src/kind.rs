@@ -46,11 +46,12 @@ pub enum Kind {
     Leave = 37,
     Forget = 38,
     Keys = 39,
+    Stop = 44,
 }
 
 impl Kind {
     /// All of them, in the order of their numbers, which start at 1 and may have gaps.
-    pub const ALL: [Kind; 39] = [
+    pub const ALL: [Kind; 40] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -90,6 +91,7 @@ impl Kind {
         Kind::Leave,
         Kind::Forget,
         Kind::Keys,
+        Kind::Stop,
     ];
 
     /// The kind of this number.
@@ -141,6 +143,7 @@ impl Kind {
             Kind::Leave => "leave",
             Kind::Forget => "forget",
             Kind::Keys => "keys",
+            Kind::Stop => "stop",
         }
     }
 
@@ -153,8 +156,8 @@ impl Kind {
     /// Is it what one worker of a job tells another, without an answer?
     #[must_use]
     pub fn is_told(self) -> bool {
-        use Kind::{Alive, Fail, Lost, Pace, Part, Regroup, Rows, RowsEnd, TurnOver};
-        matches!(self, Rows | RowsEnd | Part | Alive | TurnOver | Lost | Regroup | Fail | Pace)
+        use Kind::{Alive, Fail, Lost, Pace, Part, Regroup, Rows, RowsEnd, Stop, TurnOver};
+        matches!(self, Rows | RowsEnd | Part | Alive | TurnOver | Lost | Regroup | Fail | Pace | Stop)
     }
 
     /// Does its reply hold rows, which may then be f16?

@@ -226,6 +226,7 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             let head = format!("{} bad rows were left out; the first of them:", output::count(*count));
             std::iter::once(head).chain(messages.iter().map(|message| format!("  {message}"))).collect()
         }
+        Event::JobStopped { words } => vec![(*words).to_owned()],
         Event::EarlyStop { best_pass } => {
             vec![format!("stopped early: validation was best after pass {best_pass}")]
         }

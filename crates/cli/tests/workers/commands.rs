@@ -33,7 +33,7 @@ impl Site {
     }
 
     /// One of the workers.
-    fn train_as(&self, arguments: &str, rank: u32, workers: u32) -> Child {
+    pub(crate) fn train_as(&self, arguments: &str, rank: u32, workers: u32) -> Child {
         let join = |texts: Vec<String>| texts.join(",");
         let servers = join(self.addresses.iter().map(Address::to_string).collect());
         let host = |rank| format!("unix:{}/host-{rank}", self.folder.path().display());
@@ -66,23 +66,24 @@ pub(crate) fn ended_well(child: Child) -> String {
 }
 
 /// What a command says on standard error, as it says it.
-struct Said(std::io::Lines<BufReader<ChildStderr>>);
+pub(crate) struct Said(std::io::Lines<BufReader<ChildStderr>>);
 
 impl Said {
-    fn of(child: &mut Child) -> Said {
+    pub(crate) fn of(child: &mut Child) -> Said {
         Said(BufReader::new(child.stderr.take().unwrap()).lines())
     }
 
-    fn wait_for(&mut self, part: &str) {
+    /// The first line with these words.
+    pub(crate) fn wait_for(&mut self, part: &str) -> String {
         let mut lines = self.0.by_ref().map_while(Result::ok);
-        assert!(lines.any(|line| line.contains(part)), "it ended without saying {part:?}");
+        let found = lines.find(|line| line.contains(part));
+        found.unwrap_or_else(|| panic!("it ended without saying {part:?}"))
     }
 }
 
 /// Sends a signal to a command that waits for others; it ends, saying so.
 fn interrupt(signal: &str, mut child: Child, mut said: Said, words: &str) {
-    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
+    crate::stops::signal(signal, child.id());
     said.wait_for(words);
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }

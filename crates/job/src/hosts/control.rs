@@ -98,22 +98,19 @@ impl Control {
         let beat = (self.silence / BEATS).min(BEAT_MAX);
         let (mut ready, mut beat_at) = (Vec::new(), Instant::now());
         let mut ends_at = None;
-        for at in (0..self.open.len()).rev() {
-            if let Some(bytes) = self.open[at].early.take() {
-                let Open { rank, agreed, .. } = self.open[at];
+        for token in self.tokens() {
+            let Some(open) = self.open(token) else { continue };
+            if let Some(bytes) = open.early.take() {
+                let (rank, agreed) = (open.rank, open.agreed);
                 match told(&bytes, &agreed) {
                     Ok(said) => self.deliver(rank, said),
-                    Err(error) => self.gone(at, error.to_string()),
+                    Err(error) => self.gone(token, error.to_string()),
                 }
             }
         }
         while ends_at.is_none_or(|at| !self.open.is_empty() && Instant::now() < at) {
             self.poller.wait(&mut ready, Some(Instant::now() + beat / 2))?;
-            for token in ready.drain(..) {
-                if let Some(at) = self.open.iter().position(|open| open.token == token) {
-                    self.hear(at);
-                }
-            }
+            ready.drain(..).for_each(|token| self.hear(token));
             for said in self.seen.take_says() {
                 self.deliver(self.seen.rank, said);
             }
@@ -122,9 +119,11 @@ impl Control {
                 self.beat();
             }
             self.route();
-            for at in (0..self.open.len()).rev() {
-                if let Err(reason) = self.send(at) {
-                    self.gone(at, reason);
+            for token in self.tokens() {
+                if let Err(reason) = self.send(token) {
+                    // It may have said why.
+                    self.hear(token);
+                    self.gone(token, reason);
                 }
             }
             let has_ended = self.seen.is_over() || self.seen.has_failed();
@@ -143,11 +142,18 @@ impl Control {
         self.start.elapsed().as_micros() as u64
     }
 
+    fn tokens(&self) -> Vec<Token> {
+        self.open.iter().map(|open| open.token).collect()
+    }
+
+    fn open(&mut self, token: Token) -> Option<&mut Open> {
+        self.open.iter_mut().find(|open| open.token == token)
+    }
+
     /// Takes what has come over a connection.
-    fn hear(&mut self, at: usize) {
-        let rank = self.open[at].rank;
+    fn hear(&mut self, token: Token) {
         loop {
-            let Open { token, agreed, .. } = self.open[at];
+            let Some(&mut Open { rank, agreed, .. }) = self.open(token) else { return };
             let Some(connection) = self.poller.connection(token) else { return };
             let said = match connection.receiver.try_receive() {
                 Ok(Received::Frame(bytes)) => told(bytes, &agreed).map_err(|error| error.to_string()),
@@ -157,13 +163,19 @@ impl Control {
             };
             match said {
                 Ok(said) => self.deliver(rank, said),
-                Err(reason) => return self.gone(at, reason),
+                Err(reason) => return self.gone(token, reason),
             }
         }
     }
 
     /// Somebody, perhaps this worker itself, has said something.
     fn deliver(&mut self, from: u32, said: Said) {
+        if let (Some(_), Said::Lost { loss, .. }) = (&self.desk, &said)
+            && let Some(lost) = self.open.iter().find(|open| open.rank == loss.worker && open.rank != from)
+        {
+            // Before it closed its ways it may have said that it was stopped.
+            self.hear(lost.token);
+        }
         let now_us = self.now_us();
         match &mut self.desk {
             Some(desk) => desk.heard(from, said, now_us),
@@ -177,8 +189,9 @@ impl Control {
         }
     }
 
-    fn gone(&mut self, at: usize, reason: String) {
-        let Open { rank, token, .. } = self.open.swap_remove(at);
+    fn gone(&mut self, token: Token, reason: String) {
+        let Some(at) = self.open.iter().position(|open| open.token == token) else { return };
+        let Open { rank, .. } = self.open.swap_remove(at);
         drop(self.poller.remove(token));
         match &mut self.desk {
             Some(desk) => desk.gone(rank, reason),
@@ -206,7 +219,7 @@ impl Control {
         } else if self.heard.elapsed() > self.silence && !self.seen.is_over() {
             let silent_s = self.heard.elapsed().as_secs_f64();
             let reason = format!("nothing was heard of it for {silent_s:.1} s");
-            (0..self.open.len()).rev().for_each(|at| self.gone(at, reason.clone()));
+            self.tokens().into_iter().for_each(|token| self.gone(token, reason.clone()));
         }
     }
 
@@ -228,9 +241,10 @@ impl Control {
         notes.iter().for_each(|note| self.observing.note(note));
     }
 
-    fn send(&mut self, at: usize) -> Result<(), String> {
-        let Open { token, agreed, pending, .. } = &mut self.open[at];
-        let Some(connection) = self.poller.connection(*token) else { return Ok(()) };
+    fn send(&mut self, token: Token) -> Result<(), String> {
+        let Some(open) = self.open.iter_mut().find(|open| open.token == token) else { return Ok(()) };
+        let Open { agreed, pending, .. } = open;
+        let Some(connection) = self.poller.connection(token) else { return Ok(()) };
         while let Some(said) = pending.front() {
             let frame = said.frame(agreed).map_err(|error| error.to_string())?;
             let slot = connection.sender.try_frame(frame.len()).map_err(|error| error.to_string())?;

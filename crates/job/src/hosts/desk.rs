@@ -168,7 +168,8 @@ impl Desk {
                 let reason = format!("worker {from} cannot reach it: {reason}");
                 self.lose(loss.worker, reason);
             }
-            Said::Fail { worker, reason } => self.fail(worker, reason),
+            Said::Fail { worker, reason } => self.fail(Said::Fail { worker, reason }),
+            Said::Stop { .. } => self.fail(Said::Stop { worker: from }),
             Said::Pace { turn, steps, .. } => {
                 self.is_paced = true;
                 seat.pace = seat.pace.max((turn, steps));
@@ -237,7 +238,7 @@ impl Desk {
         let loss = Loss { worker, turn: self.turns, settled };
         self.notes.push(Note::Lost { worker, stage, reason: reason.clone(), goes_on: self.goes_on });
         if !self.goes_on {
-            self.fail(worker, format!("it is lost: {reason}"));
+            self.fail(Said::Fail { worker, reason: format!("it is lost: {reason}") });
             return;
         }
         self.losses.push(loss);
@@ -245,10 +246,11 @@ impl Desk {
         self.look_at_turns();
     }
 
-    fn fail(&mut self, worker: u32, reason: String) {
+    /// The job ends before its time, for a reason of which the first one counts.
+    fn fail(&mut self, said: Said) {
         if !self.has_failed && !self.is_over {
             self.has_failed = true;
-            self.said.push(Said::Fail { worker, reason });
+            self.said.push(said);
         }
     }
 

@@ -30,6 +30,7 @@ pub(crate) enum Said {
     Start { group: u64 },
     Fail { worker: u32, reason: String },
     Pace { worker: u32, turn: u64, steps: u64, others: u64 },
+    Stop { worker: u32 },
 }
 
 impl Said {
@@ -44,6 +45,7 @@ impl Said {
             Tell::Regroup { group, .. } => Said::Start { group },
             Tell::Fail { worker, reason } => Said::Fail { worker, reason: reason.to_owned() },
             Tell::Pace { worker, turn, steps, others } => Said::Pace { worker, turn, steps, others },
+            Tell::Stop { worker } => Said::Stop { worker },
             Tell::Rows { .. } | Tell::RowsEnd { .. } | Tell::Part { .. } => return None,
         })
     }
@@ -58,6 +60,7 @@ impl Said {
             Said::Start { group } => Tell::Regroup { losses: 0, group, applied: 0, rounds: 0 },
             Said::Fail { worker, ref reason } => Tell::Fail { worker, reason },
             Said::Pace { worker, turn, steps, others } => Tell::Pace { worker, turn, steps, others },
+            Said::Stop { worker } => Tell::Stop { worker },
         }
     }
 

@@ -47,11 +47,12 @@ struct Others {
     sum: u64,
 }
 
-/// Why the job ends.
+/// Why the job ends before its time.
 #[derive(Debug, Clone)]
 struct Failure {
     worker: u32,
-    reason: String,
+    /// None: it was asked to stop.
+    reason: Option<String>,
 }
 
 /// See the top of this file.
@@ -62,18 +63,24 @@ pub(crate) struct Seen {
     state: Mutex<State>,
     changed: Condvar,
     called_off: Arc<AtomicBool>,
+    /// This process is asked to stop.
+    stop: Arc<AtomicBool>,
     waker: Waker,
 }
 
 impl Seen {
-    /// For a worker of those with these addresses; whoever waits for others in its group looks at `called_off`.
-    pub(super) fn new(rank: u32, names: Vec<String>, waker: Waker) -> Arc<Seen> {
+    /// For a worker of those with these addresses; whoever waits for others in its group looks at `called_off` and `stop`.
+    pub(super) fn new(rank: u32, names: Vec<String>, waker: Waker, stop: &Arc<AtomicBool>) -> Arc<Seen> {
         let (state, changed, called_off) = (Mutex::default(), Condvar::new(), Arc::default());
-        Arc::new(Seen { rank, names, state, changed, called_off, waker })
+        Arc::new(Seen { rank, names, state, changed, called_off, stop: Arc::clone(stop), waker })
     }
 
     pub(super) fn called_off(&self) -> &Arc<AtomicBool> {
         &self.called_off
+    }
+
+    pub(super) fn stop(&self) -> &Arc<AtomicBool> {
+        &self.stop
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -95,10 +102,11 @@ impl Seen {
                 self.called_off.store(true, Ordering::Release);
                 if loss.worker == self.rank {
                     let reason = "the others have taken this worker for dead and go on without it";
-                    Self::fail(&self.called_off, &mut state, self.rank, reason);
+                    self.fail(&mut state, self.rank, Some(reason));
                 }
             }
-            Said::Fail { worker, reason } => Self::fail(&self.called_off, &mut state, *worker, reason),
+            Said::Fail { worker, reason } => self.fail(&mut state, *worker, Some(reason)),
+            Said::Stop { worker } => self.fail(&mut state, *worker, None),
             Said::Pace { worker, turn, steps, others } => {
                 state.others = Others { turn: *turn, slowest: *worker, least: *steps, sum: *others };
             }
@@ -110,14 +118,18 @@ impl Seen {
 
     /// This worker learns that a job cannot go on, but not from rank 0.
     pub(super) fn note_failure(&self, worker: u32, reason: &str) {
-        Self::fail(&self.called_off, &mut self.state(), worker, reason);
+        self.fail(&mut self.state(), worker, Some(reason));
         self.changed.notify_all();
     }
 
-    fn fail(called_off: &AtomicBool, state: &mut State, worker: u32, reason: &str) {
+    fn fail(&self, state: &mut State, worker: u32, reason: Option<&str>) {
         if state.failure.is_none() && !state.is_over {
-            state.failure = Some(Failure { worker, reason: reason.to_owned() });
-            called_off.store(true, Ordering::Release);
+            state.failure = Some(Failure { worker, reason: reason.map(str::to_owned) });
+            self.called_off.store(true, Ordering::Release);
+            if reason.is_none() {
+                // Also what this process does beside the job's waits is to end.
+                self.stop.store(true, Ordering::Release);
+            }
         }
     }
 
@@ -204,8 +216,32 @@ impl Seen {
     /// Why the job ends, if it does.
     pub(crate) fn check(&self) -> Result<(), JobError> {
         match &self.state().failure {
-            Some(Failure { worker, reason }) => Err(self.error(*worker, reason)),
+            Some(failure) => Err(self.of_failure(failure)),
             None => Ok(()),
+        }
+    }
+
+    /// Whether this process, or that of another worker, was asked to stop.
+    pub(crate) fn check_halt(&self) -> Result<(), JobError> {
+        if !self.is_told() {
+            return Ok(());
+        }
+        self.check()?;
+        Err(JobError::Halted { worker: self.rank })
+    }
+
+    pub(super) fn is_told(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn of_failure(&self, failure: &Failure) -> JobError {
+        match failure {
+            Failure { worker, reason: Some(reason) } => self.error(*worker, reason),
+            Failure { worker, .. } if *worker == self.rank => JobError::Halted { worker: *worker },
+            Failure { worker, .. } => {
+                let address = self.names.get(*worker as usize).cloned().unwrap_or_default();
+                JobError::HaltedBy { worker: *worker, address }
+            }
         }
     }
 
@@ -248,19 +284,15 @@ impl Seen {
     }
 
     /// The number of the group, once rank 0 has said it. Ends when it is to stop.
-    pub(super) fn await_group(&self, until: Instant, stop: &AtomicBool) -> Result<u64, JobError> {
-        loop {
-            if stop.load(Ordering::Relaxed) {
-                let (worker, workers) = (self.rank, self.names.len() as u32);
-                return Err(JobError::Interrupted { worker, missing: vec![0], workers });
+    pub(super) fn await_group(&self, until: Instant) -> Result<u64, JobError> {
+        match self.wait(|state| state.group, until) {
+            Ok(Some(group)) => Ok(group),
+            Ok(None) => Err(self.error(0, "it did not say in time that all workers are there")),
+            Err(JobError::Halted { worker }) => {
+                let workers = self.names.len() as u32;
+                Err(JobError::Interrupted { worker, missing: vec![0], workers })
             }
-            let now = Instant::now();
-            if let Some(group) = self.wait(|state| state.group, until.min(now + LOOK))? {
-                return Ok(group);
-            }
-            if now >= until {
-                return Err(self.error(0, "it did not say in time that all workers are there"));
-            }
+            Err(error) => Err(error),
         }
     }
 
@@ -296,8 +328,11 @@ impl Seen {
             if let Some(found) = found(&state) {
                 return Ok(Some(found));
             }
-            if let Some(Failure { worker, reason }) = &state.failure {
-                return Err(self.error(*worker, reason));
+            if let Some(failure) = &state.failure {
+                return Err(self.of_failure(failure));
+            }
+            if self.is_told() {
+                return Err(JobError::Halted { worker: self.rank });
             }
             if state.is_deaf {
                 return Err(self.error(0, "nothing more is heard of the other workers"));
@@ -306,7 +341,8 @@ impl Seen {
             if left.is_zero() {
                 return Ok(None);
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            let look = left.min(LOOK);
+            state = self.changed.wait_timeout(state, look).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -46,7 +46,7 @@ impl Owned {
         Ok(Owned {
             input: input.clone(),
             turn,
-            units: Units::open(input, workers)?,
+            units: Units::open(input, workers, &worker.halt)?,
             known,
             before: None,
             ahead: None,
@@ -119,7 +119,7 @@ impl Owned {
             let losses = worker.losses();
             if losses.len() > self.known.len() {
                 self.before = Some(std::mem::replace(&mut self.known, losses));
-                self.units = Units::open(&self.input, worker.workers())?;
+                self.units = Units::open(&self.input, worker.workers(), &worker.halt)?;
                 (self.ahead, self.is_open) = (None, false);
                 worker.catch_up(self.turn.number);
                 return Ok(true);

@@ -118,6 +118,7 @@ impl Far {
 
     /// An exchange needs everybody.
     fn check(&self) -> Result<(), JobError> {
+        self.seen.check_halt()?;
         self.seen.check()?;
         self.seen.check_losses("an exchange")
     }

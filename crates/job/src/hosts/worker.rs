@@ -98,6 +98,7 @@ impl Worker {
 
     /// Whether the job goes on, as far as is known here; if somebody is lost, now without it.
     pub(crate) fn check_others(&mut self) -> Result<(), JobError> {
+        self.check_halt()?;
         let Some(far) = self.far() else { return Ok(()) };
         far.seen.check()?;
         match far.seen.check_losses("it") {
@@ -186,7 +187,8 @@ impl Worker {
         self.paced += 1;
         let (turn, steps) = (self.turns.saturating_sub(1), self.paced);
         let Some(seen) = self.seen() else {
-            return Ok(self.group.progress((turn << TURN_SHIFT) + steps, bound)?);
+            let waited = self.group.progress((turn << TURN_SHIFT) + steps, bound);
+            return waited.map_err(|error| self.called_off(error));
         };
         seen.set_pace(turn, steps);
         let until = Instant::now() + self.timeout;
@@ -206,7 +208,8 @@ impl Worker {
     pub(crate) fn rest(&mut self) -> Result<(), JobError> {
         if self.far().is_none() && self.living() > 1 {
             self.timer.switch(WAIT);
-            self.group.progress(self.turns << TURN_SHIFT, u64::MAX)?;
+            let rested = self.group.progress(self.turns << TURN_SHIFT, u64::MAX);
+            rested.map_err(|error| self.called_off(error))?;
         }
         Ok(())
     }
@@ -283,10 +286,13 @@ impl Worker {
 
     /// The same; the group before, if others have passed a meeting there that this worker has not.
     fn go_on_from(&mut self, error: JobError) -> Result<Option<SyncGroup>, JobError> {
-        let Some(seen) = self.seen() else { return Err(error) };
-        seen.check()?;
         let may_be_loss =
             matches!(error, JobError::Client(ClientError::CalledOff { .. }) | JobError::Worker { .. });
+        if may_be_loss {
+            self.check_halt()?;
+        }
+        let Some(seen) = self.seen() else { return Err(error) };
+        seen.check()?;
         if !may_be_loss || seen.check_losses("it").is_ok() {
             return Err(error);
         }
@@ -301,6 +307,7 @@ impl Worker {
             let parts = match self.group.all_gather(MEETING, &mine) {
                 Ok(parts) => parts,
                 Err(error @ ClientError::CalledOff { .. }) => {
+                    self.check_halt()?;
                     seen.check()?;
                     seen.check_losses("it").err().ok_or(error)?;
                     continue;
@@ -350,7 +357,8 @@ impl Worker {
         let Some(place) = living.iter().position(|&worker| worker == rank) else {
             return Err(seen.check_losses("it").err().unwrap_or(JobError::Stopped { worker: rank }));
         };
-        let group = join(number, place, living.len(), 0)?.call_off_with(seen.called_off());
+        let group = join(number, place, living.len(), 0)?;
+        let group = group.call_off_with(seen.called_off()).call_off_with(seen.stop());
         (crew.number, crew.start) = (number, 0);
         crew.members.clone_from(&living);
         if let Mesh::Far(far) = &mut self.mesh {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Parcel;
 use crate::error::JobError;
+use crate::halt::Halt;
 
 /// Parcels that may wait for a worker, per worker that sends them.
 const QUEUE_PARCELS: usize = 4;
@@ -19,18 +20,27 @@ pub(crate) struct Here {
     rank: u32,
     inbox: Receiver<(u32, Parcel)>,
     to: Vec<SyncSender<(u32, Parcel)>>,
+    /// Another worker has failed.
     stopped: Arc<AtomicBool>,
+    halt: Halt,
 }
 
-/// The ends of all workers, in their order; whoever waits ends with an error when `stopped` is set.
-pub(crate) fn meshes(workers: u32, stopped: &Arc<AtomicBool>) -> Vec<Here> {
+/// The ends of all workers, in their order; whoever waits ends with an error when one has failed, or all are asked to stop.
+pub(crate) fn meshes(workers: u32, stopped: &Arc<AtomicBool>, stop: &Arc<AtomicBool>) -> Vec<Here> {
     let (to, inboxes): (Vec<_>, Vec<_>) =
         (0..workers).map(|_| sync_channel(QUEUE_PARCELS * workers as usize)).unzip();
-    let ends = |(rank, inbox)| Here { rank, inbox, to: to.clone(), stopped: Arc::clone(stopped) };
+    let ends = |(rank, inbox)| {
+        let halt = Halt::Here { stop: Arc::clone(stop), rank };
+        Here { rank, inbox, to: to.clone(), stopped: Arc::clone(stopped), halt }
+    };
     (0..).zip(inboxes).map(ends).collect()
 }
 
 impl Here {
+    pub(super) fn halt(&self) -> &Halt {
+        &self.halt
+    }
+
     pub(super) fn try_send(&mut self, to: u32, parcel: Parcel) -> Result<Option<Parcel>, JobError> {
         self.check()?;
         match self.to[to as usize].try_send((self.rank, parcel)) {
@@ -62,6 +72,7 @@ impl Here {
     }
 
     fn check(&self) -> Result<(), JobError> {
+        self.halt.check()?;
         if self.stopped.load(Ordering::Relaxed) {
             return Err(JobError::Stopped { worker: self.rank });
         }

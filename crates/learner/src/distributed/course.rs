@@ -52,6 +52,8 @@ pub(super) enum Said {
         steps: u64,
     },
     Ended(PassEnd),
+    /// So many passes are over and saved, those of earlier sessions included.
+    Judged(u64),
 }
 
 /// What a pass came to, over all workers.

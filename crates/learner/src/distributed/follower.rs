@@ -8,6 +8,7 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use sanderling_client::Cluster;
+use sanderling_job::JobError;
 use sanderling_observe::{Resident, Stages};
 use sanderling_sample::fit::fit;
 
@@ -36,8 +37,13 @@ pub(crate) fn follow(
         Timing::new(options.job.workers, config.train.batch as u64, cluster.map(|cluster| &**cluster));
     timing.algorithm = Some(options.algorithm.to_string());
     let (mut step, mut examples, mut bad_rows) = (0, 0, 0);
+    let mut judged = 0;
     let mut hear = |said: Said, _: &mut Option<Sender<Verdict>>| {
-        let Said::Ended(end) = said else { return };
+        let end = match said {
+            Said::Ended(end) => end,
+            Said::Judged(pass) => return judged = pass,
+            Said::Window { .. } => return,
+        };
         step += end.steps;
         examples += end.scores.len();
         bad_rows = end.bad_rows;
@@ -50,7 +56,14 @@ pub(crate) fn follow(
     let (config_there, start) = (&config, Start::default());
     let workers =
         Workers { model: None, config: config_there, options, cluster, stages: stages.clone(), start, stop };
-    work(workers, &mut hear)?;
+    let worked = work(workers, &mut hear);
+    worked.map_err(|error| match error {
+        LearnError::Stopped => {
+            LearnError::JobStopped { who: JobError::Halted { worker: options.rank() }, pass: judged }
+        }
+        LearnError::Job(who @ JobError::HaltedBy { .. }) => LearnError::JobStopped { who, pass: judged },
+        error => error,
+    })?;
     let train_s: f64 = timing.passes.iter().map(|pass| pass.seconds).sum();
     timing.stages = stages.totals();
     if let Some(cluster) = cluster {

@@ -74,6 +74,7 @@ impl<'a> Learner<'a> {
             false if course.bound.is_some() => Some(Staleness::told()),
             _ => None,
         };
+        course.say(Said::Judged(start[0] as u64));
         Ok(Learner {
             course,
             model,
@@ -314,6 +315,7 @@ impl<'a> Learner<'a> {
         let Verdict { goes_on, plateaus } = self.verdict(worker)?;
         (self.goes_on, self.plateaus) = (goes_on, plateaus);
         self.pass += 1;
+        self.course.say(Said::Judged(self.pass));
         self.first_step += steps;
         self.steps = 0;
         self.scores.clear();

@@ -174,6 +174,11 @@ pub enum Tell<'a> {
         /// Steps of all but the receiver together; 0 in what rank 0 is told.
         others: u64,
     },
+    /// A worker was asked to stop, and so the job ends. Nothing is wrong with it.
+    Stop {
+        /// Which.
+        worker: u32,
+    },
 }
 
 impl<'a> Tell<'a> {
@@ -190,6 +195,7 @@ impl<'a> Tell<'a> {
             Tell::Regroup { .. } => Kind::Regroup,
             Tell::Fail { .. } => Kind::Fail,
             Tell::Pace { .. } => Kind::Pace,
+            Tell::Stop { .. } => Kind::Stop,
         }
     }
 
@@ -242,6 +248,11 @@ impl<'a> Tell<'a> {
                 out.u32(worker);
                 out.pad();
                 [turn, steps, others].iter().for_each(|&number| out.u64(number));
+            }
+            Tell::Stop { worker } => {
+                check_worker("worker", worker, WORKERS_MAX as u32)?;
+                out.u32(worker);
+                out.pad();
             }
         }
         Ok(())
@@ -297,6 +308,12 @@ impl<'a> Tell<'a> {
                 from.pad("worker")?;
                 let (turn, steps) = (from.u64("turn")?, from.u64("steps")?);
                 Tell::Pace { worker, turn, steps, others: from.u64("others")? }
+            }
+            Kind::Stop => {
+                let worker = from.u32("worker")?;
+                check_worker("worker", worker, WORKERS_MAX as u32)?;
+                from.pad("worker")?;
+                Tell::Stop { worker }
             }
             _ => return Ok(None),
         }))

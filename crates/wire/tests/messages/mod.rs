@@ -272,7 +272,7 @@ impl Parts {
         Join { job: self.number, rank, workers, attempt, way }
     }
 
-    fn told(&self) -> [Tell<'_>; 9] {
+    fn told(&self) -> [Tell<'_>; 10] {
         let (worker, n, small, reason) = (self.small % 1024, self.number, self.small, &self.text[..]);
         let bytes = self.text.as_bytes();
         [
@@ -285,6 +285,7 @@ impl Parts {
             Tell::Regroup { losses: small, group: n, applied: n ^ 1, rounds: n ^ 2 },
             Tell::Fail { worker, reason },
             Tell::Pace { worker, turn: n, steps: !n, others: n ^ 1 },
+            Tell::Stop { worker },
         ]
     }
 

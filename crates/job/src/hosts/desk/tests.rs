@@ -297,3 +297,30 @@ fn who_leaves_a_turn_is_waited_for_nowhere_and_may_be_turns_ahead() {
     desk.heard(1, over(JOB, 1), 0);
     assert_eq!(desk.take_said(), [over(JOB, 1)]);
 }
+
+#[test]
+fn who_is_stopped_is_no_loss_and_the_first_reason_is_the_one() {
+    for goes_on in [true, false] {
+        let mut desk = Desk::new(3, SILENCE_US, goes_on, WAIT, 0);
+        // Whoever it names, it is who says it.
+        desk.heard(1, Said::Stop { worker: 2 }, 0);
+        desk.gone(1, "its connection has ended".to_owned());
+        desk.heard(2, Said::Fail { worker: 2, reason: "late".to_owned() }, 0);
+        desk.heard(0, Said::Stop { worker: 0 }, 0);
+        desk.tick(2 * SILENCE_US);
+        assert_eq!(desk.take_said(), [Said::Stop { worker: 1 }]);
+        assert_eq!(desk.take_notes(), []);
+
+        let mut desk = Desk::new(2, SILENCE_US, goes_on, WAIT, 0);
+        let failed = Said::Fail { worker: 0, reason: "first".to_owned() };
+        desk.heard(0, failed.clone(), 0);
+        desk.heard(1, Said::Stop { worker: 1 }, 0);
+        assert_eq!(desk.take_said(), [failed]);
+        // When all have done all there is nothing to stop.
+        let mut desk = Desk::new(1, SILENCE_US, goes_on, WAIT, 0);
+        let over = Said::TurnOver { turn: JOB, losses: 0 };
+        desk.heard(0, over.clone(), 0);
+        desk.heard(0, Said::Stop { worker: 0 }, 0);
+        assert_eq!(desk.take_said(), [over]);
+    }
+}
