@@ -307,7 +307,8 @@ class FeedQueue:
 
     `source` is a path, a glob pattern or a list of them. `spec` has the sections `data`, `label`, `weight`, `negatives`
     and `feature` of a run's configuration (docs/configuration.md). With `ordered` minibatches come in the order of the
-    input whatever the number of threads; of every `ranks` minibatches this queue takes the one numbered `rank`. At most
+    input whatever the number of threads; of every `ranks` minibatches this queue takes the one numbered `rank`. The
+    first `used_rows` rows of the first pass, those of all ranks, are passed over: a run before has used them. At most
     `depth` minibatches are ready, and nothing is begun while these have `depth_bytes`. `train=False` reads rows without
     labels and keeps all negatives. `on_statistics` is told a report every `statistics_every_s` seconds.
 
@@ -337,6 +338,7 @@ class FeedQueue:
         seed: int = 0,
         rank: int = 0,
         ranks: int = 1,
+        used_rows: int = 0,
         train: bool = True,
         statistics_every_s: float = 0.0,
         on_statistics: Callable[[str], object] | None = None,

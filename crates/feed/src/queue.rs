@@ -52,6 +52,8 @@ pub struct QueueOptions {
     pub rank: u64,
     /// How many queues share the input.
     pub ranks: u64,
+    /// Rows of the first pass, of all ranks together, that were used before and are passed over. Needs an order.
+    pub used_rows: u64,
 }
 
 impl Default for QueueOptions {
@@ -67,6 +69,7 @@ impl Default for QueueOptions {
             seed: 0,
             rank: 0,
             ranks: 1,
+            used_rows: 0,
         }
     }
 }
@@ -87,9 +90,13 @@ impl QueueOptions {
         within("depth_bytes", self.depth_bytes as u64, 1, u64::MAX)?;
         within("ranks", self.ranks, 1, u64::MAX)?;
         within("rank", self.rank, 0, self.ranks - 1)?;
-        if self.ranks > 1 && !self.ordered {
-            let reason = "several ranks share an input by the order of its minibatches".to_owned();
-            return Err(FeedError::Option { option: "ordered", reason });
+        for (is_set, what) in [
+            (self.ranks > 1, "several ranks share an input by the order of its minibatches"),
+            (self.used_rows > 0, "which rows were used before, only an order says"),
+        ] {
+            if is_set && !self.ordered {
+                return Err(FeedError::Option { option: "ordered", reason: what.to_owned() });
+            }
         }
         Ok(())
     }

@@ -126,8 +126,9 @@ impl Reader {
         work: &(dyn Fn(&mut Read<'_>) + Sync),
     ) -> Result<(), FeedError> {
         let &QueueOptions { threads, ordered, shuffle, seed, .. } = options;
+        let used_rows = if number == 0 { options.used_rows } else { 0 };
         let workers = if ordered { 1 } else { threads };
-        let order = PassOptions { shuffle, seed, number, workers, used_rows: 0 };
+        let order = PassOptions { shuffle, seed, number, workers, used_rows };
         let pass = Pass::open(&files.inputs, &files.data, &files.encoder, &self.bad_rows, order)?;
         let pass = Arc::new(pass);
         *lock(&self.pass) = Some(Arc::clone(&pass));

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sanderling_control::MetricsPage;
-use sanderling_feed::{Embedding, Expected, Fed, FeedQueue, QueueOptions, Source};
+use sanderling_feed::{Embedding, Expected, Fed, FeedError, FeedQueue, QueueOptions, Source};
 use sanderling_hub::SubscribeOptions;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
 use sanderling_sample::{DataConfig, Spec};
@@ -67,7 +67,7 @@ struct Told {
 impl PyFeedQueue {
     #[new]
     #[pyo3(signature = (source, embedding = None, *, spec = None, batch_size = 1024, passes = 1, threads = 2, depth = 8,
-        depth_bytes = 1_073_741_824, ordered = true, shuffle = 0, seed = 0, rank = 0, ranks = 1, train = true,
+        depth_bytes = 1_073_741_824, ordered = true, shuffle = 0, seed = 0, rank = 0, ranks = 1, used_rows = 0, train = true,
         statistics_every_s = 0.0, on_statistics = None, name = "trainer", hub_token = "", hub_patience_s = 60.0, hub_compression = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -85,6 +85,7 @@ impl PyFeedQueue {
         seed: u64,
         rank: u64,
         ranks: u64,
+        used_rows: u64,
         train: bool,
         statistics_every_s: f64,
         on_statistics: Option<Py<PyAny>>,
@@ -107,6 +108,7 @@ impl PyFeedQueue {
             seed,
             rank,
             ranks,
+            used_rows,
         };
         let embedding = embedding.map(embedding_of).transpose()?;
         let hubs = match &inputs[..] {
@@ -117,6 +119,10 @@ impl PyFeedQueue {
             subscribe_options(depth, threads, (rank, ranks), hub_token, hub_patience_s, hub_compression)?;
         let queue = py.detach(|| {
             let from_hubs = hubs.is_some() || subscribed.is_some();
+            if from_hubs && used_rows > 0 {
+                let reason = "a hub knows by itself what was used".to_owned();
+                return Err(FeedError::Option { option: "used_rows", reason });
+            }
             let source = match (subscribed, &hubs) {
                 (Some(source), _) => source,
                 (None, Some(hubs)) => {

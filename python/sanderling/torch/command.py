@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add("config", type=Path, help="configuration, TOML")
     add("--model", choices=MODELS, help="instead of model.type")
-    add("--resume", action="store_true", help="go on after the last whole pass, from hubs where the run was saved")
+    add("--resume", action="store_true", help="go on where the run was told to stop, or was saved last")
     add("--runs-dir", type=Path, default=Path("runs"), help="parent of the run's directory (runs)")
     add("--json", action="store_true", help="print the result as one JSON object on the last line of standard output")
     add("--quiet", "-q", action="store_true", help="no progress and no lines of metrics")

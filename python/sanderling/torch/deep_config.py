@@ -166,10 +166,6 @@ class DeepConfig:
                 "data.valid: a hub hands each row out once per pass, and validation reads the same rows after each;"
                 " name files or urls"
             )
-        if train.save_every and not self.from_hubs:
-            raise sanderling.ConfigError(
-                "train.save_every: a run over files goes on after whole passes only; leave it out, or train from a hub"
-            )
         if not self.valid_inputs and (train.early_stop > 0 or kind == "plateau"):
             raise sanderling.ConfigError("early_stop and the plateau schedule need data.valid")
 

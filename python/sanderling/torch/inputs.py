@@ -28,8 +28,13 @@ class FileInputs:
             assert spec is not None
         self.spec = spec
 
-    def one_pass(self, number: int, embedding: sanderling.Embedding | None) -> Iterator[sanderling.Batch]:
-        """The minibatches of pass `number`, from 0, looked up in `embedding` if there is one."""
+    def one_pass(
+        self, number: int, embedding: sanderling.Embedding | None, used_rows: int = 0
+    ) -> Iterator[sanderling.Batch]:
+        """The minibatches of pass `number`, from 0, looked up in `embedding` if there is one.
+
+        The first `used_rows` rows, those of all trainers together, are passed over.
+        """
         train, workers = self.config.train, self.workers
         self.queue = sanderling.FeedQueue(
             self.config.train_inputs,
@@ -42,6 +47,7 @@ class FileInputs:
             seed=self.config.seed + number,
             rank=0 if workers is None else workers.rank,
             ranks=1 if workers is None else workers.size,
+            used_rows=used_rows,
         )
         return iter(self.queue) if workers is None else workers.batches(self.queue)
 
@@ -91,8 +97,11 @@ class HubInputs:
             self.spec, self.hubs = saved["spec"], saved["hubs"]
         self.passes = int(self.hubs[0]["passes"])
 
-    def one_pass(self, number: int, embedding: sanderling.Embedding | None) -> Iterator[sanderling.Batch]:
-        """The minibatches up to the first one of a pass after `number`."""
+    def one_pass(
+        self, number: int, embedding: sanderling.Embedding | None, used_rows: int = 0
+    ) -> Iterator[sanderling.Batch]:
+        """The minibatches up to the first one of a pass after `number`. What was used, the hubs know."""
+        del used_rows
         if self.queue is None:
             train = self.config.train
             hubs, self._subscribed = self._subscribed or self._subscribe(), None

@@ -1,7 +1,7 @@
 """The ready trainer of deep click models: a `DeepConfig` becomes a directory with the best model and metrics.
 
     runs/<name>/model/         checkpoint of the best validated pass, or without validation of the last one
-    runs/<name>/last/          checkpoint to resume from: after the last whole pass, over hubs also within one
+    runs/<name>/last/          checkpoint to resume from: after the last whole pass, or where the run was told to stop
     runs/<name>/metrics.jsonl  a line per printed line, as the built-in learners write them
     runs/<name>/summary.json   what the run came to
     runs/<name>/report.html    the same with curves, tables and keys, for a browser
@@ -57,6 +57,8 @@ class Progress:
     examples: int = 0
     passes: int = 0
     """Whole ones."""
+    used_rows: int = 0
+    """Of the pass under way, by all trainers together; over hubs they know it."""
     train_s: float = 0.0
     wait_s: float = 0.0
     """Of `train_s`, what was spent waiting for minibatches."""
@@ -99,11 +101,14 @@ def train(
 ) -> DeepResult:
     """Trains as the configuration says: a `DeepConfig`, a dictionary, or a TOML file of that structure.
 
-    `resume` goes on after the last whole pass of a run that was interrupted; over hubs where it was told to stop, or
-    was saved last. `on_line` gets every line of metrics. Started several times by torchrun, the trainers go through the
-    input together, their rows on the servers of `ps`; `mode` says when gradients of rows are applied, as of `Workers`.
-    Hubs that ask for one get `hub_token`; one that is away for longer than `hub_patience_s` is a `HubError`. For slow
-    links `hub_compression` says how minibatches come.
+    `resume` goes on where a run was told to stop (Ctrl-C, SIGTERM or `max_steps`), or was saved last. `on_line` gets
+    every line of metrics. Started several times by torchrun, the trainers go through the input together, their rows on
+    the servers of `ps`; `mode` says when gradients of rows are applied, as of `Workers`. A signal to any of them stops
+    all after the same step, which is saved; then KeyboardInterrupt is raised, and the process ignores both signals,
+    since torchrun sends them to all that are left when the first one has ended.
+
+    Hubs that ask for one get `hub_token`; one that is away for longer than `hub_patience_s` is a `HubError`.
+    For slow links `hub_compression` says how minibatches come.
     """
     if not isinstance(config, DeepConfig):
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
@@ -231,13 +236,13 @@ class _Run:
         try:
             with self.orderly():
                 while progress.passes < self.inputs.passes and not self.stopped() and not self.idle():
+                    before = progress.used_rows
                     steps = self.one_pass(log)
                     if self.stopped():
                         log.say(f"stopped after step {progress.step}")
-                        if self.config.from_hubs:
-                            self.save("last")
+                        self.save("last")
                         break
-                    if steps == 0:
+                    if steps == 0 and before == 0:
                         continue
                     if self.config.valid_inputs:
                         self.judge(log)
@@ -245,8 +250,11 @@ class _Run:
                         progress.best_pass = progress.passes
                     # `last` last: a run that is resumed from it has the model of its best pass.
                     self.save(*(["model", "last"] if progress.best_pass == progress.passes else ["last"]))
+                    if self.is_told():
+                        raise _ToldError
             used = True
         except _ToldError:
+            log.say(f"stopped after step {progress.step}, which is saved")
             used = True
             raise KeyboardInterrupt from None
         finally:
@@ -256,25 +264,39 @@ class _Run:
 
     @contextmanager
     def orderly(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end a run over hubs after a step, which is saved: a hub does not hand out rows twice.
+        """Ctrl-C and SIGTERM end a run after a step, which is saved; of several trainers all after the same one.
 
-        Several trainers are not told at the same step, and a thread other than the main one hears no signals.
+        A thread other than the main one hears no signals.
         """
-        if (
-            not self.config.from_hubs
-            or self.workers is not None
-            or threading.current_thread() != threading.main_thread()
-        ):
+        if threading.current_thread() != threading.main_thread():
             yield
             return
-        before = {
-            number: signal.signal(number, lambda *_: self.told.set()) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        def hear(*_: object) -> None:
+            self.told.set()
+            if self.workers is None:
+                # The second one does what it would without this.
+                restore()
+            else:
+                # torchrun passes on what the terminal has sent already.
+                self.workers.stop()
+
+        before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            if self.workers is not None and self.is_told():
+                # torchrun ends those that are left when the first one has ended, before they can say how they did.
+                before = dict.fromkeys(before, signal.SIG_IGN)
+            restore()
+
+    def is_told(self) -> bool:
+        """Whether a signal ends the run after this step; the same for all trainers."""
+        return self.told.is_set() if self.workers is None else self.workers.stopping
 
     def idle(self) -> bool:
         """Whether validation has not improved for long enough."""
@@ -296,7 +318,8 @@ class _Run:
         self.set_rates()
         # Rows that are looked up ahead miss steps, which trainers in step do not allow.
         in_step = workers is not None and workers.in_step
-        batches = self.inputs.one_pass(progress.passes, None if in_step else self.model.emb.native)
+        ahead = None if in_step else self.model.emb.native
+        batches = self.inputs.one_pass(progress.passes, ahead, progress.used_rows)
         while True:
             asked = time.perf_counter()
             batch = next(batches, None)
@@ -304,6 +327,7 @@ class _Run:
             if batch is None:
                 break
             samples = len(batch) if workers is None else workers.samples
+            progress.used_rows += samples
             if (len(batch) if workers is None else workers.samples_min) < 2 and config.model.batch_norm:
                 continue  # there is no variance of one sample
             logits = self.learn(batch)
@@ -325,10 +349,13 @@ class _Run:
                 line_began, line_step, line_examples = time.perf_counter(), progress.step, progress.examples
             if self.stopped():
                 break
-            if self.told.is_set() or (config.train.save_every and progress.step % config.train.save_every == 0):
+            told = self.is_told()
+            if told and not config.valid_inputs:
+                progress.last = whole.metrics()
+            if told or (config.train.save_every and progress.step % config.train.save_every == 0):
                 progress.train_s, began = progress.train_s + time.perf_counter() - began, time.perf_counter()
                 self.save("last")
-            if self.told.is_set():
+            if told:
                 raise _ToldError
         self.model.emb.finish()
         progress.train_s += time.perf_counter() - began
@@ -340,6 +367,7 @@ class _Run:
             progress.last = whole.metrics()
         if not self.stopped():
             progress.passes += 1
+            progress.used_rows = 0
         return steps
 
     def learn(self, batch: sanderling.Batch) -> npt.NDArray[np.float32]:

@@ -54,6 +54,9 @@ class Workers:
         self.pass_number, self.samples, self.samples_min = 0, 0, 0
         self.share = 1.0
         """What to multiply the loss of the last batch of `batches` by: 1, unless others have more or fewer samples."""
+        self.stopping = False
+        """Whether any trainer has called `stop`. It becomes true for all at the same batch of `batches`."""
+        self._stops = False
 
     def push(
         self,
@@ -89,20 +92,26 @@ class Workers:
         """Batches as long as every trainer has one: all end after the same number.
 
         What others have beyond that is dropped, at most one batch each if a `FeedQueue` shares them out with `rank` and
-        `ranks`. A short last batch is weighed by `share`.
+        `ranks`. A short last batch is weighed by `share`. When `stopping` is true, the batch is the one to end with.
         """
         remaining = iter(batches)
         while True:
             batch = next(remaining, None)
             size, number = (0, 0) if batch is None else (len(batch), batch.pass_number)
-            parts = self.group.all_gather("batch", size.to_bytes(8) + number.to_bytes(8))
+            part = size.to_bytes(8) + number.to_bytes(8) + self._stops.to_bytes(1)
+            parts = self.group.all_gather("batch", part)
+            self.stopping = self.stopping or any(part[16] for part in parts)
             sizes = [int.from_bytes(part[:8]) for part in parts]
             if batch is None or min(sizes) == 0:
                 return
-            self.pass_number = max(int.from_bytes(part[8:]) for part in parts)
+            self.pass_number = max(int.from_bytes(part[8:16]) for part in parts)
             self.samples, self.samples_min = sum(sizes), min(sizes)
             self.share = size * self.size / sum(sizes)
             yield batch
+
+    def stop(self) -> None:
+        """Has all trainers stop together, soon: see `stopping`. May be called by a signal's handler."""
+        self._stops = True
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Makes the gradients of dense parameters their means over trainers, where DistributedDataParallel does not."""

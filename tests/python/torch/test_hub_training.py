@@ -183,9 +183,6 @@ def test_a_hub_that_is_not_there_is_named(folder: Path) -> None:
     (folder / "clicks.toml").write_text(CONFIG.replace("valid.csv", gone))
     with pytest.raises(sanderling.ConfigError, match=r"data\.valid: a hub hands each row out once"):
         train(folder, gone)
-    (folder / "clicks.toml").write_text(CONFIG.replace("print_every", "save_every"))
-    with pytest.raises(sanderling.ConfigError, match=r"train\.save_every"):
-        train(folder)
 
 
 def test_what_hub_and_configuration_disagree_on_is_named(folder: Path) -> None:

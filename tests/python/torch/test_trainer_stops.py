@@ -1,0 +1,291 @@
+"""Signals to the ready trainer: it stops after a step, all trainers after the same one, and goes on as if nothing was.
+
+Run as a program this file is one of the trainers, which torchrun starts.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import sanderling
+from sanderling.torch import checkpoint, command
+
+INTERRUPTED = 130
+ROWS = 2000
+PASSES = 3
+BATCH = 20
+# Every row has a key of its own, whose count says how often it was learned from.
+CONFIG = f"""
+[data]
+train = "train.csv"
+[model]
+type = "deepfm"
+dim = 4
+hidden = [8]
+[optimizer]
+type = "sgd"
+lr = 0.05
+[train]
+batch = {BATCH}
+passes = {PASSES}
+shuffle = 300
+print_every = 1
+depth = 1
+[[feature]]
+name = "row"
+[[feature]]
+name = "a"
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """One of the trainers: what the command does, and its exit code in a file."""
+    # A shell that starts the tests in the background lets them ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = command.main(arguments)
+    Path(f"code-{os.environ.get('RANK', '0')}").write_text(str(code))
+    return code
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(5)
+    a = rng.integers(0, 5, ROWS)
+    lines = [f"{(row + i) % 2},{row},{i}\n" for row, i in enumerate(a)]
+    (tmp_path / "train.csv").write_text("label,row,a\n" + "".join(lines))
+    (tmp_path / "valid.csv").write_text("label,row,a\n" + "".join(lines[:200]))
+    (tmp_path / "clicks.toml").write_text(CONFIG)
+    return tmp_path
+
+
+class Trainers:
+    """One process, or several under torchrun, in a folder."""
+
+    def __init__(self, folder: Path, ranks: int, *arguments: str) -> None:
+        self.folder, self.ranks = folder, ranks
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+        self.command = [sys.executable, *launcher, __file__, "clicks.toml", *arguments]
+
+    @contextmanager
+    def start(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Runs them; killed if the test does not wait for their end."""
+        with subprocess.Popen(
+            [*self.command, *arguments],
+            cwd=self.folder,
+            env=dict(os.environ, OMP_NUM_THREADS="1"),
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        ) as process:
+            children: list[int] = []
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    children = list(self.processes(process).values())
+                    process.kill()
+                for child in children:
+                    os.kill(child, signal.SIGKILL)
+
+    def processes(self, process: subprocess.Popen[str]) -> dict[int, int]:
+        """The trainers' processes by rank."""
+        if self.ranks == 1:
+            return {0: process.pid}
+        found = {}
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+            for entry in environment:
+                if entry.startswith(b"RANK="):
+                    found[int(entry[5:])] = int(child)
+        return found
+
+    def run(self, *arguments: str) -> None:
+        with self.start(*arguments) as process:
+            assert process.stderr is not None
+            err = process.stderr.read()
+            assert process.wait() == 0, err
+
+    def stop(
+        self, step: int, tell: Callable[[subprocess.Popen[str]], object], *arguments: str
+    ) -> tuple[str, list[int]]:
+        """Tells them to stop when they have made so many steps; what they said, and their exit codes."""
+        for rank in range(self.ranks):
+            (self.folder / f"code-{rank}").unlink(missing_ok=True)
+        with self.start(*arguments) as process:
+            assert process.stderr is not None
+            while f"step {step}," not in (line := process.stderr.readline()):
+                assert line, "it ended before"
+            tell(process)
+            said = process.stderr.read()
+            assert process.wait() != 0
+        return said, [int((self.folder / f"code-{rank}").read_text()) for rank in range(self.ranks)]
+
+
+def state(directory: Path) -> tuple[dict[str, Any], torch.Tensor]:
+    """Where a saved run is, and its dense parameters, one after the other."""
+    manifest = checkpoint._read_manifest(directory)
+    model = torch.load(directory / manifest["dense"]["file"], weights_only=True)["model"]
+    progress = checkpoint.read_extra(directory)["progress"]
+    return progress, torch.cat([tensor.reshape(-1) for tensor in model.values()])
+
+
+def learned(
+    connection: sanderling.Connection, name: str
+) -> tuple[np.ndarray[Any, Any], dict[int, np.ndarray[Any, Any]]]:
+    """How often each row of the input was learned from, and all rows of the tables."""
+    tables = [connection.open(f"{name}/{table}") for table in ("row", "a")]
+    rows = {int(key): row for table in tables for key, row in zip(table.keys(), table.rows(), strict=True)}
+    return tables[0].frequency(), rows
+
+
+def one(rank: int, number: signal.Signals) -> Callable[[Trainers], Callable[[subprocess.Popen[str]], object]]:
+    """A signal to one trainer."""
+    return lambda trainers: lambda process: os.kill(trainers.processes(process)[rank], number)
+
+
+def launcher(number: signal.Signals) -> Callable[[Trainers], Callable[[subprocess.Popen[str]], object]]:
+    """A signal to torchrun."""
+    return lambda _: lambda process: process.send_signal(number)
+
+
+def terminal(trainers: Trainers) -> Callable[[subprocess.Popen[str]], object]:
+    """Ctrl-C in a terminal: to all at once."""
+
+    def tell(process: subprocess.Popen[str]) -> None:
+        for child in [*trainers.processes(process).values(), process.pid]:
+            os.kill(child, signal.SIGINT)
+
+    return tell
+
+
+@pytest.mark.parametrize(
+    ("mode", "tell"),
+    [
+        ("sync", one(1, signal.SIGINT)),
+        ("sync", launcher(signal.SIGTERM)),
+        ("bounded:2", one(0, signal.SIGTERM)),
+        ("async", terminal),
+    ],
+)
+def test_all_trainers_stop_after_one_step_and_go_on(
+    folder: Path, two_servers: str, mode: str, tell: Callable[[Trainers], Callable[[subprocess.Popen[str]], object]]
+) -> None:
+    name = f"stopped-{mode.partition(':')[0]}"
+    trainers = Trainers(folder, 2, "--ps", two_servers, "--mode", mode)
+    stop = tell(trainers)
+    connection = sanderling.connect(two_servers)
+    reached = 0
+    # In the first pass, and once more in the second or third.
+    for step, resume in ((5, []), (PASSES * ROWS // BATCH // 2 * 2 // 3, ["--resume"])):
+        said, codes = trainers.stop(step, stop, "--name", name, *resume)
+        assert codes == [INTERRUPTED] * 2, said
+        progress, _ = state(folder / "runs" / name / "last")
+        assert f"stopped after step {progress['step']}, which is saved" in said
+        assert "interrupted; --resume goes on" in said
+        assert progress["step"] >= max(step, reached)
+        assert progress["examples"] == progress["step"] * 2 * BATCH
+        assert progress["passes"] * ROWS + progress["used_rows"] == progress["examples"]
+        reached = progress["step"]
+        # The tables are those of that step: nobody made one more.
+        assert int(learned(connection, name)[0].sum()) == progress["examples"]
+    trainers.run("--name", name, "--resume")
+    progress, dense = state(folder / "runs" / name / "last")
+    assert (progress["step"], progress["examples"]) == (PASSES * ROWS // BATCH // 2, PASSES * ROWS)
+    counts, rows = learned(connection, name)
+    assert counts.tolist() == [PASSES] * ROWS, "each row once per pass"
+    if mode == "sync":
+        # In step it is the model of a run that nobody stopped.
+        trainers.run("--name", "whole")
+        _, expected = state(folder / "runs/whole/last")
+        torch.testing.assert_close(dense, expected, rtol=1e-4, atol=1e-6)
+        for key, row in learned(connection, "whole")[1].items():
+            np.testing.assert_allclose(rows[key], row, rtol=1e-4, atol=1e-6)
+
+
+def test_trainers_of_a_hub_stop_after_one_step_and_go_on(folder: Path, one_server: str) -> None:
+    address = f"unix:{folder}/hub"
+    options = ["--config", "clicks.toml", "--listen", address, "--assign", "strided:2", "--linger", "100ms"]
+    start = [sys.executable, "-m", "sanderling", "hub", *options]
+    connection = sanderling.connect(one_server)
+    with subprocess.Popen(start, cwd=folder, stdout=subprocess.PIPE, text=True) as hub:
+        try:
+            assert hub.stdout is not None
+            assert hub.stdout.readline().startswith("listening at ")
+            trainers = Trainers(folder, 2, "--ps", one_server, "--train", f"hub://{address}", "--name", "of-hub")
+            said, codes = trainers.stop(5, one(1, signal.SIGTERM)(trainers))
+            assert codes == [INTERRUPTED] * 2, said
+            progress, _ = state(folder / "runs/of-hub/last")
+            counts = learned(connection, "of-hub")[0]
+            assert int(counts.sum()) == progress["examples"] == progress["step"] * 2 * BATCH
+            trainers.run("--resume")
+        finally:
+            hub.terminate()
+    assert learned(connection, "of-hub")[0].tolist() == [PASSES] * ROWS, "each row once per pass"
+
+
+def test_one_trainer_over_files_stops_after_a_step_and_goes_on(folder: Path, one_server: str) -> None:
+    trainer = Trainers(folder, 1, "--name", "alone", "--valid", "valid.csv", "--ps", one_server)
+    connection = sanderling.connect(one_server)
+    for number, step, resume in ((signal.SIGINT, 7, []), (signal.SIGTERM, ROWS // BATCH + 9, ["--resume"])):
+        said, codes = trainer.stop(step, one(0, number)(trainer), *resume)
+        assert codes == [INTERRUPTED], said
+        progress, _ = state(folder / "runs/alone/last")
+        assert progress["step"] >= step
+        assert int(learned(connection, "alone")[0].sum()) == progress["examples"] == progress["step"] * BATCH
+    trainer.run("--resume")
+    assert learned(connection, "alone")[0].tolist() == [PASSES] * ROWS
+    assert state(folder / "runs/alone/last")[0]["best_pass"] >= 1
+
+
+def test_a_run_that_max_steps_or_a_kill_ended_goes_on_where_it_was_saved(folder: Path, one_server: str) -> None:
+    connection = sanderling.connect(one_server)
+    steps = ROWS // BATCH
+    # In the middle of a pass; at its last step, where nothing of it is left; in the next one.
+    for max_steps, resume in ((steps - 1, []), (steps, ["--resume"]), (steps + 3, ["--resume"]), (0, ["--resume"])):
+        Trainers(folder, 1, "--name", "most", "--ps", one_server).run("--max-steps", str(max_steps), *resume)
+        expected = max_steps or PASSES * steps
+        progress, _ = state(folder / "runs/most/last")
+        assert (progress["step"], progress["examples"]) == (expected, expected * BATCH)
+        assert int(learned(connection, "most")[0].sum()) == expected * BATCH
+    assert learned(connection, "most")[0].tolist() == [PASSES] * ROWS
+
+    text = (folder / "clicks.toml").read_text().replace("print_every = 1", "print_every = 1\nsave_every = 10")
+    (folder / "clicks.toml").write_text(text)
+    killed = Trainers(folder, 1, "--name", "killed", "--ps", one_server)
+    with killed.start() as process:
+        assert process.stderr is not None
+        while not process.stderr.readline().startswith("step 25,"):
+            assert process.poll() is None
+        process.kill()
+    killed.run("--resume")
+    assert learned(connection, "killed")[0].tolist() == [PASSES] * ROWS
+
+
+def test_a_queue_goes_on_after_rows_that_were_used(folder: Path) -> None:
+    spec = {"feature": [{"name": "row"}], "label": {"column": "label"}}
+
+    def keys(**options: Any) -> list[list[int]]:
+        queue = sanderling.FeedQueue(folder / "train.csv", spec=spec, batch_size=64, shuffle=300, seed=4, **options)
+        return [batch.keys("row").tolist() for batch in queue]
+
+    for passes in (1, 2):
+        whole = keys(passes=passes)
+        for used in (0, 1, 5, 17, -(-ROWS // 64)):
+            assert keys(passes=passes, used_rows=min(64 * used, ROWS), threads=2) == whole[used:]
+        for rank in range(2):
+            assert keys(passes=passes, used_rows=64 * 6, rank=rank, ranks=2)[:3] == whole[6 + rank :: 2][:3]
+    with pytest.raises(sanderling.ConfigError, match="ordered"):
+        keys(used_rows=1, ordered=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
