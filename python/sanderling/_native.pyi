@@ -740,6 +740,7 @@ class Job:
         key_file: _Path | None = None,
         expose: bool = False,
         insecure: bool = False,
+        tables: Sequence[Table | RemoteTable] = ...,
     ) -> Job: ...
     @property
     def features(self) -> list[str]:
@@ -774,7 +775,8 @@ class Worker:
 
         Together they have every row once, as it lies in the files or shuffled over all of them, anew in each pass. With
         `in_step` all have as many, some of them perhaps empty: those with the same number have `batch_size` rows
-        together, the same rows however many workers there are.
+        together, the same rows however many workers there are. With `on_worker_loss="redo"` each of them ends with
+        `end_step`, before which nothing else is done together.
         """
     def sum(self, name: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """The sum over workers of each number; the same bits for all."""
@@ -792,6 +794,27 @@ class Worker:
         """The bytes of one worker, for all."""
     def barrier(self, name: str) -> None:
         """Wait until all workers are here."""
+    def push_step(
+        self,
+        table: Table | RemoteTable,
+        keys: npt.NDArray[np.uint64],
+        grads: npt.NDArray[np.float32],
+        *,
+        lr: float = 1.0,
+        counts: npt.NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Hand in gradients, float32 [len(keys), dim], of the step at hand; those of a key are summed over all workers.
+
+        Each is rounded once, to a multiple of 2^-40, and the sums are exact: with a gradient per sample they do not
+        depend on who had which. Threads name the tables to their Job (`tables`). `counts` says how often each key
+        occurred.
+        """
+    def end_step(self) -> bool:
+        """Wait until all have handed in their parts of the step, which may be nothing, and it is applied, once.
+
+        False: another worker was lost before. Nothing of the step is applied, and the next minibatch is this step once
+        more, its rows shared out anew; so count what you count of a minibatch when this is true.
+        """
 
 @final
 class Batches:

@@ -12,9 +12,10 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.DOTALL | re.MULTILINE)
-    # The last one needs servers and a second process: tests of jobs over hosts run what it shows.
-    *blocks, job = blocks
-    compile(job, "docs/python.md", "exec")
+    # The last ones need servers and a second process: tests of jobs over hosts run what they show.
+    *blocks, job, step = blocks
+    for block in (job, step):
+        compile(block, "docs/python.md", "exec")
     assert len(blocks) == 4
     (tmp_path / "data").symlink_to(ROOT / "data")
     monkeypatch.chdir(tmp_path)

@@ -4,6 +4,7 @@ Run as a program this file is one of the processes, whose arguments the tests gi
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,8 +19,9 @@ import numpy as np
 import pytest
 
 import sanderling
-from sanderling import Job, Worker
+from sanderling import Job, RemoteTable, Table, Worker
 
+AnyTable = Table | RemoteTable
 ROOT = Path(__file__).parents[2]
 ROWS = 3000
 SEED = 7
@@ -100,6 +102,34 @@ def look(worker: Worker) -> None:
         worker.batches(0, 8)
 
 
+class Learn:
+    """Two passes in step over a table, each sample with a gradient that depends on the rows before the step."""
+
+    def __init__(self, table: AnyTable, dies: tuple[int, int, int, str] | None = None) -> None:
+        """`dies`: which worker kills itself, in which pass and step, and when in it."""
+        self.table, self.dies = table, dies
+
+    def __call__(self, worker: Worker) -> int:
+        steps = 0
+        for number, order in enumerate(("input", "shuffled")):
+            for batch in worker.batches(number, 64, order=order, in_step=True):  # type: ignore[arg-type]
+                keys = batch.keys("features")
+                # One that the sample has alone, and one that it shares.
+                for part in (keys, ROWS + keys % np.uint64(41)):
+                    rows = self.table.pull(part)
+                    wanted = (keys % np.uint64(7)).astype(np.float32)[:, None] * np.float32(0.3)
+                    self.die(worker, number, batch.number, "before")
+                    worker.push_step(self.table, part, rows - wanted, lr=0.5)
+                self.die(worker, number, batch.number, "after")
+                steps += worker.end_step()
+        worker.barrier("end")
+        return steps
+
+    def die(self, worker: Worker, *place: int | str) -> None:
+        if self.dies is not None and (worker.rank, *place) == self.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 WORK: dict[str, Callable[[Worker], Any]] = {
     "everything": everything,
     "fail": fail,
@@ -115,8 +145,10 @@ def main(work: str, arguments: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     options = json.loads(arguments)
     connection = sanderling.connect(options.pop("ps"))
+    dies = options.pop("dies", None)
     job = Job(**options, connection=connection, seed=SEED, timeout_s=120.0)
-    json.dump(job.run(WORK[work]), sys.stdout)
+    run = Learn(connection.open(work), dies and tuple(dies)) if work.startswith("learn") else WORK[work]
+    json.dump(job.run(run), sys.stdout)
 
 
 @pytest.fixture
@@ -210,6 +242,80 @@ def test_ctrl_c_ends_a_process_that_waits_for_others(site: Site) -> None:
         assert second.wait() != 0
 
 
+def found(table: AnyTable) -> list[tuple[int, bytes, int]]:
+    """Every row: its key, its bits, and how often it was learned from."""
+    rows = zip(table.keys().tolist(), table.rows(), table.frequency().tolist(), strict=True)
+    return sorted((key, row.tobytes(), count) for key, row, count in rows)
+
+
+@pytest.mark.parametrize(
+    "dies",
+    [
+        None,
+        (1, 0, 5, "before"),
+        (2, 0, 20, "after"),
+        (1, 1, 0, "after"),
+        (2, 1, 46, "before"),
+    ],
+)
+def test_in_step_a_killed_process_leaves_no_trace_in_the_bits(
+    site: Site, dies: tuple[int, int, int, str] | None
+) -> None:
+    connection = sanderling.connect(site.ps)
+    name = f"learn-{'-'.join(map(str, dies or ()))}"
+    table = connection.table(name, 2, optimizer="adagrad")
+    options: dict[str, Any] = {"on_worker_loss": "redo", "worker_timeout_s": 120.0, "dies": dies}
+    with (
+        site.start(name, 0, 3, **options) as first,
+        site.start(name, 1, 3, **options) as second,
+        site.start(name, 2, 3, **options) as third,
+    ):
+        ends = [(process, *process.communicate()) for process in (first, second, third)]
+    for workers in (1, 2):
+        alone = sanderling.Table("alone", 2, optimizer="adagrad")
+        steps = Job(site.rows, workers=workers, seed=SEED, tables=[alone]).run(Learn(alone))
+        assert found(alone) == found(table)
+    for rank, (process, out, err) in enumerate(ends):
+        if dies is not None and rank == dies[0]:
+            assert process.returncode == -signal.SIGKILL
+        else:
+            assert process.returncode == 0, err
+            # Each step once: one that is made again was not made.
+            assert json.loads(out) == steps[:1]
+    assert (dies is None) == ("the others take its rows over" not in ends[0][2])
+    assert [count for _, _, count in found(table)[:ROWS]] == [2] * ROWS
+
+
+def test_in_step_nothing_else_is_agreed_on_in_a_step_that_may_be_made_again(site: Site) -> None:
+    connection = sanderling.connect(site.ps)
+    options: dict[str, Any] = {"hosts": [f"unix:{site.folder}/alone"], "rank": 0, "connection": connection}
+
+    def early(worker: Worker) -> None:
+        batches = worker.batches(0, 64, in_step=True)
+        next(batches)
+        for together in (lambda: next(batches), lambda: worker.barrier("early"), lambda: worker.batches(1, 64)):
+            with pytest.raises(sanderling.ConfigError, match=r"call end_step\(\)"):
+                together()
+        assert worker.end_step()
+        worker.barrier("late")
+        assert next(batches).number == 1
+
+    Job(site.rows, **options, on_worker_loss="redo").run(early)
+    table = sanderling.Table("mine", 2)
+    for given, words in [
+        ({"tables": [table], **options}, "on their servers only"),
+        ({"tables": [1]}, "sanderling table"),
+    ]:
+        with pytest.raises((sanderling.ConfigError, TypeError), match=words):
+            Job(site.rows, **given)
+
+    def wide(worker: Worker) -> None:
+        worker.push_step(table, np.ones(1, np.uint64), np.full((1, 2), 1e30, np.float32))
+
+    with pytest.raises(sanderling.GradientError, match="too large"):
+        Job(site.rows, tables=[table]).run(wide)
+
+
 def begun(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
@@ -300,8 +406,6 @@ def test_a_worker_is_there_until_its_function_returns(site: Site) -> None:
         (worker,) = job.run(lambda worker: worker)
         with pytest.raises(sanderling.ConfigError, match="its job is over"):
             worker.barrier("late")
-    with pytest.raises(sanderling.ConfigError, match="in_step"):
-        job.run(lambda worker: worker.batches(0, 8, in_step=True))
 
 
 def test_the_example_counts_by_processes_what_it_counts_by_threads(site: Site) -> None:

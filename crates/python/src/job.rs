@@ -10,25 +10,27 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use sanderling_client::Cluster;
+use sanderling_client::{Cluster, Fixed, StepGradients};
 use sanderling_feed::{Recycler, Sampled, Source};
 use sanderling_job::{
     Input, JobError, Lent, OnLoss, Options, Order, STAGES, Share, Steps, Tables, Worker, run_lent,
 };
 use sanderling_observe::Stages;
 use sanderling_sample::{BadRows, Batch};
+use sanderling_store::PushScale;
 
 use self::hosts::HostWords;
 use crate::batch::PyBatch;
-use crate::error::{ConfigError, of_feed, of_job};
+use crate::error::{ConfigError, GradientError, of_feed, of_job};
 use crate::model::Interrupt;
 use crate::queue::{inputs, source_of};
 use crate::remote::{PyConnection, seconds};
 use crate::requests::side_by_side;
+use crate::step_push::{StepPush, StepTable};
 
 /// What workers go over, and how many they are.
 #[pyclass(name = "Job", module = "sanderling", frozen)]
@@ -36,8 +38,8 @@ pub(crate) struct PyJob {
     input: Arc<Input>,
     names: Arc<[String]>,
     options: Options,
-    /// Where workers that are processes of their own meet.
-    cluster: Option<Arc<Cluster>>,
+    /// What is pushed to in step, and with that where workers meet.
+    tables: Tables,
 }
 
 /// One of the workers of a job.
@@ -95,7 +97,7 @@ impl PyJob {
     #[pyo3(signature = (source, *, spec = None, workers = 1, seed = 0, timeout_s = 60.0, shuffle_bytes_max = 100_663_296,
         scratch_dir = None, train = true, hosts = None, rank = None, connection = None, attempt = 0,
         on_worker_loss = "stop", worker_timeout_s = 30.0, token = None, ca_file = None, cert_file = None, key_file = None,
-        expose = false, insecure = false))]
+        expose = false, insecure = false, tables = Vec::new()))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
@@ -119,6 +121,7 @@ impl PyJob {
         key_file: Option<PathBuf>,
         expose: bool,
         insecure: bool,
+        tables: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<PyJob> {
         let (data, spec) = source_of(spec)?;
         let inputs = inputs(source)?;
@@ -151,7 +154,8 @@ impl PyJob {
         words.apply(connection.is_some(), &same, &mut options)?;
         let cluster = connection.map(|connection| Arc::clone(&connection.cluster));
         let names = Arc::clone(source.names());
-        Ok(PyJob { input: Arc::new(Input { inputs, reading, encoder, bad_rows }), names, options, cluster })
+        let tables = tables_of(&tables, cluster)?;
+        Ok(PyJob { input: Arc::new(Input { inputs, reading, encoder, bad_rows }), names, options, tables })
     }
 
     /// Names of the columns of its minibatches.
@@ -162,10 +166,6 @@ impl PyJob {
 
     /// Calls `work` with every worker of this process, each in a thread of its own; what it returned, in their order.
     fn run(&self, py: Python<'_>, work: Py<PyAny>) -> PyResult<Vec<Py<PyAny>>> {
-        let tables = match &self.cluster {
-            Some(cluster) => Tables::Servers(Arc::clone(cluster), Vec::new()),
-            None => Tables::Embedded(Vec::new()),
-        };
         let stop = Arc::new(AtomicBool::new(false));
         let options = Options { stop: Arc::clone(&stop), ..self.options.clone() };
         let redoes = options.on_loss == OnLoss::Redo;
@@ -178,7 +178,7 @@ impl PyJob {
         let ended = py.detach(|| {
             std::thread::scope(|scope| {
                 let (ends, ended) = channel::<()>();
-                let (options, tables, one) = (&options, &tables, &one);
+                let (options, tables, one) = (&options, &self.tables, &one);
                 let running = scope.spawn(move || {
                     // Closed when it ends, however it ends.
                     let _ends = ends;
@@ -204,6 +204,28 @@ impl PyJob {
     }
 }
 
+/// The tables that workers push to in step: in this process, or those of a cluster.
+fn tables_of(tables: &[Bound<'_, PyAny>], cluster: Option<Arc<Cluster>>) -> PyResult<Tables> {
+    let (mut here, mut remote) = (Vec::new(), Vec::new());
+    for table in tables {
+        match StepTable::of(table)? {
+            StepTable::Here(table) => here.push(table),
+            StepTable::Remote(table) => remote.push(table),
+        }
+    }
+    let wrong = |reason: &str| Err(ConfigError::new_err(format!("tables: {reason}")));
+    match cluster {
+        Some(_) if !here.is_empty() => {
+            wrong("workers of several processes share those on their servers only")
+        }
+        Some(cluster) => Ok(Tables::Servers(cluster, remote)),
+        None if !remote.is_empty() => {
+            wrong("workers that are threads go in step over tables of this process")
+        }
+        None => Ok(Tables::Embedded(here)),
+    }
+}
+
 impl PyWorker {
     /// Works without the interpreter.
     fn with<T: Send>(
@@ -218,6 +240,24 @@ impl PyWorker {
         py.detach(|| self.worker.with(work)).map_err(of_job)
     }
 
+    /// The same for what all do together. Where a step may be made again, nothing is agreed on in the middle of one: some of
+    /// the workers would be there, and others in the step as it is shared out anew.
+    fn together<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Worker) -> Result<T, JobError> + Send,
+    ) -> PyResult<T> {
+        let redoes = self.redoes;
+        self.with(py, |worker| {
+            if redoes && worker.is_step_open() {
+                let reason = "in_step, on_worker_loss = \"redo\": call end_step() when all of a minibatch's step is handed in, \
+                              before the next minibatch and before anything else that all do together; or take \"stop\"";
+                return Err(JobError::Options(reason.to_owned()));
+            }
+            work(worker)
+        })
+    }
+
     /// Numbers of all workers become one of each.
     fn reduce<'py>(
         &self,
@@ -226,7 +266,7 @@ impl PyWorker {
         work: impl FnOnce(&mut Worker, &mut [f64]) -> Result<(), JobError> + Send,
     ) -> PyResult<Bound<'py, PyArray1<f64>>> {
         let mut values = side_by_side(values)?.as_slice()?.to_vec();
-        self.with(py, |worker| work(worker, &mut values))?;
+        self.together(py, |worker| work(worker, &mut values))?;
         Ok(PyArray1::from_vec(py, values))
     }
 }
@@ -262,14 +302,8 @@ impl PyWorker {
         if batch_size == 0 {
             return Err(PyValueError::new_err("batch_size is 0"));
         }
-        if in_step && slf.get().redoes {
-            return Err(ConfigError::new_err(
-                "in_step: with on_worker_loss = \"redo\" all steps of a pass would be given once more when a worker is \
-                 lost; take \"stop\"",
-            ));
-        }
         let input = Arc::clone(&slf.get().input);
-        let given = slf.get().with(slf.py(), |worker| {
+        let given = slf.get().together(slf.py(), |worker| {
             Ok(if in_step {
                 Given::Steps(Box::new(worker.steps(&input, number, order, batch_size)?))
             } else {
@@ -317,7 +351,7 @@ impl PyWorker {
         counts: PyReadonlyArray1<'py, u64>,
     ) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let mut counts = side_by_side(counts)?.as_slice()?.to_vec();
-        self.with(py, |worker| worker.histogram(name, &mut counts))?;
+        self.together(py, |worker| worker.histogram(name, &mut counts))?;
         Ok(PyArray1::from_vec(py, counts))
     }
 
@@ -329,7 +363,7 @@ impl PyWorker {
         parts: Vec<Bound<'py, PyBytes>>,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let parts = parts.iter().map(|part| part.as_bytes().to_vec()).collect();
-        let parts = self.with(py, |worker| worker.all_to_all(name, parts))?;
+        let parts = self.together(py, |worker| worker.all_to_all(name, parts))?;
         Ok(parts.iter().map(|part| PyBytes::new(py, part)).collect())
     }
 
@@ -340,7 +374,7 @@ impl PyWorker {
         name: &str,
         value: &[u8],
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let parts = self.with(py, |worker| worker.all_gather(name, value))?;
+        let parts = self.together(py, |worker| worker.all_gather(name, value))?;
         Ok(parts.iter().map(|part| PyBytes::new(py, part)).collect())
     }
 
@@ -352,13 +386,45 @@ impl PyWorker {
         source: u32,
         value: &[u8],
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = self.with(py, |worker| worker.broadcast(name, source, value))?;
+        let bytes = self.together(py, |worker| worker.broadcast(name, source, value))?;
         Ok(PyBytes::new(py, &bytes))
     }
 
     /// Waits until all workers are here.
     fn barrier(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        self.with(py, |worker| worker.barrier(name))
+        self.together(py, |worker| worker.barrier(name))
+    }
+
+    /// Hands in gradients of the step at hand, float32 [len(keys), dim].
+    #[pyo3(signature = (table, keys, grads, *, lr = 1.0, counts = None))]
+    fn push_step(
+        &self,
+        py: Python<'_>,
+        table: &Bound<'_, PyAny>,
+        keys: PyReadonlyArray1<'_, u64>,
+        grads: PyReadonlyArray2<'_, f32>,
+        lr: f32,
+        counts: Option<PyReadonlyArray1<'_, u32>>,
+    ) -> PyResult<()> {
+        let StepPush { table, keys, counts, grads } = StepPush::of(table, keys, grads, counts)?;
+        let mut sums = vec![0; grads.len()];
+        Fixed::default().add(&mut sums, &grads).map_err(|error| {
+            GradientError::new_err(format!("table {:?}: {error}; nothing was handed in", table.name()))
+        })?;
+        self.with(py, |worker| {
+            let group = worker.group();
+            let (step, place) = (group.applied() + 1, table.place_in(group));
+            let gradients = StepGradients::Fixed { unit_log2: Fixed::default().unit_log2(), sums: &sums };
+            Ok(group.push_step(step, place, &keys, &counts, gradients, PushScale { lr })?)
+        })
+    }
+
+    /// Says that all of this worker's part of the step at hand is handed in, and waits until it is applied; whether it was.
+    fn end_step(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(py, |worker| {
+            let step = worker.group().applied() + 1;
+            worker.wait_applied(step)
+        })
     }
 }
 
@@ -370,7 +436,7 @@ impl PyBatches {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
         let worker = self.worker.get();
-        let next = worker.with(py, |owner| {
+        let next = worker.together(py, |owner| {
             let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
             let (rows, number) = match &mut *given {
                 Given::Share(share, rows) => (share.next(owner, *rows)?, 0),

@@ -23,6 +23,7 @@ mod queue;
 
 mod job;
 
+mod step_push;
 mod steps;
 
 mod view;

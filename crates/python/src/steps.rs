@@ -2,16 +2,17 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
+use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use sanderling_client::{ClientError, Meeting, Reduce, StepGradients, SyncGroup, SyncOptions};
 use sanderling_store::PushScale;
 
-use crate::error::{LengthError, of_client};
-use crate::remote::{PyConnection, PyRemoteTable, seconds};
+use crate::error::of_client;
+use crate::remote::{PyConnection, seconds};
 use crate::requests::side_by_side;
+use crate::step_push::StepPush;
 use crate::table::PyTable;
 
 /// Where the threads of one process meet.
@@ -116,35 +117,10 @@ impl PySyncGroup {
         lr: f32,
         counts: Option<PyReadonlyArray1<'_, u32>>,
     ) -> PyResult<()> {
-        let remote = table.cast::<PyRemoteTable>().ok().map(|table| table.get().table.clone());
-        let here = table.cast::<PyTable>().ok().map(|table| Arc::clone(&table.get().table));
-        let (dim, name) = match (&remote, &here) {
-            (Some(table), _) => (table.dim(), table.name()),
-            (None, Some(table)) => (table.dim(), table.name()),
-            (None, None) => return Err(PyTypeError::new_err("table must be a sanderling table")),
-        };
-        let expected = [keys.len(), dim];
-        if grads.shape() != expected {
-            let found = grads.shape();
-            let text = format!("table {name:?}: grads must have shape {expected:?}, found {found:?}");
-            return Err(LengthError::new_err(text));
-        }
-        let (keys, grads) = (side_by_side(keys)?, side_by_side(grads)?);
-        let (keys, grads) = (keys.as_slice()?, grads.as_slice()?);
-        let counts = match counts {
-            Some(counts) => side_by_side(counts)?.as_slice()?.to_vec(),
-            None => vec![1; keys.len()],
-        };
+        let StepPush { table, keys, counts, grads } = StepPush::of(table, keys, grads, counts)?;
         self.with(py, |group| {
-            let place = match (&remote, &here) {
-                (Some(table), _) => group.place_of_remote(table),
-                (None, Some(table)) => group.place_of(table),
-                (None, None) => None,
-            };
-            // One that the group does not have is refused there.
-            let place = place.unwrap_or(usize::MAX);
-            let gradients = StepGradients::Single(grads);
-            group.push_step(step, place, keys, &counts, gradients, PushScale { lr })
+            let place = table.place_in(group);
+            group.push_step(step, place, &keys, &counts, StepGradients::Single(&grads), PushScale { lr })
         })
     }
 

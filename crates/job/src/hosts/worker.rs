@@ -180,6 +180,16 @@ impl Worker {
         Ok(true)
     }
 
+    /// Whether a step was given ([`crate::Steps::next`]) that was not waited for yet: among workers on hosts of their own,
+    /// who make it again if one of them is lost meanwhile, nothing else is to be agreed on until then.
+    #[must_use]
+    pub fn is_step_open(&self) -> bool {
+        self.crew.as_ref().is_some_and(|crew| {
+            let made = crew.base + self.group.applied().saturating_sub(crew.start);
+            crew.redo.is_none() && made < crew.given
+        })
+    }
+
     /// Says that this worker has finished one more step of its own in this pass, and waits while the slowest of those who live and
     /// have not done the pass is more than `bound` steps behind; how far it is, then. All workers must call it, or none.
     pub fn keep_pace(&mut self, bound: u64) -> Result<u64, JobError> {

@@ -1,0 +1,88 @@
+//! What a Python program hands in for a step, made ready: a table here or on servers, keys and gradients that fit each other.
+//! Conversion only; who adds up and applies is the group's business.
+
+use std::sync::Arc;
+
+use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use sanderling_client::{RemoteTable, SyncGroup};
+use sanderling_store::Table;
+
+use crate::error::LengthError;
+use crate::remote::PyRemoteTable;
+use crate::requests::side_by_side;
+use crate::table::PyTable;
+
+/// A table of either kind.
+pub(crate) enum StepTable {
+    Here(Arc<Table>),
+    Remote(RemoteTable),
+}
+
+impl StepTable {
+    pub(crate) fn of(table: &Bound<'_, PyAny>) -> PyResult<StepTable> {
+        if let Ok(table) = table.cast::<PyRemoteTable>() {
+            return Ok(StepTable::Remote(table.get().table.clone()));
+        }
+        match table.cast::<PyTable>() {
+            Ok(table) => Ok(StepTable::Here(Arc::clone(&table.get().table))),
+            Err(_) => Err(PyTypeError::new_err("table must be a sanderling table")),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            StepTable::Here(table) => table.name(),
+            StepTable::Remote(table) => table.name(),
+        }
+    }
+
+    fn dim(&self) -> usize {
+        match self {
+            StepTable::Here(table) => table.dim(),
+            StepTable::Remote(table) => table.dim(),
+        }
+    }
+
+    /// Its place in the list of a group; one that the group does not have is refused there.
+    pub(crate) fn place_in(&self, group: &mut SyncGroup) -> usize {
+        let place = match self {
+            StepTable::Here(table) => group.place_of(table),
+            StepTable::Remote(table) => group.place_of_remote(table),
+        };
+        place.unwrap_or(usize::MAX)
+    }
+}
+
+/// Keys, their counts, and the gradients, row after row.
+pub(crate) struct StepPush {
+    pub(crate) table: StepTable,
+    pub(crate) keys: Vec<u64>,
+    pub(crate) counts: Vec<u32>,
+    pub(crate) grads: Vec<f32>,
+}
+
+impl StepPush {
+    /// Refuses gradients that are not float32 [len(keys), dim]. Without counts each key occurred once.
+    pub(crate) fn of(
+        table: &Bound<'_, PyAny>,
+        keys: PyReadonlyArray1<'_, u64>,
+        grads: PyReadonlyArray2<'_, f32>,
+        counts: Option<PyReadonlyArray1<'_, u32>>,
+    ) -> PyResult<StepPush> {
+        let table = StepTable::of(table)?;
+        let expected = [keys.len(), table.dim()];
+        if grads.shape() != expected {
+            let (name, found) = (table.name(), grads.shape());
+            let text = format!("table {name:?}: grads must have shape {expected:?}, found {found:?}");
+            return Err(LengthError::new_err(text));
+        }
+        let counts = match counts {
+            Some(counts) => side_by_side(counts)?.as_slice()?.to_vec(),
+            None => vec![1; keys.len()],
+        };
+        let (keys, grads) = (side_by_side(keys)?, side_by_side(grads)?);
+        Ok(StepPush { table, keys: keys.as_slice()?.to_vec(), counts, grads: grads.as_slice()?.to_vec() })
+    }
+}
