@@ -1,6 +1,8 @@
 //! Rows of a table in the order of their keys, a block at a time. What is kept between blocks is bounded, and where to go
 //! on is a key, so that any server with the same rows can. Knows no connection.
 
+use std::cell::Cell;
+
 use sanderling_store::{RowColumns, WholeRows};
 use sanderling_wire::{Exported, Fault, RowBlock};
 
@@ -53,9 +55,7 @@ impl Exporter {
         let taken = self.keys.len().min(first + rows_max);
         self.block.clear();
         // Rows may have gone since.
-        for row in self.keys[first..taken].iter().filter_map(|&key| entry.table.get(key)) {
-            self.block.push(row.as_ref());
-        }
+        entry.table.copy_rows(&self.keys[first..taken], &mut self.block);
         let next = match self.keys.get(taken) {
             Some(&key) => Some(key),
             None if self.more => self.keys.last().and_then(|last| last.checked_add(1)),
@@ -71,16 +71,15 @@ impl Exporter {
         let keys = &mut self.keys;
         keys.clear();
         self.more = false;
-        let mut below = u64::MAX;
-        entry.table.for_each_row(|row| {
-            if row.key < from || row.key > below {
-                return;
-            }
-            keys.push(row.key);
+        let last = Cell::new(u64::MAX);
+        let wants = |key: u64| (from..=last.get()).contains(&key);
+        entry.table.for_each_key(wants, |key| {
+            keys.push(key);
             if keys.len() == 2 * EXPORT_KEYS_MAX {
                 keys.select_nth_unstable(EXPORT_KEYS_MAX - 1);
                 keys.truncate(EXPORT_KEYS_MAX);
-                (below, self.more) = (keys[EXPORT_KEYS_MAX - 1], true);
+                last.set(keys[EXPORT_KEYS_MAX - 1]);
+                self.more = true;
             }
         });
         keys.sort_unstable();

@@ -16,6 +16,7 @@ mod dedup;
 mod directory;
 mod error;
 mod evict;
+mod gather;
 mod half;
 mod hash;
 mod index;

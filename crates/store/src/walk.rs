@@ -14,28 +14,38 @@ impl Table {
     /// Calls `f` on every row, in no particular order (the same for the same history). Rows that are pushed meanwhile
     /// are seen before or after, each key at most once, and every key that is there all the time exactly once; keys that
     /// come meanwhile may be seen or not. `f` may use this table in every other way, but must not call this again.
-    pub fn for_each_row(&self, mut f: impl FnMut(RowRef<'_>)) {
+    pub fn for_each_row(&self, f: impl FnMut(RowRef<'_>)) {
+        self.walk_all(&mut Rows { table: self, words: vec![0.0; self.layout.unpacked()], f });
+    }
+
+    /// The same with keys alone, which is faster: rows stay where they are, and keys that `wants` refuses are not even looked
+    /// up.
+    pub fn for_each_key(&self, wants: impl Fn(u64) -> bool, f: impl FnMut(u64)) {
+        self.walk_all(&mut Keys { wants, f });
+    }
+
+    fn walk_all(&self, seen: &mut impl Seen) {
         let _one_at_a_time = lock(&self.walk);
         let made = self.rows.begin_walk(&self.directory.lock_all()) as u32;
         let lane = crate::lanes::lane();
-        let mut words = vec![0.0; self.layout.unpacked()];
         for first in (0..made).step_by(GROUP as usize) {
             let rows = first..made.min(first.saturating_add(GROUP));
             {
                 let view = self.directory.view(lane);
-                rows.clone().for_each(|row| view.index().prefetch(mix(self.key_of(row))));
+                let keys = rows.clone().map(|row| self.key_of(row)).filter(|&key| seen.wants(key));
+                keys.for_each(|key| view.index().prefetch(mix(key)));
             }
             for row in rows {
                 let key = self.key_of(row);
-                if self.visit(key, Some(row), &mut words) {
-                    self.show(&words, &mut f);
+                if seen.wants(key) && self.visit(key, Some(row), seen) {
+                    seen.show(key);
                 }
             }
         }
         // Copy-on-write has moved these while they were still to come.
         for key in self.rows.moved() {
-            if self.visit(key, None, &mut words) {
-                self.show(&words, &mut f);
+            if seen.wants(key) && self.visit(key, None, seen) {
+                seen.show(key);
             }
         }
         self.rows.end_walk(&self.directory.lock_all());
@@ -47,23 +57,68 @@ impl Table {
         u64::from(self.slab.word(row, header)) | u64::from(self.slab.word(row, header + 1)) << 32
     }
 
-    /// Copies the key's row if it is still to be visited; if it is `row`, when one is given: a row is in use if its key
+    /// Takes the key's row if it is still to be visited; if it is `row`, when one is given: a row is in use if its key
     /// leads to it.
-    fn visit(&self, key: u64, row: Option<u32>, words: &mut [f32]) -> bool {
+    fn visit(&self, key: u64, row: Option<u32>, seen: &mut impl Seen) -> bool {
         let hash = mix(key);
         let locked = self.directory.lock(hash);
         let found = locked.index().find(hash);
         if found == NO_ROW || row.is_some_and(|row| row != found || self.rows.is_visited(row, &locked)) {
             return false;
         }
-        self.layout.read_row(&self.slab, found, words);
+        seen.take(found);
         self.rows.note_visited(found, &locked);
         true
     }
+}
 
-    fn show(&self, words: &[f32], f: &mut impl FnMut(RowRef<'_>)) {
-        let (weights, header, state) = self.layout.parts(words);
+/// What is done with what a walk comes by.
+trait Seen {
+    /// Whether a key matters at all.
+    fn wants(&self, key: u64) -> bool;
+    /// A row, while its key is locked.
+    fn take(&mut self, row: u32);
+    /// Its key, when it is not any more.
+    fn show(&mut self, key: u64);
+}
+
+/// Shows copies of rows.
+struct Rows<'a, F> {
+    table: &'a Table,
+    words: Vec<f32>,
+    f: F,
+}
+
+impl<F: FnMut(RowRef<'_>)> Seen for Rows<'_, F> {
+    fn wants(&self, _key: u64) -> bool {
+        true
+    }
+
+    fn take(&mut self, row: u32) {
+        self.table.layout.read_row(&self.table.slab, row, &mut self.words);
+    }
+
+    fn show(&mut self, _key: u64) {
+        let (weights, header, state) = self.table.layout.parts(&self.words);
         let Header { key, frequency, last_use, version } = header;
-        f(RowRef { key, frequency, last_use, version, weights, state });
+        (self.f)(RowRef { key, frequency, last_use, version, weights, state });
+    }
+}
+
+/// Shows keys.
+struct Keys<W, F> {
+    wants: W,
+    f: F,
+}
+
+impl<W: Fn(u64) -> bool, F: FnMut(u64)> Seen for Keys<W, F> {
+    fn wants(&self, key: u64) -> bool {
+        (self.wants)(key)
+    }
+
+    fn take(&mut self, _row: u32) {}
+
+    fn show(&mut self, key: u64) {
+        (self.f)(key);
     }
 }

@@ -92,12 +92,16 @@ pub(crate) fn encode<T>(
             return;
         }
         assert_eq!((row.weights.len(), row.state.len()), (shape.dim, shape.state), "rows have one shape");
-        block.extend(row.key.to_le_bytes());
+        block.extend_from_slice(&row.key.to_le_bytes());
         for word in [row.frequency, row.last_use, row.version] {
-            block.extend(word.to_le_bytes());
+            block.extend_from_slice(&word.to_le_bytes());
         }
-        for value in row.weights.iter().chain(row.state) {
-            block.extend(value.to_bits().to_le_bytes());
+        for values in [row.weights, row.state] {
+            // All at once, so that it is one copy.
+            let first = block.len();
+            block.resize(first + size_of_val(values), 0);
+            let (places, _) = block[first..].as_chunks_mut::<4>();
+            places.iter_mut().zip(values).for_each(|(place, value)| *place = value.to_bits().to_le_bytes());
         }
         block_rows += 1;
         rows += 1;
