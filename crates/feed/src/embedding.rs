@@ -303,7 +303,7 @@ impl Embedding {
         if !self.client.remote_tables().is_empty() {
             self.note_trainer(&lookup);
         }
-        Ok(LookedUp::new(Arc::clone(self), sampled, whole, columns, lookup, pooled, missing, applied))
+        Ok(LookedUp::new(Arc::clone(self), sampled, whole, columns, lookup, pooled, (missing, applied)))
     }
 
     /// The features of which a hub has fed the keys.

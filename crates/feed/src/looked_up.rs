@@ -41,8 +41,7 @@ impl LookedUp {
         columns: Arc<[usize]>,
         lookup: Recycled<Lookup>,
         pooled: Pooled,
-        missing: usize,
-        applied: u64,
+        (missing, applied): (usize, u64),
     ) -> LookedUp {
         let unique_keys = lookup.unique_keys();
         LookedUp {
