@@ -146,7 +146,6 @@ impl Client {
         if self.remote_tables().is_empty() {
             return self.pull_each(rows, absent, lookup, each);
         }
-        lookup.assign(rows);
         let mut session = match lookup.session.take() {
             Some(session) => session,
             None => self.remote_tables()[0].cluster().session()?,
