@@ -117,24 +117,14 @@ impl Client {
     /// As [`Client::pull_each`], but features for which `choose` says how are fed to the servers and pooled there: their rows are
     /// in [`Lookup::fed`], where their gradients go, too, and [`Client::push`] has the servers spread those. Tables in this
     /// process are never fed.
-    pub fn pull_or_feed(
-        &self,
-        rows: &Rows<'_>,
-        absent: Absent,
-        lookup: &mut Lookup,
-        choose: impl FnMut(&Feedable) -> Option<Pooling>,
-        each: impl FnMut(&Lookup, usize),
-    ) -> Result<usize, ClientError> {
-        self.pull_ahead(rows, absent, lookup, &[], choose, each)
-    }
-
-    /// The same where somebody else has fed some features' keys, each the only feature of its table, which `rows` then lack. Of
-    /// those, keys without a row are counted with their repetitions.
+    ///
+    /// Somebody else may have fed some features' keys, those of `ahead`, each the only feature of its table: `rows` then lack
+    /// them, and keys of theirs without a row are counted with their repetitions.
     ///
     /// # Errors
     /// As [`Client::pull`]. [`Fault::UnknownBatch`](sanderling_wire::Fault::UnknownBatch) says that a server has forgotten
     /// what was fed: with the keys, the minibatch can be looked up in the other way.
-    pub fn pull_ahead(
+    pub fn pull_or_feed(
         &self,
         rows: &Rows<'_>,
         absent: Absent,

@@ -31,7 +31,7 @@ impl Floats {
     pub fn extend(&mut self, length: usize) {
         if self.memory.len() < length + LINE_FLOATS {
             let mut longer = Floats::default();
-            longer.resize(length + length / 2);
+            longer.resize(length);
             longer[..self.length].copy_from_slice(self);
             *self = longer;
         }

@@ -187,7 +187,7 @@ fn some_features_are_fed_and_others_are_not() {
         };
         let rows = Rows::new(&batch, 2..5);
         let missing =
-            client.pull_or_feed(&rows, Absent::Init, lookup, choose, |_, feature| shown.push(feature));
+            client.pull_or_feed(&rows, Absent::Init, lookup, &[], choose, |_, feature| shown.push(feature));
         let offer = |feature, has_values| Feedable {
             feature,
             keys: 6,

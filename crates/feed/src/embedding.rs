@@ -296,7 +296,7 @@ impl Embedding {
                 }
                 chosen
             };
-            client.pull_ahead(&rows, self.absent, lookup, &ahead, choose, each)
+            client.pull_or_feed(&rows, self.absent, lookup, &ahead, choose, each)
         });
         let missing = pulled?;
         pooled.add_fed(self, &lookup);

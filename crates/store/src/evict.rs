@@ -109,7 +109,7 @@ impl Table {
             Eviction::Norm { below } => {
                 let mut words = vec![0.0; self.layout.unpacked()];
                 self.layout.read_row(&self.slab, row.row, &mut words);
-                let (weights, _, _) = self.layout.parts(&words);
+                let weights = self.layout.parts(&words).weights;
                 weights.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>() < f64::from(below).powi(2)
             }
             Eviction::Never | Eviction::Clock => false,

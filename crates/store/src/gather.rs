@@ -5,7 +5,6 @@ use crate::index::NO_ROW;
 use crate::lanes::lane;
 use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
 use crate::prefetch::To;
-use crate::row::RowRef;
 use crate::slab::RowReader;
 use crate::table::Table;
 use crate::whole::RowColumns;
@@ -73,9 +72,6 @@ impl<V: Vector> Visit for Copying<'_, V> {
         if let Some(half) = layout.half {
             half.unpack(&mut self.copied[..layout.dim]);
         }
-        let (weights, header, state) = layout.parts(self.copied);
-        let (key, frequency, last_use, version) =
-            (header.key, header.frequency, header.last_use, header.version);
-        self.rows.push(RowRef { key, frequency, last_use, version, weights, state });
+        self.rows.push(layout.parts(self.copied));
     }
 }

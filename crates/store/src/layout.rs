@@ -5,6 +5,7 @@
 
 use crate::half::{Half, Noise};
 use crate::kernel::{Halves, Kernel, Place, Step, Weights};
+use crate::row::RowRef;
 use crate::slab::{Change, Slab, stride_words};
 use crate::words::halves::{Format, Singles};
 use crate::words::{Vector, Work};
@@ -124,12 +125,13 @@ impl Layout {
         &unpacked[first..]
     }
 
-    /// An unpacked row's weights, header and state.
+    /// An unpacked row, its parts by their names.
     #[inline(always)]
-    pub(crate) fn parts<'a>(&self, row: &'a [f32]) -> (&'a [f32], Header, &'a [f32]) {
+    pub(crate) fn parts<'a>(&self, row: &'a [f32]) -> RowRef<'a> {
         let (weights, rest) = row.split_at(self.dim);
         let (header, state) = rest.split_at(HEADER_WORDS);
-        (weights, Header::read(header), &state[..self.state])
+        let Header { key, frequency, last_use, version } = Header::read(header);
+        RowRef { key, frequency, last_use, version, weights, state: &state[..self.state] }
     }
 
     /// The weights that a row of this key starts with.

@@ -62,8 +62,7 @@ impl Table {
         }
         let mut words = vec![0.0; self.layout.unpacked()];
         self.layout.read_row(&self.slab, row, &mut words);
-        let (weights, header, state) = self.layout.parts(&words);
-        let Header { key, frequency, last_use, version } = header;
+        let RowRef { key, frequency, last_use, version, weights, state } = self.layout.parts(&words);
         Some(Row { key, frequency, last_use, version, weights: weights.to_vec(), state: state.to_vec() })
     }
 

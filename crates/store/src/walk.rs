@@ -2,7 +2,6 @@
 
 use crate::hash::mix;
 use crate::index::NO_ROW;
-use crate::layout::Header;
 use crate::row::RowRef;
 use crate::sync::lock;
 use crate::table::Table;
@@ -99,9 +98,7 @@ impl<F: FnMut(RowRef<'_>)> Seen for Rows<'_, F> {
     }
 
     fn show(&mut self, _key: u64) {
-        let (weights, header, state) = self.table.layout.parts(&self.words);
-        let Header { key, frequency, last_use, version } = header;
-        (self.f)(RowRef { key, frequency, last_use, version, weights, state });
+        (self.f)(self.table.layout.parts(&self.words));
     }
 }
 
