@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use sanderling_transport::{Connection, Error, ListenOptions, Listener, Stopper};
 use sanderling_wire::{Join, Joined, Way};
 
-use super::gather::{AGAIN_MIN, Comer, HELLO_WITHIN, Joint, ROWS_WAIT, Who, framing, spawn, tell};
+use super::gather::{AGAIN_MIN, Comer, HELLO_WITHIN, Joint, LOOK, ROWS_WAIT, Who, framing, spawn, tell};
 use super::greet::{Ungreeted, welcome};
 use super::{Hosts, JobEvent, Observer};
 use crate::error::JobError;
@@ -20,6 +20,8 @@ const STRANGERS_MAX: usize = 256;
 /// Hosts of whom it is told that somebody was turned away, and causes for each: whoever tries all ports does not fill the log.
 const HOSTS_TOLD_MAX: usize = 64;
 const CAUSES_TOLD_MAX: usize = 8;
+/// Whoever comes as a worker that is here already waits for so long: that one may have gone, which nobody has noticed yet.
+const TWIN_WAIT: Duration = LOOK.saturating_mul(10);
 
 /// What is refused for safety, with the options that say otherwise.
 fn unopened(error: Error) -> JobError {
@@ -61,6 +63,7 @@ impl Door {
             join: hosts.join(Way::Rows),
             token: (!hosts.token.is_empty()).then(|| hosts.token.clone()),
             here: Mutex::default(),
+            gone: Condvar::new(),
             strangers: AtomicUsize::new(0),
             observer,
             turned_away: Mutex::default(),
@@ -87,7 +90,9 @@ struct Doorkeeper {
     /// Of this worker.
     join: Join,
     token: Option<String>,
-    here: Mutex<BTreeSet<(u32, Way)>>,
+    here: Mutex<BTreeSet<Who>>,
+    /// One of those that were here is not any more.
+    gone: Condvar,
     strangers: AtomicUsize,
     observer: Option<Observer>,
     turned_away: Mutex<TurnedAway>,
@@ -145,6 +150,7 @@ impl Doorkeeper {
 
     fn forget(&self, who: Who) {
         self.here.lock().unwrap_or_else(PoisonError::into_inner).remove(&who);
+        self.gone.notify_all();
     }
 
     /// Tells the observer who was turned away, if that is not known yet. It was told the reason itself, if it understands it.
@@ -181,9 +187,11 @@ impl Doorkeeper {
             let (theirs, ours) = (theirs.rank, ours.rank);
             return Err(format!("worker {theirs} does not come to worker {ours}: is --rank of both right?"));
         }
-        let is_new =
-            self.here.lock().unwrap_or_else(PoisonError::into_inner).insert((theirs.rank, theirs.way));
-        match is_new {
+        let who = (theirs.rank, theirs.way);
+        let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.gone.wait_timeout_while(here, TWIN_WAIT, |here| here.contains(&who));
+        let (mut here, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match here.insert(who) {
             true => Ok(()),
             false => {
                 Err(format!("there is a worker {} already: every one has a --rank of its own", theirs.rank))

@@ -27,7 +27,7 @@ pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(60);
 /// Whether a worker is dead is decided by its signs of life; rows may wait for as long as it has no time for them.
 pub(super) const ROWS_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// How often a worker that waits for others looks whether it is to stop, and whether those that have come are still there.
-const LOOK: Duration = Duration::from_millis(100);
+pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// Whoever tries to reach a worker that is not there has so long to say why, when the time is over.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -37,6 +37,24 @@ pub(super) struct Joint {
     pub(super) agreed: Agreed,
     /// A frame that came before this worker had found all others: one that had may have begun.
     pub(super) early: Option<Vec<u8>>,
+}
+
+impl Joint {
+    /// Whether the other side has neither gone nor died; whoever has said something may do so, having begun.
+    fn is_there(&mut self) -> bool {
+        // The first attempt may tell what the system said when the greeting was received.
+        for _ in 0..2 {
+            if self.early.is_some() {
+                return true;
+            }
+            match self.connection.receiver.try_receive() {
+                Ok(Received::Nothing) => {}
+                Ok(Received::Frame(bytes)) => self.early = Some(bytes.to_vec()),
+                Ok(Received::End) | Err(_) => return false,
+            }
+        }
+        true
+    }
 }
 
 /// All connections of a worker.
@@ -112,15 +130,24 @@ impl Gathering<'_> {
 
     fn await_all(&mut self, came: &Receiver<Comer>, until: Instant) -> Result<(), JobError> {
         let until = until + LAST_WORDS;
-        while !self.awaited.is_empty() {
-            let left = until.saturating_duration_since(Instant::now());
-            match came.recv_timeout(left.min(LOOK)) {
+        let mut look_at = Instant::now() + LOOK;
+        loop {
+            let now = Instant::now();
+            // Also when all have come: of one that went and came again, a connection of the first time may be among them.
+            if self.awaited.is_empty() || now >= look_at {
+                self.look_around();
+                look_at = now + LOOK;
+                if self.awaited.is_empty() {
+                    return Ok(());
+                }
+            }
+            match came.recv_timeout(until.min(look_at).saturating_duration_since(now)) {
                 Ok(comer) => {
                     let (who, joint) = comer?;
                     self.awaited.remove(&who);
                     self.found.insert(who, joint);
                 }
-                Err(RecvTimeoutError::Timeout) if !left.is_zero() => self.look_around(),
+                Err(RecvTimeoutError::Timeout) if now < until => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     let missing = self.missing();
                     let reason = format!(
@@ -136,7 +163,6 @@ impl Gathering<'_> {
                 return Err(JobError::Interrupted { worker, missing: self.missing(), workers });
             }
         }
-        Ok(())
     }
 
     fn missing(&self) -> Vec<u32> {
@@ -147,11 +173,9 @@ impl Gathering<'_> {
     /// Whoever came and has ended since is waited for anew: it may be started again.
     fn look_around(&mut self) {
         let mut gone: Vec<Who> = Vec::new();
-        for (&who, joint) in self.found.iter_mut().filter(|(_, joint)| joint.early.is_none()) {
-            match joint.connection.receiver.try_receive() {
-                Ok(Received::Nothing) => {}
-                Ok(Received::Frame(bytes)) => joint.early = Some(bytes.to_vec()),
-                Ok(Received::End) | Err(_) => gone.push(who),
+        for (&who, joint) in &mut self.found {
+            if !joint.is_there() {
+                gone.push(who);
             }
         }
         for who in gone {
@@ -296,4 +320,53 @@ pub(super) fn spawn<T: Send + 'static>(
 ) -> Result<std::thread::JoinHandle<T>, JobError> {
     let thread = std::thread::Builder::new().name(name.to_owned());
     thread.spawn(run).map_err(|source| JobError::Io { what: format!("a thread to {name}"), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn knock(hosts: &Hosts, way: Way) -> Connection {
+        let mut connection =
+            connect(&hosts.hosts[0], &sanderling_transport::ConnectOptions::new(framing())).unwrap();
+        let until = Instant::now() + HELLO_WITHIN;
+        introduce(&mut connection, "", &hosts.join(way), until).unwrap();
+        connection
+    }
+
+    #[test]
+    fn whoever_comes_again_before_all_of_it_is_seen_to_have_gone_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = |rank: u32| folder.path().join(rank.to_string());
+        let address = |rank| format!("unix:{}", socket(rank).display()).parse().unwrap();
+        let hosts = |rank| Hosts::new(rank, (0..3).map(address).collect(), 7);
+        let until = Instant::now() + Duration::from_secs(20);
+        let gathered = |rank| gather(&hosts(rank), &Options::default(), until);
+        for (first_gone, between) in
+            [(Way::Rows, Duration::ZERO), (Way::Rows, 2 * LOOK), (Way::Control, 2 * LOOK)]
+        {
+            std::thread::scope(|scope| {
+                let first = scope.spawn(|| gathered(0));
+                while !socket(0).exists() {
+                    std::thread::sleep(AGAIN_MIN);
+                }
+                let mut old = [Way::Rows, Way::Control].map(|way| (way, knock(&hosts(2), way)));
+                old.sort_by_key(|&(way, _)| way != first_gone);
+                let [one, other] = old;
+                drop(one);
+                std::thread::sleep(between);
+                drop(other);
+                let others = [1, 2].map(|rank| scope.spawn(move || gathered(rank)));
+                let [one, two] = others.map(|other| other.join().unwrap());
+                let first = first.join().unwrap();
+                let failed = [&first, &one, &two].map(|party| party.as_ref().err());
+                assert!(failed.iter().all(Option::is_none), "{first_gone:?}, {between:?}: {failed:?}");
+                let mut first = first.unwrap();
+                assert_eq!((first.rows.len(), first.control.len()), (2, 2));
+                for joint in first.rows.values_mut().chain(first.control.values_mut()) {
+                    assert!(joint.is_there(), "{first_gone:?}, {between:?}");
+                }
+            });
+        }
+    }
 }
