@@ -62,6 +62,19 @@ impl Column {
         self.offsets.extend(offsets[1..].iter().map(|end| end.wrapping_add(shift)));
     }
 
+    /// Appends chosen ones of the rows whose boundaries these are.
+    fn gather(&mut self, keys: &[u64], values: Option<&[f32]>, offsets: &[u32], rows: &[u32]) {
+        let mut end = self.keys.len() as u32;
+        self.offsets.extend(rows.iter().map(|&row| {
+            end += offsets[row as usize + 1] - offsets[row as usize];
+            end
+        }));
+        gather_runs(keys, offsets, rows, end as usize, &mut self.keys);
+        if let Some(values) = values.filter(|_| self.weighted) {
+            gather_runs(values, offsets, rows, end as usize, &mut self.values);
+        }
+    }
+
     fn drop_front(&mut self, rows: usize) {
         let keys = self.offsets[rows] as usize;
         self.keys.drain(..keys);
@@ -73,6 +86,31 @@ impl Column {
             *offset -= keys as u32;
         }
     }
+}
+
+/// Keys, or values, that [`gather_runs`] copies at once. Few features have more in a row, and the rows lie anywhere in memory: a
+/// call of `memmove` per run waits for each of them in turn.
+const AT_ONCE: usize = 4;
+
+/// Appends the runs of chosen rows; with them `to` has the length `end`.
+fn gather_runs<T: Copy + Default>(from: &[T], offsets: &[u32], rows: &[u32], end: usize, to: &mut Vec<T>) {
+    let mut at = to.len();
+    // What is copied beyond the end of a run is overwritten by the next one.
+    to.resize(end + AT_ONCE, T::default());
+    for &row in rows {
+        let run = [offsets[row as usize], offsets[row as usize + 1]];
+        let [mut start, stop] = run.map(|offset| (offset - offsets[0]) as usize);
+        let next = at + (stop - start);
+        while start < stop {
+            match from.get(start..start + AT_ONCE) {
+                Some(some) => to[at..at + AT_ONCE].copy_from_slice(some),
+                None => to[at..next].copy_from_slice(&from[start..stop]),
+            }
+            (start, at) = (start + AT_ONCE, at + AT_ONCE);
+        }
+        at = next;
+    }
+    to.truncate(end);
 }
 
 /// Training examples in columns. Rows are added whole: fill the columns, then [`Batch::close_row`], or give the row
@@ -168,13 +206,7 @@ impl Batch {
         self.labels.extend(rows.iter().map(|&row| labels[row as usize]));
         self.weights.extend(rows.iter().map(|&row| weights[row as usize]));
         for (at, column) in self.columns.iter_mut().enumerate() {
-            let (keys, values, offsets) = (from.keys(at), from.values(at), from.offsets(at));
-            let first = offsets[0];
-            for &row in rows {
-                let offsets = &offsets[row as usize..row as usize + 2];
-                let span = (offsets[0] - first) as usize..(offsets[1] - first) as usize;
-                column.append(&keys[span.clone()], values.map(|values| &values[span]), offsets);
-            }
+            column.gather(from.keys(at), from.values(at), from.offsets(at), rows);
         }
     }
 
@@ -225,6 +257,31 @@ mod tests {
         batch.columns[1].push(9, 1.0);
         batch.abandon_row();
         assert_eq!(batch, before);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn rows_are_gathered_as_they_are_appended(
+            runs in proptest::collection::vec((0_u64..11, 0_u64..3), 1..40),
+            chosen in proptest::collection::vec(0_usize..1000, 0..60),
+            skipped in 0_usize..1000,
+        ) {
+            let keys: Vec<u64> = (1..100).collect();
+            let runs: Vec<(&[u64], &[u64])> =
+                runs.iter().map(|&(a, b)| (&keys[b as usize..][..a as usize], &keys[a as usize..][..b as usize])).collect();
+            let all = rows(&runs);
+            let from = skipped % all.len()..all.len();
+            let chosen: Vec<u32> = chosen.iter().map(|row| (row % from.len()) as u32).collect();
+            let (mut gathered, mut appended) = (Batch::like(&all), Batch::like(&all));
+            for some in chosen.chunks(7) {
+                gathered.gather(&Rows::new(&all, from.clone()), some);
+            }
+            for &row in &chosen {
+                let row = from.start + row as usize;
+                appended.append(&Rows::new(&all, row..row + 1));
+            }
+            proptest::prop_assert_eq!(gathered, appended);
+        }
     }
 
     #[test]
