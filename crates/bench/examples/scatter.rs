@@ -58,7 +58,7 @@ fn send(
                     slot[HEADER_BYTES + place * row_bytes..][..row_bytes].copy_from_slice(row(rng));
                 }
                 if checksum {
-                    sums ^= crc32c::crc32c(&slot[..HEADER_BYTES + REPLY_BYTES]);
+                    sums ^= crc_fast::crc32_iscsi(&slot[..HEADER_BYTES + REPLY_BYTES]);
                 }
                 slot.commit(HEADER_BYTES + REPLY_BYTES);
                 sender.flush().unwrap();
@@ -67,7 +67,9 @@ fn send(
                 let mut pieces = vec![IoSlice::new(&header)];
                 pieces.extend((0..rows).map(|_| IoSlice::new(row(rng))));
                 if checksum {
-                    sums ^= pieces.iter().fold(0, |sum, piece| crc32c::crc32c_append(sum, piece));
+                    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+                    pieces.iter().for_each(|piece| digest.update(piece));
+                    sums ^= digest.finalize() as u32;
                 }
                 sender.send_vectored(&pieces).unwrap();
             }

@@ -95,7 +95,7 @@ struct Trailer {
 type Frame = [u8; FRAME_BYTES];
 
 fn crc(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
+    crc_fast::crc32_iscsi(bytes)
 }
 
 /// Puts numbers one behind the other and the checksum of everything before `crc_at` there.

@@ -39,7 +39,7 @@ struct Damage {
 
 /// The checksum as `TFRecord` stores it: rotated and shifted, so that data may hold checksums of its own.
 pub(crate) fn masked_crc32c(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+    crc_fast::crc32_iscsi(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 fn word(bytes: &[u8]) -> Option<u32> {

@@ -1,5 +1,8 @@
 //! The frame: 32 bytes of header, then the payload. Knows the header's fields and the checksum, not what is in a payload.
 
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+use crc_fast::Digest;
+
 use crate::limit::FRAME_BYTES_MAX;
 use crate::{Agreed, Features, Kind, WireError};
 
@@ -192,7 +195,10 @@ impl<'a> Frame<'a> {
 }
 
 fn checksum(head: &[u8; HEADER_BYTES], payload: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&head[..CHECKSUM_AT]), payload)
+    let mut digest = Digest::new(Crc32Iscsi);
+    digest.update(&head[..CHECKSUM_AT]);
+    digest.update(payload);
+    digest.finalize() as u32
 }
 
 /// Finishes a frame whose header and payload are in place: adds the checksum, unless the two sides agreed to go without.

@@ -217,7 +217,7 @@ impl Manifest {
     /// The file's bytes. The checksum covers the inner object as written.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
         let body = serde_json::to_string_pretty(self)?;
-        let crc = crc32c::crc32c(body.as_bytes());
+        let crc = crc_fast::crc32_iscsi(body.as_bytes());
         Ok(format!("{HEAD}{crc:08x}{MIDDLE}{body}{TAIL}").into_bytes())
     }
 
@@ -226,7 +226,7 @@ impl Manifest {
             |reason: &str| StoreError::Damaged { path: path.to_path_buf(), reason: reason.to_string() };
         let (crc, body) =
             split(bytes).ok_or_else(|| damaged("it does not look like a checkpoint manifest"))?;
-        if format!("{:08x}", crc32c::crc32c(body)).as_bytes() != crc {
+        if format!("{:08x}", crc_fast::crc32_iscsi(body)).as_bytes() != crc {
             return Err(damaged("its checksum does not match; restore the directory from a copy"));
         }
         // From here on the bytes are what some writer wrote: an unknown version is newer, not damaged.

@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+use crc_fast::Digest;
+
 use super::manifest::{
     BlobEntry, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest, TableEntry, TableRecord,
 };
@@ -27,13 +30,23 @@ pub struct Checkpoint {
 /// Checksums and counts everything that is read through it.
 struct Checked<R> {
     inner: R,
-    crc32c: u32,
+    crc32c: Digest,
+}
+
+impl<R> Checked<R> {
+    fn new(inner: R) -> Checked<R> {
+        Checked { inner, crc32c: Digest::new(Crc32Iscsi) }
+    }
+
+    fn crc32c(&self) -> u32 {
+        self.crc32c.finalize() as u32
+    }
 }
 
 impl<R: Read> Read for Checked<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
-        self.crc32c = crc32c::crc32c_append(self.crc32c, &buffer[..read]);
+        self.crc32c.update(&buffer[..read]);
         Ok(read)
     }
 }
@@ -158,8 +171,7 @@ impl Checkpoint {
         let expected =
             Expected { generation: self.manifest.generation, rows: record.rows, bytes: record.file.bytes };
         // The buffer lies outside of the checksum, or bytes read ahead would count before they are used.
-        let mut input =
-            Checked { inner: BufReader::with_capacity(buffer_bytes(&record.file), file), crc32c: 0 };
+        let mut input = Checked::new(BufReader::with_capacity(buffer_bytes(&record.file), file));
         rows::decode(shape(record)?, &expected, &mut input, each).map_err(|error| match error {
             RowsError::Io(source) => io_error(&path, "read", source),
             RowsError::Damaged(reason) => damaged(&path, reason),
@@ -168,7 +180,7 @@ impl Checkpoint {
             }
             RowsError::Store(error) => error,
         })?;
-        check_crc(&path, &record.file, input.crc32c)
+        check_crc(&path, &record.file, input.crc32c())
     }
 
     /// Reads and verifies a blob.
@@ -184,7 +196,7 @@ impl Checkpoint {
         if bytes.len() as u64 != record.file.bytes {
             return Err(damaged(&path, "its size changed while it was read".to_string()));
         }
-        check_crc(&path, &record.file, crc32c::crc32c(&bytes))?;
+        check_crc(&path, &record.file, crc_fast::crc32_iscsi(&bytes))?;
         Ok(bytes)
     }
 
@@ -192,10 +204,10 @@ impl Checkpoint {
     pub fn verify(&self) -> Result<(), StoreError> {
         for record in self.manifest.files() {
             let path = self.dir.join(&record.name);
-            let mut input = Checked { inner: self.open_file(record)?, crc32c: 0 };
+            let mut input = Checked::new(self.open_file(record)?);
             let mut buffer = vec![0; buffer_bytes(record)];
             while input.read(&mut buffer).map_err(|source| io_error(&path, "read", source))? > 0 {}
-            check_crc(&path, record, input.crc32c)?;
+            check_crc(&path, record, input.crc32c())?;
         }
         Ok(())
     }

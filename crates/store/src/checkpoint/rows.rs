@@ -72,14 +72,14 @@ pub(crate) fn encode<T>(
     header.extend(0_u32.to_le_bytes());
     debug_assert_eq!(header.len(), HEADER_BYTES);
     // Before what it covers: a CRC that follows its data makes a CRC over both blind to the data.
-    let crc = crc32c::crc32c(&header[CHECKED_FROM..]);
+    let crc = crc_fast::crc32_iscsi(&header[CHECKED_FROM..]);
     header[8..CHECKED_FROM].copy_from_slice(&crc.to_le_bytes());
     write(&header)?;
 
     let mut block = vec![0; BLOCK_HEADER_BYTES];
     let (mut block_rows, mut rows, mut result) = (0_u32, 0_u64, Ok(()));
     let mut close = |block: &mut Vec<u8>, block_rows: &mut u32| {
-        let crc = crc32c::crc32c(&block[BLOCK_HEADER_BYTES..]);
+        let crc = crc_fast::crc32_iscsi(&block[BLOCK_HEADER_BYTES..]);
         block[..4].copy_from_slice(&block_rows.to_le_bytes());
         block[4..8].copy_from_slice(&crc.to_le_bytes());
         let result = write(block);
@@ -142,7 +142,7 @@ pub(crate) fn decode(
         return damaged("it does not begin with SNDLROWS".to_string());
     }
     let word = |at: usize| u32_at(&header, at);
-    if word(8) != crc32c::crc32c(&header[CHECKED_FROM..]) {
+    if word(8) != crc_fast::crc32_iscsi(&header[CHECKED_FROM..]) {
         return damaged("the checksum of its header does not match".to_string());
     }
     if word(12) != VERSION {
@@ -179,7 +179,7 @@ pub(crate) fn decode(
         payload.resize(size, 0);
         input.read_exact(&mut payload)?;
         left -= size as u64;
-        if crc32c::crc32c(&payload) != u32_at(&block, 4) {
+        if crc_fast::crc32_iscsi(&payload) != u32_at(&block, 4) {
             return damaged(format!("the checksum of the block after row {rows} does not match"));
         }
         if block_rows == 0 {

@@ -4,6 +4,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+use crc_fast::Digest;
+
 use super::files::{Disk, Files, Sink};
 use super::manifest::{
     BlobRecord, FileRecord, MANIFEST, MANIFEST_NEW, Manifest, TableRecord, file_name, parse_file_name,
@@ -37,14 +40,14 @@ impl std::fmt::Debug for CheckpointWriter {
 struct Tally<'a> {
     sink: &'a mut dyn Sink,
     bytes: u64,
-    crc32c: u32,
+    crc32c: Digest,
 }
 
 impl Tally<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.sink.write_all(bytes)?;
         self.bytes += bytes.len() as u64;
-        self.crc32c = crc32c::crc32c_append(self.crc32c, bytes);
+        self.crc32c.update(bytes);
         Ok(())
     }
 }
@@ -168,9 +171,9 @@ impl CheckpointWriter {
         self.failed = true;
         self.pending.push(name.clone());
         let mut sink = self.files.create(&path).map_err(|source| io_error(&path, "create", source))?;
-        let mut tally = Tally { sink: sink.as_mut(), bytes: 0, crc32c: 0 };
+        let mut tally = Tally { sink: sink.as_mut(), bytes: 0, crc32c: Digest::new(Crc32Iscsi) };
         let value = fill(&mut tally).map_err(|source| io_error(&path, "write", source))?;
-        let (bytes, crc32c) = (tally.bytes, tally.crc32c);
+        let (bytes, crc32c) = (tally.bytes, tally.crc32c.finalize() as u32);
         sink.sync().map_err(|source| io_error(&path, "sync", source))?;
         self.failed = false;
         Ok((value, FileRecord { name, bytes, crc32c }))
