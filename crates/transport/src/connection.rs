@@ -76,7 +76,10 @@ impl Connection {
     pub(crate) fn signalled(&mut self) -> bool {
         match &mut self.receiver.way {
             ReceivingWay::Stream(_) => true,
-            ReceivingWay::Ring(ring) => ring.take_wakeups().is_err() || ring.has_ended() || self.look(),
+            // A sender that is blocked waits in vain when the peer is gone, whatever is left to receive.
+            ReceivingWay::Ring(ring) => {
+                ring.take_wakeups().is_err() || ring.has_ended() || ring.is_abandoned() || self.look()
+            }
         }
     }
 

@@ -164,6 +164,32 @@ fn who_takes_nothing_is_held_back_alone() {
     }
 }
 
+/// A client that goes while the server waits for it to take answers, with requests of its own unread, is noticed at once.
+#[test]
+fn who_takes_nothing_and_goes_is_not_waited_for() {
+    for kind in KINDS {
+        let mut place = Place::new(kind);
+        place.listen.write_timeout = Duration::from_secs(60);
+        place.connect.write_timeout = Duration::from_millis(300);
+        let listener = place.listener();
+        let stopper = listener.stopper();
+        let (_waker, server) = start(listener, 0);
+        let mut greedy = connect(&place.address, &place.connect).unwrap();
+        let body = FRAME_BYTES_MAX - 8;
+        let mut send = || {
+            greedy.sender.frame(FRAME_BYTES_MAX)?.write(&frame(0, body));
+            greedy.sender.flush()
+        };
+        // Until the server takes nothing any more.
+        while send().is_ok() {}
+        drop(greedy);
+        stopper.stop();
+        let errors = server.join().unwrap();
+        let is_waited_for = errors.iter().any(|error| matches!(error, Error::SendTimeout { .. }));
+        assert!(errors.len() == 1 && !is_waited_for, "{kind}: {errors:?}");
+    }
+}
+
 #[test]
 fn waits_end_by_deadline_and_by_waker() {
     let mut poller = Poller::new(50).unwrap();

@@ -108,6 +108,11 @@ impl RingReceiver {
         self.head == self.tail && (self.closed || self.gone)
     }
 
+    /// Is nobody at the other end any more? What was published before may still be there.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.gone
+    }
+
     /// Is there something to receive, a frame or the end?
     pub(crate) fn look(&mut self) -> Result<bool, Error> {
         let (tail, closed) = self.memory.control().tail();

@@ -98,6 +98,8 @@ impl RingSender {
             None => {
                 self.flush();
                 self.blocked()?;
+                // Who waits elsewhere is told by the socket, and only here sees that no room will ever come.
+                self.check_peer()?;
                 Ok(None)
             }
         }
@@ -161,11 +163,7 @@ impl RingSender {
             }
             self.memory.control().writer_wakes();
             spin.slept(asleep.elapsed());
-            // Takes nothing from the socket, which belongs to the receiving half.
-            let mut hung_up = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
-            if crate::socket::wait(&mut hung_up, Some(asleep)) == Ok(true) {
-                return Err(Error::Closed { peer: self.socket.peer.clone() });
-            }
+            self.check_peer()?;
         }
         self.spin = spin;
         Ok(())
@@ -178,6 +176,15 @@ impl RingSender {
             return Err(Error::SendTimeout { peer: self.socket.peer.clone(), timeout: self.write_timeout });
         }
         Ok(())
+    }
+
+    /// A peer that is gone leaves no room any more. Takes nothing from the socket, which belongs to the receiving half.
+    fn check_peer(&self) -> Result<(), Error> {
+        let mut hung_up = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
+        match crate::socket::wait(&mut hung_up, Some(Instant::now())) {
+            Ok(true) => Err(Error::Closed { peer: self.socket.peer.clone() }),
+            Ok(false) | Err(_) => Ok(()),
+        }
     }
 
     /// Publishes what was committed, and wakes the reader if it sleeps.
