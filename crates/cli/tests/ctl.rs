@@ -139,21 +139,12 @@ fn tables_are_saved_restored_and_dropped() {
 #[test]
 fn a_server_that_drains_says_so_until_its_end() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), "--data data --drain-within 1h");
+    let server = Server::start(folder.path(), "--data data --drain-within 1h --write-timeout 1h");
     let (mut peer, _) = fill(&server);
     let health = |server: &Server| check_health(&server.control, "sanderling.control.Control");
     assert_eq!((health(&server), server.get("/healthz", "").0), (ServingStatus::Serving, 200));
-    // Somebody asks for ever, so that it would never be quiet.
-    let (go, stop) = std::sync::mpsc::channel::<()>();
-    let asking = std::thread::spawn(move || {
-        while stop.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-            // Once it is told to go, a notice comes between the answers.
-            let _ = peer.send(&sanderling_wire::Request::Tables);
-            if !matches!(peer.receive(|_| ()), Ok(Some(_))) {
-                return;
-            }
-        }
-    });
+    // Somebody does not take the answers, so that it is not quiet.
+    peer.ask_without_listening();
     let said = server.ctl(folder.path(), "drain");
     assert!(said.code == 0 && said.out.contains("draining 1 connections"), "{said:?}");
     let start = Instant::now();
@@ -165,8 +156,7 @@ fn a_server_that_drains_says_so_until_its_end() {
     for order in ["save x", "restore x", "drop t"] {
         server.ctl(folder.path(), order).fails(1, "about to stop");
     }
-    drop(go);
-    asking.join().unwrap();
+    drop(peer);
     let (status, errors) = server.end();
     assert!(status.success() && errors.contains("saved latest: 100 rows"), "{errors}");
     // As after SIGTERM, it comes back with what it had.

@@ -470,11 +470,9 @@ fn what_cannot_be_fed_is_said_at_the_start() {
 fn trainers_that_cannot_take_what_is_fed_are_told_what_to_do() {
     let dir = folder();
     let (_processes, ps) = servers(dir.path(), 1);
-    let options = format!(
-        "--listen 127.0.0.1:0 --feed-patience 300ms --trainer-timeout 200ms --ps {ps} --feed history=run/history"
-    );
-    let hub = hub(dir.path(), &options);
-    let hubs = url(&[&hub]);
+    let options = format!("--listen 127.0.0.1:0 --ps {ps} --feed history=run/history");
+    let patient = hub(dir.path(), &options);
+    let hubs = url(&[&patient]);
     let plain = Subscription::open(&hub_addresses(&hubs).unwrap(), "plain", &SubscribeOptions::default());
     let error = plain.unwrap_err();
     assert!(
@@ -499,9 +497,11 @@ fn trainers_that_cannot_take_what_is_fed_are_told_what_to_do() {
         assert!(matches!(error, FeedError::FedByHub { .. }), "{error}");
         assert!(error.to_string().contains(expected) && error.to_string().contains("run/history"), "{error}");
     }
-    // The table that is to be fed was never made.
+    // The table that is to be fed was never made. Who comes late is told it, too.
+    let hub = hub(dir.path(), &format!("{options} --feed-patience 300ms"));
     let takes_fed = SubscribeOptions { takes_fed: true, ..SubscribeOptions::default() };
-    let mut waits = Subscription::open(&hub_addresses(&hubs).unwrap(), "waits", &takes_fed).unwrap();
+    let at = hub_addresses(&url(&[&hub])).unwrap();
+    let mut waits = Subscription::open(&at, "waits", &takes_fed).unwrap();
     let error = waits.next(Instant::now() + PATIENCE).unwrap_err();
     assert!(matches!(error, HubError::Failed { .. }) && error.to_string().contains("run/history"), "{error}");
     drop(waits);

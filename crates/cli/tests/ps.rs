@@ -7,7 +7,6 @@ mod process;
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use peer::{LONG, Peer, TABLE};
 use process::Process;
@@ -25,21 +24,24 @@ fn save(peer: &mut Peer, name: &str) -> Result<u64, Fault> {
     saved.map_err(|(fault, _)| fault)
 }
 
+/// The next thing that the service manager is told.
+#[track_caller]
+fn told(manager: &UnixDatagram, expected: &str) {
+    let mut bytes = [0; 100];
+    let count = manager.recv(&mut bytes).unwrap();
+    assert_eq!(str::from_utf8(&bytes[..count]).unwrap(), expected);
+}
+
 #[test]
 fn it_tells_when_it_is_ready_and_comes_back_after_a_signal() {
     let folder = tempfile::tempdir().unwrap();
     let manager = UnixDatagram::bind(folder.path().join("notify")).unwrap();
     manager.set_read_timeout(Some(LONG)).unwrap();
-    let told = || {
-        let mut bytes = [0; 100];
-        let count = manager.recv(&mut bytes).unwrap();
-        String::from_utf8(bytes[..count].to_vec()).unwrap()
-    };
     let keys: Vec<u64> = (0..100).collect();
     let mut expected = None;
     for (round, signal) in ["TERM", "INT", "TERM"].into_iter().enumerate() {
         let process = Process::start(folder.path(), "", "--data data --save-every 1h");
-        assert_eq!(told(), "READY=1");
+        told(&manager, "READY=1");
         for address in &process.addresses {
             Peer::new(address).create("t", TABLE).unwrap();
         }
@@ -50,7 +52,7 @@ fn it_tells_when_it_is_ready_and_comes_back_after_a_signal() {
         assert_eq!(peer.push(table, round as u64 + 1, &keys, 0.5), Ok(false));
         expected = Some(peer.pull(table, &keys).unwrap());
         process.signal(signal);
-        assert_eq!(told(), "STOPPING=1");
+        told(&manager, "STOPPING=1");
         let (_, notice) = peer.receive(|reply| matches!(reply, Reply::Goaway(_))).unwrap().unwrap();
         assert_eq!(notice, Ok(true));
         let (status, errors) = process.end();
@@ -135,32 +137,19 @@ fn a_full_disk_leaves_the_checkpoint_before_it() {
 #[test]
 fn the_second_signal_ends_it_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let process = Process::start(folder.path(), "", "--drain-within 1h");
-    // Somebody asks for ever, so that it would never be quiet.
-    let address = process.addresses[0].clone();
-    let asking = std::thread::spawn(move || {
-        let mut peer = Peer::new(&address);
-        let table = peer.create("t", TABLE).unwrap();
-        let keys = [1];
-        let pull = sanderling_wire::Pull {
-            table,
-            dim: peer::DIM,
-            absent: sanderling_wire::Absent::Zero,
-            format: sanderling_wire::RowFormat::F32,
-            keys: &keys,
-        };
-        while peer.send(&Request::Pull(pull)).is_ok() && matches!(peer.receive(|_| ()), Ok(Some(_))) {}
-    });
-    let start = Instant::now();
-    while greet(&process).counter("connections") < 2 {
-        assert!(start.elapsed() < LONG);
-    }
+    let manager = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    manager.set_read_timeout(Some(LONG)).unwrap();
+    let process = Process::start(folder.path(), "", "--drain-within 1h --write-timeout 1h");
+    told(&manager, "READY=1");
+    // Somebody never takes the answers, so that it is never quiet.
+    let mut peer = greet(&process);
+    peer.ask_without_listening();
     process.signal("TERM");
-    std::thread::sleep(Duration::from_millis(500));
+    // Two signals of which the first is not taken yet would be one.
+    told(&manager, "STOPPING=1");
     process.signal("TERM");
     let (status, errors) = process.end();
     assert_eq!(status.code(), Some(130), "{errors}");
-    asking.join().unwrap();
 }
 
 #[test]

@@ -447,22 +447,24 @@ fn nobody_is_further_ahead_than_the_bound_and_who_is_killed_is_waited_for_no_lon
     }
 }
 
-/// Takes a connection at the place that is called relay, and passes on what is said only after a while.
+/// Takes connections at the place that is called relay, and passes on what is said only after a while.
 fn relay(folder: &Path, to: &str) {
     let (listener, to) = (UnixListener::bind(folder.join("relay")).unwrap(), folder.join(to));
+    let pass_on = |mut from: UnixStream, mut to: UnixStream| {
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Write);
+        })
+    };
     std::thread::spawn(move || {
-        let (from, _) = listener.accept().unwrap();
-        // However long it is: it only makes it likely that the others have begun.
-        std::thread::sleep(Duration::from_millis(700));
-        let to = UnixStream::connect(to).unwrap();
-        let pass_on = |mut from: UnixStream, mut to: UnixStream| {
-            std::thread::spawn(move || {
-                let _ = std::io::copy(&mut from, &mut to);
-                let _ = to.shutdown(Shutdown::Write);
-            })
-        };
-        pass_on(from.try_clone().unwrap(), to.try_clone().unwrap());
-        pass_on(to, from);
+        for from in listener.incoming().map_while(Result::ok) {
+            // However long it is: it only makes it likely that the others have begun.
+            std::thread::sleep(Duration::from_millis(700));
+            // Whoever finds nobody there, since that worker is slow to start, comes again.
+            let Ok(to) = UnixStream::connect(&to) else { continue };
+            pass_on(from.try_clone().unwrap(), to.try_clone().unwrap());
+            pass_on(to, from);
+        }
     });
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -121,14 +121,26 @@ fn each_row_is_used_once_per_pass_though_trainers_die() {
             })
         });
         let hubs: Vec<Hub> = hubs.collect();
+        // Nobody goes to the end before all have died as often as they shall: a hub that has told all who came that it is over
+        // does not wait for one that dies after it has heard it.
+        let mortals = Arc::new(AtomicU64::new(2));
         let trainers: Vec<_> = ["a", "b"]
             .map(|name| {
                 let at: Vec<String> = hubs.iter().map(|hub| hub.address.clone()).collect();
+                let mortals = Arc::clone(&mortals);
                 std::thread::spawn(move || {
                     let at: Vec<&str> = at.iter().map(String::as_str).collect();
                     let (mut used, mut lives) = (Used::new(), 0_u64);
                     'lives: loop {
                         lives += 1;
+                        if lives == 4 {
+                            mortals.fetch_sub(1, Ordering::Relaxed);
+                            let start = Instant::now();
+                            while mortals.load(Ordering::Relaxed) > 0 {
+                                assert!(start.elapsed() < PATIENCE, "the other does not come that far");
+                                std::thread::yield_now();
+                            }
+                        }
                         // Each life has minibatches come in another way, as far as the hub's transport does it.
                         let ways = [None, Some(Compression::Lz4), Some(Compression::Zstd)];
                         let compression = ways[(lives % 3) as usize];
