@@ -113,6 +113,11 @@ seed() {
     for file in examples/*.toml; do
         printf '\2' | cat - "$file" >"$corpus/exchanged/$(basename "$file")"
     done
+    printf '\3{"data":{"train":"a.csv"},"train":{"batch":16},"feature":[{"name":"a"}]}' >$corpus/exchanged/json
+    printf '\4{"feature":[{"name":"a","key":"raw"},{"each":["b","c"],"type":"multi"}]}' >$corpus/exchanged/spec
+    # A row of a shuffle: two keys in one column, and in the other a key with a value. And the scores of no examples, but one row.
+    printf '\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\x80\x3f\0\0\x80\x3f\4\1\x0a\4\3\1\1\6\0\0\0\x3f' >$corpus/exchanged/row
+    printf '\1' | cat - <(head -c 92 /dev/zero) >$corpus/exchanged/scores
     for file in tcp://localhost:7000 unix:/run/a shm:a '[::1]:7000'; do
         printf '\5%s' "$file" >"$corpus/exchanged/${file//[^a-z]/_}"
     done

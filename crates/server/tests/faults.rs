@@ -69,9 +69,9 @@ fn what_is_no_frame_closes_its_connection_only() {
         assert!(other.pull(table, &[1]).is_ok(), "{what}");
     }
     eventually("they are closed", || place.server().control().connections().len() == 1);
-    let lost =
-        place.events.lock().unwrap().iter().filter(|event| matches!(event, Event::Lost { .. })).count();
-    assert_eq!(lost, 7);
+    // What is to be told of one is told after it is closed.
+    let is_lost = |event: &&Event| matches!(event, Event::Lost { .. });
+    eventually("all are told of", || place.events.lock().unwrap().iter().filter(is_lost).count() == 7);
 }
 
 #[test]
