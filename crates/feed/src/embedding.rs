@@ -209,12 +209,7 @@ impl Embedding {
                 table.name()
             ));
         }
-        let pooling = match feature.pooling {
-            Pooling::Sum => "sum",
-            Pooling::Mean => "mean",
-            Pooling::Max => "max",
-            Pooling::None => "none",
-        };
+        let pooling = feature.pooling.name();
         if pooling != fed.pooling {
             let there = &fed.pooling;
             return Err(format!("its pooling is {there:?} there and {pooling:?} here; say the same"));

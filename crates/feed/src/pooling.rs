@@ -22,6 +22,27 @@ pub enum Pooling {
     None,
 }
 
+impl Pooling {
+    const ALL: [Pooling; 4] = [Pooling::Sum, Pooling::Mean, Pooling::Max, Pooling::None];
+
+    /// What people call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Pooling::Sum => "sum",
+            Pooling::Mean => "mean",
+            Pooling::Max => "max",
+            Pooling::None => "none",
+        }
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Pooling> {
+        Pooling::ALL.into_iter().find(|pooling| pooling.name() == name)
+    }
+}
+
 /// The keys of one feature of a minibatch.
 #[derive(Clone, Copy)]
 pub(crate) struct Bags<'a> {

@@ -12,6 +12,7 @@ use sanderling_hub::service::{FedColumns, Feeding, KeyFeeder};
 
 use crate::error::FeedError;
 use crate::fed::saves_by_hub;
+use crate::pooling::Pooling;
 
 /// Waits between attempts begin with this and double.
 const AGAIN_MIN: Duration = Duration::from_millis(20);
@@ -58,20 +59,20 @@ impl FeedTo {
     }
 
     fn pooling(&self) -> Result<sanderling_store::Pooling, FeedError> {
-        match self.pooling.as_str() {
-            "sum" => Ok(sanderling_store::Pooling::Sum),
-            "mean" => Ok(sanderling_store::Pooling::Mean),
+        match Pooling::named(&self.pooling) {
+            Some(Pooling::Sum) => Ok(sanderling_store::Pooling::Sum),
+            Some(Pooling::Mean) => Ok(sanderling_store::Pooling::Mean),
             other => {
                 let why = match other {
-                    "max" => {
+                    Some(Pooling::Max) => {
                         "a largest coordinate of several servers' has no gradient that they could spread"
                     }
-                    "none" => "a row per key is not pooled, and the trainer needs the keys for it",
-                    _ => "there is no such pooling",
+                    Some(_) => "a row per key is not pooled, and the trainer needs the keys for it",
+                    None => "there is no such pooling",
                 };
-                let feature = &self.feature;
+                let FeedTo { feature, pooling, .. } = self;
                 let reason = format!(
-                    "feature {feature:?} cannot be fed with pooling {other:?}: {why}; sum and mean can"
+                    "feature {feature:?} cannot be fed with pooling {pooling:?}: {why}; sum and mean can"
                 );
                 Err(FeedError::Option { option: "feed", reason })
             }

@@ -238,13 +238,7 @@ fn pool_at(name: &str) -> PyResult<PoolAt> {
 }
 
 fn pooling(name: &str) -> PyResult<Pooling> {
-    match name {
-        "sum" => Ok(Pooling::Sum),
-        "mean" => Ok(Pooling::Mean),
-        "max" => Ok(Pooling::Max),
-        "none" => Ok(Pooling::None),
-        _ => Err(PyValueError::new_err(format!(
-            "pooling must be 'sum', 'mean', 'max' or 'none', not {name:?}"
-        ))),
-    }
+    Pooling::named(name).ok_or_else(|| {
+        PyValueError::new_err(format!("pooling must be 'sum', 'mean', 'max' or 'none', not {name:?}"))
+    })
 }
