@@ -1,5 +1,7 @@
 //! What the feed path can fail with. The causes keep their own words: file and line, or server and table.
 
+use std::sync::Arc;
+
 use sanderling_client::ClientError;
 use sanderling_hub::HubError;
 use sanderling_sample::SampleError;
@@ -13,6 +15,24 @@ pub enum FeedError {
     /// A table, or its server.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// A push in the background.
+    #[error(transparent)]
+    Push(Arc<ClientError>),
+    /// The gradients of a hub's minibatch are lost.
+    #[error(
+        "minibatch {number} of hub {hub} was not applied, or not wholly, and its hub does not count it as used: {cause}; start \
+         the trainer anew, and it is handed out again"
+    )]
+    Unpushed {
+        /// The hub's address.
+        hub: String,
+        /// The minibatch's number there.
+        number: u64,
+        /// Why.
+        cause: String,
+        /// The same, if it was a table or its server.
+        refused: Option<Arc<ClientError>>,
+    },
     /// A hub.
     #[error(transparent)]
     Hub(#[from] HubError),

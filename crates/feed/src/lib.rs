@@ -29,6 +29,8 @@ pub use embedding::{Embedding, EmbeddingOptions, Feature, PUSHES_MAX};
 mod looked_up;
 pub use looked_up::LookedUp;
 
+mod ticket;
+
 mod pushes;
 
 mod reader;

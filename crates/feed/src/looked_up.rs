@@ -230,12 +230,42 @@ impl LookedUp {
         Ok(())
     }
 
+    /// What was taken away has been applied: the minibatch counts as pushed.
+    pub fn note_applied(&self) {
+        if let Some(ticket) = self.sampled.ticket.upgrade() {
+            ticket.note_pushed();
+        }
+    }
+
     /// Hands the gradients over, to be applied in the background. Waits only while too many pushes are outstanding. An error
     /// may be that of an earlier push.
     ///
     /// If the keys were fed by a hub so long ago that they must be asked for, and the minibatch is another trainer's by now,
     /// nothing is pushed, as that one does it; [`Embedding::pooled_at`] counts that.
+    ///
+    /// The minibatch's hub does not hear that it was used up before all of this is applied. If it fails, now or later, the
+    /// queue ends with [`FeedError::Unpushed`], and the hub hands the minibatch out again to a trainer that is started anew.
     pub fn push(&mut self, scale: PushScale) -> Result<(), FeedError> {
+        let (ready, ticket) = (self.ready_to_push(), self.sampled.ticket.upgrade());
+        if let (Err(error), Some(ticket), Some(_)) = (&ready, &ticket, &self.lookup) {
+            ticket.owe();
+            ticket.lose(error);
+        }
+        if !ready? {
+            return Ok(());
+        }
+        let lookup = self.lookup.take().ok_or(FeedError::Pushed)?;
+        let pushes = self.embedding.pushes();
+        // Those that were handed over before will be applied before.
+        self.staleness = Some(pushes.begun() - self.applied);
+        pushes.push(lookup, scale, self.embedding.forgets_missing(), ticket)
+    }
+
+    /// Sees to it that what the servers may have forgotten is pushed by its keys; false if it is another trainer's to push.
+    fn ready_to_push(&mut self) -> Result<bool, FeedError> {
+        if self.lookup.is_none() {
+            return Err(FeedError::Pushed);
+        }
         let age_max = |fed: &FedRows| if fed.is_ahead() { AHEAD_AGE_MAX } else { FED_AGE_MAX };
         let fed = self.lookup.as_ref().map_or(&[][..], |lookup| lookup.fed());
         if self.embedding.forgets_missing() && fed.iter().any(FedRows::is_ahead) {
@@ -250,16 +280,12 @@ impl LookedUp {
                     self.embedding.note_late(ahead);
                     self.lookup = None;
                     self.staleness = Some(self.embedding.pushes().begun() - self.applied);
-                    return Ok(());
+                    return Ok(false);
                 }
                 done => done?,
             }
         }
-        let lookup = self.lookup.take().ok_or(FeedError::Pushed)?;
-        let pushes = self.embedding.pushes();
-        // Those that were handed over before will be applied before.
-        self.staleness = Some(pushes.begun() - self.applied);
-        pushes.push(lookup, scale, self.embedding.forgets_missing(), self.sampled.ticket.upgrade())
+        Ok(true)
     }
 }
 

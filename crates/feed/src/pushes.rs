@@ -12,7 +12,7 @@ use sanderling_store::PushScale;
 
 use crate::error::FeedError;
 use crate::recycle::Recycled;
-use crate::sampled::Ticket;
+use crate::ticket::Ticket;
 
 /// Gradients on their way.
 struct Job {
@@ -23,6 +23,14 @@ struct Job {
     since: Instant,
     /// The minibatch is not used up before this.
     ticket: Option<Arc<Ticket>>,
+}
+
+/// Gradients that were sent, and not yet answered.
+struct UnderWay {
+    mark: u64,
+    since: Instant,
+    ticket: Option<Arc<Ticket>>,
+    failed: Option<Arc<ClientError>>,
 }
 
 /// The thread and what is known of its work.
@@ -44,7 +52,7 @@ pub(crate) struct State {
     begun: u64,
     applied: u64,
     /// The first that went wrong since somebody was told.
-    failed: Option<ClientError>,
+    failed: Option<Arc<ClientError>>,
     ended: bool,
     /// From the call to the answer.
     latency: Latency,
@@ -88,9 +96,17 @@ impl Pushes {
         {
             let mut state = self.progress.lock();
             if let Some(error) = state.failed.take() {
-                return Err(error.into());
+                let error = FeedError::Push(error);
+                if let Some(ticket) = &ticket {
+                    ticket.owe();
+                    ticket.lose(&error);
+                }
+                return Err(error);
             }
             state.begun += 1;
+        }
+        if let Some(ticket) = &ticket {
+            ticket.owe();
         }
         let job = Job { lookup, scale, forget_missing, since: Instant::now(), ticket };
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
@@ -101,7 +117,7 @@ impl Pushes {
     pub(crate) fn finish(&self) -> Result<(), FeedError> {
         let mut state = self.wait();
         match state.failed.take() {
-            Some(error) => Err(error.into()),
+            Some(error) => Err(FeedError::Push(error)),
             None if state.applied < state.begun => Err(FeedError::Died("push")),
             None => Ok(()),
         }
@@ -145,8 +161,8 @@ impl Drop for Pushes {
 fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, most: usize) {
     let mut session: Option<Session> = None;
     // Sent to servers and not yet answered.
-    let mut under_way: Vec<(Instant, Option<Arc<Ticket>>)> = Vec::new();
-    loop {
+    let mut under_way: Vec<UnderWay> = Vec::new();
+    for mark in 0.. {
         let job = match jobs.try_recv() {
             Ok(job) => job,
             Err(TryRecvError::Disconnected) => break,
@@ -157,10 +173,8 @@ fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, most: usize)
             }
         };
         let Job { mut lookup, scale, forget_missing, since, ticket } = job;
-        under_way.push((since, ticket));
-        if let Err(error) = push(client, &mut session, &mut lookup, scale, forget_missing) {
-            progress.lock().failed.get_or_insert(error);
-        }
+        let failed = push(client, &mut session, mark, &mut lookup, scale, forget_missing).err().map(Arc::new);
+        under_way.push(UnderWay { mark, since, ticket, failed });
         drop(lookup);
         if session.is_none() || under_way.len() >= most {
             settle(&mut session, &mut under_way, progress);
@@ -172,12 +186,16 @@ fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, most: usize)
 fn push(
     client: &Client,
     session: &mut Option<Session>,
+    mark: u64,
     lookup: &mut Lookup,
     scale: PushScale,
     forget_missing: bool,
 ) -> Result<(), ClientError> {
     if session.is_none() {
         *session = client.session()?;
+    }
+    if let Some(session) = session {
+        session.mark_pushes(mark);
     }
     lookup.swap_session(session);
     if forget_missing {
@@ -189,23 +207,31 @@ fn push(
 }
 
 /// Waits for the answers.
-fn settle(
-    session: &mut Option<Session>,
-    under_way: &mut Vec<(Instant, Option<Arc<Ticket>>)>,
-    progress: &Progress,
-) {
+fn settle(session: &mut Option<Session>, under_way: &mut Vec<UnderWay>, progress: &Progress) {
     if under_way.is_empty() {
         return;
     }
-    let finished = session.as_mut().map_or(Ok(()), Session::finish);
+    let finished = session.as_mut().map_or(Ok(()), Session::finish).map_err(Arc::new);
+    let marks = session.as_mut().map(Session::take_failed).unwrap_or_default();
     let now = Instant::now();
     let mut state = progress.lock();
-    if let Err(error) = finished {
-        state.failed.get_or_insert(error);
-    }
-    for (since, _) in under_way.drain(..) {
+    for UnderWay { mark, since, ticket, failed } in under_way.drain(..) {
+        let of_answer = finished.as_ref().err().filter(|_| marks.contains(&mark)).cloned();
+        if let Some(ticket) = &ticket {
+            // Whoever waits for this push then looks what became of it, so it is known before.
+            match failed.as_ref().or(of_answer.as_ref()) {
+                Some(error) => ticket.lose(&FeedError::Push(Arc::clone(error))),
+                None => ticket.settle(),
+            }
+        }
+        if let Some(error) = failed.or(of_answer) {
+            state.failed.get_or_insert(error);
+        }
         state.applied += 1;
         state.latency.record(now - since);
+    }
+    if let Err(error) = finished {
+        state.failed.get_or_insert(error);
     }
     drop(state);
     progress.changed.notify_all();

@@ -15,9 +15,10 @@ use crate::error::FeedError;
 use crate::looked_up::LookedUp;
 use crate::reader::{Read, Reader};
 use crate::recycle::{Recycled, Recycler};
-use crate::sampled::{Sampled, Ticket};
+use crate::sampled::Sampled;
 use crate::source::Source;
 use crate::statistics::{Account, Accounts, FeedStatistics};
+use crate::ticket::Ticket;
 
 /// Minibatches that may be ready.
 pub const DEPTH_MAX: usize = 4096;
@@ -348,10 +349,17 @@ impl FeedQueue {
 
     /// The next minibatch; None at the end of the last pass. Waits for it. To ask for it is to say that the one before was
     /// used up: its hub hears of that when its push, if there is one, has been applied.
+    ///
+    /// # Errors
+    /// What went wrong with the input; and [`FeedError::Unpushed`], if a push of a hub's minibatch has failed. It is the end.
     pub fn next(&self) -> Result<Option<Fed>, FeedError> {
         let since = Instant::now();
         self.hold(None);
         let shared = &self.shared;
+        if let Err(lost) = shared.reader.check_loss() {
+            self.end();
+            return Err(lost);
+        }
         let mut line = shared.lock();
         let ready = loop {
             line.pass_over_gone();
@@ -448,7 +456,14 @@ impl Shared {
 }
 
 impl Drop for FeedQueue {
+    /// As [`FeedQueue::close`]; but who drops it without a word may be on the way out with an error, so what is in hand counts as
+    /// used up only if something was pushed of it.
     fn drop(&mut self) {
+        if let Some(in_hand) = &*self.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
+            && !in_hand.is_pushed()
+        {
+            in_hand.take_back();
+        }
         self.close();
         if let Some(threads) = self.threads.take() {
             let _ = threads.join();

@@ -11,8 +11,9 @@ use sanderling_sample::{BadRows, Batch, DataConfig, Spec};
 use crate::ahead::Ahead;
 use crate::error::FeedError;
 use crate::queue::QueueOptions;
-use crate::sampled::{Sampled, Samples, Ticket};
+use crate::sampled::{Sampled, Samples};
 use crate::source::{Files, Hubs, Kind};
+use crate::ticket::{Loss, Ticket};
 
 /// How often a reader that waits for hubs looks whether it is still wanted.
 const LOOK: Duration = Duration::from_millis(50);
@@ -29,6 +30,8 @@ pub(crate) struct Reader {
     read: AtomicU64,
     /// The pass under way.
     pass: Mutex<Option<Arc<Pass>>>,
+    /// A minibatch of hubs whose push has failed.
+    loss: Arc<Loss>,
 }
 
 enum Input {
@@ -68,6 +71,7 @@ impl Reader {
             closed: AtomicBool::new(false),
             read: AtomicU64::new(0),
             pass: Mutex::default(),
+            loss: Arc::default(),
         }
     }
 
@@ -198,6 +202,8 @@ impl Reader {
             if self.closed.load(Ordering::Relaxed) {
                 return Ok(None);
             }
+            // The hub would wait for it in vain, and the trainer for the end.
+            self.check_loss()?;
             let subscription = hubs;
             let mut hubs = lock(subscription);
             let delivered = match hubs.next(Instant::now() + LOOK)? {
@@ -205,9 +211,10 @@ impl Reader {
                 Next::Wait => continue,
                 Next::Over => return Ok(None),
             };
-            let ticket = Ticket::new(hubs.acknowledger(), delivered.hub, delivered.number);
+            let hub = (delivered.hub, hubs.hub(delivered.hub).to_owned());
+            let loss = Arc::clone(&self.loss);
+            let ticket = Ticket::new(hubs.acknowledger(), hub.clone(), delivered.number, loss);
             sampled.ahead = delivered.fed.map(|fed| {
-                let hub = (delivered.hub, hubs.hub(delivered.hub).to_owned());
                 Ahead::new(*fed, hubs.wholes(), Arc::downgrade(subscription), hub, delivered.number)
             });
             let used = std::mem::replace(&mut sampled.samples, Samples::Packed(delivered.batch));
@@ -219,6 +226,11 @@ impl Reader {
             sampled.number = self.read.fetch_add(1, Ordering::Relaxed);
             return Ok(Some((sampled.number, Some(ticket))));
         }
+    }
+
+    /// Says once that a minibatch was lost.
+    pub(crate) fn check_loss(&self) -> Result<(), FeedError> {
+        self.loss.take().map_or(Ok(()), Err)
     }
 
     /// Has all threads come to an end, also those that wait for a silent input.

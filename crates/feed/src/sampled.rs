@@ -1,13 +1,12 @@
 //! A minibatch of samples on its own, with the names of its columns and its place in the input. Knows no rows of tables.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use sanderling_hub::Acknowledger;
 use sanderling_sample::{Batch, PackedBatch, Rows};
 
 use crate::ahead::Ahead;
 use crate::error::FeedError;
+use crate::ticket::Ticket;
 
 /// A minibatch.
 #[derive(Debug)]
@@ -79,38 +78,4 @@ pub(crate) fn column(names: &[String], feature: &str) -> Result<usize, FeedError
         .iter()
         .position(|name| name == feature)
         .ok_or_else(|| FeedError::UnknownFeature { feature: feature.to_owned(), columns: names.join(", ") })
-}
-
-/// Tells a hub that a minibatch was used up, when the last who holds it lets go. One that was never given to the trainer is
-/// not: the hub hands it out again.
-#[derive(Debug)]
-pub(crate) struct Ticket {
-    acknowledger: Acknowledger,
-    hub: usize,
-    number: u64,
-    given: AtomicBool,
-}
-
-impl Ticket {
-    pub(crate) fn new(acknowledger: Acknowledger, hub: usize, number: u64) -> Ticket {
-        Ticket { acknowledger, hub, number, given: AtomicBool::new(false) }
-    }
-
-    /// The trainer has it.
-    pub(crate) fn give(&self) {
-        self.given.store(true, Ordering::Relaxed);
-    }
-
-    /// The trainer had it and did not use it.
-    pub(crate) fn take_back(&self) {
-        self.given.store(false, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if *self.given.get_mut() {
-            self.acknowledger.acknowledge(self.hub, self.number);
-        }
-    }
 }

@@ -6,9 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use sanderling_feed::{Embedding, EmbeddingOptions, Feature, Fed, FeedQueue, Pooling, QueueOptions, Source};
+use sanderling_feed::{
+    Embedding, EmbeddingOptions, Feature, Fed, FeedError, FeedQueue, LookedUp, Pooling, QueueOptions,
+    Recycler, Sampled, Source,
+};
 use sanderling_hub::SubscribeOptions;
 use sanderling_hub::service::{Service, ServiceConfig};
+use sanderling_sample::Batch;
 use sanderling_store::{Absent, Init, Optimizer, PushScale, Table, TableConfig};
 
 const ROWS: u64 = 5_000;
@@ -130,6 +134,94 @@ fn what_a_trainer_has_not_used_when_it_leaves_others_or_itself_get_again() {
     assert_eq!(shares.iter().sum::<usize>() as u64, PASSES * ROWS.div_ceil(64) - 18, "{shares:?}");
     check_once_per_pass(&table, &embedding);
     drop(queues);
+    hub.end();
+}
+
+/// The next minibatch, with this gradient for each of its rows; not pushed.
+fn prepared(queue: &FeedQueue, grad: f32) -> LookedUp {
+    let Some(Fed::LookedUp(mut looked_up)) = queue.next().unwrap() else { panic!("there is none") };
+    let grads = vec![grad; looked_up.pooled().len()];
+    looked_up.add_grads(Some(&grads), &[]).unwrap();
+    *looked_up
+}
+
+#[test]
+fn a_minibatch_whose_push_failed_is_given_again_and_the_loop_hears_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let last = PASSES * ROWS.div_ceil(64) - 1;
+    // The last one is the one that nobody pushes after.
+    for good in [3, last] {
+        let hub = Hub::start(folder.path(), (0, 1));
+        let address = format!("hub://{}", hub.address);
+        let (table, embedding) = counting();
+        let queue = open(&address, "failing", &embedding);
+        assert_eq!(train(&queue, good as usize) as u64, good);
+        prepared(&queue, f32::NAN).push(PushScale::default()).unwrap();
+        if good < last {
+            assert!(embedding.finish().unwrap_err().to_string().contains("NaN"));
+        }
+        let error = queue.next().unwrap_err();
+        assert!(matches!(error, FeedError::Unpushed { number, .. } if number == good), "{error}");
+        for word in [&hub.address[..], "table \"t\"", "NaN", "start the trainer anew"] {
+            assert!(error.to_string().contains(word), "{word}: {error}");
+        }
+        assert!(queue.next().unwrap().is_none(), "it is closed");
+        drop(queue);
+        let again = open(&address, "failing", &embedding);
+        // Its failure was told to the loop, and is no news to who pushes next.
+        drop(embedding.finish());
+        train(&again, usize::MAX);
+        check_once_per_pass(&table, &embedding);
+        drop(again);
+        hub.end();
+    }
+}
+
+fn one_row() -> Batch {
+    let mut batch = Batch::new(&[false]);
+    (batch.labels, batch.weights) = (vec![0.0], vec![1.0]);
+    batch.columns[0].keys.push(ROWS);
+    batch.columns[0].offsets.push(1);
+    batch
+}
+
+#[test]
+fn what_is_pushed_after_a_push_that_failed_is_given_again_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::start(folder.path(), (0, 1));
+    let address = format!("hub://{}", hub.address);
+    let (table, embedding) = counting();
+    let queue = open(&address, "failing", &embedding);
+    train(&queue, 2);
+    let mut in_hand = prepared(&queue, 1.0);
+    let others = Recycler::new(1).take(|| Sampled::new(queue.names().clone(), one_row()));
+    let mut bad = embedding.look_up(Arc::new(others)).unwrap();
+    bad.add_grads(Some(&[f32::NAN]), &[]).unwrap();
+    bad.push(PushScale::default()).unwrap();
+    // A reader of the statistics does not take the error away; who pushes next is told, and nothing of it is pushed.
+    while queue.statistics().push_grad.count < 3 {
+        std::thread::yield_now();
+    }
+    assert!(in_hand.push(PushScale::default()).unwrap_err().to_string().contains("NaN"));
+    drop(queue);
+    train(&open(&address, "failing", &embedding), usize::MAX);
+    check_once_per_pass(&table, &embedding);
+    hub.end();
+}
+
+#[test]
+fn what_was_in_hand_and_not_pushed_when_a_queue_is_dropped_is_given_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::start(folder.path(), (0, 1));
+    let address = format!("hub://{}", hub.address);
+    let (table, embedding) = counting();
+    let queue = open(&address, "dropping", &embedding);
+    train(&queue, 2);
+    let unpushed = prepared(&queue, 1.0);
+    drop(queue);
+    drop(unpushed);
+    train(&open(&address, "dropping", &embedding), usize::MAX);
+    check_once_per_pass(&table, &embedding);
     hub.end();
 }
 

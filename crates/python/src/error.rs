@@ -113,8 +113,13 @@ pub(crate) fn of_learner(error: LearnError) -> PyErr {
 /// The exception for an error of a client. What a server refuses has the class that it has in one process.
 pub(crate) fn of_client(error: ClientError) -> PyErr {
     let text = error.to_string();
+    saying(&error, text)
+}
+
+/// The exception for an error of a client, with a text that says more.
+fn saying(error: &ClientError, text: String) -> PyErr {
     match error {
-        ClientError::Store(error) => of_store(error),
+        ClientError::Store(error) => of_store_saying(error, text),
         ClientError::UnknownTable { .. } | ClientError::NotHere | ClientError::Address(_) => {
             ConfigError::new_err(text)
         }
@@ -143,7 +148,8 @@ pub(crate) fn of_feed(error: FeedError) -> PyErr {
     match error {
         FeedError::Sample(error) => of_sample(&error),
         FeedError::Client(error) => of_client(error),
-        FeedError::Hub(_) | FeedError::Late { .. } => HubError::new_err(text),
+        FeedError::Push(error) | FeedError::Unpushed { refused: Some(error), .. } => saying(&error, text),
+        FeedError::Hub(_) | FeedError::Late { .. } | FeedError::Unpushed { .. } => HubError::new_err(text),
         FeedError::UnknownFeature { .. }
         | FeedError::HubSpec { .. }
         | FeedError::FedByHub { .. }
@@ -182,6 +188,10 @@ fn of_sample(error: &SampleError) -> PyErr {
 /// The exception for an error of the store.
 pub(crate) fn of_store(error: StoreError) -> PyErr {
     let text = error.to_string();
+    of_store_saying(&error, text)
+}
+
+fn of_store_saying(error: &StoreError, text: String) -> PyErr {
     match error {
         StoreError::Config { .. } => ConfigError::new_err(text),
         StoreError::Length { .. } => LengthError::new_err(text),

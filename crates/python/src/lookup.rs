@@ -201,6 +201,11 @@ impl PyLookup {
         tables.into_iter().map(|(keys, counts, grads)| Ok((keys, counts, grads?))).collect()
     }
 
+    /// What was taken away has been applied.
+    fn note_applied(&self) {
+        self.lock().note_applied();
+    }
+
     /// Hands the gradients over, to be applied in the background; once.
     #[pyo3(signature = (lr = 1.0))]
     fn push(&self, py: Python<'_>, lr: f32) -> PyResult<()> {

@@ -85,6 +85,8 @@ class Workers:
             for table, (keys, counts, grads) in zip(tables.values(), taken, strict=True):
                 self.group.push_step(table, self.step + 1, keys, grads, lr=lr, counts=counts)
         self.group.wait(self.step + 1)
+        if lookup is not None:
+            lookup.note_applied()
         self.step += 1
         self._failed = False
 

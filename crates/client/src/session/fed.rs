@@ -8,7 +8,7 @@ use sanderling_wire::{
 
 use super::Session;
 use super::pull::{Asked, PullInto, add_rows, check_offsets, wire_absent};
-use super::push::{PUSH, note};
+use super::push::note;
 use crate::error::ClientError;
 use crate::exchange::CallError;
 use crate::remote::RemoteTable;
@@ -126,7 +126,7 @@ impl Session {
         into.counts.extend(offsets.windows(2).map(|pair| pair[1] - pair[0]));
         into.keys.clear();
         into.keys.resize(self.links.len(), 0);
-        let number = self.pushes.number(table.name());
+        let tag = self.pushes.tag(table.name());
         let Session { links, pushes, placement, ragged, .. } = self;
         ragged.clear(links.len());
         ragged.add(placement, table.home(), keys, values, offsets);
@@ -147,7 +147,7 @@ impl Session {
                 pushes.note(&names, server, tag, result);
             };
             links
-                .begin(server, PUSH | number, Some(there.boot_id), &feed, &mut sink)
+                .begin(server, tag, Some(there.boot_id), &feed, &mut sink)
                 .map_err(|source| ClientError::Request { table: table.name().to_owned(), source })?;
         }
         Ok(())
@@ -247,7 +247,7 @@ impl Session {
         let dim = table.dim();
         table.length("grads", batch.samples() * dim, grads.len())?;
         check_push(table, batch, grads, scale)?;
-        let tag = PUSH | self.pushes.number(table.name());
+        let tag = self.pushes.tag(table.name());
         let Session { links, pushes, summed, .. } = self;
         let grads = if batch.is_divided_here {
             summed.clear();
@@ -288,7 +288,7 @@ impl Session {
     /// Has the servers forget a batch that will not be pushed, without waiting for the answers. Those that cannot be told
     /// forget it in time.
     pub(crate) fn begin_forget(&mut self, table: &RemoteTable, batch: &FedBatch) -> Result<(), ClientError> {
-        let tag = PUSH | self.pushes.number(table.name());
+        let tag = self.pushes.tag(table.name());
         let Session { links, pushes, .. } = self;
         let names = links.names();
         let FedBatch { batch: id, feature, .. } = *batch;

@@ -238,7 +238,7 @@ impl Session {
         }
         links.settle(&mut sink);
         begun?;
-        match failed.or_else(|| pushes.failed.take()) {
+        match failed.or_else(|| pushes.failed.first.take()) {
             Some(error) => Err(error),
             None => Ok(missing),
         }

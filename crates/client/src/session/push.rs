@@ -11,8 +11,10 @@ use crate::fan::Fan;
 use crate::random::unique;
 use crate::remote::RemoteTable;
 
-/// Tags with this bit are pushes, whose answers have no place to go to; the others are positions in `asked`.
+/// Tags with this bit are pushes, whose answers have no place to go to; the others are positions in `asked`. Below it are the
+/// mark of the push and, in so many bits, the number of its table.
 pub(super) const PUSH: u64 = 1 << 63;
+const TABLE_BITS: u32 = 24;
 
 /// What is under way without anybody waiting for it.
 #[derive(Debug)]
@@ -20,8 +22,18 @@ pub(super) struct Pushes {
     pub(super) outgoing: Outgoing,
     /// Names of the tables, by the number in the tags.
     pub(super) tables: Vec<String>,
-    /// The first that failed.
-    pub(super) failed: Option<ClientError>,
+    /// What pushes are marked with from now on.
+    mark: u64,
+    pub(super) failed: Failed,
+}
+
+/// What became of pushes that failed.
+#[derive(Debug, Default)]
+pub(super) struct Failed {
+    /// Why the first did, since somebody was told.
+    pub(super) first: Option<ClientError>,
+    /// Which did, since somebody asked; each once.
+    marks: Vec<u64>,
 }
 
 impl Session {
@@ -56,7 +68,7 @@ impl Session {
         scale: PushScale,
     ) -> Result<(), ClientError> {
         let step = self.rows_per_request(table.dim() + 3);
-        let number = self.pushes.number(table.name());
+        let tag = self.pushes.tag(table.name());
         let Session { links, pushes, .. } = self;
         let names = links.names();
         let Pushes { outgoing, tables, failed, .. } = pushes;
@@ -64,7 +76,7 @@ impl Session {
             let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
                 note(tables, failed, &names, server, tag, result);
             };
-            links.begin(server, PUSH | number, Some(boot_id), request, &mut sink)
+            links.begin(server, tag, Some(boot_id), request, &mut sink)
         })
     }
 
@@ -80,22 +92,33 @@ impl Session {
         let Session { links, pushes, .. } = self;
         let names = links.names();
         links.settle(&mut |server, tag, result| pushes.note(&names, server, tag, result));
-        pushes.failed.take().map_or(Ok(()), Err)
+        pushes.failed.first.take().map_or(Ok(()), Err)
+    }
+
+    /// Marks what is pushed from now on, so that [`Session::take_failed`] can tell it from the rest.
+    pub fn mark_pushes(&mut self, mark: u64) {
+        self.pushes.mark = mark & ((PUSH >> TABLE_BITS) - 1);
+    }
+
+    /// The marks of the pushes that have failed since this was asked before. Of what has been answered, so after
+    /// [`Session::finish`] of all.
+    pub fn take_failed(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.pushes.failed.marks)
     }
 }
 
 impl Pushes {
     pub(super) fn new(servers: usize) -> Pushes {
-        Pushes { outgoing: Outgoing::new(servers), tables: Vec::new(), failed: None }
+        Pushes { outgoing: Outgoing::new(servers), tables: Vec::new(), mark: 0, failed: Failed::default() }
     }
 
-    /// Number of a table in tags.
-    pub(super) fn number(&mut self, table: &str) -> u64 {
+    /// The tag of a push to a table.
+    pub(super) fn tag(&mut self, table: &str) -> u64 {
         let number = self.tables.iter().position(|other| other == table).unwrap_or_else(|| {
             self.tables.push(table.to_owned());
             self.tables.len() - 1
         });
-        number as u64
+        PUSH | self.mark << TABLE_BITS | number as u64
     }
 
     pub(super) fn note(
@@ -111,19 +134,23 @@ impl Pushes {
 
 pub(super) fn note(
     tables: &[String],
-    failed: &mut Option<ClientError>,
+    failed: &mut Failed,
     names: &Names,
     server: usize,
     tag: u64,
     result: Result<Reply<'_>, CallError>,
 ) {
-    let table = &tables[(tag & !PUSH) as usize];
+    let (mark, number) = ((tag & !PUSH) >> TABLE_BITS, tag & ((1 << TABLE_BITS) - 1));
+    let table = &tables[number as usize];
     let error = match result {
         Ok(Reply::Push(_) | Reply::PushFed(_) | Reply::Feed | Reply::Forget) => return,
         Ok(_) => names.misfit(server, table),
         Err(error) => names.error(server, table, error),
     };
-    failed.get_or_insert(error);
+    failed.first.get_or_insert(error);
+    if failed.marks.last() != Some(&mark) && !failed.marks.contains(&mark) {
+        failed.marks.push(mark);
+    }
 }
 
 /// Pushes of one client: numbered per server, each in as many messages as it needs.

@@ -1,0 +1,98 @@
+//! When a hub hears that a minibatch was used up: once nobody holds it any more and all that was pushed of it has been applied.
+//! And what the loop hears if a push failed, since the minibatch then is not used up. Knows no rows and no queue.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sanderling_hub::Acknowledger;
+
+use crate::error::FeedError;
+
+/// The first minibatch of a queue that was lost, until the queue has said so.
+#[derive(Debug, Default)]
+pub(crate) struct Loss(Mutex<Option<FeedError>>);
+
+impl Loss {
+    /// What the loop is to hear.
+    pub(crate) fn take(&self) -> Option<FeedError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Held by those who are not done with a minibatch; the last to let go tells its hub. One that was never given to the trainer,
+/// or of which a push is owed, is not used up: the hub hands it out again when this trainer has left.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    acknowledger: Acknowledger,
+    /// The hub, by its place and its address, and the minibatch's number there.
+    hub: (usize, String),
+    number: u64,
+    given: AtomicBool,
+    /// Pushes that were begun and are not applied.
+    owed: AtomicUsize,
+    /// A push was applied.
+    pushed: AtomicBool,
+    loss: Arc<Loss>,
+}
+
+impl Ticket {
+    pub(crate) fn new(
+        acknowledger: Acknowledger,
+        hub: (usize, String),
+        number: u64,
+        loss: Arc<Loss>,
+    ) -> Ticket {
+        let (given, pushed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ticket { acknowledger, hub, number, given, owed: AtomicUsize::new(0), pushed, loss }
+    }
+
+    /// The trainer has it.
+    pub(crate) fn give(&self) {
+        self.given.store(true, Ordering::Relaxed);
+    }
+
+    /// The trainer had it and did not use it.
+    pub(crate) fn take_back(&self) {
+        self.given.store(false, Ordering::Relaxed);
+    }
+
+    /// Gradients of it are on their way.
+    pub(crate) fn owe(&self) {
+        self.owed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Gradients of it have been applied, which nobody owed.
+    pub(crate) fn note_pushed(&self) {
+        self.pushed.store(true, Ordering::Relaxed);
+    }
+
+    /// What was owed has been applied.
+    pub(crate) fn settle(&self) {
+        self.note_pushed();
+        self.owed.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// What is owed is not applied, or not all of it, and will not be: it stays owed, and the queue says why.
+    pub(crate) fn lose(&self, error: &FeedError) {
+        let mut lost = self.loss.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.get_or_insert_with(|| FeedError::Unpushed {
+            hub: self.hub.1.clone(),
+            number: self.number,
+            cause: error.to_string(),
+            refused: if let FeedError::Push(refused) = error { Some(Arc::clone(refused)) } else { None },
+        });
+    }
+
+    /// Whether something was pushed of it, or is on its way.
+    pub(crate) fn is_pushed(&self) -> bool {
+        self.pushed.load(Ordering::Relaxed) || self.owed.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if *self.given.get_mut() && *self.owed.get_mut() == 0 {
+            self.acknowledger.acknowledge(self.hub.0, self.number);
+        }
+    }
+}
