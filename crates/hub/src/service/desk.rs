@@ -299,7 +299,7 @@ impl Desk {
         }
         let answer = self.answer_with(number, Arc::clone(&batch));
         let bytes = match &answer {
-            Answer::Fed { fed, .. } => fed.payload.len(),
+            Answer::Fed { fed, .. } => fed.bytes,
             _ => batch.payload.len(),
         };
         self.trainers[at].hand_out(number, &batch, bytes);

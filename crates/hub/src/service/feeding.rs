@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use sanderling_sample::{PackedBatch, PackedBuffer, Rows, pack_without, packed_bytes_max};
+use sanderling_sample::{PackedBatch, PackedBuffer, PackedError, Rows, pack_without, packed_bytes_max};
 
 use super::desk::{Fed, Minibatch};
 use super::error::ServiceError;
@@ -59,6 +59,7 @@ pub(super) struct Table {
 impl Table {
     /// Feeds until it is stopped.
     pub(super) fn run(mut self) -> Result<(), ServiceError> {
+        let mut left = Vec::new();
         while let Some(next) = self.hall.to_feed(AT_ONCE, &self.stopped) {
             let batches: Vec<PackedBatch> =
                 next.iter().map(|(number, batch)| parse(*number, batch)).collect::<Result<_, _>>()?;
@@ -73,39 +74,51 @@ impl Table {
             fed.map_err(|reason| ServiceError::Feed { reason })?;
             let at_us = self.started.elapsed().as_micros() as u64;
             for ((number, _), Feeding { rows, fed }) in next.iter().zip(feedings) {
-                let fed =
-                    self.without(&rows, fed, at_us).map_err(|error| ServiceError::packed(*number, &error))?;
+                let fed = self
+                    .measured(&rows, fed, at_us, &mut left)
+                    .map_err(|error| ServiceError::packed(*number, &error))?;
                 self.hall.desk().fed(*number, fed);
             }
         }
         Ok(())
     }
 
-    /// The minibatch without what was fed; whole, if what is said of it in place of the keys is too long for a frame.
-    fn without(
+    /// What is kept of what was fed; nothing, so that the minibatch goes out whole, if what is said of it in place of the keys
+    /// is too long for a frame. `left` is room for what is left of it.
+    fn measured(
         &self,
         rows: &Rows<'_>,
         fed: FedColumns,
         at_us: u64,
-    ) -> Result<Fed, sanderling_sample::PackedError> {
+        left: &mut Vec<u8>,
+    ) -> Result<Fed, PackedError> {
         let FedColumns { batch, mut columns, servers, mut keys } = fed;
-        let mut payload = Vec::new();
+        let mut bytes = 0;
         if !columns.is_empty() {
-            // Zeros in place of boundaries, and boundaries that were shared with such a column.
-            let more = (columns.len() + 1) * (size_of::<u32>() * (rows.len() + 1) + 2 * LINE_BYTES);
-            payload = vec![0; packed_bytes_max(rows) + more];
-            let bytes = pack_without(rows, &columns, &mut payload)?;
-            payload.truncate(bytes);
-            payload.shrink_to_fit();
+            bytes = pack_rest(rows, &columns, left)?;
             let said = size_of::<u32>() * (columns.len() + keys.len() + 2);
             if bytes + said > self.payload_bytes_max {
-                columns.clear();
-                keys.clear();
-                payload = Vec::new();
+                (columns, keys, bytes) = (Vec::new(), Vec::new(), 0);
             }
         }
-        Ok(Fed { batch, columns, servers, keys, payload, at_us })
+        Ok(Fed { batch, columns, servers, keys, bytes, at_us })
     }
+}
+
+/// What is left of a minibatch of which this was fed, packed.
+pub(super) fn rest(number: u64, batch: &Minibatch, fed: &Fed) -> Result<Vec<u8>, ServiceError> {
+    let (whole, mut left) = (parse(number, batch)?, Vec::with_capacity(fed.bytes));
+    let bytes = pack_rest(&whole.rows(), &fed.columns, &mut left);
+    left.truncate(bytes.map_err(|error| ServiceError::packed(number, &error))?);
+    Ok(left)
+}
+
+/// Packs rows without the keys of these columns at the start of `left`; how many bytes that are.
+fn pack_rest(rows: &Rows<'_>, columns: &[u32], left: &mut Vec<u8>) -> Result<usize, PackedError> {
+    // Zeros in place of boundaries, and boundaries that were shared with such a column.
+    let more = (columns.len() + 1) * (size_of::<u32>() * (rows.len() + 1) + 2 * LINE_BYTES);
+    left.resize(packed_bytes_max(rows) + more, 0);
+    pack_without(rows, columns, left)
 }
 
 /// Arrays of a packed batch begin at multiples of this.

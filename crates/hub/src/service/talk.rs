@@ -11,6 +11,7 @@ use sanderling_wire::{
 };
 
 use super::desk::{Answer, Fed, Minibatch};
+use super::feeding;
 use super::hall::Hall;
 use super::limit::{IN_FLIGHT_MAX, RETRY_AFTER};
 
@@ -46,8 +47,16 @@ pub(crate) enum Answered {
     Packed,
     /// A minibatch, which is encoded straight into the transport's memory.
     Batch { id: u64, late: Vec<u64>, number: u64, batch: Arc<Minibatch> },
-    /// The same without what was fed of it, so long ago.
-    Fed { id: u64, late: Vec<u64>, number: u64, batch: Arc<Minibatch>, fed: Arc<Fed>, age_us: u64 },
+    /// What is left of one of which keys were fed, so long ago.
+    Fed {
+        id: u64,
+        late: Vec<u64>,
+        number: u64,
+        batch: Arc<Minibatch>,
+        fed: Arc<Fed>,
+        age_us: u64,
+        payload: Vec<u8>,
+    },
     /// A minibatch that the trainer has, with all its keys.
     Whole { id: u64, number: u64, batch: Arc<Minibatch> },
 }
@@ -230,7 +239,11 @@ impl Talk {
                         return Ok(Answered::Batch { id, late, number, batch });
                     }
                     Answer::Fed { number, batch, fed, age_us } => {
-                        return Ok(Answered::Fed { id, late, number, batch, fed, age_us });
+                        return Ok(match feeding::rest(number, &batch, &fed) {
+                            Ok(payload) => Answered::Fed { id, late, number, batch, fed, age_us, payload },
+                            // It was packed before. With its keys it is the same minibatch.
+                            Err(_) => Answered::Batch { id, late, number, batch },
+                        });
                     }
                     Answer::Failed(reason) => {
                         let outcome = Outcome::Failed { reason: &reason };
@@ -365,9 +378,9 @@ fn reply_of(answered: &Answered) -> Reply<'_> {
             let (pass, number, rows) = whole(*number, batch);
             Reply::Keys(Outcome::Batch { pass, number, rows, payload: &batch.payload })
         }
-        Answered::Fed { late, number, batch, fed, age_us, .. } => {
+        Answered::Fed { late, number, batch, fed, age_us, payload, .. } => {
             let (pass, number, rows) = whole(*number, batch);
-            let Fed { batch, columns, servers, keys, payload, .. } = &**fed;
+            let Fed { batch, columns, servers, keys, .. } = &**fed;
             let ahead = Ahead { batch: *batch, age_us: *age_us, columns, servers: *servers, keys };
             Reply::Next(NextReply { late, outcome: Outcome::Fed { pass, number, rows, payload, ahead } })
         }

@@ -11,7 +11,7 @@ use super::{Answer, Desk, Minibatch};
 /// What was fed longer ago is fed again before it is handed out: servers forget it after 300 s.
 pub(super) const FRESH: Duration = Duration::from_secs(60);
 
-/// What was fed of a minibatch, and what is left of it.
+/// What was fed of a minibatch. What is left of it is made when it is handed out, so that a minibatch is here once.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fed {
     /// The number by which the servers know it.
@@ -21,8 +21,8 @@ pub(crate) struct Fed {
     pub(crate) servers: u32,
     /// Per column, how many keys each server got: [columns, servers].
     pub(crate) keys: Vec<u32>,
-    /// The minibatch without those keys, packed.
-    pub(crate) payload: Vec<u8>,
+    /// How long the minibatch without those keys is, packed.
+    pub(crate) bytes: usize,
     /// When it was fed, on the desk's clock.
     pub(crate) at_us: u64,
 }

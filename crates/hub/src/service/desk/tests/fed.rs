@@ -31,7 +31,7 @@ fn fed(batch: u64, number: u64, at_us: u64) -> Fed {
     // Now and then the servers are of no use.
     let columns = if number % 7 == 3 { vec![] } else { vec![0] };
     let keys = columns.iter().map(|_| 1).collect();
-    Fed { batch, columns, servers: 1, keys, payload: vec![number as u8], at_us }
+    Fed { batch, columns, servers: 1, keys, bytes: number as usize, at_us }
 }
 
 impl super::World {
@@ -65,7 +65,7 @@ impl super::World {
         let feeding = &mut self.feeding;
         match answer {
             Answer::Fed { number, batch, fed, age_us } => {
-                assert!(feeding.feeds && fed.payload == [number as u8] && fed.columns == [0]);
+                assert!(feeding.feeds && fed.bytes == number as usize && fed.columns == [0]);
                 assert!(age_us < FRESH.as_micros() as u64, "seed {}: {number} is {age_us} us old", self.seed);
                 assert!(feeding.handed.insert(fed.batch), "seed {}: {} again", self.seed, fed.batch);
                 let times = feeding.times.entry(number).or_default();
