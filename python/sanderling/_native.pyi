@@ -621,6 +621,9 @@ def connect(
     `ca_file` (PEM) turns TLS on and says whom to trust. A request without an answer after `timeout` seconds fails. With
     `prefer_local` servers of this host are talked to over the fastest way that they offer.
 
+    Ctrl-C ends a call of the main thread that waits for servers, with KeyboardInterrupt; what was asked may be carried
+    out all the same. Pushes in the background then give servers up that are silent for a second.
+
     For slow links: `f16_rows` has pulled rows travel in half precision, each value rounded to the nearest (relative
     error at most 2^-11); `compression` is for requests and answers of 1 KiB and more, not in shared memory. `hedge`,
     "p95" or a number of microseconds, asks for a pull that takes longer than that once more over a second connection;

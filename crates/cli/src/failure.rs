@@ -88,6 +88,7 @@ impl Failure {
             | Failure::Learn(LearnError::Store(_) | LearnError::Model { .. }) => BAD_MODEL,
             Failure::Learn(
                 LearnError::Stopped
+                | LearnError::Unsaved(_)
                 | LearnError::JobStopped { .. }
                 | LearnError::Job(JobError::Interrupted { .. }),
             ) => INTERRUPTED,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use sanderling_client::{
-    Address, Cluster, Compression, ConnectOptions, Hedge, TlsClient, addresses, compression,
+    Address, Cluster, Compression, ConnectOptions, Hedge, Stop, TlsClient, addresses, compression,
 };
 use sanderling_learner::Model;
 
@@ -59,14 +59,15 @@ impl ServerArgs {
         })
     }
 
-    /// The servers, if any were named.
+    /// The servers, if any were named. Those that are silent are waited for no longer once the process is told to stop.
     pub(crate) fn connect(&self) -> Result<Option<Arc<Cluster>>, Failure> {
         let Some(text) = self.address()? else { return Ok(None) };
         let found = addresses(text).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;
         if found == [Address::Embedded] {
             return Ok(None);
         }
-        Ok(Some(Cluster::connect(&found, self.ask.options()?)?))
+        let stop = Some(Stop::flag(&crate::stop::told()));
+        Ok(Some(Cluster::connect(&found, ConnectOptions { stop, ..self.ask.options()? })?))
     }
 
     /// Where they are, as it was given.

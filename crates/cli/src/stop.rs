@@ -6,12 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::INTERRUPTED;
 
+/// The flag, for who only looks at it.
+pub(crate) fn told() -> Arc<AtomicBool> {
+    static TOLD: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    Arc::clone(TOLD.get_or_init(Arc::default))
+}
+
 /// The flag; the handler is installed on first use and stays for the life of the process. Others may set it, too: a job whose
 /// worker elsewhere was stopped.
 pub(crate) fn flag() -> Arc<AtomicBool> {
     static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     let flag = FLAG.get_or_init(|| {
-        let flag = Arc::new(AtomicBool::new(false));
+        let flag = self::told();
         let (told, heard) = (Arc::clone(&flag), AtomicBool::new(false));
         let installed = ctrlc::set_handler(move || {
             told.store(true, Ordering::Relaxed);

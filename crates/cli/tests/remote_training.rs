@@ -12,6 +12,8 @@ use process::Process;
 use sanderling_store::{Checkpoint, Row, RowRef, StoreError};
 use serde_json::Value;
 
+/// Within which a server must answer a request.
+const REQUEST: Duration = Duration::from_secs(20);
 /// Far longer than anything takes that goes well.
 const LONG: Duration = Duration::from_secs(120);
 
@@ -185,6 +187,47 @@ fn a_killed_server_ends_the_run_and_resuming_it_loses_nothing() {
     assert_eq!(resumed["steps"], steps);
     place.json(&format!("train c.toml --runs-dir here {options}"));
     assert_same(&model, &place.path("here/run/model"));
+}
+
+/// What a command ends with that was interrupted.
+const INTERRUPTED: i32 = 130;
+
+/// Nothing here measures time but against the deadline of a request, which none of these may wait for: 20 s.
+#[test]
+fn the_first_signal_ends_a_run_whose_server_does_not_answer() {
+    let place = Place::new();
+    std::fs::write(place.path("job.toml"), IN_STEP).unwrap();
+    for (name, config, options, signal) in [
+        ("minibatches", "c", "", "INT"),
+        ("threads", "c", "--threads 2", "TERM"),
+        ("job", "job", "--algorithm ftrl --workers 2", "TERM"),
+        ("in-step", "job", "--algorithm ftrl-sync --workers 2", "INT"),
+    ] {
+        let servers = ["0/2", "1/2"].map(|shard| server(&place, shard));
+        let options = format!("--name {name} --passes 1000000 --runs-dir there {options} {}", ps(&servers));
+        let line = format!("train {config}.toml {options}");
+        let mut training = place.command(&line).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let (model, start) = (place.path(&format!("there/{name}/model")), Instant::now());
+        while !model.join("manifest.json").exists() {
+            assert!(start.elapsed() < LONG && training.try_wait().unwrap().is_none(), "nothing was saved");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        servers[1].signal("STOP");
+        // It waits for that server by now.
+        std::thread::sleep(Duration::from_millis(300));
+        let told = Command::new("kill").args([format!("-{signal}"), training.id().to_string()]).status();
+        assert!(told.unwrap().success());
+        let told = Instant::now();
+        let output = training.wait_with_output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(told.elapsed() < REQUEST / 2, "{name} waited for the deadline: {errors}");
+        assert_eq!(output.status.code(), Some(INTERRUPTED), "{name}: {errors}");
+        // A job is back at the end of a pass, unless it was about to save one.
+        let address = servers[1].addresses[0].to_string();
+        let named = errors.contains("stopped while this server did not answer") && errors.contains(&address);
+        let is_back = errors.contains("it is saved as it was after pass");
+        assert!((named || config == "job" && is_back) && errors.contains("--resume"), "{name}: {errors}");
+    }
 }
 
 const IN_STEP: &str = r#"

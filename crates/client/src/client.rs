@@ -12,6 +12,7 @@ use crate::lookup::{Lookup, TableLookup};
 use crate::random::unique;
 use crate::remote::RemoteTable;
 use crate::session::{PullInto, PullPart, Session};
+use crate::stop::Stop;
 
 /// Distinct keys of a table in this process that are pulled together: many enough that their misses overlap, few enough that
 /// what is pulled is still in a near cache when it is shown.
@@ -239,6 +240,12 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// What whoever waits for its servers asks now and then; None if there are none, or nothing is to be asked.
+    #[must_use]
+    pub fn stop(&self) -> Option<&Stop> {
+        self.remote_tables().first().and_then(|table| table.cluster().stop())
     }
 
     /// Waits until the servers have applied what was pushed.

@@ -16,6 +16,7 @@ use crate::pipeline::Pipeline;
 use crate::placement::Placement;
 use crate::session::Session;
 use crate::statistics::CallTimes;
+use crate::stop::Stop;
 
 /// Sessions that wait to be used again by whoever has none of their own.
 const IDLE_SESSIONS_MAX: usize = 64;
@@ -114,6 +115,12 @@ impl Cluster {
     #[must_use]
     pub fn servers(&self) -> &[Server] {
         &self.servers
+    }
+
+    /// What whoever waits for the servers asks now and then.
+    #[must_use]
+    pub fn stop(&self) -> Option<&Stop> {
+        self.options.stop.as_ref()
     }
 
     /// How the servers are really reached: `shm`, `unix`, `tcp`, `tls`, `grpc` or `grpc-tls`; with a plus between them where it is not the

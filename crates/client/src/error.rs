@@ -101,6 +101,17 @@ pub enum ClientError {
         /// How it broke.
         cause: String,
     },
+    /// Who asked was told to stop ([`ConnectOptions::stop`](crate::ConnectOptions::stop)) while it waited for the server.
+    #[error(
+        "{}: stopped while this server did not answer; whether the last request was carried out is unknown",
+        place(server, table)
+    )]
+    Stopped {
+        /// Address of the server.
+        server: String,
+        /// Name of the table, or empty.
+        table: String,
+    },
     /// What a server sent is no answer.
     #[error("{}: {reason}", place(server, table))]
     Protocol {
@@ -171,6 +182,7 @@ impl Names {
             }
             CallError::Restarted => ClientError::Restarted { server, table },
             CallError::Lost { cause } => ClientError::Lost { server, table, cause },
+            CallError::Stopped => ClientError::Stopped { server, table },
             CallError::Protocol { reason } => ClientError::Protocol { server, table, reason },
         }
     }

@@ -55,6 +55,8 @@ pub(crate) enum CallError {
     Lost { cause: String },
     /// What came is no answer.
     Protocol { reason: String },
+    /// Who asked was told to stop, and the server was silent.
+    Stopped,
 }
 
 /// What the one who holds the connection is to do next.
@@ -131,6 +133,8 @@ pub(crate) struct Exchange {
     heard_us: u64,
     /// What last went wrong with the connection.
     cause: Option<String>,
+    /// It was silent when the client was told to stop, and has been since.
+    given_up: bool,
 }
 
 impl Exchange {
@@ -156,6 +160,7 @@ impl Exchange {
             hold_until_us: 0,
             heard_us: 0,
             cause: None,
+            given_up: false,
         }
     }
 
@@ -320,6 +325,17 @@ impl Exchange {
         if is_silent || in_vain {
             // A peer that says nothing may be gone without a word: the next request deserves another connection.
             self.give_up(now_us, SILENT);
+        }
+    }
+
+    /// The client was told to stop at that time: ends everything if the server has been silent for as long as it may.
+    pub(crate) fn stop(&mut self, now_us: u64, told_us: u64, grace_us: u64) {
+        let Some(asked_us) = self.calls.first_begun_us() else { return };
+        let silent_us = now_us.saturating_sub(told_us.max(asked_us).max(self.heard_us));
+        if self.given_up || silent_us >= grace_us {
+            self.calls.fail_all(&CallError::Stopped);
+            self.give_up(now_us, SILENT);
+            self.given_up = true;
         }
     }
 

@@ -28,6 +28,9 @@ pub use ahead::{FeedAhead, FeedFeature};
 mod online;
 pub use online::{Handles, Online, OnlineTable};
 
+mod stop;
+pub use stop::Stop;
+
 mod options;
 pub use options::{ConnectOptions, compression};
 

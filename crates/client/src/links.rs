@@ -13,6 +13,7 @@ use crate::options::ConnectOptions;
 use crate::packing::Packing;
 use crate::random::unique;
 use crate::statistics::Recorder;
+use crate::stop::Watch;
 
 /// While a server takes nothing, its answers must be taken all the same, or the two would wait for each other.
 const BLOCKED_LOOK: Duration = Duration::from_millis(1);
@@ -53,6 +54,7 @@ pub(crate) struct Links {
     poller: Poller,
     ready: Vec<Token>,
     start: Instant,
+    watch: Watch,
 }
 
 impl Links {
@@ -87,6 +89,7 @@ impl Links {
             poller,
             ready: Vec::new(),
             start: Instant::now(),
+            watch: Watch::new(options.stop.clone()),
         })
     }
 
@@ -185,12 +188,15 @@ impl Links {
             let look_us = self.now_us() + BLOCKED_LOOK.as_micros() as u64;
             until_us = Some(until_us.map_or(look_us, |until_us| until_us.min(look_us)));
         }
-        let deadline =
-            until_us.map(|us| self.start + Duration::from_micros(us)).into_iter().chain(until).min();
+        let deadline = until_us.map(|us| self.start + Duration::from_micros(us));
+        let deadline = deadline.into_iter().chain(until).chain(self.watch.look_at()).min();
         let mut ready = std::mem::take(&mut self.ready);
         if self.poller.wait(&mut ready, deadline).is_err() {
             // The system cannot wait; deadlines still hold.
             std::thread::sleep(BLOCKED_LOOK);
+        }
+        if ready.is_empty() {
+            self.give_up_if_told();
         }
         for link in 0..self.links.len() {
             let token = self.links[link].connection;
@@ -200,6 +206,15 @@ impl Links {
             self.advance(link, sink);
         }
         self.ready = ready;
+    }
+
+    /// Gives up servers that are silent, if it is to stop.
+    fn give_up_if_told(&mut self) {
+        let Some((since, grace)) = self.watch.look() else { return };
+        let (now_us, told_us) = (self.now_us(), since.duration_since(self.start).as_micros() as u64);
+        for link in &mut self.links {
+            link.exchange.stop(now_us, told_us, grace.as_micros() as u64);
+        }
     }
 
     /// Takes the frames that are there, without waiting for any, and does what there is to do.

@@ -6,6 +6,7 @@ use sanderling_transport::{Connector, Framing, SPIN_US_DEFAULT, TlsClient};
 use sanderling_wire::Compression;
 
 use crate::exchange::Hedge;
+use crate::stop::Stop;
 
 /// A request that has no answer by then has failed.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
@@ -40,6 +41,8 @@ pub struct ConnectOptions {
     pub hedge: Option<Hedge>,
     /// What connects to gRPC addresses; none: they are refused.
     pub grpc: Option<Connector>,
+    /// Who waits for servers asks this now and then; none: only deadlines end a wait.
+    pub stop: Option<Stop>,
 }
 
 impl Default for ConnectOptions {
@@ -56,6 +59,7 @@ impl Default for ConnectOptions {
             compression: None,
             hedge: None,
             grpc: None,
+            stop: None,
         }
     }
 }
@@ -65,6 +69,9 @@ impl ConnectOptions {
     pub(crate) fn transport(&self, framing: Framing) -> sanderling_transport::ConnectOptions {
         let mut options = sanderling_transport::ConnectOptions::new(framing);
         options.timeout = self.connect_timeout.min(self.timeout);
+        if let Some(left) = self.stop.as_ref().and_then(Stop::told) {
+            options.timeout = options.timeout.min(left);
+        }
         options.write_timeout = self.timeout;
         options.tls.clone_from(&self.tls);
         options.spin_us = self.spin_us;

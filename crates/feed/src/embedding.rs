@@ -361,6 +361,11 @@ impl Embedding {
         Ok(result?)
     }
 
+    /// Whether the one who waits here is to stop.
+    pub(crate) fn is_told_to_stop(&self) -> bool {
+        self.client.stop().is_some_and(|stop| stop.told().is_some())
+    }
+
     /// Waits until all pushes have been applied; an error is that of one of them.
     pub fn finish(&self) -> Result<(), FeedError> {
         self.pushes.finish()

@@ -33,6 +33,9 @@ pub enum FeedError {
         /// The same, if it was a table or its server.
         refused: Option<Arc<ClientError>>,
     },
+    /// Who waited for pushes or for a minibatch was told to stop.
+    #[error("stopped while {0}")]
+    Stopped(&'static str),
     /// A hub.
     #[error(transparent)]
     Hub(#[from] HubError),

@@ -1,18 +1,22 @@
 //! Pushes in the background: a thread applies the gradients of one lookup after the other, at most a stated number is
 //! outstanding, and what goes wrong is said to whoever pushes or waits next. Knows nothing of pooling.
 
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use sanderling_client::{Client, ClientError, Lookup, Session};
+use sanderling_client::{Client, ClientError, Lookup, Session, Stop};
 use sanderling_observe::Latency;
 use sanderling_store::PushScale;
 
 use crate::error::FeedError;
 use crate::recycle::Recycled;
 use crate::ticket::Ticket;
+
+/// How often who waits looks whether to stop.
+const LOOK: Duration = Duration::from_millis(200);
+const AT: &str = "pushes were waited for that the servers have not answered";
 
 /// Gradients on their way.
 struct Job {
@@ -39,6 +43,7 @@ pub(crate) struct Pushes {
     jobs: Option<SyncSender<Job>>,
     progress: Arc<Progress>,
     thread: Option<JoinHandle<()>>,
+    stop: Option<Stop>,
 }
 
 #[derive(Debug)]
@@ -80,9 +85,9 @@ impl Pushes {
         let (jobs, waiting) = sync_channel(most.saturating_sub(1));
         let state = State { begun: 0, applied: 0, failed: None, ended: false, latency: Latency::new() };
         let progress = Arc::new(Progress { state: Mutex::new(state), changed: Condvar::new() });
-        let end = End(Arc::clone(&progress));
+        let (end, stop) = (End(Arc::clone(&progress)), client.stop().cloned());
         let thread = std::thread::spawn(move || work(&client, &waiting, &end.0, most));
-        Pushes { jobs: Some(jobs), progress, thread: Some(thread) }
+        Pushes { jobs: Some(jobs), progress, thread: Some(thread), stop }
     }
 
     /// Hands gradients over; waits while too many are outstanding. An error may be that of an earlier push.
@@ -109,13 +114,50 @@ impl Pushes {
             ticket.owe();
         }
         let job = Job { lookup, scale, forget_missing, since: Instant::now(), ticket };
-        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
-        if sent { Ok(()) } else { Err(FeedError::Died("push")) }
+        self.send(job)
+    }
+
+    fn send(&self, mut job: Job) -> Result<(), FeedError> {
+        let jobs = self.jobs.as_ref().ok_or(FeedError::Died("push"))?;
+        // The thread says with the lock held that it has taken one.
+        let mut state = self.progress.lock();
+        loop {
+            job = match jobs.try_send(job) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Disconnected(_)) => return Err(FeedError::Died("push")),
+                Err(TrySendError::Full(job)) => job,
+            };
+            state = self.look(state).inspect_err(|error| {
+                self.progress.lock().begun -= 1;
+                job.ticket.iter().for_each(|ticket| ticket.lose(error));
+            })?;
+        }
+    }
+
+    /// Waits for news, or until it is time to look whether to stop.
+    fn look<'a>(&'a self, state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>, FeedError> {
+        let changed = &self.progress.changed;
+        let Some(stop) = &self.stop else {
+            return Ok(changed.wait(state).unwrap_or_else(PoisonError::into_inner));
+        };
+        let (state, waited) = changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
+        if !waited.timed_out() {
+            return Ok(state);
+        }
+        // What is asked may run for long, and the thread has things to say.
+        drop(state);
+        if stop.told().is_some() {
+            return Err(FeedError::Stopped(AT));
+        }
+        Ok(self.progress.lock())
     }
 
     /// Waits until everything that was pushed has been applied.
     pub(crate) fn finish(&self) -> Result<(), FeedError> {
-        let mut state = self.wait();
+        let mut state = self.progress.lock();
+        while state.applied < state.begun && !state.ended {
+            state = self.look(state)?;
+        }
         match state.failed.take() {
             Some(error) => Err(FeedError::Push(error)),
             None if state.applied < state.begun => Err(FeedError::Died("push")),
@@ -172,6 +214,9 @@ fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, most: usize)
                 job
             }
         };
+        // Whoever waits for room has some.
+        drop(progress.lock());
+        progress.changed.notify_all();
         let Job { mut lookup, scale, forget_missing, since, ticket } = job;
         let failed = push(client, &mut session, mark, &mut lookup, scale, forget_missing).err().map(Arc::new);
         under_way.push(UnderWay { mark, since, ticket, failed });

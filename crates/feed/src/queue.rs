@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sanderling_hub::{STAGES, Served};
 use sanderling_observe::{LatencySummary, Stages};
@@ -24,6 +24,8 @@ use crate::ticket::Ticket;
 pub const DEPTH_MAX: usize = 4096;
 /// Threads of one queue.
 pub const THREADS_MAX: usize = 64;
+/// How often the trainer that waits looks whether to stop.
+const LOOK: Duration = Duration::from_millis(200);
 /// Minibatches beyond those in line whose memory is kept: those that the trainer holds.
 const KEPT: usize = 8;
 
@@ -180,6 +182,20 @@ struct Ready {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for news. Fails if the one who waits is to stop, which ends nothing else.
+    fn wait_or_stop<'a>(&'a self, line: MutexGuard<'a, Line>) -> Result<MutexGuard<'a, Line>, FeedError> {
+        let (line, waited) = self.changed.wait_timeout(line, LOOK).unwrap_or_else(PoisonError::into_inner);
+        if !waited.timed_out() {
+            return Ok(line);
+        }
+        // What is asked may run for long.
+        drop(line);
+        if self.embedding.as_ref().is_some_and(|embedding| embedding.is_told_to_stop()) {
+            return Err(FeedError::Stopped("a minibatch was waited for"));
+        }
+        Ok(self.lock())
     }
 
     /// Waits for room; false when nothing more is wanted.
@@ -384,7 +400,7 @@ impl FeedQueue {
                     return Ok(None);
                 }
             }
-            line = shared.changed.wait(line).unwrap_or_else(PoisonError::into_inner);
+            line = shared.wait_or_stop(line)?;
         };
         drop(line);
         shared.changed.notify_all();

@@ -248,7 +248,7 @@ impl Worker {
     /// What a wait ended with; called off it was, if somebody asked, to stop.
     pub(crate) fn called_off(&self, error: ClientError) -> JobError {
         match (&error, self.check_halt()) {
-            (ClientError::CalledOff { .. }, Err(halted)) => halted,
+            (ClientError::CalledOff { .. } | ClientError::Stopped { .. }, Err(halted)) => halted,
             _ => error.into(),
         }
     }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sanderling_client::Cluster;
+use sanderling_client::{ClientError, Cluster};
 use sanderling_job::{self as job, Tables, Worker};
 use sanderling_observe::Stages;
 use sanderling_sample::{BadRows, LabelUse};
@@ -238,7 +238,13 @@ fn work(
                 };
                 let Some(model) = model.or(found.as_ref()) else { return Err(LearnError::Stopped) };
                 let mut learner = Learner::new(&course, model, options.algorithm, worker)?;
-                train(options.algorithm, &mut learner, worker)
+                train(options.algorithm, &mut learner, worker).map_err(|error| match error {
+                    // Others, if there are any, hear that it was stopped, not that it failed.
+                    LearnError::Client(ClientError::Stopped { .. }) => {
+                        worker.check_halt().err().map_or(error, LearnError::from)
+                    }
+                    error => error,
+                })
             };
             job::run(&job_options, &tables, &stages, work).map(|_| ())
         });

@@ -76,6 +76,9 @@ pub enum LearnError {
         /// The last pass, from 1, of which worker 0 has said that it is saved; 0: it has said so of none.
         pass: u64,
     },
+    /// The caller asked to stop, and a server did not answer.
+    #[error("{0}; nothing more was saved: --resume goes on from the last save, if there was one")]
+    Unsaved(ClientError),
     /// The caller asked to stop before there was a result.
     #[error("stopped before there was a result")]
     Stopped,

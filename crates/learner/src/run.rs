@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use sanderling_client::Cluster;
+use sanderling_client::{ClientError, Cluster};
 use sanderling_observe::{Machine, Resident, StageTotal};
 use sanderling_sample::fit::fit;
 use sanderling_sample::{BadRows, LabelUse, Source};
@@ -102,7 +102,23 @@ pub struct Summary {
 }
 
 /// Trains as the configuration says. Setting `stop` ends the run at the next step with everything saved.
+///
+/// # Errors
+/// [`LearnError::Unsaved`], if a server was silent then, where servers are waited for as
+/// [`ConnectOptions::stop`](sanderling_client::ConnectOptions::stop) says.
 pub fn train(
+    config: Config,
+    options: &RunOptions,
+    stop: &AtomicBool,
+    observer: &mut dyn FnMut(&Event<'_>),
+) -> Result<Summary, LearnError> {
+    run(config, options, stop, observer).map_err(|error| match error {
+        LearnError::Client(error @ ClientError::Stopped { .. }) => LearnError::Unsaved(error),
+        error => error,
+    })
+}
+
+fn run(
     config: Config,
     options: &RunOptions,
     stop: &AtomicBool,
@@ -183,7 +199,7 @@ pub fn train(
     // What is in the tables may be from the middle of a pass.
     let is_cut = job_end.is_some_and(|end| end.is_cut);
     let stopped = !state.is_whole(&model.config().train);
-    let table_bytes = if model.is_remote() { Some(model.size()?.1) } else { None };
+    let table_bytes = if model.is_remote() && !is_cut { Some(model.size()?.1) } else { None };
     let best_model = if state.is_best() && !model.is_remote() && !is_cut {
         model
     } else {

@@ -10,6 +10,8 @@ use sanderling_learner::LearnError;
 use sanderling_sample::SampleError;
 use sanderling_store::StoreError;
 
+use crate::interrupt;
+
 create_exception!(sanderling, Error, PyException, "Whatever Sanderling refuses or fails to do.");
 create_exception!(
     sanderling,
@@ -98,7 +100,7 @@ pub(crate) fn of_learner(error: LearnError) -> PyErr {
     let text = error.to_string();
     match error {
         LearnError::Sample(error) => of_sample(&error),
-        LearnError::Client(error) => of_client(error),
+        LearnError::Client(error) | LearnError::Unsaved(error) => of_client(error),
         LearnError::Store(error) => of_store(error),
         LearnError::Config { .. } => ConfigError::new_err(text),
         LearnError::Io { .. } => FileError::new_err(text),
@@ -135,6 +137,7 @@ fn saying(error: &ClientError, text: String) -> PyErr {
             _ => ServerError::new_err(text),
         },
         ClientError::BadGradient { .. } => GradientError::new_err(text),
+        ClientError::Stopped { .. } => interrupt::raised(text),
         ClientError::Awaited { .. } | ClientError::CalledOff { .. } | ClientError::Group { .. } => {
             GroupError::new_err(text)
         }
@@ -155,6 +158,7 @@ pub(crate) fn of_feed(error: FeedError) -> PyErr {
         | FeedError::FedByHub { .. }
         | FeedError::Option { .. } => ConfigError::new_err(text),
         FeedError::Length { .. } => LengthError::new_err(text),
+        FeedError::Stopped(_) => interrupt::raised(text),
         FeedError::Pushed | FeedError::Died(_) => Error::new_err(text),
     }
 }

@@ -191,6 +191,8 @@ impl PyJob {
                     }
                     if interrupt.is_raised() {
                         stop.store(true, Ordering::Relaxed);
+                        // The workers' threads hear no signals.
+                        crate::interrupt::tell();
                     }
                 }
                 running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -21,6 +21,8 @@ mod lookup;
 mod hubs;
 mod queue;
 
+mod interrupt;
+
 mod job;
 
 mod step_push;
@@ -69,6 +71,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        crate::interrupt::register();
         crate::error::register(module)
     }
 }

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, TlsClient, addresses, compression};
 
 use crate::error::{FileError, of_client};
+use crate::interrupt;
 use crate::requests::{self, PooledArguments};
 use crate::table::Words;
 use crate::value::to_python;
@@ -58,6 +59,7 @@ pub(crate) fn connect(
         compression,
         hedge,
         grpc: Some(sanderling_cli::grpc_connector()),
+        stop: Some(interrupt::stop()),
         ..defaults
     };
     let cluster = py.detach(|| Cluster::connect(&addresses(address)?, options)).map_err(of_client)?;

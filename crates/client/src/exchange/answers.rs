@@ -38,7 +38,7 @@ impl Exchange {
             Parsed::Frame(frame) if frame.header.frame_bytes() == bytes.len() => frame,
             _ => return Err(WireError::Trailing { found: bytes.len() as u64 }),
         };
-        self.heard_us = now_us;
+        (self.heard_us, self.given_up) = (now_us, false);
         let frame = codec.unpack(frame, &agreed)?;
         let reply = Reply::decode(&frame)?;
         let id = frame.header.id;

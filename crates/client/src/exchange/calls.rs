@@ -68,6 +68,11 @@ impl Calls {
         self.open().map(|(_, call)| call.deadline_us).min()
     }
 
+    /// When the first of them was asked for.
+    pub(super) fn first_begun_us(&self) -> Option<u64> {
+        self.open().map(|(_, call)| call.began_us).min()
+    }
+
     /// Queues a request; where it is kept.
     pub(super) fn begin(
         &mut self,

@@ -12,6 +12,7 @@ pub(crate) fn failure(error: &ClientError) -> Failure {
         ClientError::Refused { fault, .. } => refused(fault),
         ClientError::BadGradient { .. } => "bad_gradient",
         ClientError::Late { .. } | ClientError::Awaited { .. } | ClientError::CalledOff { .. } => "late",
+        ClientError::Stopped { .. } => "stopped",
         ClientError::Restarted { .. } => "restarted",
         ClientError::Lost { .. } => "lost",
         ClientError::Protocol { .. } => "protocol",

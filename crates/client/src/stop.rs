@@ -1,0 +1,78 @@
+//! Whether whoever waits for servers is asked to stop, and how long servers may still be silent then. Knows no server and no
+//! signal.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often a wait looks.
+const LOOK: Duration = Duration::from_millis(200);
+/// A server that says nothing for so long after a flag was set is waited for no longer: one that is well answers sooner, and
+/// what is done at the end, such as saving, is asked of it as ever.
+const GRACE: Duration = Duration::from_secs(1);
+
+type Ask = dyn Fn() -> Option<Duration> + Send + Sync;
+
+/// Asked now and then by whoever waits, not with every request. Copies are the same one.
+#[derive(Clone)]
+pub struct Stop(Arc<Ask>);
+
+impl Stop {
+    /// Asks a function: None, to go on; or for how long a server may say nothing from then on.
+    pub fn new(ask: impl Fn() -> Option<Duration> + Send + Sync + 'static) -> Stop {
+        Stop(Arc::new(ask))
+    }
+
+    /// Looks at a flag. Once it is set, a server may be silent for a second.
+    #[must_use]
+    pub fn flag(flag: &Arc<AtomicBool>) -> Stop {
+        let flag = Arc::clone(flag);
+        Stop::new(move || flag.load(Ordering::Relaxed).then_some(GRACE))
+    }
+
+    /// How long a server may be silent, if it is to stop.
+    #[must_use]
+    pub fn told(&self) -> Option<Duration> {
+        (self.0)()
+    }
+}
+
+/// When one who waits looks, and since when it is known that it is to stop. It is late by [`LOOK`] at most, and reads no clock
+/// before the time has come.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    stop: Option<Stop>,
+    look_at: Instant,
+    since: Option<Instant>,
+}
+
+impl Watch {
+    pub(crate) fn new(stop: Option<Stop>) -> Watch {
+        Watch { stop, look_at: Instant::now(), since: None }
+    }
+
+    /// When to look next, if at all.
+    pub(crate) fn look_at(&self) -> Option<Instant> {
+        self.stop.as_ref().map(|_| self.look_at)
+    }
+
+    /// Since when it is to stop, and how long servers may be silent from then on; None: it is not, or it is not time to look.
+    pub(crate) fn look(&mut self) -> Option<(Instant, Duration)> {
+        let stop = self.stop.as_ref()?;
+        let now = Instant::now();
+        if now < self.look_at {
+            return None;
+        }
+        self.look_at = now + LOOK;
+        let grace = stop.told();
+        self.since = grace.map(|_| self.since.unwrap_or(now));
+        self.since.zip(grace)
+    }
+}
+
+impl fmt::Debug for Stop {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Stop")
+    }
+}

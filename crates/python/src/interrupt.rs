@@ -1,0 +1,58 @@
+//! Ctrl-C while the main thread waits for servers: the interpreter's handlers run there, and the exception that they raise is
+//! what the call ends with. Conversion only; who waits, and what is given up, is the client's business.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use sanderling_client::Stop;
+
+use crate::error::ServerError;
+
+/// How long after an exception threads of the background, which the end of the process waits for, give silent servers up; and
+/// how long those may be silent then.
+const AFTER: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The thread that imported the module, the main one as a rule: only that one hears signals.
+static MAIN: OnceLock<ThreadId> = OnceLock::new();
+static RAISED: Mutex<(Option<PyErr>, Option<Instant>)> = Mutex::new((None, None));
+
+/// To be called when the module is imported.
+pub(crate) fn register() {
+    MAIN.get_or_init(|| std::thread::current().id());
+}
+
+/// What waits of this module's calls look at.
+pub(crate) fn stop() -> Stop {
+    Stop::new(told)
+}
+
+fn told() -> Option<Duration> {
+    if !is_main() {
+        let at = RAISED.lock().unwrap_or_else(PoisonError::into_inner).1;
+        return at.filter(|at| at.elapsed() < AFTER).map(|_| GRACE);
+    }
+    let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
+    let mut kept = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(raised) = raised {
+        *kept = (Some(raised), Some(Instant::now()));
+    }
+    kept.0.as_ref().map(|_| Duration::ZERO)
+}
+
+/// What ended a wait; the text is for who has not heard the signal himself.
+pub(crate) fn raised(text: String) -> PyErr {
+    let kept = is_main().then(|| RAISED.lock().unwrap_or_else(PoisonError::into_inner).0.take());
+    kept.flatten().unwrap_or_else(|| ServerError::new_err(text))
+}
+
+fn is_main() -> bool {
+    MAIN.get() == Some(&std::thread::current().id())
+}
+
+/// Has threads of the background give silent servers up, as after an exception.
+pub(crate) fn tell() {
+    RAISED.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(Instant::now());
+}

@@ -1,0 +1,101 @@
+"""Ctrl-C while a server does not answer: the call that waits ends with KeyboardInterrupt, and the process with it."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Waits for the parent's word, then does one thing with servers that do not run. What is not interrupted waits for a day.
+PROGRAM = """
+import sys
+import numpy as np
+import sanderling
+
+connection = sanderling.connect(sys.argv[1], timeout=86400.0)
+connection.drop("silent")
+table = connection.table("silent", 2)
+keys, grads = np.arange(4, dtype=np.uint64), np.ones((4, 2), np.float32)
+table.push(keys, grads)
+embedding = sanderling.Embedding([table], [("id", 0, "sum")], pushes=1)
+batch = sanderling.Batch([("id", keys, np.arange(5, dtype=np.uint32), None)])
+lookups = [embedding.lookup(batch) for _ in range(4)]
+for lookup in lookups:
+    lookup.add_grads(grads)
+
+
+def push_many():
+    for lookup in lookups:
+        lookup.push()
+
+
+def push_and_finish():
+    lookups[0].push()
+    embedding.finish()
+
+
+waits = {
+    "pull": lambda: table.pull(keys),
+    "push": lambda: table.push(keys, grads),
+    "size": lambda: len(table),
+    "save": lambda: connection.save("silent"),
+    "lookup": lambda: embedding.lookup(batch),
+    "pushes": push_many,
+    "finish": push_and_finish,
+}
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print("waiting", flush=True)
+    waits[sys.argv[2]]()
+    print("answered")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """A server of its own, which the test may pause."""
+    path = f"unix:{tmp_path}/ps"
+    command = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", "--listen", path, "--data", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("listening at ")
+            yield path, process
+        finally:
+            process.kill()
+
+
+def pause(process: "subprocess.Popen[str]") -> None:
+    """Stops it: until every thread has seen the signal, one of them may still answer."""
+    process.send_signal(signal.SIGSTOP)
+    tasks = Path(f"/proc/{process.pid}/task")
+    while not all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir()):
+        pass
+
+
+@pytest.mark.parametrize("wait", ["pull", "push", "size", "save", "lookup", "pushes", "finish"])
+def test_a_call_that_waits_ends_with_the_interrupt(wait: str, server: tuple[str, "subprocess.Popen[str]"]) -> None:
+    address, process = server
+    command = [sys.executable, "-c", PROGRAM, address, wait]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdin is not None
+        assert trainer.stdout is not None
+        try:
+            assert trainer.stdout.readline() == "ready\n"
+            pause(process)
+            trainer.stdin.write("\n")
+            trainer.stdin.flush()
+            assert trainer.stdout.readline() == "waiting\n"
+            # The signal may come before the call has begun to wait; it ends either way.
+            trainer.send_signal(signal.SIGINT)
+            assert trainer.stdout.readline() == "interrupted\n"
+            # The threads of the background are not waited for either.
+            assert trainer.wait(timeout=60) == 0
+        finally:
+            trainer.kill()
+            process.send_signal(signal.SIGCONT)
