@@ -27,12 +27,13 @@ skip() {
     SKIPPED+=("$1")
 }
 
-# Runs a command of a part, and goes on whatever comes of it.
+# Runs a command of a part, goes on whatever comes of it, and says how long it took.
 try() {
-    local what=$1
+    local what=$1 begun=$SECONDS
     shift
     echo "== $what: $*"
     "$@" || FAILED+=("$what")
+    echo "== $what took $((SECONDS - begun)) s"
 }
 
 # Target folders of their own: other flags would build everything anew each time.
