@@ -268,14 +268,14 @@ class Lookup:
     def note_applied(self) -> None:
         """Says that the gradients that were taken away have been applied.
 
-        Its hub counts a minibatch as used when the next one is asked for; or when the queue is dropped, if it was pushed.
+        A hub counts a minibatch as used when the next one is asked for, or when the queue is dropped if it was pushed.
         """
     def push(self, lr: float = 1.0) -> None:
         """Hands the gradients over, to be applied in the background; once. Waits while too many are outstanding.
 
         `lr` scales the learning rate of the tables' optimizers. May raise what an earlier push went wrong with; then
-        nothing of this one is pushed. A hub counts its minibatch as used when its push has been applied. If it fails,
-        the queue raises that, too, and ends, and the hub hands the minibatch out again to a trainer that is started anew.
+        nothing of this one is pushed. A hub counts its minibatch as used when its push was applied; if it fails, the
+        queue raises that, too, and ends, and the hub hands the minibatch out again to a trainer that is started anew.
         """
 
 @final

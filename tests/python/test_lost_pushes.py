@@ -3,7 +3,7 @@
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -12,6 +12,7 @@ from sanderling.torch import EmbeddingCollection
 
 BENCH: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[2] / "bench/hub_feeds.py"))
 BATCHES, ROWS, DIM = 8, 50, 4
+Push = Literal["backward", "step"]
 SPEC = '[[feature]]\nname = "id"\nkey = "raw"\n'
 
 
@@ -26,7 +27,7 @@ def hubs(tmp_path: Path) -> Iterator[str]:
         yield f"hub://{address}"
 
 
-def collection(connection: sanderling.Connection, push: str) -> EmbeddingCollection:
+def collection(connection: sanderling.Connection, push: Push) -> EmbeddingCollection:
     connection.drop("lost/id")
     table = {"dim": DIM, "optimizer": {"type": "sgd", "lr": 0.1}}
     return EmbeddingCollection({"tables": {"lost/id": table}, "features": {"id": "lost/id"}}, connection, push=push)
@@ -51,7 +52,7 @@ def train(queue: sanderling.FeedQueue, rows: EmbeddingCollection, given: list[in
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("lose_at", [3, BATCHES - 1])
 def test_a_minibatch_that_a_server_did_not_apply_is_given_to_the_trainer_started_anew(
-    lose_at: int, ahead: bool, push: str, hubs: str, one_server: str
+    lose_at: int, ahead: bool, push: Push, hubs: str, one_server: str
 ) -> None:
     connection = sanderling.connect(one_server)
     given: list[int] = []

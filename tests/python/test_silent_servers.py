@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# Waits for the parent's word, then does one thing with servers that do not run. What is not interrupted waits for a day.
+# Waits for the parent's word, then asks servers that do not run for something. Without an interrupt it waits for a day.
 PROGRAM = """
 import sys
 import numpy as np
