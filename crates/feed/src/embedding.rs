@@ -12,10 +12,10 @@ use sanderling_sample::{PackedBatch, Rows};
 use sanderling_store::{Absent, Table};
 
 use crate::error::FeedError;
+use crate::features::{Feature, Features};
 use crate::fed::{PoolAt, PooledAt, Ways, hub_bytes, servers_bytes, trainer_bytes};
 use crate::looked_up::LookedUp;
 use crate::pooled::Pooled;
-use crate::pooling::{Place, Pooling};
 use crate::pushes::Pushes;
 use crate::recycle::{Recycled, Recycler};
 use crate::sampled::{Sampled, column};
@@ -24,17 +24,6 @@ use crate::sampled::{Sampled, column};
 pub const PUSHES_MAX: usize = 1024;
 /// Lookups and pooled rows that are kept for use again: more than a queue and its pushes usually hold.
 const KEPT: usize = 64;
-
-/// A feature that is looked up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Feature {
-    /// Name of the column of the minibatch.
-    pub name: String,
-    /// Which of the tables.
-    pub table: usize,
-    /// How a sample's rows become one.
-    pub pooling: Pooling,
-}
 
 /// What may be chosen.
 #[derive(Debug, Clone, Copy)]
@@ -58,16 +47,13 @@ impl Default for EmbeddingOptions {
 #[derive(Debug)]
 pub struct Embedding {
     client: Arc<Client>,
-    features: Vec<Feature>,
-    places: Vec<Place>,
-    table_dims: Vec<usize>,
-    width: usize,
+    features: Features,
     absent: Absent,
     pool_at: PoolAt,
     ways: Ways,
     pushes: Pushes,
     lookups: Arc<Recycler<Lookup>>,
-    pub(crate) floats: Arc<Recycler<Floats>>,
+    floats: Arc<Recycler<Floats>>,
     sessions: Mutex<Vec<Session>>,
     /// The columns that the features read in minibatches of the names seen last.
     columns: Mutex<Option<Columns>>,
@@ -124,23 +110,10 @@ impl Embedding {
             pairs.push((feature.name.as_str(), table.as_str()));
         }
         let client = Arc::new(client(pairs)?);
-        let mut width = 0;
-        let dims = features.iter().map(|feature| (feature.pooling, tables[feature.table].1));
-        let mut places: Vec<Place> = dims
-            .map(|(pooling, dim)| {
-                let at = width;
-                width += if pooling == Pooling::None { 0 } else { dim };
-                Place { dim, at, width: 0 }
-            })
-            .collect();
-        places.iter_mut().for_each(|place| place.width = width);
         Ok(Arc::new(Embedding {
             pushes: Pushes::start(Arc::clone(&client), options.pushes),
             client,
-            features,
-            places,
-            table_dims: tables.iter().map(|table| table.1).collect(),
-            width,
+            features: Features::new(features, tables.iter().map(|table| table.1).collect()),
             absent: options.absent,
             // Keys that are to stay without a row would get one from the servers.
             pool_at: if options.absent == Absent::Zero { PoolAt::Trainer } else { options.pool_at },
@@ -155,34 +128,30 @@ impl Embedding {
     /// What is looked up, in order.
     #[must_use]
     pub fn features(&self) -> &[Feature] {
-        &self.features
+        self.features.all()
     }
 
     /// The width of a feature's rows.
     #[must_use]
     pub fn dim(&self, feature: usize) -> usize {
-        self.places[feature].dim
+        self.features.dim(feature)
     }
 
     /// The width of each table's rows.
     #[must_use]
     pub fn table_dims(&self) -> &[usize] {
-        &self.table_dims
+        self.features.table_dims()
     }
 
     /// Columns of the pooled rows: those of all pooled features, side by side in order.
     #[must_use]
     pub fn width(&self) -> usize {
-        self.width
+        self.features.width()
     }
 
-    pub(crate) fn place(&self, feature: usize) -> Place {
-        self.places[feature]
-    }
-
-    /// Of a feature that is not pooled, its place among those.
-    pub(crate) fn sequence(&self, feature: usize) -> usize {
-        self.features[..feature].iter().filter(|before| before.pooling == Pooling::None).count()
+    /// The same, and where each of them lies.
+    pub(crate) fn layout(&self) -> &Features {
+        &self.features
     }
 
     pub(crate) fn pushes(&self) -> &Pushes {
@@ -197,7 +166,7 @@ impl Embedding {
     /// Whether the rows of a feature whose keys a hub feeds can be pooled by the servers of its table here. The error says, for
     /// people, why not and what to do.
     pub(crate) fn check_fed(&self, fed: &FedFeature) -> Result<(), String> {
-        let Some(feature) = self.features.iter().find(|feature| feature.name == fed.feature) else {
+        let Some(feature) = self.features().iter().find(|feature| feature.name == fed.feature) else {
             return Err("this queue does not look it up; give its embedding this feature".to_owned());
         };
         let Some(table) = self.client.remote_tables().get(feature.table) else {
@@ -215,7 +184,7 @@ impl Embedding {
             return Err(format!("its pooling is {there:?} there and {pooling:?} here; say the same"));
         }
         let shares = |other: &&Feature| other.table == feature.table && other.name != feature.name;
-        match self.features.iter().find(shares) {
+        match self.features().iter().find(shares) {
             Some(other) => {
                 let other = &other.name;
                 Err(format!("here feature {other:?} reads that table, too, and a row has one update of both"))
@@ -235,7 +204,7 @@ impl Embedding {
         {
             return Ok(Arc::clone(&known.columns));
         }
-        let columns = self.features.iter().map(|feature| column(names, &feature.name));
+        let columns = self.features().iter().map(|feature| column(names, &feature.name));
         let columns: Arc<[usize]> = columns.collect::<Result<Vec<_>, _>>()?.into();
         *known = Some(Columns { names: Arc::clone(names), columns: Arc::clone(&columns) });
         Ok(columns)
@@ -277,14 +246,14 @@ impl Embedding {
         let applied = self.pushes.applied();
         let rows = whole.as_ref().map_or_else(|| sampled.rows(), PackedBatch::rows);
         let ahead = if by_number { self.ahead_of(&sampled, &rows, &columns) } else { Vec::new() };
-        let mut pooled = Pooled::new(self, &rows, &columns);
-        let each = |lookup: &Lookup, feature| pooled.add(self, &rows, &columns, lookup, feature);
+        let mut pooled = Pooled::new(&self.features, &self.floats, &rows, &columns);
+        let each = |lookup: &Lookup, feature| pooled.add(&self.features, &rows, &columns, lookup, feature);
         let pulled = self.with_session(&mut lookup, |client, lookup| {
             let choose = |feedable: &Feedable| {
                 if self.pool_at == PoolAt::Trainer {
                     return None;
                 }
-                let pooling = self.features[feedable.feature].pooling;
+                let pooling = self.features()[feedable.feature].pooling;
                 let chosen = self.pool_at.choose(pooling, feedable);
                 if chosen.is_some() {
                     self.ways.by_servers(servers_bytes(feedable));
@@ -294,7 +263,7 @@ impl Embedding {
             client.pull_or_feed(&rows, self.absent, lookup, &ahead, choose, each)
         });
         let missing = pulled?;
-        pooled.add_fed(self, &lookup);
+        pooled.add_fed(&self.features, &lookup);
         if !self.client.remote_tables().is_empty() {
             self.note_trainer(&lookup);
         }
@@ -314,7 +283,7 @@ impl Embedding {
             let Some(keys) = ahead.fed.keys_of(column) else { continue };
             let number = (ahead.fed.batch, column as u32);
             all.push(AheadFeature { feature, number, keys, since: ahead.since });
-            self.ways.by_hub(hub_bytes(rows.len(), self.places[feature].dim, ahead.fed.servers));
+            self.ways.by_hub(hub_bytes(rows.len(), self.features.dim(feature), ahead.fed.servers));
         }
         all
     }
@@ -326,8 +295,8 @@ impl Embedding {
 
     /// Counts the features that are pooled here, and their tables' bytes once.
     fn note_trainer(&self, lookup: &Lookup) {
-        let mut counted = vec![false; self.table_dims.len()];
-        for (at, feature) in self.features.iter().enumerate() {
+        let mut counted = vec![false; self.table_dims().len()];
+        for (at, feature) in self.features().iter().enumerate() {
             if lookup.fed().iter().any(|fed| fed.feature() == at) {
                 continue;
             }

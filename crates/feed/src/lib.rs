@@ -13,6 +13,9 @@ pub use sampled::{Sampled, Samples};
 mod pooling;
 pub use pooling::Pooling;
 
+mod features;
+pub use features::Feature;
+
 mod pooled;
 
 mod fed;
@@ -24,7 +27,7 @@ mod server_feeder;
 pub use server_feeder::{FeedTo, ServerFeeder};
 
 mod embedding;
-pub use embedding::{Embedding, EmbeddingOptions, Feature, PUSHES_MAX};
+pub use embedding::{Embedding, EmbeddingOptions, PUSHES_MAX};
 
 mod looked_up;
 pub use looked_up::LookedUp;
@@ -35,8 +38,14 @@ mod pushes;
 
 mod reader;
 
+mod options;
+pub use options::{DEPTH_MAX, QueueOptions, THREADS_MAX};
+
+mod line;
+pub use line::Fed;
+
 mod queue;
-pub use queue::{DEPTH_MAX, Fed, FeedQueue, QueueOptions, THREADS_MAX};
+pub use queue::FeedQueue;
 
 mod expected;
 pub use expected::Expected;

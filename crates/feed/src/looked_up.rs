@@ -79,7 +79,7 @@ impl LookedUp {
     pub fn rows(&mut self, feature: usize) -> Option<&mut [f32]> {
         let LookedUp { embedding, pooled, .. } = self;
         let is_sequence = embedding.features().get(feature).is_some_and(|it| it.pooling == Pooling::None);
-        is_sequence.then(|| &mut pooled.sequences[embedding.sequence(feature)][..])
+        is_sequence.then(|| &mut pooled.sequences[embedding.layout().sequence(feature)][..])
     }
 
     /// Memory behind the samples, the rows and their gradients.
@@ -140,7 +140,7 @@ impl LookedUp {
         for (at, feature) in embedding.features().iter().enumerate() {
             if let (Some(pooled), true) = (pooled, feature.pooling != Pooling::None) {
                 let column = columns[at];
-                let place: Place = embedding.place(at);
+                let place: Place = embedding.layout().place(at);
                 if let Some(fed) = lookup.fed_mut().iter_mut().find(|fed| fed.feature() == at) {
                     add_columns(pooled, place, fed.grads_mut());
                     continue;

@@ -10,7 +10,7 @@ use sanderling_sample::{BadRows, Batch, DataConfig, Spec};
 
 use crate::ahead::Ahead;
 use crate::error::FeedError;
-use crate::queue::QueueOptions;
+use crate::options::QueueOptions;
 use crate::sampled::{Sampled, Samples};
 use crate::source::{Files, Hubs, Kind};
 use crate::ticket::{Loss, Ticket};
