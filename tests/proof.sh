@@ -88,10 +88,11 @@ sanitizer() {
     try "$1 sanitizer" env CARGO_TARGET_DIR="target/$1" "${UNSTABLE[@]}" test "${build_std[@]}" --target $HOST --release \
         --no-fail-fast -p sanderling-store --test threads --test concurrent --test walk --test policies
     if [ "$1" = thread ]; then
-        # Shared memory between ends of a connection, and sums that several bring.
+        # Shared memory between ends of a connection, sums that several bring, and a server with clients in its process.
         try "$1 sanitizer, other crates" env CARGO_TARGET_DIR="target/$1" "${UNSTABLE[@]}" test "${build_std[@]}" \
-            --target $HOST --release --no-fail-fast -p sanderling-transport -p sanderling-meet --lib \
-            --test conversation --test faults --test hostile_ring --test killed_peer --test polling --test steps
+            --target $HOST --release --no-fail-fast -p sanderling-transport -p sanderling-meet -p sanderling-server --lib \
+            --test conversation --test faults --test hostile_ring --test killed_peer --test polling --test steps \
+            --test serving --test checkpoints
     fi
     unset RUSTFLAGS TSAN_OPTIONS
 }
