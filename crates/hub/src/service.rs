@@ -53,6 +53,8 @@ pub use making::SERVICE_STAGES;
 mod status;
 pub use status::{Status, TrainerStatus};
 
+mod handed;
+
 mod talk;
 
 mod serving;

@@ -1,18 +1,18 @@
 //! One connection's side of the protocol, without input or output: frames in, answers out. Knows what was agreed on; who
 //! has which minibatch is the desk's business.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use sanderling_wire::{
-    Agreed, Ahead, Buffer, Codec, Column, Compression, Failure, Fault, Features, Frame, HEADER_BYTES, Hello,
+    Agreed, Buffer, Codec, Column, Compression, Failure, Fault, Features, Frame, HEADER_BYTES, Hello,
     Identity, Kind, Left, NextReply, Offer, Outcome, Parsed, Pong, Reply, Request, Subscribed, WireError,
     limit,
 };
 
-use super::desk::{Answer, Fed, Minibatch};
+use super::desk::Answer;
 use super::feeding;
 use super::hall::Hall;
+use super::handed::Handed;
 use super::limit::{IN_FLIGHT_MAX, RETRY_AFTER};
 
 /// What is answered to who asks for minibatches without a subscription.
@@ -46,19 +46,7 @@ pub(crate) enum Answered {
     /// A whole frame, compressed, which the connection keeps until it was sent.
     Packed,
     /// A minibatch, which is encoded straight into the transport's memory.
-    Batch { id: u64, late: Vec<u64>, number: u64, batch: Arc<Minibatch> },
-    /// What is left of one of which keys were fed, so long ago.
-    Fed {
-        id: u64,
-        late: Vec<u64>,
-        number: u64,
-        batch: Arc<Minibatch>,
-        fed: Arc<Fed>,
-        age_us: u64,
-        payload: Vec<u8>,
-    },
-    /// A minibatch that the trainer has, with all its keys.
-    Whole { id: u64, number: u64, batch: Arc<Minibatch> },
+    Handed { id: u64, handed: Handed },
 }
 
 /// See the top of this file.
@@ -236,14 +224,15 @@ impl Talk {
                 hall.made_room();
                 let outcome = match answer {
                     Answer::Batch { number, batch } => {
-                        return Ok(Answered::Batch { id, late, number, batch });
+                        return Ok(Answered::Handed { id, handed: Handed::Batch { late, number, batch } });
                     }
                     Answer::Fed { number, batch, fed, age_us } => {
-                        return Ok(match feeding::rest(number, &batch, &fed) {
-                            Ok(payload) => Answered::Fed { id, late, number, batch, fed, age_us, payload },
+                        let handed = match feeding::rest(number, &batch, &fed) {
+                            Ok(payload) => Handed::Fed { late, number, batch, fed, age_us, payload },
                             // It was packed before. With its keys it is the same minibatch.
-                            Err(_) => Answered::Batch { id, late, number, batch },
-                        });
+                            Err(_) => Handed::Batch { late, number, batch },
+                        };
+                        return Ok(Answered::Handed { id, handed });
                     }
                     Answer::Failed(reason) => {
                         let outcome = Outcome::Failed { reason: &reason };
@@ -258,7 +247,9 @@ impl Talk {
                     return refuse(Fault::BadRequest, NOT_SUBSCRIBED);
                 };
                 match answer {
-                    Answer::Batch { number, batch } => Ok(Answered::Whole { id, number, batch }),
+                    Answer::Batch { number, batch } => {
+                        Ok(Answered::Handed { id, handed: Handed::Whole { number, batch } })
+                    }
                     Answer::Failed(reason) => {
                         self.frame(id, &Reply::Keys(Outcome::Failed { reason: &reason }))
                     }
@@ -330,7 +321,7 @@ impl Talk {
         match answered {
             Answered::Frame(buffer) => Ok(buffer.len()),
             Answered::Packed => Ok(self.packing.packed.len()),
-            batch => reply_of(batch).frame_bytes(),
+            Answered::Handed { handed, .. } => handed.reply().frame_bytes(),
         }
     }
 
@@ -339,9 +330,7 @@ impl Talk {
         match answered {
             Answered::Frame(buffer) => copy_to(buffer.bytes(), out),
             Answered::Packed => copy_to(self.packing.packed.bytes(), out),
-            Answered::Batch { id, .. } | Answered::Fed { id, .. } | Answered::Whole { id, .. } => {
-                reply_of(answered).encode(&self.agreed, *id, out)
-            }
+            Answered::Handed { id, handed } => handed.reply().encode(&self.agreed, *id, out),
         }
     }
 }
@@ -360,31 +349,6 @@ fn copy_to(bytes: &[u8], out: &mut [u8]) -> Result<usize, WireError> {
     let (needed, found) = (bytes.len(), out.len());
     out.get_mut(..needed).ok_or(WireError::NoRoom { needed, found })?.copy_from_slice(bytes);
     Ok(needed)
-}
-
-/// A minibatch as a message; what is a frame is one already.
-fn reply_of(answered: &Answered) -> Reply<'_> {
-    let whole = |number: u64, batch: &'_ Arc<Minibatch>| (batch.pass, number, batch.rows);
-    match answered {
-        Answered::Frame(_) | Answered::Packed => Reply::Keys(Outcome::Nothing),
-        Answered::Batch { late, number, batch, .. } => {
-            let (pass, number, rows) = whole(*number, batch);
-            Reply::Next(NextReply {
-                late,
-                outcome: Outcome::Batch { pass, number, rows, payload: &batch.payload },
-            })
-        }
-        Answered::Whole { number, batch, .. } => {
-            let (pass, number, rows) = whole(*number, batch);
-            Reply::Keys(Outcome::Batch { pass, number, rows, payload: &batch.payload })
-        }
-        Answered::Fed { late, number, batch, fed, age_us, payload, .. } => {
-            let (pass, number, rows) = whole(*number, batch);
-            let Fed { batch, columns, servers, keys, .. } = &**fed;
-            let ahead = Ahead { batch: *batch, age_us: *age_us, columns, servers: *servers, keys };
-            Reply::Next(NextReply { late, outcome: Outcome::Fed { pass, number, rows, payload, ahead } })
-        }
-    }
 }
 
 fn encoded(encode: impl FnMut(&mut [u8]) -> Result<usize, WireError>) -> Result<Answered, WireError> {

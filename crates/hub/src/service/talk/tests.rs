@@ -1,5 +1,7 @@
 //! Answers of one connection that are compressed, as who asks has offered or does, and compressed requests that are damaged.
 
+use std::sync::Arc;
+
 use sanderling_wire::{Ping, seal};
 
 use super::*;
