@@ -63,6 +63,7 @@ __all__ = [
     "checkpoint_tables",
     "cli_main",
     "connect",
+    "give_up_silent",
     "load",
     "metrics",
     "render_report",
@@ -908,6 +909,12 @@ def metrics(
     weights: npt.NDArray[np.float32] | None = None,
 ) -> Metrics:
     """AUC, logloss and calibration of logits against labels of 0 and 1, all float32 [rows]."""
+
+def give_up_silent(told: bool) -> None:
+    """Whether calls of all threads give servers up that say nothing for a second, with a ServerError.
+
+    For who ends a run in order at a signal and has none raised; to be taken back at the end.
+    """
 
 def render_report(
     facts: dict[str, Any],

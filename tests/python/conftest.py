@@ -1,6 +1,7 @@
 """Tables in this process and on parameter servers, made by the same call, so that one test checks both."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -78,6 +79,39 @@ def two_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of two servers that share the keys."""
     with servers(tmp_path_factory.mktemp("ps"), 2) as address:
         yield address
+
+
+class OwnServer:
+    """A server that a test has for itself, and may pause."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"unix:{folder}/ps"
+        command = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", "--listen", self.address]
+        self.process = subprocess.Popen([*command, "--data", str(folder)], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().startswith("listening at ")
+
+    def pause(self) -> None:
+        """Stops it: until every thread has seen the signal, one of them may still answer."""
+        self.process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        while not all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir()):
+            pass
+
+    def go_on(self) -> None:
+        """Ends the pause."""
+        self.process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[OwnServer]:
+    """A server of its own, which the test may pause."""
+    server = OwnServer(tmp_path)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.communicate()
 
 
 @pytest.fixture(params=["embedded", "one server", "two servers"])

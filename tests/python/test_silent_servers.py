@@ -3,10 +3,9 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from conftest import OwnServer
 
 # Waits for the parent's word, then asks servers that do not run for something. Without an interrupt it waits for a day.
 PROGRAM = """
@@ -56,38 +55,15 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """A server of its own, which the test may pause."""
-    path = f"unix:{tmp_path}/ps"
-    command = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", "--listen", path, "--data", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith("listening at ")
-            yield path, process
-        finally:
-            process.kill()
-
-
-def pause(process: "subprocess.Popen[str]") -> None:
-    """Stops it: until every thread has seen the signal, one of them may still answer."""
-    process.send_signal(signal.SIGSTOP)
-    tasks = Path(f"/proc/{process.pid}/task")
-    while not all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir()):
-        pass
-
-
 @pytest.mark.parametrize("wait", ["pull", "push", "size", "save", "lookup", "pushes", "finish"])
-def test_a_call_that_waits_ends_with_the_interrupt(wait: str, server: tuple[str, "subprocess.Popen[str]"]) -> None:
-    address, process = server
-    command = [sys.executable, "-c", PROGRAM, address, wait]
+def test_a_call_that_waits_ends_with_the_interrupt(wait: str, own_server: OwnServer) -> None:
+    command = [sys.executable, "-c", PROGRAM, own_server.address, wait]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdin is not None
         assert trainer.stdout is not None
         try:
             assert trainer.stdout.readline() == "ready\n"
-            pause(process)
+            own_server.pause()
             trainer.stdin.write("\n")
             trainer.stdin.flush()
             assert trainer.stdout.readline() == "waiting\n"
@@ -98,4 +74,4 @@ def test_a_call_that_waits_ends_with_the_interrupt(wait: str, server: tuple[str,
             assert trainer.wait(timeout=60) == 0
         finally:
             trainer.kill()
-            process.send_signal(signal.SIGCONT)
+            own_server.go_on()

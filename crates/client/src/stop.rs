@@ -36,6 +36,13 @@ impl Stop {
     pub fn told(&self) -> Option<Duration> {
         (self.0)()
     }
+
+    /// Whether nothing is to be waited for any more. Otherwise whoever waits for another thread goes on: that one gives silent
+    /// servers up, and says so.
+    #[must_use]
+    pub fn is_at_once(&self) -> bool {
+        self.told().is_some_and(|grace| grace.is_zero())
+    }
 }
 
 /// When one who waits looks, and since when it is known that it is to stop. It is late by [`LOOK`] at most, and reads no clock

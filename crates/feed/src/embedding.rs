@@ -332,7 +332,7 @@ impl Embedding {
 
     /// Whether the one who waits here is to stop.
     pub(crate) fn is_told_to_stop(&self) -> bool {
-        self.client.stop().is_some_and(|stop| stop.told().is_some())
+        self.client.stop().is_some_and(sanderling_client::Stop::is_at_once)
     }
 
     /// Waits until all pushes have been applied; an error is that of one of them.

@@ -146,7 +146,7 @@ impl Pushes {
         }
         // What is asked may run for long, and the thread has things to say.
         drop(state);
-        if stop.told().is_some() {
+        if stop.is_at_once() {
             return Err(FeedError::Stopped(AT));
         }
         Ok(self.progress.lock())

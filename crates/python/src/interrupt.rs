@@ -1,6 +1,7 @@
 //! Ctrl-C while the main thread waits for servers: the interpreter's handlers run there, and the exception that they raise is
 //! what the call ends with. Conversion only; who waits, and what is given up, is the client's business.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -18,6 +19,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The thread that imported the module, the main one as a rule: only that one hears signals.
 static MAIN: OnceLock<ThreadId> = OnceLock::new();
 static RAISED: Mutex<(Option<PyErr>, Option<Instant>)> = Mutex::new((None, None));
+/// Somebody has heard a signal and goes on in order, for as long as servers answer.
+static IN_ORDER: AtomicBool = AtomicBool::new(false);
 
 /// To be called when the module is imported.
 pub(crate) fn register() {
@@ -29,17 +32,25 @@ pub(crate) fn stop() -> Stop {
     Stop::new(told)
 }
 
+/// Whether calls of all threads give servers up that say nothing for a second: for who ends a run in order at a signal, and
+/// has none raised.
+#[pyfunction]
+pub(crate) fn give_up_silent(told: bool) {
+    IN_ORDER.store(told, Ordering::Relaxed);
+}
+
 fn told() -> Option<Duration> {
+    let in_order = IN_ORDER.load(Ordering::Relaxed).then_some(GRACE);
     if !is_main() {
         let at = RAISED.lock().unwrap_or_else(PoisonError::into_inner).1;
-        return at.filter(|at| at.elapsed() < AFTER).map(|_| GRACE);
+        return at.filter(|at| at.elapsed() < AFTER).map(|_| GRACE).or(in_order);
     }
     let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
     let mut kept = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(raised) = raised {
         *kept = (Some(raised), Some(Instant::now()));
     }
-    kept.0.as_ref().map(|_| Duration::ZERO)
+    kept.0.as_ref().map(|_| Duration::ZERO).or(in_order)
 }
 
 /// What ended a wait; the text is for who has not heard the signal himself.

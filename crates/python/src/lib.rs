@@ -58,6 +58,8 @@ mod _native {
     #[pymodule_export]
     use crate::queue::PyFeedQueue;
     #[pymodule_export]
+    use crate::interrupt::give_up_silent;
+    #[pymodule_export]
     use crate::remote::{PyConnection, PyRemoteTable, connect};
     #[pymodule_export]
     use crate::report::render_report;

@@ -29,7 +29,7 @@ import torch.distributed
 from torch import nn
 
 import sanderling
-from sanderling._native import render_report
+from sanderling._native import give_up_silent, render_report
 from sanderling.torch import checkpoint
 from sanderling.torch.click_model import ClickModel
 from sanderling.torch.deep_config import DeepConfig
@@ -257,8 +257,14 @@ class _Run:
             log.say(f"stopped after step {progress.step}, which is saved")
             used = True
             raise KeyboardInterrupt from None
+        except sanderling.ServerError as error:
+            if self.workers is not None or not self.is_told():
+                raise
+            log.say(f"stopped in step {progress.step + 1}, which is not saved: {error}")
+            raise KeyboardInterrupt from error
         finally:
             self.inputs.close(used=used)
+            give_up_silent(False)
         if self.idle():
             log.say(f"stopped early: validation was best after pass {progress.best_pass}")
 
@@ -266,6 +272,7 @@ class _Run:
     def orderly(self) -> Iterator[None]:
         """Ctrl-C and SIGTERM end a run after a step, which is saved; of several trainers all after the same one.
 
+        One trainer whose servers do not answer then ends in the step.
         A thread other than the main one hears no signals.
         """
         if threading.current_thread() != threading.main_thread():
@@ -279,8 +286,9 @@ class _Run:
         def hear(*_: object) -> None:
             self.told.set()
             if self.workers is None:
-                # The second one does what it would without this.
+                # The second one does what it would without this. A server that does not answer is not waited for.
                 restore()
+                give_up_silent(True)
             else:
                 # torchrun passes on what the terminal has sent already.
                 self.workers.stop()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,6 +18,9 @@ import torch
 
 import sanderling
 from sanderling.torch import checkpoint, command
+
+if TYPE_CHECKING:
+    from conftest import OwnServer
 
 INTERRUPTED = 130
 ROWS = 2000
@@ -244,6 +247,27 @@ def test_one_trainer_over_files_stops_after_a_step_and_goes_on(folder: Path, one
     trainer.run("--resume")
     assert learned(connection, "alone")[0].tolist() == [PASSES] * ROWS
     assert state(folder / "runs/alone/last")[0]["best_pass"] >= 1
+
+
+def test_one_trainer_whose_server_does_not_answer_ends_in_the_step(folder: Path, own_server: "OwnServer") -> None:
+    address = own_server.address
+    (folder / "clicks.toml").write_text(CONFIG.replace("print_every = 1", "print_every = 1\nsave_every = 10"))
+    trainer = Trainers(folder, 1, "--name", "silent", "--ps", address)
+
+    def pause_and_tell(process: "subprocess.Popen[str]") -> None:
+        own_server.pause()
+        process.send_signal(signal.SIGINT)
+
+    try:
+        said, codes = trainer.stop(25, pause_and_tell)
+        assert codes == [INTERRUPTED], said
+        for part in ("which is not saved", address, "stopped while this server did not answer"):
+            assert part in said, said
+    finally:
+        own_server.go_on()
+    assert state(folder / "runs/silent/last")[0]["step"] >= 20
+    trainer.run("--resume")
+    assert learned(sanderling.connect(address), "silent")[0].tolist() == [PASSES] * ROWS
 
 
 def test_a_run_that_max_steps_or_a_kill_ended_goes_on_where_it_was_saved(folder: Path, one_server: str) -> None:
