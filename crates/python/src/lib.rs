@@ -50,6 +50,8 @@ mod _native {
     #[pymodule_export]
     use crate::hubs::PyHubs;
     #[pymodule_export]
+    use crate::interrupt::give_up_silent;
+    #[pymodule_export]
     use crate::job::{PyBatches, PyJob, PyWorker};
     #[pymodule_export]
     use crate::lookup::{PyEmbedding, PyLookup};
@@ -57,8 +59,6 @@ mod _native {
     use crate::model::{PyModel, load, metrics};
     #[pymodule_export]
     use crate::queue::PyFeedQueue;
-    #[pymodule_export]
-    use crate::interrupt::give_up_silent;
     #[pymodule_export]
     use crate::remote::{PyConnection, PyRemoteTable, connect};
     #[pymodule_export]
