@@ -26,6 +26,18 @@ AnyTable = Table | RemoteTable
 Make = Callable[..., AnyTable]
 
 
+def start_server(listen: str, data: Path, *options: str) -> "subprocess.Popen[str]":
+    """A server as a process, which has not come up yet."""
+    command = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", "--listen", listen, "--data", str(data)]
+    return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+
+
+def await_server(process: "subprocess.Popen[str]") -> None:
+    """Waits until it listens."""
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("listening at "), "the server did not start"
+
+
 @contextmanager
 def servers(folder: Path, count: int) -> Iterator[str]:
     """So many shards as processes of their own; gives their address."""
@@ -33,12 +45,9 @@ def servers(folder: Path, count: int) -> Iterator[str]:
     processes = []
     try:
         for shard, path in enumerate(paths):
-            options = ["--listen", f"unix:{path}", "--shard", f"{shard}/{count}", "--data", str(folder / "data")]
-            command = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", *options]
-            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            processes.append(start_server(f"unix:{path}", folder / "data", "--shard", f"{shard}/{count}"))
         for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith("listening at "), "the server did not start"
+            await_server(process)
         yield ",".join(f"unix:{path}" for path in paths)
     finally:
         for process in processes:
@@ -86,10 +95,8 @@ class OwnServer:
 
     def __init__(self, folder: Path) -> None:
         self.address = f"unix:{folder}/ps"
-        command = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", "--listen", self.address]
-        self.process = subprocess.Popen([*command, "--data", str(folder)], stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().startswith("listening at ")
+        self.process = start_server(self.address, folder)
+        await_server(self.process)
 
     def pause(self) -> None:
         """Stops it: until every thread has seen the signal, one of them may still answer."""

@@ -1,8 +1,7 @@
 //! Ctrl-C and SIGTERM as a flag that long work looks at. The second signal ends the process at once.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once, OnceLock};
 
 use crate::failure::INTERRUPTED;
 
@@ -15,10 +14,9 @@ pub(crate) fn told() -> Arc<AtomicBool> {
 /// The flag; the handler is installed on first use and stays for the life of the process. Others may set it, too: a job whose
 /// worker elsewhere was stopped.
 pub(crate) fn flag() -> Arc<AtomicBool> {
-    static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
-    let flag = FLAG.get_or_init(|| {
-        let flag = self::told();
-        let (told, heard) = (Arc::clone(&flag), AtomicBool::new(false));
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let (told, heard) = (told(), AtomicBool::new(false));
         let installed = ctrlc::set_handler(move || {
             told.store(true, Ordering::Relaxed);
             if heard.swap(true, Ordering::Relaxed) {
@@ -28,7 +26,6 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
         });
         // Inside another program, such as Python, somebody else may own the signals: then they end the process.
         drop(installed);
-        flag
     });
-    Arc::clone(flag)
+    told()
 }

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sanderling_client::{
-    AheadFeature, Client, ClientError, Fault, Feedable, Floats, Lookup, RemoteTable, Session,
+    AheadFeature, Client, ClientError, Fault, Feedable, Floats, Lookup, RemoteTable, Session, Stop,
 };
 use sanderling_hub::FedFeature;
 use sanderling_observe::LatencySummary;
@@ -330,9 +330,9 @@ impl Embedding {
         Ok(result?)
     }
 
-    /// Whether the one who waits here is to stop.
-    pub(crate) fn is_told_to_stop(&self) -> bool {
-        self.client.stop().is_some_and(sanderling_client::Stop::is_at_once)
+    /// What whoever waits here asks now and then.
+    pub(crate) fn stop(&self) -> Option<&Stop> {
+        self.client.stop()
     }
 
     /// Waits until all pushes have been applied; an error is that of one of them.

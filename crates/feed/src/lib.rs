@@ -34,6 +34,8 @@ pub use looked_up::LookedUp;
 
 mod ticket;
 
+mod wait;
+
 mod pushes;
 
 mod reader;

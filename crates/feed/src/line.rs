@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sanderling_observe::{LatencySummary, Stages};
 use sanderling_sample::Batch;
@@ -17,9 +17,8 @@ use crate::recycle::{Recycled, Recycler};
 use crate::sampled::Sampled;
 use crate::statistics::{Account, Accounts, FeedStatistics};
 use crate::ticket::Ticket;
+use crate::wait::wait_or_stop;
 
-/// How often the trainer that waits looks whether to stop.
-const LOOK: Duration = Duration::from_millis(200);
 /// Minibatches beyond those in line whose memory is kept: those that the trainer holds.
 const KEPT: usize = 8;
 
@@ -119,16 +118,8 @@ impl Shared {
 
     /// Waits for news. Fails if the one who waits is to stop, which ends nothing else.
     fn wait_or_stop<'a>(&'a self, line: MutexGuard<'a, Line>) -> Result<MutexGuard<'a, Line>, FeedError> {
-        let (line, waited) = self.changed.wait_timeout(line, LOOK).unwrap_or_else(PoisonError::into_inner);
-        if !waited.timed_out() {
-            return Ok(line);
-        }
-        // What is asked may run for long.
-        drop(line);
-        if self.embedding.as_ref().is_some_and(|embedding| embedding.is_told_to_stop()) {
-            return Err(FeedError::Stopped("a minibatch was waited for"));
-        }
-        Ok(self.lock())
+        let stop = self.embedding.as_ref().and_then(|embedding| embedding.stop());
+        wait_or_stop(&self.line, &self.changed, line, stop, "a minibatch was waited for")
     }
 
     /// Waits for room; false when nothing more is wanted.

@@ -248,7 +248,6 @@ impl LookedUp {
     pub fn push(&mut self, scale: PushScale) -> Result<(), FeedError> {
         let (ready, ticket) = (self.ready_to_push(), self.sampled.ticket.upgrade());
         if let (Err(error), Some(ticket), Some(_)) = (&ready, &ticket, &self.lookup) {
-            ticket.owe();
             ticket.lose(error);
         }
         if !ready? {

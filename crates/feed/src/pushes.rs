@@ -4,7 +4,7 @@
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sanderling_client::{Client, ClientError, Lookup, Session, Stop};
 use sanderling_observe::Latency;
@@ -13,9 +13,8 @@ use sanderling_store::PushScale;
 use crate::error::FeedError;
 use crate::recycle::Recycled;
 use crate::ticket::Ticket;
+use crate::wait::wait_or_stop;
 
-/// How often who waits looks whether to stop.
-const LOOK: Duration = Duration::from_millis(200);
 const AT: &str = "pushes were waited for that the servers have not answered";
 
 /// Gradients on their way.
@@ -102,10 +101,7 @@ impl Pushes {
             let mut state = self.progress.lock();
             if let Some(error) = state.failed.take() {
                 let error = FeedError::Push(error);
-                if let Some(ticket) = &ticket {
-                    ticket.owe();
-                    ticket.lose(&error);
-                }
+                ticket.iter().for_each(|ticket| ticket.lose(&error));
                 return Err(error);
             }
             state.begun += 1;
@@ -136,20 +132,8 @@ impl Pushes {
 
     /// Waits for news, or until it is time to look whether to stop.
     fn look<'a>(&'a self, state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>, FeedError> {
-        let changed = &self.progress.changed;
-        let Some(stop) = &self.stop else {
-            return Ok(changed.wait(state).unwrap_or_else(PoisonError::into_inner));
-        };
-        let (state, waited) = changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
-        if !waited.timed_out() {
-            return Ok(state);
-        }
-        // What is asked may run for long, and the thread has things to say.
-        drop(state);
-        if stop.is_at_once() {
-            return Err(FeedError::Stopped(AT));
-        }
-        Ok(self.progress.lock())
+        let Progress { state: of, changed } = &*self.progress;
+        wait_or_stop(of, changed, state, self.stop.as_ref(), AT)
     }
 
     /// Waits until everything that was pushed has been applied.

@@ -72,8 +72,9 @@ impl Ticket {
         self.owed.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// What is owed is not applied, or not all of it, and will not be: it stays owed, and the queue says why.
+    /// What was to be pushed is not applied, or not all of it, and will not be: it is owed for ever, and the queue says why.
     pub(crate) fn lose(&self, error: &FeedError) {
+        self.owe();
         let mut lost = self.loss.0.lock().unwrap_or_else(PoisonError::into_inner);
         lost.get_or_insert_with(|| FeedError::Unpushed {
             hub: self.hub.1.clone(),

@@ -107,7 +107,7 @@ impl Table {
 
 /// What is left of a minibatch of which this was fed, packed.
 pub(super) fn rest(number: u64, batch: &Minibatch, fed: &Fed) -> Result<Vec<u8>, ServiceError> {
-    let (whole, mut left) = (parse(number, batch)?, Vec::with_capacity(fed.bytes));
+    let (whole, mut left) = (parse(number, batch)?, Vec::new());
     let bytes = pack_rest(&whole.rows(), &fed.columns, &mut left);
     left.truncate(bytes.map_err(|error| ServiceError::packed(number, &error))?);
     Ok(left)
