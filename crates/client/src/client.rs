@@ -128,7 +128,22 @@ impl Client {
         self.pull_each(rows, absent, lookup, |_, _| {})
     }
 
-    /// The same, and shows each feature, by its number, when the rows of all of its keys have come: what is done with them then
+    /// The same, and does something while servers are waited for. Tables in this process are not: then it is not done.
+    pub fn pull_while(
+        &self,
+        rows: &Rows<'_>,
+        absent: Absent,
+        lookup: &mut Lookup,
+        meanwhile: impl FnOnce(),
+    ) -> Result<usize, ClientError> {
+        if let Tables::Embedded(_) = &self.tables {
+            return self.pull(rows, absent, lookup);
+        }
+        lookup.assign(rows);
+        self.pull_assigned(absent, lookup, |_, _| {}, meanwhile)
+    }
+
+    /// [`Client::pull`], and shows each feature, by its number, when the rows of all of its keys have come: what is done with them then
     /// finds them in a near cache. After an error some were shown.
     pub fn pull_each(
         &self,
@@ -139,7 +154,7 @@ impl Client {
     ) -> Result<usize, ClientError> {
         let Tables::Embedded(tables) = &self.tables else {
             lookup.assign(rows);
-            return self.pull_assigned(absent, lookup, each);
+            return self.pull_assigned(absent, lookup, each, || {});
         };
         lookup.begin();
         let mut missing = 0;
@@ -173,13 +188,14 @@ impl Client {
         Ok(missing)
     }
 
-    /// Pulls the keys that are in the lookup, but for those of tables whose rows the servers pool, from servers; then shows
-    /// each feature of the others.
+    /// Pulls the keys that are in the lookup, but for those of tables whose rows the servers pool, from servers, and does
+    /// something else meanwhile; then shows each feature of the others.
     pub(crate) fn pull_assigned(
         &self,
         absent: Absent,
         lookup: &mut Lookup,
         mut each: impl FnMut(&Lookup, usize),
+        meanwhile: impl FnOnce(),
     ) -> Result<usize, ClientError> {
         let tables = self.remote_tables();
         let fed: Vec<bool> = (0..tables.len()).map(|table| lookup.is_fed(table)).collect();
@@ -200,7 +216,7 @@ impl Client {
             .iter_mut()
             .map(|part| PullInto { out: &mut part.rows, missing: notes_missing.then_some(&mut part.missing) })
             .collect();
-        let missing = session.pull_parts(&asked, &mut into, absent)?;
+        let missing = session.pull_parts(&asked, &mut into, absent, meanwhile)?;
         parts.iter_mut().for_each(|part| part.missing.sort_unstable());
         let features = self.column_tables.iter().enumerate();
         features.filter(|(_, table)| !fed[**table]).for_each(|(feature, _)| each(lookup, feature));

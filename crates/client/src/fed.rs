@@ -152,7 +152,7 @@ impl Client {
         }
         lookup.session = Some(session);
         // With the rows' answers come those to what was fed.
-        let mut missing = fed.and_then(|()| self.pull_assigned(absent, lookup, each))?;
+        let mut missing = fed.and_then(|()| self.pull_assigned(absent, lookup, each, || {}))?;
         if lookup.fed.is_empty() {
             lookup.batch = Some(id);
             return Ok(missing);

@@ -6,9 +6,11 @@ mod servers;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use sanderling_client::{Cluster, RemoteTable, RowBlock};
+use sanderling_client::{Client, Cluster, RemoteTable, RowBlock};
+use sanderling_sample::{Batch, Rows};
 use sanderling_store::{Absent, Block, Init, Optimizer, Pooling, PushScale, Table, TableConfig, WholeRows};
 
 fn config(name: &str, dims: usize) -> TableConfig {
@@ -211,4 +213,41 @@ fn threads_have_connections_of_their_own() {
         }
     });
     assert!(rows(&remote).iter().all(|row| row.1 == 100 && row.2 == 100));
+}
+
+/// While the servers have the keys of a minibatch, the worker has something else to do; where nobody is waited for, it is not
+/// done.
+#[test]
+fn something_else_is_done_while_a_pull_is_under_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = servers::start(&folder, "tcp", 2);
+    let cluster = servers::connect(&servers, servers::options());
+    let config = config("t", 3);
+    let remote = RemoteTable::create(&cluster, &config).unwrap();
+    let here = Client::embedded(vec![Arc::new(Table::new(config).unwrap())], [("f", "t")], None).unwrap();
+    let there = Client::remote(vec![("t".to_owned(), remote)], [("f", "t")], None).unwrap();
+    let mut batch = Batch::new(&[false]);
+    for key in 0..100 {
+        batch.columns[0].push(key, 1.0);
+        batch.close_row(0.0, 1.0);
+    }
+    let (rows, mut local) = (Rows::all(&batch), here.lookup());
+    let missing = here.pull_while(&rows, Absent::Init, &mut local, || panic!("nobody was waited for"));
+    assert_eq!(missing.unwrap(), 100);
+    let mut lookup = there.lookup();
+    // Connects.
+    there.pull(&rows, Absent::Init, &mut lookup).unwrap();
+    let mut times = 0;
+    servers.iter().for_each(|server| server.misbehave(&[servers::Misdeed::Busy]));
+    let missing = there.pull_while(&rows, Absent::Init, &mut lookup, || {
+        // They have had the requests, whose answers nobody has seen yet.
+        let patience = Instant::now() + Duration::from_secs(20);
+        while servers.iter().any(|server| !server.memory.misdeeds.lock().unwrap().is_empty()) {
+            assert!(Instant::now() < patience, "nothing was sent");
+            std::thread::yield_now();
+        }
+        times += 1;
+    });
+    assert_eq!((missing.unwrap(), times), (100, 1));
+    assert_eq!(lookup.table(0).rows(), local.table(0).rows());
 }

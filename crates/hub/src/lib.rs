@@ -4,7 +4,7 @@
 //! take their minibatches through a [`Subscription`]. The crate knows no table and no model.
 
 mod pass;
-pub use pass::{Feed, Pass, PassOptions};
+pub use pass::{Feed, Following, Pass, PassOptions};
 
 mod decoding;
 pub use decoding::STAGES;

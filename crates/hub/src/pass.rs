@@ -56,6 +56,8 @@ pub struct Feed<'a> {
     /// The shuffle buffer; in order, rows of several units that one minibatch needs.
     pool: Batch,
     minibatch: Batch,
+    /// Shuffled: rows of the next minibatch that were taken already, before `head`.
+    ahead: Batch,
     /// Where in the pool, or in the order of the shuffle buffer, the next row is.
     head: usize,
     /// In order: the unit at hand, and which of its rows is next.
@@ -121,6 +123,7 @@ impl Pass {
             input,
             pool: surplus.unwrap_or_else(|| self.shared.encoder.new_batch()),
             minibatch: self.shared.encoder.new_batch(),
+            ahead: self.shared.encoder.new_batch(),
             head: 0,
             unit: Box::new(Decoded::new(&self.shared.encoder)),
             unit_head: 0,
@@ -189,6 +192,31 @@ fn skip_rows(
     Ok(None)
 }
 
+/// The minibatch after the one that was handed out last, of which a part of the work can be done ahead.
+pub struct Following<'a>(Option<Shuffled<'a>>);
+
+/// What there is to do where rows are shuffled: otherwise they are handed out where they lie.
+struct Shuffled<'a> {
+    pool: &'a Batch,
+    order: &'a [u32],
+    head: &'a mut usize,
+    ahead: &'a mut Batch,
+    batch: usize,
+}
+
+impl Following<'_> {
+    /// Assembles it, if its rows are in the shuffle buffer, while the one before is still in use. It changes neither rows nor
+    /// order.
+    pub fn assemble(self, timer: &mut StageTimer) {
+        let Some(Shuffled { pool, order, head, ahead, batch }) = self.0 else { return };
+        if let Some(rows) = order.get(*head..*head + batch) {
+            timer.switch(ASSEMBLE);
+            ahead.gather(&Rows::all(pool), rows);
+            *head += batch;
+        }
+    }
+}
+
 impl Feed<'_> {
     /// The next minibatch, or None at the end of the pass. It has `batch` rows, or fewer at the end of the pass. The
     /// timer's first stages are [`STAGES`]; it is left in one of them.
@@ -198,6 +226,23 @@ impl Feed<'_> {
         } else {
             self.next_in_order(batch, batch, timer)
         }
+    }
+
+    /// [`Feed::next`], and who assembles the minibatch after it.
+    pub fn next_and(
+        &mut self,
+        batch: usize,
+        timer: &mut StageTimer,
+    ) -> Result<Option<(Rows<'_>, Following<'_>)>, SampleError> {
+        if self.chunk_rows == 0 {
+            return Ok(self.next_in_order(batch, batch, timer)?.map(|rows| (rows, Following(None))));
+        }
+        if !self.take_shuffled(batch, timer)? {
+            return Ok(None);
+        }
+        let Feed { pool, minibatch, ahead, head, order, .. } = self;
+        let following = Following(Some(Shuffled { pool, order, head, ahead, batch }));
+        Ok(Some((Rows::all(minibatch), following)))
     }
 
     /// The next rows, at least one and at most `most` of them, however many are at hand; None at the end of the pass.
@@ -288,8 +333,18 @@ impl Feed<'_> {
         batch: usize,
         timer: &mut StageTimer,
     ) -> Result<Option<Rows<'_>>, SampleError> {
+        Ok(self.take_shuffled(batch, timer)?.then(|| Rows::all(&self.minibatch)))
+    }
+
+    /// Puts the next rows into the minibatch; `false`: there are none.
+    fn take_shuffled(&mut self, batch: usize, timer: &mut StageTimer) -> Result<bool, SampleError> {
         timer.switch(ASSEMBLE);
-        self.minibatch.clear();
+        if self.ahead.len() > batch {
+            self.head -= self.ahead.len();
+            self.ahead.clear();
+        }
+        std::mem::swap(&mut self.minibatch, &mut self.ahead);
+        self.ahead.clear();
         while self.minibatch.len() < batch {
             if self.head == self.order.len() && !self.next_chunk(timer)? {
                 break;
@@ -298,7 +353,7 @@ impl Feed<'_> {
             self.minibatch.gather(&Rows::all(&self.pool), &self.order[self.head..end]);
             self.head = end;
         }
-        Ok((!self.minibatch.is_empty() && !self.cut).then(|| Rows::all(&self.minibatch)))
+        Ok(!self.minibatch.is_empty() && !self.cut)
     }
 
     /// Fills the shuffle buffer again and draws a new order; false at the end of the pass.

@@ -174,6 +174,38 @@ fn one_worker_goes_on_where_it_stopped() {
     }
 }
 
+/// Who assembles the next minibatch while the one before is in use gets the same rows, even if he then wants fewer, or more.
+#[test]
+fn assembling_ahead_changes_nothing() {
+    for input in ["csv", "batch"].map(Input::new) {
+        let stages = Stages::new(&STAGES);
+        for (shuffle, sizes, used) in [
+            (0, [64, 64], 0),
+            (1000, [64, 64], 0),
+            (1000, [64, 10], 17),
+            (700, [1000, 3], 3100),
+            (20_000, [7, 90], 64),
+        ] {
+            let pass = input.pass(options(shuffle, 1, used));
+            let (mut feed, mut timer) = (pass.feed(), stages.timer());
+            let mut all = Vec::new();
+            for size in sizes.into_iter().cycle() {
+                let Some((rows, following)) = feed.next_and(size, &mut timer).unwrap() else { break };
+                let before = rows.keys(0).to_vec();
+                following.assemble(&mut timer);
+                assert_eq!(rows.keys(0), before);
+                assert!((1..=size).contains(&rows.len()));
+                all.extend(before);
+            }
+            assert_eq!(
+                all,
+                order(&input, options(shuffle, 1, used), 64),
+                "shuffle {shuffle}, {sizes:?} rows"
+            );
+        }
+    }
+}
+
 #[test]
 fn decoding_ahead_changes_nothing() {
     for input in ["csv", "batch"].map(Input::new) {

@@ -154,10 +154,13 @@ impl<'a> Worker<'a> {
         scores: &mut Scores,
     ) -> Result<u64, LearnError> {
         let Worker { feed, lookup, compute, timer, .. } = self;
-        let Some(rows) = feed.next(segment.train.batch, timer)? else { return Ok(0) };
+        let Some((rows, following)) = feed.next_and(segment.train.batch, timer)? else { return Ok(0) };
         let client = segment.model.client();
         timer.switch(PULL);
-        client.pull(&rows, Absent::Init, lookup)?;
+        client.pull_while(&rows, Absent::Init, lookup, || {
+            following.assemble(timer);
+            timer.switch(PULL);
+        })?;
         timer.switch(COMPUTE);
         compute.forward(&rows, lookup);
         if !compute.logits.iter().all(|logit| logit.is_finite()) {

@@ -207,6 +207,7 @@ impl Session {
                     missing.extend(reply.absent.positions().map(position));
                 }
             },
+            || {},
         );
         for (FedPart { table, batch }, PullInto { out, missing }) in parts.iter().zip(into) {
             if batch.is_divided_here {

@@ -53,7 +53,7 @@ impl Session {
         let mut fan = std::mem::take(&mut self.fan);
         fan.assign(&self.placement, table.home(), keys);
         let into = PullInto { out, missing: missing.as_deref_mut() };
-        let result = self.pull_parts(&[PullPart { table, fan: &fan }], &mut [into], absent);
+        let result = self.pull_parts(&[PullPart { table, fan: &fan }], &mut [into], absent, || {});
         self.fan = fan;
         if let Some(missing) = missing {
             missing.sort_unstable();
@@ -61,12 +61,14 @@ impl Session {
         result
     }
 
-    /// Pulls from several tables at once; how many keys have no row. Also waits for pushes that are under way.
+    /// Pulls from several tables at once; how many keys have no row. Also waits for pushes that are under way. What is to be
+    /// done meanwhile is done when all is sent.
     pub(crate) fn pull_parts(
         &mut self,
         parts: &[PullPart<'_>],
         into: &mut [PullInto<'_>],
         absent: Absent,
+        meanwhile: impl FnOnce(),
     ) -> Result<usize, ClientError> {
         self.asked.clear();
         for (part, PullPart { table, fan }) in parts.iter().enumerate() {
@@ -108,6 +110,7 @@ impl Session {
                     missing.extend(reply.absent.positions().map(|at| positions[at]));
                 }
             },
+            meanwhile,
         )
     }
 
@@ -184,6 +187,7 @@ impl Session {
                     missing.extend(reply.absent.positions().map(|at| positions[at]));
                 }
             },
+            || {},
         );
         if !alone && pooling == Pooling::Mean {
             for (row, span) in out.chunks_exact_mut(dim).zip(offsets.windows(2)) {
@@ -198,11 +202,13 @@ impl Session {
         result
     }
 
-    /// Makes the requests that `asked` lists, all at once, and hands the answers over as they come.
+    /// Makes the requests that `asked` lists, all at once, does what is to be done meanwhile, and hands the answers over as
+    /// they come.
     pub(super) fn pull_asked<'r>(
         &mut self,
         request: impl Fn(&Asked, RowFormat) -> (&'r RemoteTable, Request<'r>),
         mut place: impl FnMut(&Asked, &PullReply<'_>),
+        meanwhile: impl FnOnce(),
     ) -> Result<usize, ClientError> {
         let Session { links, asked, pushes, .. } = self;
         let names = links.names();
@@ -236,6 +242,8 @@ impl Session {
                 break;
             }
         }
+        links.send(&mut sink);
+        meanwhile();
         links.settle(&mut sink);
         begun?;
         match failed.or_else(|| pushes.failed.first.take()) {
