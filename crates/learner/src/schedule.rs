@@ -50,6 +50,11 @@ impl Schedule {
         (factor * warm).max(FACTOR_MIN)
     }
 
+    /// Is the factor the same at all steps of a pass from this one on?
+    pub(crate) fn is_steady(&self, step: u64, warmup_steps: u64) -> bool {
+        !matches!(self, Schedule::InverseSqrt { .. }) && step >= warmup_steps
+    }
+
     /// What is wrong with the schedule, if anything.
     pub(crate) fn check(&self) -> Result<(), String> {
         let positive = |factor: f32| factor > 0.0 && factor.is_finite();
@@ -90,5 +95,15 @@ mod tests {
             );
         }
         assert!(Schedule::Exponential { factor: 0.0 }.check().is_err());
+        for (schedule, step, warmup, steady) in [
+            (Schedule::Constant, 0, 0, true),
+            (Schedule::Exponential { factor: 0.5 }, 3, 4, false),
+            (plateau, 4, 4, true),
+            (Schedule::InverseSqrt { steps: 100 }, 9, 0, false),
+        ] {
+            let is_same = (step..step + 9)
+                .all(|later| schedule.factor(later, 1, 1, warmup) == schedule.factor(step, 1, 1, warmup));
+            assert_eq!((schedule.is_steady(step, warmup), is_same), (steady, steady), "{schedule:?}");
+        }
     }
 }

@@ -144,7 +144,11 @@ impl<'a> Worker<'a> {
         }
         // A used-up quota has stopped the feed; what is left in it is trained on.
         let quota = segment.quota.checked_sub(steps).filter(|left| *left > 0).unwrap_or(self.run_rows);
-        self.online(segment, step, quota.min(self.run_rows - step % self.run_rows), scores)
+        // Where the learning rate changes from step to step, it does so every so many steps of the run, wherever that was
+        // stopped and resumed.
+        let is_steady = segment.train.schedule.is_steady(step, segment.train.warmup_steps);
+        let most = if is_steady { self.run_rows } else { self.run_rows - step % self.run_rows };
+        self.online(segment, step, quota.min(most), scores)
     }
 
     fn minibatch(
@@ -194,7 +198,6 @@ impl<'a> Worker<'a> {
     ) -> Result<u64, LearnError> {
         let Worker { feed, compute, timer, handles, .. } = self;
         let Some(rows) = feed.next_some(most as usize, timer)? else { return Ok(0) };
-        // The learning rate changes every so many steps of the run, wherever it was stopped and resumed.
         let scale = segment.scale(step - step % self.run_rows);
         let keys: usize = (0..rows.columns()).map(|column| rows.keys(column).len()).sum();
         let run_rows = if keys > RUN_KEYS_MAX { rows.len() * RUN_KEYS_MAX / keys } else { rows.len() }.max(1);
