@@ -8,10 +8,14 @@ use crate::directory::Locked;
 use crate::hash::mix;
 use crate::index::NO_ROW;
 use crate::lookup::Lookup;
+use crate::prefetch::To;
 use crate::rights::Sharing;
 use crate::sketch::Sketch;
-use crate::slab::Change;
+use crate::slab::{Change, LINE_WORDS};
 use crate::table::Table;
+
+/// Rows that are asked for before they are made: no cache knows one that was evicted, nor one that was never used.
+const AHEAD_ROWS: usize = 8;
 
 /// Who lets keys in.
 #[derive(Debug)]
@@ -109,11 +113,15 @@ impl Table {
             let claimed = self.claim(wanted);
             self.rows.take(lane, claimed, &self.slab, &self.budget, &self.directory, &mut spare);
             self.directory.unclaim(claimed - spare.len());
+            let lines = self.layout.words().div_ceil(LINE_WORDS);
+            let ask_for = |row: &u32| self.slab.view().prefetch(*row, lines, To::Change, true);
+            spare.iter().take(AHEAD_ROWS).for_each(ask_for);
             let mut used = 0;
             while let (Some(&row), Some(&at)) = (spare.get(used), absent.get(done)) {
                 let (key, hash) = (keys[at as usize], lookup.hash(at as usize));
                 if self.create(key, hash, row, &mut lookup.words, at as usize, newcomers) {
                     used += 1;
+                    spare.get(used + AHEAD_ROWS - 1).map(ask_for);
                 }
                 done += 1;
             }

@@ -1,12 +1,14 @@
 //! Eviction: which rows make room for others. A hand goes round the rows, so that each is looked at once per round.
 //! Knows nothing of requests.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::Eviction;
 use crate::clock::age;
 use crate::hash::mix;
 use crate::layout::HEADER_WORDS;
+use crate::prefetch::To;
 use crate::rights::Sharing;
 use crate::sync::lock;
 use crate::table::Table;
@@ -18,7 +20,7 @@ const EVICTED_MIN: usize = 256;
 /// Rows that are looked at in one go, at most.
 const SCANNED_MAX: usize = 1 << 16;
 /// Rows whose headers are fetched together.
-const GROUP: u32 = 64;
+const GROUP: u64 = 32;
 
 /// Where the next look begins, and what the last ones found.
 #[derive(Debug, Default)]
@@ -122,17 +124,22 @@ impl Table {
         let charged = self.rows.charged();
         let mut left = (rows as u64).min(charged);
         let header = self.layout.header_at();
+        let ask_for = |rows: Range<u64>| {
+            for row in rows.start as u32..rows.end.min(charged) as u32 {
+                self.slab.prefetch_word(row, header, To::Read);
+                self.slab.prefetch_word(row, header + HEADER_WORDS - 1, To::Read);
+            }
+        };
+        ask_for(hand.at..hand.at + left.min(GROUP));
         while left > 0 && hand.found.len() < enough {
             if hand.at >= charged {
                 hand.at = 0;
             }
-            let group = left.min(u64::from(GROUP)).min(charged - hand.at);
-            let rows = hand.at as u32..(hand.at + group) as u32;
-            for row in rows.clone() {
-                self.slab.prefetch_word(row, header);
-                self.slab.prefetch_word(row, header + HEADER_WORDS - 1);
-            }
-            for row in rows {
+            let group = left.min(GROUP).min(charged - hand.at);
+            let next = hand.at + group;
+            // While these are looked at, the ones after them are on their way.
+            ask_for(next..next + GROUP.min(left - group));
+            for row in hand.at as u32..next as u32 {
                 let word = |at: usize| self.slab.word(row, header + at);
                 let key = u64::from(word(0)) | u64::from(word(1)) << 32;
                 let candidate = Candidate { row, key, last_use: word(3) };
@@ -140,7 +147,7 @@ impl Table {
                     hand.found.push(candidate);
                 }
             }
-            hand.at += group;
+            hand.at = next;
             left -= group;
         }
     }
@@ -151,7 +158,7 @@ impl Table {
         for group in hand.found.chunks(GROUP as usize) {
             {
                 let view = self.directory.view(lane);
-                group.iter().for_each(|row| view.index().prefetch(mix(row.key)));
+                group.iter().for_each(|row| view.index().prefetch_two(mix(row.key)));
             }
             for row in group {
                 let hash = mix(row.key);

@@ -169,6 +169,13 @@ impl Index {
         prefetch(&self.buckets, self.home(hash), To::Read);
     }
 
+    /// Asks the cache for the hash's home bucket and the one after it, where it is if it found no room at home.
+    pub(crate) fn prefetch_two(&self, hash: u64) {
+        let home = self.home(hash);
+        prefetch(&self.buckets, home, To::Read);
+        prefetch(&self.buckets, home + 1, To::Read);
+    }
+
     /// What it takes to look into home buckets, by value, so that it stays in registers.
     #[inline(always)]
     pub(crate) fn searcher<V: Vector>(&self, vector: V) -> Searcher<'_, V> {

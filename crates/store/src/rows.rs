@@ -14,6 +14,7 @@ use crate::budget::Budget;
 use crate::directory::{AllLocked, Directory, Locked};
 use crate::lanes::Lanes;
 use crate::memory::{HUGE_BYTES, Region};
+use crate::prefetch::To;
 use crate::slab::Slab;
 use crate::sync::{Mutex, lock};
 use crate::versions::Versions;
@@ -24,6 +25,8 @@ const FIRST_PIECE_BYTES: usize = 64 * 1024;
 const PIECE_BYTES: usize = HUGE_BYTES;
 /// Removed rows that wait together for the readers who may still see them.
 const LIMBO_ROWS: usize = 256;
+/// Removed rows that are asked for before they are put on a list.
+const AHEAD_ROWS: usize = 8;
 /// End of a list of removed rows.
 const NO_NEXT: u32 = u32::MAX;
 
@@ -79,7 +82,13 @@ impl Lane {
         }
         directory.synchronize();
         let mut limbo = std::mem::take(&mut self.limbo);
-        limbo.drain(..).for_each(|row| self.release(slab, row));
+        for (at, &row) in limbo.iter().enumerate() {
+            if let Some(&later) = limbo.get(at + AHEAD_ROWS) {
+                slab.prefetch_word(later, 0, To::Change);
+            }
+            self.release(slab, row);
+        }
+        limbo.clear();
         self.limbo = limbo;
     }
 

@@ -84,8 +84,8 @@ impl Slab {
     }
 
     /// Asks the cache for the line of one word of a row.
-    pub(crate) fn prefetch_word(&self, row: u32, at: usize) {
-        prefetch(&self.words, row as usize * self.stride + at, To::Read);
+    pub(crate) fn prefetch_word(&self, row: u32, at: usize, to: To) {
+        prefetch(&self.words, row as usize * self.stride + at, to);
     }
 
     /// Copies the first words of a row, as they are before or after a change, never between.
