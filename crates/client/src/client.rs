@@ -227,6 +227,14 @@ impl Client {
     /// are under way when this returns: the lookup's next pull sees them, and says if they failed, as [`Client::finish`]
     /// does.
     pub fn push(&self, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
+        self.begin_push(lookup, scale)?;
+        lookup.session.iter_mut().for_each(Session::send);
+        Ok(())
+    }
+
+    /// The same, but to servers it goes with the lookup's next pull, or when that is finished: for who pulls at once, and sends
+    /// half as many messages so.
+    pub fn begin_push(&self, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
         let parts = &mut lookup.tables;
         match &self.tables {
             Tables::Embedded(tables) => {
@@ -252,7 +260,6 @@ impl Client {
                     session.begin_push(table, fan, counts, grads, scale)?;
                 }
                 self.push_fed(&mut lookup.fed, session, scale)?;
-                session.send();
             }
         }
         Ok(())

@@ -250,4 +250,19 @@ fn something_else_is_done_while_a_pull_is_under_way() {
     });
     assert_eq!((missing.unwrap(), times), (100, 1));
     assert_eq!(lookup.table(0).rows(), local.table(0).rows());
+    // Gradients that are to go with the next pull do, and are applied before it.
+    for (client, lookup) in [(&here, &mut local), (&there, &mut lookup)] {
+        lookup.backward(0).2.iter_mut().zip(0..).for_each(|(grad, at)| *grad = at as f32 / 100.0);
+        client.begin_push(lookup, PushScale::default()).unwrap();
+    }
+    let pushes = || servers.iter().map(|server| server.memory.pushes.load(Ordering::Relaxed)).sum::<u64>();
+    assert_eq!(pushes(), 0);
+    assert_eq!(here.pull(&rows, Absent::Init, &mut local).unwrap(), 0);
+    assert_eq!((there.pull(&rows, Absent::Init, &mut lookup).unwrap(), pushes()), (0, 2));
+    assert_eq!(lookup.table(0).rows(), local.table(0).rows());
+    // Without another pull they go when the worker is done.
+    lookup.backward(0);
+    there.begin_push(&mut lookup, PushScale::default()).unwrap();
+    there.finish(&mut lookup).unwrap();
+    assert_eq!(pushes(), 4);
 }

@@ -64,6 +64,8 @@ pub struct Feed<'a> {
     unit: Box<Decoded>,
     unit_head: usize,
     order: Vec<u32>,
+    /// Columns of the shuffle buffer that have one key per row.
+    single: Vec<bool>,
     worker: u64,
     chunk: u64,
     /// Rows of the shuffle buffer of this worker; 0: none.
@@ -128,6 +130,7 @@ impl Pass {
             unit: Box::new(Decoded::new(&self.shared.encoder)),
             unit_head: 0,
             order: Vec::new(),
+            single: Vec::new(),
             worker,
             chunk: if chunk_rows > 0 { skip / chunk_rows as u64 } else { 0 },
             chunk_rows,
@@ -199,21 +202,22 @@ pub struct Following<'a>(Option<Shuffled<'a>>);
 struct Shuffled<'a> {
     pool: &'a Batch,
     order: &'a [u32],
+    single: &'a [bool],
     head: &'a mut usize,
     ahead: &'a mut Batch,
     batch: usize,
 }
 
 impl Following<'_> {
-    /// Assembles it, if its rows are in the shuffle buffer, while the one before is still in use. It changes neither rows nor
-    /// order.
-    pub fn assemble(self, timer: &mut StageTimer) {
-        let Some(Shuffled { pool, order, head, ahead, batch }) = self.0 else { return };
-        if let Some(rows) = order.get(*head..*head + batch) {
-            timer.switch(ASSEMBLE);
-            ahead.gather(&Rows::all(pool), rows);
-            *head += batch;
-        }
+    /// Assembles it, if its rows are in the shuffle buffer, while the one before is still in use: then who asks for it will not
+    /// wait. It changes neither rows nor order.
+    pub fn assemble(self, timer: &mut StageTimer) -> bool {
+        let Some(Shuffled { pool, order, single, head, ahead, batch }) = self.0 else { return false };
+        let Some(rows) = order.get(*head..*head + batch) else { return false };
+        timer.switch(ASSEMBLE);
+        ahead.gather(pool, rows, single);
+        *head += batch;
+        true
     }
 }
 
@@ -240,8 +244,8 @@ impl Feed<'_> {
         if !self.take_shuffled(batch, timer)? {
             return Ok(None);
         }
-        let Feed { pool, minibatch, ahead, head, order, .. } = self;
-        let following = Following(Some(Shuffled { pool, order, head, ahead, batch }));
+        let Feed { pool, minibatch, ahead, head, order, single, .. } = self;
+        let following = Following(Some(Shuffled { pool, order, single, head, ahead, batch }));
         Ok(Some((Rows::all(minibatch), following)))
     }
 
@@ -350,7 +354,7 @@ impl Feed<'_> {
                 break;
             }
             let end = self.order.len().min(self.head + batch - self.minibatch.len());
-            self.minibatch.gather(&Rows::all(&self.pool), &self.order[self.head..end]);
+            self.minibatch.gather(&self.pool, &self.order[self.head..end], &self.single);
             self.head = end;
         }
         Ok(!self.minibatch.is_empty() && !self.cut)
@@ -362,6 +366,7 @@ impl Feed<'_> {
         self.order.clear();
         self.fill(self.chunk_rows, timer)?;
         timer.switch(ASSEMBLE);
+        self.pool.single_columns(&mut self.single);
         let options = &self.pass.options;
         let rows = self.pool.len().min(self.chunk_rows);
         let seed = seed_of(&[options.seed, options.number, self.worker, self.chunk]);

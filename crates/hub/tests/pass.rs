@@ -188,11 +188,11 @@ fn assembling_ahead_changes_nothing() {
         ] {
             let pass = input.pass(options(shuffle, 1, used));
             let (mut feed, mut timer) = (pass.feed(), stages.timer());
-            let mut all = Vec::new();
+            let (mut all, mut ahead) = (Vec::new(), 0);
             for size in sizes.into_iter().cycle() {
                 let Some((rows, following)) = feed.next_and(size, &mut timer).unwrap() else { break };
                 let before = rows.keys(0).to_vec();
-                following.assemble(&mut timer);
+                ahead += u64::from(following.assemble(&mut timer));
                 assert_eq!(rows.keys(0), before);
                 assert!((1..=size).contains(&rows.len()));
                 all.extend(before);

@@ -405,7 +405,7 @@ mod tests {
         for row in [2, 0, 4, 5, 3, 1, 2] {
             assert_eq!(heads[row].0, row as u64 * 1000);
             unpack(&bytes, heads[row].1 as usize, &mut back).unwrap();
-            expected.gather(&sanderling_sample::Rows::all(&batch), &[row as u32]);
+            expected.append(&sanderling_sample::Rows::new(&batch, row..row + 1));
         }
         assert_eq!(back, expected);
     }

@@ -97,7 +97,7 @@ mod tests {
         assert!(Schedule::Exponential { factor: 0.0 }.check().is_err());
         for (schedule, step, warmup, steady) in [
             (Schedule::Constant, 0, 0, true),
-            (Schedule::Exponential { factor: 0.5 }, 3, 4, false),
+            (Schedule::Exponential { factor: 0.5 }, 2, 4, false),
             (plateau, 4, 4, true),
             (Schedule::InverseSqrt { steps: 100 }, 9, 0, false),
         ] {

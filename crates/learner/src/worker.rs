@@ -161,8 +161,9 @@ impl<'a> Worker<'a> {
         let Some((rows, following)) = feed.next_and(segment.train.batch, timer)? else { return Ok(0) };
         let client = segment.model.client();
         timer.switch(PULL);
+        let mut is_next_ready = false;
         client.pull_while(&rows, Absent::Init, lookup, || {
-            following.assemble(timer);
+            is_next_ready = following.assemble(timer);
             timer.switch(PULL);
         })?;
         timer.switch(COMPUTE);
@@ -184,7 +185,12 @@ impl<'a> Worker<'a> {
         timer.switch(COMPUTE);
         compute.backward(&rows, lookup);
         timer.switch(PUSH);
-        client.push(lookup, segment.scale(step))?;
+        if is_next_ready {
+            client.begin_push(lookup, segment.scale(step))?;
+        } else {
+            // The input may let the next pull wait for as long as it likes.
+            client.push(lookup, segment.scale(step))?;
+        }
         Ok(1)
     }
 

@@ -56,6 +56,8 @@ struct Cutting<'a> {
     /// The shuffled rows of the pool, and how many of them were used.
     order: Vec<u32>,
     used: usize,
+    /// Its columns of one key per row.
+    single: Vec<bool>,
     chunk: u64,
     end: bool,
 }
@@ -80,6 +82,7 @@ impl<'a> Cutting<'a> {
             minibatch: encoder.new_batch(),
             order: Vec::new(),
             used: 0,
+            single: Vec::new(),
             chunk: 0,
             end: false,
         })
@@ -105,7 +108,7 @@ impl<'a> Cutting<'a> {
                 break;
             }
             let end = self.order.len().min(self.used + batch - self.minibatch.len());
-            self.minibatch.gather(&Rows::all(&self.pool), &self.order[self.used..end]);
+            self.minibatch.gather(&self.pool, &self.order[self.used..end], &self.single);
             self.used = end;
         }
         Ok((!self.minibatch.is_empty()).then(|| Rows::all(&self.minibatch)))
@@ -115,6 +118,7 @@ impl<'a> Cutting<'a> {
     fn next_chunk(&mut self, timer: &mut StageTimer) -> Result<bool, ServiceError> {
         self.pool.drop_front(self.order.len());
         self.fill(self.plan.shuffle, timer)?;
+        self.pool.single_columns(&mut self.single);
         let rows = self.pool.len().min(self.plan.shuffle);
         permutation(rows, seed_of(&[self.plan.seed, self.pass, 0, self.chunk]), &mut self.order);
         (self.used, self.chunk) = (0, self.chunk + 1);
