@@ -202,6 +202,7 @@ fn assembling_ahead_changes_nothing() {
                 order(&input, options(shuffle, 1, used), 64),
                 "shuffle {shuffle}, {sizes:?} rows"
             );
+            assert_eq!(ahead > 0, shuffle > 0);
         }
     }
 }
