@@ -88,6 +88,8 @@ pub fn run(
     let folder =
         tempfile::tempdir().map_err(|error| BenchError::Server(format!("no folder for sockets: {error}")))?;
     let folder = folder.path();
+    // Before this thread is bound to some of its processors.
+    let machine = Machine::detect();
     let mut servers = Vec::new();
     for role in roles {
         step("starting servers and filling their tables");
@@ -124,7 +126,7 @@ pub fn run(
         cell.row(&measured[at], constant.map(|at| &measured[at]), half)
     });
     Ok(RpcReport {
-        machine: Machine::detect(),
+        machine,
         options: options.clone(),
         malloc: std::env::var(MALLOC.0).ok(),
         results: results.collect(),

@@ -95,6 +95,9 @@ fn all_transports_are_measured_side_by_side() {
     assert_eq!(text(&done.stdout).lines().count(), 1);
     let json: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert!(json["machine"]["cpu"].is_string() && json["options"]["calls"] == 3);
+    // All of them, though the client is bound to some.
+    let usable = std::thread::available_parallelism().unwrap().get() as u64;
+    assert_eq!(json["machine"]["cpus_usable"], usable);
     assert!(json["malloc"].is_string(), "the rival's allocator was not tuned");
     let rows = json["results"].as_array().unwrap();
     for transport in TRANSPORTS {
