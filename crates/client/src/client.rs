@@ -136,25 +136,32 @@ impl Client {
         lookup: &mut Lookup,
         meanwhile: impl FnOnce(),
     ) -> Result<usize, ClientError> {
-        if let Tables::Embedded(_) = &self.tables {
-            return self.pull(rows, absent, lookup);
-        }
-        lookup.assign(rows);
-        self.pull_assigned(absent, lookup, |_, _| {}, meanwhile)
+        self.pull_each_while(rows, absent, lookup, |_, _| {}, meanwhile)
     }
 
-    /// [`Client::pull`], and shows each feature, by its number, when the rows of all of its keys have come: what is done with them then
-    /// finds them in a near cache. After an error some were shown.
+    /// [`Client::pull`], and shows each feature, by its number, when the rows of all of its keys have come: what is done with
+    /// them then finds them in a near cache. After an error some were shown.
     pub fn pull_each(
         &self,
         rows: &Rows<'_>,
         absent: Absent,
         lookup: &mut Lookup,
+        each: impl FnMut(&Lookup, usize),
+    ) -> Result<usize, ClientError> {
+        self.pull_each_while(rows, absent, lookup, each, || {})
+    }
+
+    fn pull_each_while(
+        &self,
+        rows: &Rows<'_>,
+        absent: Absent,
+        lookup: &mut Lookup,
         mut each: impl FnMut(&Lookup, usize),
+        meanwhile: impl FnOnce(),
     ) -> Result<usize, ClientError> {
         let Tables::Embedded(tables) = &self.tables else {
             lookup.assign(rows);
-            return self.pull_assigned(absent, lookup, each, || {});
+            return self.pull_assigned(absent, lookup, each, meanwhile);
         };
         lookup.begin();
         let mut missing = 0;

@@ -142,7 +142,12 @@ impl Links {
         request: &Request<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), WireError> {
-        self.wait(&|links| links.links[server].exchange.has_room(), sink);
+        if !self.links[server].exchange.has_room() {
+            self.send(sink);
+        }
+        while !self.links[server].exchange.has_room() {
+            self.turn(None, sink);
+        }
         let now_us = self.now_us();
         self.links[server].exchange.begin(now_us, tag, boot_id, request)?;
         if let Some(recorder) = &self.recorder {
@@ -160,19 +165,18 @@ impl Links {
 
     /// Sends what there is to send and waits until every request has its answer or has failed.
     pub(crate) fn settle(&mut self, sink: &mut Sink<'_>) {
-        self.wait(&|links| links.links.iter().all(|link| link.exchange.outstanding() == 0), sink);
-        if let Some(recorder) = &self.recorder {
-            recorder.settled();
-        }
+        self.settle_while(|| {}, sink);
     }
 
-    fn wait(&mut self, done: &dyn Fn(&Links) -> bool, sink: &mut Sink<'_>) {
-        if done(self) {
-            return;
-        }
+    /// The same, and does something else meanwhile.
+    pub(crate) fn settle_while(&mut self, meanwhile: impl FnOnce(), sink: &mut Sink<'_>) {
         self.send(sink);
-        while !done(self) {
+        meanwhile();
+        while self.outstanding() > 0 {
             self.turn(None, sink);
+        }
+        if let Some(recorder) = &self.recorder {
+            recorder.settled();
         }
     }
 

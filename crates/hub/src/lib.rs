@@ -13,6 +13,8 @@ mod ahead;
 
 mod permute;
 
+mod shuffle;
+
 mod framing;
 
 mod description;

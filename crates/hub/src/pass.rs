@@ -14,7 +14,8 @@ use sanderling_sample::{
 
 use crate::ahead::{Ahead, Received};
 use crate::decoding::{ASSEMBLE, Decoding, Shared, WAIT, lock};
-use crate::permute::{permutation, seed_of};
+use crate::permute::seed_of;
+use crate::shuffle::Shuffle;
 
 /// How a pass goes through the input.
 #[derive(Clone, Copy, Debug)]
@@ -56,16 +57,14 @@ pub struct Feed<'a> {
     /// The shuffle buffer; in order, rows of several units that one minibatch needs.
     pool: Batch,
     minibatch: Batch,
-    /// Shuffled: rows of the next minibatch that were taken already, before `head`.
+    /// Shuffled: rows of the next minibatch that were gathered already.
     ahead: Batch,
-    /// Where in the pool, or in the order of the shuffle buffer, the next row is.
+    /// In order: where in the pool the next row is.
     head: usize,
     /// In order: the unit at hand, and which of its rows is next.
     unit: Box<Decoded>,
     unit_head: usize,
-    order: Vec<u32>,
-    /// Columns of the shuffle buffer that have one key per row.
-    single: Vec<bool>,
+    shuffle: Shuffle,
     worker: u64,
     chunk: u64,
     /// Rows of the shuffle buffer of this worker; 0: none.
@@ -129,8 +128,7 @@ impl Pass {
             head: 0,
             unit: Box::new(Decoded::new(&self.shared.encoder)),
             unit_head: 0,
-            order: Vec::new(),
-            single: Vec::new(),
+            shuffle: Shuffle::default(),
             worker,
             chunk: if chunk_rows > 0 { skip / chunk_rows as u64 } else { 0 },
             chunk_rows,
@@ -201,9 +199,7 @@ pub struct Following<'a>(Option<Shuffled<'a>>);
 /// What there is to do where rows are shuffled: otherwise they are handed out where they lie.
 struct Shuffled<'a> {
     pool: &'a Batch,
-    order: &'a [u32],
-    single: &'a [bool],
-    head: &'a mut usize,
+    shuffle: &'a mut Shuffle,
     ahead: &'a mut Batch,
     batch: usize,
 }
@@ -212,11 +208,12 @@ impl Following<'_> {
     /// Assembles it, if its rows are in the shuffle buffer, while the one before is still in use: then who asks for it will not
     /// wait. It changes neither rows nor order.
     pub fn assemble(self, timer: &mut StageTimer) -> bool {
-        let Some(Shuffled { pool, order, single, head, ahead, batch }) = self.0 else { return false };
-        let Some(rows) = order.get(*head..*head + batch) else { return false };
+        let Some(Shuffled { pool, shuffle, ahead, batch }) = self.0 else { return false };
+        if shuffle.left() < batch {
+            return false;
+        }
         timer.switch(ASSEMBLE);
-        ahead.gather(pool, rows, single);
-        *head += batch;
+        shuffle.gather(pool, batch, ahead);
         true
     }
 }
@@ -244,8 +241,8 @@ impl Feed<'_> {
         if !self.take_shuffled(batch, timer)? {
             return Ok(None);
         }
-        let Feed { pool, minibatch, ahead, head, order, single, .. } = self;
-        let following = Following(Some(Shuffled { pool, order, single, head, ahead, batch }));
+        let Feed { pool, minibatch, ahead, shuffle, .. } = self;
+        let following = Following(Some(Shuffled { pool, shuffle, ahead, batch }));
         Ok(Some((Rows::all(minibatch), following)))
     }
 
@@ -344,34 +341,31 @@ impl Feed<'_> {
     fn take_shuffled(&mut self, batch: usize, timer: &mut StageTimer) -> Result<bool, SampleError> {
         timer.switch(ASSEMBLE);
         if self.ahead.len() > batch {
-            self.head -= self.ahead.len();
+            self.shuffle.give_back(self.ahead.len());
             self.ahead.clear();
         }
         std::mem::swap(&mut self.minibatch, &mut self.ahead);
         self.ahead.clear();
         while self.minibatch.len() < batch {
-            if self.head == self.order.len() && !self.next_chunk(timer)? {
+            if self.shuffle.left() == 0 && !self.next_chunk(timer)? {
                 break;
             }
-            let end = self.order.len().min(self.head + batch - self.minibatch.len());
-            self.minibatch.gather(&self.pool, &self.order[self.head..end], &self.single);
-            self.head = end;
+            let missing = batch - self.minibatch.len();
+            self.shuffle.gather(&self.pool, missing, &mut self.minibatch);
         }
         Ok(!self.minibatch.is_empty() && !self.cut)
     }
 
     /// Fills the shuffle buffer again and draws a new order; false at the end of the pass.
     fn next_chunk(&mut self, timer: &mut StageTimer) -> Result<bool, SampleError> {
-        self.pool.drop_front(self.order.len());
-        self.order.clear();
+        self.shuffle.drop_drawn(&mut self.pool);
         self.fill(self.chunk_rows, timer)?;
         timer.switch(ASSEMBLE);
-        self.pool.single_columns(&mut self.single);
         let options = &self.pass.options;
         let rows = self.pool.len().min(self.chunk_rows);
         let seed = seed_of(&[options.seed, options.number, self.worker, self.chunk]);
-        permutation(rows, seed, &mut self.order);
-        self.head = std::mem::take(&mut self.chunk_skip).min(rows);
+        self.shuffle.draw(&self.pool, rows, seed);
+        self.shuffle.skip(std::mem::take(&mut self.chunk_skip));
         self.chunk += 1;
         Ok(rows > 0)
     }

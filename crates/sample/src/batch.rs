@@ -112,34 +112,19 @@ const AT_ONCE: usize = 4;
 
 /// Appends the runs of chosen rows; with them `to` has the length `end`.
 fn gather_runs<T: Copy + Default>(from: &[T], offsets: &[u32], rows: &[u32], end: usize, to: &mut Vec<T>) {
-    if end - to.len() == rows.len() {
-        // One in each, most likely: to copy more would be to wait for a second cache line now and then.
-        gather_by::<T, 1>(from, offsets, rows, end, to);
-    } else {
-        gather_by::<T, AT_ONCE>(from, offsets, rows, end, to);
-    }
-}
-
-fn gather_by<T: Copy + Default, const BY: usize>(
-    from: &[T],
-    offsets: &[u32],
-    rows: &[u32],
-    end: usize,
-    to: &mut Vec<T>,
-) {
     let mut at = to.len();
     // What is copied beyond the end of a run is overwritten by the next one.
-    to.resize(end + BY, T::default());
+    to.resize(end + AT_ONCE, T::default());
     for &row in rows {
         let run = [offsets[row as usize], offsets[row as usize + 1]];
         let [mut start, stop] = run.map(|offset| (offset - offsets[0]) as usize);
         let next = at + (stop - start);
         while start < stop {
-            match from.get(start..start + BY) {
-                Some(some) => to[at..at + BY].copy_from_slice(some),
+            match from.get(start..start + AT_ONCE) {
+                Some(some) => to[at..at + AT_ONCE].copy_from_slice(some),
                 None => to[at..next].copy_from_slice(&from[start..stop]),
             }
-            (start, at) = (start + BY, at + BY);
+            (start, at) = (start + AT_ONCE, at + AT_ONCE);
         }
         at = next;
     }

@@ -1,7 +1,7 @@
 //! First weights of a row from (seed, key, coordinate). Knows nothing of rows or optimizers.
 //!
-//! Normal ones are made eight at a time, by polynomials in place of the system's logarithm and cosine: a new row of 32 weights
-//! costs less than a look-up then, and it is the same one on every machine.
+//! Normal ones are made eight at a time, by polynomials in place of the system's logarithm and cosine: that is faster, and a
+//! row is the same one on every machine.
 
 use std::f64::consts::{LN_2, SQRT_2, TAU};
 
@@ -66,10 +66,10 @@ impl Work for Normals<'_> {
 /// A standard normal number of each: Box and Muller's of the two halves of its bits.
 #[inline(always)]
 fn normals(random: [u64; LANES]) -> [f64; LANES] {
-    const HALF: f64 = (1_u64 << 32) as f64;
+    const VALUES: f64 = (1_u64 << 32) as f64;
     // 1 - u keeps the logarithm finite.
-    let radius = random.map(|bits| 1.0 - f64::from((bits >> 32) as u32) / HALF);
-    let angle = random.map(|bits| f64::from(bits as u32) / HALF);
+    let radius = random.map(|bits| 1.0 - f64::from((bits >> 32) as u32) / VALUES);
+    let angle = random.map(|bits| f64::from(bits as u32) / VALUES);
     let (log, cosine) = (ln(radius), cos_of_turns(angle));
     std::array::from_fn(|lane| (-2.0 * log[lane]).sqrt() * cosine[lane])
 }
@@ -81,8 +81,8 @@ fn ln(x: [f64; LANES]) -> [f64; LANES] {
     // An exponent as the lowest bits of this number is that much more than it: no conversion of 64-bit integers is needed.
     const SHIFTED: f64 = (1_u64 << FRACTION_BITS) as f64;
     const BIAS: f64 = 1023.0;
-    std::array::from_fn(|lane| {
-        let bits = x[lane].to_bits();
+    x.map(|x| {
+        let bits = x.to_bits();
         let exponent = f64::from_bits((bits >> FRACTION_BITS) | SHIFTED.to_bits()) - SHIFTED - BIAS;
         let fraction = f64::from_bits((bits & ((1 << FRACTION_BITS) - 1)) | 1.0_f64.to_bits());
         let is_above = fraction > SQRT_2;

@@ -192,6 +192,12 @@ pub enum Error {
         /// The write timeout.
         timeout: Duration,
     },
+    /// The system noticed before we did that the peer takes nothing, or that it answers no probe.
+    #[error("{peer}: takes nothing, or answers no sign of life; the system gave it up")]
+    GivenUp {
+        /// The peer.
+        peer: String,
+    },
 }
 
 impl Error {
@@ -213,6 +219,7 @@ impl Error {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => {
                 Error::Closed { peer: peer.to_owned() }
             }
+            io::ErrorKind::TimedOut => Error::GivenUp { peer: peer.to_owned() },
             _ => Error::Io { peer: peer.to_owned(), action, source },
         }
     }

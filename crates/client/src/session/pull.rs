@@ -242,9 +242,7 @@ impl Session {
                 break;
             }
         }
-        links.send(&mut sink);
-        meanwhile();
-        links.settle(&mut sink);
+        links.settle_while(meanwhile, &mut sink);
         begun?;
         match failed.or_else(|| pushes.failed.first.take()) {
             Some(error) => Err(error),

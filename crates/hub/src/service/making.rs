@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sanderling_observe::{StageTimer, Stages};
 use sanderling_sample::{BadRows, Batch, DataConfig, Encoder, Rows, Source, pack_into, packed_bytes_max};
 
-use crate::permute::{permutation, seed_of};
+use crate::permute::seed_of;
+use crate::shuffle::Shuffle;
 
 use super::desk::{Minibatch, PassStart};
 use super::error::ServiceError;
@@ -53,11 +54,7 @@ struct Cutting<'a> {
     /// Rows of the pool that were used, without a shuffle.
     head: usize,
     minibatch: Batch,
-    /// The shuffled rows of the pool, and how many of them were used.
-    order: Vec<u32>,
-    used: usize,
-    /// Its columns of one key per row.
-    single: Vec<bool>,
+    shuffle: Shuffle,
     chunk: u64,
     end: bool,
 }
@@ -80,9 +77,7 @@ impl<'a> Cutting<'a> {
             pool: encoder.new_batch(),
             head: 0,
             minibatch: encoder.new_batch(),
-            order: Vec::new(),
-            used: 0,
-            single: Vec::new(),
+            shuffle: Shuffle::default(),
             chunk: 0,
             end: false,
         })
@@ -104,24 +99,22 @@ impl<'a> Cutting<'a> {
         }
         self.minibatch.clear();
         while self.minibatch.len() < batch {
-            if self.used == self.order.len() && !self.next_chunk(timer)? {
+            if self.shuffle.left() == 0 && !self.next_chunk(timer)? {
                 break;
             }
-            let end = self.order.len().min(self.used + batch - self.minibatch.len());
-            self.minibatch.gather(&self.pool, &self.order[self.used..end], &self.single);
-            self.used = end;
+            let missing = batch - self.minibatch.len();
+            self.shuffle.gather(&self.pool, missing, &mut self.minibatch);
         }
         Ok((!self.minibatch.is_empty()).then(|| Rows::all(&self.minibatch)))
     }
 
     /// Fills the shuffle buffer again and draws a new order; false at the end of the pass.
     fn next_chunk(&mut self, timer: &mut StageTimer) -> Result<bool, ServiceError> {
-        self.pool.drop_front(self.order.len());
+        self.shuffle.drop_drawn(&mut self.pool);
         self.fill(self.plan.shuffle, timer)?;
-        self.pool.single_columns(&mut self.single);
         let rows = self.pool.len().min(self.plan.shuffle);
-        permutation(rows, seed_of(&[self.plan.seed, self.pass, 0, self.chunk]), &mut self.order);
-        (self.used, self.chunk) = (0, self.chunk + 1);
+        self.shuffle.draw(&self.pool, rows, seed_of(&[self.plan.seed, self.pass, 0, self.chunk]));
+        self.chunk += 1;
         Ok(rows > 0)
     }
 
