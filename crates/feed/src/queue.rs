@@ -90,17 +90,26 @@ impl FeedQueue {
         let since = Instant::now();
         self.hold(None);
         let shared = &self.shared;
-        if let Err(lost) = shared.reader.check_loss() {
-            self.end();
-            return Err(lost);
-        }
-        let Some(ready) = shared.take()? else { return Ok(None) };
+        self.check_loss()?;
+        let ready = match shared.take() {
+            Ok(Some(ready)) => ready,
+            over => {
+                // A push that failed while this waited may be why.
+                self.check_loss()?;
+                return over.map(|_| None);
+            }
+        };
         self.account.note(|measured| measured.queue_empty.record(since.elapsed()));
         if let Some(ticket) = &ready.ticket {
             ticket.give();
         }
         self.hold(ready.ticket);
         Ok(Some(ready.fed))
+    }
+
+    /// It ends with the first minibatch that is lost.
+    fn check_loss(&self) -> Result<(), FeedError> {
+        self.shared.reader.check_loss().inspect_err(|_| self.end())
     }
 
     fn hold(&self, ticket: Option<Arc<Ticket>>) {

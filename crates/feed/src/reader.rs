@@ -202,8 +202,10 @@ impl Reader {
             if self.closed.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            // The hub would wait for it in vain, and the trainer for the end.
-            self.check_loss()?;
+            // The hub would wait for it in vain, and the trainer for the end, where it hears of it.
+            if self.loss.is_some() {
+                return Ok(None);
+            }
             let subscription = hubs;
             let mut hubs = lock(subscription);
             let delivered = match hubs.next(Instant::now() + LOOK)? {

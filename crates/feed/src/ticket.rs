@@ -13,6 +13,11 @@ use crate::error::FeedError;
 pub(crate) struct Loss(Mutex<Option<FeedError>>);
 
 impl Loss {
+    /// Whether there is one that the queue has not said.
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// What the loop is to hear.
     pub(crate) fn take(&self) -> Option<FeedError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
