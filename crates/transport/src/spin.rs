@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 /// How long a wait stays awake at most, unless an option says otherwise: what being put to sleep and woken costs on a
 /// virtual machine, so that a wait costs at most twice what the better choice would have.
 pub const SPIN_US_DEFAULT: u32 = 50;
-/// Looks before the processor is first offered to others: a few microseconds, in which a peer that is awake answers.
-const LOOKS_BEFORE_YIELD: u32 = 200;
+/// How long at most the processor is not offered to others: a peer that is awake answers before, and a yield costs more than
+/// many looks.
+const BEFORE_YIELD: Duration = Duration::from_micros(20);
+/// Looks from one to the next look at the clock, which takes longer than a look into memory.
+const LOOKS_PER_CLOCK_LOOK: u32 = 4;
 /// A yield that took so long let somebody else run. Then a sleep is better, since who is woken is served soon, and who
 /// yields waits for a whole turn of the others: so many waits go to sleep without another try.
 const CROWDED: Duration = Duration::from_micros(20);
@@ -17,9 +20,10 @@ const FLOOR_PART: u32 = 16;
 
 /// How long one waiter stays awake, learned from how its waits went.
 ///
-/// A wait that ended awake doubles the budget, one that went to sleep halves it, and a sleep so short that staying
-/// awake would have caught it restores it. Between looks the processor is yielded, so that a peer that shares it runs;
-/// on a machine with one processor nobody waits awake.
+/// A wait that ended awake doubles the budget if it took half of it, one that went to sleep halves it, and a sleep so short that
+/// staying awake would have caught it restores it: who waits for a peer that answers at once stays awake, who is asked now
+/// and then does not take the processor from those who would ask. After a while the processor is yielded between looks, so that
+/// a peer that shares it runs; on a machine with one processor nobody waits awake.
 #[derive(Clone, Debug)]
 pub(crate) struct Spin {
     limit: Duration,
@@ -44,37 +48,44 @@ impl Spin {
         if self.limit.is_zero() {
             return Ok(false);
         }
-        for _ in 0..LOOKS_BEFORE_YIELD {
-            std::hint::spin_loop();
-            if ready()? {
-                self.budget = (self.budget * 2).min(self.limit);
-                return Ok(true);
-            }
-        }
-        if self.crowded > 0 {
-            self.crowded -= 1;
-            return Ok(false);
-        }
         let start = Instant::now();
+        let before_yield = self.budget.min(BEFORE_YIELD);
         let mut elapsed = Duration::ZERO;
-        while elapsed < self.budget {
+        while elapsed < before_yield {
+            for _ in 0..LOOKS_PER_CLOCK_LOOK {
+                std::hint::spin_loop();
+                if ready()? {
+                    return Ok(self.paid(elapsed));
+                }
+            }
+            elapsed = start.elapsed();
+        }
+        while elapsed < self.budget && self.crowded == 0 {
             std::thread::yield_now();
             let before = std::mem::replace(&mut elapsed, start.elapsed());
             if elapsed - before > CROWDED {
                 self.crowded = CROWDED_WAITS;
             }
             if ready()? {
-                self.budget = (self.budget * 2).min(self.limit);
-                return Ok(true);
+                return Ok(self.paid(elapsed));
             }
         }
+        self.crowded = self.crowded.saturating_sub(1);
         self.budget = (self.budget / 2).max(self.limit / FLOOR_PART);
         Ok(false)
     }
 
+    /// Learns from a wait that ended awake: one that took a good part of the budget may be longer another time.
+    fn paid(&mut self, elapsed: Duration) -> bool {
+        if elapsed > self.budget / 2 {
+            self.budget = (self.budget * 2).min(self.limit);
+        }
+        true
+    }
+
     /// Learns from a sleep that followed a wait in vain.
     pub(crate) fn slept(&mut self, duration: Duration) {
-        if duration < self.limit * 2 {
+        if duration < self.limit {
             self.budget = self.limit;
         }
     }
