@@ -245,9 +245,9 @@ fn each<const S: usize>(
         first += LANES;
     }
     if !rest.is_empty() {
-        let mut gradient = [0.0; LANES];
-        gradient[..rest.len()].copy_from_slice(rest);
-        lanes(row, weights, place, first, rest.len(), &gradient, rule);
+        let mut gradient = Lanes([0.0; LANES]);
+        row.pad(rest, &mut gradient.0);
+        lanes(row, weights, place, first, rest.len(), &gradient.0, rule);
     }
 }
 

@@ -285,6 +285,12 @@ impl<V: Vector> Change<'_, V> {
         words::load_padded(self.width, &self.words[first..][..len], out);
     }
 
+    /// Pads values that belong to the row, such as a gradient, in the same way.
+    #[inline(always)]
+    pub(crate) fn pad(&self, values: &[f32], out: &mut [f32; words::PAD]) {
+        words::pad(self.width, values, out);
+    }
+
     #[inline(always)]
     pub(crate) fn store(&self, first: usize, values: &[f32]) {
         words::store(self.width, &self.words[first..], values);

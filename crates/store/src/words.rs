@@ -285,22 +285,47 @@ pub(crate) fn load_padded(vector: impl Vector, words: &[AtomicU32], out: &mut [f
         let whole = len / PAD * PAD;
         load(width, &words[..whole], &mut out[..whole]);
         if whole < len {
-            let (from, to) = (&raw const words[whole], &raw mut out[whole]);
-            let mask = (1_u32 << (len - whole)) - 1;
-            // SAFETY: the `len - whole` words that the mask selects lie in `words`; all 16 that are stored lie in `out`,
-            // whose length was checked. AVX-512 was detected.
-            unsafe {
-                match len - whole {
-                    0..=4 => move_padded!("xmm16", from, to, mask),
-                    5..=8 => move_padded!("ymm16", from, to, mask),
-                    _ => move_padded!("zmm16", from, to, mask),
-                }
-            }
+            // SAFETY: the words that are left lie in `words`, and 16 in `out`, whose length was checked. AVX-512 was detected.
+            unsafe { move_rest(words[whole..].as_ptr().cast(), len - whole, out[whole..].as_mut_ptr()) };
         }
         return;
     }
     load(width, words, &mut out[..len]);
     out[len..].fill(0.0);
+}
+
+/// As [`load_padded`], from a plain slice of at most [`PAD`] values.
+#[inline(always)]
+pub(crate) fn pad(vector: impl Vector, values: &[f32], out: &mut [f32; PAD]) {
+    let (width, len) = (vector.width(), values.len());
+    assert!(len <= PAD);
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if width == Width::Sixteen {
+        // SAFETY: `len` values lie in `values`, and 16 in `out`. AVX-512 was detected.
+        return unsafe { move_rest(values.as_ptr(), len, out.as_mut_ptr()) };
+    }
+    let _ = width;
+    out[..len].copy_from_slice(values);
+    out[len..].fill(0.0);
+}
+
+/// Moves `len` words, at most 16, and zeros after them: 16 in all.
+///
+/// # Safety
+/// `from` has `len` words, which others may store to, and `to` has 16 that are the caller's alone. The machine has AVX-512.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn move_rest(from: *const f32, len: usize, to: *mut f32) {
+    let mask = (1_u32 << len) - 1;
+    // SAFETY: the words that the mask selects are those of `from`, and all that are stored lie in `to`. The assembly stands for
+    // `len` relaxed loads and 16 plain stores.
+    unsafe {
+        match len {
+            0..=4 => move_padded!("xmm16", from, to, mask),
+            5..=8 => move_padded!("ymm16", from, to, mask),
+            _ => move_padded!("zmm16", from, to, mask),
+        }
+    }
 }
 
 /// Stores all of `values`.
@@ -381,6 +406,12 @@ mod tests {
                 load_padded(width, &words[1..=len], &mut padded);
                 assert_eq!(bits(&padded[..len]), bits(&values), "{width:?} {len}");
                 assert!(padded[len..].iter().all(|&pad| pad == 0.0));
+                if len <= PAD {
+                    let mut lanes = [5.0; PAD];
+                    pad(width, &values, &mut lanes);
+                    assert_eq!(bits(&lanes[..len]), bits(&values), "{width:?} {len}");
+                    assert!(lanes[len..].iter().all(|&pad| pad == 0.0));
+                }
                 assert_eq!((words[0].load(Relaxed), words[len + 1].load(Relaxed)), (9, 9));
             }
         }
