@@ -11,8 +11,11 @@ pub const FRAME_BYTES_MAX_DEFAULT: u32 = 16 << 20;
 /// Requests that a client may have under way on one connection, as it is told: what is beyond waits in the transport,
 /// since a request is taken up only when there is room for its answer.
 pub const IN_FLIGHT_MAX: u32 = 64;
-/// Requests that a connection is served before the others of its worker have their turn.
-pub const TURN_REQUESTS: usize = 16;
+/// Requests that a connection is served before the others of its worker have their turn, and how long that lasts before
+/// the request at hand is its last one: small ones, such as those of one minibatch for its tables, are answered together.
+pub const TURN_REQUESTS: usize = 64;
+/// See [`TURN_REQUESTS`].
+pub const TURN_TIME: Duration = Duration::from_micros(500);
 /// A request that has waited for longer is refused as busy: the worker is overloaded, and the client had better wait
 /// elsewhere than in our buffers.
 pub const WAIT_MAX: Duration = Duration::from_secs(1);

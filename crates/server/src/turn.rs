@@ -13,7 +13,7 @@ use sanderling_wire::{Buffer, Kind};
 use crate::call::Desk;
 use crate::connections::Presence;
 use crate::errand::{Errand, Posted};
-use crate::limit::{ERRANDS_PER_CONNECTION_MAX, TURN_REQUESTS};
+use crate::limit::{ERRANDS_PER_CONNECTION_MAX, TURN_REQUESTS, TURN_TIME};
 use crate::outlet::Outlet;
 use crate::refusal::Refusal;
 use crate::session::{Session, Step, When};
@@ -117,8 +117,11 @@ impl Client {
         let Connection { sender, receiver } = connection;
         let Bench { desk, recorder, errands, mailbox, .. } = bench;
         let mut outlet = SenderOutlet { sender, unsent: 0, error: None };
-        let mut now = start;
+        let (began, mut now) = (Instant::now(), start);
         for _ in 0..TURN_REQUESTS {
+            if now > began + TURN_TIME {
+                break;
+            }
             if !self.send_waiting(&mut outlet)? || self.session.is_closing() {
                 return Ok(false);
             }
