@@ -160,7 +160,7 @@ impl Client {
         meanwhile: impl FnOnce(),
     ) -> Result<usize, ClientError> {
         let Tables::Embedded(tables) = &self.tables else {
-            lookup.assign(rows);
+            lookup.assign_once(rows);
             return self.pull_assigned(absent, lookup, each, meanwhile);
         };
         lookup.begin();

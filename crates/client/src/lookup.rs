@@ -60,6 +60,8 @@ pub struct Lookup {
     pub(crate) unfed: Vec<usize>,
     /// The number under which the next ones are fed, if nothing that was pushed has it.
     pub(crate) batch: Option<u64>,
+    /// Whether the next pull finds its keys numbered.
+    is_numbered: bool,
 }
 
 /// The key of the one row of the constant table.
@@ -98,6 +100,7 @@ impl Lookup {
             spare_fed: Vec::new(),
             unfed: Vec::new(),
             batch: None,
+            is_numbered: false,
         }
     }
 
@@ -150,6 +153,27 @@ impl Lookup {
         std::mem::swap(&mut self.session, session);
     }
 
+    /// Does a part of the next pull beforehand, for tables on servers: collects the distinct keys of the minibatch that it will be
+    /// asked for.
+    pub fn number(&mut self, rows: &Rows<'_>) {
+        self.assign(rows);
+        self.is_numbered = true;
+    }
+
+    /// Changes places with the lookup of the next minibatch, but for the connections: pushes that are under way come before
+    /// the next pull.
+    pub fn change_places(&mut self, next: &mut Lookup) {
+        std::mem::swap(self, next);
+        self.swap_session(&mut next.session);
+    }
+
+    /// Collects the distinct keys of a minibatch that is about to be pulled, unless that was done.
+    pub(crate) fn assign_once(&mut self, rows: &Rows<'_>) {
+        if !std::mem::take(&mut self.is_numbered) {
+            self.assign(rows);
+        }
+    }
+
     /// Collects the distinct keys of a minibatch, features that share a table together.
     pub(crate) fn assign(&mut self, rows: &Rows<'_>) {
         self.begin();
@@ -163,6 +187,7 @@ impl Lookup {
 
     /// Forgets the minibatch before.
     pub(crate) fn begin(&mut self) {
+        self.is_numbered = false;
         self.spare_fed.append(&mut self.fed);
         self.unfed.clear();
         self.tables.iter_mut().for_each(TableLookup::begin);

@@ -204,17 +204,17 @@ struct Shuffled<'a> {
     batch: usize,
 }
 
-impl Following<'_> {
-    /// Assembles it, if its rows are in the shuffle buffer, while the one before is still in use: then who asks for it will not
-    /// wait. It changes neither rows nor order.
-    pub fn assemble(self, timer: &mut StageTimer) -> bool {
-        let Some(Shuffled { pool, shuffle, ahead, batch }) = self.0 else { return false };
+impl<'a> Following<'a> {
+    /// Assembles it, if its rows are in the shuffle buffer, while the one before is still in use: then who asks for it, for as many
+    /// rows, will not wait, and these are what it gets.
+    pub fn assemble(self, timer: &mut StageTimer) -> Option<Rows<'a>> {
+        let Shuffled { pool, shuffle, ahead, batch } = self.0?;
         if shuffle.left() < batch {
-            return false;
+            return None;
         }
         timer.switch(ASSEMBLE);
         shuffle.gather(pool, batch, ahead);
-        true
+        Some(Rows::all(ahead))
     }
 }
 

@@ -72,6 +72,9 @@ impl Segment<'_> {
 pub(crate) struct Worker<'a> {
     pub(crate) feed: Feed<'a>,
     lookup: Lookup,
+    /// The lookup of the next minibatch, whose keys may have been numbered.
+    next: Lookup,
+    is_next_ready: bool,
     handles: Handles,
     /// Online learning: rows whose keys are looked up together.
     run_rows: u64,
@@ -86,6 +89,8 @@ impl<'a> Worker<'a> {
         Worker {
             feed,
             lookup: model.client().lookup(),
+            next: model.client().lookup(),
+            is_next_ready: false,
             handles: Handles::default(),
             run_rows,
             compute,
@@ -157,14 +162,20 @@ impl<'a> Worker<'a> {
         step: u64,
         scores: &mut Scores,
     ) -> Result<u64, LearnError> {
-        let Worker { feed, lookup, compute, timer, .. } = self;
+        let Worker { feed, lookup, next, is_next_ready, compute, timer, .. } = self;
         let Some((rows, following)) = feed.next_and(segment.train.batch, timer)? else { return Ok(0) };
         let client = segment.model.client();
         timer.switch(PULL);
-        let mut is_next_ready = false;
+        if std::mem::take(is_next_ready) {
+            lookup.change_places(next);
+        }
         client.pull_while(&rows, Absent::Init, lookup, || {
-            is_next_ready = following.assemble(timer);
+            let rows = following.assemble(timer);
             timer.switch(PULL);
+            if let Some(rows) = rows {
+                next.number(&rows);
+                *is_next_ready = true;
+            }
         })?;
         timer.switch(COMPUTE);
         compute.forward(&rows, lookup);
@@ -185,7 +196,7 @@ impl<'a> Worker<'a> {
         timer.switch(COMPUTE);
         compute.backward(&rows, lookup);
         timer.switch(PUSH);
-        if is_next_ready {
+        if *is_next_ready {
             client.begin_push(lookup, segment.scale(step))?;
         } else {
             // The input may let the next pull wait for as long as it likes.
