@@ -5,10 +5,13 @@
     python bench/deep_vs_torch.py --csv ../shared/data/frappe_x1/train.csv --dim 10
                                                                      whole passes over a file instead of single steps
 
-Both have the same perceptron, the same first rows, and the same batches in memory, in one process, in interleaved
-rounds; their losses must agree. A step is forward, backward and the update of rows and dense part. PyTorch indexes a
-matrix by row number; Sanderling finds 64-bit keys in a hash table, so that the keys need not be numbered. A third
-column is the dense part alone, over rows that are already there: what no embedding can be faster than.
+All have the same perceptron, the same first rows, and the same minibatches, in one process, in interleaved rounds;
+their losses must agree. A step is forward, backward and the update of rows and dense part; a round is timed whole, with
+all updates applied. PyTorch indexes a matrix by row number, and has its minibatches in memory; Sanderling finds 64-bit
+keys in a hash table, so that the keys need not be numbered. It runs twice: as one would train, with a `FeedQueue` that
+is opened within the round, reads the minibatches from a batch file and looks them up ahead; and with the lookup in the
+step, which waits for the push before. The last row is the dense part alone, over rows that are already there. Where
+that part is small, torch had better leave the queue a processor: --threads-with-queue.
 
 With --csv (a header, then a label and numbers of keys that are distinct over all columns) Sanderling reads, shuffles
 and looks up from the file in every pass, in the queue's threads beside torch's; PyTorch has the rows in memory before
@@ -21,8 +24,12 @@ import argparse
 import copy
 import json
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,9 +58,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--hidden", type=int, nargs="*", default=[400, 400, 400], help="layers of the perceptron (400 400 400)")
     add("--optimizer", choices=["adam", "adagrad"], default="adam", help="of the rows; torch's adam is SparseAdam")
     add("--skew", type=float, default=0.0, help="0: keys are uniform; 1: log-uniform, as clicks are (0)")
-    add("--steps", type=int, default=10, help="steps per round (10)")
+    add("--steps", type=int, default=40, help="steps per round (40)")
     add("--rounds", type=int, default=5, help="interleaved rounds (5)")
     add("--threads", type=int, default=torch.get_num_threads(), help="of torch (as torch has it)")
+    add("--threads-with-queue", type=int, help="of torch while the queue has some as well (as --threads)")
+    add("--queue-threads", type=int, default=1, help="of the queue (1)")
     add("--csv", help="measure passes over this file")
     add("--json", action="store_true", help="end with one line of JSON")
     return parser.parse_args(arguments)
@@ -71,27 +80,32 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     dense = DNN(options.fields, options.dim, hidden=options.hidden)
     batches = [draw(options, number) for number in range(options.steps)]
     names = wide(np.arange(options.keys))
-    table = filled_table(options, names)
-    engines: dict[str, Callable[[int], float]] = {
-        "sanderling": sanderling_steps(options, copy.deepcopy(dense), batches, table),
-        "torch": torch_steps(options, copy.deepcopy(dense), batches, table, names),
-        "dense alone": dense_steps(options, copy.deepcopy(dense), batches),
-    }
-    times: dict[str, list[float]] = {name: [] for name in engines}
-    first: dict[str, float] = {}
-    for round_number in range(-1, options.rounds):
-        for name in list(engines) if round_number % 2 == 0 else list(reversed(engines)):
-            for step in range(options.steps):
+    # One for each that trains it, as all begin alike.
+    ahead, table = (filled_table(options, names) for _ in range(2))
+    with tempfile.TemporaryDirectory() as folder:
+        engines: dict[str, Round] = {
+            "sanderling": queue_round(options, copy.deepcopy(dense), batch_file(options, batches, Path(folder)), ahead),
+            "sanderling, no queue": round_of(sanderling_steps(options, copy.deepcopy(dense), batches, table), batches),
+            "torch": round_of(torch_steps(options, copy.deepcopy(dense), batches, table, names), batches),
+            "dense alone": round_of(dense_steps(options, copy.deepcopy(dense), batches), batches),
+        }
+        times: dict[str, list[float]] = {name: [] for name in engines}
+        first: dict[str, float] = {}
+        for round_number in range(-1, options.rounds):
+            for name in list(engines) if round_number % 2 == 0 else list(reversed(engines)):
+                with_queue = name == "sanderling" and options.threads_with_queue
+                torch.set_num_threads(with_queue or options.threads)
                 began = time.perf_counter()
-                loss = engines[name](step)
+                loss = engines[name]()
                 first.setdefault(name, loss)
                 if round_number >= 0:  # the first round warms up
-                    times[name].append((time.perf_counter() - began) * 1e3)
-    if abs(first["sanderling"] - first["torch"]) > _LOSS_TOLERANCE * first["torch"]:
-        raise SystemExit(f"the losses differ: {first}")
+                    times[name].append((time.perf_counter() - began) * 1e3 / options.steps)
+    for name in ("sanderling", "sanderling, no queue"):
+        if abs(first[name] - first["torch"]) > _LOSS_TOLERANCE * first["torch"]:
+            raise SystemExit(f"the losses differ: {first}")
     result = {
-        name: {"median_ms": statistics.median(steps), "min_ms": min(steps), "max_ms": max(steps)}
-        for name, steps in times.items()
+        name: {"median_ms": statistics.median(rounds), "min_ms": min(rounds), "max_ms": max(rounds)}
+        for name, rounds in times.items()
     }
     show(options, result)
     if options.json:
@@ -104,20 +118,28 @@ def show(options: argparse.Namespace, result: dict[str, dict[str, float]]) -> No
     print(
         f"{options.keys:,} keys, {options.fields} fields, dim {options.dim}, batch {options.batch}; {options.optimizer}"
     )
-    print(f"skew {options.skew:g}, hidden {options.hidden}, {options.threads} threads of torch {torch.__version__}\n")
-    print("| a step, ms | median | min | max | median without the dense part |")
+    print(
+        f"skew {options.skew:g}, hidden {options.hidden}, {options.threads} threads of torch {torch.__version__}, "
+        f"with the queue {options.threads_with_queue or options.threads} and {options.queue_threads} of its own\n"
+    )
+    print("| a step, ms | median of rounds | min | max | median without the dense part |")
     print("|---|---|---|---|---|")
     alone = result["dense alone"]["median_ms"]
     for name, steps in result.items():
         rest = steps["median_ms"] - alone
         numbers = " | ".join(f"{steps[key]:.2f}" for key in ("median_ms", "min_ms", "max_ms"))
         print(f"| {name} | {numbers} | {rest:.2f} |")
-    ours, theirs = result["sanderling"]["median_ms"], result["torch"]["median_ms"]
-    print(f"\ntorch / sanderling: {theirs / ours:.2f}; without the dense part {(theirs - alone) / (ours - alone):.2f}")
+    theirs = result["torch"]["median_ms"]
+    print()
+    for name in ("sanderling", "sanderling, no queue"):
+        ours = result[name]["median_ms"]
+        print(f"torch / {name}: {theirs / ours:.2f}; without the dense part {(theirs - alone) / (ours - alone):.2f}")
 
 
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 Drawn = tuple[np.ndarray[Any, np.dtype[np.int64]], torch.Tensor]
+# Goes through all minibatches once and returns the loss of the first.
+Round = Callable[[], float]
 
 
 def draw(options: argparse.Namespace, number: int) -> Drawn:
@@ -149,13 +171,79 @@ def filled_table(options: argparse.Namespace, names: Keys) -> sanderling.Table:
     return table
 
 
+def round_of(step: Callable[[int], float], batches: list[Drawn]) -> Round:
+    """All steps, one after the other."""
+
+    def whole_round() -> float:
+        losses = [step(number) for number in range(len(batches))]
+        return losses[0]
+
+    return whole_round
+
+
+def field_names(options: argparse.Namespace) -> list[str]:
+    """Of the features."""
+    return [f"f{field}" for field in range(options.fields)]
+
+
+def collection(options: argparse.Namespace, names: list[str], table: sanderling.Table) -> EmbeddingCollection:
+    """All features in one table."""
+    spec = Spec({"rows": TableSpec(options.dim)}, [FeatureSpec(name, "rows") for name in names])
+    emb = EmbeddingCollection(spec)
+    emb.use_tables({"rows": table})
+    return emb
+
+
+def batch_file(options: argparse.Namespace, batches: list[Drawn], folder: Path) -> tuple[str, dict[str, Any]]:
+    """The minibatches as `sanderling convert` writes them, and the spec that reads them."""
+    names, text, config = field_names(options), folder / "rows.csv", folder / "rows.toml"
+    with text.open("w") as file:
+        for keys, labels in batches:
+            rows = np.concatenate([labels.numpy().astype(np.uint64)[:, None], wide(keys)], axis=1)
+            np.savetxt(file, rows, fmt="%d", delimiter=",")
+    features = "".join(f'[[feature]]\nname = "{name}"\nkey = "raw"\n' for name in names)
+    columns = json.dumps(["label", *names])
+    config.write_text(
+        f'[data]\ntrain = "{text}"\nformat = "csv"\ncolumns = {columns}\n[label]\ncolumn = "label"\n{features}'
+    )
+    out = folder / "rows.batch"
+    block = ["--block-rows", str(options.batch)]
+    subprocess.run([sys.executable, "-m", "sanderling", "convert", str(config), str(out), "-q", *block], check=True)
+    text.unlink()
+    return str(out), {"label": {"column": "label"}, "feature": [{"name": name, "key": "raw"} for name in names]}
+
+
+def queue_round(
+    options: argparse.Namespace, model: nn.Module, file: tuple[str, dict[str, Any]], table: sanderling.Table
+) -> Round:
+    """Steps as one trains: the queue's threads read and look up ahead, pushes are applied in the background."""
+    emb = collection(options, field_names(options), table)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    source, spec = file
+
+    def whole_round() -> float:
+        first = None
+        for batch in sanderling.FeedQueue(
+            source, emb.native, spec=spec, batch_size=options.batch, threads=options.queue_threads
+        ):
+            optimizer.zero_grad()
+            loss = loss_of(model(emb(batch).stacked()), torch.from_numpy(batch.labels))
+            loss.backward()
+            optimizer.step()
+            first = float(loss.detach()) if first is None else first
+        emb.finish()
+        assert first is not None
+        return first
+
+    return whole_round
+
+
 def sanderling_steps(
     options: argparse.Namespace, model: nn.Module, batches: list[Drawn], table: sanderling.Table
 ) -> Callable[[int], float]:
     """Steps over the table; the lookup is within the step, as nobody looks ahead."""
-    names = [f"f{field}" for field in range(options.fields)]
-    emb = EmbeddingCollection(Spec({"rows": TableSpec(options.dim)}, [FeatureSpec(name, "rows") for name in names]))
-    emb.use_tables({"rows": table})
+    names = field_names(options)
+    emb = collection(options, names, table)
     offsets = np.arange(options.batch + 1, dtype=np.uint32)
     made = [
         sanderling.Batch([(name, wide(keys[:, field].copy()), offsets, None) for field, name in enumerate(names)])
@@ -232,8 +320,7 @@ def passes(options: argparse.Namespace) -> dict[str, Any]:
     options.fields, options.keys = len(names), int(rows[:, 1:].max()) + 1
     dense = DNN(options.fields, options.dim, hidden=options.hidden, batch_norm=True)
     table = filled_table(options, np.arange(options.keys).astype(np.uint64))
-    emb = EmbeddingCollection(Spec({"rows": TableSpec(options.dim)}, [FeatureSpec(name, "rows") for name in names]))
-    emb.use_tables({"rows": table})
+    emb = collection(options, names, table)
     ours, theirs = copy.deepcopy(dense), copy.deepcopy(dense)
     our_optimizer = torch.optim.Adam(ours.parameters(), lr=1e-3)
     torch_step = torch_steps(options, theirs, [], table, np.arange(options.keys).astype(np.uint64))
@@ -242,7 +329,13 @@ def passes(options: argparse.Namespace) -> dict[str, Any]:
 
     def sanderling_pass(number: int) -> None:
         queue = sanderling.FeedQueue(
-            options.csv, emb.native, spec=spec, batch_size=options.batch, shuffle=len(rows), seed=number
+            options.csv,
+            emb.native,
+            spec=spec,
+            batch_size=options.batch,
+            threads=options.queue_threads,
+            shuffle=len(rows),
+            seed=number,
         )
         for batch in queue:
             our_optimizer.zero_grad()
