@@ -123,21 +123,21 @@ impl Dedup {
         let (mask, slots) = (slots.len() - 1, slots.as_mut_slice());
         let (mut others, mut other_len) = ([0_u8; CHUNK], 0);
         let start = inverse.len();
+        inverse.resize(start + keys.len(), 0);
+        let inverse = &mut inverse[start..];
         if let Some(last) = unique.len().checked_sub(1) {
             let known = &unique[..=last];
-            inverse.extend(keys.iter().enumerate().map(|(at, &key)| {
+            for (at, (&key, inverse)) in keys.iter().zip(&mut *inverse).enumerate() {
                 // Of an empty slot the last number, which is as good as any: it is right if the key is there.
                 let number = slots[place(key, mask) & mask].min(last as u32);
                 others[other_len % CHUNK] = at as u8;
                 other_len += usize::from(known[number as usize] != key);
-                number
-            }));
+                *inverse = number;
+            }
         } else {
-            inverse.resize(start + keys.len(), 0);
             others.iter_mut().zip(0..keys.len()).for_each(|(other, at)| *other = at as u8);
             other_len = keys.len();
         }
-        let inverse = &mut inverse[start..];
         for &other in &others[..other_len] {
             let key = keys[usize::from(other)];
             let mut at = place(key, mask);

@@ -56,9 +56,13 @@ impl Work for Normals<'_> {
     fn run(self, _: impl Vector) {
         let Normals { std, seed, key, first, weights } = self;
         for (number, weights) in weights.chunks_mut(LANES).enumerate() {
-            let lane = |lane: usize| bits(seed, key, (first + number * LANES + lane) as u64);
-            let some = normals(std::array::from_fn(lane)).map(|normal| (normal * std) as f32);
-            weights.iter_mut().zip(some).for_each(|(weight, normal)| *weight = normal);
+            let mut random = [0; LANES];
+            for (at, random) in random.iter_mut().enumerate() {
+                *random = bits(seed, key, (first + number * LANES + at) as u64);
+            }
+            for (weight, normal) in weights.iter_mut().zip(normals(random)) {
+                *weight = (normal * std) as f32;
+            }
         }
     }
 }
@@ -68,10 +72,25 @@ impl Work for Normals<'_> {
 fn normals(random: [u64; LANES]) -> [f64; LANES] {
     const VALUES: f64 = (1_u64 << 32) as f64;
     // 1 - u keeps the logarithm finite.
-    let radius = random.map(|bits| 1.0 - f64::from((bits >> 32) as u32) / VALUES);
-    let angle = random.map(|bits| f64::from(bits as u32) / VALUES);
-    let (log, cosine) = (ln(radius), cos_of_turns(angle));
-    std::array::from_fn(|lane| (-2.0 * log[lane]).sqrt() * cosine[lane])
+    let radius = each(random, |bits| 1.0 - f64::from((bits >> 32) as u32) / VALUES);
+    let angle = each(random, |bits| f64::from(bits as u32) / VALUES);
+    let mut normals = ln(radius);
+    let cosine = cos_of_turns(angle);
+    for (normal, cosine) in normals.iter_mut().zip(cosine) {
+        *normal = (-2.0 * *normal).sqrt() * cosine;
+    }
+    normals
+}
+
+/// A number of each. In a loop, since a function of the standard library that takes a closure may be compiled by itself, and
+/// then for any machine.
+#[inline(always)]
+fn each<T: Copy>(x: [T; LANES], f: impl Fn(T) -> f64) -> [f64; LANES] {
+    let mut all = [0.0; LANES];
+    for (one, x) in all.iter_mut().zip(x) {
+        *one = f(x);
+    }
+    all
 }
 
 /// Natural logarithms of numbers above 0, and not subnormal: that of the exponent, and `2 artanh((m - 1) / (m + 1))` of what is
@@ -81,7 +100,7 @@ fn ln(x: [f64; LANES]) -> [f64; LANES] {
     // An exponent as the lowest bits of this number is that much more than it: no conversion of 64-bit integers is needed.
     const SHIFTED: f64 = (1_u64 << FRACTION_BITS) as f64;
     const BIAS: f64 = 1023.0;
-    x.map(|x| {
+    each(x, |x| {
         let bits = x.to_bits();
         let exponent = f64::from_bits((bits >> FRACTION_BITS) | SHIFTED.to_bits()) - SHIFTED - BIAS;
         let fraction = f64::from_bits((bits & ((1 << FRACTION_BITS) - 1)) | 1.0_f64.to_bits());
@@ -100,7 +119,7 @@ fn ln(x: [f64; LANES]) -> [f64; LANES] {
 /// Cosines of angles that are given in turns, 0 to 1: sines of what is left to, or beyond, a quarter of a turn.
 #[inline(always)]
 fn cos_of_turns(turns: [f64; LANES]) -> [f64; LANES] {
-    turns.map(|turns| {
+    each(turns, |turns| {
         let x = TAU * ((turns - 0.5).abs() - 0.25);
         let square = x * x;
         // The series of the sine by Horner's rule: each step divides by two more numbers of the factorial, 19! first.

@@ -36,7 +36,7 @@ pub struct Distances {
 
 impl Default for Distances {
     fn default() -> Distances {
-        Distances { bucket_keys: 32, row_lines: 64 }
+        Distances { bucket_keys: 48, row_lines: 192 }
     }
 }
 
