@@ -9,6 +9,7 @@
 //! minus 1, in so many bytes; the values that are not 1 (f32). All little endian.
 
 use sanderling_sample::{Batch, Column};
+use sanderling_store::{To, prefetch};
 
 use crate::error::JobError;
 
@@ -24,6 +25,9 @@ const VALUES_BYTES: usize = 4 * GROUP;
 /// And of all of it, with what is written behind it.
 const GROUP_BYTES_MAX: usize = 2 + DIFFERENCES_BYTES + VALUES_BYTES + 4;
 const LEB_BYTES_MAX: usize = 5;
+const LINE_BYTES: usize = 64;
+/// Cache lines that are asked for ahead; longer rows are their own prefetch.
+const LINES_MAX: usize = 8;
 
 /// Packs rows.
 #[derive(Default)]
@@ -62,6 +66,10 @@ impl Packer {
         self.row[12..16].copy_from_slice(&from.labels[row].to_le_bytes());
         self.row[16..20].copy_from_slice(&from.weights[row].to_le_bytes());
         out.extend_from_slice(&self.row[..length]);
+        // The next row of this run of bytes comes when many others' lie between: what it is written to is asked for now.
+        for line in 0..length.div_ceil(LINE_BYTES).min(LINES_MAX) {
+            prefetch(out, out.len() + line * LINE_BYTES, To::Change);
+        }
         Ok(())
     }
 }
@@ -74,11 +82,13 @@ fn too_long() -> JobError {
 #[inline]
 fn pack_column(column: &Column, row: usize, out: &mut [u8]) -> usize {
     let span = column.offsets[row] as usize..column.offsets[row + 1] as usize;
-    let keys = &column.keys[span.clone()];
-    let values = if column.is_weighted() { &column.values[span] } else { &[] };
-    let is_valued = values.iter().fold(0, |all, value| all | (value.to_bits() ^ 1_f32.to_bits())) != 0;
+    // With those of the rows behind it.
+    let (count, keys) = (span.len(), &column.keys[span.start..]);
+    let values = if column.is_weighted() { &column.values[span.start..] } else { &[] };
+    let is_other = |value: &f32| value.to_bits() ^ 1_f32.to_bits();
+    let is_valued = values.iter().take(count).fold(0, |all, value| all | is_other(value)) != 0;
     let mut at = 0;
-    let mut word = ((keys.len() as u32) << 1) | (u32::from(is_valued) * VALUED);
+    let mut word = ((count as u32) << 1) | (u32::from(is_valued) * VALUED);
     while word >= 0x80 {
         out[at] = word as u8 | 0x80;
         word >>= 7;
@@ -86,63 +96,95 @@ fn pack_column(column: &Column, row: usize, out: &mut [u8]) -> usize {
     }
     out[at] = word as u8;
     at += 1;
-    let (whole, last) = keys.as_chunks();
+    let whole = keys[..count].as_chunks().0;
     let mut before = 0;
     for (number, group) in whole.iter().enumerate() {
         let values = values.get(number * GROUP..).and_then(<[f32]>::first_chunk).filter(|_| is_valued);
         at += pack_group(before, group, GROUP, values, &mut out[at..]);
         before = group[GROUP - 1];
     }
-    if let Some(&end) = last.last() {
-        // What is behind the end has no difference, and as a value 1.
-        let (mut group, mut ones) = ([end; GROUP], [1.0; GROUP]);
-        group[..last.len()].copy_from_slice(last);
-        if is_valued {
-            ones[..last.len()].copy_from_slice(&values[whole.len() * GROUP..]);
-        }
-        at += pack_group(before, &group, last.len(), is_valued.then_some(&ones), &mut out[at..]);
+    let (from, last) = (whole.len() * GROUP, count % GROUP);
+    if last > 0 {
+        let (few, few_values);
+        let group = match keys[from..].first_chunk() {
+            Some(group) => group,
+            None => {
+                few = padded(&keys[from..]);
+                &few
+            }
+        };
+        let values = match values.get(from..).and_then(<[f32]>::first_chunk) {
+            Some(values) => values,
+            None => {
+                few_values = padded(values.get(from..).unwrap_or_default());
+                &few_values
+            }
+        };
+        at += pack_group(before, group, last, is_valued.then_some(values), &mut out[at..]);
     }
     at
+}
+
+/// Fewer than a group, and others.
+#[cold]
+fn padded<T: Copy + Default>(few: &[T]) -> [T; GROUP] {
+    let mut group = [T::default(); GROUP];
+    group[..few.len()].copy_from_slice(few);
+    group
 }
 
 /// Writes a group, of which so many keys are to be there.
 #[inline(always)]
 fn pack_group(
-    mut before: u64,
+    before: u64,
     keys: &[u64; GROUP],
     count: usize,
     values: Option<&[f32; GROUP]>,
     out: &mut [u8],
 ) -> usize {
-    let differences = keys.map(|key| {
+    let mut befores = [before; GROUP];
+    befores[1..].copy_from_slice(&keys[..GROUP - 1]);
+    let mut differences = [0; GROUP];
+    for ((difference, key), before) in differences.iter_mut().zip(keys).zip(befores) {
         let signed = key.wrapping_sub(before).cast_signed();
-        before = key;
-        (signed << 1 ^ signed >> 63).cast_unsigned()
-    });
-    let all = differences.iter().fold(0, |all, difference| all | difference);
+        *difference = (signed << 1 ^ signed >> 63).cast_unsigned();
+    }
+    let is_there = |place: usize| u64::from(place < count).wrapping_neg();
+    let all = (0..GROUP).fold(0, |all, place| all | differences[place] & is_there(place));
     let width = (u64::BITS - all.leading_zeros()).div_ceil(8) as usize;
     let out = &mut out[..GROUP_BYTES_MAX];
     out[0] = width as u8;
     let at = 1 + usize::from(values.is_some());
-    // No branch depends on the width, nor on which values are 1: nobody could foresee it. All eight bytes of a difference are
-    // written: the next one's are in the place of those that are too many.
+    // No branch depends on the width, which nobody could foresee. All eight bytes of a difference are written: the next one's
+    // are in the place of those that are too many.
     let room = &mut out[at..at + DIFFERENCES_BYTES];
     for (place, difference) in differences.iter().enumerate() {
         room[place * width..][..8].copy_from_slice(&difference.to_le_bytes());
     }
     let mut at = at + width * count;
     if let Some(values) = values {
-        let mut mask = 0;
-        for (place, value) in values.iter().enumerate() {
-            let is_other = value.to_bits() != 1_f32.to_bits();
-            mask |= u8::from(is_other) << place;
-            // Behind the last one is room for one more.
-            out[at..at + 4].copy_from_slice(&value.to_le_bytes());
-            at += 4 * usize::from(is_other);
-        }
+        let mask = others(values) & u8::MAX >> (GROUP - count);
         out[1] = mask;
+        // Columns often have values in some places and ones in all others. Where both are, no branch depends on which.
+        if mask != 0 {
+            let room = out[at..].as_chunks_mut().0;
+            let mut taken = 0;
+            for (place, value) in values.iter().enumerate() {
+                // Behind the last one is room for one more.
+                room[taken.min(GROUP)] = value.to_le_bytes();
+                taken += usize::from(mask >> place & 1);
+            }
+            at += taken * size_of::<f32>();
+        }
     }
     at
+}
+
+/// A bit for each value that is not 1.
+#[inline(always)]
+fn others(values: &[f32; GROUP]) -> u8 {
+    let is_other = |value: &f32| u8::from(value.to_bits() != 1_f32.to_bits());
+    values.iter().enumerate().fold(0, |mask, (place, value)| mask | is_other(value) << place)
 }
 
 const MISSING: JobError = JobError::Damaged("bytes are missing");
@@ -236,6 +278,14 @@ pub(crate) fn each_row(
     Ok(())
 }
 
+/// Asks for a row that starts there and is so long, for [`unpack`].
+#[inline]
+pub(crate) fn ask_for(bytes: &[u8], at: usize, length: usize) {
+    for line in 0..(length + LINE_BYTES - 1).div_ceil(LINE_BYTES).min(LINES_MAX) {
+        prefetch(bytes, at + line * LINE_BYTES, To::Read);
+    }
+}
+
 /// Appends the row that starts there to a batch of the same shape.
 pub(crate) fn unpack(bytes: &[u8], at: usize, batch: &mut Batch) -> Result<(), JobError> {
     let mut rest = Rest::new(bytes.get(at..).unwrap_or_default());
@@ -314,7 +364,7 @@ fn unpack_group(
         before = before.wrapping_add((difference >> 1) ^ (difference & 1).wrapping_neg());
         *key = before;
     }
-    if let Some(values) = values {
+    if let Some(values) = values.filter(|_| mask != 0) {
         let mut short = [0; VALUES_BYTES];
         let others = rest.padded(4 * mask.count_ones() as usize, &mut short)?.as_chunks().0;
         let mut at = 0;

@@ -7,7 +7,7 @@ use sanderling_sample::Batch;
 
 use crate::error::JobError;
 use crate::kept::Kept;
-use crate::packed_rows::{each_row, unpack};
+use crate::packed_rows::{ask_for, each_row, unpack};
 
 /// How rows are shared out: by their place to a lane, and by lane to a worker.
 #[derive(Debug, Clone, Copy)]
@@ -35,9 +35,8 @@ impl Lanes {
     }
 }
 
-/// Rows that are brought into the cache together, before the first of them is unpacked.
-const TOUCH_ROWS: usize = 16;
-const LINE_BYTES: usize = 64;
+/// Rows from asking for one to unpacking it.
+const AHEAD_ROWS: usize = 16;
 
 /// A row in one of the slices that are in memory.
 struct At {
@@ -92,18 +91,23 @@ impl Sorted {
         Ok(self.ready[lane].len().min(rows))
     }
 
-    /// Appends rows that are ready.
+    /// Appends rows that are ready. The next lane's are asked for meanwhile.
     pub(crate) fn take(&mut self, lane: usize, rows: usize, batch: &mut Batch) -> Result<(), JobError> {
+        let next = (lane + 1) % self.ready.len();
         let Sorted { ready, loaded, first, .. } = self;
-        let ready = &mut ready[lane];
-        for from in (0..rows).step_by(TOUCH_ROWS) {
-            let together = TOUCH_ROWS.min(rows - from);
-            ready.range(..together).for_each(|at| touch(&loaded[at.slice as usize - *first], at));
-            for at in ready.drain(..together) {
-                let slice = &mut loaded[at.slice as usize - *first];
-                unpack(&slice.pieces[at.piece as usize], at.start as usize, batch)?;
-                slice.left -= 1;
+        let ask = |from: &Loaded, at: &At| {
+            ask_for(&from.pieces[at.piece as usize], at.start as usize, at.length as usize);
+        };
+        for number in 0..rows {
+            let is_here = number + AHEAD_ROWS < rows || next == lane;
+            let asked = if is_here { (lane, AHEAD_ROWS) } else { (next, number + AHEAD_ROWS - rows) };
+            if let Some(at) = ready[asked.0].get(asked.1) {
+                ask(&loaded[at.slice as usize - *first], at);
             }
+            let Some(at) = ready[lane].pop_front() else { break };
+            let slice = &mut loaded[at.slice as usize - *first];
+            unpack(&slice.pieces[at.piece as usize], at.start as usize, batch)?;
+            slice.left -= 1;
         }
         while self.loaded.front().is_some_and(|slice| slice.left == 0) {
             self.loaded.pop_front();
@@ -142,12 +146,4 @@ impl Sorted {
         }
         Ok(())
     }
-}
-
-/// Reads a byte of each of a row's cache lines, and waits for none: the misses of several rows overlap.
-#[inline]
-fn touch(slice: &Loaded, at: &At) {
-    // Added as u32 they could overflow: a row may start just below 4 GiB.
-    let row = &slice.pieces[at.piece as usize][at.start as usize..][..at.length as usize];
-    std::hint::black_box(row.iter().step_by(LINE_BYTES).fold(0, |all, byte| all ^ byte));
 }

@@ -204,7 +204,14 @@ impl Desk {
 /// The nearest number. Few sums need more than 64 bits, which is all that machines have an instruction for.
 #[inline]
 fn to_f64(sum: i128) -> f64 {
-    i64::try_from(sum).map_or_else(|_| sum as f64, |sum| sum as f64)
+    i64::try_from(sum).map_or_else(|_| long_to_f64(sum), |sum| sum as f64)
+}
+
+/// Apart, since the compiler would see that it gives the same for short ones, and use it for all.
+#[cold]
+#[inline(never)]
+fn long_to_f64(sum: i128) -> f64 {
+    sum as f64
 }
 
 /// Adds rows to those at their places, of `values` values that were 0.
