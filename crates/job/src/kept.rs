@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use crate::error::JobError;
 
-/// What was kept last is written out when memory is full; then the slices are read back one after the other.
+/// When memory is full, slices are written out from the last one on, which is read back last: until there is room again, so
+/// that what is hardly more than memory holds hardly goes through the file.
 pub(crate) struct Kept {
     slices: Vec<Slice>,
     bytes: usize,
@@ -19,6 +20,9 @@ pub(crate) struct Kept {
     file: Option<File>,
     file_bytes: u64,
 }
+
+/// What part of memory is made room.
+const ROOM_PART: usize = 8;
 
 #[derive(Default)]
 struct Slice {
@@ -63,15 +67,19 @@ impl Kept {
             Some(file) => file,
             none => none.insert(tempfile::tempfile_in(&self.directory)?),
         };
-        for slice in self.slices.iter_mut().filter(|slice| !slice.pieces.is_empty()) {
+        let enough = self.bytes_max - self.bytes_max / ROOM_PART;
+        for slice in self.slices.iter_mut().rev().filter(|slice| !slice.pieces.is_empty()) {
+            if self.bytes <= enough {
+                break;
+            }
             let start = self.file_bytes;
             for piece in slice.pieces.drain(..) {
                 file.write_all(&piece)?;
                 self.file_bytes += piece.len() as u64;
+                self.bytes -= piece.len();
             }
             slice.stored.push(start..self.file_bytes);
         }
-        self.bytes = 0;
         Ok(())
     }
 
@@ -87,5 +95,39 @@ impl Kept {
             pieces.push(piece);
         }
         Ok(pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_written_from_the_last_slice_on_and_all_comes_back() {
+        const SLICES: usize = 10;
+        for (bytes_max, pieces) in [(0, 100), (8_000, 50), (8_000, 90), (8_000, 300)] {
+            let mut kept = Kept::new(SLICES, bytes_max, std::env::temp_dir());
+            for number in 0..pieces {
+                kept.keep(number % SLICES, vec![number as u8; 100]).expect("kept");
+                assert!(kept.bytes <= bytes_max, "{} bytes in memory", kept.bytes);
+            }
+            let beyond = (pieces * 100).saturating_sub(bytes_max) as u64;
+            let stored = kept.stored_bytes();
+            assert_eq!(stored > 0, beyond > 0);
+            assert!(
+                stored <= beyond + (bytes_max / ROOM_PART) as u64 + 1000,
+                "{stored} of {beyond} too many"
+            );
+            // The first slice fits.
+            assert_eq!(kept.slices[0].stored.is_empty(), bytes_max > 0);
+            for slice in 0..SLICES {
+                let mut found = kept.take(slice).expect("read back").concat();
+                found.sort_unstable();
+                let expected = (0..pieces).filter(|number| number % SLICES == slice);
+                let mut expected: Vec<u8> = expected.flat_map(|number| [number as u8; 100]).collect();
+                expected.sort_unstable();
+                assert_eq!(found, expected, "slice {slice} of {pieces} pieces");
+            }
+        }
     }
 }

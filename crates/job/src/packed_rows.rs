@@ -258,13 +258,20 @@ impl<'a> Rest<'a> {
     }
 }
 
+/// Bytes from asking for a line to reading it, where rows are found one after the other.
+const ASKED_BYTES: usize = 2048;
+
 /// Calls `each` with the place of every row, where it starts and its length.
 pub(crate) fn each_row(
     bytes: &[u8],
     mut each: impl FnMut(u64, u32, u32) -> Result<(), JobError>,
 ) -> Result<(), JobError> {
-    let mut at = 0;
+    let (mut at, mut asked) = (0, 0);
     while at < bytes.len() {
+        while asked < at + ASKED_BYTES {
+            prefetch(bytes, asked, To::Read);
+            asked += LINE_BYTES;
+        }
         let mut head = Rest::new(&bytes[at..]);
         let length = u32::from_le_bytes(head.array()?) as usize;
         let place = u64::from_le_bytes(head.array()?);
