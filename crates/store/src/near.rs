@@ -29,7 +29,8 @@ const PARTS: usize = 4;
 #[derive(Debug, Default)]
 pub struct NearRows {
     dedup: Dedup,
-    /// Per distinct key [`PARTS`] times `dim` words, and behind the last one [`lanes::LANES`] rows for lanes without work.
+    /// Per distinct key [`PARTS`] times `dim` words, and behind the last one room for [`lanes::LANES`] rows at least, at the end
+    /// of which lanes without work do it.
     rows: Vec<f32>,
     /// Per distinct key what was fetched: z and n, `dim` of each, and the row's number of updates.
     fetched: Vec<f32>,
@@ -82,8 +83,6 @@ impl Table {
             return Err(StoreError::Config { table: self.name().to_string(), reason: reason.to_string() });
         }
         near.dedup.clear();
-        near.rows.clear();
-        near.fetched.clear();
         near.versions.clear();
         let header = self.layout.header_at();
         let blocks = self.layout.blocks.iter().filter_map(|block| {
@@ -104,8 +103,8 @@ impl NearTable<'_> {
         let range = near.dedup.add(keys);
         handles.extend(near.dedup.inverse[range].iter().map(|&unique| RowHandle(unique)));
         let (first, distinct) = (near.versions.len(), near.dedup.unique.len());
-        near.rows.resize((distinct + lanes::LANES) * PARTS * self.dim, 0.0);
-        near.fetched.resize(distinct * 2 * self.dim, 0.0);
+        make_room(&mut near.rows, (distinct + lanes::LANES) * PARTS * self.dim);
+        make_room(&mut near.fetched, distinct * 2 * self.dim);
         near.versions.resize(distinct, 0);
         let (table, lane, blocks) = (self.table, self.lane, self.blocks.as_slice());
         with_lookup(|lookup| {
@@ -197,17 +196,44 @@ impl Target<'_> {
         }
         let copy = &mut self.rows[at * PARTS * dim..][..PARTS * dim];
         let fetched = &mut self.fetched[at * 2 * dim..][..2 * dim];
-        copy[..dim].copy_from_slice(&words[..dim]);
+        copy_few(&mut copy[..dim], &words[..dim]);
         for block in self.blocks {
             let (z, n) = (&words[block.z_at..][..block.dims], &words[block.n_at..][..block.dims]);
-            copy[dim + block.first..][..block.dims].copy_from_slice(z);
-            copy[2 * dim + block.first..][..block.dims].copy_from_slice(n);
+            copy_few(&mut copy[dim + block.first..][..block.dims], z);
+            copy_few(&mut copy[2 * dim + block.first..][..block.dims], n);
             let roots = &mut copy[3 * dim + block.first..][..block.dims];
             roots.iter_mut().zip(n).for_each(|(root, n)| *root = n.sqrt());
-            fetched[block.first..][..block.dims].copy_from_slice(z);
-            fetched[dim + block.first..][..block.dims].copy_from_slice(n);
+            copy_few(&mut fetched[block.first..][..block.dims], z);
+            copy_few(&mut fetched[dim + block.first..][..block.dims], n);
         }
         self.versions[at] = words[header + 4].to_bits();
+    }
+}
+
+/// At least so many values; those that are there stay, be they of another run: every row that is fetched is written whole.
+fn make_room(values: &mut Vec<f32>, len: usize) {
+    if values.len() < len {
+        values.resize(len, 0.0);
+    }
+}
+
+/// Copies a part of a row. Such are short, and a call for each would cost more than what it does.
+#[inline(always)]
+fn copy_few(to: &mut [f32], from: &[f32]) {
+    const TOGETHER: usize = 8;
+    if let ([to], [from]) = (&mut *to, from) {
+        *to = *from;
+        return;
+    }
+    if let Some(end) = from.last_chunk::<TOGETHER>() {
+        let whole = to.as_chunks_mut::<TOGETHER>().0;
+        whole.iter_mut().zip(from.as_chunks().0).for_each(|(to, from)| *to = *from);
+        // Some of it again, where there is less than a whole chunk at the end.
+        if let Some(to) = to.last_chunk_mut() {
+            *to = *end;
+        }
+    } else {
+        to.copy_from_slice(from);
     }
 }
 
