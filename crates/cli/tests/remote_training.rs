@@ -12,8 +12,6 @@ use process::Process;
 use sanderling_store::{Checkpoint, Row, RowRef, StoreError};
 use serde_json::Value;
 
-/// Within which a server must answer a request.
-const REQUEST: Duration = Duration::from_secs(20);
 /// Far longer than anything takes that goes well.
 const LONG: Duration = Duration::from_secs(120);
 
@@ -192,7 +190,7 @@ fn a_killed_server_ends_the_run_and_resuming_it_loses_nothing() {
 /// What a command ends with that was interrupted.
 const INTERRUPTED: i32 = 130;
 
-/// Nothing here measures time but against the deadline of a request, which none of these may wait for: 20 s.
+/// None of these may wait for the deadline of a request: what they say tells which of the two ended the wait.
 #[test]
 fn the_first_signal_ends_a_run_whose_server_does_not_answer() {
     let place = Place::new();
@@ -217,10 +215,9 @@ fn the_first_signal_ends_a_run_whose_server_does_not_answer() {
         std::thread::sleep(Duration::from_millis(300));
         let told = Command::new("kill").args([format!("-{signal}"), training.id().to_string()]).status();
         assert!(told.unwrap().success());
-        let told = Instant::now();
         let output = training.wait_with_output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
-        assert!(told.elapsed() < REQUEST / 2, "{name} waited for the deadline: {errors}");
+        assert!(!errors.contains("no answer within"), "{name} waited for the deadline: {errors}");
         assert_eq!(output.status.code(), Some(INTERRUPTED), "{name}: {errors}");
         // A job is back at the end of a pass, unless it was about to save one.
         let address = servers[1].addresses[0].to_string();
