@@ -88,8 +88,8 @@ fn an_operator_sees_how_servers_are() {
     let text = one.ctl(folder.path(), "status").out;
     assert!(text.contains("serving") && text.contains("not yet") && text.lines().count() == 2, "{text}");
 
-    // One of two is not there: it is named, and the other is answered for.
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // One of two is not there: it is named, and the other is answered for. No other test listens at that address of this host.
+    let nobody = TcpListener::bind("127.77.0.1:0").unwrap().local_addr().unwrap();
     let words = format!("ctl --server {nobody},{} status", one.control);
     let said = Said::of(sanderling(folder.path(), &words));
     said.fails(1, &format!("http://{nobody}: not reached"));
