@@ -93,11 +93,24 @@ class KeyedJagged:
 
 
 def to_batch(jagged: KeyedJaggedLike, labels: npt.NDArray[np.float32] | None = None) -> sanderling.Batch:
-    """Ragged columns as a batch of Sanderling, with `labels` float32 [B] if given."""
+    """Ragged columns as a batch of Sanderling, with `labels` float32 [B] if given.
+
+    Raises TypeError for what is no such thing, or if keys or lengths are not whole numbers, and
+    `sanderling.LengthError` if the lengths are not those of the keys.
+    """
+    methods = ("keys", "values", "lengths", "weights_or_none")
+    if not all(callable(getattr(jagged, method, None)) for method in methods):
+        raise TypeError(
+            f"a batch is a sanderling.Batch, or has the methods {', '.join(methods)}, as KeyedJagged; this is a"
+            f" {type(jagged).__name__}"
+        )
     names = list(jagged.keys())
-    lengths = jagged.lengths().detach().cpu().numpy().reshape(len(names), -1)
+    flat_lengths, flat_keys = _whole("lengths", jagged.lengths()), _whole("keys", jagged.values())
+    if not names or len(flat_lengths) % len(names) != 0:
+        raise sanderling.LengthError(f"{len(flat_lengths)} lengths are not as many for each of {len(names)} features")
+    lengths = flat_lengths.reshape(len(names), -1)
     ends = np.concatenate([[0], lengths.sum(axis=1).cumsum()])
-    keys = np.ascontiguousarray(jagged.values().detach().cpu().numpy().astype(np.int64, copy=False)).view(np.uint64)
+    keys = flat_keys.view(np.uint64)
     if ends[-1] != len(keys):
         raise sanderling.LengthError(f"lengths add up to {ends[-1]}, but there are {len(keys)} keys")
     weights = jagged.weights_or_none()
@@ -107,6 +120,15 @@ def to_batch(jagged: KeyedJaggedLike, labels: npt.NDArray[np.float32] | None = N
         offsets = np.concatenate([[0], row.cumsum()]).astype(np.uint32)
         columns.append((name, keys[begin:end], offsets, None if factors is None else factors[begin:end]))
     return sanderling.Batch(columns, labels=labels)
+
+
+def _whole(what: str, tensor: Tensor) -> npt.NDArray[np.int64]:
+    """Whole numbers in one dimension, [n]."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise TypeError(f"{what} are whole numbers, such as int64, not {tensor.dtype}")
+    if tensor.dim() != 1:
+        raise sanderling.LengthError(f"{what} are in one dimension, feature after feature, not {list(tensor.shape)}")
+    return np.ascontiguousarray(tensor.detach().cpu().numpy().astype(np.int64, copy=False))
 
 
 @dataclass(frozen=True)

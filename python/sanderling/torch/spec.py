@@ -5,6 +5,7 @@ Plain data that a person writes and a TOML file can say; knows neither torch nor
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from operator import index
 from typing import Any, Literal, Self, TypeVar
 
 import sanderling
@@ -61,8 +62,15 @@ class Spec:
     names: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
-        """Refuses features without a table, tables without a feature, and the same reading twice."""
+        """Refuses tables without a width or a feature, features without a table, and the same reading twice."""
         object.__setattr__(self, "names", tuple(feature.name for feature in self.features))
+        for name, table in self.tables.items():
+            try:
+                has_width = index(table.dim) >= 1
+            except TypeError:
+                has_width = False
+            if not has_width:
+                raise sanderling.ConfigError(f"table {name!r}: dim {table.dim!r} is no whole number from 1 on")
         if not self.features:
             raise sanderling.ConfigError("an embedding collection needs at least one feature")
         for feature in self.features:

@@ -312,8 +312,31 @@ def test_ragged_tensors_in_and_out() -> None:
         assert (weights == (np.ones(len(keys)) if values is None else values)).all()
     emb = EmbeddingCollection(Spec.alike(["a", "b"], DIM, init=INIT))
     assert_close(emb(Kjt(jagged)).stacked(), emb(batch).stacked())
-    with pytest.raises(sanderling.LengthError, match="add up"):
-        to_batch(KeyedJagged(["a"], torch.zeros(3, dtype=torch.int64), torch.tensor([1, 1])))
+
+
+@pytest.mark.parametrize(
+    ("values", "lengths", "error", "match"),
+    [
+        (torch.arange(3), torch.tensor([1, 1]), sanderling.LengthError, "add up to 2, but there are 3 keys"),
+        (torch.arange(3), torch.tensor([1, 1, 1]), sanderling.LengthError, "3 lengths .* each of 2 features"),
+        (torch.arange(4).reshape(2, 2), torch.tensor([2, 2]), sanderling.LengthError, "keys are in one dimension"),
+        (torch.tensor([1.5, 2.0]), torch.tensor([1, 1]), TypeError, "keys are whole numbers.*float32"),
+        (torch.arange(2), torch.tensor([True, True]), TypeError, "lengths are whole numbers.*bool"),
+        (torch.arange(3), torch.tensor([4, -1]), sanderling.OffsetsError, "must ascend"),
+    ],
+)
+def test_ragged_tensors_that_are_none(values: Tensor, lengths: Tensor, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        to_batch(KeyedJagged(["a", "b"], values, lengths))
+
+
+def test_what_is_no_batch_is_refused_by_its_type() -> None:
+    emb = EmbeddingCollection(Spec.alike(["a"], DIM))
+    with pytest.raises(TypeError, match=r"has the methods keys, values, lengths, weights_or_none.*a list"):
+        emb([1, 2, 3])
+    for dim in (0, "x", 1.5):
+        with pytest.raises(sanderling.ConfigError, match=f"table 'a': dim {dim!r} is no whole number"):
+            Spec.alike(["a"], dim)  # type: ignore[arg-type]
 
 
 @pytest.fixture
