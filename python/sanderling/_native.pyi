@@ -14,6 +14,8 @@ import numpy.typing as npt
 from sanderling.types import Evaluation, Metrics
 
 _Path: TypeAlias = str | os.PathLike[str]
+# 64 bits; with a sign or without, the bits are the key.
+_Keys: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.int64]
 _Result = TypeVar("_Result")
 
 class _Collection(Protocol):
@@ -146,7 +148,7 @@ class Batch:
 
     def __new__(
         cls,
-        columns: Sequence[tuple[str, npt.NDArray[np.uint64], npt.NDArray[np.uint32], npt.NDArray[np.float32] | None]],
+        columns: Sequence[tuple[str, _Keys, npt.NDArray[np.uint32], npt.NDArray[np.float32] | None]],
         labels: npt.NDArray[np.float32] | None = None,
         weights: npt.NDArray[np.float32] | None = None,
     ) -> Batch:
@@ -454,7 +456,7 @@ class Table:
     def __contains__(self, key: int, /) -> bool: ...
     def pull(
         self,
-        keys: npt.NDArray[np.uint64],
+        keys: _Keys,
         *,
         absent: Literal["init", "zero"] = "init",
         out: npt.NDArray[np.float32] | None = None,
@@ -466,7 +468,7 @@ class Table:
         """
     def pull_pooled(
         self,
-        keys: npt.NDArray[np.uint64],
+        keys: _Keys,
         offsets: npt.NDArray[np.uint32],
         *,
         values: npt.NDArray[np.float32] | None = None,
@@ -479,7 +481,7 @@ class Table:
         Bag `i` is `keys[offsets[i]:offsets[i + 1]]`, each row times its value if there are `values`; an empty bag
         yields zeros.
         """
-    def push(self, keys: npt.NDArray[np.uint64], grads: npt.NDArray[np.float32], *, lr: float = 1.0) -> None:
+    def push(self, keys: _Keys, grads: npt.NDArray[np.float32], *, lr: float = 1.0) -> None:
         """Apply gradients, float32 [n, dim]; rows that do not exist are created.
 
         Gradients of a key that occurs several times are summed, then its row is updated once. `lr` multiplies the
@@ -494,7 +496,7 @@ class Table:
         """Weights of all rows, float32 [rows, dim]."""
     def frequency(self) -> npt.NDArray[np.uint32]:
         """How often each key was pushed, duplicates counted, uint32 [rows]."""
-    def remove(self, keys: npt.NDArray[np.uint64]) -> int:
+    def remove(self, keys: _Keys) -> int:
         """Forget rows; returns how many there were."""
     def clear(self) -> None:
         """Forget all rows."""
@@ -534,7 +536,7 @@ class RemoteTable:
     def __contains__(self, key: int, /) -> bool: ...
     def pull(
         self,
-        keys: npt.NDArray[np.uint64],
+        keys: _Keys,
         *,
         absent: Literal["init", "zero"] = "init",
         out: npt.NDArray[np.float32] | None = None,
@@ -542,7 +544,7 @@ class RemoteTable:
         """Rows by key, float32 [n, dim]; never creates one."""
     def pull_pooled(
         self,
-        keys: npt.NDArray[np.uint64],
+        keys: _Keys,
         offsets: npt.NDArray[np.uint32],
         *,
         values: npt.NDArray[np.float32] | None = None,
@@ -551,7 +553,7 @@ class RemoteTable:
         out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
         """One row per bag of keys, float32 [len(offsets) - 1, dim], summed where the rows are."""
-    def push(self, keys: npt.NDArray[np.uint64], grads: npt.NDArray[np.float32], *, lr: float = 1.0) -> None:
+    def push(self, keys: _Keys, grads: npt.NDArray[np.float32], *, lr: float = 1.0) -> None:
         """Apply gradients, float32 [n, dim], exactly once, even if a connection breaks meanwhile."""
     def keys(self) -> npt.NDArray[np.uint64]:
         """Keys of all rows, uint64 [rows]."""
@@ -559,7 +561,7 @@ class RemoteTable:
         """Weights of all rows, float32 [rows, dim]."""
     def frequency(self) -> npt.NDArray[np.uint32]:
         """How often each key was pushed, duplicates counted, uint32 [rows]."""
-    def remove(self, keys: npt.NDArray[np.uint64]) -> int:
+    def remove(self, keys: _Keys) -> int:
         """Forget rows; returns how many there were."""
     def clear(self) -> None:
         """Forget all rows; those that others push meanwhile may stay."""
@@ -681,7 +683,7 @@ class SyncGroup:
         self,
         table: Table | RemoteTable,
         step: int,
-        keys: npt.NDArray[np.uint64],
+        keys: _Keys,
         grads: npt.NDArray[np.float32],
         *,
         lr: float = 1.0,
@@ -808,7 +810,7 @@ class Worker:
     def push_step(
         self,
         table: Table | RemoteTable,
-        keys: npt.NDArray[np.uint64],
+        keys: _Keys,
         grads: npt.NDArray[np.float32],
         *,
         lr: float = 1.0,

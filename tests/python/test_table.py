@@ -116,6 +116,16 @@ def test_arrays_are_used_in_place_or_copied_as_they_lie(make: Make) -> None:
     np.testing.assert_allclose(bags[0], out[:4].sum(axis=0), rtol=1e-5)
 
 
+def test_keys_may_have_a_sign(make: Make) -> None:
+    table = make("t", 2, optimizer={"type": "sgd", "lr": 1.0})
+    signed = np.array([7, -1, 7, -(2**63)], dtype=np.int64)
+    table.push(signed[::2], np.full((2, 2), 0.5, dtype=np.float32))
+    table.push(signed[1::2], np.ones((2, 2), dtype=np.float32))
+    assert set(table.keys().tolist()) == {7, 2**64 - 1, 2**63}
+    assert table.pull(signed).tolist() == table.pull(signed.view(np.uint64)).tolist() == [[-1.0, -1.0]] * 4
+    assert table.remove(signed) == 3
+
+
 def test_rows_keys_and_frequency_belong_together(make: Make) -> None:
     table = make("t", DIM, optimizer="adagrad", init={"type": "normal", "std": 0.1})
     keys = np.repeat(KEYS, np.arange(1, len(KEYS) + 1))

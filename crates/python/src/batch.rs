@@ -8,9 +8,9 @@ use pyo3::prelude::*;
 use sanderling_feed::{Recycled, Recycler, Sampled};
 use sanderling_sample::Batch;
 
+use crate::arrays::{Keys, side_by_side};
 use crate::error::{LengthError, OffsetsError, of_feed};
 use crate::lookup::PyLookup;
-use crate::requests::side_by_side;
 use crate::view::{of_batch, of_rows};
 
 /// Samples in columns: labels, weights, and per feature keys and offsets.
@@ -21,8 +21,7 @@ pub(crate) struct PyBatch {
 }
 
 /// A column as Python gives it: name, keys, offsets, values.
-type GivenColumn<'py> =
-    (String, PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, u32>, Option<PyReadonlyArray1<'py, f32>>);
+type GivenColumn<'py> = (String, Keys<'py>, PyReadonlyArray1<'py, u32>, Option<PyReadonlyArray1<'py, f32>>);
 
 #[pymethods]
 impl PyBatch {
@@ -38,7 +37,7 @@ impl PyBatch {
         let weighted: Vec<bool> = columns.iter().map(|(_, _, _, values)| values.is_some()).collect();
         let mut batch = Batch::new(&weighted);
         for ((name, keys, offsets, values), column) in columns.into_iter().zip(&mut batch.columns) {
-            let (keys, offsets) = (side_by_side(keys)?, side_by_side(offsets)?);
+            let (keys, offsets) = (keys.side_by_side()?, side_by_side(offsets)?);
             let (keys, offsets) = (keys.as_slice()?, offsets.as_slice()?);
             let whole = offsets.first() == Some(&0)
                 && offsets.is_sorted()

@@ -24,12 +24,12 @@ use sanderling_sample::{BadRows, Batch};
 use sanderling_store::PushScale;
 
 use self::hosts::HostWords;
+use crate::arrays::{Keys, side_by_side};
 use crate::batch::PyBatch;
 use crate::error::{ConfigError, GradientError, of_feed, of_job};
 use crate::model::Interrupt;
 use crate::queue::{inputs, source_of};
 use crate::remote::{PyConnection, seconds};
-use crate::requests::side_by_side;
 use crate::step_push::{StepPush, StepTable};
 
 /// What workers go over, and how many they are.
@@ -403,7 +403,7 @@ impl PyWorker {
         &self,
         py: Python<'_>,
         table: &Bound<'_, PyAny>,
-        keys: PyReadonlyArray1<'_, u64>,
+        keys: Keys<'_>,
         grads: PyReadonlyArray2<'_, f32>,
         lr: f32,
         counts: Option<PyReadonlyArray1<'_, u32>>,

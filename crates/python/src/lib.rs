@@ -7,6 +7,7 @@ mod error;
 
 mod value;
 
+mod arrays;
 mod requests;
 
 mod table;

@@ -11,10 +11,11 @@ use sanderling_client::RemoteTable;
 use sanderling_feed::{Embedding, EmbeddingOptions, Feature, LookedUp, PoolAt, Pooling};
 use sanderling_store::{PushScale, Table};
 
+use crate::arrays::side_by_side;
 use crate::batch::PyBatch;
 use crate::error::{ConfigError, LengthError, of_feed};
 use crate::remote::PyRemoteTable;
-use crate::requests::{absent, side_by_side};
+use crate::requests::absent;
 use crate::table::PyTable;
 use crate::value::to_python;
 use crate::view::of_lookup;

@@ -10,8 +10,8 @@ use pyo3::types::{PyDict, PyString};
 use sanderling_learner::{LearnError, Metrics, Model, Scores, evaluate, predict};
 use sanderling_sample::{BadRows, DataConfig};
 
+use crate::arrays::side_by_side;
 use crate::error::{LengthError, NotFoundError, of_learner};
-use crate::requests::side_by_side;
 use crate::table::PyTable;
 use crate::value::{from_python, merged, to_python};
 

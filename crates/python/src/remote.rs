@@ -9,6 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, TlsClient, addresses, compression};
 
+use crate::arrays::Keys;
 use crate::error::{FileError, of_client};
 use crate::interrupt;
 use crate::requests::{self, PooledArguments};
@@ -183,7 +184,7 @@ impl PyRemoteTable {
     fn pull<'py>(
         &self,
         py: Python<'py>,
-        keys: PyReadonlyArray1<'py, u64>,
+        keys: Keys<'py>,
         absent: &str,
         out: Option<Bound<'py, PyArray2<f32>>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
@@ -196,7 +197,7 @@ impl PyRemoteTable {
     fn pull_pooled<'py>(
         &self,
         py: Python<'py>,
-        keys: PyReadonlyArray1<'py, u64>,
+        keys: Keys<'py>,
         offsets: PyReadonlyArray1<'py, u32>,
         values: Option<PyReadonlyArray1<'py, f32>>,
         pooling: &str,
@@ -212,7 +213,7 @@ impl PyRemoteTable {
     fn push(
         &self,
         py: Python<'_>,
-        keys: PyReadonlyArray1<'_, u64>,
+        keys: Keys<'_>,
         grads: PyReadonlyArray2<'_, f32>,
         lr: f32,
     ) -> PyResult<()> {
@@ -235,7 +236,7 @@ impl PyRemoteTable {
     }
 
     /// Forgets rows; returns how many there were.
-    fn remove(&self, py: Python<'_>, keys: PyReadonlyArray1<'_, u64>) -> PyResult<u64> {
+    fn remove(&self, py: Python<'_>, keys: Keys<'_>) -> PyResult<u64> {
         requests::remove(py, &self.table, keys)
     }
 

@@ -2,16 +2,16 @@
 //! tables in this process and on servers. Contiguous arrays are read and written in place; the interpreter is released
 //! while the table works.
 
-use numpy::ndarray::Dimension;
 use numpy::{
-    Element, PyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray, PyReadonlyArray1,
-    PyReadonlyArray2, PyReadwriteArray2, PyUntypedArrayMethods,
+    PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray2,
+    PyUntypedArrayMethods,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sanderling_client::{ClientError, RemoteTable, RowBlock};
 use sanderling_store::{Absent, Pooling, PushScale, Table};
 
+use crate::arrays::{Keys, side_by_side};
 use crate::error::{LengthError, of_client};
 
 /// A bag of keys per sample.
@@ -147,19 +147,19 @@ pub(crate) fn contains(py: Python<'_>, table: &impl Requests, key: u64) -> PyRes
 pub(crate) fn pull<'py>(
     py: Python<'py>,
     table: &impl Requests,
-    keys: PyReadonlyArray1<'py, u64>,
+    keys: Keys<'py>,
     absent: &str,
     out: Option<Bound<'py, PyArray2<f32>>>,
 ) -> PyResult<Bound<'py, PyArray2<f32>>> {
     let absent = self::absent(absent)?;
-    let keys = side_by_side(keys)?;
+    let keys = keys.side_by_side()?;
     let keys = keys.as_slice()?;
     fill(py, table, keys.len(), out, |rows| table.pull(keys, absent, rows))
 }
 
 /// The arguments of a pooled pull.
 pub(crate) struct PooledArguments<'py, 'a> {
-    pub(crate) keys: PyReadonlyArray1<'py, u64>,
+    pub(crate) keys: Keys<'py>,
     pub(crate) offsets: PyReadonlyArray1<'py, u32>,
     pub(crate) values: Option<PyReadonlyArray1<'py, f32>>,
     pub(crate) pooling: &'a str,
@@ -175,7 +175,7 @@ pub(crate) fn pull_pooled<'py>(
 ) -> PyResult<Bound<'py, PyArray2<f32>>> {
     let PooledArguments { keys, offsets, values, pooling, absent } = arguments;
     let (pooling, absent) = (self::pooling(pooling)?, self::absent(absent)?);
-    let (keys, offsets) = (side_by_side(keys)?, side_by_side(offsets)?);
+    let (keys, offsets) = (keys.side_by_side()?, side_by_side(offsets)?);
     let values = values.map(side_by_side).transpose()?;
     let values = values.as_ref().map(|values| values.as_slice()).transpose()?;
     let bags = Bags { keys: keys.as_slice()?, offsets: offsets.as_slice()?, values, pooling };
@@ -187,7 +187,7 @@ pub(crate) fn pull_pooled<'py>(
 pub(crate) fn push(
     py: Python<'_>,
     table: &impl Requests,
-    keys: PyReadonlyArray1<'_, u64>,
+    keys: Keys<'_>,
     grads: PyReadonlyArray2<'_, f32>,
     lr: f32,
 ) -> PyResult<()> {
@@ -199,18 +199,14 @@ pub(crate) fn push(
             grads.shape()
         )));
     }
-    let (keys, grads) = (side_by_side(keys)?, side_by_side(grads)?);
+    let (keys, grads) = (keys.side_by_side()?, side_by_side(grads)?);
     let (keys, grads) = (keys.as_slice()?, grads.as_slice()?);
     py.detach(|| table.push(keys, grads, PushScale { lr })).map_err(of_client)
 }
 
 /// Forgets rows; how many there were.
-pub(crate) fn remove(
-    py: Python<'_>,
-    table: &impl Requests,
-    keys: PyReadonlyArray1<'_, u64>,
-) -> PyResult<u64> {
-    let keys = side_by_side(keys)?;
+pub(crate) fn remove(py: Python<'_>, table: &impl Requests, keys: Keys<'_>) -> PyResult<u64> {
+    let keys = keys.side_by_side()?;
     let keys = keys.as_slice()?;
     py.detach(|| table.remove(keys)).map_err(of_client)
 }
@@ -256,17 +252,6 @@ fn fill<'py>(
     py.detach(|| work(into)).map_err(of_client)?;
     drop(rows);
     Ok(array)
-}
-
-/// The array itself if its elements lie side by side in C order, else a copy of which that is true.
-pub(crate) fn side_by_side<'py, T: Element, D: Dimension>(
-    array: PyReadonlyArray<'py, T, D>,
-) -> PyResult<PyReadonlyArray<'py, T, D>> {
-    if array.is_c_contiguous() && array.is_aligned() {
-        return Ok(array);
-    }
-    let copy = array.call_method1("copy", ("C",))?.cast_into::<PyArray<T, D>>()?;
-    Ok(copy.try_readonly()?)
 }
 
 pub(crate) fn absent(name: &str) -> PyResult<Absent> {

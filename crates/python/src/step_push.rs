@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 use sanderling_client::{RemoteTable, SyncGroup};
 use sanderling_store::Table;
 
+use crate::arrays::{Keys, side_by_side};
 use crate::error::LengthError;
 use crate::remote::PyRemoteTable;
-use crate::requests::side_by_side;
 use crate::table::PyTable;
 
 /// A table of either kind.
@@ -67,7 +67,7 @@ impl StepPush {
     /// Refuses gradients that are not float32 [len(keys), dim]. Without counts each key occurred once.
     pub(crate) fn of(
         table: &Bound<'_, PyAny>,
-        keys: PyReadonlyArray1<'_, u64>,
+        keys: Keys<'_>,
         grads: PyReadonlyArray2<'_, f32>,
         counts: Option<PyReadonlyArray1<'_, u32>>,
     ) -> PyResult<StepPush> {
@@ -82,7 +82,7 @@ impl StepPush {
             Some(counts) => side_by_side(counts)?.as_slice()?.to_vec(),
             None => vec![1; keys.len()],
         };
-        let (keys, grads) = (side_by_side(keys)?, side_by_side(grads)?);
+        let (keys, grads) = (keys.side_by_side()?, side_by_side(grads)?);
         Ok(StepPush { table, keys: keys.as_slice()?.to_vec(), counts, grads: grads.as_slice()?.to_vec() })
     }
 }

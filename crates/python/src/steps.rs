@@ -9,9 +9,9 @@ use pyo3::types::PyBytes;
 use sanderling_client::{ClientError, Meeting, Reduce, StepGradients, SyncGroup, SyncOptions};
 use sanderling_store::PushScale;
 
+use crate::arrays::{Keys, side_by_side};
 use crate::error::of_client;
 use crate::remote::{PyConnection, seconds};
-use crate::requests::side_by_side;
 use crate::step_push::StepPush;
 use crate::table::PyTable;
 
@@ -112,7 +112,7 @@ impl PySyncGroup {
         py: Python<'_>,
         table: &Bound<'_, PyAny>,
         step: u64,
-        keys: PyReadonlyArray1<'_, u64>,
+        keys: Keys<'_>,
         grads: PyReadonlyArray2<'_, f32>,
         lr: f32,
         counts: Option<PyReadonlyArray1<'_, u32>>,

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use sanderling_store::{Checkpoint, CheckpointWriter, Init, Optimizer, StoreError, Table, TableConfig};
 
+use crate::arrays::Keys;
 use crate::error::of_store;
 use crate::requests::{self, PooledArguments};
 use crate::value::{from_python, to_python};
@@ -156,7 +157,7 @@ impl PyTable {
     fn pull<'py>(
         &self,
         py: Python<'py>,
-        keys: PyReadonlyArray1<'py, u64>,
+        keys: Keys<'py>,
         absent: &str,
         out: Option<Bound<'py, PyArray2<f32>>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
@@ -169,7 +170,7 @@ impl PyTable {
     fn pull_pooled<'py>(
         &self,
         py: Python<'py>,
-        keys: PyReadonlyArray1<'py, u64>,
+        keys: Keys<'py>,
         offsets: PyReadonlyArray1<'py, u32>,
         values: Option<PyReadonlyArray1<'py, f32>>,
         pooling: &str,
@@ -185,7 +186,7 @@ impl PyTable {
     fn push(
         &self,
         py: Python<'_>,
-        keys: PyReadonlyArray1<'_, u64>,
+        keys: Keys<'_>,
         grads: PyReadonlyArray2<'_, f32>,
         lr: f32,
     ) -> PyResult<()> {
@@ -208,7 +209,7 @@ impl PyTable {
     }
 
     /// Forgets rows; returns how many there were.
-    fn remove(&self, py: Python<'_>, keys: PyReadonlyArray1<'_, u64>) -> PyResult<u64> {
+    fn remove(&self, py: Python<'_>, keys: Keys<'_>) -> PyResult<u64> {
         requests::remove(py, &*self.table, keys)
     }
 

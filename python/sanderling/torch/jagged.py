@@ -110,15 +110,14 @@ def to_batch(jagged: KeyedJaggedLike, labels: npt.NDArray[np.float32] | None = N
         raise sanderling.LengthError(f"{len(flat_lengths)} lengths are not as many for each of {len(names)} features")
     lengths = flat_lengths.reshape(len(names), -1)
     ends = np.concatenate([[0], lengths.sum(axis=1).cumsum()])
-    keys = flat_keys.view(np.uint64)
-    if ends[-1] != len(keys):
-        raise sanderling.LengthError(f"lengths add up to {ends[-1]}, but there are {len(keys)} keys")
+    if ends[-1] != len(flat_keys):
+        raise sanderling.LengthError(f"lengths add up to {ends[-1]}, but there are {len(flat_keys)} keys")
     weights = jagged.weights_or_none()
     factors = None if weights is None else weights.detach().cpu().to(torch.float32).numpy()
     columns = []
     for name, row, begin, end in zip(names, lengths, ends, ends[1:], strict=False):
         offsets = np.concatenate([[0], row.cumsum()]).astype(np.uint32)
-        columns.append((name, keys[begin:end], offsets, None if factors is None else factors[begin:end]))
+        columns.append((name, flat_keys[begin:end], offsets, None if factors is None else factors[begin:end]))
     return sanderling.Batch(columns, labels=labels)
 
 
