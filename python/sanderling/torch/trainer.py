@@ -14,6 +14,7 @@ import dataclasses
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,8 @@ from sanderling.torch.workers import Workers, join
 
 # Rows between two lines of metrics, where the configuration does not say.
 _PRINT_ROWS = 256_000
+# How long nobody wonders what is waited for.
+_NOTICE_S = 2.0
 # How long trainers that torchrun started wait for each other, saving included.
 _STEP_TIMEOUT_S = 300.0
 _DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -121,7 +124,10 @@ def train(
     extra = checkpoint.read_extra(run_dir / "last") if resume else None
     inputs: FileInputs | HubInputs
     if config.from_hubs:
-        inputs = HubInputs(config, workers, hub_token, hub_patience_s, _of_hubs(run_dir, extra), hub_compression)
+        hubs = ", ".join(config.train_inputs)
+        waiting = f"waiting for {hubs} to answer, for up to {hub_patience_s:g} s (--hub-patience); are they running?"
+        with _notice(None if quiet or not first else waiting):
+            inputs = HubInputs(config, workers, hub_token, hub_patience_s, _of_hubs(run_dir, extra), hub_compression)
     else:
         inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
     run = _Run(config, run_dir, ps, device, inputs, workers, fresh=not resume)
@@ -146,6 +152,19 @@ def train(
         (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
         run.report(summary)
     return DeepResult(summary, run_dir, run.model)
+
+
+@contextmanager
+def _notice(text: str | None) -> Iterator[None]:
+    """Says on standard error what is waited for, if there is something to say and it takes longer than a moment."""
+    timer = threading.Timer(_NOTICE_S, lambda: sys.stderr.write(f"{text}\n"))
+    timer.daemon = True
+    if text is not None:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _workers(config: DeepConfig, ps: sanderling.Connection | None, mode: str) -> Workers | None:

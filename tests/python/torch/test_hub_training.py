@@ -178,6 +178,12 @@ def test_a_hub_that_is_not_there_is_named(folder: Path) -> None:
     done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: hub unix:{folder}/nobody is gone for more than 0 s: ")
+    # Who waits for longer is told what for.
+    arguments[-1] = "3"
+    done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
+    notice, error = done.stderr.splitlines()
+    assert notice == f"waiting for {gone} to answer, for up to 3 s (--hub-patience); are they running?"
+    assert error.startswith(f"error: hub unix:{folder}/nobody is gone for more than 3 s: ")
     with pytest.raises(sanderling.ConfigError, match="files or hubs, not both"):
         train(folder, gone, "train.csv")
     (folder / "clicks.toml").write_text(CONFIG.replace("valid.csv", gone))
