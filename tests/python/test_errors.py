@@ -46,6 +46,11 @@ REQUESTS: list[tuple[Callable[[AnyTable], object], type[Exception], str]] = [
         sanderling.LengthError,
         "values",
     ),
+    (
+        lambda t: t.push(ONE, cast("Any", GRAD.astype(float))),
+        TypeError,
+        r"grads must be .* float32 \[n, dim\], not float64",
+    ),
     (lambda t: t.pull(cast("Any", np.ones(1))), TypeError, r"keys must be .* uint64 or int64 \[n\], not float64 \[1\]"),
     (lambda t: t.remove(cast("Any", np.ones(1, np.uint32))), TypeError, "not uint32"),
     (lambda t: t.push(cast("Any", ONE.astype(">u8")), GRAD), TypeError, "not >u8"),

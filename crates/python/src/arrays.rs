@@ -1,9 +1,9 @@
-//! Arrays as Python gives them: where their elements lie, and keys with a sign or without. Knows no table.
+//! Arrays as Python gives them: what they must be, where their elements lie, keys with a sign or without. Knows no table.
 
 use numpy::ndarray::Dimension;
 use numpy::{
-    Element, PyArray, PyArray1, PyArrayMethods, PyReadonlyArray, PyReadonlyArray1, PyUntypedArray,
-    PyUntypedArrayMethods,
+    Element, PyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray, PyReadonlyArray1,
+    PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -32,11 +32,32 @@ impl<'py> FromPyObject<'_, 'py> for Keys<'py> {
             let keys = given.call_method1("view", ("uint64",))?.cast_into::<PyArray1<u64>>()?;
             return Ok(Keys(keys.try_readonly()?));
         }
-        let found = match given.cast::<PyUntypedArray>() {
-            Ok(array) => format!("{} {:?}", array.dtype().str()?, array.shape()),
-            Err(_) => given.get_type().name()?.to_string(),
-        };
-        Err(PyTypeError::new_err(format!("keys must be a numpy array of uint64 or int64 [n], not {found}")))
+        Err(not_an_array("keys", "uint64 or int64 [n]", given))
+    }
+}
+
+/// float32 [n, dim].
+pub(crate) struct Grads<'py>(pub(crate) PyReadonlyArray2<'py, f32>);
+
+impl<'py> FromPyObject<'_, 'py> for Grads<'py> {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Grads<'py>> {
+        match given.cast::<PyArray2<f32>>() {
+            Ok(grads) => Ok(Grads(grads.try_readonly()?)),
+            Err(_) => Err(not_an_array("grads", "float32 [n, dim]", given)),
+        }
+    }
+}
+
+fn not_an_array(what: &str, expected: &str, given: Borrowed<'_, '_, PyAny>) -> PyErr {
+    let found = match given.cast::<PyUntypedArray>() {
+        Ok(array) => array.dtype().str().map(|dtype| format!("{dtype} {:?}", array.shape())),
+        Err(_) => given.get_type().name().map(|name| name.to_string()),
+    };
+    match found {
+        Ok(found) => PyTypeError::new_err(format!("{what} must be a numpy array of {expected}, not {found}")),
+        Err(error) => error,
     }
 }
 

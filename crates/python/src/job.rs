@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -24,7 +24,7 @@ use sanderling_sample::{BadRows, Batch};
 use sanderling_store::PushScale;
 
 use self::hosts::HostWords;
-use crate::arrays::{Keys, side_by_side};
+use crate::arrays::{Grads, Keys, side_by_side};
 use crate::batch::PyBatch;
 use crate::error::{ConfigError, GradientError, of_feed, of_job};
 use crate::model::Interrupt;
@@ -404,7 +404,7 @@ impl PyWorker {
         py: Python<'_>,
         table: &Bound<'_, PyAny>,
         keys: Keys<'_>,
-        grads: PyReadonlyArray2<'_, f32>,
+        grads: Grads<'_>,
         lr: f32,
         counts: Option<PyReadonlyArray1<'_, u32>>,
     ) -> PyResult<()> {

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, TlsClient, addresses, compression};
 
-use crate::arrays::Keys;
+use crate::arrays::{Grads, Keys};
 use crate::error::{FileError, of_client};
 use crate::interrupt;
 use crate::requests::{self, PooledArguments};
@@ -210,13 +210,7 @@ impl PyRemoteTable {
 
     /// Applies gradients, float32 [len(keys), dim]; those of a repeated key are summed first.
     #[pyo3(signature = (keys, grads, *, lr = 1.0))]
-    fn push(
-        &self,
-        py: Python<'_>,
-        keys: Keys<'_>,
-        grads: PyReadonlyArray2<'_, f32>,
-        lr: f32,
-    ) -> PyResult<()> {
+    fn push(&self, py: Python<'_>, keys: Keys<'_>, grads: Grads<'_>, lr: f32) -> PyResult<()> {
         requests::push(py, &self.table, keys, grads, lr)
     }
 

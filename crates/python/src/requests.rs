@@ -2,16 +2,13 @@
 //! tables in this process and on servers. Contiguous arrays are read and written in place; the interpreter is released
 //! while the table works.
 
-use numpy::{
-    PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray2,
-    PyUntypedArrayMethods,
-};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadwriteArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sanderling_client::{ClientError, RemoteTable, RowBlock};
 use sanderling_store::{Absent, Pooling, PushScale, Table};
 
-use crate::arrays::{Keys, side_by_side};
+use crate::arrays::{Grads, Keys, side_by_side};
 use crate::error::{LengthError, of_client};
 
 /// A bag of keys per sample.
@@ -188,7 +185,7 @@ pub(crate) fn push(
     py: Python<'_>,
     table: &impl Requests,
     keys: Keys<'_>,
-    grads: PyReadonlyArray2<'_, f32>,
+    Grads(grads): Grads<'_>,
     lr: f32,
 ) -> PyResult<()> {
     let expected = [keys.len(), table.dim()];

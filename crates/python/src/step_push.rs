@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
+use numpy::{PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use sanderling_client::{RemoteTable, SyncGroup};
 use sanderling_store::Table;
 
-use crate::arrays::{Keys, side_by_side};
+use crate::arrays::{Grads, Keys, side_by_side};
 use crate::error::LengthError;
 use crate::remote::PyRemoteTable;
 use crate::table::PyTable;
@@ -68,7 +68,7 @@ impl StepPush {
     pub(crate) fn of(
         table: &Bound<'_, PyAny>,
         keys: Keys<'_>,
-        grads: PyReadonlyArray2<'_, f32>,
+        Grads(grads): Grads<'_>,
         counts: Option<PyReadonlyArray1<'_, u32>>,
     ) -> PyResult<StepPush> {
         let table = StepTable::of(table)?;

@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use sanderling_client::{ClientError, Meeting, Reduce, StepGradients, SyncGroup, SyncOptions};
 use sanderling_store::PushScale;
 
-use crate::arrays::{Keys, side_by_side};
+use crate::arrays::{Grads, Keys, side_by_side};
 use crate::error::of_client;
 use crate::remote::{PyConnection, seconds};
 use crate::step_push::StepPush;
@@ -113,7 +113,7 @@ impl PySyncGroup {
         table: &Bound<'_, PyAny>,
         step: u64,
         keys: Keys<'_>,
-        grads: PyReadonlyArray2<'_, f32>,
+        grads: Grads<'_>,
         lr: f32,
         counts: Option<PyReadonlyArray1<'_, u32>>,
     ) -> PyResult<()> {

@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use sanderling_store::{Checkpoint, CheckpointWriter, Init, Optimizer, StoreError, Table, TableConfig};
 
-use crate::arrays::Keys;
+use crate::arrays::{Grads, Keys};
 use crate::error::of_store;
 use crate::requests::{self, PooledArguments};
 use crate::value::{from_python, to_python};
@@ -183,13 +183,7 @@ impl PyTable {
 
     /// Applies gradients, float32 [len(keys), dim]; those of a repeated key are summed first.
     #[pyo3(signature = (keys, grads, *, lr = 1.0))]
-    fn push(
-        &self,
-        py: Python<'_>,
-        keys: Keys<'_>,
-        grads: PyReadonlyArray2<'_, f32>,
-        lr: f32,
-    ) -> PyResult<()> {
+    fn push(&self, py: Python<'_>, keys: Keys<'_>, grads: Grads<'_>, lr: f32) -> PyResult<()> {
         requests::push(py, &*self.table, keys, grads, lr)
     }
 
