@@ -249,6 +249,11 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
         let (found, said) = run(dir.path(), &format!("hub --listen 127.0.0.1:0 --spec spec.toml {options}"));
         assert!(found == Some(code) && said.contains(expected), "{options}: {found:?} {said}");
     }
+    for (data, code, expected) in [("day_7.csv", 1, "day_7.csv: "), ("day_0.csv", 2, "name them with --spec")]
+    {
+        let (found, said) = run(dir.path(), &format!("hub --listen 127.0.0.1:0 {data}"));
+        assert!(found == Some(code) && said.contains(expected), "{data}: {found:?} {said}");
+    }
 }
 
 /// The counters of a hub.

@@ -8,7 +8,7 @@ use sanderling_control::MetricsPage;
 use sanderling_hub::service::{Ended, Service, ServiceConfig, ServiceError, limit};
 use sanderling_learner::Config;
 use sanderling_sample::fit::fit;
-use sanderling_sample::{DataConfig, Spec};
+use sanderling_sample::{DataConfig, Format, Spec, input};
 use serde_json::Value;
 
 use crate::command::hub_feed::FeedArgs;
@@ -174,12 +174,26 @@ impl Args {
                 "name some input, or a configuration that does (--config)".to_owned(),
             ));
         }
+        // A file that is not there is not one whose features are not known.
+        input::expand(&self.data)?;
         let mut reading = DataConfig::default();
         self.reading.apply(&mut reading);
         let json = |error: serde_json::Error| Failure::Usage(error.to_string());
         let mut config = match &self.spec {
             Some(path) => serde_json::to_value(read_spec(path)?).map_err(json)?,
-            None => Value::Object(serde_json::Map::new()),
+            None => {
+                let format = reading.format.or_else(|| Format::of_path(&self.data[0]));
+                let names_its_features = [Format::Libsvm, Format::Criteo, Format::Batch];
+                if !format.is_some_and(|format| names_its_features.contains(&format)) {
+                    let what = format!(
+                        "{}: only libsvm, criteo and batch files say what their features are; name them with --spec or \
+                         --config (`sanderling inspect --suggest` proposes some)",
+                        self.data[0]
+                    );
+                    return Err(Failure::Usage(what));
+                }
+                Value::Object(serde_json::Map::new())
+            }
         };
         config["data"] = serde_json::to_value(&reading).map_err(json)?;
         config["data"]["train"] = self.data.clone().into();
