@@ -1,7 +1,6 @@
 //! Inputs that are named by url: what the crate `objects` finds and reads, in the terms of this one; or, in a build without it,
 //! the error that says so. Knows no format.
 
-use std::io::Read;
 use std::path::Path;
 
 use crate::error::SampleError;
@@ -36,7 +35,7 @@ pub(crate) fn find(names: &[&str]) -> Result<Vec<Vec<InputFile>>, SampleError> {
 
 /// Opens one, as it is stored.
 #[cfg(feature = "objects")]
-pub(crate) fn open(path: &Path) -> Result<impl Read + Send + 'static, SampleError> {
+pub(crate) fn open(path: &Path) -> Result<impl std::io::Read + Send + 'static, SampleError> {
     sanderling_objects::open(&path.to_string_lossy()).map_err(failed)
 }
 
