@@ -40,9 +40,23 @@ STD(bool, wait_timeout, WAIT_TIMEOUT, void *condvar, void *mutex, unsigned long 
     return in_time;
 }
 
-STD(void, once, ONCE, void *once, bool ignores_poisoning, void *closure, void *table, void *place) {
-    real_once(once, ignores_poisoning, closure, table, place);
-    __tsan_release(once);
+// What runs once is done before others see that it is: said between the two, in a closure around the closure, which is a pointer
+// and a table of what it can do, the last of which is to be called.
+struct once_closure {
+    void *once, *closure, **table;
+};
+enum { TABLE_CALL = 4 };
+
+static void call_and_say(struct once_closure *self, void *state) {
+    ((void (*)(void *, void *))self->table[TABLE_CALL])(self->closure, state);
+    __tsan_release(self->once);
+}
+
+static void *once_table[] = {0, (void *)sizeof(struct once_closure), (void *)_Alignof(struct once_closure), call_and_say, call_and_say};
+
+STD(void, once, ONCE, void *once, bool ignores_poisoning, void *closure, void **table, void *place) {
+    struct once_closure around = {once, closure, table};
+    real_once(once, ignores_poisoning, &around, once_table, place);
     __tsan_acquire(once);
 }
 

@@ -103,6 +103,11 @@ fn frequent(top: &[ValueCount]) -> String {
     values.collect::<Vec<_>>().join(", ")
 }
 
+/// Of a number beyond 2^53 a float has lost the last digits: it is not to look as if it had them.
 fn short(number: f64) -> String {
-    if number.fract() == 0.0 && number.abs() < 1e15 { format!("{number}") } else { format!("{number:.4}") }
+    match number.abs() {
+        large if large >= 1e15 => format!("{number:.4e}"),
+        _ if number.fract() == 0.0 => format!("{number}"),
+        _ => format!("{number:.4}"),
+    }
 }
