@@ -87,13 +87,14 @@ fuzz_target!(|bytes: &[u8]| {
     std::fs::write(folder.path(), file).unwrap();
     let path = folder.path().to_str().unwrap();
     let expected = read(path, &config, &encoder, Isa::Scalar, None);
-    // How much comes out of a damaged stream before it is noticed depends on how much is asked for at once.
+    // How much comes out of a damaged stream before it is noticed, and so what is wrong first, depends on how much is asked for
+    // at once.
     let is_damaged = |found: &Found| found.3.as_ref().is_some_and(|error| error.contains("cannot be read on"));
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
         assert_eq!(read(path, &config, &encoder, isa, None), expected, "{isa:?}");
         let in_small_units = read(path, &config, &encoder, isa, Some(UNIT_BYTES));
         if is_damaged(&expected) {
-            assert!(is_damaged(&in_small_units), "{isa:?}: {in_small_units:?}");
+            assert!(in_small_units.3.is_some(), "{isa:?}: {in_small_units:?}");
         } else {
             assert_eq!(in_small_units, expected, "{isa:?} in small units");
         }

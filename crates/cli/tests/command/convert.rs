@@ -88,7 +88,11 @@ fn what_cannot_be_converted_or_read() {
         ("convert c.toml b.batch --valid", 2, "data.valid names no input"),
         ("convert c.toml b.batch --input bad.svm", 3, "bad.svm:2: column"),
         ("convert c.toml b.batch --input nothing.svm", 1, "nothing.svm"),
-        ("convert c.toml no/folder/b.batch", 1, "no/folder/b.batch"),
+        (
+            "convert c.toml no/folder/b.batch",
+            1,
+            "no/folder/b.batch: there is no folder no/folder; make it first",
+        ),
         ("train c.toml --train torn.batch -q", 3, "torn.batch: does not end as a batch file"),
         (
             "train g.toml --train a.batch -q",

@@ -214,6 +214,10 @@ impl BatchFileWriter {
 /// A file beside the one that it will be, readable for whom other new files are.
 fn temporary(path: &Path) -> std::io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        let reason = format!("there is no folder {}; make it first", folder.display());
+        return Err(std::io::Error::new(std::io::ErrorKind::NotFound, reason));
+    }
     let mut builder = tempfile::Builder::new();
     builder.prefix(".sanderling-").suffix(".batch.part");
     #[cfg(unix)]
