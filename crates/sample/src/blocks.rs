@@ -73,6 +73,8 @@ pub(crate) struct LineBlocks {
     /// Read but not yet handed out: the start of the next block.
     carry: Vec<u8>,
     next_line: u64,
+    /// Whether a byte order mark at the start has been looked for.
+    has_begun: bool,
     at_end: bool,
     block_bytes: usize,
     isa: Isa,
@@ -80,8 +82,8 @@ pub(crate) struct LineBlocks {
 
 impl LineBlocks {
     pub(crate) fn new(stream: Box<dyn Read + Send>, path: &Path) -> LineBlocks {
-        let (path, carry, block_bytes) = (path.to_path_buf(), Vec::new(), BLOCK_BYTES);
-        LineBlocks { stream, path, carry, next_line: 1, at_end: false, block_bytes, isa: Isa::detect() }
+        let (path, carry, block_bytes, isa) = (path.to_path_buf(), Vec::new(), BLOCK_BYTES, Isa::detect());
+        LineBlocks { stream, path, carry, next_line: 1, has_begun: false, at_end: false, block_bytes, isa }
     }
 
     /// The same with blocks of about so many bytes.
@@ -110,9 +112,6 @@ impl LineBlocks {
             let read = self.fill(&mut buffer, &mut filled, target);
             buffer.truncate(filled);
             self.carry = buffer;
-            if self.next_line == 1 && self.carry.starts_with(BYTE_ORDER_MARK) {
-                self.carry.drain(..BYTE_ORDER_MARK.len());
-            }
             read?;
         }
     }
@@ -137,12 +136,7 @@ impl LineBlocks {
         self.carry.clear();
         let mut target = self.block_bytes.max(filled);
         let end = loop {
-            let read = self.fill(&mut buffer, &mut filled, target);
-            if self.next_line == 1 && buffer[..filled].starts_with(BYTE_ORDER_MARK) {
-                buffer.copy_within(BYTE_ORDER_MARK.len()..filled, 0);
-                filled -= BYTE_ORDER_MARK.len();
-            }
-            read?;
+            self.fill(&mut buffer, &mut filled, target)?;
             if self.at_end && filled > 0 && buffer[filled - 1] != b'\n' {
                 buffer[filled] = b'\n';
                 filled += 1;
@@ -169,8 +163,19 @@ impl LineBlocks {
         Ok(end > 0)
     }
 
-    /// Reads until `filled` reaches `target` or the stream ends; leaves room for a line feed and the padding.
+    /// Reads until `filled` reaches `target` or the stream ends; leaves room for a line feed and the padding. A byte order mark
+    /// at the start is left out.
     fn fill(&mut self, buffer: &mut Vec<u8>, filled: &mut usize, target: usize) -> Result<(), SampleError> {
+        if !self.has_begun {
+            self.has_begun = true;
+            let mark = BYTE_ORDER_MARK.len();
+            let read = self.fill(buffer, filled, target.max(mark));
+            if buffer[..*filled].starts_with(BYTE_ORDER_MARK) {
+                buffer.copy_within(mark..*filled, 0);
+                *filled -= mark;
+            }
+            read?;
+        }
         if buffer.len() < target + 1 + PAD_BYTES {
             buffer.resize(target + 1 + PAD_BYTES, 0);
         }
@@ -256,6 +261,24 @@ mod tests {
         assert_eq!(read(&text, 1 << 20, 0, BLOCK_BYTES).unwrap(), expected(&text));
         let error = read(&vec![b'a'; LINE_BYTES_MAX + 2], 1 << 20, 0, BLOCK_BYTES).unwrap_err().to_string();
         assert!(error.contains("x:1: column 1: expected a line of at most 4194304 bytes"), "{error}");
+    }
+
+    #[test]
+    fn one_byte_order_mark_is_left_out() {
+        for marks in 0..4 {
+            let text = ["\u{feff}".repeat(marks).as_str(), "a\nb"].concat();
+            let mut lines = expected(text.strip_prefix('\u{feff}').unwrap_or(&text).as_bytes());
+            for skip in [0, 1] {
+                for (step, block_bytes) in (1..9).flat_map(|step| (1..9).map(move |bytes| (step, bytes))) {
+                    assert_eq!(
+                        read(text.as_bytes(), step, skip, block_bytes).unwrap(),
+                        lines,
+                        "{marks} {step} {block_bytes}"
+                    );
+                }
+                lines.remove(0);
+            }
+        }
     }
 
     #[test]
