@@ -171,11 +171,18 @@ impl Service {
             stream: RandomState::new().hash_one(std::process::id()) | 1,
             start: PassStart::default(),
             done: done::Done::default(),
+            holders: Vec::new(),
+            is_last: true,
         });
         let listeners = listen(config)?;
+        if let Some(path) = &config.position {
+            // So that what is wrong with the file is known now, and that nobody takes for the last one what was.
+            Position { is_last: false, ..position.clone() }.write(path, &fingerprint)?;
+        }
         let on_event: OnEvent = Arc::new(on_event);
         let from = (position.start, position.done.prefix());
-        let desk = Desk::new(config.desk_limits(), position.stream, position.done, position.start);
+        let mut desk = Desk::new(config.desk_limits(), position.stream, position.done, position.start);
+        desk.restore(0, &position.holders, position.is_last);
         let hall = Hall::new(desk);
         let watch = Arc::new(Watch {
             hall: Arc::clone(&hall),
@@ -288,7 +295,7 @@ impl Service {
             self.finish_threads(false);
             if Instant::now() >= save_at {
                 save_at = Instant::now() + self.save_every;
-                if let Err(error) = self.save() {
+                if let Err(error) = self.save(false) {
                     (self.on_event)(Event::NotSaved { reason: error.to_string() });
                 }
             }
@@ -322,12 +329,13 @@ impl Service {
         }
     }
 
-    fn save(&self) -> Result<(), ServiceError> {
+    fn save(&self, is_last: bool) -> Result<(), ServiceError> {
         let Some((path, fingerprint)) = &self.position else { return Ok(()) };
         let position = {
             let desk = self.hall.desk();
             let (done, start) = desk.position();
-            Position { stream: desk.stream(), start, done: done.clone() }
+            let holders = desk.holders();
+            Position { stream: desk.stream(), start, done: done.clone(), holders, is_last }
         };
         position.write(path, fingerprint)
     }
@@ -335,7 +343,7 @@ impl Service {
     fn finish(&mut self, ended: Ended) -> Result<Ended, ServiceError> {
         let served = self.stop();
         // Nothing can be acknowledged any more.
-        self.save()?;
+        self.save(true)?;
         served?;
         match self.failure.take() {
             Some(failure) => Err(failure),

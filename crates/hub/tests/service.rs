@@ -317,6 +317,59 @@ fn a_trainer_lives_on_while_its_hub_is_started_anew_with_its_position() {
 }
 
 #[test]
+fn trainers_keep_what_they_have_while_their_hub_is_started_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = ServiceConfig {
+        listen: vec![format!("unix:{}", dir.path().join("hub").display()).parse().unwrap()],
+        position: Some(dir.path().join("position")),
+        ..config(&input(dir.path(), 2))
+    };
+    let mut hub = Hub::start(&config);
+    let (address, seen) = (hub.address.clone(), Arc::<AtomicU64>::default());
+    let trainers: Vec<_> = ["a", "b", "c"]
+        .into_iter()
+        .map(|name| {
+            let (address, seen) = (address.clone(), Arc::clone(&seen));
+            std::thread::spawn(move || {
+                let mut subscription = open(&[&address], name, &SubscribeOptions::default()).unwrap();
+                let (mut used, mut waiting) = (Used::new(), Vec::new());
+                loop {
+                    // Each has one in hand, and others on the way, whenever the hub ends. When nothing comes any more it may be
+                    // the last one.
+                    let delivered = match subscription.next(Instant::now() + Duration::from_secs(1)).unwrap()
+                    {
+                        Next::Batch(delivered) => Some(delivered),
+                        Next::Wait => None,
+                        Next::Over => break,
+                    };
+                    if let Some(before) = waiting.pop() {
+                        use_up(&mut subscription, before, &mut used);
+                    }
+                    seen.fetch_add(u64::from(delivered.is_some()), Ordering::Relaxed);
+                    waiting.extend(delivered);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                assert_eq!(subscription.waits_and_late().1, 0, "{name}");
+                used
+            })
+        })
+        .collect();
+    for stop_at in [30, 70, 110, 150] {
+        while seen.load(Ordering::Relaxed) < stop_at {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        hub.stop().0.unwrap();
+        hub = Hub::start(&config);
+    }
+    let mut used = Used::new();
+    for trainer in trainers {
+        trainer.join().unwrap().into_iter().for_each(|(row, times)| *used.entry(row).or_default() += times);
+    }
+    check_each_once(&used, 2);
+    hub.end().0.unwrap();
+}
+
+#[test]
 fn one_thread_waits_while_another_acknowledges() {
     let dir = tempfile::tempdir().unwrap();
     let hub = Hub::start(&ServiceConfig { passes: 1, ..config(&input(dir.path(), 1)) });

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::done::Done;
 
 mod admission;
+pub(crate) use admission::Holder;
 
 mod feeding;
 pub(crate) use feeding::Fed;
@@ -286,9 +287,10 @@ impl Desk {
             return Answer::Wait;
         }
         let rank = if self.limits.stride > 0 { trainer.rank.unwrap_or_default() } else { 0 };
-        let number = trainer.owed.first().copied().or_else(|| self.ready[rank as usize].first().copied());
+        let (owed, ready) = (trainer.owed.first().copied(), self.ready[rank as usize].first().copied());
+        let number = owed.or_else(|| ready.filter(|_| !self.awaits()));
         let Some(open) = number.and_then(|number| self.open.get(&number)) else {
-            trainer.counts.stalls += u64::from(!self.ended);
+            self.trainers[at].counts.stalls += u64::from(!self.ended);
             return Answer::Wait;
         };
         let (number, is_ready) = (open.number, open.owner.is_none());
@@ -307,6 +309,11 @@ impl Desk {
             self.take(at, number);
         }
         answer
+    }
+
+    /// Whether what looks like nobody's may be somebody's who has not come back yet.
+    fn awaits(&self) -> bool {
+        self.trainers.iter().any(|trainer| trainer.awaited)
     }
 
     /// All passes have ended, and every minibatch was acknowledged.
@@ -390,7 +397,7 @@ impl Desk {
     /// A trainer is counted on no more: all that it has is anybody's. How many that were.
     fn let_go(&mut self, at: usize) -> usize {
         let trainer = &mut self.trainers[at];
-        trainer.expired = true;
+        (trainer.expired, trainer.awaited) = (true, false);
         let handed = std::mem::take(&mut trainer.handed);
         let numbers: Vec<u64> = handed.into_iter().chain(std::mem::take(&mut trainer.owed)).collect();
         for &number in &numbers {

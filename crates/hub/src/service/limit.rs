@@ -31,7 +31,7 @@ pub const TURN_REQUESTS: usize = 16;
 /// A connection that has not said hello by then is closed.
 pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// Longest file that says a position.
-pub const POSITION_BYTES_MAX: u64 = 4 << 20;
+pub const POSITION_BYTES_MAX: u64 = 64 << 20;
 /// Most rows of a minibatch.
 pub const BATCH_MAX: usize = 1 << 20;
 /// Most rows that are shuffled at a time.

@@ -1,5 +1,5 @@
-//! Where a hub goes on after its end: which minibatches were acknowledged, and of which input, as a small text file that is
-//! replaced as a whole. Knows no desk and no input.
+//! Where a hub goes on after its end: which minibatches were acknowledged, who has which, and of which input, as a small text file
+//! that is replaced as a whole. Knows no desk and no input.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -8,11 +8,13 @@ use std::path::Path;
 
 use sanderling_sample::key::hash;
 
-use super::desk::PassStart;
+use super::desk::{Holder, PassStart};
 use super::done::Done;
 use super::error::ServiceError;
 use super::limit::POSITION_BYTES_MAX;
 
+const LAST: &str = "written at the end";
+const NOT_LAST: &str = "written meanwhile";
 const HEAD: &str = "sanderling hub position 1";
 /// Salt of the sum that tells a file that was damaged.
 const SUM_SALT: u64 = 0x706f_7369_7469_6f6e;
@@ -27,6 +29,9 @@ pub(crate) struct Position {
     /// The pass of the first minibatch that was not acknowledged.
     pub(crate) start: PassStart,
     pub(crate) done: Done,
+    pub(crate) holders: Vec<Holder>,
+    /// It was written when nothing could be handed out or acknowledged any more.
+    pub(crate) is_last: bool,
 }
 
 impl Position {
@@ -40,6 +45,14 @@ impl Position {
         let _ = write!(text, "acknowledged 0-{}", self.done.prefix());
         for (first, end) in self.done.above() {
             let _ = write!(text, " {first}-{end}");
+        }
+        let _ = write!(text, "\n{}", if self.is_last { LAST } else { NOT_LAST });
+        for Holder { name, numbers } in &self.holders {
+            // As JSON, since a name may have line feeds.
+            let _ = write!(text, "\ntrainer {}", serde_json::Value::from(name.as_str()));
+            for number in numbers {
+                let _ = write!(text, "\t{number}");
+            }
         }
         let sum = hash(text.as_bytes(), SUM_SALT);
         let _ = writeln!(text, "\nsum {sum:016x}");
@@ -83,7 +96,12 @@ impl Position {
             (0, prefix) if start.first <= prefix => Done::of(prefix, &ranges[1..]),
             _ => None,
         };
-        Ok(Position { stream, start, done: done.ok_or("its ranges contradict each other")? })
+        let done = done.ok_or("its ranges contradict each other")?;
+        // A hub of before knew of no trainers.
+        let is_last = lines.next() == Some(LAST);
+        let trainers = lines.take_while(|line| !line.starts_with("sum "));
+        let holders = trainers.map(holder_of).collect::<Option<_>>().ok_or("a line of a trainer is none")?;
+        Ok(Position { stream, start, done, holders, is_last })
     }
 
     /// Reads it; None if there is no file.
@@ -113,6 +131,12 @@ impl Position {
     }
 }
 
+fn holder_of(line: &str) -> Option<Holder> {
+    let mut fields = line.strip_prefix("trainer ")?.split('\t');
+    let name = serde_json::from_str(fields.next()?).ok()?;
+    Some(Holder { name, numbers: fields.map(str::parse).collect::<Result<_, _>>().ok()? })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,7 +149,11 @@ mod tests {
         assert_eq!(Position::read(&path, &fingerprint).unwrap(), None);
         for ranges in [&[][..], &[(9, 12), (13, 14)]] {
             let done = Done::of(7, ranges).unwrap();
-            let position = Position { stream: u64::MAX - 5, start: PassStart { pass: 2, first: 6 }, done };
+            let holder =
+                |name: &str, numbers: &[u64]| Holder { name: name.to_owned(), numbers: numbers.to_vec() };
+            let holders = vec![holder("a b\tc\n", &[8, 12]), holder("sum \"", &[])];
+            let (start, is_last) = (PassStart { pass: 2, first: 6 }, ranges.is_empty());
+            let position = Position { stream: u64::MAX - 5, start, done, holders, is_last };
             position.write(&path, &fingerprint).unwrap();
             assert_eq!(Position::read(&path, &fingerprint).unwrap(), Some(position));
         }

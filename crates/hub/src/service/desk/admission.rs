@@ -1,4 +1,5 @@
-//! How trainers come and come back: what they still have, and what is not theirs any more. Hands nothing out.
+//! How trainers come and come back, also to a hub that was started anew: what they still have, and what is not theirs any more.
+//! Hands nothing out.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,45 @@ pub(crate) struct Admitted {
     pub(crate) late: Vec<u64>,
 }
 
+/// A trainer of a hub that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) name: String,
+    /// What it has, ascending.
+    pub(crate) numbers: Vec<u64>,
+}
+
 impl Desk {
+    /// Who is here or may come back, and what they have.
+    pub(crate) fn holders(&self) -> Vec<Holder> {
+        let known = self.trainers.iter().filter(|trainer| !trainer.expired);
+        let holder =
+            |it: &Trainer| Holder { name: it.name.clone(), numbers: it.handed.iter().copied().collect() };
+        known.map(holder).collect()
+    }
+
+    /// What they have stays theirs until they come back or have been gone for too long. Is it not all that they may have, nobody
+    /// is handed anything new before, since it may be what somebody has. To be called before anything is made.
+    pub(crate) fn restore(&mut self, now_us: u64, holders: &[Holder], is_all: bool) {
+        let is_known = !is_all && self.limits.stride == 0;
+        for Holder { name, numbers } in holders.iter().take(TRAINERS_MAX) {
+            let theirs: BTreeSet<u64> = numbers.iter().copied().filter(|&it| self.is_nobodys(it)).collect();
+            if theirs.is_empty() && !is_known {
+                continue;
+            }
+            let Ok(at) = self.seat(name) else { return };
+            for &number in &theirs {
+                self.open.insert(number, Open { number, batch: None, fed: None, owner: Some(at) });
+            }
+            let trainer = &mut self.trainers[at];
+            (trainer.handed, trainer.left_at_us, trainer.awaited) = (theirs, now_us, is_known);
+        }
+    }
+
+    fn is_nobodys(&self, number: u64) -> bool {
+        !self.done.contains(number) && !self.open.contains_key(&number)
+    }
+
     /// A trainer presents itself on a connection. The error says, for people, why it may not.
     pub(crate) fn subscribe(&mut self, connection: u64, request: &Subscribe<'_>) -> Result<Admitted, String> {
         let window = request.window.clamp(1, self.limits.window);

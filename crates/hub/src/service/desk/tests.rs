@@ -97,10 +97,12 @@ impl World {
     fn restart(&mut self, stride: u32) {
         let (done, start) = self.desk.position();
         assert!(start.first <= done.prefix() && start.pass == start.first / BATCHES, "seed {}", self.seed);
-        let done = done.clone();
+        let (done, holders) = (done.clone(), self.desk.holders());
         self.made = done.prefix();
         let feeds = self.feeding.feeds;
         self.desk = Desk::new(DeskLimits { feeds, ..limits(stride) }, 9, done, start);
+        let is_all = self.below(2) == 0;
+        self.desk.restore(self.now_us, &holders, is_all);
         self.feeding.under_way.clear();
         if self.made == PASSES * BATCHES {
             self.desk.end(PASSES);
@@ -320,6 +322,53 @@ fn what_was_given_away_is_late() {
     let counts: Vec<_> =
         desk.trainers().map(|(name, _, counts)| (name, counts.late, counts.stalls)).collect();
     assert_eq!(counts, [("a", 3, 0), ("b", 0, 1)]);
+}
+
+/// What a trainer is handed, and what of its acknowledgements was late.
+fn ask(desk: &mut Desk, connection: u64, used: &[u64]) -> (Vec<u64>, Option<u64>) {
+    match desk.next(connection, true, used) {
+        Some((late, Answer::Batch { number, .. })) => (late, Some(number)),
+        Some((late, _)) => (late, None),
+        None => panic!("not subscribed"),
+    }
+}
+
+/// Two trainers have two minibatches each when the hub is started anew, from a position that was written before they were handed
+/// any, or at the end.
+#[test]
+fn what_trainers_have_stays_theirs_when_the_hub_is_started_anew() {
+    let offer = |desk: &mut Desk, numbers: std::ops::Range<u8>| {
+        numbers.for_each(|number| desk.offer(Minibatch { pass: 0, rows: 1, payload: vec![number] }));
+    };
+    for (is_last, b_is_lost) in [(true, false), (false, false), (true, true), (false, true)] {
+        let mut before = desk(0);
+        offer(&mut before, 0..6);
+        before.subscribe(1, &subscribe("a", None, 0, &[])).unwrap();
+        before.subscribe(2, &subscribe("b", None, 0, &[])).unwrap();
+        let known = before.holders();
+        for number in 0..4 {
+            assert_eq!(ask(&mut before, 1 + number % 2, &[]), (vec![], Some(number)));
+        }
+        let known = if is_last { before.holders() } else { known };
+
+        let mut desk = desk(0);
+        desk.restore(0, &known, is_last);
+        offer(&mut desk, 0..6);
+        assert_eq!(desk.subscribe(1, &subscribe("a", None, 9, &[0, 2])).unwrap().late, [0; 0]);
+        // Where it is not known what b has, nothing is handed out before it is back, or is lost.
+        let (first, then) = if is_last { (Some(4), Some(5)) } else { (None, Some(4)) };
+        assert_eq!(ask(&mut desk, 1, &[0]), (vec![], first));
+        if b_is_lost {
+            assert_eq!(desk.expire(299), []);
+            let lost = desk.expire(300);
+            assert_eq!(lost, if is_last { vec![("b".to_owned(), 2)] } else { vec![] });
+            assert_eq!(ask(&mut desk, 1, &[2]), (vec![], Some(1)));
+        } else {
+            assert_eq!(desk.subscribe(2, &subscribe("b", None, 9, &[1, 3])).unwrap().late, [0; 0]);
+            assert_eq!(ask(&mut desk, 1, &[2]), (vec![], then));
+            assert!(ask(&mut desk, 2, &[1, 3]).0.is_empty());
+        }
+    }
 }
 
 #[test]

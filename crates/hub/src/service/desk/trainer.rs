@@ -35,6 +35,8 @@ pub(super) struct Trainer {
     pub(super) left_at_us: u64,
     /// It was gone for too long.
     pub(super) expired: bool,
+    /// It was here before the hub's start, and may have what the hub does not know of.
+    pub(super) awaited: bool,
     pub(super) rank: Option<u32>,
     pub(super) window: u32,
     /// What it has.
@@ -56,6 +58,7 @@ impl Trainer {
             connection: None,
             left_at_us: 0,
             expired: false,
+            awaited: false,
             rank: None,
             window: 1,
             handed: BTreeSet::new(),
@@ -73,6 +76,7 @@ impl Trainer {
         }
         self.instance = request.instance;
         (self.connection, self.expired, self.told) = (Some(connection), false, false);
+        self.awaited = false;
         (self.rank, self.window) = (request.rank, window);
     }
 
