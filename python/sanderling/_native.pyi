@@ -303,6 +303,7 @@ class Hubs:
         hub_token: str = "",
         hub_patience_s: float = 60.0,
         hub_compression: Literal["lz4", "zstd"] | None = None,
+        hub_ca_file: _Path | None = None,
     ) -> Hubs: ...
     @property
     def spec(self) -> dict[str, Any] | None:
@@ -328,6 +329,7 @@ class FeedQueue:
     there is one, has been applied, and hands out again what a trainer that died had not used up. Of a `spec` all but
     `data` is compared with the hub's: a ConfigError names what differs. A hub that is away for longer than
     `hub_patience_s` is a HubError. `hub_compression` is for slow links: how minibatches come, not in shared memory.
+    Hubs that speak TLS are believed if an authority of `hub_ca_file` (PEM) vouches for the host of their address.
 
     An error of any thread is raised by the iteration, after the minibatches that were read before it.
     """
@@ -356,6 +358,7 @@ class FeedQueue:
         hub_token: str = "",
         hub_patience_s: float = 60.0,
         hub_compression: Literal["lz4", "zstd"] | None = None,
+        hub_ca_file: _Path | None = None,
     ) -> FeedQueue: ...
     @property
     def features(self) -> list[str]:

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-/// What is in the file, without the spaces and line breaks around it; an error names the file.
+/// What is in the file, without the spaces and line breaks around it; an error names the file. An empty token is none: it would
+/// let in everybody.
 pub(crate) fn read_token(path: &Path) -> Result<String, String> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(error) => Err(format!("{}: {error}", path.display())),
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    match text.trim() {
+        "" => Err(format!("{}: there is no token in it", path.display())),
+        token => Ok(token.to_owned()),
     }
 }

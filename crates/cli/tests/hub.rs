@@ -239,11 +239,15 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
     assert!(said.contains(&format!("cannot go on: {expected}")), "{said}");
     assert!(said.contains(&format!("error: {expected}")), "{said}");
 
+    std::fs::write(dir.path().join("empty"), " \n").unwrap();
     for (options, code, expected) in [
         ("day_7.csv", 1, "day_7.csv"),
         ("--share 2/2 day_0.csv", 2, "share: 2/2"),
         ("--assign turns day_0.csv", 2, "--assign"),
         ("--queue 0 day_0.csv", 2, "queue: 0"),
+        ("--queue-bytes 0 day_0.csv", 2, "queue_bytes: 0"),
+        ("--position nowhere/position day_0.csv", 1, "nowhere/position"),
+        ("--token-file empty day_0.csv", 2, "empty: there is no token in it"),
         ("", 2, "name some input"),
     ] {
         let (found, said) = run(dir.path(), &format!("hub --listen 127.0.0.1:0 --spec spec.toml {options}"));

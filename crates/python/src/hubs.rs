@@ -1,5 +1,6 @@
 //! `sanderling.Hubs`: a subscription at hubs that says what they serve before anything is asked for. Conversion only.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::PyValueError;
@@ -10,7 +11,7 @@ use sanderling_hub::Served;
 use serde::Serialize;
 
 use crate::error::of_feed;
-use crate::queue::{FeedSpec, feed_spec, subscribe_options};
+use crate::queue::{FeedSpec, HubWays, feed_spec, subscribe_options};
 use crate::value::to_python;
 
 /// Hubs that were subscribed to, for one queue.
@@ -26,7 +27,7 @@ pub(crate) struct PyHubs {
 impl PyHubs {
     #[new]
     #[pyo3(signature = (address, *, spec = None, threads = 2, depth = 8, rank = 0, ranks = 1, name = "trainer",
-        hub_token = "", hub_patience_s = 60.0, hub_compression = None))]
+        hub_token = "", hub_patience_s = 60.0, hub_compression = None, hub_ca_file = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
@@ -40,11 +41,17 @@ impl PyHubs {
         hub_token: &str,
         hub_patience_s: f64,
         hub_compression: Option<&str>,
+        hub_ca_file: Option<PathBuf>,
     ) -> PyResult<PyHubs> {
         let FeedSpec { label, weight, negatives, feature, .. } = feed_spec(spec)?;
         let expected = Expected { label, weight, negatives, feature };
-        let options =
-            subscribe_options(depth, threads, (rank, ranks), hub_token, hub_patience_s, hub_compression)?;
+        let ways = HubWays {
+            token: hub_token,
+            patience_s: hub_patience_s,
+            compression: hub_compression,
+            ca_file: hub_ca_file,
+        };
+        let options = subscribe_options(depth, threads, (rank, ranks), &ways)?;
         let source = py.detach(|| Source::hubs(address, name, &options)?.expecting(&expected));
         let source = source.map_err(of_feed)?;
         let spec = source.reading().map(|(data, spec)| to_python(py, &FeedSpec::of(data, spec)));

@@ -1,12 +1,14 @@
 //! `sanderling.FeedQueue`: minibatches ahead of the trainer, as a Python iterator. Conversion only; the interpreter is
 //! released while it waits.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use sanderling_client::TlsClient;
 use sanderling_control::MetricsPage;
 use sanderling_feed::{Embedding, Expected, Fed, FeedError, FeedQueue, QueueOptions, Source};
 use sanderling_hub::SubscribeOptions;
@@ -15,7 +17,7 @@ use sanderling_sample::{DataConfig, Spec};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::PyBatch;
-use crate::error::of_feed;
+use crate::error::{FileError, of_feed};
 use crate::hubs::{PyHubs, facts};
 use crate::lookup::{PyEmbedding, PyLookup};
 use crate::remote::seconds;
@@ -68,7 +70,8 @@ impl PyFeedQueue {
     #[new]
     #[pyo3(signature = (source, embedding = None, *, spec = None, batch_size = 1024, passes = 1, threads = 2, depth = 8,
         depth_bytes = 1_073_741_824, ordered = true, shuffle = 0, seed = 0, rank = 0, ranks = 1, used_rows = 0, train = true,
-        statistics_every_s = 0.0, on_statistics = None, name = "trainer", hub_token = "", hub_patience_s = 60.0, hub_compression = None))]
+        statistics_every_s = 0.0, on_statistics = None, name = "trainer", hub_token = "", hub_patience_s = 60.0, hub_compression = None,
+        hub_ca_file = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
@@ -93,6 +96,7 @@ impl PyFeedQueue {
         hub_token: &str,
         hub_patience_s: f64,
         hub_compression: Option<&str>,
+        hub_ca_file: Option<PathBuf>,
     ) -> PyResult<PyFeedQueue> {
         let subscribed = source.cast::<PyHubs>().ok().map(|hubs| hubs.get().take()).transpose()?;
         let inputs = if subscribed.is_some() { Vec::new() } else { inputs(source)? };
@@ -115,8 +119,13 @@ impl PyFeedQueue {
             [hubs] if hubs.starts_with("hub://") => Some(hubs.clone()),
             _ => None,
         };
-        let subscribe =
-            subscribe_options(depth, threads, (rank, ranks), hub_token, hub_patience_s, hub_compression)?;
+        let ways = HubWays {
+            token: hub_token,
+            patience_s: hub_patience_s,
+            compression: hub_compression,
+            ca_file: hub_ca_file,
+        };
+        let subscribe = subscribe_options(depth, threads, (rank, ranks), &ways)?;
         let queue = py.detach(|| {
             let from_hubs = hubs.is_some() || subscribed.is_some();
             if from_hubs && used_rows > 0 {
@@ -245,24 +254,33 @@ fn embedding_of(object: &Bound<'_, PyAny>) -> PyResult<Arc<Embedding>> {
     }
 }
 
+/// How hubs are reached, from arguments of those names after `hub_`.
+pub(crate) struct HubWays<'a> {
+    pub(crate) token: &'a str,
+    pub(crate) patience_s: f64,
+    pub(crate) compression: Option<&'a str>,
+    /// The authorities to believe.
+    pub(crate) ca_file: Option<PathBuf>,
+}
+
 /// How hubs are subscribed to by a queue of such depth and so many threads, whose trainer is one of so many.
 pub(crate) fn subscribe_options(
     depth: usize,
     threads: usize,
     (rank, ranks): (u64, u64),
-    token: &str,
-    patience_s: f64,
-    compress: Option<&str>,
+    ways: &HubWays<'_>,
 ) -> PyResult<SubscribeOptions> {
-    let compression = compress.map(sanderling_client::compression).transpose();
+    let compression = ways.compression.map(sanderling_client::compression).transpose();
+    let tls = ways.ca_file.as_deref().map(TlsClient::from_ca_file).transpose();
     Ok(SubscribeOptions {
         compression: compression
             .map_err(|error| PyValueError::new_err(format!("hub_compression {error}")))?,
         // Minibatches that a hub is asked to leave unacknowledged.
         window: (depth + threads + HELD).min(WINDOW_MAX) as u32,
         rank: (ranks > 1).then_some(rank as u32),
-        token: token.to_owned(),
-        patience: seconds("hub_patience_s", patience_s)?,
+        token: ways.token.to_owned(),
+        tls: tls.map_err(|error| FileError::new_err(error.to_string()))?,
+        patience: seconds("hub_patience_s", ways.patience_s)?,
         ..SubscribeOptions::default()
     })
 }

@@ -65,9 +65,15 @@ pub(crate) fn fill(
     Ok(())
 }
 
-/// A stream that failed after so many lines or records.
+/// A stream that failed after so many lines or records. What the system has nothing against, and no network brought, was damaged
+/// before.
 pub(crate) fn cut_short(path: &Path, unit: &str, count: u64, error: &io::Error) -> SampleError {
-    io_error(path, error.kind(), &format!("cannot be read on, somewhere after {unit} {count}: {error}"))
+    let reason = format!("cannot be read on, somewhere after {unit} {count}: {error}");
+    if error.raw_os_error().is_some() || is_url(path) {
+        return io_error(path, error.kind(), &reason);
+    }
+    let reason = format!("{reason}; the file is damaged, or was cut short");
+    SampleError::BadFile { path: path.to_path_buf(), reason }
 }
 
 /// The files that names and patterns stand for, in the order given; the matches of one pattern sorted by name.
@@ -75,6 +81,11 @@ pub(crate) fn cut_short(path: &Path, unit: &str, count: u64, error: &io::Error) 
 /// # Errors
 /// A file that does not exist, a pattern that matches nothing, a directory, standard input named twice; what a store says.
 pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
+    if let Some(hubs) = patterns.iter().find(|name| name.starts_with("hub://")) {
+        return Err(SampleError::Spec(format!(
+            "{hubs}: hubs serve feed queues and deep models (`sanderling train --model deepfm`); this reads files"
+        )));
+    }
     let urls: Vec<&str> =
         patterns.iter().map(String::as_str).filter(|name| is_url(Path::new(name))).collect();
     // All at once, since each is a question over the network.

@@ -37,6 +37,9 @@ def main(arguments: Sequence[str]) -> int:
     add("--device", default="cpu", help="where the dense part is: cpu, cuda, cuda:1 (cpu)")
     add("--ps", help="tables on parameter servers, at these addresses")
     add("--mode", default="sync", help="of several trainers under torchrun: sync, async or bounded:STEPS (sync)")
+    add("--ps-token-file", type=Path, metavar="FILE", help="what parameter servers must be told is in this file")
+    add("--ps-ca", type=Path, metavar="FILE", help="certificate authority of parameter servers that speak TLS, PEM")
+    add("--hub-ca", type=Path, metavar="FILE", help="certificate authority of hubs that speak TLS, PEM")
     add("--hub-token-file", type=Path, metavar="FILE", help="what hubs must be told is in this file")
     add("--hub-patience", type=float, default=60.0, metavar="SECONDS", help="how long to wait for a hub (60)")
     add("--hub-compress", choices=("lz4", "zstd"), help="compress what hubs send, for slow links")
@@ -50,16 +53,17 @@ def main(arguments: Sequence[str]) -> int:
     try:
         result = train(
             _config(options),
-            ps=options.ps,
+            ps=_servers(options),
             runs_dir=options.runs_dir,
             resume=options.resume,
             device=options.device,
             tensorboard=options.tensorboard,
             quiet=options.quiet,
             mode=options.mode,
-            hub_token=_token(options.hub_token_file),
+            hub_token=_token("--hub-token-file", options.hub_token_file),
             hub_patience_s=options.hub_patience,
             hub_compression=options.hub_compress,
+            hub_ca_file=options.hub_ca,
         )
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; --resume goes on where the run was saved last\n")
@@ -87,12 +91,19 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _token(path: Path | None) -> str:
+def _servers(options: argparse.Namespace) -> sanderling.Connection | None:
+    if options.ps is None:
+        return None
+    token = _token("--ps-token-file", options.ps_token_file)
+    return sanderling.connect(options.ps, token=token, ca_file=options.ps_ca)
+
+
+def _token(option: str, path: Path | None) -> str:
     """What is in the file, without the end of its line."""
     try:
         return "" if path is None else path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise sanderling.FileError(f"--hub-token-file {path}: {error}") from error
+        raise sanderling.FileError(f"{option} {path}: {error}") from error
 
 
 def _config(options: argparse.Namespace) -> DeepConfig:

@@ -4,6 +4,7 @@ Knows no model and no training loop.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import sanderling
@@ -77,6 +78,7 @@ class HubInputs:
         patience_s: float = 60.0,
         saved: dict[str, Any] | None = None,
         compression: Literal["lz4", "zstd"] | None = None,
+        ca_file: Path | None = None,
     ) -> None:
         """Asks the hubs what they serve. Of a run that goes on, `saved` says it: they are asked if there is more."""
         self.config, self.workers, self.saved = config, workers, saved
@@ -84,6 +86,7 @@ class HubInputs:
             "hub_token": token,
             "hub_patience_s": patience_s,
             "hub_compression": compression,
+            "hub_ca_file": ca_file,
         }
         self.queue: sanderling.FeedQueue | None = None
         self._batches: Iterator[sanderling.Batch] = iter(())

@@ -101,6 +101,7 @@ def train(
     hub_token: str = "",
     hub_patience_s: float = 60.0,
     hub_compression: Literal["lz4", "zstd"] | None = None,
+    hub_ca_file: Path | None = None,
 ) -> DeepResult:
     """Trains as the configuration says: a `DeepConfig`, a dictionary, or a TOML file of that structure.
 
@@ -111,7 +112,8 @@ def train(
     since torchrun sends them to all that are left when the first one has ended.
 
     Hubs that ask for one get `hub_token`; one that is away for longer than `hub_patience_s` is a `HubError`.
-    For slow links `hub_compression` says how minibatches come.
+    For slow links `hub_compression` says how minibatches come. Hubs that speak TLS need `hub_ca_file`, as of
+    `FeedQueue`.
     """
     if not isinstance(config, DeepConfig):
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
@@ -127,7 +129,8 @@ def train(
         hubs = ", ".join(config.train_inputs)
         waiting = f"waiting for {hubs} to answer, for up to {hub_patience_s:g} s (--hub-patience); are they running?"
         with _notice(None if quiet or not first else waiting):
-            inputs = HubInputs(config, workers, hub_token, hub_patience_s, _of_hubs(run_dir, extra), hub_compression)
+            saved = _of_hubs(run_dir, extra)
+            inputs = HubInputs(config, workers, hub_token, hub_patience_s, saved, hub_compression, hub_ca_file)
     else:
         inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
     run = _Run(config, run_dir, ps, device, inputs, workers, fresh=not resume)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,15 +62,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def hub(folder: Path, *options: str, name: str = "hub", config: str = "clicks.toml") -> Iterator[str]:
+def hub(folder: Path, *options: str, name: str = "hub", config: str = "clicks.toml", listen: str = "") -> Iterator[str]:
     """A hub over the configuration's training data, until the block ends; gives `hub://ADDRESS`."""
-    address = f"unix:{folder}/{name}"
+    address = listen or f"unix:{folder}/{name}"
     command = [sys.executable, "-m", "sanderling", "hub", "--config", config, "--listen", address, "--linger", "100ms"]
     with subprocess.Popen([*command, *options], cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline().startswith("listening at ")
-            yield f"hub://{address}"
+            said = process.stdout.readline()
+            assert said.startswith("listening at ")
+            yield f"hub://{said.removeprefix('listening at ').strip()}"
         finally:
             process.terminate()
 
@@ -215,6 +217,27 @@ def test_a_hub_that_does_not_know_where_it_was_is_not_gone_on_with(folder: Path)
         train(folder, address, max_steps=3)
     with hub(folder) as address, pytest.raises(sanderling.HubError, match=r"anew without its position.*without --res"):
         train(folder, address, resume=True)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes a certificate, is not there")
+def test_over_tls_with_a_token(folder: Path) -> None:
+    names = ["-subj", "/CN=hub", "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"]
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "key.pem"]
+    made = ["openssl", "req", "-x509", *key, "-out", "cert.pem", "-days", "2", *names]
+    subprocess.run(made, cwd=folder, check=True, capture_output=True)
+    (folder / "token").write_text("secret\n")
+    options = ["--tls-cert", "cert.pem", "--tls-key", "key.pem", "--token-file", "token"]
+    with hub(folder, *options, listen="127.0.0.1:0") as address:
+        for ways, text in [
+            ({"hub_token": "secret", "hub_patience_s": 0.2}, "gone"),
+            ({"hub_token": "other", "hub_ca_file": folder / "cert.pem"}, "token"),
+            ({"hub_ca_file": folder / "key.pem"}, "key.pem"),
+        ]:
+            with pytest.raises(sanderling.Error, match=text):
+                sanderling.FeedQueue(address, **ways)  # type: ignore[arg-type]
+        of_hub = ["--train", address, "-q", "--json", "--hub-ca", "cert.pem", "--hub-token-file", "token"]
+        done = subprocess.run(command(*of_hub), cwd=folder, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["examples"] == PASSES * ROWS
 
 
 def test_torchrun_trains_from_a_hub_in_step(folder: Path, one_server: str) -> None:

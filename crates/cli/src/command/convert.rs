@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sanderling_hub::{Pass, PassOptions, STAGES};
 use sanderling_learner::config::Inputs;
-use sanderling_learner::{Config, ScanProgress};
+use sanderling_learner::{Config, LearnError, ScanProgress};
 use sanderling_observe::Stages;
 use sanderling_sample::batch_file::{BLOCK_ROWS, BatchFileOptions, BatchFileWriter, BlockCompression};
 use sanderling_sample::fit::fit;
@@ -113,21 +113,26 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let mut shown = start;
     let mut feed = pass.feed_ahead(stages.timer());
     let mut timer = stages.timer();
-    while let Some(rows) = feed.next(args.block_rows as usize, &mut timer)? {
+    while !stop.load(Ordering::Relaxed)
+        && let Some(rows) = feed.next(args.block_rows as usize, &mut timer)?
+    {
         out.write(&rows)?;
-        if stop.load(Ordering::Relaxed) {
-            bar.finish();
-            eprintln!("interrupted: {} was not written", args.output.display());
-            return Ok(INTERRUPTED);
-        }
         if shown.elapsed() >= PROGRESS_INTERVAL {
             shown = Instant::now();
             let (bytes_read, bytes_total) = (pass.bytes_read(), pass.bytes_total());
             bar.scan("converting", ScanProgress { bytes_read, bytes_total });
         }
     }
-    let written = out.finish()?;
     bar.finish();
+    // Ctrl-C ends what writes to our standard input, too: then the end of that is not the end of the rows.
+    if stop.load(Ordering::Relaxed) {
+        eprintln!("interrupted: {} was not written", args.output.display());
+        return Ok(INTERRUPTED);
+    }
+    if out.rows() == 0 {
+        return Err(LearnError::NoRows(inputs.join(", ")).into());
+    }
+    let written = out.finish()?;
     report_bad_rows(&bad_rows);
     let seconds = start.elapsed().as_secs_f64().max(1e-9);
     let result = Converted {

@@ -219,7 +219,12 @@ impl Args {
         let stride = match self.assign.strip_prefix("strided:").map(str::parse) {
             None if self.assign == "any" => 0,
             Some(Ok(stride)) if stride > 0 => stride,
-            _ => return Err(usage("assign", format!("{:?} is neither any nor strided:N", self.assign))),
+            _ => {
+                return Err(usage(
+                    "assign",
+                    format!("{:?} is neither any nor strided:N, N from 1 on", self.assign),
+                ));
+            }
         };
         let token = self
             .security

@@ -1,5 +1,7 @@
 //! `sanderling convert`: what is trained on a batch file is what is trained on its source, bit for bit.
 
+use std::io::{BufRead, BufReader, Write};
+
 use super::{Done, Place};
 
 /// The tables of a model, of the first run of that name: how often a directory was written to is in its files.
@@ -82,12 +84,19 @@ fn what_cannot_be_converted_or_read() {
     std::fs::write(place.path("torn.batch"), &whole[..whole.len() / 2]).unwrap();
     place.write("g.toml", "data = { train = \"train.svm\" }\nfeature = [{ name = \"x\" }]\n");
     place.write("bad.svm", "1 2:3\n1 x\n");
+    place.write("empty.svm", "");
     for (line, code, part) in [
         ("convert c.toml a.batch", 3, "a.batch: is there already; --force replaces it"),
         ("convert c.toml a.csv", 2, "a.csv: name it .batch"),
         ("convert c.toml b.batch --valid", 2, "data.valid names no input"),
         ("convert c.toml b.batch --input bad.svm", 3, "bad.svm:2: column"),
         ("convert c.toml b.batch --input nothing.svm", 1, "nothing.svm"),
+        ("convert c.toml b.batch --input empty.svm", 3, "empty.svm: no rows to work on"),
+        (
+            "convert c.toml b.batch --input hub://localhost:7200",
+            2,
+            "hub://localhost:7200: hubs serve feed queues",
+        ),
         (
             "convert c.toml no/folder/b.batch",
             1,
@@ -110,4 +119,23 @@ fn what_cannot_be_converted_or_read() {
         !left.iter().any(|name| name.to_string_lossy().contains("part") || name == "b.batch"),
         "{left:?}"
     );
+}
+
+/// At a terminal Ctrl-C ends what writes to the pipe, too.
+#[test]
+fn rows_that_end_with_an_interruption_are_not_all_rows() {
+    let place = Place::with_synth();
+    let mut child = place.spawn("convert c.toml a.batch --input - --format libsvm");
+    let (mut stdin, stderr) = (child.stdin.take().unwrap(), child.stderr.take().unwrap());
+    stdin.write_all(place.read("train.svm").as_bytes()).unwrap();
+    // It takes signals in its own way once it says what it does, or reads.
+    stdin.write_all(&b"1 5:1\n".repeat(200_000)).unwrap();
+    super::signal(&child, "-INT");
+    let mut said = BufReader::new(stderr).lines().map_while(Result::ok);
+    assert!(said.any(|line| line.contains("stopping; once more to stop at once")));
+    drop(stdin);
+    let rest: Vec<String> = said.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("a.batch was not written")), "{rest:?}");
+    assert!(!place.path("a.batch").exists());
 }

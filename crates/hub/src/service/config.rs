@@ -141,8 +141,19 @@ impl ServiceConfig {
             format!("share: {index}/{of}; of 4 hubs one is 0/4, the last 3/4")
         } else if !frames.contains(&(self.frame_bytes_max as usize)) {
             format!("frame_max: {}; {frames:?} are possible", self.frame_bytes_max)
-        } else if self.queue_batches == 0 || self.queue_bytes == 0 || self.unacknowledged_bytes == 0 {
-            "queue: 0; at least one minibatch must be ready".to_owned()
+        } else if let Some((what, _)) = [
+            ("queue", self.queue_batches),
+            ("queue_bytes", self.queue_bytes),
+            ("unacknowledged_bytes", self.unacknowledged_bytes),
+        ]
+        .into_iter()
+        .find(|(_, most)| *most == 0)
+        {
+            format!("{what}: 0; at least one minibatch must be ready")
+        } else if let Some(token) =
+            self.token.as_ref().filter(|token| !(1..=wire_limit::TOKEN_BYTES_MAX).contains(&token.len()))
+        {
+            format!("token: {} bytes; 1 to {} are possible", token.len(), wire_limit::TOKEN_BYTES_MAX)
         } else if !(1..=wire_limit::UNACKNOWLEDGED_MAX as u32 / 2).contains(&self.window) {
             format!("window: {}; 1 to {} are possible", self.window, wire_limit::UNACKNOWLEDGED_MAX / 2)
         } else if self.stride as usize > limit::TRAINERS_MAX {

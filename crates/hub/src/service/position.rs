@@ -7,6 +7,7 @@ use std::io::{Read, Write as _};
 use std::path::Path;
 
 use sanderling_sample::key::hash;
+use sanderling_sample::quote;
 
 use super::desk::{Holder, PassStart};
 use super::done::Done;
@@ -63,7 +64,9 @@ impl Position {
         let mut lines = text.lines();
         let mut next = |name: &str| {
             let line = lines.next().ok_or_else(|| format!("it ends before its {name}"))?;
-            line.strip_prefix(name).map(str::trim_start).ok_or_else(|| format!("{line:?} is not its {name}"))
+            line.strip_prefix(name)
+                .map(str::trim_start)
+                .ok_or_else(|| format!("{} is not its {name}", quote(line.as_bytes())))
         };
         if next("sanderling hub position")? != "1" {
             return Err("it is of another version of this program".to_owned());

@@ -197,6 +197,12 @@ impl BatchFileWriter {
         Ok(self.written)
     }
 
+    /// Rows that were written so far.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.written.rows
+    }
+
     fn put(&mut self, bytes: &[u8]) -> Result<(), SampleError> {
         self.out.write_all(bytes).map_err(io_error(&self.path))?;
         self.written.bytes += bytes.len() as u64;
