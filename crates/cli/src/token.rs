@@ -7,7 +7,7 @@ use std::path::Path;
 pub(crate) fn read_token(path: &Path) -> Result<String, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     match text.trim() {
-        "" => Err(format!("{}: there is no token in it", path.display())),
+        "" => Err(format!("{} is empty: it is to hold a token", path.display())),
         token => Ok(token.to_owned()),
     }
 }

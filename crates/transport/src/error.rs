@@ -138,6 +138,12 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// The peer answered as TLS does, and this connection is none.
+    #[error("{peer}: it talks TLS, and this connection does not: name a certificate authority")]
+    TalksTls {
+        /// The peer.
+        peer: String,
+    },
     /// The connection ended in the middle of a frame.
     #[error("{peer}: the connection was cut after {bytes} bytes of a frame")]
     Cut {

@@ -14,6 +14,8 @@ use crate::spin::Spin;
 
 /// Buffers start so small that a thousand idle connections cost little.
 const BUFFER_BYTES_MIN: usize = 16 << 10;
+/// How an alert of TLS begins, by which a server ends what does not begin as TLS does (RFC 8446, section 5.1).
+const TLS_ALERT: [u8; 2] = [21, 3];
 /// As far as a buffer grows to hold several frames; for one longer frame it grows as that comes in.
 const BUFFER_BYTES_BATCH: usize = 256 << 10;
 /// Frames are lent at addresses that are multiples of this.
@@ -280,7 +282,11 @@ impl StreamReceiver {
                 Ok(true)
             }
             _ if self.ended && self.filled > self.start => {
-                Err(Error::Cut { peer: peer.to_owned(), bytes: self.filled - self.start })
+                let (peer, rest) = (peer.to_owned(), &bytes[self.start..self.filled]);
+                if matches!(self.pipe, Pipe::Plain(_)) && rest.starts_with(&TLS_ALERT) {
+                    return Err(Error::TalksTls { peer });
+                }
+                Err(Error::Cut { peer, bytes: rest.len() })
             }
             _ => Ok(false),
         }

@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use endpoints::{FRAME_BYTES_MAX, FRAMING, Place, frame};
+use endpoints::{FRAME_BYTES_MAX, FRAMING, HEADER_BYTES, Place, frame};
 use sanderling_transport::{
     Address, ConnectOptions, Connection, Error, ListenOptions, Listener, Received, connect,
 };
@@ -224,6 +224,23 @@ fn tls_with_whom_it_should_not_be() {
         let error = client.join().unwrap();
         assert!(error.contains(expected) && error.contains("tcp://localhost"), "{error}");
     }
+}
+
+#[test]
+fn who_talks_to_tls_without_it_is_told_so() {
+    let mut place = Place::new("tls");
+    let listener = place.listener();
+    let server = std::thread::spawn(move || {
+        let mut connection = listener.accept().unwrap().unwrap();
+        connection.receiver.receive(None).map(|_| ()).unwrap_err()
+    });
+    place.connect.tls = None;
+    let mut client = connect(&place.address, &place.connect).unwrap();
+    client.sender.frame(HEADER_BYTES).unwrap().write(&frame(0, 0));
+    client.sender.flush().unwrap();
+    let error = client.receiver.receive(None).map(|_| ()).unwrap_err();
+    assert!(matches!(error, Error::TalksTls { .. }), "{error}");
+    assert!(matches!(server.join().unwrap(), Error::Tls { .. }));
 }
 
 #[test]

@@ -30,12 +30,14 @@ fn refused(error: impl std::fmt::Display) -> Ungreeted {
     Ungreeted::Refused(error.to_string())
 }
 
-/// Whoever answers with something else will do so again: one that talks TLS says in a few bytes that this is none.
+/// Whoever answers with something else will do so again.
 fn unreceived(error: Error) -> Ungreeted {
     match error {
-        Error::NotAFrame { .. } | Error::Cut { bytes: 1.., .. } => Ungreeted::Refused(format!(
-            "{error}; it is no worker, or one that talks TLS (--worker-tls-cert) while this one does not"
-        )),
+        Error::TalksTls { .. } | Error::NotAFrame { .. } | Error::Cut { bytes: 1.., .. } => {
+            Ungreeted::Refused(format!(
+                "{error}; it is no worker, or one that talks TLS (--worker-tls-cert) while this one does not"
+            ))
+        }
         Error::Tls { .. } => Ungreeted::Unheard(format!(
             "{error}; do all workers talk TLS, with certificates that --worker-ca has signed?"
         )),

@@ -130,9 +130,5 @@ fn addresses(text: &str) -> Result<Vec<Address>, Failure> {
 }
 
 fn token_in(path: &Path) -> Result<String, Failure> {
-    let token = read_token(path).map_err(|error| usage("worker-token-file", error))?;
-    if token.is_empty() {
-        return Err(usage("worker-token-file", format!("{} is empty", path.display())));
-    }
-    Ok(token)
+    read_token(path).map_err(|error| usage("worker-token-file", error))
 }
