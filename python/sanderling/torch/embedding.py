@@ -159,7 +159,7 @@ class EmbeddingCollection(nn.Module):
         not finite are a `GradientError`, and dropped; under a GradScaler, which never comes here with them, use
         `optimizer()`. Among trainers that go in step, who has kept nothing takes part with nothing.
         """
-        if self.push != "step":
+        if self.push != "step" and self.workers is None:
             raise sanderling.ConfigError("step() needs push='step'; with push='backward' gradients are pushed already")
         lr = self.lr if lr is None else lr
         if not self._kept:
