@@ -377,9 +377,16 @@ fn over_tls_only_those_with_the_token_are_served() {
     let wrong = SubscribeOptions { token: "secrets".into(), ..good.clone() };
     let error = Subscription::open(&at, "t", &wrong).unwrap_err();
     assert!(matches!(&error, HubError::Refused { reason, .. } if reason.contains("token")), "{error}");
-    let plain = SubscribeOptions { tls: None, patience: Duration::from_millis(200), ..good.clone() };
-    let error = Subscription::open(&at, "t", &plain).unwrap_err();
-    assert!(matches!(&error, HubError::Gone { cause, .. } if cause.contains("it talks TLS")), "{error}");
+    // What does not pass by itself is not waited for.
+    let patience = Duration::from_secs(600);
+    let other = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    write("other.pem", &other.cert.pem());
+    let other = TlsClient::from_ca_file(&dir.path().join("other.pem")).unwrap();
+    for (tls, expected) in [(None, "it talks TLS"), (Some(other), "TLS: invalid peer certificate")] {
+        let unfit = SubscribeOptions { tls, patience, ..good.clone() };
+        let error = Subscription::open(&at, "t", &unfit).unwrap_err();
+        assert!(matches!(&error, HubError::Tls(reason) if reason.contains(expected)), "{error}");
+    }
     let (mut subscription, mut notes) = (Subscription::open(&at, "t", &good).unwrap(), String::new());
     while let Some(delivered) = next(&mut subscription) {
         notes += &line_of(&delivered);

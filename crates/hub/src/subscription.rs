@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sanderling_sample::{PackedBatch, PackedBuffer};
-use sanderling_transport::{Address, Poller, Received, Token, Waker, connect};
+use sanderling_transport::{Address, Error as TransportError, Poller, Received, Token, Waker, connect};
 use sanderling_wire::{Features, limit};
 
 use crate::decoding::lock;
@@ -428,12 +428,12 @@ impl Subscription {
             match connection.receiver.try_receive() {
                 Ok(Received::Frame(frame)) => link.receive(now_us, frame, spare),
                 Ok(Received::Nothing) => break None,
-                Ok(Received::End) => break Some(format!("{}: closed the connection", connection.peer())),
-                Err(error) => break Some(error.to_string()),
+                Ok(Received::End) => break Some(Lost::Ended(connection.peer().to_string())),
+                Err(error) => break Some(Lost::Failed(error)),
             }
         };
         if let Some(cause) = cause {
-            self.lost(at, cause);
+            self.lost(at, &cause);
         }
     }
 
@@ -447,7 +447,7 @@ impl Subscription {
                 Want::Send => match self.commit(at) {
                     Ok(true) => {}
                     Ok(false) => break,
-                    Err(cause) => self.lost(at, cause),
+                    Err(error) => self.lost(at, &Lost::Failed(error)),
                 },
             }
         }
@@ -455,17 +455,17 @@ impl Subscription {
         if let Some(connection) = token.and_then(|token| self.poller.connection(token))
             && let Err(error) = connection.sender.try_flush()
         {
-            self.lost(at, error.to_string());
+            self.lost(at, &Lost::Failed(error));
         }
     }
 
     /// Hands the next frame to the connection. `false`: it has no room now.
-    fn commit(&mut self, at: usize) -> Result<bool, String> {
+    fn commit(&mut self, at: usize) -> Result<bool, TransportError> {
         let Subscription { links, poller, .. } = self;
         let (link, _, token) = &mut links[at];
         let Some(connection) = token.and_then(|token| poller.connection(token)) else { return Ok(false) };
         let frame = link.outgoing();
-        let slot = connection.sender.try_frame(frame.len()).map_err(|error| error.to_string())?;
+        let slot = connection.sender.try_frame(frame.len())?;
         let Some(slot) = slot else { return Ok(false) };
         slot.write(frame);
         link.sent();
@@ -484,13 +484,13 @@ impl Subscription {
         let features = if in_memory { Features::NO_CHECKSUM } else { Features::NONE };
         let connected = connect(address, &options).and_then(|connection| self.poller.add(connection));
         let now_us = self.now_us();
-        let (link, _, token) = &mut self.links[at];
         match connected {
             Ok(new) => {
+                let (link, _, token) = &mut self.links[at];
                 *token = Some(new);
                 link.connected(now_us, features);
             }
-            Err(error) => link.disconnected(now_us, error.to_string()),
+            Err(error) => self.lost(at, &Lost::Failed(error)),
         }
     }
 
@@ -500,9 +500,22 @@ impl Subscription {
         }
     }
 
-    fn lost(&mut self, at: usize, cause: String) {
+    fn lost(&mut self, at: usize, cause: &Lost) {
         self.close(at);
         let now_us = self.now_us();
-        self.links[at].0.disconnected(now_us, cause);
+        let link = &mut self.links[at].0;
+        link.disconnected(now_us, cause.to_string());
+        if let Lost::Failed(error @ (TransportError::Tls { .. } | TransportError::TalksTls { .. })) = cause {
+            link.unfit(error.to_string());
+        }
     }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+enum Lost {
+    #[error("{0}: closed the connection")]
+    Ended(String),
+    #[error(transparent)]
+    Failed(TransportError),
 }

@@ -88,8 +88,11 @@ impl TryFrom<serde_json::Map<String, serde_json::Value>> for Data {
             None => Ok(Inputs::default()),
         };
         let (train, valid) = (inputs("train")?, inputs("valid")?);
-        let reading =
-            serde_json::from_value(serde_json::Value::Object(table)).map_err(|e| format!("data: {e}"))?;
+        let reading = serde_json::from_value(serde_json::Value::Object(table)).map_err(|e| {
+            // It knows its own fields only.
+            let told = e.to_string().replace("expected one of ", "expected one of `train`, `valid`, ");
+            format!("data: {told}")
+        })?;
         Ok(Data { train, valid, reading })
     }
 }
@@ -507,7 +510,7 @@ mod tests {
             ("[data]\ntrain = \"a.criteo.gz\"".to_string(), Ok(())),
             ("[data]\ntrain = \"a.csv\"".to_string(), Err("no features")),
             ("[data]\ntrain = \"-\"".to_string(), Err("data.format")),
-            ("[data]\ntrian = \"a.csv\"".to_string(), Err("trian")),
+            ("[data]\ntrian = \"a.csv\"".to_string(), Err("unknown field `trian`, expected one of `train`")),
             (String::new(), Err("data.train")),
             (format!("{head}[train]\nbatch = 0"), Err("train.batch")),
             (format!("{head}[train]\nbatches = 1"), Err("batches")),

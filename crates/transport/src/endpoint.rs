@@ -223,10 +223,13 @@ fn listen_unix(path: &Path, name: &str) -> Result<OwnedFd, Error> {
     let fd = unix_socket().map_err(failed)?;
     let mut bound = rustix::net::bind(&fd, &at);
     if bound == Err(Errno::ADDRINUSE) {
+        if std::fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+            let reason = "is there already and is no socket; choose another path".to_owned();
+            return Err(Error::Options { address: name.to_owned(), reason });
+        }
         // A server that was killed leaves its file: nobody answers there.
         let probe = unix_socket().map_err(failed)?;
-        let is_socket = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket());
-        if is_socket && rustix::net::connect(&probe, &at) == Err(Errno::CONNREFUSED) {
+        if rustix::net::connect(&probe, &at) == Err(Errno::CONNREFUSED) {
             std::fs::remove_file(path)
                 .map_err(|error| Error::opening(name, "remove the stale socket", error))?;
             bound = rustix::net::bind(&fd, &at);

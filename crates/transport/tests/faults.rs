@@ -135,7 +135,7 @@ fn errors_of_opening_name_the_address() {
     refuse("localhost:1,localhost:2", Some(&plain), "lists several servers");
     let file = folder.path().join("plain");
     std::fs::write(&file, "not a socket").unwrap();
-    refuse(&format!("unix:{}", file.display()), Some(&plain), "plain: already in use");
+    refuse(&format!("unix:{}", file.display()), Some(&plain), "plain: is there already and is no socket");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "not a socket");
 }
 

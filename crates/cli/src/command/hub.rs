@@ -276,6 +276,9 @@ fn read_spec(path: &Path) -> Result<Spec, Failure> {
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let print_every = args.print_every.as_deref().map(quantity::time).transpose();
     let print_every = print_every.map_err(|error| usage("print-every", error))?;
+    if print_every.is_some_and(|every| every.is_zero()) {
+        return Err(usage("print-every", "must be more than 0"));
+    }
     let mut config = args.service_config()?;
     let stop = crate::stop::flag();
     let feeder = args.feeding.feeder(&mut config)?;

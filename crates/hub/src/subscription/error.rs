@@ -25,6 +25,9 @@ pub enum HubError {
         /// What it says.
         reason: String,
     },
+    /// Certificates do not fit, or one of the two talks TLS and the other does not. Names the hub.
+    #[error("{0}")]
+    Tls(String),
     /// The hub could not be reached for too long.
     #[error("hub {hub} is gone for more than {} s: {cause}", waited.as_secs())]
     Gone {

@@ -309,6 +309,14 @@ impl Link {
         }
     }
 
+    /// Hub and trainer do not agree on what protects the connection. That does not pass by itself, unless they agreed before: then a certificate
+    /// may have been renewed on one side first.
+    pub(super) fn unfit(&mut self, reason: String) {
+        if self.known.is_none() && self.error.is_none() {
+            self.error = Some(HubError::Tls(reason));
+        }
+    }
+
     /// Closes the connection and tries another one later.
     pub(super) fn give_up(&mut self, now_us: u64) {
         let cause = std::mem::take(&mut self.cause);

@@ -8,11 +8,12 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Result<u64, String> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = (&text[..end], text[end..].trim());
     let scale = units.iter().find(|(name, _)| *name == unit).map(|&(_, scale)| scale);
-    let value = number.parse::<u64>().ok().zip(scale).and_then(|(number, scale)| number.checked_mul(scale));
-    value.ok_or_else(|| {
+    let (false, Some(scale)) = (number.is_empty(), scale) else {
         let names: Vec<&str> = units.iter().map(|(name, _)| *name).filter(|name| !name.is_empty()).collect();
-        format!("{text:?} is not a whole number with one of the units {}", names.join(", "))
-    })
+        return Err(format!("{text:?} is not a whole number with one of the units {}", names.join(", ")));
+    };
+    let value = number.parse::<u64>().ok().and_then(|number| number.checked_mul(scale));
+    value.ok_or_else(|| format!("{text:?} is too much"))
 }
 
 /// Such as `500ms`, `10s`, `10m`, `2h`.
@@ -44,6 +45,7 @@ mod tests {
         for text in ["", "10", "-1s", "1.5h", "s", "99999999999999999999h", "9999999999999999999h"] {
             assert!(time(text).is_err(), "{text}");
         }
+        assert_eq!(time("9999999999999999999h").unwrap_err(), "\"9999999999999999999h\" is too much");
         assert_eq!(
             bytes("4GB").unwrap_err(),
             "\"4GB\" is not a whole number with one of the units B, KiB, MiB, GiB, TiB"
