@@ -229,7 +229,7 @@ def test_over_tls_with_a_token(folder: Path) -> None:
     options = ["--tls-cert", "cert.pem", "--tls-key", "key.pem", "--token-file", "token"]
     with hub(folder, *options, listen="127.0.0.1:0") as address:
         for ways, text in [
-            ({"hub_token": "secret", "hub_patience_s": 0.2}, "gone"),
+            ({"hub_token": "secret"}, "talks TLS"),
             ({"hub_token": "other", "hub_ca_file": folder / "cert.pem"}, "token"),
             ({"hub_ca_file": folder / "key.pem"}, "key.pem"),
         ]:
