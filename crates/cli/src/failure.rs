@@ -84,8 +84,8 @@ impl Failure {
             Failure::Learn(LearnError::NoRows(_)) => BAD_DATA,
             Failure::Server(ServerError::Restore(_))
             | Failure::Control(ControlError::Refused { code: Code::NotFound | Code::DataLoss, .. })
-            | Failure::Store(_)
-            | Failure::Learn(LearnError::Store(_) | LearnError::Model { .. }) => BAD_MODEL,
+            | Failure::Learn(LearnError::Model { .. }) => BAD_MODEL,
+            Failure::Store(error) | Failure::Learn(LearnError::Store(error)) => of_store(error),
             Failure::Learn(
                 LearnError::Stopped
                 | LearnError::Unsaved(_)
@@ -103,6 +103,14 @@ impl Failure {
             | Failure::Plane(_)
             | Failure::Control(_) => FAILED,
         }
+    }
+}
+
+/// A disk that is full says nothing about the model.
+fn of_store(error: &StoreError) -> u8 {
+    match error {
+        StoreError::Io { source, .. } if source.kind() != std::io::ErrorKind::NotFound => FAILED,
+        _ => BAD_MODEL,
     }
 }
 

@@ -2,17 +2,17 @@
 //!
 //! Arguments in, exit code out; the result goes to standard output, everything else to standard error. The crate
 //! decides nothing about training or data: it calls the learner and the readers.
-#![allow(clippy::print_stdout, clippy::print_stderr)] // Printing is what this crate is for.
 
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+#[macro_use]
+mod output;
 mod command;
 mod failure;
 mod jobs;
-mod output;
 mod profile;
 mod progress;
 mod reading;
@@ -95,7 +95,7 @@ where
         // Whoever read our output has seen enough, as `head` does.
         Err(failure) if failure.is_broken_pipe() => 0,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            note!("error: {failure}");
             failure.exit_code()
         }
     }

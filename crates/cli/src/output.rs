@@ -1,10 +1,22 @@
-//! Results on standard output: one JSON object in one line, or a few aligned lines for a person.
+//! Results on standard output: one JSON object in one line, or a few aligned lines for a person. Notes on standard error.
 
 use std::io::Write;
 
 use serde::Serialize;
 
 use crate::failure::Failure;
+
+/// Prints a line to standard error, as `eprintln!` does, which panics though where nobody reads it any more: a server must
+/// save and a run must end all the same.
+macro_rules! note {
+    ($($argument:tt)*) => { $crate::output::note(format_args!($($argument)*)) };
+}
+
+/// What `note!` does.
+pub(crate) fn note(line: std::fmt::Arguments<'_>) {
+    // There is nowhere to say that it failed.
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
 
 /// Prints the JSON line that `--json` promises.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {

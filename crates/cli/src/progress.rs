@@ -62,7 +62,7 @@ impl Bar {
 
     /// Prints a line above the bar.
     pub(crate) fn line(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| note!("{line}"));
     }
 
     /// Takes the bar away.

@@ -1,8 +1,12 @@
 //! Options about how input files are read, shared by all commands that read some.
 
+use std::fs::canonicalize;
+use std::path::Path;
+
 use clap::Args;
 use sanderling_sample::{BadRowPolicy, BadRows, DataConfig, Format};
 
+use crate::failure::Failure;
 use crate::output;
 
 /// How to read the input; each option wins over the model's or the configuration's own setting.
@@ -60,7 +64,19 @@ impl ReadArgs {
 pub(crate) fn report_bad_rows(bad_rows: &BadRows) {
     let count = bad_rows.count();
     if count > 0 {
-        eprintln!("{} bad rows were left out; the first of them:", output::count(count));
-        bad_rows.messages().iter().for_each(|message| eprintln!("  {message}"));
+        note!("{} bad rows were left out; the first of them:", output::count(count));
+        bad_rows.messages().iter().for_each(|message| note!("  {message}"));
     }
+}
+
+/// Refuses an output that would replace one of the input files.
+pub(crate) fn not_an_input(output: &Path, inputs: &[String]) -> Result<(), Failure> {
+    // What is not there yet is none of them.
+    let Ok(output_file) = canonicalize(output) else { return Ok(()) };
+    let is_output = |path: &Path| canonicalize(path).is_ok_and(|path| path == output_file);
+    if sanderling_sample::input::expand(inputs)?.iter().any(|input| is_output(&input.path)) {
+        let reason = "it is one of the input files, which would be lost; name another output";
+        return Err(Failure::Usage(format!("--output {}: {reason}", output.display())));
+    }
+    Ok(())
 }

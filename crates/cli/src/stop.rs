@@ -22,7 +22,7 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
             if heard.swap(true, Ordering::Relaxed) {
                 std::process::exit(i32::from(INTERRUPTED));
             }
-            eprintln!("\nstopping; once more to stop at once");
+            note!("\nstopping; once more to stop at once");
         });
         // Inside another program, such as Python, somebody else may own the signals: then they end the process.
         drop(installed);

@@ -248,6 +248,8 @@ fn help_and_exit_codes() {
     place.write("single.toml", "data = { train = \"train.svm\" }\nlabel = { threshold = 7.5 }\n");
     place.write("bad.svm", "1 2:3\n1 x\n");
     place.write("empty.svm", "");
+    place.write("taken", "");
+    let of_before = ["valid.svm", "runs/c/metrics.jsonl"].map(|name| (name, place.read(name)));
     for command in ["train", "eval", "predict", "inspect", "convert", "synth", "bench", "completions"] {
         let help = place.run(&format!("{command} --help"));
         assert_eq!(help.code, Some(0));
@@ -278,7 +280,8 @@ fn help_and_exit_codes() {
         ("train single.toml -q", 0, "every row is negative"),
         ("predict runs/c/model valid.svm -o scores.csv.gz", 2, "scores.csv.gz"),
         ("train wrong.toml", 2, "epochs"),
-        ("train missing.toml", 1, "missing.toml"),
+        ("train missing.toml", 2, "missing.toml"),
+        ("train c.toml --runs-dir taken", 1, "taken/c: there is a file where the run's folder is to be"),
         ("train c.toml --train missing.svm", 1, "missing.svm"),
         ("train c.toml --train bad.svm", 3, "bad.svm:2"),
         ("train c.toml --train empty.svm", 3, "no rows"),
@@ -288,6 +291,7 @@ fn help_and_exit_codes() {
         ("eval runs/c valid.svm", 4, "did you mean runs/c/model?"),
         ("train c.toml --name unknown --resume", 4, "nothing was saved here"),
         ("predict runs/c/model valid.svm --json", 2, "--output"),
+        ("predict runs/c/model valid.svm -o ./valid.svm", 2, "./valid.svm: it is one of the input files"),
         ("synth out.xls", 2, "format"),
         ("train c.toml --seed 7 --resume", 4, "seed"),
         ("train c.toml --workers 2", 2, "--algorithm"),
@@ -301,6 +305,43 @@ fn help_and_exit_codes() {
         assert!(done.err.contains(part), "{line}\n{}", done.err);
         assert!(code == 0 || done.out.is_empty(), "{line} printed {}", done.out);
     }
+    for (name, text) in of_before {
+        assert_eq!(place.read(name), text, "{name} after commands that were refused");
+    }
+    assert!(!place.path("runs/unknown").exists());
+    place.write("train.svm", &format!("1 7:1\n{}", place.read("train.svm")));
+    let changed = place.run("train c.toml --passes 2 --resume");
+    assert_eq!(changed.code, Some(4), "{}", changed.err);
+    assert!(changed.err.contains("the size of the files of data.train changed"), "{}", changed.err);
+}
+
+/// No fault of the model's.
+#[test]
+fn a_full_disk_is_no_bad_model() {
+    let place = Place::with_synth();
+    // Files of more than 16 blocks, of 512 or 1024 bytes as the shell counts, cannot be written.
+    let line =
+        format!("trap '' XFSZ; ulimit -f 16; exec '{}' train c.toml", env!("CARGO_BIN_EXE_sanderling"));
+    let output = Command::new("sh").args(["-c", &line]).current_dir(place.path("")).output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(err.contains("File too large"), "{err}");
+}
+
+/// As when the terminal is gone, or `2>&1 | head` has seen enough.
+#[test]
+fn nobody_need_read_what_is_said() {
+    let place = Place::with_synth();
+    let mut child = place.spawn("train c.toml --passes 3 --json");
+    drop(child.stderr.take());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    has_metrics(&serde_json::from_slice(&output.stdout).unwrap(), 9000);
 }
 
 #[test]

@@ -61,6 +61,27 @@ fn it_tells_when_it_is_ready_and_comes_back_after_a_signal() {
     }
 }
 
+/// Whoever started it may be gone, and the terminal with it.
+#[test]
+fn it_saves_though_nobody_reads_what_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys: Vec<u64> = (0..100).collect();
+    let mut process = Process::start(folder.path(), "", "--data data --save-every 1s");
+    process.close_errors();
+    let mut peer = greet(&process);
+    let table = peer.create("t", TABLE).unwrap();
+    peer.push(table, 1, &keys, 0.5).unwrap();
+    let expected = peer.pull(table, &keys).unwrap();
+    process.signal("TERM");
+    let (status, _) = process.end();
+    assert_eq!(status.code(), Some(0));
+
+    let process = Process::start(folder.path(), "", "--data data");
+    let mut peer = greet(&process);
+    let table = peer.create("t", TABLE).unwrap();
+    assert_eq!(peer.pull(table, &keys), Ok(expected));
+}
+
 #[test]
 fn a_request_under_way_is_answered_before_the_end() {
     let folder = tempfile::tempdir().unwrap();

@@ -51,7 +51,7 @@ pub enum ClientError {
     },
     /// A gradient of pooled rows is NaN, infinite or too large; nothing of the push was applied.
     #[error(
-        "table {table:?}: gradient of sample {sample}, coordinate {coordinate} is {value}: nothing of this push was applied; lower the learning rate or clip"
+        "table {table:?}: gradient of sample {sample}, coordinate {coordinate} is {value:e}: nothing of this push was applied; lower the learning rate or clip gradients"
     )]
     BadGradient {
         /// Name of the table.

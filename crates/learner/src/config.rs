@@ -6,7 +6,7 @@ use std::path::Path;
 use sanderling_sample::batch_file::spec_of;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
 use sanderling_sample::{DataConfig, Format, Spec};
-use sanderling_store::Optimizer;
+use sanderling_store::{Init, Optimizer};
 use serde::{Deserialize, Serialize};
 
 use crate::error::LearnError;
@@ -290,11 +290,16 @@ pub const THREADS_MAX: usize = 1024;
 /// Most factors per key.
 pub const RANK_MAX: usize = 1024;
 
+/// The text of a configuration. One that cannot be read is as wrong an argument as one that makes no sense.
+fn read_text(path: &Path) -> Result<String, LearnError> {
+    let wrong = |error: std::io::Error| LearnError::Config { path: path.into(), reason: error.to_string() };
+    std::fs::read_to_string(path).map_err(wrong)
+}
+
 impl Config {
     /// Reads a TOML file, lets `adjust` change what it says, and checks the result.
     pub fn read(path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
-        let text = std::fs::read_to_string(path).map_err(LearnError::io(path))?;
-        Self::from_toml(&text, path)?.adjusted(path, adjust)
+        Self::from_toml(&read_text(path)?, path)?.adjusted(path, adjust)
     }
 
     /// Changed as somebody wants it, and checked; named after its file if it does not name itself.
@@ -307,7 +312,7 @@ impl Config {
     /// The same for who needs data, features, batches and passes alone: the configuration may also be of a model that is not
     /// built in (`deep`), with sections and entries that mean nothing here and are left out.
     pub fn read_data(path: &Path, deep: &[&str], adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
-        let text = std::fs::read_to_string(path).map_err(LearnError::io(path))?;
+        let text = read_text(path)?;
         let wrong =
             |error: toml::de::Error| LearnError::Config { path: path.into(), reason: error.to_string() };
         let mut table: toml::Table = toml::from_str(&text).map_err(wrong)?;
@@ -456,6 +461,13 @@ impl Config {
         {
             return Err("early_stop and the plateau schedule need data.valid".to_string());
         }
+        for (section, optimizer) in
+            [("optimizer", Some(self.optimizer)), ("factor_optimizer", self.factor_optimizer)]
+        {
+            // What rows begin with is checked with their table.
+            let checked = optimizer.map_or(Ok(()), |optimizer| optimizer.check(Init::Zero));
+            checked.map_err(|reason| format!("{section}.{reason}"))?;
+        }
         let scheduled = self.train.schedule != Schedule::Constant || self.train.warmup_steps > 0;
         let is_ftrl = |optimizer: &Optimizer| matches!(optimizer, Optimizer::Ftrl { .. });
         if scheduled && is_ftrl(&self.optimizer) && self.factor_optimizer.as_ref().is_none_or(is_ftrl) {
@@ -522,6 +534,14 @@ mod tests {
             (format!("{head}[train]\nwarmup_steps = 5\n[optimizer]\ntype = \"sgd\""), Ok(())),
             (format!("{head}[factor_optimizer]\ntype = \"adam\""), Err("factor_optimizer")),
             (format!("{head}[optimizer]\ntype = \"ftrl\"\nalhpa = 1.0"), Err("alhpa")),
+            (
+                format!("{head}[optimizer]\ntype = \"ftrl\"\nalpha = -1.0"),
+                Err("c.toml: optimizer.alpha = -1 must be"),
+            ),
+            (
+                format!("{head}[factor_optimizer]\ntype = \"adam\"\neps = 0.0\n[model]\ntype = \"fm\""),
+                Err("factor_optimizer.eps = 0 must be"),
+            ),
             (format!("name = \"../x\"\n{head}"), Err("letters")),
             ("[data]\ntrain = \"-\"\nformat = \"libsvm\"\n[train]\npasses = 2".to_string(), Err("only once")),
         ] {

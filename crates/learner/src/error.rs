@@ -59,7 +59,7 @@ pub enum LearnError {
     },
     /// A gradient is too large for the exact sums of a step.
     #[error(
-        "step {step}: a gradient of {gradient} is too large for the sums of a step, which are exact below 8 million; bound \
+        "step {step}: a gradient of {gradient:e} is too large for the sums of a step, which are exact below 8 million; bound \
          the features (type = \"log\") or lower the learning rate"
     )]
     GradientRange {

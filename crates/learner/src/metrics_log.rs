@@ -1,6 +1,6 @@
 //! The metrics of a run as JSON lines: `{"kind": "step" | "pass" | "valid", ...}`. Knows no terminal and keeps nothing in memory.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,8 @@ use crate::state::RunState;
 pub(crate) struct MetricsLog {
     path: PathBuf,
     file: BufWriter<File>,
+    /// Whether lines of an earlier run may be in the file: they stay until this one has some.
+    is_old: bool,
     failed: Option<std::io::Error>,
 }
 
@@ -26,10 +28,18 @@ struct Place {
 }
 
 impl MetricsLog {
-    /// An empty file.
+    /// A file that is empty once a line is written, or the run is over: one that fails before leaves an earlier run as it was.
     pub(crate) fn create(path: &Path) -> Result<Self, LearnError> {
-        let file = File::create(path).map_err(LearnError::io(path))?;
-        Ok(MetricsLog { path: path.into(), file: BufWriter::new(file), failed: None })
+        let file = OpenOptions::new().create(true).append(true).open(path).map_err(LearnError::io(path))?;
+        Ok(MetricsLog { path: path.into(), file: BufWriter::new(file), is_old: true, failed: None })
+    }
+
+    /// The file, without what is not of this run.
+    fn of_this_run(&mut self) -> std::io::Result<&mut BufWriter<File>> {
+        if std::mem::take(&mut self.is_old) {
+            self.file.get_ref().set_len(0)?;
+        }
+        Ok(&mut self.file)
     }
 
     /// Goes on with the file of a run that is resumed at `state`. A killed run may have written more than it had
@@ -44,10 +54,10 @@ impl MetricsLog {
         for line in old.lines() {
             let line = line.map_err(LearnError::io(path))?;
             if serde_json::from_str(&line).is_ok_and(|place| was_saved(&place, state)) {
-                writeln!(log.file, "{line}").map_err(LearnError::io(&part))?;
+                log.of_this_run().and_then(|file| writeln!(file, "{line}")).map_err(LearnError::io(&part))?;
             }
         }
-        log.file.flush().map_err(LearnError::io(&part))?;
+        log.of_this_run().and_then(Write::flush).map_err(LearnError::io(&part))?;
         std::fs::rename(&part, path).map_err(LearnError::io(path))?;
         Ok(MetricsLog { path: path.into(), ..log })
     }
@@ -68,16 +78,18 @@ impl MetricsLog {
         };
         // Each line is flushed, so that whoever follows the file sees it, and a killed run leaves whole lines.
         let written = json.map_err(std::io::Error::from).and_then(|json| {
-            writeln!(self.file, "{json}")?;
-            self.file.flush()
+            let file = self.of_this_run()?;
+            writeln!(file, "{json}")?;
+            file.flush()
         });
         if let Err(error) = written {
             self.failed.get_or_insert(error);
         }
     }
 
-    pub(crate) fn finish(self) -> Result<(), LearnError> {
-        self.failed.map_or(Ok(()), |error| Err(LearnError::io(self.path)(error)))
+    pub(crate) fn finish(mut self) -> Result<(), LearnError> {
+        let emptied = self.of_this_run().map(drop);
+        self.failed.map_or(emptied, Err).map_err(LearnError::io(self.path))
     }
 }
 

@@ -1,6 +1,7 @@
 //! A whole run: from a configuration to a directory with the model, the metrics and the report. What the command line
 //! and Python both call. Knows no terminal.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -69,6 +70,8 @@ pub struct Summary {
     pub normalized_entropy: Option<f64>,
     /// What those metrics were measured on: `valid`, or `train` (each row scored before it was learned from).
     pub measured_on: &'static str,
+    /// Those rows.
+    pub measured_examples: u64,
     /// Rows trained on, over all passes.
     pub examples: u64,
     /// Rows trained on per second of training, validation and saving left out.
@@ -135,10 +138,10 @@ fn run(
     }
     let run_dir = options.runs_dir.join(&config.name);
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
-    std::fs::create_dir_all(&run_dir).map_err(LearnError::io(&run_dir))?;
     let (model, state, scores) = if options.resume {
         resume(&config, options, &model_dir, &last_dir)?
     } else {
+        create_run_dir(&run_dir)?;
         let unfitted = config.spec().unfitted().count();
         if unfitted > 0 {
             observer(&Event::Fitting { features: unfitted });
@@ -153,7 +156,8 @@ fn run(
         // What an earlier run of this name left to resume from is not this run's.
         remove_dir(&last_dir)?;
         let algorithm = options.job.as_ref().map(|job| job.algorithm);
-        let state = RunState { algorithm, ..RunState::default() };
+        let data_bytes = data_bytes(model.config())?;
+        let state = RunState { algorithm, data_bytes, ..RunState::default() };
         (model, state, Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX))
     };
     let train = &model.config().train;
@@ -247,6 +251,21 @@ fn check_inputs(config: &Config) -> Result<(), LearnError> {
     Ok(())
 }
 
+fn create_run_dir(path: &Path) -> Result<(), LearnError> {
+    std::fs::create_dir_all(path).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+            let reason = "there is a file where the run's folder is to be; give the run another name, or another folder";
+            LearnError::io(path)(std::io::Error::new(error.kind(), reason))
+        }
+        _ => LearnError::io(path)(error),
+    })
+}
+
+/// Bytes of the training files, if they can be told.
+fn data_bytes(config: &Config) -> Result<Option<u64>, LearnError> {
+    Ok(sanderling_sample::input::expand(&config.data.train.0)?.iter().map(|file| file.bytes).sum())
+}
+
 /// The scores of the validation files, or none where somebody asks to stop.
 fn validate_again(model: &Model, stop: &AtomicBool) -> Result<Option<Scores>, LearnError> {
     let config = model.config();
@@ -298,6 +317,10 @@ fn resume(
         ),
         ("the features, the label, weights or negatives", fitted.spec() != saved.spec()),
         ("data.train", fitted.data.train != saved.data.train),
+        (
+            "the size of the files of data.train",
+            state.data_bytes.is_some() && state.data_bytes != data_bytes(config)?,
+        ),
         ("how data is read", fitted.data.reading != saved.data.reading),
         ("train.batch", fitted.train.batch != saved.train.batch),
         ("train.shuffle", fitted.train.shuffle != saved.train.shuffle),
@@ -397,6 +420,7 @@ impl Outcome<'_> {
             real_mean: number(metrics.real_mean),
             normalized_entropy: number(metrics.normalized_entropy),
             measured_on,
+            measured_examples: metrics.examples,
             examples: state.examples,
             examples_per_s: state.examples as f64 / state.train_seconds.max(1e-9),
             train_s: state.train_seconds,

@@ -36,7 +36,7 @@ pub enum StoreError {
     /// A gradient (after summing duplicates) is NaN, infinite, or so large that its square overflows; nothing of
     /// the request was applied.
     #[error(
-        "table {table:?}: gradient of key {key}, coordinate {coordinate} is {value}: nothing of this push was applied; lower the learning rate or clip"
+        "table {table:?}: gradient of key {key}, coordinate {coordinate} is {value:e}: nothing of this push was applied; lower the learning rate or clip gradients"
     )]
     BadGradient {
         /// Name of the table.

@@ -196,7 +196,10 @@ impl Optimizer {
         crate::kernel::Kernel::new(self).state_len(dims)
     }
 
-    pub(crate) fn check(self, init: Init) -> Result<(), String> {
+    /// # Errors
+    ///
+    /// Which number is impossible, alone or for rows that begin so, and what is possible.
+    pub fn check(self, init: Init) -> Result<(), String> {
         match self {
             Optimizer::Sgd { lr, l2 } => above_zero("lr", lr).and(at_least_zero("l2", l2)),
             Optimizer::Momentum { lr, momentum, l2 } => {

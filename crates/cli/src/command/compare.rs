@@ -46,6 +46,10 @@ struct Summary {
     auc: Option<f64>,
     logloss: Option<f64>,
     measured_on: String,
+    /// Older versions did not write it.
+    measured_examples: Option<u64>,
+    /// Share of positives among them.
+    real_mean: Option<f64>,
     examples: u64,
     examples_per_s: f64,
     train_s: f64,
@@ -124,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         warnings: warnings(&a, &b),
     };
     for warning in &comparison.warnings {
-        eprintln!("warning: {warning}");
+        note!("warning: {warning}");
     }
     if args.json {
         output::json(&comparison)?;
@@ -205,6 +209,8 @@ fn warnings(a: &Run, b: &Run) -> Vec<String> {
     let on = [a, b].map(|run| &run.summary.measured_on);
     if on[0] != on[1] {
         warnings.push(format!("AUC and logloss are not of the same rows: data.{} and data.{}", on[0], on[1]));
+    } else if let Some(differing) = measured_rows_differ(&a.summary, &b.summary) {
+        warnings.push(format!("AUC and logloss are not of the same rows: {differing} in data.{}", on[0]));
     }
     for (run, side) in [(a, "A"), (b, "B")] {
         if run.summary.stopped {
@@ -212,6 +218,19 @@ fn warnings(a: &Run, b: &Run) -> Vec<String> {
         }
     }
     warnings
+}
+
+/// How the rows that the quality is of differ, as far as their number and labels tell. Rows that the passes of training
+/// differ in are told of as work.
+fn measured_rows_differ(a: &Summary, b: &Summary) -> Option<String> {
+    if let (Some(a), Some(b)) = (a.measured_examples, b.measured_examples)
+        && a != b
+    {
+        return Some(format!("{} and {}", output::count(a), output::count(b)));
+    }
+    let (a, b) = (a.real_mean?, b.real_mean?);
+    // The mean of many labels, not in the same order.
+    ((a - b).abs() > 1e-9).then(|| format!("{a:.6} and {b:.6} are positive"))
 }
 
 fn for_people(comparison: &Comparison<'_>) -> String {

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
 use crate::progress::Bar;
-use crate::reading::{ReadArgs, report_bad_rows};
+use crate::reading::{ReadArgs, not_an_input, report_bad_rows};
 
 /// How often the progress bar moves.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -106,6 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
     let order = PassOptions { shuffle: 0, seed: 0, number: 0, workers: 1, used_rows: 0 };
     let options = BatchFileOptions { compression: args.compression, overwrite: args.force };
+    not_an_input(&args.output, inputs)?;
     let mut out = BatchFileWriter::create(&args.output, encoder.spec(), options)?;
     let pass = Pass::open(inputs, reading, &encoder, &bad_rows, order)?;
     let (stages, stop, bar) = (Stages::new(&STAGES), crate::stop::flag(), Bar::new(args.quiet));
@@ -126,7 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     bar.finish();
     // Ctrl-C ends what writes to our standard input, too: then the end of that is not the end of the rows.
     if stop.load(Ordering::Relaxed) {
-        eprintln!("interrupted: {} was not written", args.output.display());
+        note!("interrupted: {} was not written", args.output.display());
         return Ok(INTERRUPTED);
     }
     if out.rows() == 0 {

@@ -161,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         }
         is_first = false;
         show(answers, args.json)?;
-        errors.iter().for_each(|error| eprintln!("error: {error}"));
+        errors.iter().for_each(|error| note!("error: {error}"));
         std::thread::sleep(every);
     }
 }
@@ -221,9 +221,9 @@ fn show(answers: Option<Answers>, json: bool) -> Result<(), Failure> {
 /// The last failure is the command's; the others are said before it.
 fn fail(mut errors: Vec<ControlError>, servers: usize) -> Result<u8, Failure> {
     let Some(last) = errors.pop() else { return Ok(0) };
-    errors.iter().for_each(|error| eprintln!("error: {error}"));
+    errors.iter().for_each(|error| note!("error: {error}"));
     if servers > errors.len() + 1 {
-        eprintln!("the other servers have answered");
+        note!("the other servers have answered");
     }
     Err(Failure::Control(last))
 }

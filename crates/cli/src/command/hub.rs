@@ -282,7 +282,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let mut config = args.service_config()?;
     let stop = crate::stop::flag();
     let feeder = args.feeding.feeder(&mut config)?;
-    let service = Service::start_feeding(&config, feeder, |event| eprintln!("{event}"))?;
+    let service = Service::start_feeding(&config, feeder, |event| note!("{event}"))?;
     let page = args.metrics.as_ref().map(|address| {
         let status = service.watch();
         MetricsPage::start(address, move || status().exposition()).map_err(|error| usage("metrics", error))
@@ -295,13 +295,13 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let (ended, status) = service.run(&stop, |service| {
         if print_at.is_some_and(|at| at <= Instant::now()) {
             print_at = print_every.map(|every| Instant::now() + every);
-            eprintln!("{}", service.status());
+            note!("{}", service.status());
         }
     });
-    eprintln!("{status}");
+    note!("{status}");
     match ended? {
-        Ended::Over => eprintln!("all minibatches were used"),
-        Ended::Stopped => eprintln!("stopped before the end"),
+        Ended::Over => note!("all minibatches were used"),
+        Ended::Stopped => note!("stopped before the end"),
     }
     Ok(0)
 }

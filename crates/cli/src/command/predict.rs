@@ -10,7 +10,7 @@ use sanderling_sample::{BadRows, Compression};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
-use crate::reading::{ReadArgs, report_bad_rows};
+use crate::reading::{ReadArgs, not_an_input, report_bad_rows};
 use crate::scores::ScoreWriter;
 use crate::servers::ServerArgs;
 
@@ -69,6 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let bad_rows = Arc::new(BadRows::new(config.on_bad_row).placeholder(true));
     let bar = Bar::new(args.quiet || (to_stdout && std::io::stdout().is_terminal()));
     let stop = crate::stop::flag();
+    not_an_input(&args.output, &args.files)?;
     let mut writer = ScoreWriter::create(&args.output, args.output_header)?;
     let rows = sanderling_learner::predict(&model, &args.files, &config, &bad_rows, |scores, scan| {
         bar.scan("predicting", scan);
@@ -89,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             "output": args.output,
         }))?;
     } else if !to_stdout && !args.quiet {
-        eprintln!("{} scores in {}", output::count(rows), args.output.display());
+        note!("{} scores in {}", output::count(rows), args.output.display());
     }
     Ok(0)
 }

@@ -267,16 +267,14 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     // Before anything is restored, which may take long.
     let grpc_listeners = listen_for_frames(&mut config)?;
     let listener = listen_as_wanted(&config, &wanted)?;
-    let server = Server::start(&config, |event| eprintln!("{event}"))?;
+    let server = Server::start(&config, |event| note!("{event}"))?;
     on_signal(server.control());
     let start = |listener| FrameServer::start(listener, server.control());
     let frame_servers = grpc_listeners.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
     let plane = match listener {
         Ok(listener) => Some(Plane::start(listener, server.control())?),
         Err(reason) => {
-            eprintln!(
-                "no control plane, so sanderling ctl cannot reach this server: {reason}; see --control"
-            );
+            note!("no control plane, so sanderling ctl cannot reach this server: {reason}; see --control");
             None
         }
     };
@@ -314,7 +312,7 @@ fn on_signal(control: Control) {
 
 fn tell_manager(state: &str) {
     if let Err(error) = systemd::notify(state) {
-        eprintln!("cannot tell the service manager {state}: {error}");
+        note!("cannot tell the service manager {state}: {error}");
     }
 }
 

@@ -166,10 +166,10 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let run_dir = args.runs_dir.join(&summary.name);
     let profile = profile.map(|profile| profile.finish(&run_dir, &summary.name)).transpose()?;
     if !args.quiet {
-        eprintln!("\n{}\n", timing::for_people(&summary.timing));
+        note!("\n{}\n", timing::for_people(&summary.timing));
     }
     if let Some(warning) = one_class(&summary) {
-        eprintln!("{warning}");
+        note!("{warning}");
     }
     if args.json {
         output::json(&summary)?;

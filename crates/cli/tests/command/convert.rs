@@ -87,6 +87,7 @@ fn what_cannot_be_converted_or_read() {
     place.write("empty.svm", "");
     for (line, code, part) in [
         ("convert c.toml a.batch", 3, "a.batch: is there already; --force replaces it"),
+        ("convert c.toml a.batch --input a.batch --force", 2, "a.batch: it is one of the input files"),
         ("convert c.toml a.csv", 2, "a.csv: name it .batch"),
         ("convert c.toml b.batch --valid", 2, "data.valid names no input"),
         ("convert c.toml b.batch --input bad.svm", 3, "bad.svm:2: column"),
@@ -113,6 +114,7 @@ fn what_cannot_be_converted_or_read() {
         assert_eq!(done.code, Some(code), "{line}: {}", done.err);
         assert!(done.err.contains(part), "{line}\n{}", done.err);
     }
+    assert_eq!(std::fs::read(place.path("a.batch")).unwrap(), whole);
     let left: Vec<_> =
         std::fs::read_dir(place.path("")).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert!(

@@ -104,10 +104,17 @@ impl Process {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
+    /// From now on nobody reads what it says on standard error.
+    pub(crate) fn close_errors(&mut self) {
+        self.child.stderr = None;
+    }
+
     /// Waits for its end; what it said on standard error.
     pub(crate) fn end(mut self) -> (ExitStatus, String) {
         let mut errors = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut errors).unwrap();
+        }
         (self.child.wait().unwrap(), errors)
     }
 }

@@ -81,6 +81,7 @@ pub(crate) fn follow(
         real_mean: number(metrics.real_mean),
         normalized_entropy: number(metrics.normalized_entropy),
         measured_on: "train",
+        measured_examples: metrics.examples,
         examples,
         examples_per_s: examples as f64 / train_s.max(1e-9),
         train_s,

@@ -13,6 +13,7 @@ fn summary() -> Value {
     let stage = |name: &str, seconds: f64, share: f64| json!({"name": name, "seconds": seconds, "share": share, "count": 7});
     json!({
         "name": "run", "auc": 0.8, "logloss": 0.4, "prob_mean": 0.5, "real_mean": 0.5, "measured_on": "valid",
+        "measured_examples": 100,
         "examples": 1000, "examples_per_s": 500.0, "train_s": 2.0, "passes": 2, "stopped": false,
         "timing": {
             "algorithm": "ftrl", "workers": 2, "batch": 256, "transport": "tcp", "total_s": 4.0,
@@ -88,10 +89,15 @@ fn other_work_is_said() {
         json!("train"),
         "AUC and logloss are not of the same rows: data.valid and data.train",
     );
+    let other_rows = |what: &str| format!("AUC and logloss are not of the same rows: {what}");
+    check("/measured_examples", json!(2000), &other_rows("100 and 2,000 in data.valid"));
+    check("/real_mean", json!(0.25), &other_rows("0.500000 and 0.250000 are positive in data.valid"));
     check("/stopped", json!(true), "B was stopped before its end");
     // Another way to the same tables is what is to be compared.
     let mut other = summary();
     other["timing"]["transport"] = json!("shm");
+    // And an older version did not say how many rows it had measured.
+    other.as_object_mut().unwrap().remove("measured_examples");
     assert_eq!(warnings(&same, &run_of(&other)), Vec::<String>::new());
 }
 
