@@ -119,7 +119,8 @@ impl Table {
             let mut used = 0;
             while let (Some(&row), Some(&at)) = (spare.get(used), absent.get(done)) {
                 let (key, hash) = (keys[at as usize], lookup.hash(at as usize));
-                if self.create(key, hash, row, &mut lookup.words, at as usize, newcomers) {
+                let later = absent.get(done + AHEAD_ROWS).map(|&at| lookup.hash(at as usize));
+                if self.create((key, hash, later), row, &mut lookup.words, at as usize, newcomers) {
                     used += 1;
                     spare.get(used + AHEAD_ROWS - 1).map(ask_for);
                 }
@@ -153,17 +154,20 @@ impl Table {
         rejected
     }
 
-    /// Gives the row to the key unless that has one. Was it needed?
+    /// Gives the row to the key unless that has one. Was it needed? The hash of a key that is to have a row a little later
+    /// is asked for: where many keys are absent, no cache holds all buckets that were searched.
     fn create(
         &self,
-        key: u64,
-        hash: u64,
+        (key, hash, later): (u64, u64, Option<u64>),
         row: u32,
         words: &mut [f32],
         at: usize,
         newcomers: &mut impl Newcomers,
     ) -> bool {
         let locked = self.directory.lock(hash);
+        if let Some(later) = later {
+            locked.index().prefetch_to_change(later);
+        }
         let found = locked.index().find(hash);
         if found != NO_ROW {
             newcomers.has_row(at, found, &locked);

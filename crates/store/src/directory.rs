@@ -8,19 +8,27 @@
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
+use crate::hash::part;
 use crate::index::Index;
 use crate::readers::{Readers, Reading};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, lock, try_lock};
 
-/// A power of two: many more than there are threads.
-const STRIPES: usize = if cfg!(loom) { 2 } else { 256 };
+/// Parts of the index whose locks share no cache line, for threads that change a part each.
+const PARTS: u32 = if cfg!(loom) { 1 } else { 32 };
+/// Locks of a part, a power of two: neighbours in the index have different ones, for threads that go through it side by side.
+const STRIPES: usize = if cfg!(loom) { 2 } else { 8 };
+
+/// The locks of a part.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Part([Mutex<()>; STRIPES]);
 
 #[derive(Debug)]
 pub(crate) struct Directory {
     /// From `Box::into_raw`; swapped only by the holder of all stripes.
     index: AtomicPtr<Index>,
     readers: Readers,
-    stripes: Box<[Mutex<()>]>,
+    parts: Box<[Part]>,
     /// Keys in the index, those included that are about to be inserted.
     claimed: AtomicUsize,
 }
@@ -36,7 +44,7 @@ pub(crate) struct View<'a> {
 #[derive(Debug)]
 pub(crate) struct Locked<'a> {
     directory: &'a Directory,
-    stripe: usize,
+    stripe: (usize, usize),
     _guard: MutexGuard<'a, ()>,
 }
 
@@ -47,9 +55,9 @@ pub(crate) struct AllLocked<'a> {
     guards: Vec<MutexGuard<'a, ()>>,
 }
 
-fn stripe(hash: u64) -> usize {
-    // The upper bits choose the bucket: neighbours in the index have different stripes.
-    hash as usize & (STRIPES - 1)
+/// Part, and number of the lock there.
+fn stripe(hash: u64) -> (usize, usize) {
+    (part(hash, PARTS) as usize, hash as usize & (STRIPES - 1))
 }
 
 impl Directory {
@@ -57,14 +65,14 @@ impl Directory {
         Directory {
             index: AtomicPtr::new(Box::into_raw(Box::new(index))),
             readers: Readers::new(),
-            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            parts: (0..PARTS).map(|_| Part(std::array::from_fn(|_| Mutex::new(())))).collect(),
             claimed: AtomicUsize::new(0),
         }
     }
 
     /// Bytes beside those of the index.
     pub(crate) fn bytes() -> usize {
-        STRIPES * size_of::<Mutex<()>>() + Readers::bytes()
+        PARTS as usize * size_of::<Part>() + Readers::bytes()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -85,12 +93,16 @@ impl Directory {
     /// Locks the key. The caller must not hold another lock.
     pub(crate) fn lock(&self, hash: u64) -> Locked<'_> {
         let stripe = stripe(hash);
-        Locked { directory: self, stripe, _guard: lock(&self.stripes[stripe]) }
+        Locked { directory: self, stripe, _guard: lock(self.mutex(stripe)) }
+    }
+
+    fn mutex(&self, (part, at): (usize, usize)) -> &Mutex<()> {
+        &self.parts[part].0[at]
     }
 
     /// Locks every key. The caller must neither hold a lock nor have a view.
     pub(crate) fn lock_all(&self) -> AllLocked<'_> {
-        AllLocked { directory: self, guards: self.stripes.iter().map(lock).collect() }
+        AllLocked { directory: self, guards: self.parts.iter().flat_map(|part| &part.0).map(lock).collect() }
     }
 
     /// Claims room for up to `keys` further keys of at most `keys_max`; how many.
@@ -128,7 +140,7 @@ impl Locked<'_> {
     /// Locks another key besides, if that is possible without waiting.
     pub(crate) fn try_another(&self, hash: u64) -> Option<Option<MutexGuard<'_, ()>>> {
         let stripe = stripe(hash);
-        if stripe == self.stripe { Some(None) } else { try_lock(&self.directory.stripes[stripe]).map(Some) }
+        if stripe == self.stripe { Some(None) } else { try_lock(self.directory.mutex(stripe)).map(Some) }
     }
 }
 

@@ -14,6 +14,20 @@ pub(crate) const fn mix(key: u64) -> u64 {
     hash ^ (hash >> 31)
 }
 
+/// In which of so many equal parts of an index the key is: threads that change keys of different parts share neither its
+/// cache lines nor its locks.
+#[inline]
+#[must_use]
+pub const fn index_part(key: u64, parts: u32) -> u32 {
+    part(mix(key), parts)
+}
+
+/// The same for a hash. The upper bits choose the part, and with as many parts as buckets the bucket.
+#[inline(always)]
+pub(crate) const fn part(hash: u64, parts: u32) -> u32 {
+    (((hash >> 32) * parts as u64) >> 32) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

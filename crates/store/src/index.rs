@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering::Acquire;
 
 pub(crate) use crate::bucket::NO_ROW;
 use crate::bucket::{Bucket, Probe, SLOTS};
+use crate::hash::part;
 use crate::memory::Region;
 use crate::prefetch::{To, prefetch};
 use crate::sync::fence;
@@ -167,6 +168,11 @@ impl Index {
     /// Asks the cache for the hash's home bucket.
     pub(crate) fn prefetch(&self, hash: u64) {
         prefetch(&self.buckets, self.home(hash), To::Read);
+    }
+
+    /// Asks the cache for the hash's home bucket, to change it.
+    pub(crate) fn prefetch_to_change(&self, hash: u64) {
+        prefetch(&self.buckets, self.home(hash), To::Change);
     }
 
     /// Asks the cache for the hash's home bucket and the one after it, where it is if it found no room at home.
@@ -330,7 +336,7 @@ impl Index {
 /// numbers can fill.
 #[inline(always)]
 fn home(hash: u64, buckets: u32) -> u32 {
-    (((hash >> 32) * u64::from(buckets)) >> 32) as u32
+    part(hash, buckets)
 }
 
 /// Buckets of an index that `keys` keys fill to this share.

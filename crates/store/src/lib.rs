@@ -58,6 +58,7 @@ pub use config::{Absent, Admission, Block, Dtype, Eviction, Pooling, PushScale, 
 pub use config::{BLOCKS_MAX, DIM_MAX, FILTER_BYTES_MAX, GRADIENT_ABS_MAX, NAME_BYTES_MAX, bad_gradient};
 pub use dedup::Dedup;
 pub use error::StoreError;
+pub use hash::index_part;
 pub use lookup::Distances;
 pub use maintain::{Maintained, Maintenance};
 pub use near::{NearRows, NearTable};

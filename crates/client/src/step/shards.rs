@@ -4,16 +4,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sanderling_meet::{Gradients, Part};
-use sanderling_store::PushScale;
+use sanderling_store::{PushScale, index_part};
 use sanderling_wire::StepGradients;
 
 /// There are as many shards as workers, and at most so many.
 const SHARDS_MAX: u32 = 32;
 /// Bytes of lists that are kept for their memory, of each kind of gradients.
 const SPARE_BYTES_MAX: usize = 64 << 20;
-/// 2^64 over the golden ratio: the upper bits of a product with it depend on all bits of a key.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-
 /// How messages are cut, and memory for those to come. To a group a shard of a table is a table.
 #[derive(Debug)]
 pub(super) struct Shards {
@@ -100,15 +97,18 @@ impl Shards {
             let list = &mut lists[self.of_key(key)];
             list.keys.push(key);
             list.counts.push(count);
-            list.gradients.extend_from_slice(gradient);
+            match gradient {
+                // Not a call to copy four bytes.
+                &[one] => list.gradients.push(one),
+                more => list.gradients.extend_from_slice(more),
+            }
         }
         lists
     }
 
-    /// By the upper bits of a hash: the lower ones tell the keys of a shard apart.
+    /// Whoever applies a shard has a part of the tables' indexes for itself.
     fn of_key(&self, key: u64) -> usize {
-        let hash = (key ^ key >> 32).wrapping_mul(GOLDEN) >> 32;
-        ((hash * u64::from(self.count)) >> 32) as usize
+        index_part(key, self.count) as usize
     }
 
     /// Takes back what is applied, for its memory.
