@@ -39,34 +39,61 @@ pub(crate) struct Searcher<'a, V> {
 }
 
 impl<V: Vector> Searcher<'_, V> {
-    /// Asks the cache for the hashes' home buckets, and says which ones these are.
+    /// Where searches for the hashes begin.
     #[inline(always)]
-    pub(crate) fn prefetch_all<const N: usize>(&self, hashes: &[u64; N], homes: &mut [u32; N]) {
+    pub(crate) fn homes<const N: usize>(&self, hashes: &[u64; N], homes: &mut [u32; N]) {
         let buckets = self.buckets.len() as u32;
         // By itself, so that it vectorises.
         homes.iter_mut().zip(hashes).for_each(|(home, &hash)| *home = self::home(hash, buckets));
-        for &home in &*homes {
-            prefetch(self.buckets, home as usize, To::Read);
+    }
+
+    /// Asks the cache for buckets.
+    #[inline(always)]
+    pub(crate) fn prefetch_all(&self, buckets: &[u32]) {
+        for &bucket in buckets {
+            prefetch(self.buckets, bucket as usize, To::Read);
         }
     }
 
-    /// Asks the cache for the bucket after this one.
+    /// Asks the cache for this bucket and the one after it.
     #[inline(always)]
-    pub(crate) fn prefetch_after(&self, home: u32) {
-        prefetch(self.buckets, home as usize + 1, To::Read);
+    pub(crate) fn prefetch_two(&self, bucket: u32) {
+        prefetch(self.buckets, bucket as usize, To::Read);
+        prefetch(self.buckets, bucket as usize + 1, To::Read);
     }
 
-    /// Looks into the bucket after the hash's home bucket.
+    /// The bucket that a search goes on with.
     #[inline(always)]
-    pub(crate) fn probe_after(&self, hash: &u64, calm: bool) -> Probe {
-        let next = self::home(*hash, self.buckets.len() as u32) + 1;
-        self.probe(if next as usize == self.buckets.len() { 0 } else { next }, hash, calm)
+    pub(crate) fn after(&self, bucket: u32) -> u32 {
+        if bucket as usize + 1 == self.buckets.len() { 0 } else { bucket + 1 }
     }
 
-    /// Looks into the hash's home bucket: see [`Bucket::probe_calm`] for what `calm` is.
+    /// Looks into this bucket and, if it is not there but may be, into the one after it.
     #[inline(always)]
-    pub(crate) fn probe(&self, home: u32, hash: &u64, calm: bool) -> Probe {
-        let bucket = &self.buckets[home as usize];
+    pub(crate) fn probe_two(&self, bucket: u32, hash: &u64, calm: bool) -> Probe {
+        let probe = self.probe(bucket, hash, calm);
+        if probe.goes_on { self.probe(self.after(bucket), hash, calm) } else { probe }
+    }
+
+    /// Looks into the home buckets of hashes. A key that gets no row may have one even there: see [`Bucket::glance`].
+    #[inline(always)]
+    pub(crate) fn probe_all<const N: usize>(
+        &self,
+        homes: &[u32; N],
+        hashes: &[u64; N],
+        calm: bool,
+        rows: &mut [u32; N],
+    ) {
+        for ((&home, hash), row) in homes.iter().zip(hashes).zip(rows) {
+            let bucket = &self.buckets[home as usize];
+            *row = if calm { bucket.glance(self.vector, hash) } else { bucket.probe(self.vector, hash).row };
+        }
+    }
+
+    /// Looks into a bucket: see [`Bucket::probe_calm`] for what `calm` is.
+    #[inline(always)]
+    pub(crate) fn probe(&self, bucket: u32, hash: &u64, calm: bool) -> Probe {
+        let bucket = &self.buckets[bucket as usize];
         if calm { bucket.probe_calm(self.vector, hash) } else { bucket.probe(self.vector, hash) }
     }
 }
@@ -182,7 +209,7 @@ impl Index {
         prefetch(&self.buckets, home + 1, To::Read);
     }
 
-    /// What it takes to look into home buckets, by value, so that it stays in registers.
+    /// What it takes to look into buckets, by value, so that it stays in registers.
     #[inline(always)]
     pub(crate) fn searcher<V: Vector>(&self, vector: V) -> Searcher<'_, V> {
         Searcher { buckets: &self.buckets, vector }

@@ -104,8 +104,15 @@ impl Work for Gather<'_> {
     #[inline(always)]
     fn run(self, vector: impl Vector) {
         let Gather { limit, lines, rows, ahead, out } = self;
-        let (index, dim) = (limit.view.index(), out.len() / rows.len().max(1));
-        let words = limit.weight_words.min(dim);
+        let dim = out.len() / rows.len().max(1);
+        // The usual rows by loops that the compiler knows the length of, as the table's own.
+        match (dim, limit.weight_words) {
+            (16, 16) => return limit.gather_of::<16>(vector, lines, rows, ahead, out.as_chunks_mut().0),
+            (32, 32) => return limit.gather_of::<32>(vector, lines, rows, ahead, out.as_chunks_mut().0),
+            (64, 64) => return limit.gather_of::<64>(vector, lines, rows, ahead, out.as_chunks_mut().0),
+            _ => {}
+        }
+        let (index, words) = (limit.view.index(), limit.weight_words.min(dim));
         let ask = |line: u32, row: u32| {
             index.prefetch_bucket(line);
             limit.prefetch_row(row, words);
@@ -118,6 +125,41 @@ impl Work for Gather<'_> {
             }
             sum ^= index.word(lines[at]);
             words::load(vector, limit.row(rows[at]), &mut out[..words]);
+        }
+        black_box(sum);
+    }
+}
+
+impl Limit<'_> {
+    #[inline(always)]
+    fn gather_of<const DIM: usize>(
+        &self,
+        vector: impl Vector,
+        lines: &[u32],
+        rows: &[u32],
+        ahead: usize,
+        out: &mut [[f32; DIM]],
+    ) {
+        let index = self.view.index();
+        let ask = |line: u32, row: u32| {
+            index.prefetch_bucket(line);
+            self.prefetch_row(row, DIM);
+        };
+        lines.iter().zip(rows).take(ahead).for_each(|(&line, &row)| ask(line, row));
+        let mut sum = 0_u64;
+        let mut take = |line: u32, row: u32, out: &mut [f32; DIM]| {
+            sum ^= index.word(line);
+            words::load(vector, self.row(row), out);
+        };
+        let later = rows.len().saturating_sub(ahead);
+        let (out, out_end) = out.split_at_mut(later);
+        let places = lines.iter().zip(rows).zip(lines.iter().zip(rows).skip(ahead));
+        for (((&line, &row), (&line_ahead, &row_ahead)), out) in places.zip(out) {
+            ask(line_ahead, row_ahead);
+            take(line, row, out);
+        }
+        for ((&line, &row), out) in lines[later..].iter().zip(&rows[later..]).zip(out_end) {
+            take(line, row, out);
         }
         black_box(sum);
     }

@@ -4,11 +4,12 @@
 //! The buffers belong to the thread and are reused; requests go through them in chunks, which bounds them.
 
 use std::cell::RefCell;
+use std::hint::black_box;
 
 use crate::hash::mix;
 use crate::index::{Index, NO_ROW};
 use crate::kernel::Step;
-use crate::prefetch::To;
+use crate::prefetch::{To, prefetch};
 use crate::slab::{LINE_WORDS, RowsView};
 use crate::words::Vector;
 
@@ -16,13 +17,15 @@ use crate::words::Vector;
 pub(crate) const CHUNK_KEYS: usize = 2048;
 /// Keys that are asked for, then as many that were asked for before and are looked up, then as many that were looked up
 /// before and are used, in turn. Few, so that requests to the memory are spread evenly over the work.
-const STEP: usize = 8;
+pub(crate) const STEP: usize = 8;
 /// Steps that are kept between look-up and use; a power of two.
 const RING: usize = 32;
-/// Steps from asking for the next bucket of a displaced key to searching it.
+/// Steps from asking for the next two buckets of a displaced key to searching them.
 const DISPLACED_LAG: usize = 2;
-/// Displaced keys that may be waiting for their next buckets; a power of two.
-const DISPLACED_MAX: usize = ((DISPLACED_LAG + 1) * STEP).next_power_of_two();
+/// Displaced keys that may be waiting for their next buckets: all that are not used yet.
+const DISPLACED_MAX: usize = RING * STEP;
+/// Keys of a cache line.
+const LINE_KEYS: usize = 8;
 
 /// How far a look-up runs ahead of itself. Every table has the default, which is what a sweep found
 /// (`sanderling bench store --distances`); only such a sweep sets others.
@@ -74,6 +77,8 @@ impl<F: FnMut(usize, u32)> Visit for F {
 pub(crate) struct Lookup {
     /// In steps; what is left of the last one is whatever was there before.
     hashes: Vec<[u64; STEP]>,
+    /// Their home buckets while they are walked.
+    homes: RefCell<Vec<[u32; STEP]>>,
     keys: usize,
     /// Positions of keys without a row, for the caller.
     pub(crate) absent: Vec<u32>,
@@ -91,6 +96,8 @@ impl Lookup {
     #[inline(always)]
     pub(crate) fn assign(&mut self, keys: &[u64]) {
         debug_assert!(keys.len() <= CHUNK_KEYS);
+        // Or whoever hashes them waits for one line after the other before the memory has anything to do.
+        (0..keys.len()).step_by(LINE_KEYS).for_each(|at| prefetch(keys, at, To::Read));
         self.keys = keys.len();
         self.hashes.resize(keys.len().div_ceil(STEP), [0; STEP]);
         let hashes = self.hashes.as_flattened_mut();
@@ -122,73 +129,104 @@ impl Lookup {
         // In steps from here on.
         let lag = (distances.row_lines / lines / STEP).clamp(DISPLACED_LAG + 1, RING - 2);
         let ahead = (distances.bucket_keys / STEP).clamp(1, RING - 2);
-        let (mut homes, mut rows) = ([[0; STEP]; RING], [[NO_ROW; STEP]; RING]);
-        for (hashes, homes) in steps.iter().zip(&mut homes).take(ahead) {
-            searcher.prefetch_all(hashes, homes);
-        }
-        let mut displaced = Displaced { places: [0; DISPLACED_MAX], first: 0, end: 0 };
+        // All at once and well before they are used: what is stored a moment before it is loaded waits behind all stores before.
+        let homes = &mut *self.homes.borrow_mut();
+        homes.resize(steps.len(), [0; STEP]);
+        steps.iter().zip(homes.iter_mut()).for_each(|(hashes, homes)| searcher.homes(hashes, homes));
+        homes.iter().take(ahead).for_each(|homes| searcher.prefetch_all(homes));
+        let mut rows = [[NO_ROW; STEP]; RING];
+        let mut displaced = Displaced::new();
         for step in 0..steps.len() + lag {
-            if let Some(hashes) = steps.get(step + ahead) {
-                searcher.prefetch_all(hashes, &mut homes[(step + ahead) % RING]);
+            if let Some(homes) = homes.get(step + ahead) {
+                searcher.prefetch_all(homes);
             }
-            if let Some(hashes) = steps.get(step) {
-                let (homes, rows) = (&homes[step % RING], &mut rows[step % RING]);
-                for (at, (hash, &home)) in hashes.iter().zip(homes).enumerate() {
-                    let probe = searcher.probe(home, hash, F::CALM);
-                    rows[at] = probe.row;
-                    if probe.row != NO_ROW {
-                        slab.prefetch(probe.row, lines, F::TO, F::CALM);
-                    } else if probe.goes_on {
-                        // Its next bucket is on the way while others are looked up.
-                        searcher.prefetch_after(home);
-                        displaced.push(step * STEP + at);
+            if let (Some(hashes), Some(homes)) = (steps.get(step), homes.get(step)) {
+                let rows = &mut rows[step % RING];
+                searcher.probe_all(homes, hashes, F::CALM, rows);
+                slab.prefetch_all(rows, lines, F::TO, F::CALM);
+                if rows.contains(&NO_ROW) {
+                    for (at, (hash, &home)) in hashes.iter().zip(homes).enumerate() {
+                        let probe =
+                            if rows[at] == NO_ROW { searcher.probe(home, hash, F::CALM) } else { continue };
+                        rows[at] = probe.row;
+                        if probe.row != NO_ROW {
+                            slab.prefetch(probe.row, lines, F::TO, F::CALM);
+                        } else if probe.goes_on {
+                            // Its next buckets are on the way while others are looked up.
+                            let bucket = searcher.after(home);
+                            searcher.prefetch_two(bucket);
+                            displaced.push(step * STEP + at, bucket, step + DISPLACED_LAG);
+                        }
                     }
                 }
             }
-            while let Some(place) = displaced.pop_before((step * STEP).saturating_sub(DISPLACED_LAG * STEP)) {
-                let (hash, step, at) =
-                    (&self.hashes[place / STEP][place % STEP], place / STEP % RING, place % STEP);
-                let probe = searcher.probe_after(hash, F::CALM);
+            while let Some((place, bucket)) = displaced.pop(step) {
+                let hash = &self.hashes[place / STEP][place % STEP];
+                let probe = searcher.probe_two(bucket, hash, F::CALM);
+                let mut row = probe.row;
+                if row == NO_ROW && probe.goes_on && step + DISPLACED_LAG < place / STEP + lag {
+                    let bucket = searcher.after(searcher.after(bucket));
+                    searcher.prefetch_two(bucket);
+                    displaced.push(place, bucket, step + DISPLACED_LAG);
+                    continue;
+                }
                 // Or it is farther away, or has just moved home.
-                let certain = probe.row != NO_ROW || (F::CALM && !probe.goes_on);
-                let row = if certain { probe.row } else { index.find(*hash) };
+                if row == NO_ROW && (probe.goes_on || !F::CALM) {
+                    row = index.find(*hash);
+                }
                 if row != NO_ROW {
                     slab.prefetch(row, lines, F::TO, F::CALM);
                 }
-                rows[step][at] = row;
+                rows[place / STEP % RING][place % STEP] = row;
             }
             if let Some(step) = step.checked_sub(lag) {
-                let first = step * STEP;
+                // Hidden, or the compiler keeps a running sum for each dim that a visitor knows a loop for.
+                let first = black_box(step * STEP);
                 f.visit_all(first, &rows[step % RING][..STEP.min(self.keys - first)]);
             }
         }
     }
 }
 
-/// Places in the chunk of keys that were not in their home bucket, in a ring.
+/// Keys that were not in the buckets where they were looked for, in a ring, in the order in which they come up again.
 #[derive(Debug)]
 struct Displaced {
-    places: [usize; DISPLACED_MAX],
+    keys: [Waiting; DISPLACED_MAX],
     first: usize,
     end: usize,
 }
 
+#[derive(Debug, Clone, Copy, Default)]
+struct Waiting {
+    /// The next bucket to look into.
+    bucket: u32,
+    /// Place in the chunk.
+    place: u16,
+    /// The step when the bucket should have arrived.
+    due: u16,
+}
+
 impl Displaced {
     #[inline(always)]
-    fn push(&mut self, place: usize) {
-        self.places[self.end % DISPLACED_MAX] = place;
+    fn new() -> Displaced {
+        Displaced { keys: [Waiting::default(); DISPLACED_MAX], first: 0, end: 0 }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, place: usize, bucket: u32, due: usize) {
+        self.keys[self.end % DISPLACED_MAX] = Waiting { bucket, place: place as u16, due: due as u16 };
         self.end += 1;
     }
 
-    /// The first, if it is before this place.
+    /// Place and next bucket of the first, if it is due.
     #[inline(always)]
-    fn pop_before(&mut self, place: usize) -> Option<usize> {
-        let first = self.places[self.first % DISPLACED_MAX];
-        if self.first == self.end || first >= place {
+    fn pop(&mut self, step: usize) -> Option<(usize, u32)> {
+        let Waiting { bucket, place, due } = self.keys[self.first % DISPLACED_MAX];
+        if self.first == self.end || usize::from(due) > step {
             return None;
         }
         self.first += 1;
-        Some(first)
+        Some((usize::from(place), bucket))
     }
 }
 

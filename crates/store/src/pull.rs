@@ -4,7 +4,7 @@
 use crate::Absent;
 use crate::index::NO_ROW;
 use crate::layout::Layout;
-use crate::lookup::{CHUNK_KEYS, Lookup, Visit};
+use crate::lookup::{CHUNK_KEYS, Lookup, STEP, Visit};
 use crate::pool::Pooler;
 use crate::prefetch::To;
 use crate::slab::RowReader;
@@ -193,8 +193,16 @@ impl Copy<'_> {
         rows: &[u32],
         reader: RowReader<'_, F, V, CALM>,
     ) {
-        let (out, _) = self.out[first * DIM..].as_chunks_mut::<DIM>();
-        for (out, &row) in out.iter_mut().zip(rows) {
+        let (out, _) = self.out[first * DIM..][..rows.len() * DIM].as_chunks_mut::<DIM>();
+        // A whole step, which is the rule, without a loop.
+        let (out, rest) = out.as_chunks_mut::<STEP>();
+        let (rows, rows_rest) = rows.as_chunks::<STEP>();
+        for (out, rows) in out.iter_mut().zip(rows) {
+            for (out, &row) in out.iter_mut().zip(rows) {
+                reader.weights(row, out);
+            }
+        }
+        for (out, &row) in rest.iter_mut().zip(rows_rest) {
             reader.weights(row, out);
         }
     }

@@ -3,12 +3,13 @@
 //!
 //! A slab reserves address space for all rows that the machine or the budget could hold, so that a row is found by its
 //! number without a look-up in memory. Memory is taken as rows are first stored to.
-#![allow(unsafe_code)] // shows a row's atomics as plain numbers while nobody may change them
+#![allow(unsafe_code)] // shows a row's atomics as plain numbers while nobody may change them; finds rows by one check
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::half::Half;
+use crate::index::NO_ROW;
 use crate::memory::{Region, machine_bytes};
 use crate::prefetch::{To, prefetch, prefetch_lines};
 use crate::rights::{Alone, Sharing};
@@ -28,6 +29,8 @@ pub(crate) struct Slab {
     words: Region<AtomicU32>,
     versions: Versions,
     stride: usize,
+    /// Rows that there is address space for.
+    rows: usize,
     width: Width,
 }
 
@@ -48,7 +51,7 @@ impl Slab {
         let reserve_bytes = reserve_bytes.min(machine_bytes().saturating_mul(RESERVE_FACTOR)).max(row_bytes);
         let rows = (reserve_bytes / row_bytes).min(ROWS_MAX);
         let words = Region::reserved(rows * stride)?;
-        Some(Slab { words, versions: Versions::new()?, stride, width: Width::detect() })
+        Some(Slab { words, versions: Versions::new()?, stride, rows, width: Width::detect() })
     }
 
     /// Bytes of a row.
@@ -58,7 +61,7 @@ impl Slab {
 
     /// Rows that there is address space for.
     pub(crate) fn rows_max(&self) -> u64 {
-        (self.words.len() / self.stride) as u64
+        self.rows as u64
     }
 
     /// Address range of the first rows.
@@ -96,7 +99,8 @@ impl Slab {
     /// What it takes to read rows, by value, so that it stays in registers.
     #[inline(always)]
     pub(crate) fn view(&self) -> RowsView<'_> {
-        RowsView { words: &self.words, stride: self.stride, versions: self.versions.by_value() }
+        let (words, stride, rows) = (&*self.words, self.stride, self.rows);
+        RowsView { words, stride, rows, versions: self.versions.by_value() }
     }
 
     /// One word of a row, by itself.
@@ -152,6 +156,8 @@ impl Slab {
 pub(crate) struct RowsView<'a> {
     words: &'a [AtomicU32],
     stride: usize,
+    /// Rows of so many words in all of the words.
+    rows: usize,
     versions: RowVersions<'a>,
 }
 
@@ -165,9 +171,33 @@ impl<'a> RowsView<'a> {
         }
     }
 
+    /// The same for many rows, of which those that are [`NO_ROW`] are left out.
+    #[inline(always)]
+    pub(crate) fn prefetch_all<const N: usize>(self, rows: &[u32; N], lines: usize, to: To, calm: bool) {
+        // The usual numbers of lines, once for all rows.
+        match lines {
+            1 => self.prefetch_lines_of(rows, 1, to, calm),
+            2 => self.prefetch_lines_of(rows, 2, to, calm),
+            _ => self.prefetch_lines_of(rows, lines, to, calm),
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch_lines_of<const N: usize>(self, rows: &[u32; N], lines: usize, to: To, calm: bool) {
+        for &row in rows {
+            if row != NO_ROW {
+                self.prefetch(row, lines, to, calm);
+            }
+        }
+    }
+
     #[inline(always)]
     fn words(self, row: u32) -> &'a [AtomicU32] {
-        &self.words[row as usize * self.stride..][..self.stride]
+        let row = row as usize;
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        // By hand, since two checks per key are felt in a pull.
+        // SAFETY: `words` is `rows` times `stride` long, both as the slab was made with, and the row is one of them.
+        unsafe { self.words.get_unchecked(row * self.stride..(row + 1) * self.stride) }
     }
 
     /// One word of a row, by itself.

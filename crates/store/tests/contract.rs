@@ -63,6 +63,33 @@ fn distances_decide_speed_only() {
     }
 }
 
+/// Where the index may not grow and fills up, keys are many buckets away from home: they are found all the same, and those that
+/// are not there are not.
+#[test]
+fn a_full_index_is_searched_far() {
+    let mut fullest = 0.0_f64;
+    for budget_bytes in (150_000..400_000).step_by(6_000) {
+        let config =
+            TableConfig { budget_bytes: Some(budget_bytes), ..TableConfig::single("t", 1, Init::Zero, SGD) };
+        let Ok(t) = Table::new(config) else { continue };
+        let empty = t.stats().index_bytes;
+        let mut keys = 0;
+        while t.push(&[keys], &[-(keys as f32) - 1.0], PushScale::default()).is_ok() {
+            keys += 1;
+        }
+        let slots = (t.stats().index_bytes - empty) as f64 / 64.0 * 5.0;
+        fullest = fullest.max(keys as f64 / slots.max(1.0));
+        // Those that are there are among twice as many.
+        let asked: Vec<u64> = (0..2 * keys).rev().collect();
+        let (mut out, mut missing) = (vec![-1.0; asked.len()], Vec::new());
+        let absent = t.pull(&asked, Absent::Zero, &mut out, Some(&mut missing)).unwrap();
+        assert_eq!((absent as u64, missing), (keys, (0..keys as u32).collect()));
+        let expected = asked.iter().map(|&key| if key < keys { key as f32 + 1.0 } else { 0.0 });
+        assert_eq!(out, expected.collect::<Vec<f32>>(), "budget {budget_bytes}");
+    }
+    assert!(fullest > 0.8, "{fullest}");
+}
+
 #[test]
 fn bad_requests_change_nothing() {
     let t = table(2, Init::Zero, SGD);
