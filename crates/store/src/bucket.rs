@@ -102,16 +102,6 @@ impl Bucket {
         Probe { row: NO_ROW, goes_on: self.overflow() != 0 }
     }
 
-    /// The row that [`Bucket::probe_calm`] finds at the first try, or [`NO_ROW`].
-    #[inline(always)]
-    pub(crate) fn glance(&self, vector: impl Vector, hash: &u64) -> u32 {
-        match words::equal(vector, &self.0, hash) {
-            0 => NO_ROW,
-            // That of an empty slot is `NO_ROW`. Never beyond the slots; this way the compiler knows.
-            matches => self.row((matches | 1 << SLOTS).trailing_zeros() as usize).wrapping_sub(1),
-        }
-    }
-
     /// Waits until nobody changes the bucket, and lets the caller do so until the result is dropped.
     pub(crate) fn hold(&self) -> Held<'_> {
         let mut spins = 0;

@@ -75,7 +75,7 @@ impl<V: Vector> Searcher<'_, V> {
         if probe.goes_on { self.probe(self.after(bucket), hash, calm) } else { probe }
     }
 
-    /// Looks into the home buckets of hashes. A key that gets no row may have one even there: see [`Bucket::glance`].
+    /// Looks into the home buckets of hashes; a bit for each whose search goes on.
     #[inline(always)]
     pub(crate) fn probe_all<const N: usize>(
         &self,
@@ -83,11 +83,14 @@ impl<V: Vector> Searcher<'_, V> {
         hashes: &[u64; N],
         calm: bool,
         rows: &mut [u32; N],
-    ) {
-        for ((&home, hash), row) in homes.iter().zip(hashes).zip(rows) {
-            let bucket = &self.buckets[home as usize];
-            *row = if calm { bucket.glance(self.vector, hash) } else { bucket.probe(self.vector, hash).row };
+    ) -> u32 {
+        let mut go_on = 0;
+        for (at, ((&home, hash), row)) in homes.iter().zip(hashes).zip(rows).enumerate() {
+            let probe = self.probe(home, hash, calm);
+            *row = probe.row;
+            go_on |= u32::from(probe.goes_on) << at;
         }
+        go_on
     }
 
     /// Looks into a bucket: see [`Bucket::probe_calm`] for what `calm` is.

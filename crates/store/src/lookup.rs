@@ -142,22 +142,15 @@ impl Lookup {
             }
             if let (Some(hashes), Some(homes)) = (steps.get(step), homes.get(step)) {
                 let rows = &mut rows[step % RING];
-                searcher.probe_all(homes, hashes, F::CALM, rows);
+                let mut go_on = searcher.probe_all(homes, hashes, F::CALM, rows);
                 slab.prefetch_all(rows, lines, F::TO, F::CALM);
-                if rows.contains(&NO_ROW) {
-                    for (at, (hash, &home)) in hashes.iter().zip(homes).enumerate() {
-                        let probe =
-                            if rows[at] == NO_ROW { searcher.probe(home, hash, F::CALM) } else { continue };
-                        rows[at] = probe.row;
-                        if probe.row != NO_ROW {
-                            slab.prefetch(probe.row, lines, F::TO, F::CALM);
-                        } else if probe.goes_on {
-                            // Its next buckets are on the way while others are looked up.
-                            let bucket = searcher.after(home);
-                            searcher.prefetch_two(bucket);
-                            displaced.push(step * STEP + at, bucket, step + DISPLACED_LAG);
-                        }
-                    }
+                while go_on != 0 {
+                    // Its next buckets are on the way while others are looked up.
+                    let at = go_on.trailing_zeros() as usize % STEP;
+                    let bucket = searcher.after(homes[at]);
+                    searcher.prefetch_two(bucket);
+                    displaced.push(step * STEP + at, bucket, step + DISPLACED_LAG);
+                    go_on &= go_on - 1;
                 }
             }
             while let Some((place, bucket)) = displaced.pop(step) {
