@@ -15,6 +15,9 @@ use std::path::PathBuf;
 use clap::Parser;
 use sanderling_bench::{Dist, Ids, RowOptimizer, StoreOptions};
 
+/// Of 512 keys: a third to a half of a second for the slowest.
+const TURN_BATCHES: usize = 4000;
+
 #[derive(Parser)]
 struct Args {
     /// Keys
@@ -42,10 +45,11 @@ struct Args {
     #[arg(long, default_value_t = Ids::Random)]
     ids: Ids,
     /// Turns of each
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Requests of every thread in a turn
-    #[arg(long, default_value_t = StoreOptions::default().batches)]
+    /// Requests of every thread in a turn. In a short one all that is seen is how its maps, pages and all, come back into the
+    /// caches after the turns of the others, which costs most whoever is fastest
+    #[arg(long, default_value_t = TURN_BATCHES)]
     batches: usize,
     /// Who takes part [default: all]
     #[arg(long, value_delimiter = ',', value_parser = rivals::NAMES)]
