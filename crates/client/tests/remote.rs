@@ -66,7 +66,8 @@ fn check_sums(a: &[f32], b: &[f32], weights: &[f32], values: Option<&[f32]>, off
                 .sum::<f32>();
             let summands = (pair[1] - pair[0]) as f32;
             let (a, b) = (a[sample * dim + at], b[sample * dim + at]);
-            let bound = 2.0 * (summands + 1.0) * f32::EPSILON * size;
+            // Of each of the two sums half of it.
+            let bound = (summands + 1.0) * f32::EPSILON * size;
             assert!(
                 (a - b).abs() <= bound,
                 "sample {sample}, {at}: {a}, {b}, which are {bound} apart at most"

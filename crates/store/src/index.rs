@@ -58,14 +58,13 @@ impl<V: Vector> Searcher<'_, V> {
     /// Asks the cache for this bucket and the one after it.
     #[inline(always)]
     pub(crate) fn prefetch_two(&self, bucket: u32) {
-        prefetch(self.buckets, bucket as usize, To::Read);
-        prefetch(self.buckets, bucket as usize + 1, To::Read);
+        prefetch_two(self.buckets, bucket as usize);
     }
 
     /// The bucket that a search goes on with.
     #[inline(always)]
     pub(crate) fn after(&self, bucket: u32) -> u32 {
-        if bucket as usize + 1 == self.buckets.len() { 0 } else { bucket + 1 }
+        after(bucket as usize, self.buckets.len()) as u32
     }
 
     /// Looks into this bucket and, if it is not there but may be, into the one after it.
@@ -187,7 +186,7 @@ impl Index {
 
     #[inline(always)]
     fn after(&self, bucket: usize) -> usize {
-        if bucket + 1 == self.buckets.len() { 0 } else { bucket + 1 }
+        after(bucket, self.buckets.len())
     }
 
     /// Buckets from one to another on a search's way.
@@ -207,9 +206,7 @@ impl Index {
 
     /// Asks the cache for the hash's home bucket and the one after it, where it is if it found no room at home.
     pub(crate) fn prefetch_two(&self, hash: u64) {
-        let home = self.home(hash);
-        prefetch(&self.buckets, home, To::Read);
-        prefetch(&self.buckets, home + 1, To::Read);
+        prefetch_two(&self.buckets, self.home(hash));
     }
 
     /// What it takes to look into buckets, by value, so that it stays in registers.
@@ -367,6 +364,19 @@ impl Index {
 #[inline(always)]
 fn home(hash: u64, buckets: u32) -> u32 {
     part(hash, buckets)
+}
+
+/// The bucket after this one, of so many.
+#[inline(always)]
+fn after(bucket: usize, buckets: usize) -> usize {
+    if bucket + 1 == buckets { 0 } else { bucket + 1 }
+}
+
+/// Asks the cache for a bucket and the one after it.
+#[inline(always)]
+fn prefetch_two(buckets: &[Bucket], bucket: usize) {
+    prefetch(buckets, bucket, To::Read);
+    prefetch(buckets, bucket + 1, To::Read);
 }
 
 /// Buckets of an index that `keys` keys fill to this share.
