@@ -69,7 +69,7 @@ impl Links {
             let patience = Patience { timeout, seed: unique() };
             let exchange = Exchange::new(patience, &options.token, &options.name);
             // What does not leave the host is copied faster than compressed.
-            let compression = options.compression.filter(|_| !matches!(address, Address::Shm(_)));
+            let compression = options.compression.filter(|_| !address.in_memory());
             let packing = Packing::new(compression);
             Link { address: address.clone(), exchange, connection: None, packing }
         };
@@ -392,8 +392,8 @@ impl Links {
     }
 }
 
-/// Where memory is shared, a checksum would look at what no wire can have damaged.
+/// What is offered to a server at this address.
 fn features(address: &Address, options: &ConnectOptions) -> Features {
     let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE } | Features::FORGET;
-    if matches!(address, Address::Shm(_)) { rows | Features::NO_CHECKSUM } else { rows }
+    if address.in_memory() { rows | Features::NO_CHECKSUM } else { rows }
 }

@@ -34,7 +34,7 @@ pub struct ConnectOptions {
     /// error of at most 2^-11 (absolute 2^-25 below 2^-14; beyond 65504 it becomes 65504). For links that are slower
     /// than memory.
     pub f16_rows: bool,
-    /// How requests and answers of 1 KiB and more are compressed, for slow links; never in shared memory.
+    /// How requests and answers of 1 KiB and more are compressed, for slow links; never where bytes stay in memory.
     pub compression: Option<Compression>,
     /// When a pull is asked for again over a second connection to the same server; the first answer is taken. At most 5 %
     /// of the pulls, each once. Pushes are never sent twice for this.

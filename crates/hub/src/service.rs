@@ -405,9 +405,10 @@ fn listen(config: &ServiceConfig) -> Result<Vec<Listener>, ServiceError> {
 
 /// Hands connections on until it is stopped.
 fn accept(listener: &Listener, joining: &Sender<Joining>, waker: &Waker, on_event: &OnEvent) {
-    // Where memory is shared, a checksum would look at what no wire can have damaged, and compressing take longer than a copy.
-    let in_memory = matches!(listener.address(), Address::Shm(_));
-    let features = if in_memory { Features::NO_CHECKSUM } else { Features::LZ4 | Features::ZSTD };
+    let features = match listener.address().in_memory() {
+        true => Features::NO_CHECKSUM,
+        false => Features::LZ4 | Features::ZSTD,
+    };
     loop {
         match listener.accept() {
             Ok(Some(connection)) => {

@@ -479,9 +479,7 @@ impl Subscription {
         options.tls.clone_from(&self.options.tls);
         options.spin_us = self.options.spin_us;
         let (_, address, _) = &self.links[at];
-        // Where memory is shared, a checksum would look at what no wire can have damaged.
-        let in_memory = matches!(address, Address::Shm(_));
-        let features = if in_memory { Features::NO_CHECKSUM } else { Features::NONE };
+        let features = if address.in_memory() { Features::NO_CHECKSUM } else { Features::NONE };
         let connected = connect(address, &options).and_then(|connection| self.poller.add(connection));
         let now_us = self.now_us();
         match connected {

@@ -245,8 +245,7 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
 
 /// Hands connections to the workers in turn until it is stopped.
 fn accept(listener: &Listener, control: &Control, log: &Log) {
-    let in_memory = matches!(listener.address(), Address::Shm(_));
-    let features = match in_memory {
+    let features = match listener.address().in_memory() {
         true => Features::F16_ROWS | Features::NO_CHECKSUM,
         false => REMOTE_FEATURES,
     };

@@ -61,9 +61,8 @@ impl FramedCaller {
         batches: &Arc<Batches>,
     ) -> Result<FramedCaller, BenchError> {
         let mut caller = FramedCaller::bare(transport, address, connect_options, options, batches)?;
-        // As the client does: where memory is shared, a checksum would look at what no wire can have damaged.
-        let in_memory = transport == Transport::Shm;
-        let features = if in_memory { Features::NO_CHECKSUM } else { Features::NONE };
+        // As the client does.
+        let features = if address.in_memory() { Features::NO_CHECKSUM } else { Features::NONE };
         let offer = Offer { frame_bytes_max: FRAME_BYTES_MAX, ..Offer::of(features) };
         caller.agreed = Agreed::BEFORE_HELLO;
         let hello = Request::Hello(Hello { offer, token: "", name: "bench rpc" });

@@ -408,7 +408,7 @@ impl Link {
     pub(super) fn connected(&mut self, now_us: u64, features: Features) {
         (self.phase, self.heard_us) = (Phase::Greeting, now_us);
         let fed = if self.options.takes_fed { Features::FED } else { Features::NONE };
-        // Where memory is shared, compressing takes longer than a copy.
+        // What stays in memory is copied faster than compressed.
         let compression = self.options.compression.filter(|_| !features.has(Features::NO_CHECKSUM));
         let packed = compression.map_or(Features::NONE, Compression::feature);
         let features = features | Features::DESCRIBE | Features::LEAVE | fed | packed;
