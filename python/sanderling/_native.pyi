@@ -328,7 +328,7 @@ class FeedQueue:
     To ask for the next minibatch is to say that the one before was used up: its hub hears of that when its push, if
     there is one, has been applied, and hands out again what a trainer that died had not used up. Of a `spec` all but
     `data` is compared with the hub's: a ConfigError names what differs. A hub that is away for longer than
-    `hub_patience_s` is a HubError. `hub_compression` is for slow links: how minibatches come, not in shared memory or over unix sockets.
+    `hub_patience_s` is a HubError. `hub_compression` is for slow links: how minibatches come, from other hosts.
     Hubs that speak TLS are believed if an authority of `hub_ca_file` (PEM) vouches for the host of their address.
 
     An error of any thread is raised by the iteration, after the minibatches that were read before it.
@@ -631,7 +631,7 @@ def connect(
     out all the same. Pushes in the background then give servers up that are silent for a second.
 
     For slow links: `f16_rows` has pulled rows travel in half precision, each value rounded to the nearest (relative
-    error at most 2^-11); `compression` is for requests and answers of 1 KiB and more, not in shared memory or over unix sockets. `hedge`,
+    error at most 2^-11); `compression` is for requests and answers of 1 KiB and more over TCP and gRPC. `hedge`,
     "p95" or a number of microseconds, asks for a pull that takes longer than that once more over a second connection;
     at most 5 % of pulls.
     """
