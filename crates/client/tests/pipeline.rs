@@ -111,7 +111,7 @@ fn what_is_under_way_at_once_is_as_what_is_done_in_turn() {
     for (kind, shards, misdeeds) in [
         ("unix", 1, &[][..]),
         ("tcp", 3, &[]),
-        ("unix", 1, &[Misdeed::CutAfter, Misdeed::Damaged, Misdeed::CutBefore]),
+        ("tcp", 1, &[Misdeed::CutAfter, Misdeed::Damaged, Misdeed::CutBefore]),
         ("unix", 2, &[Misdeed::Busy, Misdeed::CutBefore, Misdeed::Goaway]),
     ] {
         check(kind, shards, misdeeds);
