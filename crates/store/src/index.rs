@@ -245,6 +245,11 @@ impl Index {
         }
     }
 
+    /// Row of a hash whose lock the caller holds, or [`NO_ROW`].
+    pub(crate) fn find_locked(&self, hash: u64) -> u32 {
+        self.locate(hash).map_or(NO_ROW, |(at, slot)| self.buckets[at].row(slot) - 1)
+    }
+
     /// Inserts a hash that is not there. There must be room, and the caller must hold the key's lock.
     pub(crate) fn insert(&self, hash: u64, row: u32) {
         debug_assert!(row < NO_ROW - 1);
@@ -260,23 +265,23 @@ impl Index {
         }
     }
 
-    /// Bucket and slot of a hash whose lock the caller holds.
+    /// Bucket and slot of a hash whose lock the caller holds: if it is there, it stays where it is, and every bucket on the
+    /// way has turned it away all the time.
     fn locate(&self, hash: u64) -> Option<(usize, usize)> {
         let mut at = self.home(hash);
         for _ in 0..self.buckets.len() {
-            if let Some(slot) = self.buckets[at].slot_of(hash) {
-                return Some((at, slot));
+            let bucket = &self.buckets[at];
+            match bucket.slot_of(hash) {
+                Some(slot) => return Some((at, slot)),
+                None if bucket.overflow() == 0 => return None,
+                None => at = self.after(at),
             }
-            at = self.after(at);
         }
         None
     }
 
     /// Gives the hash another row; its old one, or [`NO_ROW`] when it was not there. The caller must hold the key's lock.
     pub(crate) fn replace(&self, hash: u64, row: u32) -> u32 {
-        if self.find(hash) == NO_ROW {
-            return NO_ROW;
-        }
         let Some((at, slot)) = self.locate(hash) else { return NO_ROW };
         let held = self.buckets[at].hold();
         let old = held.bucket.row(slot) - 1;
@@ -286,11 +291,15 @@ impl Index {
 
     /// Removes the hash; its row number, or [`NO_ROW`] when it was not there. The caller must hold the key's lock.
     pub(crate) fn remove(&self, hash: u64) -> u32 {
-        if self.find(hash) == NO_ROW {
-            return NO_ROW;
+        self.remove_if(hash, |_| true)
+    }
+
+    /// The same if its row is one that may go; [`NO_ROW`] otherwise, too.
+    pub(crate) fn remove_if(&self, hash: u64, may_go: impl FnOnce(u32) -> bool) -> u32 {
+        match self.locate(hash) {
+            Some((at, slot)) if may_go(self.buckets[at].row(slot) - 1) => self.vacate(hash, at, slot),
+            _ => NO_ROW,
         }
-        let Some((at, slot)) = self.locate(hash) else { return NO_ROW };
-        self.vacate(hash, at, slot)
     }
 
     /// Empties the slot of a hash; the row number that was in it.

@@ -9,6 +9,8 @@ const LINE_BYTES: usize = 64;
 pub enum To {
     /// To be read.
     Read,
+    /// To be read once: what is used more often stays in the outer caches.
+    ReadOnce,
     /// To be written: other processors give their copies up.
     Change,
 }
@@ -19,13 +21,14 @@ pub enum To {
 fn ask<T>(items: &[T], at: usize, line: usize, to: To) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_NTA, _MM_HINT_T0, _mm_prefetch};
         let line = items.as_ptr().wrapping_add(at).cast::<i8>().wrapping_add(line * LINE_BYTES);
         // SAFETY: a prefetch reads nothing and cannot fault, wherever the pointer leads. The intrinsic for a change becomes one
         // for reading where the compiler is not told that the machine has both; `prefetchw` does nothing where it is unknown.
         unsafe {
             match to {
                 To::Read => _mm_prefetch::<_MM_HINT_T0>(line),
+                To::ReadOnce => _mm_prefetch::<_MM_HINT_NTA>(line),
                 To::Change => std::arch::asm!(
                     "prefetchw byte ptr [{line}]",
                     line = in(reg) line,

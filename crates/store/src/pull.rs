@@ -17,6 +17,9 @@ const CALM_KEYS_MIN: usize = 32;
 
 /// Where the weights of a request's keys go.
 pub(crate) trait Sink {
+    /// May a place get a row that is not its key's, as long as it is then told that its key is absent?
+    const OVERWRITES: bool = false;
+
     /// Gets the rows in the order of the keys.
     fn row<F: Format, V: Vector, const CALM: bool>(
         &mut self,
@@ -171,8 +174,18 @@ impl<S: Sink, F: Format, V: Vector, const CALM: bool> Visit for Visitor<'_, '_, 
         if rows.iter().fold(true, |all, &row| all & (row != NO_ROW)) {
             return self.part.sink.rows(self.part.first + first, rows, self.reader);
         }
+        let present = rows.iter().find(|&&row| row != NO_ROW);
+        if let (true, Some(&present)) = (S::OVERWRITES, present) {
+            // Any row will do for the absent ones, since a step of rows is quicker than its rows one by one.
+            let mut all = [present; STEP];
+            let some = rows.iter().map(|&row| if row == NO_ROW { present } else { row });
+            all.iter_mut().zip(some).for_each(|(to, row)| *to = row);
+            self.part.sink.rows(self.part.first + first, &all[..rows.len()], self.reader);
+        }
         for (at, &row) in rows.iter().enumerate() {
-            self.visit(first + at, row);
+            if row == NO_ROW || !S::OVERWRITES {
+                self.visit(first + at, row);
+            }
         }
     }
 }
@@ -209,6 +222,8 @@ impl Copy<'_> {
 }
 
 impl Sink for Copy<'_> {
+    const OVERWRITES: bool = true;
+
     #[inline(always)]
     fn rows<F: Format, V: Vector, const CALM: bool>(
         &mut self,

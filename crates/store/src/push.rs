@@ -214,11 +214,27 @@ impl<E: Edit, V: Vector> Newcomers for Updater<'_, E, V> {
 
     #[inline(always)]
     fn new_row(&mut self, at: usize, _row: u32, words: Change<'_>) {
-        self.update(at, words);
+        words::run(self.vector.width(), EditNew { edit: &mut self.edit, at, row: words });
     }
 
     fn has_row(&mut self, at: usize, row: u32, _: &Locked<'_>) {
         self.update_in_place(at, row);
+    }
+}
+
+/// One edit of a row that is new, compiled for the machine: rows are made by code that is not.
+struct EditNew<'a, E> {
+    edit: &'a mut E,
+    at: usize,
+    row: Change<'a>,
+}
+
+impl<E: Edit> Work for EditNew<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, vector: impl Vector) {
+        self.edit.edit(vector, self.at, self.row);
     }
 }
 

@@ -60,40 +60,50 @@ struct Lane {
     free_len: u32,
     /// Removed rows that readers may still see.
     limbo: Vec<u32>,
+    /// Those that no reader can see any more, which are taken first: most are wanted at once, and on the list each of them
+    /// would be written and read once more.
+    ready: Vec<u32>,
 }
 
 impl Default for Lane {
     fn default() -> Lane {
-        Lane { run: 0..0, free: NO_NEXT, free_len: 0, limbo: Vec::new() }
+        Lane { run: 0..0, free: NO_NEXT, free_len: 0, limbo: Vec::new(), ready: Vec::new() }
     }
 }
 
 impl Lane {
+    fn free_rows(&self) -> usize {
+        self.free_len as usize + self.limbo.len() + self.ready.len()
+    }
+
     fn release(&mut self, slab: &Slab, row: u32) {
         slab.unseen(row).set(0, self.free);
         self.free = row;
         self.free_len += 1;
     }
 
-    /// Waits for the readers who may still see removed rows, and then frees these.
+    /// Waits for the readers who may still see removed rows, and then has these ready.
     fn leave_limbo(&mut self, slab: &Slab, directory: &Directory) {
         if self.limbo.is_empty() {
             return;
         }
         directory.synchronize();
-        let mut limbo = std::mem::take(&mut self.limbo);
-        for (at, &row) in limbo.iter().enumerate() {
-            if let Some(&later) = limbo.get(at + AHEAD_ROWS) {
+        let mut before = std::mem::take(&mut self.ready);
+        for (at, &row) in before.iter().enumerate() {
+            if let Some(&later) = before.get(at + AHEAD_ROWS) {
                 slab.prefetch_word(later, 0, To::Change);
             }
             self.release(slab, row);
         }
-        limbo.clear();
-        self.limbo = limbo;
+        before.clear();
+        self.ready = std::mem::replace(&mut self.limbo, before);
     }
 
     /// Moves up to `rows` rows to `taken`, removed ones first; how many are still wanted.
     fn take(&mut self, slab: &Slab, mut rows: usize, taken: &mut Vec<u32>) -> usize {
+        let ready = rows.min(self.ready.len());
+        taken.extend(self.ready.drain(self.ready.len() - ready..));
+        rows -= ready;
         while rows > 0 && self.free != NO_NEXT {
             let row = self.free;
             self.free = slab.word(row, 0);
@@ -139,7 +149,7 @@ impl Rows {
 
     /// Rows that were removed and wait to be used again.
     pub(crate) fn free_rows(&self) -> usize {
-        self.lanes.iter().map(|lane| lock(lane)).map(|lane| lane.free_len as usize + lane.limbo.len()).sum()
+        self.lanes.iter().map(|lane| lock(lane)).map(|lane| lane.free_rows()).sum()
     }
 
     /// Appends `rows` rows of unspecified content, which no reader can see, to `taken`; fewer when the budget, the memory
