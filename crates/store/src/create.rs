@@ -186,11 +186,12 @@ impl Table {
     /// have a view nor a key locked.
     pub(crate) fn claim(&self, keys: usize) -> usize {
         let (lane, mut claimed) = (crate::lanes::lane(), 0);
+        let is_bounded = self.budget.limit_bytes() < u64::MAX;
         loop {
             let wanted = self.directory.len() + keys - claimed;
-            let needs_growth = self.directory.view(lane).index().grown_bytes(wanted) > 0;
+            let needs_growth = self.directory.view(lane).index().grown_bytes(wanted, is_bounded) > 0;
             // Where that is not possible, it fills beyond what is good for it.
-            let has_room = !needs_growth || self.grow(|index| index.grown_bytes(wanted));
+            let has_room = !needs_growth || self.grow(|index| index.grown_bytes(wanted, is_bounded));
             claimed += self.directory.claim(keys - claimed, self.directory.view(lane).index().keys_max());
             // Other threads may have claimed that room meanwhile.
             if claimed == keys || !has_room {

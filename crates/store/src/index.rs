@@ -26,6 +26,10 @@ use crate::words::{Vector, Width};
 const BUCKETS_MIN: usize = if cfg!(loom) { 2 } else { 4 };
 /// Shares of the slots that are used: after growing, at which to grow, and, if that fails, at most.
 const FILL_GROWN_PERCENT: usize = 50;
+/// The first one of an index that is still small, if memory is no object: it doubles, since what is copied, and pages that the
+/// system clears for it, are felt while a table is new.
+const FILL_DOUBLED_PERCENT: usize = 35;
+const SMALL_BYTES: usize = 64 << 20;
 const FILL_GROW_PERCENT: usize = 70;
 const FILL_MAX_PERCENT: usize = 88;
 /// What room is made at when the number of keys is known beforehand: 21.3 bytes per key.
@@ -150,11 +154,13 @@ impl Index {
     }
 
     /// Bytes of the larger index that should replace this one before it holds `keys` keys; 0 when there is room.
-    pub(crate) fn grown_bytes(&self, keys: usize) -> usize {
+    pub(crate) fn grown_bytes(&self, keys: usize, is_bounded: bool) -> usize {
         if keys * 100 <= self.buckets.len() * SLOTS * FILL_GROW_PERCENT {
             return 0;
         }
-        buckets_for(keys, FILL_GROWN_PERCENT) * size_of::<Bucket>()
+        let doubles = !is_bounded && self.bytes() < SMALL_BYTES;
+        let fill_percent = if doubles { FILL_DOUBLED_PERCENT } else { FILL_GROWN_PERCENT };
+        buckets_for(keys, fill_percent) * size_of::<Bucket>()
     }
 
     /// Bytes of an index for this many keys at the default fill; 0 when this one has as many.
@@ -421,7 +427,7 @@ mod tests {
                     0 | 1 => {
                         model.entry(hash).or_insert_with(|| {
                             if index.keys_max() == index_len(&index) {
-                                index = index.grown(index.grown_bytes(index_len(&index) + 1)).unwrap();
+                                index = index.grown(index.grown_bytes(index_len(&index) + 1, number % 2 == 0)).unwrap();
                             }
                             index.insert(hash, number);
                             number
