@@ -159,6 +159,7 @@ impl Table {
     /// Removes what was found, except rows that are not in use (anything may be in those) or were used meanwhile.
     fn remove_all(&self, lane: usize, hand: &mut Hand) -> usize {
         let mut retired = Vec::with_capacity(hand.found.len());
+        let _removing = self.removals.begin();
         for group in hand.found.chunks(GROUP as usize) {
             {
                 let view = self.directory.view(lane);

@@ -153,7 +153,8 @@ impl Index {
         self.buckets.len() * SLOTS * FILL_MAX_PERCENT / 100
     }
 
-    /// Bytes of the larger index that should replace this one before it holds `keys` keys; 0 when there is room.
+    /// Bytes of the larger index that should replace this one before it holds `keys` keys; 0 when there is room. Where memory
+    /// is bounded by a budget it grows by less.
     pub(crate) fn grown_bytes(&self, keys: usize, is_bounded: bool) -> usize {
         if keys * 100 <= self.buckets.len() * SLOTS * FILL_GROW_PERCENT {
             return 0;

@@ -37,6 +37,7 @@ mod prefetch;
 mod pull;
 mod push;
 mod readers;
+mod removals;
 mod rights;
 mod row;
 mod rows;

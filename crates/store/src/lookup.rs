@@ -10,6 +10,7 @@ use crate::hash::mix;
 use crate::index::{Index, NO_ROW};
 use crate::kernel::Step;
 use crate::prefetch::{To, prefetch};
+use crate::removals::Moment;
 use crate::slab::{LINE_WORDS, RowsView};
 use crate::words::Vector;
 
@@ -177,6 +178,32 @@ impl Lookup {
                 let first = black_box(step * STEP);
                 f.visit_all(first, &rows[step % RING][..STEP.min(self.keys - first)]);
             }
+        }
+    }
+}
+
+/// Rows that a chunk's keys had at a moment, [`NO_ROW`] for those that had none.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) rows: &'a [u32],
+    pub(crate) since: Moment,
+}
+
+impl Known<'_> {
+    /// As [`Lookup::walk`].
+    #[inline(always)]
+    pub(crate) fn walk<F: Visit>(self, slab: RowsView<'_>, words: usize, distances: Distances, f: &mut F) {
+        let lines = words.div_ceil(LINE_WORDS).max(1);
+        let ahead = (distances.row_lines / lines).clamp(1, DISPLACED_MAX);
+        let ask_for = |&row: &u32| {
+            if row != NO_ROW {
+                slab.prefetch(row, lines, F::TO, F::CALM);
+            }
+        };
+        self.rows.iter().take(ahead).for_each(ask_for);
+        for (at, &row) in self.rows.iter().enumerate() {
+            self.rows.get(at + ahead).map(ask_for);
+            f.visit(at, row);
         }
     }
 }

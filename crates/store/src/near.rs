@@ -16,6 +16,7 @@ use crate::lanes::lane;
 use crate::layout::{HEADER_WORDS, Layout};
 use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
 use crate::prefetch::To;
+use crate::removals::Moment;
 use crate::slab::RowsView;
 use crate::table::Table;
 use crate::words::halves::Singles;
@@ -35,6 +36,8 @@ pub struct NearRows {
     /// Per distinct key what was fetched: z and n, `dim` of each, and the row's number of updates.
     fetched: Vec<f32>,
     versions: Vec<u32>,
+    /// Where it was fetched from, [`NO_ROW`] for a key that had no row.
+    places: Vec<u32>,
 }
 
 /// One block of a row.
@@ -58,6 +61,8 @@ pub struct NearTable<'a> {
     dim: usize,
     blocks: Vec<NearBlock>,
     near: &'a mut NearRows,
+    /// When no row was about to leave the table, before the first one was fetched.
+    since: Option<Moment>,
     is_settled: bool,
 }
 
@@ -84,6 +89,7 @@ impl Table {
         }
         near.dedup.clear();
         near.versions.clear();
+        near.places.clear();
         let header = self.layout.header_at();
         let blocks = self.layout.blocks.iter().filter_map(|block| {
             let Step::Ftrl(step) = block.kernel.step(scale.lr) else { return None };
@@ -91,7 +97,8 @@ impl Table {
             Some(NearBlock { first: block.first, dims: block.dims, z_at, n_at: z_at + block.dims, step })
         });
         let (dim, blocks) = (self.layout.dim, blocks.collect());
-        Ok(NearTable { table: self, lane: lane(), dim, blocks, near, is_settled: false })
+        let since = self.removals.moment();
+        Ok(NearTable { table: self, lane: lane(), dim, blocks, near, since, is_settled: false })
     }
 }
 
@@ -106,6 +113,7 @@ impl NearTable<'_> {
         make_room(&mut near.rows, (distinct + lanes::LANES) * PARTS * self.dim);
         make_room(&mut near.fetched, distinct * 2 * self.dim);
         near.versions.resize(distinct, 0);
+        near.places.resize(distinct, NO_ROW);
         let (table, lane, blocks) = (self.table, self.lane, self.blocks.as_slice());
         with_lookup(|lookup| {
             let mut from = first;
@@ -113,8 +121,9 @@ impl NearTable<'_> {
                 let rows = &mut near.rows[from * PARTS * self.dim..];
                 let (fetched, versions) =
                     (&mut near.fetched[from * 2 * self.dim..], &mut near.versions[from..]);
+                let places = &mut near.places[from..];
                 from += keys.len();
-                let into = Target { layout: &table.layout, blocks, keys, rows, fetched, versions };
+                let into = Target { layout: &table.layout, blocks, keys, rows, fetched, versions, places };
                 words::run(table.width(), Fetch { table, lane, lookup, into });
             }
         });
@@ -180,6 +189,7 @@ struct Target<'a> {
     rows: &'a mut [f32],
     fetched: &'a mut [f32],
     versions: &'a mut [u32],
+    places: &'a mut [u32],
 }
 
 impl Target<'_> {
@@ -251,6 +261,7 @@ impl<V: Vector> Visit for Fetcher<'_, V> {
     #[inline(always)]
     fn visit(&mut self, at: usize, row: u32) {
         let layout = self.into.layout;
+        self.into.places[at] = row;
         if row == NO_ROW {
             let words = layout.init_row(self.into.keys[at], self.words);
             self.into.take(at, words);

@@ -7,7 +7,7 @@ use crate::index::NO_ROW;
 use crate::kernel::Step;
 use crate::lanes::lane;
 use crate::layout::{Layout, Update};
-use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
+use crate::lookup::{CHUNK_KEYS, Known, Lookup, Visit, with_lookup};
 use crate::prefetch::To;
 use crate::rights::Sharing;
 use crate::scratch::{Scratch, with_scratch};
@@ -326,20 +326,21 @@ impl Scatter<'_> {
         let steps = std::mem::take(&mut lookup.steps);
         lookup.assign(keys);
         let edit = Gradients { format, layout: &table.layout, steps: &steps, counts, grads, clock };
-        let rejected = edit_rows(table, lane, lookup, keys, edit, vector);
+        let rejected = edit_rows(table, lane, lookup, keys, None, edit, vector);
         lookup.steps = steps;
         rejected
     }
 }
 
-/// Edits the rows of a chunk of keys, which `lookup` has; those without get one. How many keys were left out because the
-/// table is full.
+/// Edits the rows of a chunk of keys, which `lookup` has and whose rows may be known; those without get one. How many keys
+/// were left out because the table is full.
 #[inline(always)]
 pub(crate) fn edit_rows(
     table: &Table,
     lane: usize,
     lookup: &mut Lookup,
     keys: &[u64],
+    known: Option<Known<'_>>,
     edit: impl Edit,
     vector: impl Vector,
 ) -> u64 {
@@ -354,7 +355,10 @@ pub(crate) fn edit_rows(
     if table.config().writes == Writes::CopyOnWrite {
         return move_rows(lane, lookup, keys, updater);
     }
-    table.search(vector, lane, lookup, table.layout.words(), &mut updater);
+    let words = table.layout.words();
+    if !known.is_some_and(|known| table.revisit(lane, known, words, &mut updater)) {
+        table.search(vector, lane, lookup, words, &mut updater);
+    }
     lookup.absent = std::mem::take(&mut updater.absent);
     if lookup.absent.is_empty() {
         return 0;

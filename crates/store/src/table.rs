@@ -15,11 +15,12 @@ use crate::hash::mix;
 use crate::index::{Index, NO_ROW};
 use crate::lanes::{Lanes, lane};
 use crate::layout::Layout;
-use crate::lookup::{Distances, Lookup, Visit, with_lookup};
+use crate::lookup::{Distances, Known, Lookup, Visit, with_lookup};
 use crate::maintain::Heat;
 use crate::memory::granted_huge_bytes;
 use crate::pool::{Pooler, check_offsets};
 use crate::pull::{Copy, CopyOne, Pool, Pull, Sink};
+use crate::removals::Removals;
 use crate::rights::Rights;
 use crate::rows::Rows;
 use crate::samples::Samples;
@@ -42,6 +43,7 @@ pub struct Table {
     pub(crate) slab: Slab,
     pub(crate) rows: Rows,
     pub(crate) rights: Rights,
+    pub(crate) removals: Removals,
     pub(crate) budget: Budget,
     pub(crate) clock: Clock,
     pub(crate) gate: Gate,
@@ -83,6 +85,7 @@ impl Table {
             slab,
             rows,
             rights: Rights::new(),
+            removals: Removals::new(),
             budget,
             clock: Clock::new(),
             gate,
@@ -264,6 +267,18 @@ impl Table {
         lookup.walk(vector, view.index(), self.slab.view(), words, self.distances, f);
     }
 
+    /// The same for rows that are remembered, without looking anything up; `false`, and nothing is done, if some may have left
+    /// the table since. The caller must share the right to change the table.
+    #[inline(always)]
+    pub(crate) fn revisit(&self, lane: usize, known: Known<'_>, words: usize, f: &mut impl Visit) -> bool {
+        let _view = self.directory.view(lane);
+        if !self.removals.none_since(known.since) {
+            return false;
+        }
+        known.walk(self.slab.view(), words, self.distances, f);
+        true
+    }
+
     /// Replaces the index by one of as many bytes as `wanted` says of the present one, or leaves it where that is 0;
     /// false when there is no budget or memory for it. Searches go on in the old one meanwhile. The caller must neither have a
     /// view nor a key locked.
@@ -314,6 +329,7 @@ impl Table {
     pub fn remove(&self, key: u64) -> bool {
         let (lane, hash) = (lane(), mix(key));
         let _sharing = self.rights.share(lane);
+        let _removing = self.removals.begin();
         let row = self.directory.lock(hash).index().remove(hash);
         if row != NO_ROW {
             self.directory.unclaim(1);
@@ -325,6 +341,7 @@ impl Table {
     /// Removes all rows and frees their memory.
     pub fn clear(&self) {
         let _alone = self.rights.exclude();
+        let _removing = self.removals.begin();
         let Some(index) = Index::new() else { return };
         let all = self.directory.lock_all();
         let bytes = all.index().bytes();

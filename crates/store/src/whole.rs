@@ -178,7 +178,7 @@ impl Work for Import<'_> {
         let Import { table, lane, lookup, rows } = self;
         lookup.assign(rows.keys);
         let replace = Replace { layout: &table.layout, rows, weights: vec![0.0; table.dim()] };
-        edit_rows(table, lane, lookup, rows.keys, replace, vector)
+        edit_rows(table, lane, lookup, rows.keys, None, replace, vector)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{NearBlock, NearTable, PARTS};
 use crate::StoreError;
-use crate::lookup::{CHUNK_KEYS, Lookup, with_lookup};
+use crate::lookup::{CHUNK_KEYS, Known, Lookup, with_lookup};
 use crate::push::{Edit, edit_rows};
 use crate::slab::Change;
 use crate::table::Table;
@@ -37,7 +37,9 @@ impl NearTable<'_> {
                     counts: &near.dedup.counts[first..],
                     clock,
                 };
-                rejected += words::run(table.width(), Settle { table, lane, lookup, keys, copies });
+                let places = &near.places[first..][..keys.len()];
+                let known = self.since.map(|since| Known { rows: places, since });
+                rejected += words::run(table.width(), Settle { table, lane, lookup, keys, known, copies });
             }
             rejected
         })
@@ -58,6 +60,7 @@ struct Settle<'a> {
     lane: usize,
     lookup: &'a mut Lookup,
     keys: &'a [u64],
+    known: Option<Known<'a>>,
     copies: Copies<'a>,
 }
 
@@ -67,7 +70,7 @@ impl Work for Settle<'_> {
     #[inline(always)]
     fn run(self, vector: impl Vector) -> u64 {
         self.lookup.assign(self.keys);
-        edit_rows(self.table, self.lane, self.lookup, self.keys, self.copies, vector)
+        edit_rows(self.table, self.lane, self.lookup, self.keys, self.known, self.copies, vector)
     }
 }
 

@@ -104,3 +104,37 @@ fn tables_of_other_optimizers_lend_nothing() {
     let error = table.near(PushScale::default(), &mut NearRows::default()).unwrap_err();
     assert!(!table.lends_rows() && error.to_string().contains("FTRL"), "{error}");
 }
+
+/// Rows that left the table, or came to be another key's, between fetching and settling are not taken for those that were
+/// fetched; what has no row by then gets one, and nobody else's is touched.
+#[test]
+fn rows_that_left_meanwhile_are_made_anew() {
+    for factors in [0, 8] {
+        let (table, dim) = (table(factors), factors + 1);
+        let push = |keys: &[u64]| {
+            table.push(keys, &vec![0.5; keys.len() * dim], PushScale::default()).unwrap();
+        };
+        push(&[1, 2, 3, 4]);
+        let mut near = NearRows::default();
+        let mut rows = table.near(PushScale::default(), &mut near).unwrap();
+        let mut handles = Vec::new();
+        rows.resolve(&[1, 2, 3, 4, 5], &mut handles);
+        rows.update_all(&handles, &vec![1.0; 5 * dim]);
+        // Their rows go to others.
+        assert!([1, 2, 3].into_iter().all(|key| table.remove(key)));
+        let others: Vec<u64> = (100..1500).collect();
+        push(&others);
+        push(&[2]);
+        let state_before: Vec<_> = others.iter().map(|&key| table.get(key).unwrap()).collect();
+        rows.settle().unwrap();
+        for before in state_before {
+            let after = table.get(before.key).unwrap();
+            assert_eq!(
+                (after.weights, after.state, after.version),
+                (before.weights, before.state, before.version)
+            );
+        }
+        let version = |key: u64| table.get(key).unwrap().version;
+        assert_eq!([1, 2, 3, 4, 5].map(version), [1, 2, 1, 2, 1]);
+    }
+}
