@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sanderling_store::{
-    Absent, Eviction, Init, Maintenance, Optimizer, Pooling, PushScale, Table, TableConfig, Writes,
+    Absent, Eviction, Init, Maintenance, NearRows, Optimizer, Pooling, PushScale, Table, TableConfig, Writes,
 };
 
 const DIM: usize = 37;
@@ -434,4 +434,52 @@ fn eviction_goes_on_beside_everything() {
             "{stats:?}"
         );
     }
+}
+
+/// Workers that learn from copies of rows, while rows are evicted, removed and made again for other keys: what a key was taught
+/// stands in rows of that key alone, or is gone with its row.
+#[test]
+fn copies_are_settled_in_rows_of_their_own_key() {
+    const KEYS: u64 = 30_000;
+    let ftrl = Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1: 0.0, l2: 0.0 };
+    let budget_bytes = Some(1 << 20);
+    let config = TableConfig::single("t", 2, Init::Zero, ftrl);
+    let t = Table::new(TableConfig { eviction: Eviction::Clock, budget_bytes, ..config }).unwrap();
+    // Squares of these, and their sums, are exact in f32.
+    let slope = |key: u64| 1.0 + (key % 7) as f32 / 8.0;
+    let (stop, settled) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (t, stop, settled) = (&t, &stop, &settled);
+    thread::scope(|scope| {
+        for thread in 0..2 {
+            scope.spawn(move || {
+                let (mut draw, mut near) = (Draw(thread), NearRows::default());
+                while !stop.load(Relaxed) {
+                    let mut rows = t.near(PushScale::default(), &mut near).unwrap();
+                    let mut handles = Vec::new();
+                    let keys: Vec<u64> = (0..300).map(|_| draw.below(KEYS)).collect();
+                    rows.resolve(&keys, &mut handles);
+                    let gradients: Vec<f32> = keys.iter().flat_map(|&key| [slope(key); 2]).collect();
+                    rows.update_all(&handles, &gradients);
+                    rows.settle().unwrap();
+                    settled.store(true, Relaxed);
+                }
+            });
+        }
+        let (_stop, start, mut draw) = (Stop(stop), Instant::now(), Draw(33));
+        while goes_on(start, || t.stats().evicted > 0 && settled.load(Relaxed)) {
+            match draw.below(800) {
+                0 => t.clear(),
+                1..300 => _ = (0..200).filter(|_| t.remove(draw.below(KEYS))).count(),
+                300..400 => _ = t.maintain(1000),
+                400..500 => t.for_each_row(|row| {
+                    let n = row.version as f32 * slope(row.key).powi(2);
+                    assert_eq!(row.state[2..], [n; 2], "key {}", row.key);
+                }),
+                _ => {
+                    let key = draw.below(KEYS);
+                    t.push(&[key], &[slope(key); 2], PushScale::default()).unwrap();
+                }
+            }
+        }
+    });
 }
