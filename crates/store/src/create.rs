@@ -168,7 +168,7 @@ impl Table {
         if let Some(later) = later {
             locked.index().prefetch_to_change(later);
         }
-        let found = locked.index().find_locked(hash);
+        let found = locked.index().find(hash);
         if found != NO_ROW {
             newcomers.has_row(at, found, &locked);
             return false;

@@ -26,12 +26,12 @@ use crate::words::{Vector, Width};
 const BUCKETS_MIN: usize = if cfg!(loom) { 2 } else { 4 };
 /// Shares of the slots that are used: after growing, at which to grow, and, if that fails, at most.
 const FILL_GROWN_PERCENT: usize = 50;
-/// The first one of an index that is still small, if memory is no object: it doubles, since what is copied, and pages that the
-/// system clears for it, are felt while a table is new.
-const FILL_DOUBLED_PERCENT: usize = 35;
-const SMALL_BYTES: usize = 64 << 20;
 const FILL_GROW_PERCENT: usize = 70;
 const FILL_MAX_PERCENT: usize = 88;
+/// The share after growing of an index that is still small, if memory is no object: it doubles, since what is copied, and pages
+/// that the system clears for it, are felt while a table is new.
+const FILL_DOUBLED_PERCENT: usize = 35;
+const SMALL_BYTES: usize = 64 << 20;
 /// What room is made at when the number of keys is known beforehand: 21.3 bytes per key.
 const FILL_DEFAULT_PERCENT: usize = 60;
 
@@ -250,11 +250,6 @@ impl Index {
                 return row;
             }
         }
-    }
-
-    /// Row of a hash whose lock the caller holds, or [`NO_ROW`].
-    pub(crate) fn find_locked(&self, hash: u64) -> u32 {
-        self.locate(hash).map_or(NO_ROW, |(at, slot)| self.buckets[at].row(slot) - 1)
     }
 
     /// Inserts a hash that is not there. There must be room, and the caller must hold the key's lock.

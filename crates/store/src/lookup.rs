@@ -194,7 +194,7 @@ impl Known<'_> {
     #[inline(always)]
     pub(crate) fn walk<F: Visit>(self, slab: RowsView<'_>, words: usize, distances: Distances, f: &mut F) {
         let lines = words.div_ceil(LINE_WORDS).max(1);
-        let ahead = (distances.row_lines / lines).clamp(1, DISPLACED_MAX);
+        let ahead = (distances.row_lines / lines).max(1);
         let ask_for = |&row: &u32| {
             if row != NO_ROW {
                 slab.prefetch(row, lines, F::TO, F::CALM);

@@ -291,11 +291,11 @@ impl<E: Edit, V: Vector> Visit for Mover<'_, E, V> {
 
 impl<E: Edit, V: Vector> Newcomers for Mover<'_, E, V> {
     fn fills(&self, at: usize) -> bool {
-        self.updater.edit.fills(at)
+        self.updater.fills(at)
     }
 
-    fn new_row(&mut self, at: usize, _row: u32, words: Change<'_>) {
-        self.updater.update(at, words);
+    fn new_row(&mut self, at: usize, row: u32, words: Change<'_>) {
+        self.updater.new_row(at, row, words);
     }
 
     fn has_row(&mut self, at: usize, _row: u32, locked: &Locked<'_>) {
