@@ -12,7 +12,9 @@ use crate::client::Client;
 use crate::error::ClientError;
 use crate::lookup::CONSTANT_KEY;
 
-/// Samples of a run that is worth its price: of tables that lend rows, and of others, which keep workers waiting.
+/// Samples of a run that is worth its price: of tables that lend rows to one worker, who has nobody's updates to miss, and
+/// to several; and of others, which keep workers waiting.
+const RUN_ROWS_ONE: usize = 4096;
 const RUN_ROWS_LENT: usize = 1024;
 const RUN_ROWS_ALONE: usize = 128;
 
@@ -44,10 +46,14 @@ pub enum OnlineTable<'a> {
 }
 
 impl Client {
-    /// Samples that [`Client::online`] should get at a time.
+    /// Samples that [`Client::online`] should get at a time, where so many workers learn.
     #[must_use]
-    pub fn online_rows(&self) -> usize {
-        if self.lends_rows() { RUN_ROWS_LENT } else { RUN_ROWS_ALONE }
+    pub fn online_rows(&self, workers: usize) -> usize {
+        match (self.lends_rows(), workers) {
+            (true, 0 | 1) => RUN_ROWS_ONE,
+            (true, _) => RUN_ROWS_LENT,
+            (false, _) => RUN_ROWS_ALONE,
+        }
     }
 
     /// Do all tables lend rows? A model's updates are either all seen by other workers at once or all run by run.

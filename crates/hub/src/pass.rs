@@ -9,13 +9,17 @@ use std::sync::{Arc, Mutex};
 
 use sanderling_observe::StageTimer;
 use sanderling_sample::{
-    BadRows, Batch, DataConfig, Decoded, Decoder, Encoder, Rows, SampleError, Source, Unit,
+    BLOCK_BYTES, BadRows, Batch, DataConfig, Decoded, Decoder, Encoder, Rows, SampleError, Source, Unit,
 };
 
 use crate::ahead::{Ahead, Received};
 use crate::decoding::{ASSEMBLE, Decoding, Shared, WAIT, lock};
 use crate::permute::seed_of;
 use crate::shuffle::Shuffle;
+
+/// Bytes of text in a unit of one worker. In order, rows that are looked up together are of one unit, and the more they
+/// are, the fewer keys there are per row; several workers take shorter ones, to see each other's updates sooner.
+const UNIT_BYTES_ALONE: usize = 4 * BLOCK_BYTES;
 
 /// How a pass goes through the input.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +90,8 @@ impl Pass {
         bad_rows: &Arc<BadRows>,
         options: PassOptions,
     ) -> Result<Self, SampleError> {
-        let mut source = Source::open(inputs, config, encoder)?;
+        let unit_bytes = if options.workers == 1 { UNIT_BYTES_ALONE } else { BLOCK_BYTES };
+        let mut source = Source::open(inputs, config, encoder)?.with_unit_bytes(unit_bytes);
         let skip = skipped_rows(&options);
         let surplus = if skip > 0 { skip_rows(&mut source, encoder, bad_rows, skip)? } else { None };
         let (bytes_read, bytes_total) = (source.bytes_counter(), source.bytes_total());

@@ -14,6 +14,7 @@ use sanderling_sample::Rows;
 use sanderling_store::GRADIENT_ABS_MAX;
 
 mod exact;
+mod factors;
 
 /// Scratch of one worker.
 #[derive(Debug)]
@@ -21,8 +22,9 @@ pub(crate) struct Compute {
     factors: usize,
     /// One per row of the minibatch.
     pub(crate) logits: Vec<f32>,
-    /// Per row and factor: sum_i v_if x_i.
+    /// Per row and factor: sum_i v_if x_i, and sum_i (v_if x_i)^2.
     sums: Vec<f32>,
+    squares: Vec<f32>,
     /// Online learning: the gradients of the rows of a sample's feature.
     gradient: Vec<f32>,
     /// Derivative of the loss by the logit, one per row; the caller fills it between the two halves.
@@ -33,7 +35,8 @@ impl Compute {
     /// Scratch for a model with so many factors.
     #[must_use]
     pub(crate) fn new(factors: usize) -> Self {
-        Compute { factors, logits: Vec::new(), sums: Vec::new(), gradient: Vec::new(), errors: Vec::new() }
+        let (logits, sums, squares) = (Vec::new(), Vec::new(), Vec::new());
+        Compute { factors, logits, sums, squares, gradient: Vec::new(), errors: Vec::new() }
     }
 
     /// Fills `logits` from the rows in `lookup`.
@@ -41,8 +44,7 @@ impl Compute {
         let bias = lookup.constant().first().copied().unwrap_or(0.0);
         self.logits.clear();
         self.logits.resize(rows.len(), bias);
-        self.sums.clear();
-        self.sums.resize(rows.len() * self.factors, 0.0);
+        self.begin_sums(rows.len());
         for column in 0..rows.columns() {
             let (indices, weights) = (lookup.indices(column), lookup.table(column).rows());
             let offsets = rows.offsets(column);
@@ -54,29 +56,28 @@ impl Compute {
             }
         }
         if self.factors > 0 {
-            for (logit, sums) in self.logits.iter_mut().zip(self.sums.chunks_exact(self.factors)) {
-                *logit += 0.5 * sums.iter().map(|sum| sum * sum).sum::<f32>();
+            let per_row = self.sums.chunks_exact(self.factors).zip(self.squares.chunks_exact(self.factors));
+            for (logit, (sums, squares)) in self.logits.iter_mut().zip(per_row) {
+                *logit += factors::pairs(sums, squares);
             }
         }
     }
 
+    fn begin_sums(&mut self, rows: usize) {
+        for sums in [&mut self.sums, &mut self.squares] {
+            sums.clear();
+            sums.resize(rows * self.factors, 0.0);
+        }
+    }
+
     fn factorized(&mut self, offsets: &[u32], indices: &[u32], value: impl Fn(usize) -> f32, table: &[f32]) {
-        let factors = self.factors;
-        let per_row = self.sums.chunks_exact_mut(factors).zip(&mut self.logits);
-        for ((sums, logit), span) in per_row.zip(offsets.windows(2)) {
-            let keys = (span[0] - offsets[0]) as usize..(span[1] - offsets[0]) as usize;
-            for (at, index) in keys.clone().zip(&indices[keys]) {
-                let x = value(at);
-                let start = *index as usize * (factors + 1);
-                let row = &table[start..start + factors + 1];
-                let mut squares = 0.0;
-                for (sum, v) in sums.iter_mut().zip(&row[1..]) {
-                    let vx = v * x;
-                    *sum += vx;
-                    squares += vx * vx;
-                }
-                *logit += row[0] * x - 0.5 * squares;
-            }
+        let (factors, dim) = (self.factors, self.factors + 1);
+        let per_row = self.sums.chunks_exact_mut(factors).zip(self.squares.chunks_exact_mut(factors));
+        for (((sums, squares), logit), span) in per_row.zip(&mut self.logits).zip(offsets.windows(2)) {
+            let (first, last) = ((span[0] - offsets[0]) as usize, (span[1] - offsets[0]) as usize);
+            let indices = &indices[first..last];
+            let row = |at: usize| &table[indices[at] as usize * dim..][..dim];
+            *logit += factors::add(indices.len(), row, |at| value(first + at), sums, squares);
         }
     }
 
@@ -132,35 +133,22 @@ impl Compute {
     /// The logit of one sample of `rows`.
     pub(crate) fn forward_row(&mut self, rows: &Rows<'_>, row: usize, online: &Online<'_>) -> f32 {
         let mut logit = online.constant();
-        self.sums.clear();
-        self.sums.resize(self.factors, 0.0);
+        self.begin_sums(1);
         for column in 0..rows.columns() {
             let (handles, table) = online.column(column);
             let (span, values) = (span(rows.offsets(column), row), rows.values(column));
             let handles = &handles[span.clone()];
-            if self.factors == 0 {
-                logit += match values {
-                    None => sum(handles.len(), |at| table.first_weight(handles[at])),
-                    Some(values) => {
-                        let values = &values[span];
-                        sum(handles.len(), |at| table.first_weight(handles[at]) * values[at])
-                    }
-                };
-                continue;
-            }
-            let value = |at: usize| values.map_or(1.0, |values| values[span.start + at]);
-            for (at, handle) in handles.iter().enumerate() {
-                let (x, weights) = (value(at), table.weights(*handle));
-                let mut squares = 0.0;
-                for (sum, v) in self.sums.iter_mut().zip(&weights[1..]) {
-                    let vx = v * x;
-                    *sum += vx;
-                    squares += vx * vx;
-                }
-                logit += weights[0] * x - 0.5 * squares;
-            }
+            let (len, values) = (handles.len(), values.map(|values| &values[span]));
+            let (sums, squares) = (self.sums.as_mut_slice(), self.squares.as_mut_slice());
+            let (weight, weights) = (|at| table.first_weight(handles[at]), |at| table.weights(handles[at]));
+            logit += match (self.factors, values) {
+                (0, None) => sum(len, weight),
+                (0, Some(values)) => sum(len, |at| weight(at) * values[at]),
+                (_, None) => factors::add(len, weights, |_| 1.0, sums, squares),
+                (_, Some(values)) => factors::add(len, weights, |at| values[at], sums, squares),
+            };
         }
-        logit + 0.5 * self.sums.iter().map(|sum| sum * sum).sum::<f32>()
+        logit + factors::pairs(&self.sums, &self.squares)
     }
 
     /// Updates the rows of the sample whose logit was computed last, by gradients at the weights that it was computed
@@ -188,7 +176,7 @@ impl Compute {
                     let gradients = self.gradient.chunks_exact_mut(dim);
                     for (at, (&handle, gradient)) in handles.iter().zip(gradients).enumerate() {
                         let x = values.map_or(1.0, |values| values[span.start + at]);
-                        factorized_gradient(error * x, x, table.weights(handle), &self.sums, gradient);
+                        factors::gradient(error * x, x, table.weights(handle), &self.sums, gradient);
                     }
                 }
             }
@@ -217,23 +205,6 @@ fn sum(len: usize, term: impl Fn(usize) -> f32) -> f32 {
     }
     let rest: f32 = (whole..len).map(term).sum();
     if whole == 0 { rest } else { sums.iter().sum::<f32>() + rest }
-}
-
-/// The gradient of a row, from the derivative by its linear weight, its value and the sums over the sample.
-#[inline(always)]
-fn factorized_gradient(scale: f32, x: f32, weights: &[f32], sums: &[f32], gradient: &mut [f32]) {
-    gradient[0] = scale;
-    let (gradient, gradient_rest) = gradient[1..].as_chunks_mut::<LANES>();
-    let (weights, weights_rest) = weights[1..].as_chunks::<LANES>();
-    let (sums, sums_rest) = sums.as_chunks::<LANES>();
-    for ((gradient, weights), sums) in gradient.iter_mut().zip(weights).zip(sums) {
-        for lane in 0..LANES {
-            gradient[lane] = scale * (sums[lane] - weights[lane] * x);
-        }
-    }
-    for ((g, v), sum) in gradient_rest.iter_mut().zip(weights_rest).zip(sums_rest) {
-        *g = scale * (sum - v * x);
-    }
 }
 
 /// Where the keys of a row lie among those of all rows.

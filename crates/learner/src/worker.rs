@@ -31,6 +31,9 @@ const WINDOW_ROWS_MAX: u64 = 1 << 18;
 /// Online learning: keys that are looked up together, if they are of more than one row. It bounds memory.
 const RUN_KEYS_MAX: usize = 1 << 17;
 
+/// Online learning: rows of one learning rate, where that changes from step to step.
+const RATE_ROWS: u64 = 1024;
+
 /// What a worker did since its last window: progressive scores, each row scored before it was learned from.
 pub(crate) struct Window {
     pub(crate) scores: Scores,
@@ -85,7 +88,7 @@ pub(crate) struct Worker<'a> {
 impl<'a> Worker<'a> {
     pub(crate) fn new(model: &Model, feed: Feed<'a>, timer: StageTimer) -> Self {
         let compute = Compute::new(model.config().model.factors());
-        let run_rows = model.client().online_rows() as u64;
+        let run_rows = model.client().online_rows(model.config().train.threads) as u64;
         Worker {
             feed,
             lookup: model.client().lookup(),
@@ -152,8 +155,12 @@ impl<'a> Worker<'a> {
         // Where the learning rate changes from step to step, it does so every so many steps of the run, wherever that was
         // stopped and resumed.
         let is_steady = segment.train.schedule.is_steady(step, segment.train.warmup_steps);
-        let most = if is_steady { self.run_rows } else { self.run_rows - step % self.run_rows };
-        self.online(segment, step, quota.min(most), scores)
+        let rate_rows = self.run_rows.min(RATE_ROWS);
+        let (scale, most) = match is_steady {
+            true => (segment.scale(step), self.run_rows),
+            false => (segment.scale(step - step % rate_rows), rate_rows - step % rate_rows),
+        };
+        self.online(segment, step, scale, quota.min(most), scores)
     }
 
     fn minibatch(
@@ -210,14 +217,15 @@ impl<'a> Worker<'a> {
         &mut self,
         segment: &Segment<'_>,
         step: u64,
+        scale: PushScale,
         most: u64,
         scores: &mut Scores,
     ) -> Result<u64, LearnError> {
         let Worker { feed, compute, timer, handles, .. } = self;
         let Some(rows) = feed.next_some(most as usize, timer)? else { return Ok(0) };
-        let scale = segment.scale(step - step % self.run_rows);
         let keys: usize = (0..rows.columns()).map(|column| rows.keys(column).len()).sum();
-        let run_rows = if keys > RUN_KEYS_MAX { rows.len() * RUN_KEYS_MAX / keys } else { rows.len() }.max(1);
+        // In equal parts.
+        let run_rows = rows.len().div_ceil(keys.div_ceil(RUN_KEYS_MAX).max(1));
         for first in (0..rows.len()).step_by(run_rows) {
             let rows = rows.slice(first..rows.len().min(first + run_rows));
             timer.switch(PULL);

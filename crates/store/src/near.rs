@@ -22,6 +22,7 @@ use crate::table::Table;
 use crate::words::halves::Singles;
 use crate::words::{self, Vector, Work};
 use crate::{Admission, PushScale, RowHandle, StoreError, Writes};
+use lanes::Constants;
 
 /// Words of a copy per coordinate: all weights come first, then all z, all n, and the roots of all n.
 const PARTS: usize = 4;
@@ -60,6 +61,7 @@ pub struct NearTable<'a> {
     lane: usize,
     dim: usize,
     blocks: Vec<NearBlock>,
+    constants: Vec<Constants>,
     near: &'a mut NearRows,
     /// When no row was about to leave the table, before the first one was fetched.
     since: Option<Moment>,
@@ -96,9 +98,10 @@ impl Table {
             let z_at = header + HEADER_WORDS + block.state.start;
             Some(NearBlock { first: block.first, dims: block.dims, z_at, n_at: z_at + block.dims, step })
         });
-        let (dim, blocks) = (self.layout.dim, blocks.collect());
+        let (dim, blocks) = (self.layout.dim, blocks.collect::<Vec<_>>());
+        let constants = Constants::of_row(&blocks, dim);
         let since = self.removals.moment();
-        Ok(NearTable { table: self, lane: lane(), dim, blocks, near, since, is_settled: false })
+        Ok(NearTable { table: self, lane: lane(), dim, blocks, constants, near, since, is_settled: false })
     }
 }
 
@@ -168,7 +171,9 @@ impl NearTable<'_> {
             [block] if block.dims == 1 => {
                 lanes::update_ones(width, block.step, rows.as_chunks_mut().0, handles, gradients);
             }
-            blocks => lanes::update_rows(width, blocks, self.dim, rows, handles, gradients),
+            blocks => {
+                lanes::update_rows(width, (blocks, &self.constants), self.dim, rows, handles, gradients);
+            }
         }
     }
 }

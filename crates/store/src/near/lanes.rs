@@ -1,5 +1,6 @@
-//! FTRL on copies of rows, eight coordinates at a time: a division and a root for all of them take as long as for one.
-//! Rows of one coordinate, [w, z, n, root of n], are taken eight together. Knows nothing of where rows come from.
+//! FTRL on copies of rows, many coordinates at a time: a division and a root for all of them take as long as for one.
+//! Of a row sixteen are taken together, each with its own block's constants; rows of one coordinate, [w, z, n, root of n],
+//! are taken eight together. Knows nothing of where rows come from.
 #![allow(unsafe_code)] // vector loads and stores of rows, and code that is compiled for instructions that were detected
 
 use super::{NearBlock, PARTS};
@@ -7,8 +8,11 @@ use crate::RowHandle;
 use crate::kernel::FtrlStep;
 use crate::words::Width;
 
-/// Coordinates that are updated together.
+/// Rows of one coordinate that are updated together.
 pub(super) const LANES: usize = 8;
+
+/// Coordinates of a row that are updated together.
+const WIDE: usize = 16;
 
 /// A row of one coordinate.
 type One = [f32; PARTS];
@@ -41,11 +45,38 @@ fn update_each(step: FtrlStep, rows: &mut [One], handles: &[RowHandle], gradient
     }
 }
 
+/// The constants of [`WIDE`] coordinates of a row that follow one another, which may be of several blocks.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Constants {
+    alpha_inverse: [f32; WIDE],
+    beta: [f32; WIDE],
+    l1: [f32; WIDE],
+    l2: [f32; WIDE],
+}
+
+impl Constants {
+    /// Those of all coordinates.
+    pub(super) fn of_row(blocks: &[NearBlock], dim: usize) -> Vec<Constants> {
+        let mut all = vec![Constants::default(); dim.div_ceil(WIDE)];
+        for block in blocks {
+            let FtrlStep { alpha_inverse, beta, l1, l2 } = block.step;
+            for at in block.first..block.first + block.dims {
+                let (some, lane) = (&mut all[at / WIDE], at % WIDE);
+                some.alpha_inverse[lane] = alpha_inverse;
+                some.beta[lane] = beta;
+                some.l1[lane] = l1;
+                some.l2[lane] = l2;
+            }
+        }
+        all
+    }
+}
+
 /// Updates rows of `dim` coordinates, [`PARTS`] values each, by a gradient per handle, in their order.
 #[inline]
 pub(super) fn update_rows(
     width: Width,
-    blocks: &[NearBlock],
+    (blocks, constants): (&[NearBlock], &[Constants]),
     dim: usize,
     rows: &mut [f32],
     handles: &[RowHandle],
@@ -54,30 +85,18 @@ pub(super) fn update_rows(
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if width == Width::Sixteen {
         // SAFETY: detected; it stands for the others.
-        return unsafe { x86::update_rows(blocks, dim, rows, handles, gradients) };
+        return unsafe { x86::update_rows(constants, dim, rows, handles, gradients) };
     }
-    let _ = width;
+    let _ = (width, constants);
     for (handle, gradient) in handles.iter().zip(gradients.chunks_exact(dim)) {
         let row = &mut rows[handle.0 as usize * PARTS * dim..][..PARTS * dim];
         for block in blocks {
-            update_coordinates(block.step, row, dim, block.first..block.first + block.dims, gradient);
+            for at in block.first..block.first + block.dims {
+                let (z, n, root) = (dim + at, 2 * dim + at, 3 * dim + at);
+                (row[at], row[z], row[n], row[root]) =
+                    block.step.update_rooted(row[at], row[z], row[n], row[root], gradient[at]);
+            }
         }
-    }
-}
-
-/// Some coordinates of one row, one by one.
-#[inline(always)]
-fn update_coordinates(
-    step: FtrlStep,
-    row: &mut [f32],
-    dim: usize,
-    coordinates: std::ops::Range<usize>,
-    gradient: &[f32],
-) {
-    for at in coordinates {
-        let (z, n, root) = (dim + at, 2 * dim + at, 3 * dim + at);
-        (row[at], row[z], row[n], row[root]) =
-            step.update_rooted(row[at], row[z], row[n], row[root], gradient[at]);
     }
 }
 
@@ -85,28 +104,70 @@ fn update_coordinates(
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{LANES, NearBlock, One, PARTS, update_coordinates, update_each};
+    use super::{Constants, LANES, One, PARTS, WIDE, update_each};
     use crate::RowHandle;
     use crate::kernel::FtrlStep;
 
-    /// The operations of [`FtrlStep::update_rooted`], one by one: w, z, n and the root of n.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,fma")]
-    fn update(step: FtrlStep, [w, z, n, root]: [__m256; PARTS], g: __m256) -> [__m256; PARTS] {
-        let (alpha_inverse, sign) = (_mm256_set1_ps(step.alpha_inverse), _mm256_set1_ps(-0.0));
-        let (l1, l2) = (_mm256_set1_ps(step.l1), _mm256_set1_ps(step.l2));
-        let n_new = _mm256_add_ps(n, _mm256_mul_ps(g, g));
-        let root_new = _mm256_sqrt_ps(n_new);
-        let sigma = _mm256_mul_ps(_mm256_sub_ps(root_new, root), alpha_inverse);
-        let z_new = _mm256_add_ps(z, _mm256_sub_ps(g, _mm256_mul_ps(sigma, w)));
-        let shrunk = _mm256_sub_ps(z_new, _mm256_or_ps(_mm256_and_ps(z_new, sign), l1));
-        let slope = _mm256_add_ps(_mm256_set1_ps(step.beta), root_new);
-        let slope = _mm256_add_ps(_mm256_mul_ps(slope, alpha_inverse), l2);
-        let is_zero = _mm256_cmp_ps_mask::<_CMP_LE_OQ>(_mm256_andnot_ps(sign, z_new), l1);
-        let quotient = _mm256_div_ps(_mm256_xor_ps(shrunk, sign), slope);
-        let w_new = _mm256_mask_mov_ps(quotient, is_zero, _mm256_setzero_ps());
-        [w_new, z_new, n_new, root_new]
+    /// The operations of [`FtrlStep::update_rooted`], one by one, on [w, z, n, root of n] with the constants [inverse of
+    /// alpha, beta, l1, l2], in registers of one width.
+    macro_rules! update {
+        ($name:ident, $register:ty, $set:ident, $zero:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $sqrt:ident,
+            $and:ident, $andnot:ident, $or:ident, $xor:ident, $cmp:ident, $mask_mov:ident) => {
+            #[inline]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,fma")]
+            fn $name(
+                [alpha_inverse, beta, l1, l2]: [$register; 4],
+                [w, z, n, root]: [$register; PARTS],
+                g: $register,
+            ) -> [$register; PARTS] {
+                let sign = $set(-0.0);
+                let n_new = $add(n, $mul(g, g));
+                let root_new = $sqrt(n_new);
+                let sigma = $mul($sub(root_new, root), alpha_inverse);
+                let z_new = $add(z, $sub(g, $mul(sigma, w)));
+                let shrunk = $sub(z_new, $or($and(z_new, sign), l1));
+                let slope = $add($mul($add(beta, root_new), alpha_inverse), l2);
+                let is_zero = $cmp::<_CMP_LE_OQ>($andnot(sign, z_new), l1);
+                let quotient = $div($xor(shrunk, sign), slope);
+                [$mask_mov(quotient, is_zero, $zero()), z_new, n_new, root_new]
+            }
+        };
     }
+
+    update!(
+        update_8,
+        __m256,
+        _mm256_set1_ps,
+        _mm256_setzero_ps,
+        _mm256_add_ps,
+        _mm256_sub_ps,
+        _mm256_mul_ps,
+        _mm256_div_ps,
+        _mm256_sqrt_ps,
+        _mm256_and_ps,
+        _mm256_andnot_ps,
+        _mm256_or_ps,
+        _mm256_xor_ps,
+        _mm256_cmp_ps_mask,
+        _mm256_mask_mov_ps
+    );
+    update!(
+        update_16,
+        __m512,
+        _mm512_set1_ps,
+        _mm512_setzero_ps,
+        _mm512_add_ps,
+        _mm512_sub_ps,
+        _mm512_mul_ps,
+        _mm512_div_ps,
+        _mm512_sqrt_ps,
+        _mm512_and_ps,
+        _mm512_andnot_ps,
+        _mm512_or_ps,
+        _mm512_xor_ps,
+        _mm512_cmp_ps_mask,
+        _mm512_mask_mov_ps
+    );
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512cd,bmi1,bmi2,lzcnt,fma")]
     pub(super) fn update_ones(step: FtrlStep, rows: &mut [One], handles: &[RowHandle], gradients: &[f32]) {
@@ -155,7 +216,8 @@ mod x86 {
         let z = _mm256_shuffle_ps::<0xEE>(ab_low, cd_low);
         let n = _mm256_shuffle_ps::<0x44>(ab_high, cd_high);
         let root = _mm256_shuffle_ps::<0xEE>(ab_high, cd_high);
-        let [w, z, n, root] = update(step, [w, z, n, root], g);
+        let constants = [step.alpha_inverse, step.beta, step.l1, step.l2].map(|value| _mm256_set1_ps(value));
+        let [w, z, n, root] = update_8(constants, [w, z, n, root], g);
         let (wz_low, wz_high) = (_mm256_unpacklo_ps(w, z), _mm256_unpackhi_ps(w, z));
         let (nr_low, nr_high) = (_mm256_unpacklo_ps(n, root), _mm256_unpackhi_ps(n, root));
         let pairs = [
@@ -176,31 +238,32 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,fma")]
     pub(super) fn update_rows(
-        blocks: &[NearBlock],
+        constants: &[Constants],
         dim: usize,
         rows: &mut [f32],
         handles: &[RowHandle],
         gradients: &[f32],
     ) {
-        for (handle, gradient) in handles.iter().zip(gradients.chunks_exact(dim)) {
-            let row = &mut rows[handle.0 as usize * PARTS * dim..][..PARTS * dim];
-            for block in blocks {
-                let (mut at, end) = (block.first, block.first + block.dims);
-                assert!(end <= dim);
-                while at + LANES <= end {
-                    let start = row.as_mut_ptr();
-                    // SAFETY: the parts of a row have `dim` values each, and eight from `at` on are among them.
-                    unsafe {
-                        let parts = [0, 1, 2, 3].map(|part| start.add(part * dim + at));
-                        let old = parts.map(|part| _mm256_loadu_ps(part));
-                        let new = update(block.step, old, _mm256_loadu_ps(gradient.as_ptr().add(at)));
-                        for (part, new) in parts.into_iter().zip(new) {
-                            _mm256_storeu_ps(part, new);
-                        }
+        assert_eq!(constants.len(), dim.div_ceil(WIDE));
+        for (number, some) in constants.iter().enumerate() {
+            let first = number * WIDE;
+            let mask = u16::MAX >> (WIDE - (dim - first).min(WIDE));
+            // SAFETY: 16 readable values each, any alignment.
+            let constants = [&some.alpha_inverse, &some.beta, &some.l1, &some.l2]
+                .map(|values| unsafe { _mm512_loadu_ps(values.as_ptr()) });
+            for (handle, gradient) in handles.iter().zip(gradients.chunks_exact(dim)) {
+                let row = rows[handle.0 as usize * PARTS * dim..][..PARTS * dim].as_mut_ptr();
+                // SAFETY: the parts of a row and its gradient have `dim` values each, and those of the mask from `first` on are
+                // among them.
+                unsafe {
+                    let parts = [0, 1, 2, 3].map(|part| row.add(part * dim + first));
+                    let old = parts.map(|part| _mm512_maskz_loadu_ps(mask, part));
+                    let new =
+                        update_16(constants, old, _mm512_maskz_loadu_ps(mask, gradient.as_ptr().add(first)));
+                    for (part, new) in parts.into_iter().zip(new) {
+                        _mm512_mask_storeu_ps(part, mask, new);
                     }
-                    at += LANES;
                 }
-                update_coordinates(block.step, row, dim, at..end, gradient);
             }
         }
     }
