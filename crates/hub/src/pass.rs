@@ -18,7 +18,8 @@ use crate::permute::seed_of;
 use crate::shuffle::Shuffle;
 
 /// Bytes of text in a unit of one worker. In order, rows that are looked up together are of one unit, and the more they
-/// are, the fewer keys there are per row; several workers take shorter ones, to see each other's updates sooner.
+/// are, the fewer keys there are per row; several workers take shorter ones, to see each other's updates sooner. So does who
+/// reads a stream, whose rows wait until there are enough.
 const UNIT_BYTES_ALONE: usize = 4 * BLOCK_BYTES;
 
 /// How a pass goes through the input.
@@ -90,8 +91,10 @@ impl Pass {
         bad_rows: &Arc<BadRows>,
         options: PassOptions,
     ) -> Result<Self, SampleError> {
-        let unit_bytes = if options.workers == 1 { UNIT_BYTES_ALONE } else { BLOCK_BYTES };
-        let mut source = Source::open(inputs, config, encoder)?.with_unit_bytes(unit_bytes);
+        let mut source = Source::open(inputs, config, encoder)?;
+        if options.workers == 1 && !source.has_stream() {
+            source = source.with_unit_bytes(UNIT_BYTES_ALONE);
+        }
         let skip = skipped_rows(&options);
         let surplus = if skip > 0 { skip_rows(&mut source, encoder, bad_rows, skip)? } else { None };
         let (bytes_read, bytes_total) = (source.bytes_counter(), source.bytes_total());
