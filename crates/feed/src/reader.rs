@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sanderling_hub::{Description, Feed, Next, Pass, PassOptions, Served, Subscription};
 use sanderling_observe::{StageTimer, Stages};
-use sanderling_sample::{BadRows, Batch, DataConfig, Spec};
+use sanderling_sample::{BLOCK_BYTES, BadRows, Batch, DataConfig, Spec};
 
 use crate::ahead::Ahead;
 use crate::error::FeedError;
@@ -132,7 +132,7 @@ impl Reader {
         let &QueueOptions { threads, ordered, shuffle, seed, .. } = options;
         let used_rows = if number == 0 { options.used_rows } else { 0 };
         let workers = if ordered { 1 } else { threads };
-        let order = PassOptions { shuffle, seed, number, workers, used_rows };
+        let order = PassOptions { shuffle, seed, number, workers, used_rows, unit_bytes: BLOCK_BYTES };
         let pass = Pass::open(&files.inputs, &files.data, &files.encoder, &self.bad_rows, order)?;
         let pass = Arc::new(pass);
         *lock(&self.pass) = Some(Arc::clone(&pass));

@@ -17,11 +17,6 @@ use crate::decoding::{ASSEMBLE, Decoding, Shared, WAIT, lock};
 use crate::permute::seed_of;
 use crate::shuffle::Shuffle;
 
-/// Bytes of text in a unit of one worker. In order, rows that are looked up together are of one unit, and the more they
-/// are, the fewer keys there are per row; several workers take shorter ones, to see each other's updates sooner. So does who
-/// reads a stream, whose rows wait until there are enough.
-const UNIT_BYTES_ALONE: usize = 4 * BLOCK_BYTES;
-
 /// How a pass goes through the input.
 #[derive(Clone, Copy, Debug)]
 pub struct PassOptions {
@@ -36,6 +31,9 @@ pub struct PassOptions {
     pub workers: usize,
     /// Rows of this pass that an earlier run has used already.
     pub used_rows: u64,
+    /// Bytes of text that are read and decoded together, about; of a stream [`BLOCK_BYTES`] at most, since its rows wait until
+    /// there are so many.
+    pub unit_bytes: usize,
 }
 
 /// One pass over the input.
@@ -91,10 +89,9 @@ impl Pass {
         bad_rows: &Arc<BadRows>,
         options: PassOptions,
     ) -> Result<Self, SampleError> {
-        let mut source = Source::open(inputs, config, encoder)?;
-        if options.workers == 1 && !source.has_stream() {
-            source = source.with_unit_bytes(UNIT_BYTES_ALONE);
-        }
+        let source = Source::open(inputs, config, encoder)?;
+        let unit_bytes_max = if source.has_stream() { BLOCK_BYTES } else { usize::MAX };
+        let mut source = source.with_unit_bytes(options.unit_bytes.min(unit_bytes_max));
         let skip = skipped_rows(&options);
         let surplus = if skip > 0 { skip_rows(&mut source, encoder, bad_rows, skip)? } else { None };
         let (bytes_read, bytes_total) = (source.bytes_counter(), source.bytes_total());

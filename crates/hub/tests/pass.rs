@@ -7,7 +7,9 @@ use std::sync::Arc;
 use sanderling_hub::{Feed, Pass, PassOptions, STAGES};
 use sanderling_observe::{StageTimer, Stages};
 use sanderling_sample::batch_file::{BatchFileOptions, BatchFileWriter, BlockCompression};
-use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Reader, Rows, Spec};
+use sanderling_sample::{
+    BLOCK_BYTES, BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Reader, Rows, Spec,
+};
 
 /// Rows of the input: several units of text, the last one short.
 const ROWS: u64 = 9_000;
@@ -77,7 +79,7 @@ impl Input {
 }
 
 fn options(shuffle: usize, workers: usize, used_rows: u64) -> PassOptions {
-    PassOptions { shuffle, seed: 1, number: 0, workers, used_rows }
+    PassOptions { shuffle, seed: 1, number: 0, workers, used_rows, unit_bytes: BLOCK_BYTES }
 }
 
 /// The ids of the next minibatch.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sanderling_client::Lookup;
 use sanderling_hub::{Pass, PassOptions, STAGES};
 use sanderling_observe::Stages;
-use sanderling_sample::{BadRows, DataConfig, LabelUse, Reader, Rows};
+use sanderling_sample::{BLOCK_BYTES, BadRows, DataConfig, LabelUse, Reader, Rows};
 use sanderling_store::Absent;
 
 use crate::compute::Compute;
@@ -42,7 +42,14 @@ pub fn evaluate(
     progress: &mut dyn FnMut(ScanProgress),
 ) -> Result<Scores, LearnError> {
     let encoder = model.encoder(LabelUse::Required, false)?;
-    let options = PassOptions { shuffle: 0, seed: 0, number: 0, workers: threads, used_rows: 0 };
+    let options = PassOptions {
+        shuffle: 0,
+        seed: 0,
+        number: 0,
+        workers: threads,
+        used_rows: 0,
+        unit_bytes: BLOCK_BYTES,
+    };
     let pass = Pass::open(inputs, config, &encoder, bad_rows, options)?;
     let stages = Stages::new(&STAGES);
     let failed = AtomicBool::new(false);

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use sanderling_hub::{Pass, PassOptions};
 use sanderling_observe::Stages;
-use sanderling_sample::{BadRows, Encoder, LabelUse};
+use sanderling_sample::{BLOCK_BYTES, BadRows, Encoder, LabelUse};
 
-use crate::config::Monitor;
+use crate::config::{Monitor, Train};
 use crate::error::LearnError;
 use crate::evaluate::{ScanProgress, evaluate, join};
 use crate::event::{Event, StepLine, ValidLine};
@@ -187,6 +187,7 @@ impl<'a> Trainer<'a> {
                 number: self.state.pass,
                 workers: train.threads,
                 used_rows: self.state.used_rows,
+                unit_bytes: unit_bytes(train),
             };
             let pass = Pass::open(&config.data.train.0, &config.data.reading, encoder, &bad_rows, options)?;
             let mut workers: Vec<Worker<'_>> = (0..train.threads)
@@ -316,7 +317,7 @@ impl<'a> Trainer<'a> {
         Ok(ended)
     }
 
-    pub(crate) fn take_window(&mut self, window: &Window, train: &crate::config::Train) {
+    pub(crate) fn take_window(&mut self, window: &Window, train: &Train) {
         self.state.step += window.steps;
         self.state.examples += window.scores.len();
         self.state.used_rows += window.scores.len();
@@ -413,6 +414,12 @@ pub(crate) fn remove_dir(path: &Path) -> Result<(), LearnError> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(LearnError::io(path)(error)),
         _ => Ok(()),
     }
+}
+
+/// Online learning: rows that are looked up together are of one unit where they are in order, and the more they are, the fewer
+/// keys there are per row. Several workers take shorter ones, to see each other's updates sooner.
+fn unit_bytes(train: &Train) -> usize {
+    if train.batch == 1 && train.threads == 1 { 4 * BLOCK_BYTES } else { BLOCK_BYTES }
 }
 
 fn improves(monitor: Monitor, new: &Metrics, best: &Metrics) -> bool {

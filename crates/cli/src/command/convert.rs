@@ -11,7 +11,7 @@ use sanderling_learner::{Config, LearnError, ScanProgress};
 use sanderling_observe::Stages;
 use sanderling_sample::batch_file::{BLOCK_ROWS, BatchFileOptions, BatchFileWriter, BlockCompression};
 use sanderling_sample::fit::fit;
-use sanderling_sample::{BadRows, EncodeOptions, Encoder, Format, LabelUse};
+use sanderling_sample::{BLOCK_BYTES, BadRows, EncodeOptions, Encoder, Format, LabelUse};
 use serde::Serialize;
 
 use crate::failure::{Failure, INTERRUPTED};
@@ -104,7 +104,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let encoding = EncodeOptions { missing: &reading.missing, label, down_sample: false };
     let encoder = Arc::new(Encoder::new(&spec, &encoding)?);
     let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
-    let order = PassOptions { shuffle: 0, seed: 0, number: 0, workers: 1, used_rows: 0 };
+    let order =
+        PassOptions { shuffle: 0, seed: 0, number: 0, workers: 1, used_rows: 0, unit_bytes: BLOCK_BYTES };
     let options = BatchFileOptions { compression: args.compression, overwrite: args.force };
     not_an_input(&args.output, inputs)?;
     let mut out = BatchFileWriter::create(&args.output, encoder.spec(), options)?;
