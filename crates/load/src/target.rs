@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sanderling_client::{Cluster, ConnectOptions, addresses};
-use sanderling_store::{Table, TableConfig};
+use sanderling_store::{Maintenance, Table, TableConfig};
 
 use crate::port::Port;
 use crate::request::Failure;
@@ -31,13 +31,28 @@ enum Place {
     Nowhere,
 }
 
-/// The tables of this process.
-#[derive(Debug, Default)]
+/// The tables of this process, maintained as those of a server are.
+#[derive(Debug)]
 pub(crate) struct Embedded {
-    tables: Mutex<Vec<Arc<Table>>>,
+    tables: Arc<Mutex<Vec<Arc<Table>>>>,
+    _maintenance: Maintenance,
 }
 
 impl Embedded {
+    fn new() -> Result<Embedded, Failure> {
+        let tables: Arc<Mutex<Vec<Arc<Table>>>> = Arc::default();
+        let maintained = Arc::clone(&tables);
+        let all = move |maintain: &mut dyn FnMut(&Table)| {
+            let tables = maintained.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            tables.iter().for_each(|table| maintain(table));
+        };
+        let maintenance = Maintenance::start(all).map_err(|error| {
+            let reason = format!("no thread to maintain the tables: {error}");
+            Failure { kind: "no_thread", reason }
+        })?;
+        Ok(Embedded { tables, _maintenance: maintenance })
+    }
+
     fn tables(&self) -> MutexGuard<'_, Vec<Arc<Table>>> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,7 +88,7 @@ impl Target {
     /// Reaches what is at an address: `embedded:`, `nowhere:`, or those of all shards of a cluster, separated by commas.
     pub fn connect(address: &str, options: ConnectOptions) -> Result<Target, Failure> {
         let place = match address {
-            EMBEDDED => Place::Embedded(Arc::default()),
+            EMBEDDED => Place::Embedded(Arc::new(Embedded::new()?)),
             NOWHERE => Place::Nowhere,
             _ => {
                 let cluster = addresses(address).and_then(|all| Cluster::connect(&all, options));

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use sanderling_store::{Maintenance, Table};
 use sanderling_transport::{Address, Error, Listener, Stopper};
 use sanderling_wire::{Features, Saved};
 
@@ -60,6 +61,7 @@ pub struct Server {
     acceptors: Vec<JoinHandle<()>>,
     workers: Vec<JoinHandle<Result<(), Error>>>,
     errands: Option<(SyncSender<Posted>, JoinHandle<()>)>,
+    maintenance: Option<Maintenance>,
 }
 
 impl Server {
@@ -129,7 +131,19 @@ impl Server {
         }
         let (data, drain_within) = (config.data.is_some(), config.drain_within);
         let errands = Some((sender, runner));
-        Ok(Server { control, addresses, log, data, drain_within, stoppers, acceptors, workers, errands })
+        let maintenance = Some(Maintenance::start(every_table(state)).map_err(ServerError::Thread)?);
+        Ok(Server {
+            control,
+            addresses,
+            log,
+            data,
+            drain_within,
+            stoppers,
+            acceptors,
+            workers,
+            errands,
+            maintenance,
+        })
     }
 
     /// Where it listens, with the real ports.
@@ -185,6 +199,7 @@ impl Server {
                 Err(_) => failed = Some(format!("worker {number} panicked, which is a bug; see above")),
             }
         }
+        drop(self.maintenance.take());
         if let Some((sender, runner)) = self.errands.take() {
             drop(sender);
             if runner.join().is_err() {
@@ -215,6 +230,11 @@ fn spawn<T: Send + 'static>(
     run: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, ServerError> {
     std::thread::Builder::new().name(name).spawn(run).map_err(ServerError::Thread)
+}
+
+/// All tables of the moment, for who maintains them.
+fn every_table(state: Arc<State>) -> impl Fn(&mut dyn FnMut(&Table)) {
+    move |maintain| state.tables.directory().entries.iter().for_each(|entry| maintain(&entry.table))
 }
 
 fn processors() -> usize {

@@ -21,6 +21,11 @@ const LOOKED_AT_PER_ROW: usize = 4;
 const SMALL_TABLE_PART: usize = 8;
 /// Rows that are evicted together at least, so that it pays to wait for readers.
 const EVICTED_MIN: usize = 256;
+/// The part of all rows that is kept in reserve for keys to come, and at most so many.
+const RESERVE_PART: u64 = 64;
+const RESERVE_MAX: u64 = 1 << 14;
+/// A table of which more than such a part is free has room again, wherever that is.
+const ROOMY_PART: u64 = 16;
 /// Rows that are looked at in one go, at most.
 const SCANNED_MAX: usize = 1 << 16;
 /// Rows whose headers are fetched together.
@@ -31,6 +36,13 @@ const GROUP: u64 = 32;
 pub(crate) struct Hand {
     at: u64,
     found: Vec<Candidate>,
+}
+
+/// Whose the memory of evicted rows is to be.
+#[derive(Debug, Clone, Copy)]
+enum Heir {
+    Lane,
+    All,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -48,22 +60,29 @@ impl Table {
         if self.config().eviction == Eviction::Never || self.rows.charged() == 0 {
             return 0;
         }
+        if !self.pressed.load(Relaxed) {
+            self.pressed.store(true, Relaxed);
+        }
         self.note_use(sharing);
+        self.evict_for(lane, Heir::Lane, wanted.max(EVICTED_MIN))
+    }
+
+    fn evict_for(&self, lane: usize, heir: Heir, wanted: usize) -> usize {
         let mut hand = lock(&self.hand);
-        let wanted = wanted.max(EVICTED_MIN);
-        let removed = self.evict_next(lane, &mut hand, wanted, SCANNED_MAX, |_| true);
+        let removed = self.evict_next((lane, heir), &mut hand, wanted, SCANNED_MAX, |_| true);
         if removed * 2 > hand.found.len() {
             return removed;
         }
         // Most of what looked good is not in use (rows in reserve, of other threads, or free): to be told apart before
         // the choice, and in all rows if need be.
-        removed + self.evict_next(lane, &mut hand, wanted, usize::MAX, |row| self.is_in_use(lane, row))
+        removed
+            + self.evict_next((lane, heir), &mut hand, wanted, usize::MAX, |row| self.is_in_use(lane, row))
     }
 
     /// The same among the next rows, `rows_max` at most, that are `good`.
     fn evict_next(
         &self,
-        lane: usize,
+        (lane, heir): (usize, Heir),
         hand: &mut Hand,
         wanted: usize,
         rows_max: usize,
@@ -90,7 +109,35 @@ impl Table {
             }
             Eviction::Never => {}
         }
-        self.remove_all(lane, hand)
+        self.remove_all(lane, heir, hand)
+    }
+
+    /// Once pushes have had to make room themselves: evicts up to `budget` rows for keys to come, as far as the reserve
+    /// lacks them, so that pushes need not wait for it; how many. What [`crate::Maintenance`] does.
+    ///
+    /// The caller must share the right to change rows, have no view and no key locked.
+    pub(crate) fn refill(&self, lane: usize, budget: usize, _: &Sharing<'_>) -> usize {
+        if self.config().eviction != Eviction::Clock || !self.pressed.load(Relaxed) {
+            return 0;
+        }
+        let rows = self.rows.charged();
+        // A key needs a place in the index and a row.
+        let places = || self.directory.view(lane).index().keys_max().saturating_sub(self.directory.len());
+        if places().min(self.rows.free_rows()) as u64 > rows / ROOMY_PART {
+            self.pressed.store(false, Relaxed);
+            return 0;
+        }
+        let enough = (rows / RESERVE_PART).min(RESERVE_MAX) as usize;
+        // In turns: pushes that have to make room themselves wait for the hand meanwhile.
+        let turn = (enough / 4).clamp(1, EVICTED_MIN);
+        let mut refilled = 0;
+        while refilled < budget && places().min(self.rows.reserved_rows()) + turn <= enough {
+            match self.evict_for(lane, Heir::All, turn.min(budget - refilled)) {
+                0 => break,
+                rows => refilled += rows,
+            }
+        }
+        refilled
     }
 
     /// Does its key lead to the row? By the time of the answer perhaps no more.
@@ -106,7 +153,7 @@ impl Table {
         }
         let mut hand = lock(&self.hand);
         self.look(&mut hand, rows.min(SCANNED_MAX), usize::MAX, |row| self.is_stale(row));
-        self.remove_all(lane, &mut hand)
+        self.remove_all(lane, Heir::All, &mut hand)
     }
 
     fn is_stale(&self, row: Candidate) -> bool {
@@ -157,7 +204,7 @@ impl Table {
     }
 
     /// Removes what was found, except rows that are not in use (anything may be in those) or were used meanwhile.
-    fn remove_all(&self, lane: usize, hand: &mut Hand) -> usize {
+    fn remove_all(&self, lane: usize, heir: Heir, hand: &mut Hand) -> usize {
         let mut retired = Vec::with_capacity(hand.found.len());
         let _removing = self.removals.begin();
         for group in hand.found.chunks(GROUP as usize) {
@@ -177,7 +224,10 @@ impl Table {
         let removed = retired.len();
         self.directory.unclaim(removed);
         self.counters.get(lane).evicted.fetch_add(removed as u64, Relaxed);
-        self.rows.retire(lane, &self.slab, &self.directory, &mut retired);
+        match heir {
+            Heir::Lane => self.rows.retire(lane, &self.slab, &self.directory, &mut retired),
+            Heir::All => self.rows.retire_for_all(&self.directory, &mut retired),
+        }
         removed
     }
 }

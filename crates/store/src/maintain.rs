@@ -1,8 +1,8 @@
 //! What a table can do for itself beside requests: move hot keys to where searches for them begin, note which keys are
-//! pulled, and let go of rows that are too old or too small. Knows nothing of requests.
+//! pulled, let go of rows that are too old or too small, and have rows in reserve for new keys. Knows nothing of requests.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,6 +19,14 @@ use crate::table::Table;
 const HEAT_BYTES: usize = 1 << 16;
 /// A key must have been sampled so often to be moved.
 const HOT: u8 = 2;
+/// What [`Maintenance`] does for a table in one round, at most.
+const ROUND_BUDGET: usize = 4096;
+/// Pauses between its rounds: half as long as the one before if there was something to do, else twice as long, up to a bound for
+/// tables that are in use and another for those that are not. In the shortest, a table that makes rows as fast as it can
+/// uses up less than its reserve.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_IN_USE_MAX: Duration = Duration::from_millis(16);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What the last looks at a table found.
 #[derive(Debug, Default)]
@@ -56,20 +64,22 @@ pub struct Maintained {
     pub sampled: usize,
     /// Keys that were moved to where a search for them begins.
     pub moved_home: usize,
-    /// Rows that were too old or too small to stay.
+    /// Rows that were too old or too small to stay, or in the way of new keys.
     pub evicted: usize,
 }
 
 impl Table {
-    /// Notes the sampled keys as used, moves up to `budget` of them home, and looks at the next `budget` rows for such
-    /// that [`crate::Eviction`] by age or norm lets go. Usually called by [`Maintenance`].
+    /// Notes the sampled keys as used, moves up to `budget` of them home, looks at the next `budget` rows for such that
+    /// [`crate::Eviction`] by age or norm lets go, and where it goes by capacity and the table is full, evicts up to `budget`
+    /// rows for keys to come. Usually called by [`Maintenance`].
     pub fn maintain(&self, budget: usize) -> Maintained {
-        let sharing = self.rights.share(lane());
+        let lane = lane();
+        let sharing = self.rights.share(lane);
         let mut heat = lock(&self.heat);
         let sampled = self.collect(&mut heat, &sharing);
         let moved_home = self.bring_home(&mut heat, budget);
         drop(heat);
-        let evicted = self.sweep(lane(), budget);
+        let evicted = self.sweep(lane, budget) + self.refill(lane, budget, &sharing);
         Maintained { sampled, moved_home, evicted }
     }
 
@@ -125,41 +135,60 @@ impl Table {
 /// A thread that maintains tables until it is dropped.
 #[derive(Debug)]
 pub struct Maintenance {
-    stop: Arc<(Mutex<bool>, Condvar)>,
+    stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
 
+#[derive(Debug, Default)]
+struct Stop {
+    asked: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Stop {
+    // A flag is whole even if somebody panicked meanwhile.
+    fn asked(&self) -> MutexGuard<'_, bool> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits so long; is the thread to end?
+    fn wait(&self, pause: Duration) -> bool {
+        let asked = self.asked();
+        *self.wake.wait_timeout_while(asked, pause, |asked| !*asked).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
 impl Maintenance {
-    /// Calls [`Table::maintain`] with `budget` on every table, again and again with a pause of `every`. `None` when the
-    /// system has no thread for it.
-    #[must_use]
-    pub fn start(tables: Vec<Arc<Table>>, every: Duration, budget: usize) -> Option<Maintenance> {
-        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+    /// Calls [`Table::maintain`] again and again for every table that `tables` hands to what it is given, with pauses of a
+    /// millisecond where there is much to do, and of up to a second where nobody uses them.
+    ///
+    /// # Errors
+    /// The system has no thread for it.
+    pub fn start(tables: impl Fn(&mut dyn FnMut(&Table)) + Send + 'static) -> std::io::Result<Maintenance> {
+        let stop = Arc::new(Stop::default());
         let stopped = Arc::clone(&stop);
         let run = move || {
-            let (flag, wake) = &*stopped;
-            let mut stop = flag.lock().unwrap_or_else(PoisonError::into_inner);
-            while !*stop {
-                drop(stop);
-                for table in &tables {
-                    table.maintain(budget);
-                }
-                stop = flag.lock().unwrap_or_else(PoisonError::into_inner);
-                if !*stop {
-                    stop = wake.wait_timeout(stop, every).unwrap_or_else(PoisonError::into_inner).0;
-                }
+            let mut pause = PAUSE_MIN;
+            while !stopped.wait(pause) {
+                let (mut done, mut in_use) = (0, false);
+                tables(&mut |table| {
+                    let Maintained { sampled, moved_home, evicted } = table.maintain(ROUND_BUDGET);
+                    done += moved_home + evicted;
+                    in_use |= sampled > 0;
+                });
+                let most = if in_use { PAUSE_IN_USE_MAX } else { PAUSE_MAX };
+                pause = if done > 0 { pause / 2 } else { pause * 2 }.clamp(PAUSE_MIN, most);
             }
         };
-        let thread = std::thread::Builder::new().name("maintenance".to_string()).spawn(run).ok()?;
-        Some(Maintenance { stop, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("maintenance".to_string()).spawn(run)?;
+        Ok(Maintenance { stop, thread: Some(thread) })
     }
 }
 
 impl Drop for Maintenance {
     fn drop(&mut self) {
-        let (flag, wake) = &*self.stop;
-        *flag.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        wake.notify_all();
+        *self.stop.asked() = true;
+        self.stop.wake.notify_all();
         if let Some(thread) = self.thread.take() {
             // Its panic was its own report.
             drop(thread.join());

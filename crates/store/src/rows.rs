@@ -1,8 +1,9 @@
 //! Which rows of a slab are in use. Knows neither keys nor what a row holds.
 //!
 //! Every lane has rows of its own, so that threads that make rows do not meet: a run of rows that were never used, and a
-//! list of those that were removed. What a lane lacks it takes from the table's unused memory, in pieces that grow with
-//! the slab up to a huge page and are charged to the budget, and when that is used up, from other lanes.
+//! list of those that were removed. What a lane lacks it takes from the reserve, rows that were removed for whoever needs
+//! some; then from the table's unused memory, in pieces that grow with the slab up to a huge page and are charged to the
+//! budget; and when that is used up, from other lanes.
 //!
 //! While somebody walks over all rows, a bit per row says that it need not be visited (see [`Rows::begin_walk`]).
 
@@ -25,6 +26,8 @@ const FIRST_PIECE_BYTES: usize = 64 * 1024;
 const PIECE_BYTES: usize = HUGE_BYTES;
 /// Removed rows that wait together for the readers who may still see them.
 const LIMBO_ROWS: usize = 256;
+/// A lane takes so many rows at a time from the reserve, so that it is seldom there.
+const RESERVED_ROWS: usize = 256;
 /// Removed rows that are asked for before they are put on a list.
 const AHEAD_ROWS: usize = 8;
 /// End of a list of removed rows.
@@ -33,6 +36,8 @@ const NO_NEXT: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct Rows {
     lanes: Lanes<Mutex<Lane>>,
+    /// Rows for all lanes, which no reader can see. Locked after a lane.
+    reserve: Mutex<Vec<u32>>,
     charge: Mutex<Charge>,
     /// Rows of the first piece, and the most rows of a piece; powers of two.
     first_piece: u64,
@@ -123,6 +128,7 @@ impl Rows {
         let power = |bytes: usize| 1 << (bytes / slab.row_bytes()).max(1).ilog2();
         Some(Rows {
             lanes: Lanes::new(),
+            reserve: Mutex::default(),
             charge: Mutex::default(),
             first_piece: power(FIRST_PIECE_BYTES),
             piece_max: power(PIECE_BYTES),
@@ -149,7 +155,13 @@ impl Rows {
 
     /// Rows that were removed and wait to be used again.
     pub(crate) fn free_rows(&self) -> usize {
-        self.lanes.iter().map(|lane| lock(lane)).map(|lane| lane.free_rows()).sum()
+        let own: usize = self.lanes.iter().map(|lane| lock(lane).free_rows()).sum();
+        own + self.reserved_rows()
+    }
+
+    /// Those of them that are for all lanes.
+    pub(crate) fn reserved_rows(&self) -> usize {
+        lock(&self.reserve).len()
     }
 
     /// Appends `rows` rows of unspecified content, which no reader can see, to `taken`; fewer when the budget, the memory
@@ -166,6 +178,13 @@ impl Rows {
         let mut missing = {
             let mut own = lock(self.lanes.get(lane));
             let mut missing = own.take(slab, rows, taken);
+            if missing > 0 {
+                let mut reserve = lock(&self.reserve);
+                let left = reserve.len().saturating_sub(missing.max(RESERVED_ROWS));
+                own.ready.extend(reserve.drain(left..));
+                drop(reserve);
+                missing = own.take(slab, missing, taken);
+            }
             while missing > 0 {
                 // Memory that was in use before memory that never was.
                 own.leave_limbo(slab, directory);
@@ -233,9 +252,18 @@ impl Rows {
         lane.leave_limbo(slab, directory);
     }
 
+    /// As [`Rows::retire`], for all lanes and at once.
+    pub(crate) fn retire_for_all(&self, directory: &Directory, rows: &mut Vec<u32>) {
+        if !rows.is_empty() {
+            directory.synchronize();
+            lock(&self.reserve).append(rows);
+        }
+    }
+
     /// Forgets all rows and gives their memory back. The caller has made sure that nobody can reach a row.
     pub(crate) fn clear(&self, slab: &Slab, budget: &Budget) {
         self.lanes.iter().for_each(|lane| *lock(lane) = Lane::default());
+        lock(&self.reserve).clear();
         let charge = std::mem::take(&mut *lock(&self.charge));
         // A walk that goes on marks rows that are made from now on; those from before it would not find at its end.
         self.forget_visited(charge.rows);
@@ -347,6 +375,8 @@ mod tests {
             rows.take(lane, 10, &slab, &budget, &directory, &mut taken);
         }
         rows.retire(0, &slab, &directory, &mut taken.split_off(30));
+        rows.retire_for_all(&directory, &mut taken.split_off(10));
+        assert_eq!((rows.reserved_rows(), rows.free_rows()), (20, 30));
         rows.take(1, 6000, &slab, &budget, &directory, &mut taken);
         taken.sort_unstable();
         assert_eq!(taken, (0..5000).collect::<Vec<_>>());

@@ -6,6 +6,9 @@
 //! change the table; the hand, the heat or the walk; a view, or a lane's rows; the lock of a key. Who has a view or a
 //! key's lock does not wait for readers.
 
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::create::Gate;
@@ -50,6 +53,8 @@ pub struct Table {
     pub(crate) samples: Samples,
     pub(crate) counters: Lanes<Counters>,
     pub(crate) hand: Mutex<Hand>,
+    /// Pushes have had to evict rows.
+    pub(crate) pressed: AtomicBool,
     pub(crate) heat: Mutex<Heat>,
     pub(crate) distances: Distances,
     /// Held by who walks over all rows.
@@ -92,6 +97,7 @@ impl Table {
             samples: Samples::new(),
             counters: Lanes::new(),
             hand: Mutex::default(),
+            pressed: AtomicBool::new(false),
             heat: Mutex::new(heat),
             distances: Distances::default(),
             walk: Mutex::default(),
@@ -351,6 +357,7 @@ impl Table {
         self.budget.give_back(bytes - Index::NEW_BYTES);
         self.rows.clear(&self.slab, &self.budget);
         self.gate.clear();
+        self.pressed.store(false, Relaxed);
     }
 
     /// Makes room in the index for `rows` rows in all, so that it need not grow step by step while they come. False when

@@ -39,6 +39,12 @@ impl Drop for Stop<'_> {
     }
 }
 
+/// One table to be maintained.
+fn always(t: &Arc<Table>) -> impl Fn(&mut dyn FnMut(&Table)) + Send + 'static {
+    let t = Arc::clone(t);
+    move |maintain| maintain(&t)
+}
+
 /// Random numbers of a thread.
 struct Draw(u64);
 
@@ -345,7 +351,7 @@ fn keys_are_found_while_they_move_home() {
                 });
             }
             let (_stop, start) = (Stop(&stop), Instant::now());
-            let maintenance = Maintenance::start(vec![Arc::clone(&t)], Duration::ZERO, 1000).unwrap();
+            let maintenance = Maintenance::start(always(&t)).unwrap();
             while goes_on(start, || t.stats().moved_home > 100) {
                 thread::sleep(Duration::from_millis(10));
             }

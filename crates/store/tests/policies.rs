@@ -28,6 +28,12 @@ fn present(t: &Table, keys: &[u64]) -> usize {
     keys.len() - t.pull(keys, Absent::Zero, &mut out, None).unwrap()
 }
 
+/// One table to be maintained.
+fn always(t: &Arc<Table>) -> impl Fn(&mut dyn FnMut(&Table)) + Send + 'static {
+    let t = Arc::clone(t);
+    move |maintain| maintain(&t)
+}
+
 /// Random numbers.
 struct Draw(u64);
 
@@ -215,6 +221,38 @@ fn pulls_count_as_use() {
     }
 }
 
+/// Once a table is full, maintenance evicts ahead of pushes, which then need not.
+#[test]
+fn a_full_table_has_rows_in_reserve() {
+    for writes in [Writes::InPlace, Writes::CopyOnWrite] {
+        let (eviction, budget_bytes) = (Eviction::Clock, Some(4 << 20));
+        let t = Table::new(TableConfig { writes, eviction, budget_bytes, ..config(8) }).unwrap();
+        let mut new = 0..;
+        let mut push_new = |n: usize| push(&t, &new.by_ref().take(n).collect::<Vec<u64>>()).unwrap();
+        // A table that has room is left alone.
+        push_new(1000);
+        assert_eq!((t.maintain(100_000).evicted, t.len()), (0, 1000));
+        while t.stats().evicted == 0 {
+            push_new(100);
+        }
+        let rows = t.len();
+        t.maintain(100_000);
+        let (reserve, stats) = (t.maintain(100_000), t.stats());
+        assert_eq!(reserve.evicted, 0, "{writes:?}: it is full by now");
+        assert!((500..2000).contains(&stats.free_rows) && t.len() + 2000 > rows, "{writes:?}: {stats:?}");
+        (0..8).for_each(|_| push_new(100));
+        assert_eq!(t.stats().evicted, stats.evicted, "{writes:?}");
+        // What they took is made up for; but for what is left over of a turn, and no more than is asked for.
+        let refilled = t.maintain(100_000).evicted;
+        assert!((200..1000).contains(&refilled), "{writes:?}: {refilled}");
+        push_new(1000);
+        assert_eq!(t.maintain(7).evicted, 7, "{writes:?}");
+        // The rows of removed keys are room, too.
+        assert!((0..u64::MAX).filter(|&key| t.remove(key)).take(rows / 8).count() > 0);
+        assert_eq!(t.maintain(100_000).evicted, 0, "{writes:?}");
+    }
+}
+
 #[test]
 fn rows_that_are_too_old_make_room_and_others_do_not() {
     let budget_bytes = Some(6 << 20);
@@ -330,7 +368,7 @@ fn hot_keys_move_home_and_none_is_missed_meanwhile() {
                 }
             });
         }
-        let maintenance = Maintenance::start(vec![Arc::clone(&t)], Duration::ZERO, 1000).unwrap();
+        let maintenance = Maintenance::start(always(&t)).unwrap();
         let start = Instant::now();
         // As long as there is something to move, within reason.
         while t.stats().moved_home < 1000 && start.elapsed() < Duration::from_secs(20) {
