@@ -1,7 +1,6 @@
 //! An input made ready to be read: files with the compiled feature spec, or hubs that have been subscribed to. Knows no
 //! thread.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use sanderling_hub::{Description, FedFeature, Served, SubscribeOptions, Subscription, hub_addresses};
@@ -54,7 +53,7 @@ impl Source {
         spec: &Spec,
         train: bool,
     ) -> Result<Source, FeedError> {
-        let format = || data.format.or_else(|| Format::of_path(Path::new(inputs.first()?)));
+        let format = || data.format_of(inputs.first()?);
         let mut spec = spec.clone();
         if spec.feature.is_empty() {
             spec.feature = match format() {

@@ -410,7 +410,7 @@ impl Config {
 
     /// The format of the first training input, if it is given or its name tells.
     fn format(&self) -> Option<Format> {
-        self.data.reading.format.or_else(|| Format::of_path(self.data.train.0.first()?))
+        self.data.reading.format_of(self.data.train.0.first()?)
     }
 
     /// The reduction in force.

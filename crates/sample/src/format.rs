@@ -203,7 +203,8 @@ impl From<BadRowPolicy> for String {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
-    /// The format; by the extension of each file when absent. Standard input needs it.
+    /// The format, but of files whose names promise one that is not text; by the extension of each file when absent. Standard
+    /// input needs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
     /// CSV and TSV: whether the first line names the columns. When absent: it does unless `columns` is given; and
@@ -224,6 +225,16 @@ pub struct DataConfig {
     pub missing: Vec<String>,
     /// What to do with rows that cannot be read.
     pub on_bad_row: BadRowPolicy,
+}
+
+impl DataConfig {
+    /// The format of a file, if the settings or its name tell. Where they contradict each other, a name that promises
+    /// anything but text is believed: what was converted can be read by the configuration of the text it was made from.
+    #[must_use]
+    pub fn format_of(&self, path: impl AsRef<Path>) -> Option<Format> {
+        let named = Format::of_path(path);
+        named.filter(|format| !format.is_text()).or(self.format).or(named)
+    }
 }
 
 impl Default for DataConfig {
@@ -262,6 +273,24 @@ mod tests {
         for (path, format) in rows {
             assert_eq!(Format::of_path(path), format, "{path}");
         }
+    }
+
+    #[test]
+    fn names_of_binary_files_are_believed() {
+        let check = |set: Option<Format>, path: &str, format: Option<Format>| {
+            assert_eq!(
+                DataConfig { format: set, ..DataConfig::default() }.format_of(path),
+                format,
+                "{set:?} {path}"
+            );
+        };
+        check(None, "x.csv", Some(Format::Csv));
+        check(None, "-", None);
+        check(Some(Format::Tsv), "-", Some(Format::Tsv));
+        check(Some(Format::Tsv), "x.csv", Some(Format::Tsv));
+        check(Some(Format::Csv), "x.batch", Some(Format::Batch));
+        check(Some(Format::Csv), "x.parquet", Some(Format::Parquet));
+        check(Some(Format::Batch), "x.csv", Some(Format::Batch));
     }
 
     #[test]

@@ -111,7 +111,7 @@ pub fn profile(
     config: &DataConfig,
     options: &ProfileOptions,
 ) -> Result<DataProfile, SampleError> {
-    let named = config.format.or_else(|| Format::of_path(path));
+    let named = config.format_of(path);
     let mut profile = DataProfile {
         path: path.to_path_buf(),
         format: named.unwrap_or(Format::Csv),

@@ -222,8 +222,7 @@ impl Source {
 }
 
 fn format_of(file: &InputFile, config: &DataConfig) -> Result<Format, SampleError> {
-    let format = config.format.or_else(|| Format::of_path(&file.path));
-    format.ok_or_else(|| SampleError::BadFile {
+    config.format_of(&file.path).ok_or_else(|| SampleError::BadFile {
         path: file.path.clone(),
         reason: format!("its name does not tell the format; set data.format to one of {}", Format::names()),
     })

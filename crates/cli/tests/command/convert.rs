@@ -27,8 +27,12 @@ fn a_batch_file_trains_the_same_model() {
     let place = Place::with_synth();
     ok(place.run("synth train.csv --rows 2500 --vocabulary 500 --multi-valued 2"));
     let suggested = ok(place.run("inspect train.csv --suggest")).out;
-    let suggested =
-        suggested.replace("type = \"log\"", "type = \"quantile\"").replace("passes = 3", "passes = 2");
+    // The format of the source is not that of the batch file.
+    let suggested = suggested
+        .replace("type = \"log\"", "type = \"quantile\"")
+        .replace("passes = 3", "passes = 2")
+        .replace("[data]\n", "[data]\nformat = \"csv\"\n");
+    assert!(suggested.contains("format = \"csv\""), "{suggested}");
     assert!(suggested.contains("quantile") && suggested.contains("multi"), "{suggested}");
     place.write("d.toml", &suggested);
     for (config, block_rows) in [("c.toml", 64), ("d.toml", 1000)] {
