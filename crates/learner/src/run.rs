@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use sanderling_client::{ClientError, Cluster};
 use sanderling_observe::{Machine, Resident, StageTotal};
 use sanderling_sample::fit::fit;
-use sanderling_sample::{BadRows, LabelUse, Source};
+use sanderling_sample::{BadRowPolicy, BadRows, Decoder, Encoder, LabelUse, Source, Unit};
 use sanderling_store::{Checkpoint, Table};
 use serde::Serialize;
 
@@ -241,14 +241,35 @@ fn check_servers(config: &Config, options: &RunOptions) -> Result<(), LearnError
     Err(LearnError::Config { path: "train.batch".into(), reason: reason.to_string() })
 }
 
-/// Finds out that a file is missing before an earlier run of this name is touched, and before a pass is trained.
+/// Finds out that a file is missing, or has no rows to validate on, before an earlier run of this name is touched, and
+/// before a pass is trained.
 fn check_inputs(config: &Config) -> Result<(), LearnError> {
     let encoder = encoder(config, LabelUse::Required, true)?;
     let data = &config.data;
-    for inputs in [&data.train, &data.valid].into_iter().filter(|inputs| !inputs.is_empty()) {
-        Source::open(&inputs.0, &data.reading, &encoder)?;
+    Source::open(&data.train.0, &data.reading, &encoder)?;
+    if data.valid.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let valid = Source::open(&data.valid.0, &data.reading, &encoder)?;
+    // Streams are read once.
+    if valid.has_stream() || has_rows(valid, &encoder, data.reading.on_bad_row)? {
+        return Ok(());
+    }
+    Err(LearnError::NoRows(data.valid.0.join(", ")))
+}
+
+/// Reads up to the first row.
+fn has_rows(
+    mut source: Source,
+    encoder: &Arc<Encoder>,
+    on_bad_row: BadRowPolicy,
+) -> Result<bool, LearnError> {
+    let mut decoder = Decoder::new(Arc::clone(encoder), Arc::new(BadRows::new(on_bad_row)));
+    let (mut unit, mut batch) = (Unit::default(), encoder.new_batch());
+    while batch.is_empty() && source.next_unit(&mut unit)? {
+        decoder.decode(&unit, &mut batch)?;
+    }
+    Ok(!batch.is_empty())
 }
 
 fn create_run_dir(path: &Path) -> Result<(), LearnError> {
@@ -320,6 +341,13 @@ fn resume(
         (
             "the size of the files of data.train",
             state.data_bytes.is_some() && state.data_bytes != data_bytes(config)?,
+        ),
+        ("data.valid", state.best.is_some() && fitted.data.valid != saved.data.valid),
+        ("train.monitor", state.best.is_some() && fitted.train.monitor != saved.train.monitor),
+        (
+            "train.reduction or train.class_weight",
+            (fitted.train.reduction, fitted.train.class_weight)
+                != (saved.train.reduction, saved.train.class_weight),
         ),
         ("how data is read", fitted.data.reading != saved.data.reading),
         ("train.batch", fitted.train.batch != saved.train.batch),

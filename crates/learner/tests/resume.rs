@@ -191,12 +191,26 @@ fn what_may_not_change_between_sessions() {
         (changed("batch = 10", "batch = 11"), "train.batch"),
         (changed("batch = 10", "batch = 10, shuffle = 7"), "train.shuffle"),
         (changed("batch = 10", "batch = 10, threads = 2"), "train.threads"),
+        (changed("batch = 10", "batch = 10, class_weight = 2.0"), "class_weight"),
+        (changed("batch = 10", "batch = 10, reduction = \"mean\""), "reduction"),
     ] {
         let error = place.resume(&toml).unwrap_err().to_string();
         assert!(error.contains("cannot resume") && error.contains(reason), "{toml}\n{error}");
     }
     let more = changed("max_steps = 7, passes = 3", "passes = 4, print_every = 3");
     assert_eq!(place.resume(&more).unwrap().examples, 1200);
+    // Validations are compared with the best one before.
+    let valid = |valid: &str, max_steps: u64| {
+        toml(&format!("{train}, valid = {valid}"), "")
+            .replace("max_steps = 7", &format!("max_steps = {max_steps}"))
+    };
+    place.run(&valid(&other, 35)).unwrap();
+    let error = place.resume(&valid(&train, 0)).unwrap_err().to_string();
+    assert!(error.contains("cannot resume") && error.contains("data.valid"), "{error}");
+    let error = place
+        .resume(&valid(&other, 0).replace("batch = 10", "batch = 10, monitor = \"logloss\""))
+        .unwrap_err();
+    assert!(error.to_string().contains("train.monitor"), "{error}");
 }
 
 /// Checkpoints of an earlier run of the same name are not what a new run goes on from.
