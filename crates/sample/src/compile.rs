@@ -76,7 +76,7 @@ impl Compiled {
                 let mut key = self.salt;
                 for &input in &self.inputs {
                     let field = fields[input];
-                    let part = if is_missing(field, missing) { Field::Text(b"") } else { field };
+                    let part = if is_missing(field, missing) { self.missing_text() } else { field };
                     key = with_text(part, |text| key::hash(text, key))
                         .ok_or_else(|| wanted(input, "one value, not a list", field))?;
                 }
@@ -137,13 +137,18 @@ impl Compiled {
         field: Field<'_>,
         missing: &[Vec<u8>],
     ) -> Result<Option<u64>, FieldError> {
-        let field = match (is_missing(field, missing), &self.default_text) {
-            (false, _) => field,
-            (true, Some(text)) => Field::Text(text),
-            (true, None) if self.rule == KeyRule::Raw => return Ok(None),
-            (true, None) => Field::Text(b""),
-        };
-        self.key(input, field).map(Some)
+        if !is_missing(field, missing) {
+            return self.key(input, field).map(Some);
+        }
+        if self.rule == KeyRule::Raw && self.default_text.is_none() {
+            return Ok(None);
+        }
+        self.key(input, self.missing_text()).map(Some)
+    }
+
+    /// What a missing text counts as.
+    fn missing_text(&self) -> Field<'_> {
+        Field::Text(self.default_text.as_deref().unwrap_or_default())
     }
 
     fn parts(
@@ -153,7 +158,7 @@ impl Compiled {
         missing: &[Vec<u8>],
         column: &mut Column,
     ) -> Result<(), FieldError> {
-        if is_missing(field, missing) {
+        if is_missing(field, missing) || matches!(field, Field::List([])) {
             if let Some(text) = &self.default_text {
                 column.push(self.key(input, Field::Text(text))?, 1.0);
             }

@@ -85,6 +85,15 @@ fn kinds() {
     let cross = key::hash(b"y", key::hash(b"x", key::salt("f")));
     check("type = \"cross\"\ncolumns = [\"a\", \"b\"]", &[text("x"), text("y")], Ok((vec![cross], vec![])));
     check(
+        "type = \"cross\"\ncolumns = [\"a\", \"b\"]\ndefault = \"x\"",
+        &[text("?"), text("y")],
+        Ok((vec![cross], vec![])),
+    );
+    for absent in [Field::List(&[]), Field::Missing] {
+        check("type = \"multi\"\ndefault = \"a\"", &[absent], Ok((vec![hashed("a")], vec![])));
+        check("type = \"multi\"", &[absent], Ok((vec![], vec![])));
+    }
+    check(
         "columns = [\"a\", \"b\"]\npooling = \"mean\"",
         &[text("x"), text("y")],
         Ok((vec![hashed("x"), hashed("y")], vec![0.5, 0.5])),

@@ -6,6 +6,7 @@ use crate::batch_file;
 use crate::encode::{EncodeOptions, Encoder, LabelUse};
 use crate::error::SampleError;
 use crate::format::{DataConfig, Format};
+use crate::input;
 use crate::reader::Reader;
 use crate::spec::{DefaultField, Feature, FeatureKind, Spec};
 
@@ -23,7 +24,7 @@ pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, 
     if spec.unfitted().next().is_none() {
         return Ok(spec);
     }
-    let format = config.format.or_else(|| Format::of_path(inputs.first()?));
+    let format = inputs.first().and_then(|input| config.format_of(input));
     if format == Some(Format::Batch) {
         let fitted = batch_file::spec_of(inputs)?;
         for feature in spec.feature.iter_mut().filter(is_unfitted) {
@@ -31,6 +32,14 @@ pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, 
             feature.boundaries = same.and_then(|same| same.boundaries.clone());
         }
         return Ok(spec);
+    }
+    if let Some(stream) = input::expand(inputs)?.iter().find(|file| file.bytes.is_none()) {
+        let feature = spec.unfitted().next().map_or("", |feature| &feature.name);
+        return Err(SampleError::Spec(format!(
+            "feature {feature:?}: quantile boundaries are fitted to a file before the first pass; {} is a stream, which can be read \
+             only once: give boundaries",
+            stream.path.display()
+        )));
     }
     // The same fields read as plain numbers; a missing one becomes the number that no field can hold.
     let missing = Some(DefaultField::Number(f64::from(f32::MIN)));
@@ -63,12 +72,14 @@ fn is_unfitted(feature: &&mut Feature) -> bool {
     feature.kind == FeatureKind::Quantile && feature.boundaries.is_none()
 }
 
-/// Upper ends of at most `buckets` buckets of about equal count. A value that by itself fills a bucket gets one, and
-/// the others share the rest: a column that is mostly zero still spends its buckets on what is not.
+/// What lies between at most `buckets` buckets of about equal count: halfway from the last value of one to the first of the
+/// next, so that numbers which f32 rounds to either are told apart as these are. A value that by itself fills a bucket gets
+/// one, and the others share the rest: a column that is mostly zero still spends its buckets on what is not.
 #[must_use]
 pub fn boundaries(values: &mut [f32], buckets: usize) -> Vec<f64> {
     values.sort_unstable_by(f32::total_cmp);
     let mut ends = Vec::new();
+    let halfway = |last: f32, next: f32| f64::midpoint(f64::from(last), f64::from(next));
     let (mut start, mut in_bucket, mut left) = (0, 0, buckets);
     while start < values.len() && left > 1 {
         let value = values[start];
@@ -77,14 +88,14 @@ pub fn boundaries(values: &mut [f32], buckets: usize) -> Vec<f64> {
         let target = (values.len() - start + in_bucket).div_ceil(left);
         let alone = end - start >= target;
         if alone && in_bucket > 0 {
-            ends.push(f64::from(values[start - 1]));
+            ends.push(halfway(values[start - 1], value));
             in_bucket = 0;
             left -= 1;
             continue;
         }
         in_bucket += end - start;
         if in_bucket >= target && end < values.len() {
-            ends.push(f64::from(value));
+            ends.push(halfway(value, values[end]));
             in_bucket = 0;
             left -= 1;
         }
@@ -103,13 +114,27 @@ mod tests {
         for (values, buckets, expected) in [
             (vec![], 4, vec![]),
             (vec![5.0; 10], 4, vec![]),
-            ((1..=8).map(|i| i as f32).collect(), 4, vec![2.0, 4.0, 6.0]),
-            (vec![1.0, 2.0], 4, vec![1.0]),
-            (mostly_zero, 4, vec![0.0, 93.0, 96.0]),
-            (vec![-1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0], 4, vec![-1.0, 0.0]),
+            ((1..=8).map(|i| i as f32).collect(), 4, vec![2.5, 4.5, 6.5]),
+            (vec![1.0, 2.0], 4, vec![1.5]),
+            (mostly_zero, 4, vec![45.5, 93.5, 96.5]),
+            (vec![-1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0], 4, vec![-0.5, 1.0]),
         ] {
             let mut sorted = values.clone();
             assert_eq!(boundaries(&mut sorted, buckets), expected, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_f32_rounds_have_buckets_of_their_own() {
+        for numbers in [
+            (1..=10).map(|i| f64::from(i) / 10.0).collect::<Vec<_>>(),
+            (0..10).map(|i| f64::from(i) * 3.0 + 16_777_217.0).collect(),
+        ] {
+            let mut values: Vec<f32> = numbers.iter().map(|number| *number as f32).collect();
+            let ends = boundaries(&mut values, numbers.len());
+            let buckets: Vec<usize> =
+                numbers.iter().map(|number| ends.partition_point(|end| end < number)).collect();
+            assert_eq!(buckets, (0..numbers.len()).collect::<Vec<_>>(), "{ends:?}");
         }
     }
 }

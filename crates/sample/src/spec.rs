@@ -300,6 +300,12 @@ impl Spec {
         if sparse > 0 && self.feature.len() > 1 {
             return Err(bad("a sparse feature (libsvm text) must be the only feature"));
         }
+        if let Some(weight) = self.weight.as_ref().filter(|_| sparse > 0) {
+            let column = &weight.column;
+            return Err(bad(format!(
+                "weight.column = {column:?}: libsvm text has no columns; leave [weight] out, or use another format"
+            )));
+        }
         Ok(())
     }
 
@@ -434,6 +440,7 @@ mod tests {
         check(&feature("type = \"quantile\"\nboundaries = [2.0, 1.0]"), Err("ascending"));
         check(&feature("buckets = 4"), Err("quantile"));
         check(&(feature("type = \"sparse\"") + "\n[[feature]]\nname = \"b\""), Err("only feature"));
+        check(&("[weight]\ncolumn = \"w\"\n".to_string() + &feature("type = \"sparse\"")), Err("no columns"));
         check(&feature("type = \"numeric\"\npooling = \"mean\""), Err("pooling"));
         check(&feature("type = \"multi\"\npooling = \"mean\""), Ok(1));
         check(&("[label]\nthreshold = nan\n".to_string() + &feature("")), Err("label.threshold"));
