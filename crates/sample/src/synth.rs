@@ -25,6 +25,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{SampleError, quote};
+use crate::format::Compression;
 use bound::Bound;
 use columnar::BatchBuilder;
 use sink::{Chunk, Sink};
@@ -235,6 +236,12 @@ pub fn generate(
         let path = path.display();
         SampleError::Spec(format!("synth: no format is named and the extension of {path} tells none"))
     })?;
+    if format == SynthFormat::Parquet && Compression::of_path(path) != Compression::None {
+        let path = path.display();
+        return Err(SampleError::Spec(format!(
+            "synth: {path}: Parquet is compressed inside; leave the last part of the name out"
+        )));
+    }
     let layout = match format {
         SynthFormat::Libsvm => Some(Layout::Libsvm),
         SynthFormat::Tsv => Some(Layout::Columns(b'\t')),

@@ -141,6 +141,19 @@ fn separator_header_and_format_are_guessed() {
 }
 
 #[test]
+fn commas_of_decimals_separate_nothing_and_names_of_files_become_names_of_runs() {
+    let dir = TempDir::new().unwrap();
+    let rows: String = (0..90)
+        .map(|row| format!("{};u{};{},{}\n", u8::from(row % 5 == 0), row % 7, row, row % 10))
+        .collect();
+    let path = written(&dir, "my clicks (1).csv", &("click;user;price\n".to_string() + &rows));
+    let seen = look(&path);
+    assert_eq!((seen.separator, seen.header, seen.rows, seen.bad_rows), (Some(';'), Some(true), 90, 0));
+    assert_eq!(seen.columns.len(), 3);
+    assert!(suggest(&seen, "data/my clicks (1).csv").contains("\nname = \"my_clicks__1_\"\n"));
+}
+
+#[test]
 fn text_labels_name_their_positive() {
     let dir = TempDir::new().unwrap();
     let rows: String = (0..90)

@@ -104,7 +104,8 @@ pub(super) fn guess_format(text: &[u8]) -> Format {
     }
 }
 
-/// The separator that cuts the first lines into equally many fields, and the most of them; the format's own first.
+/// The separator that cuts the first line into as many fields as the lines after it have, and the most of them; the format's own
+/// first. (Decimal commas cut all lines but that of the names.)
 pub(super) fn guess_separator(text: &[u8], format: Format) -> u8 {
     let own = if format == Format::Csv { b',' } else { b'\t' };
     let score = |separator: u8| {
@@ -115,18 +116,13 @@ pub(super) fn guess_separator(text: &[u8], format: Format) -> u8 {
                 widths.push(fields.len());
             }
         }
+        let first = widths.first().copied();
         widths.sort_unstable();
-        widths.get(widths.len() / 2).copied().unwrap_or(1)
+        let width = widths.get(widths.len() / 2).copied().unwrap_or(1);
+        (first == Some(width), separator == own, width, separator)
     };
-    if score(own) > 1 {
-        return own;
-    }
-    let others = [b',', b'\t', b';', b'|'].map(|separator| (score(separator), separator));
-    others
-        .into_iter()
-        .filter(|(width, _)| *width > 1)
-        .max_by_key(|(width, _)| *width)
-        .map_or(own, |(_, it)| it)
+    let cutting = [b',', b'\t', b';', b'|'].map(score).into_iter().filter(|(_, _, width, _)| *width > 1);
+    cutting.max_by_key(|(agrees, is_own, width, _)| (*agrees, *is_own, *width)).map_or(own, |best| best.3)
 }
 
 /// Whether the first row names the columns: none of its fields is a number or repeated, and either some column holds

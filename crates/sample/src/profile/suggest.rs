@@ -262,7 +262,12 @@ fn list(texts: &[String]) -> String {
 
 fn stem(path: &str) -> String {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
-    let stem: String = name.split('.').next().unwrap_or(name).chars().filter(|c| !c.is_control()).collect();
-    let usable = stem.chars().any(char::is_alphanumeric);
-    if usable { stem } else { "first".to_string() }
+    let stem = name.split('.').next().unwrap_or(name);
+    // What the name of a run may consist of.
+    let plain = |c: char| if c.is_alphanumeric() || c == '-' { c } else { '_' };
+    if stem.chars().any(char::is_alphanumeric) {
+        stem.chars().map(plain).collect()
+    } else {
+        "first".to_string()
+    }
 }
