@@ -246,6 +246,7 @@ fn help_and_exit_codes() {
         "data = { train = \"train.svm\" }\noptimizer = { type = \"ftrl\", alpha = 0.0 }\n",
     );
     place.write("single.toml", "data = { train = \"train.svm\" }\nlabel = { threshold = 7.5 }\n");
+    place.write("deep.toml", "dense_optimizer = { type = \"adam\" }\nmodel = { type = \"deepfm\" }\n");
     place.write("bad.svm", "1 2:3\n1 x\n");
     place.write("empty.svm", "");
     place.write("taken", "");
@@ -281,10 +282,15 @@ fn help_and_exit_codes() {
         ("predict runs/c/model valid.svm -o scores.csv.gz", 2, "scores.csv.gz"),
         ("train wrong.toml", 2, "epochs"),
         ("train missing.toml", 2, "missing.toml"),
+        ("train deep.toml", 2, "deepfm is a deep model"),
+        ("train c.toml --model dcn", 2, "dcn is a deep model"),
+        ("train c.toml --model fm", 2, "chosen in the configuration"),
         ("train c.toml --runs-dir taken", 1, "taken/c: there is a file where the run's folder is to be"),
         ("train c.toml --train missing.svm", 1, "missing.svm"),
         ("train c.toml --train bad.svm", 3, "bad.svm:2"),
         ("train c.toml --train empty.svm", 3, "no rows"),
+        ("train c.toml --valid empty.svm", 3, "empty.svm: no rows"),
+        ("train c.toml --valid bad.svm", 3, "bad.svm:2"),
         ("eval runs/c/model bad.svm", 3, "bad.svm:2"),
         ("eval damaged valid.svm", 4, "damaged"),
         ("eval nowhere valid.svm", 4, "nowhere"),
@@ -293,6 +299,7 @@ fn help_and_exit_codes() {
         ("predict runs/c/model valid.svm --json", 2, "--output"),
         ("predict runs/c/model valid.svm -o ./valid.svm", 2, "./valid.svm: it is one of the input files"),
         ("synth out.xls", 2, "format"),
+        ("synth out.parquet.gz", 2, "compressed inside"),
         ("train c.toml --seed 7 --resume", 4, "seed"),
         ("train c.toml --workers 2", 2, "--algorithm"),
         ("train c.toml --algorithm ftlr", 2, "ftrl-sync-no-shuffle"),

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::command::hub_feed::FeedArgs;
 use crate::command::ps::quantity;
+use crate::command::train::DEEP_MODELS;
 use crate::failure::Failure;
 use crate::output;
 use crate::reading::ReadArgs;
@@ -20,8 +21,6 @@ use crate::token::read_token;
 
 /// Where a hub listens unless told otherwise.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7200";
-/// Models that Python trains: of their configurations a hub takes what it needs.
-const DEEP_MODELS: [&str; 7] = ["dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"];
 /// Rows of a minibatch unless something says otherwise.
 const BATCH_DEFAULT: usize = 1024;
 
@@ -162,6 +161,7 @@ impl Args {
     /// What is read, and how.
     fn run_config(&self) -> Result<Config, Failure> {
         if let Some(path) = &self.config {
+            // Of the configuration of a deep model a hub takes what it needs.
             return Ok(Config::read_data(path, &DEEP_MODELS, |config| {
                 if !self.data.is_empty() {
                     config.data.train.0.clone_from(&self.data);
@@ -182,7 +182,7 @@ impl Args {
         let mut config = match &self.spec {
             Some(path) => serde_json::to_value(read_spec(path)?).map_err(json)?,
             None => {
-                let format = reading.format.or_else(|| Format::of_path(&self.data[0]));
+                let format = reading.format_of(&self.data[0]);
                 let names_its_features = [Format::Libsvm, Format::Criteo, Format::Batch];
                 if !format.is_some_and(|format| names_its_features.contains(&format)) {
                     let what = format!(

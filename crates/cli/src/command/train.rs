@@ -19,6 +19,9 @@ use crate::timing;
 mod workers;
 use workers::WorkerArgs;
 
+/// Models that Python trains.
+pub(crate) const DEEP_MODELS: [&str; 7] = ["dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"];
+
 /// Train a model as a configuration file says
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -26,7 +29,7 @@ Example:
   sanderling train examples/adult_fm.toml
   sanderling train clicks.toml --ps 127.0.0.1:7000,127.0.0.1:7001
   sanderling train examples/adult_ftrl_sync.toml --algorithm ftrl-sync --workers 2
-  sanderling train clicks.toml --algorithm ftrl-sync --ps s1:7000 --hosts a:7100,b:7100 --rank 1 ...
+  sanderling train clicks.toml --algorithm ftrl-sync --ps s1:7000 --hosts a:7300,b:7300 --rank 1 ...
   sanderling train clicks.toml --threads 2 --passes 3 --json | tail -1 | jq .auc
   sanderling train clicks.toml --profile                     and a flame graph of it
 
@@ -86,6 +89,9 @@ pub(crate) struct Args {
     /// Stop after so many steps, as if interrupted
     #[arg(long, help_heading = "Overrides")]
     max_steps: Option<u64>,
+    /// Of the Python package's command, which comes here only without it
+    #[arg(long, hide = true)]
+    model: Option<String>,
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
@@ -97,6 +103,27 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// Says who trains deep models.
+    fn refuse_deep(&self) -> Result<(), Failure> {
+        let text = std::fs::read_to_string(&self.config).unwrap_or_default();
+        let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+        let configured = || table.get("model")?.get("type")?.as_str();
+        let Some(model) = self.model.as_deref().or_else(configured) else { return Ok(()) };
+        if DEEP_MODELS.contains(&model) {
+            return Err(Failure::Usage(format!(
+                "{model} is a deep model, which the command of the Python package trains: pip install '.[torch]' where \
+                 Sanderling's source is, and see docs/torch.md"
+            )));
+        }
+        match &self.model {
+            Some(model) => Err(Failure::Usage(format!(
+                "--model {model}: one of {}; lr and fm are chosen in the configuration, by [model] type",
+                DEEP_MODELS.join(", ")
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// The configuration with the overrides laid over it.
     fn config(&self) -> Result<Config, Failure> {
         let config = Config::read(&self.config, |config| {
@@ -141,6 +168,7 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    args.refuse_deep()?;
     let config = args.config()?;
     let bar = Bar::new(args.quiet);
     let say = |line: &str| {
