@@ -5,7 +5,7 @@ python examples/feature_count.py FILE.libsvm [WORKERS]
 Its workers are threads, or processes on one host or several, each with its rank, which meet at a parameter server:
 
 sanderling ps --listen 127.0.0.1:7000
-HOSTS=127.0.0.1:7100,127.0.0.1:7101
+HOSTS=127.0.0.1:7300,127.0.0.1:7301
 python examples/feature_count.py FILE.libsvm --ps tcp://127.0.0.1:7000 --hosts $HOSTS --rank 0
 python examples/feature_count.py FILE.libsvm --ps tcp://127.0.0.1:7000 --hosts $HOSTS --rank 1
 

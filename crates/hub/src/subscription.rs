@@ -139,7 +139,7 @@ pub struct Subscription {
     spare: Vec<PackedBuffer>,
 }
 
-/// The hubs of `hub://a:7100,b:7100`, or of the same without the start; each may be `host:port`, `unix:PATH` or `shm:NAME`.
+/// The hubs of `hub://a:7200,b:7200`, or of the same without the start; each may be `host:port`, `unix:PATH` or `shm:NAME`.
 ///
 /// # Errors
 /// A part that is no address.

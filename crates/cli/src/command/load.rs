@@ -22,7 +22,7 @@ Example:
   sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000
   sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 -o sweep.json
   sanderling load plot sweep.json -o sweep.png
-  sanderling load ab 127.0.0.1:7000 127.0.0.1:7100 --runs 10
+  sanderling load ab 127.0.0.1:7000 127.0.0.1:7001 --runs 10
   sanderling load list                                       workloads, their parameters and functions
 
 How a workload is written: docs/load-scripts.md

@@ -76,7 +76,7 @@ pub(super) struct SearchArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling load ab 127.0.0.1:7000 127.0.0.1:7100 --runs 10
+  sanderling load ab 127.0.0.1:7000 127.0.0.1:7001 --runs 10
   sanderling load ab shm:a tcp://127.0.0.1:7000 --runs 6 -d 5s -o ab.json
 
 Runs are made in turns, A B B A and so on, so that what drifts meanwhile touches both alike; they are compared as whole runs.")]
