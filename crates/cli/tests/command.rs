@@ -422,6 +422,8 @@ fn interrupted_and_killed() {
         }
         let child = place.spawn(&format!("train {name}.toml --json"));
         wait_for_steps(&place, name);
+        let second = place.run(&format!("train {name}.toml -q"));
+        assert!(second.code == Some(1) && second.err.contains("another process trains"), "{}", second.err);
         signal(&child, "-INT");
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));

@@ -177,6 +177,7 @@ fn the_second_signal_ends_it_at_once() {
 fn what_is_wrong_is_said_before_it_listens() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("bad.toml"), "listne = ['127.0.0.1:0']").unwrap();
+    let _other = Process::start(folder.path(), "", "--data taken");
     for (options, code, expected) in [
         ("--listen nonsense", 2, "nonsense"),
         ("--listen 127.0.0.1:0 --shard 2/2", 2, "shard 2/2"),
@@ -184,6 +185,8 @@ fn what_is_wrong_is_said_before_it_listens() {
         ("--listen 0.0.0.0:0 --expose", 1, "without TLS and a token"),
         ("--config bad.toml", 2, "unknown field `listne`"),
         ("--listen 127.0.0.1:0 --data d --restore nothing", 4, "no checkpoint \"nothing\""),
+        ("--listen 127.0.0.1:0 --data taken", 1, "serves shard 0 of 1 from there"),
+        ("--listen 127.0.0.1:0 --data bad.toml", 1, "bad.toml: cannot be written to"),
         ("--listen 127.0.0.1:0 --save-every 10m", 2, "need a folder for checkpoints"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_sanderling"))

@@ -1,6 +1,7 @@
 //! A whole run: from a configuration to a directory with the model, the metrics and the report. What the command line
 //! and Python both call. Knows no terminal.
 
+use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -138,10 +139,13 @@ fn run(
     }
     let run_dir = options.runs_dir.join(&config.name);
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
+    if !options.resume {
+        create_run_dir(&run_dir)?;
+    }
+    let _claim = claim(&run_dir)?;
     let (model, state, scores) = if options.resume {
         resume(&config, options, &model_dir, &last_dir)?
     } else {
-        create_run_dir(&run_dir)?;
         let unfitted = config.spec().unfitted().count();
         if unfitted > 0 {
             observer(&Event::Fitting { features: unfitted });
@@ -280,6 +284,21 @@ fn create_run_dir(path: &Path) -> Result<(), LearnError> {
         }
         _ => LearnError::io(path)(error),
     })
+}
+
+/// Locks the run's directory, if it is there, until the result is dropped or the process ends: two runs of one name would write
+/// over each other's files.
+fn claim(run_dir: &Path) -> Result<Option<File>, LearnError> {
+    let Ok(dir) = File::open(run_dir) else { return Ok(None) };
+    match dir.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let reason =
+                "another process trains a run of this name here; wait for it, or give this one another name";
+            Err(LearnError::io(run_dir)(std::io::Error::new(ErrorKind::ResourceBusy, reason)))
+        }
+        // A file system without locks: whoever uses one looks after this.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(dir)),
+    }
 }
 
 /// Bytes of the training files, if they can be told.

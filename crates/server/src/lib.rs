@@ -18,6 +18,7 @@ mod batches;
 mod pushes;
 
 mod checkpoints;
+mod claim;
 mod connections;
 mod state;
 mod statistics;

@@ -1,6 +1,7 @@
 //! The whole of a server: listeners, workers and the thread for errands are started here, and ended in the right order.
 //! Knows no signal and no terminal.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
@@ -13,6 +14,7 @@ use sanderling_wire::{Features, Saved};
 
 use crate::Config;
 use crate::checkpoints::LATEST;
+use crate::claim::Claim;
 use crate::control::{Control, Ending, REMOTE_FEATURES};
 use crate::errand::{self, Posted};
 use crate::event::{Event, Log};
@@ -32,6 +34,9 @@ pub enum ServerError {
     /// The configuration contradicts itself.
     #[error("{0}")]
     Config(String),
+    /// The folder for checkpoints cannot be used.
+    #[error("{0}")]
+    Data(String),
     /// A listener, or the system's resources.
     #[error(transparent)]
     Transport(#[from] Error),
@@ -62,6 +67,8 @@ pub struct Server {
     workers: Vec<JoinHandle<Result<(), Error>>>,
     errands: Option<(SyncSender<Posted>, JoinHandle<()>)>,
     maintenance: Option<Maintenance>,
+    /// Until everything else has ended.
+    _claim: Option<Claim>,
 }
 
 impl Server {
@@ -74,6 +81,8 @@ impl Server {
         on_event: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Server, ServerError> {
         config.check().map_err(ServerError::Config)?;
+        let claim = |root: &PathBuf| Claim::new(root, config.shard, config.shards);
+        let claim = config.data.as_ref().map(claim).transpose().map_err(ServerError::Data)?;
         let log = Log(Arc::new(on_event));
         let listeners = listen::listen(config, &log)?;
         let state = Arc::new(State::new(config));
@@ -143,6 +152,7 @@ impl Server {
             workers,
             errands,
             maintenance,
+            _claim: claim,
         })
     }
 
