@@ -42,6 +42,8 @@ pub(crate) struct Rows {
     /// Rows of the first piece, and the most rows of a piece; powers of two.
     first_piece: u64,
     piece_max: u64,
+    /// Rows that there is address space for, here and in the slab.
+    rows_max: u64,
     /// A bit per row: it need not be visited. Address space only while nobody walks.
     visited: Region<AtomicU64>,
     walking: AtomicBool,
@@ -125,17 +127,23 @@ impl Lane {
 impl Rows {
     /// `None` without address space.
     pub(crate) fn new(slab: &Slab) -> Option<Rows> {
+        Some(Rows::of(slab, Region::reserved(slab.rows_max().div_ceil(64) as usize)?))
+    }
+
+    /// With a bit per row of which there may be fewer than were asked for.
+    fn of(slab: &Slab, visited: Region<AtomicU64>) -> Rows {
         let power = |bytes: usize| 1 << (bytes / slab.row_bytes()).max(1).ilog2();
-        Some(Rows {
+        Rows {
             lanes: Lanes::new(),
             reserve: Mutex::default(),
             charge: Mutex::default(),
             first_piece: power(FIRST_PIECE_BYTES),
             piece_max: power(PIECE_BYTES),
-            visited: Region::reserved(slab.rows_max().div_ceil(64) as usize)?,
+            rows_max: slab.rows_max().min(visited.len() as u64 * 64),
+            visited,
             walking: AtomicBool::new(false),
             moved: Mutex::default(),
-        })
+        }
     }
 
     /// Bytes beside those of the rows.
@@ -211,7 +219,7 @@ impl Rows {
     /// Another piece: as large as the budget allows.
     fn charge(&self, slab: &Slab, budget: &Budget) -> Option<Range<u32>> {
         let mut charge = lock(&self.charge);
-        let mut rows = charge.rows.clamp(self.first_piece, self.piece_max).min(slab.rows_max() - charge.rows);
+        let mut rows = charge.rows.clamp(self.first_piece, self.piece_max).min(self.rows_max - charge.rows);
         while rows > 0 {
             let versions = Versions::bytes(charge.rows + rows) - Versions::bytes(charge.rows);
             let bytes = rows as usize * slab.row_bytes() + versions;
@@ -361,6 +369,21 @@ mod tests {
             slab.read(count as u32 - 1, &mut values);
             assert!(values.iter().all(|&word| word == 0.0));
         }
+    }
+
+    /// The system may have less address space than was asked for: rows end where it does.
+    #[test]
+    fn rows_end_where_the_address_space_does() {
+        for (row_words, visited_words, expected) in [(10 * 37 + 5, 1, 10), (100 * 37, 1, 64), (37, 1, 1)] {
+            let slab = Slab::of(Region::zeroed(row_words).unwrap(), 37).unwrap();
+            let rows = Rows::of(&slab, Region::zeroed(visited_words).unwrap());
+            let (budget, directory) = (Budget::new(None), Directory::new(Index::new().unwrap()));
+            let mut taken = Vec::new();
+            rows.take(0, 200, &slab, &budget, &directory, &mut taken);
+            assert_eq!(taken, (0..expected).collect::<Vec<u32>>(), "{row_words} {visited_words}");
+            taken.iter().for_each(|&row| slab.unseen(row).store(0, &[1.0; 37]));
+        }
+        assert!(Slab::of(Region::zeroed(36).unwrap(), 37).is_none());
     }
 
     /// No row of the budget is out of reach of any lane.

@@ -50,7 +50,15 @@ impl Slab {
         let reserve_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX);
         let reserve_bytes = reserve_bytes.min(machine_bytes().saturating_mul(RESERVE_FACTOR)).max(row_bytes);
         let rows = (reserve_bytes / row_bytes).min(ROWS_MAX);
-        let words = Region::reserved(rows * stride)?;
+        Slab::of(Region::reserved(rows * stride)?, stride)
+    }
+
+    /// A slab of as many rows as these words have room for, which may be fewer than were asked for. `None` if it is none.
+    pub(crate) fn of(words: Region<AtomicU32>, stride: usize) -> Option<Slab> {
+        let rows = words.len() / stride;
+        if rows == 0 {
+            return None;
+        }
         Some(Slab { words, versions: Versions::new()?, stride, rows, width: Width::detect() })
     }
 
@@ -196,7 +204,8 @@ impl<'a> RowsView<'a> {
         let row = row as usize;
         assert!(row < self.rows, "row {row} of {}", self.rows);
         // By hand, since two checks per key are felt in a pull.
-        // SAFETY: `words` is `rows` times `stride` long, both as the slab was made with, and the row is one of them.
+        // SAFETY: `words` is at least `rows` times `stride` long: `Slab::of` has counted the rows in it, and neither changes
+        // afterwards. The row is one of them.
         unsafe { self.words.get_unchecked(row * self.stride..(row + 1) * self.stride) }
     }
 
