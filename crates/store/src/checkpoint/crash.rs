@@ -206,18 +206,24 @@ fn version_of(image: &BTreeMap<String, Vec<u8>>) -> Option<u64> {
     Some(version)
 }
 
+/// A directory that holds this version, in which a fault is going to happen at the operation `at` from now.
+fn about_to_fail(first: Option<u64>, at: usize, fault: Fault) -> Memory {
+    let files = Memory::default();
+    if let Some(version) = first {
+        save(&files, version).unwrap();
+    }
+    let mut state = files.0.lock().unwrap();
+    state.durable = state.entries.clone();
+    state.changes.clear();
+    (state.operations, state.fault) = (0, Some((at, fault)));
+    drop(state);
+    files
+}
+
 /// Saves version 1, then version 2 with a fault at every operation in turn.
 fn check(fault: Fault, first: Option<u64>) {
     for at in 0.. {
-        let files = Memory::default();
-        if let Some(version) = first {
-            save(&files, version).unwrap();
-            let state = &mut *files.0.lock().unwrap();
-            state.durable = state.entries.clone();
-            state.changes.clear();
-        }
-        files.0.lock().unwrap().operations = 0;
-        files.0.lock().unwrap().fault = Some((at, fault));
+        let files = about_to_fail(first, at, fault);
         let result = save(&files, 2);
         let reached = files.0.lock().unwrap().operations > at;
         let mut outcomes: Vec<Option<u64>> = files.images().iter().map(version_of).collect();
@@ -252,4 +258,27 @@ fn an_error_at_any_operation_keeps_a_checkpoint() {
 fn a_power_failure_at_any_operation_keeps_a_checkpoint() {
     check(Fault::Stop, Some(1));
     check(Fault::Stop, None);
+}
+
+/// Who does not look at the result of a write must not get a checkpoint that lacks what was to be written.
+#[test]
+fn what_succeeds_later_does_not_hide_an_error() {
+    for at in 0.. {
+        let files = about_to_fail(Some(1), at, Fault::Error);
+        let Ok(mut writer) = CheckpointWriter::create_on(Box::new(files.clone()), Path::new("/model")) else {
+            continue;
+        };
+        let [wide, factors] = tables(2);
+        let written =
+            [writer.table(&wide), writer.table(&factors), writer.blob("state", &2_u64.to_le_bytes())];
+        let written = written.map(|result| result.is_ok());
+        if written == [true; 3] {
+            break;
+        }
+        assert!(written.is_sorted_by(|earlier, later| earlier >= later), "operation {at}: {written:?}");
+        assert!(writer.commit().is_err(), "operation {at}: {written:?}");
+        for image in files.images() {
+            assert_eq!(version_of(&image), Some(1), "operation {at}: {written:?}");
+        }
+    }
 }

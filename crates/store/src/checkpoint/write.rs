@@ -114,10 +114,7 @@ impl CheckpointWriter {
     /// Makes what was written the directory's checkpoint, then removes the files of the one before. Returns the
     /// generation. Files that could not be removed are left for the next commit.
     pub fn commit(mut self) -> Result<u64, StoreError> {
-        if self.failed {
-            let source = io::Error::other("an earlier write of this checkpoint failed; start it anew");
-            return Err(io_error(&self.dir, "commit", source));
-        }
+        self.check_not_failed("commit")?;
         let (new, path) = (self.dir.join(MANIFEST_NEW), self.dir.join(MANIFEST));
         let bytes = self.manifest.encode().map_err(|error| io_error(&new, "encode", error.into()))?;
         let mut sink = self.files.create(&new).map_err(|source| io_error(&new, "create", source))?;
@@ -138,6 +135,14 @@ impl CheckpointWriter {
             }
         }
         Ok(self.manifest.generation)
+    }
+
+    fn check_not_failed(&self, action: &'static str) -> Result<(), StoreError> {
+        if self.failed {
+            let source = io::Error::other("an earlier write of this checkpoint failed; start it anew");
+            return Err(io_error(&self.dir, action, source));
+        }
+        Ok(())
     }
 
     fn sync_dir(&self) -> Result<(), StoreError> {
@@ -165,6 +170,7 @@ impl CheckpointWriter {
         kind: &str,
         fill: impl FnOnce(&mut Tally<'_>) -> io::Result<T>,
     ) -> Result<(T, FileRecord), StoreError> {
+        self.check_not_failed("write")?;
         let number = self.manifest.tables.len() + self.manifest.blobs.len();
         let name = file_name(self.manifest.generation, number, kind);
         let path = self.dir.join(&name);
