@@ -26,6 +26,8 @@ impl Table {
     fn walk_all(&self, seen: &mut impl Seen) {
         let _one_at_a_time = lock(&self.walk);
         let made = self.rows.begin_walk(&self.directory.lock_all()) as u32;
+        // Also when a caller's function panics: what is left of this walk would hide rows from the next.
+        let _end = EndWalk(self);
         let lane = crate::lanes::lane();
         for first in (0..made).step_by(GROUP as usize) {
             let rows = first..made.min(first.saturating_add(GROUP));
@@ -47,7 +49,6 @@ impl Table {
                 seen.show(key);
             }
         }
-        self.rows.end_walk(&self.directory.lock_all());
     }
 
     /// The key that a row has, if it has one.
@@ -68,6 +69,15 @@ impl Table {
         seen.take(found);
         self.rows.note_visited(found, &locked);
         true
+    }
+}
+
+/// Ends the table's walk when it is dropped.
+struct EndWalk<'a>(&'a Table);
+
+impl Drop for EndWalk<'_> {
+    fn drop(&mut self) {
+        self.0.rows.end_walk(&self.0.directory.lock_all());
     }
 }
 

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
@@ -82,6 +83,48 @@ fn walks_bear_any_change_in_the_middle() {
                 assert_eq!(missing, 0, "{writes:?}, {what} at {when}");
                 // Nothing is left of the walk that disturbs the next one.
                 assert_eq!(walked(&t).len(), t.len(), "{writes:?}, {what} at {when}");
+            }
+        }
+    }
+}
+
+/// A walk that a panic of its own function ends leaves nothing that hides rows from the next one.
+#[test]
+fn a_walk_that_panics_is_over() {
+    for writes in BOTH {
+        for when in [0, 2_500, 4_999] {
+            let t =
+                Table::new(TableConfig { writes, ..TableConfig::single("t", 2, Init::Zero, SGD) }).unwrap();
+            push(&t, &(0..5_000).collect::<Vec<_>>(), 1.0).unwrap();
+            for by_key in [false, true] {
+                let mut number = 0;
+                let mut panic_in_time = || {
+                    // Copy-on-write moves rows that are still to come.
+                    if number == when / 2 {
+                        push(&t, &(0..5_000).collect::<Vec<_>>(), 1.0).unwrap();
+                    }
+                    if number == when {
+                        panic_any("in the middle of a walk");
+                    }
+                    number += 1;
+                };
+                let walk = || match by_key {
+                    false => t.for_each_row(|_| panic_in_time()),
+                    true => t.for_each_key(|_| true, |_| panic_in_time()),
+                };
+                assert!(catch_unwind(AssertUnwindSafe(walk)).is_err());
+                push(&t, &(4_000..7_000).collect::<Vec<_>>(), 1.0).unwrap();
+                assert_eq!(walked(&t), (0..7_000).collect(), "{writes:?}, at {when}");
+                let (mut keys, mut shown) = (HashSet::new(), 0);
+                t.for_each_key(
+                    |_| true,
+                    |key| {
+                        keys.insert(key);
+                        shown += 1;
+                    },
+                );
+                assert_eq!((keys.len(), shown), (7_000, 7_000), "{writes:?}, at {when}");
+                (5_000..7_000).for_each(|key| assert!(t.remove(key)));
             }
         }
     }
