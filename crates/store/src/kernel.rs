@@ -11,6 +11,9 @@ use crate::slab::Change;
 use crate::words::Vector;
 use crate::words::halves::Singles;
 
+/// The least that is added to the root of a sum of squares that is divided by, where settings may say 0: the sum may be 0,
+/// too, as the squares of gradients below 2.6e-23 are. Such gradients are not blown up by this, and all others not changed.
+const ADDED_TO_ROOT_MIN: f32 = 1e-23;
 /// Coordinates that are updated together: a cache line, and a register of AVX-512.
 const LANES: usize = 16;
 
@@ -92,7 +95,16 @@ impl Weights for Halves {
 }
 
 impl Kernel {
-    pub(crate) fn new(optimizer: Optimizer) -> Kernel {
+    pub(crate) fn new(mut optimizer: Optimizer) -> Kernel {
+        match &mut optimizer {
+            Optimizer::Adagrad { eps: added, .. }
+            | Optimizer::RowAdagrad { eps: added, .. }
+            | Optimizer::Ftrl { beta: added, .. } => *added = added.max(ADDED_TO_ROOT_MIN),
+            Optimizer::Sgd { .. }
+            | Optimizer::Momentum { .. }
+            | Optimizer::Adam { .. }
+            | Optimizer::AdamW { .. } => {}
+        }
         Kernel(optimizer)
     }
 

@@ -35,7 +35,7 @@ pub enum Optimizer {
         /// Learning rate.
         #[serde(default = "default_rate")]
         lr: f32,
-        /// Added to the root.
+        /// Added to the root; 0 counts as 1e-23.
         #[serde(default = "default_adagrad_eps")]
         eps: f32,
         /// First value of the accumulator.
@@ -51,7 +51,7 @@ pub enum Optimizer {
         /// Learning rate.
         #[serde(default = "default_rate")]
         lr: f32,
-        /// Added to the root.
+        /// Added to the root; 0 counts as 1e-23.
         #[serde(default = "default_adagrad_eps")]
         eps: f32,
         /// First value of the accumulator.
@@ -104,7 +104,7 @@ pub enum Optimizer {
         /// Scale of the per-coordinate learning rate.
         #[serde(default = "default_alpha")]
         alpha: f32,
-        /// Smoothing of the per-coordinate learning rate.
+        /// Smoothing of the per-coordinate learning rate; 0 counts as 1e-23.
         #[serde(default = "default_beta")]
         beta: f32,
         /// L1: weights whose `|z|` stays at or below it are exactly zero.

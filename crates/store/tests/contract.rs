@@ -45,6 +45,41 @@ fn impossible_configurations_are_refused() {
     assert!(Table::new(config).unwrap_err().to_string().contains("budget_bytes"));
 }
 
+/// Settings as small as they may be divide by nothing that is 0, whatever the first gradient is: none, one whose square is 0,
+/// or a usual one.
+#[test]
+fn weights_stay_finite_at_the_edges_of_settings() {
+    const LEAST: [f32; 2] = [0.0, f32::from_bits(1)];
+    let (lr, smallest) = (0.1, LEAST[1]);
+    let mut optimizers = Vec::new();
+    for a in LEAST {
+        optimizers.push(Optimizer::Sgd { lr, l2: a });
+        optimizers.push(Optimizer::Momentum { lr, momentum: a, l2: 0.0 });
+        for b in LEAST {
+            optimizers.push(Optimizer::Adagrad { lr, eps: a, initial: b, l2: 0.0 });
+            optimizers.push(Optimizer::RowAdagrad { lr, eps: a, initial: b, l2: 0.0 });
+            optimizers.push(Optimizer::Adam { lr, beta1: a, beta2: b, eps: smallest, l2: 0.0 });
+            optimizers.push(Optimizer::AdamW { lr, beta1: a, beta2: b, eps: smallest, decay: 0.0 });
+            optimizers.extend(LEAST.map(|l2| Optimizer::Ftrl { alpha: 0.1, beta: a, l1: b, l2 }));
+        }
+    }
+    for optimizer in optimizers {
+        for dim in [1, 5, 37] {
+            for gradients in
+                [[0.0, 1e-30, 1.0], [1e-30, 0.0, 1e-30], [1.0, 0.0, -1e-30], [-2e-23, 2e-23, 0.0]]
+            {
+                let t = table(dim, Init::Zero, optimizer);
+                for gradient in gradients {
+                    t.push(&[7], &vec![gradient; dim], PushScale::default()).unwrap();
+                    let row = t.get(7).unwrap();
+                    let finite = row.weights.iter().chain(&row.state).all(|value| value.is_finite());
+                    assert!(finite, "{optimizer:?} after {gradient} of {gradients:?}: {row:?}");
+                }
+            }
+        }
+    }
+}
+
 /// However far a look-up runs ahead of itself, every key that is there is found, displaced ones too.
 #[test]
 fn distances_decide_speed_only() {
