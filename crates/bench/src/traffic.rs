@@ -137,7 +137,7 @@ impl<'a> Worker<'a> {
             Kind::Pool { ahead } => {
                 Limit::of(table).pool(numbers, offsets(), ahead, &mut self.out[..bags * dim]);
             }
-            Kind::Rewrite { ahead } => Limit::of(table).rewrite(numbers, ahead, &mut self.row),
+            Kind::Rewrite { ahead } => Limit::rewrite(table, numbers, ahead, &mut self.row),
             Kind::PullPooled => {
                 let out = &mut self.out[..bags * dim];
                 let ids = &self.ids[first..end];

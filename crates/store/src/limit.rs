@@ -84,9 +84,12 @@ impl<'a> Limit<'a> {
     }
 
     /// A push: per place, reads and writes the first `copy.len()` words of a row. Whoever else uses the table meanwhile may
-    /// see its rows torn and lose what they push.
-    pub fn rewrite(&self, rows: &[u32], ahead: usize, copy: &mut [f32]) {
-        words::run(self.width, Rewrite { limit: self, rows, ahead, copy });
+    /// see its rows torn and lose what they push. Like a push it waits while somebody has a [`crate::TableWriter`], and must
+    /// not be called by who lets others wait: by a thread that has a `Limit` or such a writer.
+    pub fn rewrite(table: &Table, rows: &[u32], ahead: usize, copy: &mut [f32]) {
+        let _sharing = table.rights.share(lane());
+        let limit = Limit::of(table);
+        words::run(limit.width, Rewrite { limit: &limit, rows, ahead, copy });
     }
 }
 
@@ -222,6 +225,12 @@ impl Work for Rewrite<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
     use crate::{Absent, Init, Optimizer, PushScale, TableConfig};
 
@@ -237,11 +246,11 @@ mod tests {
                 let gradient = vec![-(key as f32); dim];
                 table.push(&[key], &gradient, PushScale::default()).expect("there is room");
             }
-            let limit = Limit::of(&table);
-            assert!(limit.rows() >= 5);
-            let last = limit.lines() as u32 - 1;
             for ahead in [0, 1, 3, 100] {
-                limit.rewrite(&rows, ahead, &mut vec![7.0; dim]);
+                Limit::rewrite(&table, &rows, ahead, &mut vec![7.0; dim]);
+                let limit = Limit::of(&table);
+                assert!(limit.rows() >= 5);
+                let last = limit.lines() as u32 - 1;
                 let mut out = vec![9.0; rows.len() * dim];
                 limit.gather(&[0, last, 1, 0, last], &rows, ahead, &mut out);
                 let first: Vec<f32> = out.chunks_exact(dim).map(|row| row[0]).collect();
@@ -251,10 +260,35 @@ mod tests {
                 let first: Vec<f32> = sums.chunks_exact(dim).map(|sum| sum[0]).collect();
                 assert_eq!(first, [5.0, 0.0, 4.0], "dim {dim}, ahead {ahead}");
             }
-            limit.gather(&[], &[], 8, &mut []);
+            Limit::of(&table).gather(&[], &[], 8, &mut []);
             let mut out = vec![0.0; dim];
             table.pull(&[4], Absent::Zero, &mut out, None).expect("lengths fit");
             assert_eq!(out, vec![4.0; dim]);
         }
+    }
+
+    /// A writer shows rows as plain numbers: nobody may store to them meanwhile.
+    #[test]
+    fn rewriting_waits_for_a_writer() {
+        let config = TableConfig::single("t", 4, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
+        let table = Table::new(config).expect("it is a table");
+        let mut writer = table.writer(PushScale::default()).expect("the table shows its rows");
+        let mut handles = Vec::new();
+        writer.resolve(&[7], &mut handles).expect("there is room");
+        let (begun, done) = (Barrier::new(2), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                begun.wait();
+                Limit::rewrite(&table, &[0], 0, &mut [0.0; 4]);
+                done.store(true, SeqCst);
+            });
+            begun.wait();
+            thread::sleep(Duration::from_millis(20));
+            assert!(!done.load(SeqCst));
+            writer.update(handles[0], &[-1.0; 4]);
+            assert_eq!(writer.weights(handles[0]), [1.0; 4]);
+            drop(writer);
+        });
+        assert!(done.into_inner());
     }
 }
