@@ -22,6 +22,11 @@ impl Budget {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
+    /// Would [`Budget::take`] take so many at the moment?
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.used_bytes().checked_add(bytes as u64).is_some_and(|total| total <= self.limit_bytes)
+    }
+
     /// Takes `bytes` if they are within the limit. The counter guards no data, hence relaxed ordering.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         let bytes = bytes as u64;

@@ -12,6 +12,7 @@
 //! home meanwhile, which shows in the home bucket's version. Many threads may change an index at once, each under the lock of the
 //! key that it changes (which [`crate::directory`] has); a bucket is held for one change at a time.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Acquire;
 
 pub(crate) use crate::bucket::NO_ROW;
@@ -164,9 +165,13 @@ impl Index {
         buckets_for(keys, fill_percent) * size_of::<Bucket>()
     }
 
-    /// Bytes of an index for this many keys at the default fill; 0 when this one has as many.
-    pub(crate) fn reserved_bytes(&self, keys: usize) -> usize {
-        let wanted = buckets_for(keys, FILL_DEFAULT_PERCENT);
+    /// The fills that room for a known number of keys is made at, best first: where memory is short, up to the most that
+    /// an index bears.
+    pub(crate) const RESERVED_PERCENTS: RangeInclusive<usize> = FILL_DEFAULT_PERCENT..=FILL_MAX_PERCENT;
+
+    /// Bytes of an index for this many keys at such a fill; 0 when this one has as many.
+    pub(crate) fn reserved_bytes(&self, keys: usize, fill_percent: usize) -> usize {
+        let wanted = buckets_for(keys, fill_percent);
         if wanted <= self.buckets.len() { 0 } else { wanted * size_of::<Bucket>() }
     }
 

@@ -1,12 +1,12 @@
 //! One row, as it is shown to the outside, and as it is copied in and out whole. Knows nothing of requests.
 
-use crate::StoreError;
 use crate::hash::mix;
-use crate::index::NO_ROW;
+use crate::index::{Index, NO_ROW};
 use crate::lanes::lane;
 use crate::layout::Header;
 use crate::lookup::with_lookup;
 use crate::table::Table;
+use crate::{StoreError, Writes};
 
 /// A copy of one row.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,18 +66,40 @@ impl Table {
         Some(Row { key, frequency, last_use, version, weights: weights.to_vec(), state: state.to_vec() })
     }
 
-    /// Inserts a row as a checkpoint holds it: `values` are weights, then state. False when the key is there.
+    /// Makes room for all rows of a checkpoint in an empty table. Rows come first, and the index has what they leave, so that
+    /// it is fuller where the budget is all but used up; it does not grow at their cost while they come. Once a table has had
+    /// as many rows, this has room for them in every table of its configuration.
+    pub(crate) fn make_room(&mut self, rows: u64) {
+        // By one that is left, a full copy-on-write table updates all others.
+        let left = u64::from(self.config().writes == Writes::CopyOnWrite);
+        self.rows.reserve(lane(), rows + left, &self.slab, &self.budget);
+        let keys = usize::try_from(rows).unwrap_or(usize::MAX / 128);
+        for fill_percent in Index::RESERVED_PERCENTS {
+            if self.grow(|index| index.reserved_bytes(keys, fill_percent)) {
+                break;
+            }
+        }
+    }
+
+    /// Inserts a row as a checkpoint holds it: `values` are weights, then state. False when the key is there. Eviction makes
+    /// room where there is none.
     pub(crate) fn restore_row(&mut self, header: Header, values: &[f32]) -> Result<bool, StoreError> {
         let (lane, hash) = (lane(), mix(header.key));
         if self.directory.lock(hash).index().find(hash) != NO_ROW {
             return Ok(false);
         }
+        let sharing = self.rights.share(lane);
         let restored = with_lookup(|lookup| {
-            let claimed = self.claim(1);
-            self.rows.take(lane, claimed, &self.slab, &self.budget, &self.directory, &mut lookup.spare);
-            let Some(row) = lookup.spare.pop() else {
+            let row = loop {
+                let claimed = self.claim(1);
+                self.rows.take(lane, claimed, &self.slab, &self.budget, &self.directory, &mut lookup.spare);
+                if let Some(row) = lookup.spare.pop() {
+                    break row;
+                }
                 self.directory.unclaim(claimed);
-                return false;
+                if self.evict(lane, 1, &sharing) == 0 {
+                    return false;
+                }
             };
             lookup.words.resize(self.layout.unpacked(), 0.0);
             let words = self.layout.join_row(header, values, &mut lookup.words);

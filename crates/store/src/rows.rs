@@ -216,10 +216,25 @@ impl Rows {
         }
     }
 
-    /// Another piece: as large as the budget allows.
+    /// Charges `rows` rows to the budget before they are taken, fewer when that is used up, for a lane whose rows so far have
+    /// all been taken.
+    pub(crate) fn reserve(&mut self, lane: usize, rows: u64, slab: &Slab, budget: &Budget) {
+        let first = self.charged();
+        while self.charge_piece(first + rows - self.charged(), slab, budget).is_some() {}
+        let mut own = lock(self.lanes.get(lane));
+        debug_assert!(own.run.is_empty(), "these rows would be lost");
+        own.run = first as u32..self.charged() as u32;
+    }
+
+    /// Another piece, of the size that is due or as large as the budget allows.
     fn charge(&self, slab: &Slab, budget: &Budget) -> Option<Range<u32>> {
+        self.charge_piece(self.charged().clamp(self.first_piece, self.piece_max), slab, budget)
+    }
+
+    /// A piece of `rows` rows, or as large as the budget allows.
+    fn charge_piece(&self, mut rows: u64, slab: &Slab, budget: &Budget) -> Option<Range<u32>> {
         let mut charge = lock(&self.charge);
-        let mut rows = charge.rows.clamp(self.first_piece, self.piece_max).min(self.rows_max - charge.rows);
+        rows = rows.min(self.rows_max - charge.rows);
         while rows > 0 {
             let versions = Versions::bytes(charge.rows + rows) - Versions::bytes(charge.rows);
             let bytes = rows as usize * slab.row_bytes() + versions;

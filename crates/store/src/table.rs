@@ -289,6 +289,11 @@ impl Table {
     /// false when there is no budget or memory for it. Searches go on in the old one meanwhile. The caller must neither have a
     /// view nor a key locked.
     pub(crate) fn grow(&self, wanted: impl Fn(&Index) -> usize) -> bool {
+        let more_bytes = |index: &Index| wanted(index).saturating_sub(index.bytes());
+        // A full table comes here again and again: to hear that there is no budget, nobody else is stopped.
+        if !self.budget.has_room(more_bytes(self.directory.view(lane()).index())) {
+            return false;
+        }
         let all = self.directory.lock_all();
         let bytes = wanted(all.index());
         if bytes == 0 {
@@ -364,7 +369,7 @@ impl Table {
     /// the budget or the memory has none.
     pub fn reserve(&self, rows: u64) -> bool {
         let rows = usize::try_from(rows).unwrap_or(usize::MAX / 128);
-        self.grow(|index| index.reserved_bytes(rows))
+        self.grow(|index| index.reserved_bytes(rows, *Index::RESERVED_PERCENTS.start()))
     }
 
     pub(crate) fn state_len(&self) -> usize {

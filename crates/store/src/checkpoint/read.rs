@@ -93,18 +93,19 @@ impl Checkpoint {
         &self.blobs
     }
 
-    /// Loads and verifies a table: every row with its header and optimizer state, bit for bit.
+    /// Loads and verifies a table: every row with its header and optimizer state, bit for bit, however full the table was.
     pub fn load_table(&self, name: &str) -> Result<Table, StoreError> {
         let record = self.table_record(name)?;
         let mut table = Table::new(record.config())?;
         // A file of this size cannot hold more rows, whatever the manifest says.
-        table.reserve(record.rows.min(rows::rows_max(shape(record)?, record.file.bytes)));
+        table.make_room(record.rows.min(rows::rows_max(shape(record)?, record.file.bytes)));
         self.load_rows(name, &mut table, |_| true)?;
         Ok(table)
     }
 
     /// Adds the rows of a table of the checkpoint whose keys `keep` says to a table with rows of the same shape, bit for bit,
-    /// and verifies all of it; the table must have none of these keys. How many. After an error the table has some of them.
+    /// and verifies all of it; the table must have none of these keys. How many. Where they are more than its budget holds,
+    /// its eviction makes room, as for pushes. After an error the table has some of them.
     pub fn load_rows(
         &self,
         name: &str,
@@ -118,6 +119,8 @@ impl Checkpoint {
                 format!("rows of {expected:?} are wanted, those of {} are {found:?}", self.dir.display());
             return Err(StoreError::Config { table: name.to_string(), reason });
         }
+        // Eviction goes by it.
+        table.set_clock(table.clock().max(record.pushes));
         let mut added = 0;
         self.read_rows(record, |header, values| {
             if !keep(header.key) {
@@ -130,7 +133,6 @@ impl Checkpoint {
                 Err(error) => Err(RowsError::Store(error)),
             }
         })?;
-        table.set_clock(table.clock().max(record.pushes));
         Ok(added)
     }
 

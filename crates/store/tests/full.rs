@@ -1,0 +1,129 @@
+//! Checkpoints of tables that have used up their budget: whatever a table holds, another of its configuration holds, too,
+//! and what has less room lets rows go if its eviction says so. Knows only the public API.
+
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::collections::HashMap;
+use std::thread;
+
+use sanderling_store::{
+    Checkpoint, CheckpointWriter, Dtype, Eviction, Init, Optimizer, PushScale, Row, StoreError, Table,
+    TableConfig, Writes,
+};
+
+const SGD: Optimizer = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
+const ADAM: Optimizer = Optimizer::Adam { lr: 0.01, beta1: 0.9, beta2: 0.99, eps: 1e-4, l2: 0.0 };
+
+fn rows_of(t: &Table) -> HashMap<u64, Row> {
+    let mut keys = Vec::new();
+    t.for_each_key(|_| true, |key| keys.push(key));
+    keys.into_iter().map(|key| (key, t.get(key).unwrap())).collect()
+}
+
+/// Pushes new keys, so many at a time, until the table takes no more or evicts.
+fn fill(t: &Table, first: u64, keys_per_push: u64) {
+    let gradients = vec![-1.5; keys_per_push as usize * t.dim()];
+    for push in 0.. {
+        let keys: Vec<u64> = (0..keys_per_push).map(|at| first + push * keys_per_push + at).collect();
+        // The figures cost more than a push.
+        let evicts = || (push * keys_per_push).is_multiple_of(5000) && t.stats().evicted > 0;
+        match t.push(&keys, &gradients, PushScale::default()) {
+            Ok(()) if !evicts() => {}
+            Ok(()) | Err(StoreError::TableFull { .. }) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn saved(t: &Table) -> (tempfile::TempDir, Checkpoint) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = CheckpointWriter::create(dir.path()).unwrap();
+    writer.table(t).unwrap();
+    writer.commit().unwrap();
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    (dir, checkpoint)
+}
+
+/// Saves a full table and loads it, twice: what was loaded is full, too.
+fn check(config: &TableConfig, threads: u64, keys_per_push: u64) {
+    let t = Table::new(config.clone()).unwrap();
+    thread::scope(|scope| {
+        for number in 0..threads {
+            let t = &t;
+            scope.spawn(move || fill(t, number << 40, keys_per_push));
+        }
+    });
+    let rows = rows_of(&t);
+    assert_eq!(rows.len(), t.len());
+    let mut loaded = t;
+    for _ in 0..2 {
+        let (_dir, checkpoint) = saved(&loaded);
+        loaded = checkpoint.load_table("t").unwrap_or_else(|error| panic!("{config:?}: {error}"));
+        assert!(rows_of(&loaded) == rows, "{config:?}");
+        assert!(loaded.bytes() <= config.budget_bytes.unwrap());
+    }
+    // The last row is not so taken that none could be updated.
+    let keys: Vec<u64> = rows.into_keys().collect();
+    let gradients = vec![1.0; keys.len() * loaded.dim()];
+    loaded
+        .push(&keys, &gradients, PushScale::default())
+        .unwrap_or_else(|error| panic!("{config:?}: {error}"));
+}
+
+#[test]
+fn a_full_table_loads_its_checkpoint() {
+    let shapes =
+        [(2, SGD, Dtype::F32), (1, ADAM, Dtype::F32), (37, SGD, Dtype::Bf16), (64, ADAM, Dtype::F16)];
+    let kib = [150, 256, 411, 777, 1024, 1500, 2048];
+    for (number, budget_kib) in (0..).zip(kib) {
+        for (dims, optimizer, dtype) in shapes {
+            for writes in [Writes::InPlace, Writes::CopyOnWrite] {
+                for eviction in [Eviction::Never, Eviction::Clock, Eviction::Age { pushes: 1 << 20 }] {
+                    let config = TableConfig {
+                        dtype,
+                        writes,
+                        eviction,
+                        budget_bytes: Some(budget_kib << 10),
+                        ..TableConfig::single("t", dims, Init::Zero, optimizer)
+                    };
+                    check(&config, 1 + number % 3, [100, 1, 5000][number as usize % 3]);
+                }
+            }
+        }
+    }
+    for budget_bytes in [8 << 20, 23 << 20] {
+        let config =
+            TableConfig { budget_bytes: Some(budget_bytes), ..TableConfig::single("t", 2, Init::Zero, SGD) };
+        check(&config, 1, 5000);
+    }
+}
+
+/// Rows that come from a larger table, or from several: by eviction they find room, those that were used last.
+#[test]
+fn rows_from_a_larger_table_evict_others() {
+    for writes in [Writes::InPlace, Writes::CopyOnWrite] {
+        let config = |budget_bytes: u64, eviction| TableConfig {
+            writes,
+            eviction,
+            budget_bytes: Some(budget_bytes),
+            ..TableConfig::single("t", 4, Init::Zero, SGD)
+        };
+        let t = Table::new(config(2 << 20, Eviction::Clock)).unwrap();
+        fill(&t, 0, 100);
+        let rows = rows_of(&t);
+        let (_dir, checkpoint) = saved(&t);
+        let mut small = Table::new(config(1 << 20, Eviction::Clock)).unwrap();
+        let taken = checkpoint.load_rows("t", &mut small, |_| true).unwrap();
+        assert_eq!((taken, small.stats().pushes), (t.len() as u64, t.stats().pushes));
+        let left = rows_of(&small);
+        assert!(left.iter().all(|(key, row)| rows[key] == *row));
+        assert!((left.len() as u64 + small.stats().evicted, left.len() > t.len() / 4) == (taken, true));
+        let mean_use = |rows: &HashMap<u64, Row>| {
+            rows.values().map(|row| f64::from(row.last_use)).sum::<f64>() / rows.len() as f64
+        };
+        assert!(mean_use(&left) > mean_use(&rows), "{} {}", mean_use(&left), mean_use(&rows));
+        let mut full = Table::new(config(1 << 20, Eviction::Never)).unwrap();
+        let error = checkpoint.load_rows("t", &mut full, |_| true).unwrap_err();
+        assert!(matches!(error, StoreError::TableFull { .. }), "{error}");
+    }
+}
