@@ -204,6 +204,11 @@ fn standard_input_compression_and_bad_rows() {
     assert_eq!(parquet["examples"], 1001);
     let found = place.run("inspect out.parquet --json").json();
     assert_eq!((&found["rows"], &found["columns"][0]["missing"]), (&1001.into(), &1.into()));
+    for alone in ["", " --algorithm ftrl-sync --workers 2", " --algorithm ftrl"] {
+        let train =
+            place.run(&format!("train c.toml --name skips --train bad.svm --on-bad-row skip:1{alone}"));
+        assert!(train.code == Some(0) && train.err.contains("bad.svm:3"), "{alone}: {}", train.err);
+    }
     let eval = place.run("eval runs/file/model bad.svm --on-bad-row skip:1 --json").json();
     assert_eq!((&eval["examples"], &eval["bad_rows"]), (&1000.into(), &1.into()));
     // A reader that has seen enough is no failure.

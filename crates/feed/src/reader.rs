@@ -133,6 +133,7 @@ impl Reader {
         let used_rows = if number == 0 { options.used_rows } else { 0 };
         let workers = if ordered { 1 } else { threads };
         let order = PassOptions { shuffle, seed, number, workers, used_rows, unit_bytes: BLOCK_BYTES };
+        self.bad_rows.begin_pass();
         let pass = Pass::open(&files.inputs, &files.data, &files.encoder, &self.bad_rows, order)?;
         let pass = Arc::new(pass);
         *lock(&self.pass) = Some(Arc::clone(&pass));

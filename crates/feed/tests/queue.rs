@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_feed::{Embedding, EmbeddingOptions, Feature, Fed, FeedQueue, Pooling, QueueOptions, Source};
-use sanderling_sample::{DataConfig, Spec};
+use sanderling_sample::{BadRowPolicy, DataConfig, Spec};
 use sanderling_store::{Init, Optimizer, PushScale, Table, TableConfig};
 
 /// A file of so many rows, each of which has its number as key.
@@ -102,6 +102,24 @@ fn an_error_comes_after_the_rows_before_it_and_names_the_line() {
     let missing = folder.path().join("none.svm").display().to_string();
     let error = open(&[missing], None, options(1)).next().unwrap_err().to_string();
     assert!(error.contains("none.svm"), "{error}");
+}
+
+/// As many bad rows as may be skipped are skipped in every pass.
+#[test]
+fn bad_rows_are_skipped_once_a_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.svm");
+    std::fs::write(&path, "1 1:1\n1 what\n0 2:1\n").unwrap();
+    for (max, enough) in [(1, true), (0, false)] {
+        let data = DataConfig { on_bad_row: BadRowPolicy::Skip { max }, ..DataConfig::default() };
+        let source = Source::files(vec![path.display().to_string()], data, &Spec::default(), true).unwrap();
+        let queue = FeedQueue::open(source, None, QueueOptions { passes: 3, ..options(1) }).unwrap();
+        if enough {
+            assert_eq!(drain(&queue), [[0, 1]; 3]);
+        } else {
+            assert!(queue.next().unwrap_err().to_string().contains("a.svm:2"));
+        }
+    }
 }
 
 #[test]

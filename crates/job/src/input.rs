@@ -59,6 +59,8 @@ impl Units {
         }
         let bytes = source.bytes_total().unwrap_or(u64::MAX);
         let unit_bytes = (bytes / UNITS_MIN).clamp(UNIT_BYTES_MIN, BLOCK_BYTES as u64);
+        // Also where the rows of a pass are shared out anew. A worker of this process that is ahead may skip a few more.
+        input.bad_rows.begin_pass();
         let decoder = Decoder::new(Arc::clone(&input.encoder), Arc::clone(&input.bad_rows));
         let source = source.with_unit_bytes(unit_bytes as usize);
         Ok(Units { source, decoder, unit: Unit::default(), next: 0, halt: halt.clone() })

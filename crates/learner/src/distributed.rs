@@ -310,6 +310,10 @@ impl<'a, 'b> Judge<'a, 'b> {
         trainer.state.examples = boundary.examples + end.scores.len();
         trainer.state.train_seconds = boundary.train_seconds + seconds;
         trainer.state.bad_rows = end.bad_rows;
+        if end.bad_rows > 0 {
+            let (count, messages) = (end.bad_rows, &end.bad_row_messages);
+            (trainer.observer)(&Event::BadRows { count, messages });
+        }
         trainer.pass_scores = end.scores.to_scores();
         trainer.close_pass(seconds);
         if self.staleness.len() < end.staleness.len() {

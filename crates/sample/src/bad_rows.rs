@@ -16,6 +16,7 @@ pub struct BadRows {
     policy: BadRowPolicy,
     placeholder: bool,
     count: AtomicU64,
+    of_pass: AtomicU64,
     messages: Mutex<Vec<String>>,
 }
 
@@ -23,7 +24,8 @@ impl BadRows {
     /// An empty account under a policy.
     #[must_use]
     pub fn new(policy: BadRowPolicy) -> BadRows {
-        BadRows { policy, placeholder: false, count: AtomicU64::new(0), messages: Mutex::new(Vec::new()) }
+        let (count, of_pass, messages) = Default::default();
+        BadRows { policy, placeholder: false, count, of_pass, messages }
     }
 
     /// Whether a skipped row still takes a place in the batch: label and weight NaN, no keys. Prediction needs this,
@@ -34,7 +36,12 @@ impl BadRows {
         self
     }
 
-    /// How many rows were bad so far.
+    /// From here on the same rows are read once more: how many may be skipped begins anew.
+    pub fn begin_pass(&self) {
+        self.of_pass.store(0, Ordering::Relaxed);
+    }
+
+    /// How many rows were bad so far, in all passes.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
@@ -63,7 +70,8 @@ impl BadRows {
         let BadRowPolicy::Skip { max } = self.policy else {
             return Err(error);
         };
-        if self.count.fetch_add(1, Ordering::Relaxed) >= max {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        if self.of_pass.fetch_add(1, Ordering::Relaxed) >= max {
             return Err(SampleError::TooManyBadRows { max, last: Box::new(error) });
         }
         if let Ok(mut messages) = self.messages.lock()

@@ -68,6 +68,7 @@ impl<'a> Cutting<'a> {
     ) -> Result<Cutting<'a>, ServiceError> {
         let source = Source::open(&plan.inputs, &plan.reading, &plan.encoder)?;
         let Plan { encoder, bad_rows, share, threads, .. } = plan;
+        bad_rows.begin_pass();
         let units = Units::start(source, encoder, bad_rows, *share, *threads, stages, stopped)
             .map_err(ServiceError::Thread)?;
         Ok(Cutting {

@@ -61,6 +61,8 @@ pub(super) struct PassEnd {
     pub(super) scores: BinnedScores,
     pub(super) steps: u64,
     pub(super) bad_rows: u64,
+    /// What was wrong with the first of those that this process read.
+    pub(super) bad_row_messages: Vec<String>,
     /// At each place how many pushes missed so many of others; empty if nobody counted.
     pub(super) staleness: Vec<u64>,
 }

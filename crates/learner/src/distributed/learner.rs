@@ -310,7 +310,8 @@ impl<'a> Learner<'a> {
         worker.histogram("staleness", &mut staleness)?;
         worker.timer().stop();
         if leads && let Some(scores) = BinnedScores::from_addends(&numbers) {
-            self.course.say(Said::Ended(PassEnd { scores, steps, bad_rows, staleness }));
+            let bad_row_messages = self.course.bad_rows().messages();
+            self.course.say(Said::Ended(PassEnd { scores, steps, bad_rows, bad_row_messages, staleness }));
         }
         let Verdict { goes_on, plateaus } = self.verdict(worker)?;
         (self.goes_on, self.plateaus) = (goes_on, plateaus);
