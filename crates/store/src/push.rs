@@ -141,6 +141,12 @@ pub(crate) trait Edit {
     fn fills(&self, at: usize) -> bool;
     /// Changes the row of the key at this place of the chunk.
     fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>);
+    /// The same for a row that is new.
+    fn edit_new(&mut self, vector: impl Vector, at: usize, row: Change<'_>) {
+        self.edit(vector, at, row);
+    }
+    /// Rows that are edited from here on need not be those that were [`Known`].
+    fn lose_known(&mut self) {}
 }
 
 /// One update of each row.
@@ -234,7 +240,7 @@ impl<E: Edit> Work for EditNew<'_, E> {
 
     #[inline(always)]
     fn run(self, vector: impl Vector) {
-        self.edit.edit(vector, self.at, self.row);
+        self.edit.edit_new(vector, self.at, self.row);
     }
 }
 
@@ -357,6 +363,7 @@ pub(crate) fn edit_rows(
     }
     let words = table.layout.words();
     if !known.is_some_and(|known| table.revisit(lane, known, words, &mut updater)) {
+        updater.edit.lose_known();
         table.search(vector, lane, lookup, words, &mut updater);
     }
     lookup.absent = std::mem::take(&mut updater.absent);
@@ -366,6 +373,7 @@ pub(crate) fn edit_rows(
     if let Some(clock) = clock {
         table.admit(lane, lookup, clock);
     }
+    updater.edit.lose_known();
     table.create_absent(lane, lookup, keys, Some(sharing), &mut updater)
 }
 

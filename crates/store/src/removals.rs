@@ -1,8 +1,9 @@
-//! Whether rows may have left a table since a moment, for who remembers where rows are. Knows nothing of rows.
+//! Whether rows may have left a table or been replaced since a moment, for who remembers where rows are. Knows nothing of rows.
 //!
-//! Who takes keys out of the index says so before and after. Rows that were found after a moment at which nobody did are where
-//! they were as long as nobody has begun since; and if that is asked by who has a view, they are not used for other keys
-//! before it is gone, since whoever begins later waits for it ([`crate::rows::Rows::retire`]).
+//! Who takes keys out of the index, or puts whole rows in place of theirs, says so before and after. Rows that were found after
+//! a moment at which nobody did are where they were, and have only been updated, as long as nobody has begun since; and if that
+//! is asked by who has a view, they are neither used for other keys ([`crate::rows::Rows::retire`]) nor replaced before it is
+//! gone, since whoever begins later waits for it.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -27,7 +28,8 @@ impl Removals {
         Removals { begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
     }
 
-    /// To be called before the first key goes; the result is dropped when its row has been retired.
+    /// To be called before the first key goes, or row is replaced; the result is dropped when the last row has been retired, or
+    /// replaced.
     pub(crate) fn begin(&self) -> Removing<'_> {
         self.begun.fetch_add(1, SeqCst);
         Removing(self)

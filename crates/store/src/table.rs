@@ -274,7 +274,7 @@ impl Table {
     }
 
     /// The same for rows that are remembered, without looking anything up; `false`, and nothing is done, if some may have left
-    /// the table since. The caller must share the right to change the table.
+    /// the table or been replaced since. The caller must share the right to change the table.
     #[inline(always)]
     pub(crate) fn revisit(&self, lane: usize, known: Known<'_>, words: usize, f: &mut impl Visit) -> bool {
         let _view = self.directory.view(lane);

@@ -121,6 +121,9 @@ impl Table {
         let (dim, state) = (self.dim(), self.state_len());
         let lane = lane();
         rows.last_uses.iter().for_each(|&last_use| self.clock.catch_up(last_use));
+        // A row that is replaced is another one to who remembers it. Who is at it already is waited for.
+        let _removing = self.removals.begin();
+        self.directory.synchronize();
         let rejected: u64 = with_lookup(|lookup| {
             let firsts = (0..rows.keys.len()).step_by(CHUNK_KEYS);
             let parts =

@@ -2,6 +2,7 @@
 
 use super::{NearBlock, NearTable, PARTS};
 use crate::StoreError;
+use crate::index::NO_ROW;
 use crate::lookup::{CHUNK_KEYS, Known, Lookup, with_lookup};
 use crate::push::{Edit, edit_rows};
 use crate::slab::Change;
@@ -28,16 +29,18 @@ impl NearTable<'_> {
             let mut rejected = 0;
             for (number, keys) in near.dedup.unique.chunks(CHUNK_KEYS).enumerate() {
                 let first = number * CHUNK_KEYS;
+                let places = &near.places[first..][..keys.len()];
                 let copies = Copies {
                     table,
                     blocks: &self.blocks,
                     rows: &near.rows[first * PARTS * dim..],
                     fetched: &near.fetched[first * 2 * dim..],
                     versions: &near.versions[first..],
+                    places,
                     counts: &near.dedup.counts[first..],
                     clock,
+                    are_the_same: true,
                 };
-                let places = &near.places[first..][..keys.len()];
                 let known = self.since.map(|since| Known { rows: places, since });
                 rejected += words::run(table.width(), Settle { table, lane, lookup, keys, known, copies });
             }
@@ -81,8 +84,11 @@ struct Copies<'a> {
     rows: &'a [f32],
     fetched: &'a [f32],
     versions: &'a [u32],
+    places: &'a [u32],
     counts: &'a [u32],
     clock: u32,
+    /// No row was made anew or replaced since it was fetched: then its number of updates says whether it is as it was.
+    are_the_same: bool,
 }
 
 impl Edit for Copies<'_> {
@@ -91,25 +97,64 @@ impl Edit for Copies<'_> {
         Some(self.clock)
     }
 
+    fn lose_known(&mut self) {
+        self.are_the_same = false;
+    }
+
     /// The copy is all there is to a row that nobody had made when it was fetched.
     fn fills(&self, at: usize) -> bool {
-        self.versions[at] == 0
+        self.places[at] == NO_ROW
     }
 
     #[inline(always)]
     fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>) {
-        let (dim, header, row) = (self.table.layout.dim, self.table.layout.header_at(), row.by(vector));
-        let copy = &self.rows[at * PARTS * dim..][..PARTS * dim];
-        let (count, version) = (self.counts[at], row.get(header + 4));
+        let row = row.by(vector);
+        let version = self.note(at, row);
+        let is_as_fetched = if self.are_the_same {
+            // At its maximum it has lost count.
+            version == self.versions[at] && version != u32::MAX
+        } else {
+            self.holds_fetched(at, row)
+        };
+        if is_as_fetched { self.store(at, row) } else { self.add(at, row) }
+    }
+
+    fn edit_new(&mut self, vector: impl Vector, at: usize, row: Change<'_>) {
+        let row = row.by(vector);
+        self.note(at, row);
+        if self.fills(at) { self.store(at, row) } else { self.add(at, row) }
+    }
+}
+
+impl Copies<'_> {
+    /// Notes the updates of the copy in a row, as if every occurrence had been pushed by itself; how many the row had before.
+    #[inline(always)]
+    fn note(&self, at: usize, row: Change<'_, impl Vector>) -> u32 {
+        let (header, count) = (self.table.layout.header_at(), self.counts[at]);
+        let version = row.get(header + 4);
         row.set(header + 2, row.get(header + 2).saturating_add(count));
         row.set(header + 3, self.clock);
-        // As if every occurrence had been pushed by itself.
         row.set(header + 4, version.saturating_add(count));
-        // At its maximum it has lost count.
-        let is_as_fetched = version == self.versions[at] && version != u32::MAX;
-        if !is_as_fetched {
-            return self.add(at, row);
-        }
+        version
+    }
+
+    /// Is the state of a row, whoever made it, what was fetched?
+    fn holds_fetched(&self, at: usize, row: Change<'_, impl Vector>) -> bool {
+        let dim = self.table.layout.dim;
+        let (z, n) = self.fetched[at * 2 * dim..][..2 * dim].split_at(dim);
+        let holds = |first: usize, values: &[f32]| {
+            values.iter().enumerate().all(|(i, value)| row.get(first + i) == value.to_bits())
+        };
+        self.blocks.iter().all(|block| {
+            let part = block.first..block.first + block.dims;
+            holds(block.z_at, &z[part.clone()]) && holds(block.n_at, &n[part])
+        })
+    }
+
+    #[inline(always)]
+    fn store(&self, at: usize, row: Change<'_, impl Vector>) {
+        let dim = self.table.layout.dim;
+        let copy = &self.rows[at * PARTS * dim..][..PARTS * dim];
         if let ([block], &[w, z, n, _]) = (self.blocks, copy) {
             row.set(0, w.to_bits());
             row.set(block.z_at, z.to_bits());
@@ -122,10 +167,8 @@ impl Edit for Copies<'_> {
             row.store(block.n_at, &copy[2 * dim + block.first..][..block.dims]);
         }
     }
-}
 
-impl Copies<'_> {
-    /// Adds what was added to the copy to a row that others have updated meanwhile.
+    /// Adds what was added to the copy to a row that others have updated meanwhile, or made.
     fn add(&self, at: usize, row: Change<'_, impl Vector>) {
         let dim = self.table.layout.dim;
         let copy = &self.rows[at * PARTS * dim..][..PARTS * dim];

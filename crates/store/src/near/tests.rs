@@ -1,6 +1,6 @@
 //! Copies of rows hold what pushes one by one leave in a table, alone and with others.
 
-use crate::{Absent, Block, Init, NearRows, Optimizer, PushScale, Table, TableConfig};
+use crate::{Absent, Block, Init, NearRows, Optimizer, PushScale, RowColumns, Table, TableConfig};
 
 fn ftrl(l1: f32) -> Optimizer {
     Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1, l2: 0.1 }
@@ -103,6 +103,54 @@ fn tables_of_other_optimizers_lend_nothing() {
     let table = Table::new(TableConfig::single("t", 2, Init::Zero, sgd)).unwrap();
     let error = table.near(PushScale::default(), &mut NearRows::default()).unwrap_err();
     assert!(!table.lends_rows() && error.to_string().contains("FTRL"), "{error}");
+}
+
+/// A row that was made anew or replaced meanwhile and has had as many updates as the one that was fetched is not taken for it:
+/// what was added to the copy is added to it.
+#[test]
+fn other_rows_of_as_many_updates_are_added_to() {
+    let push = |table: &Table, gradient: f32| {
+        table.push(&[2], &vec![gradient; table.dim()], PushScale::default()).unwrap();
+    };
+    /// The row of a table as another's, with so many updates.
+    fn import(from: &Table, version: u32, table: &Table) {
+        let (row, mut columns) = (from.get(2).unwrap(), RowColumns::default());
+        columns.push(crate::Row { version, ..row }.as_ref());
+        table.import(columns.rows()).unwrap();
+    }
+    let check = |factors: usize, version: u32, meanwhile: &dyn Fn(&Table), expected: f32| {
+        let (table, mut near) = (table(factors), NearRows::default());
+        push(&table, 0.5);
+        import(&table, version, &table);
+        let mut rows = table.near(PushScale::default(), &mut near).unwrap();
+        let mut handles = Vec::new();
+        rows.resolve(&[2], &mut handles);
+        rows.update(handles[0], &vec![1.0; table.dim()]);
+        meanwhile(&table);
+        let version = table.get(2).map_or(0, |row| row.version);
+        rows.settle().unwrap();
+        let row = table.get(2).unwrap();
+        let n: Vec<f32> = [&row.state[1..2], &row.state[2 + factors..]].concat();
+        assert_eq!((n, row.version), (vec![expected; table.dim()], version + 1));
+    };
+    for factors in [0, 8] {
+        for version in [0, 1] {
+            let check = |meanwhile: &dyn Fn(&Table), expected| check(factors, version, meanwhile, expected);
+            check(&|_| {}, 1.25);
+            check(&|table| assert!(table.remove(2)), 1.0);
+            let anew = |table: &Table| {
+                assert!(table.remove(2));
+                push(table, 0.25);
+            };
+            check(&anew, 1.0625);
+            let replaced = |table: &Table| {
+                let other = self::table(factors);
+                push(&other, 0.25);
+                import(&other, version, table);
+            };
+            check(&replaced, 1.0625);
+        }
+    }
 }
 
 /// Rows that left the table, or came to be another key's, between fetching and settling are not taken for those that were
