@@ -31,7 +31,8 @@ pub struct Feedable {
     pub servers: usize,
     /// Whether its keys have values.
     pub has_values: bool,
-    /// Whether it fits in one frame; otherwise it is not fed, whatever is chosen.
+    /// Whether it fits in one frame, and its rows in what a server pools at once; otherwise it is not fed, whatever is
+    /// chosen.
     pub fits: bool,
 }
 

@@ -6,9 +6,12 @@ mod servers;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sanderling_client::{Client, ClientError, Cluster, Fault, Feedable, Lookup, RemoteTable};
+use sanderling_client::{
+    Client, ClientError, Cluster, Fault, FeedAhead, FeedFeature, Feedable, Lookup, RemoteTable,
+};
 use sanderling_sample::{Batch, Rows};
 use sanderling_store::{Absent, Init, Optimizer, Pooling, PushScale, Table, TableConfig};
+use sanderling_wire::limit;
 use servers::{Misdeed, Server};
 
 const DIM: usize = 3;
@@ -154,6 +157,26 @@ fn a_push_is_applied_once_and_a_bad_one_nowhere() {
     let mut rows = vec![0.0; KEYS.len() * DIM];
     local.pull(&KEYS, Absent::Zero, &mut rows, None).unwrap();
     near(&weights(&table), &rows, "once");
+}
+
+/// A server has the rows of all distinct keys in memory at once.
+#[test]
+fn a_feature_of_wide_rows_is_not_fed_if_they_are_too_many() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_servers, cluster) = two(&folder);
+    let dim = 1 << 15;
+    let config = TableConfig::single("wide", dim, Init::Zero, sgd());
+    let table = &RemoteTable::create(&cluster, &config).unwrap();
+    let mut feeder = FeedAhead::new(&cluster).unwrap();
+    let fits = limit::FED_ROWS_BYTES_MAX / (4 * dim);
+    for (count, is_fed) in [(fits, true), (fits + 1, false)] {
+        let keys: Vec<u64> = (0..count as u64).collect();
+        let (offsets, pooling) = (&[0, count as u32][..], Pooling::Sum);
+        let feature = FeedFeature { table, feature: 0, keys: &keys, offsets, values: None, pooling };
+        let fed = feeder.begin(count as u64, &feature, None).unwrap();
+        assert_eq!(fed.is_some(), is_fed, "{count} keys");
+        feeder.finish().unwrap();
+    }
 }
 
 /// Two features of tables of their own, and two of one table.

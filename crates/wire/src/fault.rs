@@ -86,10 +86,11 @@ pub enum Fault {
         /// Its number.
         sequence: u64,
     },
-    /// The answer would be longer than a frame may be; ask for less.
-    #[error("the answer has {bytes} bytes, above the limit of {bytes_max}")]
+    /// The answer would be longer than a frame may be, or the rows of a fed batch than [`limit`](crate::limit) says; ask for
+    /// less.
+    #[error("the answer, or what it is made of, has {bytes} bytes, above the limit of {bytes_max}")]
     TooLarge {
-        /// Bytes of the answer.
+        /// Bytes of the answer, or of the rows.
         bytes: u64,
         /// The limit.
         bytes_max: u64,

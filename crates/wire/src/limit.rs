@@ -10,6 +10,8 @@ pub const HELLO_BYTES_MAX: usize = 16 << 10;
 pub const KEYS_MAX: usize = 1 << 20;
 /// Most pooled rows in one message.
 pub const SAMPLES_MAX: usize = 1 << 20;
+/// Most bytes of the rows of the distinct keys of a fed batch, as f32: a server pools and spreads them at once.
+pub const FED_ROWS_BYTES_MAX: usize = 128 << 20;
 /// Most weights per row.
 pub const DIM_MAX: usize = 1 << 16;
 /// Most values of optimizer state per row.

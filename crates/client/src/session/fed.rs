@@ -309,8 +309,8 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a feature of so many keys and samples can be fed in one frame and pulled in one, even if all its keys are on
-    /// one server. A batch is not cut: a row that is in two parts of it would be updated twice.
+    /// Whether a feature of so many keys and samples can be fed in one frame and pulled in one, and a server would hold its
+    /// rows at once, even if all its keys are distinct and on one server. A batch is not cut: a row that is in two parts of it would be updated twice.
     pub(crate) fn has_room_for(
         &mut self,
         keys: usize,
@@ -327,7 +327,8 @@ impl Session {
         let fed = keys * (size_of::<u64>() + size_of::<f32>()) + (samples + 1) * size_of::<u32>();
         let rows = samples * dim * size_of::<f32>() + keys / 8;
         let fits_frame = fed.max(rows) + FRAME_REST_BYTES <= self.links.frame_bytes_max();
-        Ok(fits_frame && keys <= limit::KEYS_MAX && samples <= limit::SAMPLES_MAX)
+        let fits_memory = keys * dim * size_of::<f32>() <= limit::FED_ROWS_BYTES_MAX;
+        Ok(fits_frame && fits_memory && keys <= limit::KEYS_MAX && samples <= limit::SAMPLES_MAX)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sanderling_store::PushScale;
-use sanderling_wire::{Feed, Forget, PullFed, PullShape, PushFed, Pushed, Reply};
+use sanderling_wire::{Fault, Feed, Forget, PullFed, PullShape, PushFed, Pushed, Reply, limit};
 
 use super::check_dim;
 use super::pull::{absent, compose};
@@ -13,11 +13,24 @@ use crate::call::{Call, Scratch, unwritten};
 use crate::pushes::Pusher;
 use crate::refusal::Refusal;
 
-/// Keeps the keys, each once.
+/// Keeps the keys, each once. A batch of a few samples may have so many keys that their rows, which are all in memory when
+/// it is pulled and when it is pushed, are far more than any message.
 pub(crate) fn feed(call: &Call<'_>, feed: &Feed<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
     let entry = call.view.table(feed.table)?;
     call.state.placement.check_keys(entry.home, feed.ragged.keys)?;
-    call.state.batches.feed((feed.table, feed.batch, feed.feature), Batch::new(feed, call.now))?;
+    let batch = Batch::new(feed, call.now);
+    let (distinct, dim) = (batch.unique.len(), entry.table.dim());
+    let row_bytes = distinct * dim * size_of::<f32>();
+    if row_bytes > limit::FED_ROWS_BYTES_MAX {
+        let name = entry.table.name();
+        let reason = format!(
+            "the rows of {distinct} distinct keys of table {name:?}, dim {dim}, have {row_bytes} bytes; pull and push rows, \
+             or feed fewer keys at once"
+        );
+        let (bytes, bytes_max) = (row_bytes as u64, limit::FED_ROWS_BYTES_MAX as u64);
+        return Err(Refusal::new(Fault::TooLarge { bytes, bytes_max }, reason));
+    }
+    call.state.batches.feed((feed.table, feed.batch, feed.feature), batch)?;
     call.encode(&Reply::Feed, slot)
 }
 

@@ -77,6 +77,26 @@ fn what_is_wrong_is_answered_with_its_fault() {
 }
 
 #[test]
+fn a_batch_is_not_kept_if_its_rows_would_be_more_than_a_worker_may_hold() {
+    const WIDE: usize = 4096;
+    let fits = limit::FED_ROWS_BYTES_MAX / (size_of::<f32>() * WIDE);
+    let check = |occurrences: usize, distinct: usize, expected: Answer<()>| {
+        let mut fixture = Fixture::new();
+        assert_eq!(fixture.create("wide", &TABLE.replace("\"dims\":3", "\"dims\":4096")), Ok(2));
+        let keys: Vec<u64> = (0..occurrences as u64).map(|at| at % distinct as u64).collect();
+        let ragged = Ragged { keys: &keys, offsets: &[0, occurrences as u32], values: None };
+        let feed = Feed { table: 2, batch: 1, feature: 0, pooling: Pooling::Sum, ragged };
+        assert_eq!(fixture.done(&Request::Feed(feed)), expected, "{occurrences} keys, {distinct} distinct");
+        assert_eq!(fixture.state.batches.sizes().0, usize::from(expected.is_ok()));
+    };
+    check(fits, fits, Ok(()));
+    check(10 * fits, fits, Ok(()));
+    let bytes_max = limit::FED_ROWS_BYTES_MAX as u64;
+    let bytes = bytes_max + (size_of::<f32>() * WIDE) as u64;
+    check(fits + 1, fits + 1, Err(Fault::TooLarge { bytes, bytes_max }));
+}
+
+#[test]
 fn hello_comes_first_and_fits() {
     let check =
         |config: &Config, change: &dyn Fn(&mut Fixture), offer: Offer, token: &str, expected: Answer<()>| {
