@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use sanderling_client::{ClientError, Cluster};
 use sanderling_observe::{Machine, Resident, StageTotal};
 use sanderling_sample::fit::fit;
-use sanderling_sample::{BadRowPolicy, BadRows, Decoder, Encoder, LabelUse, Source, Unit};
+use sanderling_sample::{BadRows, LabelUse, Reader, Source};
 use sanderling_store::{Checkpoint, Table};
 use serde::Serialize;
 
@@ -254,26 +254,17 @@ fn check_inputs(config: &Config) -> Result<(), LearnError> {
     if data.valid.is_empty() {
         return Ok(());
     }
-    let valid = Source::open(&data.valid.0, &data.reading, &encoder)?;
-    // Streams are read once.
-    if valid.has_stream() || has_rows(valid, &encoder, data.reading.on_bad_row)? {
+    let mut valid = Reader::open(&data.valid.0, &data.reading, &encoder)?;
+    if valid.stream().is_some() {
         return Ok(());
     }
-    Err(LearnError::NoRows(data.valid.0.join(", ")))
-}
-
-/// Reads up to the first row.
-fn has_rows(
-    mut source: Source,
-    encoder: &Arc<Encoder>,
-    on_bad_row: BadRowPolicy,
-) -> Result<bool, LearnError> {
-    let mut decoder = Decoder::new(Arc::clone(encoder), Arc::new(BadRows::new(on_bad_row)));
-    let (mut unit, mut batch) = (Unit::default(), encoder.new_batch());
-    while batch.is_empty() && source.next_unit(&mut unit)? {
-        decoder.decode(&unit, &mut batch)?;
+    let mut batch = encoder.new_batch();
+    while batch.is_empty() {
+        if !valid.next(&mut batch)? {
+            return Err(LearnError::NoRows(data.valid.0.join(", ")));
+        }
     }
-    Ok(!batch.is_empty())
+    Ok(())
 }
 
 fn create_run_dir(path: &Path) -> Result<(), LearnError> {

@@ -6,7 +6,6 @@ use crate::batch_file;
 use crate::encode::{EncodeOptions, Encoder, LabelUse};
 use crate::error::SampleError;
 use crate::format::{DataConfig, Format};
-use crate::input;
 use crate::reader::Reader;
 use crate::spec::{DefaultField, Feature, FeatureKind, Spec};
 
@@ -33,14 +32,6 @@ pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, 
         }
         return Ok(spec);
     }
-    if let Some(stream) = input::expand(inputs)?.iter().find(|file| file.bytes.is_none()) {
-        let feature = spec.unfitted().next().map_or("", |feature| &feature.name);
-        return Err(SampleError::Spec(format!(
-            "feature {feature:?}: quantile boundaries are fitted to a file before the first pass; {} is a stream, which can be read \
-             only once: give boundaries",
-            stream.path.display()
-        )));
-    }
     // The same fields read as plain numbers; a missing one becomes the number that no field can hold.
     let missing = Some(DefaultField::Number(f64::from(f32::MIN)));
     let numbers: Vec<Feature> = spec
@@ -57,6 +48,14 @@ pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, 
     let options = EncodeOptions { missing: &config.missing, label: LabelUse::Optional, down_sample: false };
     let encoder = Arc::new(Encoder::new(&numeric, &options)?);
     let mut reader = Reader::open(inputs, config, &encoder)?;
+    if let Some(stream) = reader.stream() {
+        let feature = spec.unfitted().next().map_or("", |feature| &feature.name);
+        return Err(SampleError::Spec(format!(
+            "feature {feature:?}: quantile boundaries are fitted to a file before the first pass; {} is a stream, which can be read \
+             only once: give boundaries",
+            stream.display()
+        )));
+    }
     let mut batch = encoder.new_batch();
     while batch.len() < rows_max && reader.next(&mut batch)? {}
     let mut columns = batch.columns.into_iter();

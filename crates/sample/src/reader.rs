@@ -112,7 +112,11 @@ impl Source {
     /// Whether an input is a stream, which can be read only once.
     #[must_use]
     pub fn has_stream(&self) -> bool {
-        self.files.iter().any(|file| file.bytes.is_none())
+        self.stream().is_some()
+    }
+
+    fn stream(&self) -> Option<&Path> {
+        self.files.iter().find(|file| file.bytes.is_none()).map(|file| file.path.as_path())
     }
 
     /// Size of all inputs as stored, unless one of them is a stream.
@@ -384,6 +388,12 @@ impl Reader {
         let source = Source::open(patterns, config, encoder)?;
         let decoder = Decoder::new(Arc::clone(encoder), bad_rows);
         Ok(Reader { source, decoder, unit: Unit::default() })
+    }
+
+    /// The first input that is a stream, which can be read only once.
+    #[must_use]
+    pub fn stream(&self) -> Option<&Path> {
+        self.source.stream()
     }
 
     /// Appends the rows of the next unit (perhaps none, where all are left out) to the batch; false at the end.

@@ -24,17 +24,18 @@ impl Budget {
 
     /// Would [`Budget::take`] take so many at the moment?
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        self.used_bytes().checked_add(bytes as u64).is_some_and(|total| total <= self.limit_bytes)
+        self.total(self.used_bytes(), bytes).is_some()
+    }
+
+    /// All that is used when `bytes` have been taken, if they are within the limit.
+    fn total(&self, used_bytes: u64, bytes: usize) -> Option<u64> {
+        used_bytes.checked_add(bytes as u64).filter(|&total| total <= self.limit_bytes)
     }
 
     /// Takes `bytes` if they are within the limit. The counter guards no data, hence relaxed ordering.
     pub(crate) fn take(&self, bytes: usize) -> bool {
-        let bytes = bytes as u64;
-        self.used_bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|&total| total <= self.limit_bytes)
-            })
-            .is_ok()
+        let more = |used| self.total(used, bytes);
+        self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
     pub(crate) fn give_back(&self, bytes: usize) {

@@ -72,7 +72,7 @@ impl Table {
     pub(crate) fn make_room(&mut self, rows: u64) {
         // By one that is left, a full copy-on-write table updates all others.
         let left = u64::from(self.config().writes == Writes::CopyOnWrite);
-        self.rows.reserve(lane(), rows + left, &self.slab, &self.budget);
+        self.rows.charge_ahead(lane(), rows + left, &self.slab, &self.budget);
         let keys = usize::try_from(rows).unwrap_or(usize::MAX / 128);
         for fill_percent in Index::RESERVED_PERCENTS {
             if self.grow(|index| index.reserved_bytes(keys, fill_percent)) {

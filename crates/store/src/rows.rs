@@ -218,7 +218,7 @@ impl Rows {
 
     /// Charges `rows` rows to the budget before they are taken, fewer when that is used up, for a lane whose rows so far have
     /// all been taken.
-    pub(crate) fn reserve(&mut self, lane: usize, rows: u64, slab: &Slab, budget: &Budget) {
+    pub(crate) fn charge_ahead(&mut self, lane: usize, rows: u64, slab: &Slab, budget: &Budget) {
         let first = self.charged();
         while self.charge_piece(first + rows - self.charged(), slab, budget).is_some() {}
         let mut own = lock(self.lanes.get(lane));

@@ -310,7 +310,8 @@ impl Session {
     }
 
     /// Whether a feature of so many keys and samples can be fed in one frame and pulled in one, and a server would hold its
-    /// rows at once, even if all its keys are distinct and on one server. A batch is not cut: a row that is in two parts of it would be updated twice.
+    /// rows at once, even if all its keys are distinct and on one server. A batch is not cut: a row that is in two parts
+    /// of it would be updated twice.
     pub(crate) fn has_room_for(
         &mut self,
         keys: usize,

@@ -122,7 +122,7 @@ pub(super) fn guess_separator(text: &[u8], format: Format) -> u8 {
         (first == Some(width), separator == own, width, separator)
     };
     let cutting = [b',', b'\t', b';', b'|'].map(score).into_iter().filter(|(_, _, width, _)| *width > 1);
-    cutting.max_by_key(|(agrees, is_own, width, _)| (*agrees, *is_own, *width)).map_or(own, |best| best.3)
+    cutting.max().map_or(own, |(.., separator)| separator)
 }
 
 /// Whether the first row names the columns: none of its fields is a number or repeated, and either some column holds
