@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use sanderling_store::{Checkpoint, CheckpointWriter, StoreError};
+use sanderling_store::{Checkpoint, CheckpointWriter, StoreError, Table, TableConfig};
 use sanderling_wire::{Fault, Home, Restored, Saved};
 use serde::{Deserialize, Serialize};
 
@@ -150,7 +150,7 @@ impl Checkpoints {
         let saved_unix_ms =
             |folder: &Path| Ok(About::read(&Checkpoint::open(folder)?, folder)?.saved_unix_ms);
         let (candidates, pushes) = match parts::choose(found, self.shard, self.shards, saved_unix_ms)? {
-            Source::Own => self.own(name)?,
+            Source::Own => self.own(tables, name)?,
             Source::Parts(folders) => {
                 Together { shard: self.shard, shards: self.shards, log: self.log.get() }
                     .read(tables, &folders)?
@@ -165,16 +165,17 @@ impl Checkpoints {
         Ok(restored)
     }
 
-    /// What this server has saved.
-    fn own(&self, name: &str) -> Result<(Vec<Candidate>, Option<SavedPushers>), Refusal> {
+    /// What this server has saved, each table within the limit that holds now.
+    fn own(&self, tables: &Tables, name: &str) -> Result<(Vec<Candidate>, Option<SavedPushers>), Refusal> {
         let folder = self.folder(name)?;
         let checkpoint = Checkpoint::open(&folder).map_err(|error| unknown(name, error))?;
         let about = About::read(&checkpoint, &folder)?;
         about.check(&folder, self.shard, self.shards)?;
         let mut candidates = Vec::new();
         for AboutTable { name, pinned, config } in about.tables {
-            let table = checkpoint.load_table(&name)?;
-            let config = description::describe(&description::parse(&name, &config.to_string())?);
+            let asked = description::parse(&name, &config.to_string())?;
+            let config = description::describe(&asked);
+            let table = load(&checkpoint, &folder, tables.limited(asked))?;
             let home = pinned.map_or(Home::Sharded, Home::Pinned);
             candidates.push(Candidate { home, config, table });
         }
@@ -202,6 +203,30 @@ impl About {
             of.0, of.1
         );
         Err(Refusal::new(Fault::UnknownCheckpoint, reason))
+    }
+}
+
+/// A table as it was saved, but for its budget.
+fn load(checkpoint: &Checkpoint, folder: &Path, config: TableConfig) -> Result<Table, Refusal> {
+    let saved = checkpoint.tables().iter().find(|saved| saved.name == config.name);
+    let Some(saved) = saved.filter(|saved| saved.config.budget_bytes != config.budget_bytes) else {
+        return Ok(checkpoint.load_table(&config.name)?);
+    };
+    let mut table = Table::new(config)?;
+    match checkpoint.load_rows(&saved.name, &mut table, |_| true) {
+        Ok(_) => Ok(table),
+        Err(StoreError::TableFull { rows, budget_bytes, .. }) => {
+            let before = saved.config.budget_bytes;
+            let before = before.map_or("none".to_owned(), |bytes| format!("{bytes} bytes"));
+            let (folder, name, all) = (folder.display(), &saved.name, saved.rows);
+            let reason = format!(
+                "{folder}: table {name:?}: {rows} of its {all} rows fill the budget of {budget_bytes} bytes; it was saved with \
+                 {before}; start with a larger --table-budget"
+            );
+            let rejected = all.saturating_sub(rows);
+            Err(Refusal::new(Fault::TableFull { rejected, rows, budget_bytes }, reason))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use peer::{Peer, Place, TABLE};
 use sanderling_server::{Config, Event, LATEST, Server};
+use sanderling_transport::Address;
 use sanderling_wire::*;
 
 fn save(peer: &mut Peer, name: &str) -> Result<Saved, Fault> {
@@ -71,6 +72,51 @@ fn a_server_comes_back_with_what_it_saved() {
     let mut peer = Peer::new(&place.address("unix"));
     let table = peer.create("t", TABLE).unwrap();
     assert_eq!(peer.pull(table, &keys).unwrap(), after);
+}
+
+#[test]
+fn a_restored_table_has_the_limit_that_the_server_is_started_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = |budget_bytes: Option<u64>| {
+        let mut config = Config { workers: 2, table_budget_bytes: budget_bytes, ..Config::default() };
+        config.data = Some(folder.path().join("data"));
+        config.runtime_dir = folder.path().join("run");
+        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        config
+    };
+    let keys: Vec<u64> = (0..100_000).collect();
+    // Starts with this limit, pushes these keys and ends; the rows that there are then.
+    let mut sequence = 0;
+    let mut check = |budget_bytes: Option<u64>, keys: &[u64], is_full: bool| {
+        let server = Server::start(&config(budget_bytes), |_| {}).unwrap();
+        let tcp = |address: &&Address| address.to_string().starts_with("tcp");
+        let mut peer = Peer::new(server.addresses().iter().find(tcp).unwrap());
+        let table = peer.create("t", TABLE).unwrap();
+        sequence += 1;
+        let pushed = peer.push(table, sequence, keys, 0.5).map_err(|(fault, _)| fault);
+        let rows = peer.counter("rows");
+        match pushed {
+            Ok(_) => assert!(!is_full, "{budget_bytes:?}"),
+            Err(Fault::TableFull { budget_bytes: told, .. }) => {
+                assert!(is_full && Some(told) == budget_bytes, "{budget_bytes:?}: {told}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(server.finish().unwrap().unwrap().rows, rows);
+        rows
+    };
+    let (small, large) = (Some(1 << 20), Some(16 << 20));
+    let few = check(small, &keys[..50_000], true);
+    assert!(few < 50_000);
+    assert_eq!(check(large, &keys[..50_000], false), 50_000);
+    let refused = Server::start(&config(small), |_| {}).unwrap_err().to_string();
+    for part in ["table \"t\"", "its 50000 rows", "budget of 1048576 bytes", "16777216", "--table-budget"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    // Nothing was lost, and a limit can be taken away.
+    assert_eq!(check(None, &keys, false), 100_000);
+    let refused = Server::start(&config(small), |_| {}).unwrap_err().to_string();
+    assert!(refused.contains("saved with none"), "{refused}");
 }
 
 /// Servers that share a folder, and their answers to pulls of all keys: who has a row of it, and what is in the rows.
