@@ -70,7 +70,7 @@ impl FeedAhead {
     ) -> Result<Option<&[u32]>, ClientError> {
         let &FeedFeature { table, feature, keys, offsets, values, pooling } = of;
         let samples = offsets.len() - 1;
-        if !self.session.has_room_for(keys.len(), samples, table.dim())? {
+        if !self.session.has_room_for(keys.len(), samples, table.dim()) {
             return Ok(None);
         }
         let servers = table.servers().count();

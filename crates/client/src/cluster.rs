@@ -154,15 +154,26 @@ impl Cluster {
     }
 
     fn links(&self, timeout: Duration) -> Result<Links, ClientError> {
-        let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
         let hedging = self.options.hedge.map(|hedge| move || Hedging::new(hedge, &self.hedges));
-        Links::new(&ways, &self.options, timeout, hedging)
+        self.links_of(timeout, hedging)
     }
 
     /// Connections whose requests may take so long: for what is not done row by row.
     pub(crate) fn patient_links(&self, timeout: Duration) -> Result<Links, ClientError> {
+        self.links_of(timeout, NOT_HEDGED)
+    }
+
+    fn links_of(
+        &self,
+        timeout: Duration,
+        hedging: Option<impl FnMut() -> Hedging>,
+    ) -> Result<Links, ClientError> {
         let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
-        Links::new(&ways, &self.options, timeout, NOT_HEDGED)
+        let mut links = Links::new(&ways, &self.options, timeout, hedging)?;
+        for (at, server) in self.servers.iter().enumerate() {
+            links.expect_frames(at, server.peer.frame_bytes_max);
+        }
+        Ok(links)
     }
 
     /// How long answers took to all threads, retries included, by command: a *single RPC call*, and *all RPC calls of one

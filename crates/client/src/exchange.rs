@@ -174,6 +174,11 @@ impl Exchange {
         if matches!(self.phase, Phase::Up | Phase::Leaving) { self.agreed } else { Agreed::BEFORE_HELLO }
     }
 
+    /// The server, which has not been greeted here yet, takes frames of this length, as is known from elsewhere.
+    pub(crate) fn expect_frames(&mut self, frame_bytes_max: u32) {
+        self.agreed.frame_bytes_max = frame_bytes_max;
+    }
+
     /// Longest frame.
     pub(crate) fn frame_bytes_max(&self) -> usize {
         self.agreed.frame_bytes_max as usize

@@ -226,7 +226,7 @@ impl Client {
                 dim: table.dim(),
                 servers: table.servers().count(),
                 has_values: values.is_some(),
-                fits: session.has_room_for(keys.len(), samples, table.dim())?,
+                fits: session.has_room_for(keys.len(), samples, table.dim()),
             };
             let Some(pooling) = choose(&feedable).filter(|_| feedable.fits) else { continue };
             let offsets = rows.offsets(column);

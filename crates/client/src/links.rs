@@ -93,6 +93,13 @@ impl Links {
         })
     }
 
+    /// Before a server is greeted, requests to it are no longer than this.
+    pub(crate) fn expect_frames(&mut self, server: usize, frame_bytes_max: u32) {
+        for link in self.links.iter_mut().skip(server).step_by(self.servers) {
+            link.exchange.expect_frames(frame_bytes_max);
+        }
+    }
+
     /// From now on notes there how long answers take.
     pub(crate) fn record(&mut self, recorder: Recorder) {
         self.recorder = Some(recorder);

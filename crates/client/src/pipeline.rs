@@ -15,7 +15,7 @@ use crate::fan::{Fan, RaggedFan};
 use crate::links::Links;
 use crate::placement::Placement;
 use crate::remote::RemoteTable;
-use crate::session::{Outgoing, check_offsets, rows_per_request, sum_duplicates, wire_absent};
+use crate::session::{Outgoing, check_offsets, rows_per_pull, rows_per_request, sum_duplicates, wire_absent};
 
 /// Requests that a thread may have under way.
 pub const SLOTS_MAX: usize = 1 << 12;
@@ -177,7 +177,7 @@ impl Pipeline {
         let named = |source| ClientError::Request { table: table.name().to_owned(), source };
         match *call {
             Call::Pull { keys, absent } => {
-                let (step, absent) = (rows_per_request(links, dim), wire_absent(absent));
+                let (step, absent) = (rows_per_pull(links, dim), wire_absent(absent));
                 for (server, keys) in shares(fan, placement, table, keys) {
                     for keys in keys.chunks(step) {
                         let (number, format) = (table.number(server), links.row_format(server));
@@ -191,7 +191,7 @@ impl Pipeline {
             }
             Call::PullPooled { keys, offsets, pooling, absent } => {
                 let samples = check_offsets(table.name(), offsets, keys.len())?;
-                let step = rows_per_request(links, dim);
+                let step = rows_per_pull(links, dim);
                 // As a session does: a mean over several servers is not the mean of theirs.
                 let alone = links.len() == 1;
                 let pooling =

@@ -228,10 +228,11 @@ impl RemoteTable {
     pub fn remove(&self, keys: &[u64]) -> Result<u64, ClientError> {
         let mut removed = 0;
         self.cluster.with_session(|session| {
+            let keys_max = session.rows_per_request(2).min(EXPORT_ROWS);
             let mut fan = Fan::default();
             fan.assign(session.placement(), self.home(), keys);
             for (server, share) in fan.shares.iter().enumerate() {
-                for keys in share.keys.chunks(EXPORT_ROWS) {
+                for keys in share.keys.chunks(keys_max) {
                     let request = Request::Delete(Delete { table: self.number(server).table, keys });
                     removed += session.ask_table(self, server, &request, |reply| match reply {
                         Reply::Delete(count) => Some(count),

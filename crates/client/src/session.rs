@@ -50,6 +50,11 @@ pub(crate) fn rows_per_request(links: &Links, values: usize) -> usize {
     (bytes / (size_of::<f32>() * values.max(1))).clamp(1, limit::KEYS_MAX)
 }
 
+/// The same of a pull of rows of this dim: the shortest have fewer bytes than their keys.
+pub(crate) fn rows_per_pull(links: &Links, dim: usize) -> usize {
+    rows_per_request(links, dim.max(size_of::<u64>() / size_of::<f32>()))
+}
+
 impl Session {
     pub(crate) fn new(links: Links, placement: Placement) -> Session {
         let pushes = Pushes::new(links.len());

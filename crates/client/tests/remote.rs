@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use sanderling_client::{Client, Cluster, RemoteTable, RowBlock};
 use sanderling_sample::{Batch, Rows};
 use sanderling_store::{Absent, Block, Init, Optimizer, Pooling, PushScale, Table, TableConfig, WholeRows};
+use sanderling_wire::limit;
 
 fn config(name: &str, dims: usize) -> TableConfig {
     let sgd = Optimizer::Sgd { lr: 0.5, l2: 0.0 };
@@ -214,6 +215,38 @@ fn large_requests_are_cut() {
     let offsets: Vec<u32> = (0..=20_000).collect();
     remote.pull_pooled(&keys, None, &offsets, Pooling::Mean, Absent::Zero, &mut found, None).unwrap();
     assert!(found == expected);
+}
+
+/// Every thread knows from its first request on how long frames may be.
+#[test]
+fn requests_are_cut_for_the_frames_that_servers_take() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |shard| {
+        let memory = Arc::<servers::Memory>::default();
+        memory.frame_bytes_max.store(limit::FRAME_BYTES_MIN as u32, Ordering::Relaxed);
+        servers::Server::start_with(&servers::address(&folder), shard, 2, memory)
+    };
+    let servers: Vec<servers::Server> = (0..2).map(start).collect();
+    let cluster = servers::connect(&servers, servers::options());
+    let keys: Vec<u64> = (0..40_000).map(|key| key * 3 % 20_001).collect();
+    let offsets: Vec<u32> = (0..=keys.len() as u32).collect();
+    for dim in [1, 64] {
+        let sgd = Optimizer::Sgd { lr: 0.5, l2: 0.0 };
+        let config = TableConfig::single(&format!("dim {dim}"), dim, Init::Normal { std: 0.1 }, sgd);
+        let (remote, local) = (RemoteTable::create(&cluster, &config).unwrap(), Table::new(config).unwrap());
+        let grads: Vec<f32> = (0..keys.len() * dim).map(|at| (at % 17) as f32 / 9.0 - 1.0).collect();
+        let session = || cluster.session().unwrap();
+        session().push(&remote, &keys, &grads, PushScale::default()).unwrap();
+        local.push(&keys, &grads, PushScale::default()).unwrap();
+        let (mut found, mut expected) = (vec![0.0; grads.len()], vec![0.0; grads.len()]);
+        local.pull(&keys, Absent::Zero, &mut expected, None).unwrap();
+        assert_eq!(session().pull(&remote, &keys, Absent::Zero, &mut found, None).unwrap(), 0);
+        assert!(found == expected, "{dim}");
+        let (pooling, absent) = (Pooling::Sum, Absent::Zero);
+        session().pull_pooled(&remote, &keys, None, &offsets, pooling, absent, &mut found, None).unwrap();
+        assert!(found == expected, "{dim}, pooled");
+        assert_eq!(remote.clear().unwrap(), local.len() as u64);
+    }
 }
 
 #[test]

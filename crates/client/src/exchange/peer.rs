@@ -19,6 +19,8 @@ pub struct Peer {
     pub placement_version: u64,
     /// Requests that it holds per connection.
     pub in_flight_max: u32,
+    /// Longest frame that it takes and sends.
+    pub frame_bytes_max: u32,
     /// Its name.
     pub name: String,
     /// Address on which clients of the same host reach it fastest, or empty.
@@ -35,6 +37,7 @@ impl Peer {
             host_id: identity.host_id,
             placement_version: identity.placement_version,
             in_flight_max: identity.in_flight_max,
+            frame_bytes_max: identity.agreed.frame_bytes_max,
             name: identity.name.to_owned(),
             local_url: identity.local_url.to_owned(),
         }

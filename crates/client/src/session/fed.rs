@@ -3,7 +3,7 @@
 
 use sanderling_store::{Absent, Pooling, PushScale, bad_gradient};
 use sanderling_wire::{
-    self as wire, Features, Feed, Forget, Ping, PullFed, PushFed, Ragged, Reply, Request, limit,
+    self as wire, Features, Feed, Forget, PullFed, PushFed, Ragged, Reply, Request, limit,
 };
 
 use super::Session;
@@ -312,24 +312,12 @@ impl Session {
     /// Whether a feature of so many keys and samples can be fed in one frame and pulled in one, and a server would hold its
     /// rows at once, even if all its keys are distinct and on one server. A batch is not cut: a row that is in two parts
     /// of it would be updated twice.
-    pub(crate) fn has_room_for(
-        &mut self,
-        keys: usize,
-        samples: usize,
-        dim: usize,
-    ) -> Result<bool, ClientError> {
-        for server in 0..self.links.len() {
-            // Before the hello nobody knows how long frames may be.
-            if self.links.peer(server).is_none() {
-                let ping = Request::Ping(Ping { reply_bytes: 0, bytes: &[] });
-                self.ask(server, "", &ping, |reply| matches!(reply, Reply::Ping(_)).then_some(()))?;
-            }
-        }
+    pub(crate) fn has_room_for(&self, keys: usize, samples: usize, dim: usize) -> bool {
         let fed = keys * (size_of::<u64>() + size_of::<f32>()) + (samples + 1) * size_of::<u32>();
         let rows = samples * dim * size_of::<f32>() + keys / 8;
         let fits_frame = fed.max(rows) + FRAME_REST_BYTES <= self.links.frame_bytes_max();
         let fits_memory = keys * dim * size_of::<f32>() <= limit::FED_ROWS_BYTES_MAX;
-        Ok(fits_frame && fits_memory && keys <= limit::KEYS_MAX && samples <= limit::SAMPLES_MAX)
+        fits_frame && fits_memory && keys <= limit::KEYS_MAX && samples <= limit::SAMPLES_MAX
     }
 }
 

@@ -4,8 +4,8 @@
 use sanderling_store::{Absent, Pooling, StoreError};
 use sanderling_wire::{self as wire, Pull, PullPooled, PullReply, Ragged, Reply, Request, RowFormat};
 
-use super::Session;
 use super::push::PUSH;
+use super::{Session, rows_per_pull};
 use crate::error::ClientError;
 use crate::exchange::CallError;
 use crate::fan::Fan;
@@ -75,7 +75,7 @@ impl Session {
             if let Some(missing) = &mut into[part].missing {
                 missing.clear();
             }
-            let step = self.rows_per_request(table.dim());
+            let step = rows_per_pull(&self.links, table.dim());
             for (server, share) in fan.shares.iter().enumerate() {
                 for first_key in (0..share.keys.len()).step_by(step) {
                     let keys = step.min(share.keys.len() - first_key);
@@ -137,7 +137,7 @@ impl Session {
         let alone = self.links.len() == 1;
         let asked_pooling =
             if alone && pooling == Pooling::Mean { wire::Pooling::Mean } else { wire::Pooling::Sum };
-        let step = self.rows_per_request(dim);
+        let step = rows_per_pull(&self.links, dim);
         let mut ragged = std::mem::take(&mut self.ragged);
         ragged.clear(self.links.len());
         self.asked.clear();

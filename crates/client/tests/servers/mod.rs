@@ -16,7 +16,7 @@ use sanderling_transport::{Connection, Framing, ListenOptions, Listener, Stopper
 use sanderling_wire::{
     self as wire, Agreed, Bits, Buffer, Exported, Failure, Fault, Features, Frame, HEADER_BYTES, Home,
     Identity, Offer, Parsed, PlacementMap, Pong, PullReply, Pushed, Reply, Request, RowBlock, RowValues,
-    TableInfo, limit, set_bit,
+    TableInfo, WireError, limit, set_bit,
 };
 
 const FRAMING: Framing = Framing {
@@ -60,8 +60,19 @@ pub(crate) struct Memory {
     pub(crate) misdeeds: Mutex<Vec<Misdeed>>,
     pub(crate) token: Mutex<String>,
     pub(crate) local_url: Mutex<String>,
+    /// Longest frame; 0: as long as any may be.
+    pub(crate) frame_bytes_max: AtomicU32,
     /// Connections that greeted.
     pub(crate) greeted: AtomicU64,
+}
+
+impl Memory {
+    fn frame_bytes_max(&self) -> u32 {
+        match self.frame_bytes_max.load(Ordering::Relaxed) {
+            0 => limit::FRAME_BYTES_MAX as u32,
+            bytes => bytes,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -81,7 +92,8 @@ impl Server {
 
     pub(crate) fn start_with(address: &str, shard: u32, shards: u32, memory: Arc<Memory>) -> Server {
         static BOOT: AtomicU64 = AtomicU64::new(1);
-        let listener = Listener::bind(&address.parse().unwrap(), &ListenOptions::new(FRAMING)).unwrap();
+        let framing = Framing { frame_bytes_max: memory.frame_bytes_max() as usize, ..FRAMING };
+        let listener = Listener::bind(&address.parse().unwrap(), &ListenOptions::new(framing)).unwrap();
         let (address, stopper) = (listener.address().clone(), listener.stopper());
         let boot_id = BOOT.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::clone(&memory);
@@ -223,7 +235,13 @@ impl Talk {
 
     fn reply(&mut self, id: u64, reply: &Reply<'_>) {
         let agreed = self.agreed;
-        self.out.append(|out| reply.encode(&agreed, id, out)).unwrap();
+        let written = self.out.append(|out| reply.encode(&agreed, id, out));
+        if let Err(WireError::TooLong { found: bytes, max: bytes_max, .. }) = written {
+            let (kind, fault) = (reply.kind(), Fault::TooLarge { bytes, bytes_max });
+            self.reply(id, &Reply::Failed(Failure { kind, fault, reason: "ask for less" }));
+        } else {
+            written.unwrap();
+        }
     }
 
     fn answer(&mut self, id: u64, request: &Request<'_>) {
@@ -277,7 +295,9 @@ impl Talk {
                 if hello.token != *self.memory.token.lock().unwrap() {
                     return Err((Fault::Unauthorized, String::new()));
                 }
-                let agreed = Offer::of(Features::NO_CHECKSUM).meet(&hello.offer).unwrap();
+                let frame_bytes_max = self.memory.frame_bytes_max();
+                let offer = Offer { frame_bytes_max, ..Offer::of(Features::NO_CHECKSUM) };
+                let agreed = offer.meet(&hello.offer).unwrap();
                 let local_url = self.memory.local_url.lock().unwrap().clone();
                 let (shard, shards) = self.shard;
                 let identity = Identity {
