@@ -114,7 +114,8 @@ pub enum Writes {
     #[default]
     InPlace,
     /// To another place; readers find it there from one moment to the next. What a reader has found never changes while
-    /// it looks. Costs a row more per key of a request in flight, and a store to the index per update.
+    /// it looks. Costs a row more per key of a request in flight, and a store to the index per update. In a table that is too
+    /// full for that, requests wait for one another.
     CopyOnWrite,
 }
 

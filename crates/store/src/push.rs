@@ -9,13 +9,13 @@ use crate::lanes::lane;
 use crate::layout::{Layout, Update};
 use crate::lookup::{CHUNK_KEYS, Known, Lookup, Visit, with_lookup};
 use crate::prefetch::To;
-use crate::rights::Sharing;
+use crate::rights::{Rights, Sharing};
 use crate::scratch::{Scratch, with_scratch};
 use crate::slab::Change;
 use crate::table::Table;
 use crate::words::halves::{Format, Singles};
 use crate::words::{self, Vector, Work};
-use crate::{PushScale, StoreError, Writes, bad_gradient};
+use crate::{PushScale, StoreError, bad_gradient};
 
 /// A push that is counted: what the table's use clock said then.
 #[derive(Debug, Clone, Copy)]
@@ -358,8 +358,8 @@ pub(crate) fn edit_rows(
         table.note(lane, lookup);
     }
     let mut updater = Updater { edit, vector, table, sharing, absent };
-    if table.config().writes == Writes::CopyOnWrite {
-        return move_rows(lane, lookup, keys, updater);
+    if let Some(hands) = &table.hands {
+        return move_rows(lane, lookup, keys, updater, hands);
     }
     let words = table.layout.words();
     if !known.is_some_and(|known| table.revisit(lane, known, words, &mut updater)) {
@@ -383,6 +383,7 @@ fn move_rows(
     lookup: &mut Lookup,
     keys: &[u64],
     updater: Updater<'_, impl Edit, impl Vector>,
+    hands: &Rights,
 ) -> u64 {
     let (table, sharing, clock) = (updater.table, updater.sharing, updater.edit.use_clock());
     let take = |rows: usize, spare: &mut Vec<u32>| {
@@ -398,14 +399,18 @@ fn move_rows(
         retired: std::mem::take(&mut lookup.retired),
         waiting: Vec::new(),
     };
+    // For as long as it has rows in hand, be they spare or retired.
+    let mut holding = Some(hands.share(lane));
+    let mut alone = None;
     take(keys.len(), &mut mover.spare);
     let vector = mover.updater.vector;
     table.search(vector, lane, lookup, table.layout.words(), &mut mover);
-    // The table is all but full: as soon as one row is free, it serves the next, which frees another.
+    // The table is all but full: as soon as rows are free, they serve the next, which free others.
     let have_spare = |mover: &mut Mover<'_, _, _>| {
         if mover.spare.is_empty() {
+            let wanted = mover.retired.len().max(1);
             table.rows.retire_now(lane, &table.slab, &table.directory, &mut mover.retired);
-            take(1, &mut mover.spare);
+            take(wanted, &mut mover.spare);
         }
         while mover.spare.is_empty() && table.evict(lane, 1, sharing) > 0 {
             take(1, &mut mover.spare);
@@ -432,11 +437,19 @@ fn move_rows(
         if !lookup.absent.is_empty() {
             rejected += create(&mut mover, lookup);
         }
-        for at in std::mem::take(&mut mover.waiting) {
-            if have_spare(&mut mover) {
-                mover.update_present(at as usize);
+        let waiting = std::mem::take(&mut mover.waiting);
+        for (done, &at) in waiting.iter().enumerate() {
+            if !have_spare(&mut mover) && alone.is_none() {
+                // Others have them all in hand. They have given them back when this one, which has none, is alone.
+                drop(holding.take());
+                alone = Some(hands.exclude());
+                take(waiting.len() - done, &mut mover.spare);
+            }
+            if mover.spare.is_empty() {
+                // Rows of other tables were loaded into the last one. It is as if the key had none.
+                mover.updater.absent.push(at);
             } else {
-                rejected += 1;
+                mover.update_present(at as usize);
             }
         }
         lookup.absent = std::mem::take(&mut mover.updater.absent);

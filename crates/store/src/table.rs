@@ -3,8 +3,8 @@
 //! Who may do what at the same time: pulls announce themselves as readers and otherwise neither wait nor write. Pushes
 //! and removals share the right to change the table; a row is changed under its version, a key comes, goes or moves under
 //! its lock. Only a [`TableWriter`] and [`Table::clear`] are alone. What is taken is taken in this order: the right to
-//! change the table; the hand, the heat or the walk; a view, or a lane's rows; the lock of a key. Who has a view or a
-//! key's lock does not wait for readers.
+//! change the table; that to have rows in hand; the hand, the heat or the walk; a view, or a lane's rows; the lock of a
+//! key. Who has a view or a key's lock does not wait for readers.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,6 +46,8 @@ pub struct Table {
     pub(crate) slab: Slab,
     pub(crate) rows: Rows,
     pub(crate) rights: Rights,
+    /// Of copy-on-write tables: shared by pushes while they have rows in hand, so that who is alone finds all that there are.
+    pub(crate) hands: Option<Rights>,
     pub(crate) removals: Removals,
     pub(crate) budget: Budget,
     pub(crate) clock: Clock,
@@ -67,7 +69,9 @@ impl Table {
         config.check()?;
         let fail = |reason: String| Err(StoreError::Config { table: config.name.clone(), reason });
         let budget = Budget::new(config.budget_bytes);
-        let bytes = Index::NEW_BYTES + Table::new_bytes();
+        let hands = (config.writes == Writes::CopyOnWrite).then(Rights::new);
+        let hands_bytes = if hands.is_some() { Rights::bytes() } else { 0 };
+        let bytes = Index::NEW_BYTES + Table::new_bytes() + hands_bytes;
         if !budget.take(bytes) {
             return fail(format!("budget_bytes is below the {bytes} bytes of an empty table"));
         }
@@ -90,6 +94,7 @@ impl Table {
             slab,
             rows,
             rights: Rights::new(),
+            hands,
             removals: Removals::new(),
             budget,
             clock: Clock::new(),

@@ -307,3 +307,47 @@ fn a_full_table_can_be_updated_still() {
         push(&t, &keys, 1.0).unwrap_or_else(|error| panic!("round {round}: {error}"));
     }
 }
+
+/// Threads that update the rows of a full copy-on-write table, each more at a time than there is memory to spare: no row is left
+/// out, and no update is lost.
+#[test]
+fn a_full_table_updates_its_rows_whoever_else_does() {
+    const THREADS: usize = 3;
+    for eviction in [Eviction::Never, Eviction::Age { pushes: 1 << 30 }] {
+        for spare in [1, 100] {
+            let (writes, budget_bytes) = (Writes::CopyOnWrite, Some(600 << 10));
+            let config = TableConfig::single("t", 20, Init::Zero, SGD);
+            let t = Table::new(TableConfig { writes, eviction, budget_bytes, ..config }).unwrap();
+            let full = push(&t, &(0..10_000).collect::<Vec<_>>(), -1.0);
+            assert!(matches!(full, Err(StoreError::TableFull { .. })), "{full:?}");
+            let mut keys: Vec<u64> = walked(&t).into_iter().collect();
+            assert!(keys.len() > 500, "{} rows", keys.len());
+            keys.drain(..spare - 1).for_each(|key| assert!(t.remove(key)));
+            let (before, rounds) = (t.stats(), 100);
+            thread::scope(|scope| {
+                for thread in 0..THREADS {
+                    let (t, keys) = (&t, &keys);
+                    scope.spawn(move || {
+                        for round in 0..rounds {
+                            let half = keys.len() / 2;
+                            let (first, second) = keys.split_at(half);
+                            for keys in [first, second] {
+                                push(t, keys, -1.0)
+                                    .unwrap_or_else(|error| panic!("{thread}, round {round}: {error}"));
+                            }
+                        }
+                    });
+                }
+            });
+            let updates = 1 + THREADS * rounds;
+            t.for_each_row(|row| {
+                assert_eq!((row.weights, row.version as usize), (&[updates as f32; 20][..], updates));
+            });
+            let after = t.stats();
+            assert_eq!(
+                (after.rows, after.free_rows, after.full),
+                (before.rows, before.free_rows, before.full)
+            );
+        }
+    }
+}
