@@ -15,7 +15,9 @@ use crate::fan::{Fan, RaggedFan};
 use crate::links::Links;
 use crate::placement::Placement;
 use crate::remote::RemoteTable;
-use crate::session::{Outgoing, check_offsets, rows_per_pull, rows_per_request, sum_duplicates, wire_absent};
+use crate::session::{
+    Outgoing, check_offsets, rows_per_pull, rows_per_request, sample_runs, sum_duplicates, wire_absent,
+};
 
 /// Requests that a thread may have under way.
 pub const SLOTS_MAX: usize = 1 << 12;
@@ -190,17 +192,15 @@ impl Pipeline {
                 Ok(())
             }
             Call::PullPooled { keys, offsets, pooling, absent } => {
-                let samples = check_offsets(table.name(), offsets, keys.len())?;
-                let step = rows_per_pull(links, dim);
+                check_offsets(table.name(), offsets, keys.len())?;
                 // As a session does: a mean over several servers is not the mean of theirs.
                 let alone = links.len() == 1;
                 let pooling =
                     if alone && pooling == Pooling::Mean { wire::Pooling::Mean } else { wire::Pooling::Sum };
                 let absent = wire_absent(absent);
-                for first in (0..samples).step_by(step) {
-                    let rows = step.min(samples - first);
+                for run in sample_runs(links, dim, offsets) {
                     ragged.clear(links.len());
-                    ragged.add(placement, table.home(), keys, None, &offsets[first..=first + rows]);
+                    ragged.add(placement, table.home(), keys, None, &offsets[run.start..=run.end]);
                     for (server, share) in ragged.shares.iter().enumerate() {
                         if share.share.keys.is_empty() {
                             continue;
@@ -209,7 +209,7 @@ impl Pipeline {
                         let (table, dim) = (number.table, dim as u32);
                         let ragged =
                             Ragged { keys: &share.share.keys, offsets: &share.offsets, values: None };
-                        let part = Part { keys: ragged.keys.len(), rows };
+                        let part = Part { keys: ragged.keys.len(), rows: run.len() };
                         let request =
                             Request::PullPooled(PullPooled { table, dim, pooling, absent, format, ragged });
                         send(links, state, slot, server, number.boot_id, part, &request).map_err(named)?;

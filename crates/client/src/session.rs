@@ -16,7 +16,7 @@ use crate::remote::RemoteTable;
 
 mod pull;
 use pull::Asked;
-pub(crate) use pull::{PullInto, PullPart, check_offsets, wire_absent};
+pub(crate) use pull::{PullInto, PullPart, check_offsets, sample_runs, wire_absent};
 
 mod push;
 use push::Pushes;

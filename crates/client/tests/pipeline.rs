@@ -143,3 +143,19 @@ fn a_failure_is_of_its_slot() {
     // Without a time it does not wait.
     pipeline.poll(None, |slot, _, _| panic!("slot {slot} has no request"));
 }
+
+/// More keys than a message may have.
+#[test]
+fn pooled_rows_of_many_keys_are_asked_for_in_several_messages() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = servers::start(&folder, "unix", 1);
+    let cluster = servers::connect(&servers, servers::options());
+    let mut pipeline = cluster.pipeline().unwrap();
+    let table = pipeline.add(RemoteTable::create(&cluster, &config()).unwrap());
+    let keys: Vec<u64> = (0..1_200_000).collect();
+    let offsets: Vec<u32> = (0..=30_000).map(|sample| sample * 40).collect();
+    let (pooling, absent) = (Pooling::Sum, Absent::Zero);
+    let call = Call::PullPooled { keys: &keys, offsets: &offsets, pooling, absent };
+    pipeline.begin(0, table, &call).unwrap();
+    assert_eq!(settle(&mut pipeline, 1)[0].take().unwrap().unwrap().missing, keys.len());
+}

@@ -217,6 +217,46 @@ fn large_requests_are_cut() {
     assert!(found == expected);
 }
 
+/// Pooled rows are cut by the keys of the samples, too.
+#[test]
+fn requests_with_many_keys_per_sample_are_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |shards: u32, keys_per_sample: &[u32], has_values: bool| {
+        let what = format!("{shards} servers, {} samples", keys_per_sample.len());
+        let servers = servers::start(&folder, "unix", shards);
+        let cluster = servers::connect(&servers, servers::options());
+        let config = TableConfig::single("narrow", 1, Init::Zero, Optimizer::Sgd { lr: 0.5, l2: 0.0 });
+        let (remote, local) = (RemoteTable::create(&cluster, &config).unwrap(), Table::new(config).unwrap());
+        let mut offsets = vec![0];
+        keys_per_sample.iter().for_each(|keys| offsets.push(offsets[offsets.len() - 1] + keys));
+        let keys: Vec<u64> = (0..u64::from(offsets[offsets.len() - 1])).map(|key| key * 7 % 50_021).collect();
+        let some: Vec<u64> = (0..30_000).collect();
+        let grads: Vec<f32> = some.iter().map(|key| (key % 17) as f32 / 8.0 - 1.0).collect();
+        remote.push(&some, &grads, PushScale::default()).unwrap();
+        local.push(&some, &grads, PushScale::default()).unwrap();
+        let weights: Vec<f32> = (0..keys.len()).map(|at| (at % 5) as f32 / 4.0).collect();
+        let values = has_values.then_some(&weights[..]);
+        let samples = keys_per_sample.len();
+        let (mut found, mut expected) = (vec![1.0; samples], vec![2.0; samples]);
+        let (mut missing_found, mut missing) = (vec![9], vec![8]);
+        let (mean, zero) = (Pooling::Mean, Absent::Zero);
+        remote
+            .pull_pooled(&keys, values, &offsets, mean, zero, &mut found, Some(&mut missing_found))
+            .unwrap();
+        local.pull_pooled(&keys, values, &offsets, mean, zero, &mut expected, Some(&mut missing)).unwrap();
+        assert!(missing_found == missing, "{what}");
+        let far = found.iter().zip(&expected).find(|(a, b)| (*a - *b).abs() > 1e-4 * (1.0 + b.abs()));
+        assert_eq!(far, None, "{what}");
+    };
+    // More than a message may have.
+    check(1, &vec![40; 30_000], false);
+    check(2, &vec![40; 30_000], true);
+    // A sample that is longer than a request is asked for by itself.
+    check(1, &[3, 0, 200_000, 0, 0, 5, 90_000, 90_000, 1, 0], true);
+    check(2, &[300_000], false);
+    check(2, &[0, 0], false);
+}
+
 /// Every thread knows from its first request on how long frames may be.
 #[test]
 fn requests_are_cut_for_the_frames_that_servers_take() {
@@ -245,6 +285,12 @@ fn requests_are_cut_for_the_frames_that_servers_take() {
         let (pooling, absent) = (Pooling::Sum, Absent::Zero);
         session().pull_pooled(&remote, &keys, None, &offsets, pooling, absent, &mut found, None).unwrap();
         assert!(found == expected, "{dim}, pooled");
+        let offsets: Vec<u32> = (0..=400).map(|sample| sample * 100).collect();
+        let (found, expected) = (&mut found[..400 * dim], &mut expected[..400 * dim]);
+        session().pull_pooled(&remote, &keys, None, &offsets, pooling, absent, found, None).unwrap();
+        local.pull_pooled(&keys, None, &offsets, pooling, absent, expected, None).unwrap();
+        let far = found.iter().zip(expected).find(|(a, b)| (**a - **b).abs() > 1e-4 * (1.0 + b.abs()));
+        assert_eq!(far, None, "{dim}, pooled by samples");
         assert_eq!(remote.clear().unwrap(), local.len() as u64);
     }
 }

@@ -1,21 +1,24 @@
 //! Pulls of one thread: shares keys out to servers, asks all of them at once, and puts what they answer where it belongs.
 //! Knows not how frames travel, nor what a row means.
 
+use std::ops::Range;
+
 use sanderling_store::{Absent, Pooling, StoreError};
 use sanderling_wire::{self as wire, Pull, PullPooled, PullReply, Ragged, Reply, Request, RowFormat};
 
 use super::push::PUSH;
-use super::{Session, rows_per_pull};
+use super::{Session, rows_per_pull, rows_per_request};
 use crate::error::ClientError;
 use crate::exchange::CallError;
 use crate::fan::Fan;
+use crate::links::Links;
 use crate::remote::RemoteTable;
 
 /// A request that is part of a pull.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub(super) server: usize,
-    /// Which of the pulls that are made at once.
+    /// Which of the pulls that are made at once; of a pooled one, which run of samples.
     pub(super) part: usize,
     /// Its keys, among those of the server's share.
     pub(super) first_key: usize,
@@ -137,19 +140,16 @@ impl Session {
         let alone = self.links.len() == 1;
         let asked_pooling =
             if alone && pooling == Pooling::Mean { wire::Pooling::Mean } else { wire::Pooling::Sum };
-        let step = rows_per_pull(&self.links, dim);
         let mut ragged = std::mem::take(&mut self.ragged);
         ragged.clear(self.links.len());
         self.asked.clear();
-        for first_row in (0..samples).step_by(step) {
-            let rows = step.min(samples - first_row);
-            let offsets = &offsets[first_row..=first_row + rows];
+        for (part, run) in sample_runs(&self.links, dim, offsets).enumerate() {
             let firsts = self.asked.len();
             for (server, share) in ragged.shares.iter().enumerate() {
-                let first_key = share.share.keys.len();
-                self.asked.push(Asked { server, part: 0, first_key, keys: 0, first_row, rows });
+                let (first_key, first_row) = (share.share.keys.len(), run.start);
+                self.asked.push(Asked { server, part, first_key, keys: 0, first_row, rows: run.len() });
             }
-            ragged.add(&self.placement, table.home(), keys, values, offsets);
+            ragged.add(&self.placement, table.home(), keys, values, &offsets[run.start..=run.end]);
             for (asked, share) in self.asked[firsts..].iter_mut().zip(&ragged.shares) {
                 asked.keys = share.share.keys.len() - asked.first_key;
             }
@@ -159,8 +159,8 @@ impl Session {
             missing.clear();
         }
         let absent = wire_absent(absent);
-        // Offsets have one entry more per request than it has samples; a server without keys is not asked.
-        let offsets_first = |asked: &Asked| asked.first_row + asked.first_row / step;
+        // Every run before it has one offset more than samples; a server without keys is not asked.
+        let offsets_first = |asked: &Asked| asked.first_row + asked.part;
         let mut part = Vec::new();
         let result = self.pull_asked(
             |asked, format| {
@@ -276,6 +276,29 @@ fn fits(asked: &Asked, table: &RemoteTable, reply: &PullReply<'_>) -> bool {
     let shape = reply.shape();
     // Halves come only where they were agreed on.
     (shape.keys, shape.rows, shape.dim) == (asked.keys, asked.rows, table.dim() as u32)
+}
+
+/// The runs of samples whose pooled rows are asked for by one request each. A sample is not cut, however many keys it has.
+pub(crate) fn sample_runs<'a>(
+    links: &Links,
+    dim: usize,
+    offsets: &'a [u32],
+) -> impl Iterator<Item = Range<usize>> + use<'a> {
+    let samples_max = rows_per_pull(links, dim);
+    // A key, and its value.
+    let keys_max = rows_per_request(links, 3);
+    let samples = offsets.len() - 1;
+    let mut first = 0;
+    std::iter::from_fn(move || {
+        if first == samples {
+            return None;
+        }
+        let ends = &offsets[first + 1..=samples.min(first + samples_max)];
+        let keys_end = offsets[first] as usize + keys_max;
+        let run = first..first + ends.partition_point(|&end| end as usize <= keys_end).max(1);
+        first = run.end;
+        Some(run)
+    })
 }
 
 /// Number of samples. The wire's offsets start at 0 and end at the number of keys, as the store's do.
