@@ -99,7 +99,8 @@ pub enum Eviction {
         /// Above 0.
         pushes: u32,
     },
-    /// Those whose weights have a Euclidean norm below this; [`StoreError::TableFull`] when there are none.
+    /// Those whose weights have a Euclidean norm below this; [`StoreError::TableFull`] when there are none. Once none was found
+    /// among all rows, they are looked for again after a push per 1024 rows.
     Norm {
         /// Above 0.
         below: f32,

@@ -28,6 +28,8 @@ const RESERVE_MAX: u64 = 1 << 14;
 const ROOMY_PART: u64 = 16;
 /// Rows that are looked at in one go, at most.
 const SCANNED_MAX: usize = 1 << 16;
+/// A table that goes by norm looks at all rows in vain at most so seldom that every push pays for so many of them.
+const LOOKED_AT_PER_PUSH: u64 = 1024;
 /// Rows whose headers are fetched together.
 const GROUP: u64 = 32;
 
@@ -36,6 +38,16 @@ const GROUP: u64 = 32;
 pub(crate) struct Hand {
     at: u64,
     found: Vec<Candidate>,
+    rest: Option<Rest>,
+    #[cfg(all(test, not(loom)))]
+    looked_at: u64,
+}
+
+/// No row is too old or too small to stay, or is looked for, until so many pushes after this reading of the use clock.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    since: u32,
+    pushes: u32,
 }
 
 /// Whose the memory of evicted rows is to be.
@@ -50,6 +62,63 @@ struct Candidate {
     row: u32,
     key: u64,
     last_use: u32,
+}
+
+/// Tells which rows are too old or too small to stay.
+struct Judge<'a> {
+    table: &'a Table,
+    lane: usize,
+    now: u32,
+    /// The last use of the oldest row that stays.
+    oldest: u32,
+    words: Vec<f32>,
+}
+
+impl<'a> Judge<'a> {
+    fn new(table: &'a Table, lane: usize) -> Judge<'a> {
+        let now = table.clock.total() as u32;
+        Judge { table, lane, now, oldest: now, words: Vec::new() }
+    }
+
+    fn is_stale(&mut self, row: Candidate) -> bool {
+        match self.table.config().eviction {
+            Eviction::Age { pushes } => age(self.now, row.last_use) >= pushes,
+            Eviction::Norm { below } => {
+                let layout = &self.table.layout;
+                self.words.resize(layout.unpacked(), 0.0);
+                layout.read_row(&self.table.slab, row.row, &mut self.words);
+                let weights = layout.parts(&self.words).weights;
+                weights.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>() < f64::from(below).powi(2)
+            }
+            Eviction::Never | Eviction::Clock => false,
+        }
+    }
+
+    /// The same, for rows that are in use; and notes how old those that stay are.
+    fn is_to_go(&mut self, row: Candidate) -> bool {
+        let is_stale = self.is_stale(row);
+        let by_age = matches!(self.table.config().eviction, Eviction::Age { .. });
+        let is_older = || by_age && age(self.now, row.last_use) > age(self.now, self.oldest);
+        if !(is_stale || is_older()) || !self.table.is_in_use(self.lane, row) {
+            return false;
+        }
+        if !is_stale {
+            self.oldest = row.last_use;
+        }
+        is_stale
+    }
+
+    /// When there may be some again, after a look at all rows that found none to go.
+    fn rest(&self) -> Rest {
+        match self.table.config().eviction {
+            Eviction::Age { pushes } => Rest { since: self.oldest, pushes },
+            // Any push may have made rows smaller.
+            _ => Rest {
+                since: self.now,
+                pushes: self.table.rows.charged().div_ceil(LOOKED_AT_PER_PUSH) as u32,
+            },
+        }
+    }
 }
 
 impl Table {
@@ -68,19 +137,21 @@ impl Table {
     }
 
     fn evict_for(&self, lane: usize, heir: Heir, wanted: usize) -> usize {
-        let mut hand = lock(&self.hand);
-        let removed = self.evict_next((lane, heir), &mut hand, wanted, SCANNED_MAX, |_| true);
+        let hand = &mut *lock(&self.hand);
+        if self.config().eviction != Eviction::Clock {
+            return self.evict_stale((lane, heir), hand, wanted);
+        }
+        let removed = self.evict_unused((lane, heir), hand, wanted, SCANNED_MAX, |_| true);
         if removed * 2 > hand.found.len() {
             return removed;
         }
         // Most of what looked good is not in use (rows in reserve, of other threads, or free): to be told apart before
         // the choice, and in all rows if need be.
-        removed
-            + self.evict_next((lane, heir), &mut hand, wanted, usize::MAX, |row| self.is_in_use(lane, row))
+        removed + self.evict_unused((lane, heir), hand, wanted, usize::MAX, |row| self.is_in_use(lane, row))
     }
 
-    /// The same among the next rows, `rows_max` at most, that are `good`.
-    fn evict_next(
+    /// The same among the next rows that are `good`, which were not used for longest; `rows_max` at most.
+    fn evict_unused(
         &self,
         (lane, heir): (usize, Heir),
         hand: &mut Hand,
@@ -88,28 +159,42 @@ impl Table {
         rows_max: usize,
         good: impl Fn(Candidate) -> bool,
     ) -> usize {
-        match self.config().eviction {
-            Eviction::Clock => {
-                let window = (wanted * LOOKED_AT_PER_ROW).min(SCANNED_MAX);
-                let rows = if rows_max == usize::MAX { rows_max } else { window };
-                self.look(hand, rows, window, good);
-                let now = self.clock.total() as u32;
-                let found = &mut hand.found;
-                let part = if found.len() < window { SMALL_TABLE_PART } else { LOOKED_AT_PER_ROW };
-                let wanted = wanted.min(found.len().div_ceil(part));
-                if wanted > 0 && wanted < found.len() {
-                    found.select_nth_unstable_by_key(wanted - 1, |row| {
-                        std::cmp::Reverse(age(now, row.last_use))
-                    });
-                    found.truncate(wanted);
-                }
-            }
-            Eviction::Age { .. } | Eviction::Norm { .. } => {
-                self.look(hand, rows_max, wanted, |row| self.is_stale(row) && good(row));
-            }
-            Eviction::Never => {}
+        let window = (wanted * LOOKED_AT_PER_ROW).min(SCANNED_MAX);
+        let rows = if rows_max == usize::MAX { rows_max } else { window };
+        self.look(hand, rows, window, good);
+        let now = self.clock.total() as u32;
+        let found = &mut hand.found;
+        let part = if found.len() < window { SMALL_TABLE_PART } else { LOOKED_AT_PER_ROW };
+        let wanted = wanted.min(found.len().div_ceil(part));
+        if wanted > 0 && wanted < found.len() {
+            found.select_nth_unstable_by_key(wanted - 1, |row| std::cmp::Reverse(age(now, row.last_use)));
+            found.truncate(wanted);
         }
         self.remove_all(lane, heir, hand)
+    }
+
+    /// The same among all rows that are too old or too small to stay; the first of them that come by.
+    fn evict_stale(&self, (lane, heir): (usize, Heir), hand: &mut Hand, wanted: usize) -> usize {
+        let mut judge = Judge::new(self, lane);
+        if hand.rest.is_some_and(|rest| age(judge.now, rest.since) < rest.pushes) {
+            return 0;
+        }
+        let mut left = self.rows.charged();
+        while left > 0 {
+            let rows = left.min(SCANNED_MAX as u64);
+            left -= self.look(hand, rows as usize, wanted, |row| judge.is_to_go(row));
+            let removed = self.remove_all(lane, heir, hand);
+            if removed > 0 {
+                return removed;
+            }
+        }
+        hand.rest = Some(judge.rest());
+        0
+    }
+
+    /// Has the next eviction look for rows to go: some have come, or come now, that are not as new as those of pushes.
+    pub(crate) fn end_rest(&self) {
+        lock(&self.hand).rest = None;
     }
 
     /// Once pushes have had to make room themselves: evicts up to `budget` rows for keys to come, as far as the reserve
@@ -151,29 +236,24 @@ impl Table {
         if !matches!(self.config().eviction, Eviction::Age { .. } | Eviction::Norm { .. }) {
             return 0;
         }
-        let mut hand = lock(&self.hand);
-        self.look(&mut hand, rows.min(SCANNED_MAX), usize::MAX, |row| self.is_stale(row));
-        self.remove_all(lane, Heir::All, &mut hand)
+        let hand = &mut *lock(&self.hand);
+        let mut judge = Judge::new(self, lane);
+        self.look(hand, rows.min(SCANNED_MAX), usize::MAX, |row| judge.is_stale(row));
+        self.remove_all(lane, Heir::All, hand)
     }
 
-    fn is_stale(&self, row: Candidate) -> bool {
-        match self.config().eviction {
-            Eviction::Age { pushes } => age(self.clock.total() as u32, row.last_use) >= pushes,
-            Eviction::Norm { below } => {
-                let mut words = vec![0.0; self.layout.unpacked()];
-                self.layout.read_row(&self.slab, row.row, &mut words);
-                let weights = self.layout.parts(&words).weights;
-                weights.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>() < f64::from(below).powi(2)
-            }
-            Eviction::Never | Eviction::Clock => false,
-        }
-    }
-
-    /// Moves the hand on by up to `rows` rows, or until `enough` of them are found good.
-    fn look(&self, hand: &mut Hand, rows: usize, enough: usize, good: impl Fn(Candidate) -> bool) {
+    /// Moves the hand on by up to `rows` rows, or until `enough` of them are found good; by how many.
+    fn look(
+        &self,
+        hand: &mut Hand,
+        rows: usize,
+        enough: usize,
+        mut good: impl FnMut(Candidate) -> bool,
+    ) -> u64 {
         hand.found.clear();
         let charged = self.rows.charged();
-        let mut left = (rows as u64).min(charged);
+        let rows = (rows as u64).min(charged);
+        let mut left = rows;
         let header = self.layout.header_at();
         let ask_for = |rows: Range<u64>| {
             for row in rows.start as u32..rows.end.min(charged) as u32 {
@@ -201,6 +281,11 @@ impl Table {
             hand.at = next;
             left -= group;
         }
+        #[cfg(all(test, not(loom)))]
+        {
+            hand.looked_at += rows - left;
+        }
+        rows - left
     }
 
     /// Removes what was found, except rows that are not in use (anything may be in those) or were used meanwhile.
@@ -229,5 +314,76 @@ impl Table {
             Heir::All => self.rows.retire_for_all(&self.directory, &mut retired),
         }
         removed
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Init, Optimizer, PushScale, RowColumns, StoreError, TableConfig, Writes};
+
+    const PUSHES: u64 = 1000;
+
+    fn push(t: &Table, keys: &[u64], gradient: f32) -> Result<(), StoreError> {
+        t.push(keys, &vec![gradient; keys.len()], PushScale::default())
+    }
+
+    /// A table that is full after its second push.
+    fn full(eviction: Eviction, writes: Writes) -> Table {
+        let config = TableConfig::single("t", 1, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
+        let t = Table::new(TableConfig { eviction, writes, budget_bytes: Some(1 << 20), ..config });
+        let t = t.expect("a table");
+        push(&t, &[0], 3.0).expect("room");
+        push(&t, &(1..50_000).collect::<Vec<_>>(), 3.0).expect_err("no room for all");
+        t
+    }
+
+    /// Rows that were looked at so far.
+    fn looked_at(t: &Table) -> u64 {
+        lock(&t.hand).looked_at
+    }
+
+    #[test]
+    fn rows_are_not_looked_at_before_one_can_be_old() {
+        for writes in [Writes::InPlace, Writes::CopyOnWrite] {
+            let t = full(Eviction::Age { pushes: PUSHES as u32 }, writes);
+            let (rows, before) = (t.len(), looked_at(&t));
+            for key in 0..100 {
+                push(&t, &[1 << 40 | key], 1.0).unwrap_err();
+            }
+            let looked = looked_at(&t) - before;
+            assert!(looked <= t.rows.charged(), "{writes:?}: {looked} of {rows}");
+            // As soon as one is.
+            while t.clock() < PUSHES - 1 {
+                push(&t, &[1], 1.0).unwrap();
+            }
+            push(&t, &[1 << 41], 1.0).unwrap_err();
+            push(&t, &[1 << 41], 1.0).unwrap();
+            assert_eq!((t.get(0), t.stats().evicted, t.len()), (None, 1, rows), "{writes:?}");
+            // Also if it comes as an old one.
+            let (row, mut columns) = (t.get(1).unwrap(), RowColumns::default());
+            columns.push(crate::Row { last_use: 1, ..row }.as_ref());
+            // The others are as old in a moment.
+            push(&t, &(2..t.len() as u64).collect::<Vec<_>>(), 1.0).unwrap();
+            push(&t, &[1 << 42], 1.0).unwrap_err();
+            t.import(columns.rows()).unwrap();
+            push(&t, &[1 << 42], 1.0).unwrap();
+            assert_eq!((t.get(1), t.stats().evicted), (None, 2), "{writes:?}");
+        }
+    }
+
+    #[test]
+    fn rows_are_looked_at_seldom_while_none_is_small() {
+        let t = full(Eviction::Norm { below: 1.0 }, Writes::InPlace);
+        let (rows, before) = (t.rows.charged(), looked_at(&t));
+        for key in 0..100 {
+            push(&t, &[1 << 40 | key], 1.0).unwrap_err();
+        }
+        let looked = looked_at(&t) - before;
+        assert!(looked <= rows + 100 * LOOKED_AT_PER_PUSH, "{looked} of {rows}");
+        push(&t, &[0], -3.0).unwrap();
+        let tries = (0..1000).take_while(|_| push(&t, &[1 << 41], 1.0).is_err()).count() as u64;
+        assert!(tries <= rows / LOOKED_AT_PER_PUSH + 1, "{tries} pushes, {rows} rows");
+        assert_eq!((t.get(0), t.stats().evicted), (None, 1));
     }
 }

@@ -387,6 +387,7 @@ impl Table {
 
     pub(crate) fn set_clock(&mut self, clock: u64) {
         self.clock.set(clock);
+        self.end_rest();
     }
 
     pub(crate) fn full(&self, rejected: u64) -> StoreError {

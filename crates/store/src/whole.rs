@@ -130,6 +130,7 @@ impl Table {
                 firsts.map(|first| rows.part(first, CHUNK_KEYS.min(rows.keys.len() - first), dim, state));
             parts.map(|rows| words::run(self.width(), Import { table: self, lane, lookup, rows })).sum()
         });
+        self.end_rest();
         if rejected > 0 {
             return Err(self.full(rejected));
         }
