@@ -140,6 +140,20 @@ impl Bucket {
         }
     }
 
+    /// The hashes that are in it, all at one moment.
+    pub(crate) fn hashes(&self) -> [Option<u64>; SLOTS] {
+        let mut spins = 0;
+        loop {
+            let meta = self.0.shorts[META].load(Acquire);
+            let hashes = std::array::from_fn(|slot| (self.row(slot) != 0).then(|| self.hash(slot)));
+            fence(Acquire);
+            if self.meta() == meta && meta & 1 == 0 {
+                return hashes;
+            }
+            pause(&mut spins);
+        }
+    }
+
     pub(crate) fn free_slot(&self) -> Option<usize> {
         (0..SLOTS).find(|&slot| self.row(slot) == 0)
     }

@@ -48,6 +48,14 @@ pub(crate) struct Locked<'a> {
     _guard: MutexGuard<'a, ()>,
 }
 
+/// The locks of all keys whose hashes are in one share.
+#[derive(Debug)]
+pub(crate) struct ShareLocked<'a> {
+    directory: &'a Directory,
+    hashes: (u64, u64),
+    _guards: [MutexGuard<'a, ()>; STRIPES],
+}
+
 /// The locks of all keys.
 #[derive(Debug)]
 pub(crate) struct AllLocked<'a> {
@@ -100,6 +108,21 @@ impl Directory {
         &self.parts[part].0[at]
     }
 
+    /// A number of equal shares of the hashes of which each is in one part: so many, or a few more.
+    pub(crate) fn shares(wanted: usize) -> u32 {
+        wanted.next_power_of_two().clamp(PARTS as usize, 1 << 31) as u32
+    }
+
+    /// Locks all keys of a share, of as many as [`Directory::shares`] says. The caller must not hold another lock.
+    pub(crate) fn lock_share(&self, share: u32, shares: u32) -> ShareLocked<'_> {
+        debug_assert!(shares.is_power_of_two() && shares >= PARTS);
+        let beyond_first = u64::MAX / u64::from(shares);
+        let first = u64::from(share) * beyond_first.wrapping_add(1);
+        let Part(mutexes) = &self.parts[part(first, PARTS) as usize];
+        let _guards = std::array::from_fn(|at| lock(&mutexes[at]));
+        ShareLocked { directory: self, hashes: (first, first + beyond_first), _guards }
+    }
+
     /// Locks every key. The caller must neither hold a lock nor have a view.
     pub(crate) fn lock_all(&self) -> AllLocked<'_> {
         AllLocked { directory: self, guards: self.parts.iter().flat_map(|part| &part.0).map(lock).collect() }
@@ -141,6 +164,15 @@ impl Locked<'_> {
     pub(crate) fn try_another(&self, hash: u64) -> Option<Option<MutexGuard<'_, ()>>> {
         let stripe = stripe(hash);
         if stripe == self.stripe { Some(None) } else { try_lock(self.directory.mutex(stripe)).map(Some) }
+    }
+}
+
+impl ShareLocked<'_> {
+    /// Calls `f` on all hashes of the share that are in the index, once each.
+    pub(crate) fn for_each_hash(&self, f: impl FnMut(u64)) {
+        // SAFETY: as for `Locked`.
+        let index = unsafe { &*self.directory.index.load(SeqCst) };
+        index.for_each_hash(self.hashes, f);
     }
 }
 

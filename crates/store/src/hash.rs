@@ -14,6 +14,15 @@ pub(crate) const fn mix(key: u64) -> u64 {
     hash ^ (hash >> 31)
 }
 
+/// The key of a hash.
+pub(crate) const fn unmix(hash: u64) -> u64 {
+    // The inverses of the factors modulo 2^64; a shift by more than a third is undone by two.
+    let mut key = hash ^ (hash >> 31) ^ (hash >> 62);
+    key = key.wrapping_mul(0x3196_42B2_D24D_8EC3);
+    key = (key ^ (key >> 27) ^ (key >> 54)).wrapping_mul(0x96DE_1B17_3F11_9089);
+    (key ^ (key >> 30) ^ (key >> 60)).wrapping_sub(GOLDEN)
+}
+
 /// In which of so many equal parts of an index the key is: threads that change keys of different parts share neither its
 /// cache lines nor its locks.
 #[inline]
@@ -59,6 +68,12 @@ mod tests {
         check("shifted by 44", &|i| i << 44);
         check("strided", &|i| i * 1000);
         check("high and low", &|i| ((i >> 12) << 52) | (i & 0xFFF));
+    }
+
+    #[test]
+    fn a_hash_says_its_key() {
+        let keys = (0..64).flat_map(|bit| [1 << bit, (1 << bit) - 1, !(1 << bit), GOLDEN << bit]);
+        keys.for_each(|key: u64| assert_eq!(unmix(mix(key)), key, "{key:#x}"));
     }
 
     #[test]

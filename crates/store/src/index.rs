@@ -287,6 +287,22 @@ impl Index {
         None
     }
 
+    /// Calls `f` on all hashes that are there from `first` to `last`, once each. The caller must hold the locks of all of them: see
+    /// [`Index::locate`].
+    pub(crate) fn for_each_hash(&self, (first, last): (u64, u64), mut f: impl FnMut(u64)) {
+        let mut at = self.home(first);
+        let homes = self.home(last) - at + 1;
+        for bucket in 1..=self.buckets.len() {
+            let found = self.buckets[at].hashes().into_iter().flatten();
+            found.filter(|hash| (first..=last).contains(hash)).for_each(&mut f);
+            // Who was turned away by the last of their homes may be in any bucket up to one that turns nobody away.
+            if bucket >= homes && self.buckets[at].overflow() == 0 {
+                return;
+            }
+            at = self.after(at);
+        }
+    }
+
     /// Gives the hash another row; its old one, or [`NO_ROW`] when it was not there. The caller must hold the key's lock.
     pub(crate) fn replace(&self, hash: u64, row: u32) -> u32 {
         let Some((at, slot)) = self.locate(hash) else { return NO_ROW };

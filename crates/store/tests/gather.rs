@@ -45,6 +45,7 @@ fn copied(t: &Table, keys: &[u64]) -> Vec<Row> {
 fn keys_in(t: &Table, range: &RangeInclusive<u64>) -> Vec<u64> {
     let mut keys = Vec::new();
     t.for_each_key(|key| range.contains(&key), |key| keys.push(key));
+    keys.sort_unstable();
     keys
 }
 
@@ -73,6 +74,7 @@ proptest! {
         let range = range.0.min(range.1)..=range.0.max(range.1);
         let mut walked = Vec::new();
         t.for_each_row(|row| walked.push(row.key));
+        walked.sort_unstable();
         prop_assert_eq!(keys_in(&t, &(0..=u64::MAX)), walked.clone());
         walked.retain(|key| range.contains(key));
         prop_assert_eq!(keys_in(&t, &range), walked);
@@ -111,5 +113,36 @@ fn rows_are_whole_and_no_key_is_missing_or_seen_twice_while_others_push() {
             }
             is_over.store(true, Relaxed);
         });
+    }
+}
+
+/// A checkpoint walks over rows for as long as the disk takes.
+#[test]
+fn keys_wait_for_no_walk_over_rows() {
+    for writes in [Writes::InPlace, Writes::CopyOnWrite] {
+        let t = table(4, Dtype::F32, writes);
+        let all: Vec<u64> = (0..10_000).collect();
+        push(&t, &all, 1.0);
+        let mut rows = 0;
+        t.for_each_row(|_| {
+            rows += 1;
+            if rows % 1000 == 0 {
+                assert!(keys_in(&t, &(0..=u64::MAX)) == all, "{rows}");
+                push(&t, &all, 1.0);
+            }
+        });
+        assert_eq!(rows, all.len());
+        // The index grows while keys are walked.
+        let (mut next, mut seen) = (10_000, Vec::new());
+        t.for_each_key(
+            |key| key < 10_000,
+            |key| {
+                seen.push(key);
+                push(&t, &(next..next + 10).collect::<Vec<_>>(), 1.0);
+                next += 10;
+            },
+        );
+        seen.sort_unstable();
+        assert!(seen == all, "{} keys", seen.len());
     }
 }
