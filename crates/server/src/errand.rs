@@ -1,8 +1,8 @@
-//! Requests that take long: saving, restoring, exporting. They run on a thread of their own, one after the other, while
-//! the workers go on. Knows no connection: the reply goes to whoever posted the errand.
+//! Requests that take long: saving and restoring, one after the other on a thread of their own, and exporting on another,
+//! while the workers go on. Knows no connection: the reply goes to whoever posted the errand.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use sanderling_wire::{Agreed, Buffer, Kind, Reply, WireError, limit};
@@ -11,7 +11,7 @@ use crate::call::{unwritten, write_failure};
 use crate::checkpoints::LATEST;
 use crate::event::{Event, Log};
 use crate::export::Exporter;
-use crate::limit::FAILURE_BYTES_MAX;
+use crate::limit::{ERRANDS_MAX, FAILURE_BYTES_MAX};
 use crate::refusal::Refusal;
 use crate::state::State;
 use crate::tables::Entry;
@@ -25,6 +25,8 @@ pub struct Errand {
     pub(crate) agreed: Agreed,
     /// When the request came.
     pub(crate) since: Instant,
+    /// After this nobody waits for the answer; zero: that is not known.
+    pub(crate) within: Duration,
 }
 
 /// What is to be done.
@@ -42,11 +44,46 @@ pub(crate) struct Posted {
     pub(crate) reply: Box<dyn FnOnce(Buffer, Duration) + Send>,
 }
 
-/// Runs errands until nobody can post any more, and saves every so often in between.
+/// Where errands are posted. An export does not wait for checkpoints: a save takes as long as a disk does, and who exports
+/// waits no longer for that than for any other answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Postbox {
+    checkpoints: SyncSender<Posted>,
+    exports: SyncSender<Posted>,
+}
+
+/// What was posted, for the threads that [`run`].
+pub(crate) struct Inboxes {
+    pub(crate) checkpoints: Receiver<Posted>,
+    pub(crate) exports: Receiver<Posted>,
+}
+
+impl Postbox {
+    pub(crate) fn new() -> (Postbox, Inboxes) {
+        let ((checkpoints, saves), (exports, blocks)) =
+            (sync_channel(ERRANDS_MAX), sync_channel(ERRANDS_MAX));
+        (Postbox { checkpoints, exports }, Inboxes { checkpoints: saves, exports: blocks })
+    }
+
+    /// `false`: too many wait.
+    pub(crate) fn post(&self, posted: Posted) -> bool {
+        let thread = match posted.errand.work {
+            Work::Save { .. } | Work::Restore { .. } => &self.checkpoints,
+            Work::Export { .. } => &self.exports,
+        };
+        thread.try_send(posted).is_ok()
+    }
+}
+
+/// Runs errands until nobody can post any more, and saves every so often in between, however many wait.
 pub(crate) fn run(state: &State, posted: &Receiver<Posted>, save_every: Option<Duration>, log: &Log) {
     let mut exporter = Exporter::default();
     let mut next_save = save_every.map(|every| Instant::now() + every);
     loop {
+        if next_save.is_some_and(|at| at <= Instant::now()) {
+            log.say(saved(LATEST, state.save(LATEST)));
+            next_save = save_every.map(|every| Instant::now() + every);
+        }
         let next = match next_save {
             Some(at) => posted.recv_timeout(at.saturating_duration_since(Instant::now())),
             None => posted.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -57,10 +94,8 @@ pub(crate) fn run(state: &State, posted: &Receiver<Posted>, save_every: Option<D
                 reply(frame, errand.since.elapsed());
             }
             Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => {
-                log.say(saved(LATEST, state.save(LATEST)));
-                next_save = save_every.map(|every| Instant::now() + every);
-            }
+            // It is time to save.
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
@@ -77,7 +112,9 @@ pub(crate) fn saved(name: &str, result: Result<sanderling_wire::Saved, Refusal>)
 impl Errand {
     pub(crate) fn carry_out(&self, state: &State, exporter: &mut Exporter, log: &Log) -> Buffer {
         let mut frame = Buffer::new(self.agreed.frame_bytes_max as usize);
+        let waited = self.since.elapsed();
         let done = match &self.work {
+            _ if !self.within.is_zero() && waited > self.within => Err(Refusal::late(waited, self.within)),
             Work::Save { name } => {
                 let result = state.save(name);
                 log.say(saved(name, result.clone()));

@@ -23,7 +23,7 @@ pub const WAIT_MAX: Duration = Duration::from_secs(1);
 pub const RETRY_AFTER: Duration = Duration::from_millis(10);
 /// A connection that has not said hello by then is closed.
 pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// Slow requests (save, restore, export) that wait for their turn; a further one is refused as busy.
+/// Slow requests that wait for their turn, saves and restores, and as many exports; a further one is refused as busy.
 pub const ERRANDS_MAX: usize = 64;
 /// How many of them one connection may have.
 pub const ERRANDS_PER_CONNECTION_MAX: usize = 4;

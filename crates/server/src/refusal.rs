@@ -1,6 +1,7 @@
 //! Why a request is refused: a fault of the wire, and words for people. Knows which error of the store is which fault.
 
 use std::io;
+use std::time::Duration;
 
 use sanderling_store::StoreError;
 use sanderling_wire::Fault;
@@ -28,6 +29,12 @@ impl Refusal {
 
     pub(crate) fn busy(reason: impl Into<String>) -> Refusal {
         Refusal::new(Fault::Busy { retry_after_us: RETRY_AFTER.as_micros() as u64 }, reason)
+    }
+
+    /// Nobody waits for the answer any more.
+    pub(crate) fn late(waited: Duration, within: Duration) -> Refusal {
+        let reason = format!("waited for {} us of {}", waited.as_micros(), within.as_micros());
+        Refusal::new(Fault::DeadlineExceeded, reason)
     }
 
     pub(crate) fn no_table(which: &str) -> Refusal {

@@ -1,9 +1,8 @@
-//! The whole of a server: listeners, workers and the thread for errands are started here, and ended in the right order.
+//! The whole of a server: listeners, workers and the threads for errands are started here, and ended in the right order.
 //! Knows no signal and no terminal.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,9 +15,8 @@ use crate::Config;
 use crate::checkpoints::LATEST;
 use crate::claim::Claim;
 use crate::control::{Control, Ending, REMOTE_FEATURES};
-use crate::errand::{self, Posted};
+use crate::errand::{self, Inboxes, Postbox};
 use crate::event::{Event, Log};
-use crate::limit::ERRANDS_MAX;
 use crate::listen;
 use crate::refusal::Refusal;
 use crate::state::{Look, State};
@@ -65,7 +63,7 @@ pub struct Server {
     stoppers: Vec<Stopper>,
     acceptors: Vec<JoinHandle<()>>,
     workers: Vec<JoinHandle<Result<(), Error>>>,
-    errands: Option<(SyncSender<Posted>, JoinHandle<()>)>,
+    errands: Option<(Postbox, [JoinHandle<()>; 2])>,
     maintenance: Option<Maintenance>,
     /// Until everything else has ended.
     _claim: Option<Claim>,
@@ -93,12 +91,12 @@ impl Server {
         }
         restore(&state, config, &log)?;
         let count = if config.workers > 0 { config.workers } else { processors().max(1) };
-        let (sender, posted) = std::sync::mpsc::sync_channel(ERRANDS_MAX);
+        let (postbox, Inboxes { checkpoints, exports }) = Postbox::new();
         let ending = Arc::new(Ending::default());
         let mut workers = Vec::new();
         let mut mailboxes = Vec::new();
         for number in 0..count {
-            let (worker, mailbox) = Worker::new(&state, config.spin_us, sender.clone(), log.clone())?;
+            let (worker, mailbox) = Worker::new(&state, config.spin_us, postbox.clone(), log.clone())?;
             mailboxes.push(mailbox);
             let (log, ending) = (log.clone(), Arc::clone(&ending));
             let pin = config.pin.then_some(number);
@@ -129,9 +127,11 @@ impl Server {
             next: Arc::default(),
             relay: listen::relay_options(config),
         };
-        let (errand_state, errand_log, every) = (Arc::clone(&state), log.clone(), config.save_every);
-        let runner =
-            spawn("errands".to_owned(), move || errand::run(&errand_state, &posted, every, &errand_log))?;
+        let run = |name: &str, posted, save_every| {
+            let (state, log) = (Arc::clone(&state), log.clone());
+            spawn(name.to_owned(), move || errand::run(&state, &posted, save_every, &log))
+        };
+        let runners = [run("checkpoints", checkpoints, config.save_every)?, run("exports", exports, None)?];
         let stoppers = listeners.iter().map(Listener::stopper).collect();
         let mut acceptors = Vec::new();
         for listener in listeners {
@@ -139,7 +139,7 @@ impl Server {
             acceptors.push(spawn("accept".to_owned(), move || accept(&listener, &control, &log))?);
         }
         let (data, drain_within) = (config.data.is_some(), config.drain_within);
-        let errands = Some((sender, runner));
+        let errands = Some((postbox, runners));
         let maintenance = Some(Maintenance::start(every_table(state)).map_err(ServerError::Thread)?);
         Ok(Server {
             control,
@@ -210,10 +210,11 @@ impl Server {
             }
         }
         drop(self.maintenance.take());
-        if let Some((sender, runner)) = self.errands.take() {
-            drop(sender);
-            if runner.join().is_err() {
-                failed = Some("the thread for saving panicked, which is a bug; see above".to_owned());
+        if let Some((postbox, runners)) = self.errands.take() {
+            drop(postbox);
+            if runners.map(JoinHandle::join).iter().any(Result::is_err) {
+                let reason = "the thread for saving or that for exports panicked, which is a bug; see above";
+                failed = Some(reason.to_owned());
             }
         }
         failed

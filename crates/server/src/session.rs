@@ -204,8 +204,7 @@ impl Session {
         let waited = when.now.saturating_duration_since(when.arrived);
         let deadline = Duration::from_micros(header.deadline_or_status.into());
         if !deadline.is_zero() && waited > deadline {
-            let reason = format!("waited for {} us of {}", waited.as_micros(), deadline.as_micros());
-            return Err(Refusal::new(Fault::DeadlineExceeded, reason));
+            return Err(Refusal::late(waited, deadline));
         }
         if waited > WAIT_MAX && header.kind.is_about_a_table() {
             return Err(Refusal::busy(format!(
@@ -235,7 +234,7 @@ impl Session {
             | Request::Import(_)
             | Request::Delete(_)
             | Request::PushStep(_) => 0,
-            slow => return self.answer_slowly(slow, id, when),
+            slow => return self.answer_slowly(slow, id, when, deadline),
         };
         let bytes_max = self.agreed.frame_bytes_max as usize;
         if bytes > bytes_max {
@@ -306,11 +305,17 @@ impl Session {
     }
 
     /// Requests that come seldom: their replies are put together before there is room for them.
-    fn answer_slowly(&mut self, request: &Request<'_>, id: u64, when: When) -> Result<Step, Refusal> {
+    fn answer_slowly(
+        &mut self,
+        request: &Request<'_>,
+        id: u64,
+        when: When,
+        within: Duration,
+    ) -> Result<Step, Refusal> {
         let state = &*self.state;
         let later = |work| {
             let (kind, agreed) = (request.kind(), self.agreed);
-            Ok(Step::Later(Box::new(Errand { work, kind, id, agreed, since: when.arrived })))
+            Ok(Step::Later(Box::new(Errand { work, kind, id, agreed, since: when.arrived, within })))
         };
         let (agreed, buffer) = (&self.agreed, &mut self.reply);
         buffer.clear();

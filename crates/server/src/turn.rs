@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use sanderling_transport::{Connection, Error, Received, Token};
@@ -12,7 +11,7 @@ use sanderling_wire::{Buffer, Kind};
 
 use crate::call::Desk;
 use crate::connections::Presence;
-use crate::errand::{Errand, Posted};
+use crate::errand::{Errand, Postbox, Posted};
 use crate::limit::{ERRANDS_PER_CONNECTION_MAX, TURN_REQUESTS, TURN_TIME};
 use crate::outlet::Outlet;
 use crate::refusal::Refusal;
@@ -30,7 +29,7 @@ pub(crate) struct Bench {
     pub(crate) state: Arc<State>,
     pub(crate) desk: Desk,
     pub(crate) recorder: Recorder,
-    pub(crate) errands: SyncSender<Posted>,
+    pub(crate) errands: Postbox,
     pub(crate) mailbox: Mailbox,
 }
 
@@ -191,7 +190,7 @@ impl Client {
     }
 
     /// Hands an errand over; its reply comes as a letter.
-    fn post(&mut self, to: Token, errand: Errand, errands: &SyncSender<Posted>, mailbox: &Mailbox) {
+    fn post(&mut self, to: Token, errand: Errand, errands: &Postbox, mailbox: &Mailbox) {
         count(&self.presence.requests);
         let (kind, mailbox) = (errand.kind, mailbox.clone());
         if self.errands >= ERRANDS_PER_CONNECTION_MAX {
@@ -202,9 +201,9 @@ impl Client {
         }
         let refused = errand.refused(&Refusal::busy("the queue of slow requests is full"));
         let reply = Box::new(move |frame, took| mailbox.post(Letter::Reply { to, kind, took, frame }));
-        match errands.try_send(Posted { errand, reply }) {
-            Ok(()) => self.errands += 1,
-            Err(_) => self.done.push_back(refused),
+        match errands.post(Posted { errand, reply }) {
+            true => self.errands += 1,
+            false => self.done.push_back(refused),
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use sanderling_transport::{Connection, Error, Poller, Token, Waker};
@@ -14,7 +14,7 @@ use sanderling_wire::{Buffer, Features, Kind};
 
 use crate::call::Desk;
 use crate::connections::Presence;
-use crate::errand::Posted;
+use crate::errand::Postbox;
 use crate::event::{Event, Log};
 use crate::limit::{DRAIN_QUIET, HELLO_WITHIN};
 use crate::session::Session;
@@ -70,7 +70,7 @@ impl Worker {
     pub(crate) fn new(
         state: &Arc<State>,
         spin_us: u32,
-        errands: SyncSender<Posted>,
+        errands: Postbox,
         log: Log,
     ) -> Result<(Worker, Mailbox), Error> {
         let poller = Poller::new(spin_us)?;

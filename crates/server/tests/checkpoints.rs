@@ -4,9 +4,10 @@
 mod peer;
 
 use std::path::Path;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use peer::{Peer, Place, TABLE};
+use peer::{LONG, Peer, Place, TABLE};
 use sanderling_server::{Config, Event, LATEST, Server};
 use sanderling_transport::Address;
 use sanderling_wire::*;
@@ -270,6 +271,82 @@ fn requests_go_on_while_a_save_is_under_way() {
         .unwrap();
     assert_eq!((found, rows), (id, Ok(200_000)));
     assert!(place.events.lock().unwrap().iter().any(|event| matches!(event, Event::Saved { .. })));
+}
+
+fn export(peer: &mut Peer, table: u32, deadline_us: u32) -> Result<usize, Fault> {
+    let request = Request::Export(Export { table, cursor: 0, rows_max: 100 });
+    let id = peer.send_within(&request, deadline_us).unwrap();
+    let read = |reply: Reply<'_>| match reply {
+        Reply::Export(exported) => exported.rows.keys.len(),
+        other => panic!("{other:?}"),
+    };
+    let (found, rows) = peer.receive(read).unwrap().unwrap();
+    assert_eq!(found, id);
+    rows.map_err(|(fault, _)| fault)
+}
+
+/// What waits behind a save is carried out if somebody still waits for it. An export does not wait there.
+#[test]
+fn an_export_waits_for_no_save_and_nothing_is_done_for_who_has_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let place = Place::new(|config| config.data = Some(data.clone()));
+    let [mut saver, mut late, mut patient, mut other] = [(); 4].map(|()| Peer::new(&place.address("tcp")));
+    let table = other.create("t", TABLE).unwrap();
+    other.push(table, 1, &[1, 2, 3], 0.5).unwrap();
+    let (_, stuck) = saver.save_stuck(&data, "x");
+    late.send_within(&Request::Save(Save { name: "late" }), 1000).unwrap();
+    patient.send_within(&Request::Save(Save { name: "y" }), u32::MAX).unwrap();
+    for _ in 0..3 {
+        assert_eq!(export(&mut other, table, 20_000_000), Ok(3));
+    }
+    std::thread::sleep(Duration::from_millis(5));
+    drop(stuck);
+    // The first one finds an empty manifest.
+    for (peer, expected) in
+        [(&mut saver, Some(Fault::Damaged)), (&mut late, Some(Fault::DeadlineExceeded)), (&mut patient, None)]
+    {
+        let (_, saved) = peer.receive(|_| ()).unwrap().unwrap();
+        assert_eq!(saved.err().map(|(fault, _)| fault), expected);
+    }
+    assert!(!data.join("late").exists());
+}
+
+#[test]
+fn a_server_saves_by_itself_however_much_is_asked_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = Place::new(|config| {
+        config.data = Some(folder.path().join("data"));
+        config.save_every = Some(Duration::from_secs(1));
+    });
+    let table = Peer::new(&place.address("tcp")).create("t", TABLE).unwrap();
+    let over = AtomicBool::new(false);
+    let is_own = |event: &Event| matches!(event, Event::Saved { name, .. } if name == LATEST);
+    std::thread::scope(|scope| {
+        for at in 0..4 {
+            let (place, over) = (&place, &over);
+            scope.spawn(move || {
+                let mut peer = Peer::new(&place.address("tcp"));
+                // Always some in the queue.
+                let request = match at % 2 {
+                    0 => Request::Save(Save { name: "asked" }),
+                    _ => Request::Export(Export { table, cursor: 0, rows_max: 1 }),
+                };
+                (0..3).for_each(|_| _ = peer.send(&request).unwrap());
+                while !over.load(Ordering::Relaxed) {
+                    peer.send(&request).unwrap();
+                    assert_eq!(peer.receive(|_| ()).unwrap().unwrap().1, Ok(()));
+                }
+            });
+        }
+        let start = Instant::now();
+        let saved = || place.events.lock().unwrap().iter().filter(|event| is_own(event)).count();
+        while saved() < 2 && start.elapsed() < LONG {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(saved() >= 2);
+    });
 }
 
 #[test]

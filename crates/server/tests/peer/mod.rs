@@ -1,9 +1,12 @@
 //! A client as small as can be, and a server in this process to talk to. Knows nothing of retries or several servers.
 #![allow(dead_code, clippy::unwrap_used)] // each test program uses some of it; a panic is a failed test
 
+use std::fs::File;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use sanderling_server::{Config, Event, Server, framing};
 use sanderling_transport::{Address, ConnectOptions, Connection, Connector, Error, connect};
 use sanderling_wire::*;
@@ -139,6 +142,16 @@ impl Peer {
             Reply::Push(pushed) => pushed.repeated,
             other => panic!("{other:?}"),
         })
+    }
+
+    /// A save of this name that is under way, and goes on when what is returned is dropped, to fail: it reads what was saved
+    /// before from a pipe into which nobody writes.
+    pub(crate) fn save_stuck(&mut self, data: &Path, name: &str) -> (u64, File) {
+        let manifest = data.join(name).join("manifest.json");
+        std::fs::create_dir_all(manifest.parent().unwrap()).unwrap();
+        mknodat(CWD, &manifest, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let id = self.send(&Request::Save(Save { name })).unwrap();
+        (id, File::options().write(true).open(manifest).unwrap())
     }
 
     /// A counter of the server.
