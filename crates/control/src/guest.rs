@@ -14,6 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 
@@ -21,6 +22,8 @@ use crate::limit::{ACCEPT_AGAIN, HANDSHAKE_WITHIN};
 
 /// What clients may talk inside TLS: gRPC needs the first, scrapers often know only the second.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+/// How HTTP/2 begins (RFC 9113, section 3.4); a request of HTTP/1.1 is longer.
+const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
 /// The socket below a connection, for who must end it when the peer does not.
 #[derive(Debug, Clone)]
@@ -54,7 +57,23 @@ impl Stream for tokio_rustls::client::TlsStream<TcpStream> {}
 pub(crate) struct Guest {
     stream: Box<dyn Stream>,
     line: Line,
+    opening: Option<Opening>,
     _place: OwnedSemaphorePermit,
+}
+
+/// What a connection begins with. Until that is there, the library cannot tell HTTP/2 from HTTP/1 and waits for as long as
+/// the connection stays; after it, it has limits of its own.
+struct Opening {
+    bytes_missing: usize,
+    late: Pin<Box<Sleep>>,
+}
+
+impl Guest {
+    fn new(stream: Box<dyn Stream>, line: Line, place: OwnedSemaphorePermit) -> Guest {
+        let late = Box::pin(tokio::time::sleep(HANDSHAKE_WITHIN));
+        let opening = Some(Opening { bytes_missing: PREFACE_BYTES, late });
+        Guest { stream, line, opening, _place: place }
+    }
 }
 
 impl AsyncRead for Guest {
@@ -63,7 +82,17 @@ impl AsyncRead for Guest {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        let Some(opening) = &mut self.opening else { return read };
+        if read.is_pending() {
+            return opening.late.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()));
+        }
+        opening.bytes_missing = opening.bytes_missing.saturating_sub(into.filled().len() - before);
+        if opening.bytes_missing == 0 {
+            self.opening = None;
+        }
+        read
     }
 }
 
@@ -131,7 +160,64 @@ pub(crate) async fn accept(
                     Ok(Err(_)) | Err(_) => return,
                 },
             };
-            let _ = guests.send(Ok(Guest { stream, line, _place: place })).await;
+            let _ = guests.send(Ok(Guest::new(stream, line, place))).await;
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use sanderling_server::{Config, Server, framing, listen_for_control, listen_for_grpc};
+    use sanderling_transport::{Address, ConnectOptions, connect};
+
+    use crate::limit::{CONNECTIONS_MAX, FRAME_CONNECTIONS_MAX};
+    use crate::{FrameServer, Plane, connector};
+
+    /// Far longer than anything takes that goes well.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// As many connections as there are places, over which less comes than tells what will be talked.
+    fn silent(places: usize, address: &str) -> Vec<TcpStream> {
+        let connect = |at: usize| {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            stream.write_all(&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r"[..at % 24]).expect("sent");
+            stream
+        };
+        (0..places).map(connect).collect()
+    }
+
+    #[test]
+    fn who_says_nothing_keeps_no_place_from_others() {
+        let listen = vec!["127.0.0.1:0".parse().expect("an address")];
+        let config = Config { listen, local: false, ..Config::default() };
+        let server = Server::start(&config, |_| {}).expect("it starts");
+        let port = |address: &str| address.parse::<Address>().expect("an address");
+
+        let listening = listen_for_control(&config, &port("127.0.0.1:0")).expect("a port");
+        let address = listening.address.clone();
+        let plane = Plane::start(listening, server.control()).expect("it starts");
+        let guests = silent(CONNECTIONS_MAX, &address);
+        let mut stream = TcpStream::connect(&address).expect("it listens");
+        stream.set_read_timeout(Some(LONG)).expect("set");
+        write!(stream, "GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("in time");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        drop((plane, guests));
+
+        let listening = listen_for_grpc(&config, &port("grpc://127.0.0.1:0")).expect("a port");
+        let address = listening.address.clone();
+        let frames = FrameServer::start(listening, server.control()).expect("it starts");
+        let guests = silent(FRAME_CONNECTIONS_MAX, &address);
+        let grpc = Some(connector());
+        let options =
+            ConnectOptions { grpc, timeout: LONG, ..ConnectOptions::new(framing(config.frame_bytes_max)) };
+        connect(&port(&format!("grpc://{address}")), &options).expect("in time");
+        drop(guests);
+        frames.stop(Duration::ZERO);
     }
 }

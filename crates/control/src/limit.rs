@@ -8,8 +8,9 @@ pub const CONNECTIONS_MAX: usize = 64;
 pub const STREAMS_MAX: u32 = 16;
 /// A connection is told to go when it is so old.
 pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(3600);
-/// TLS must be agreed on by then.
-pub const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// TLS must be agreed on by then, and then once more so long later be known what is talked inside; who is silent is cut off.
+pub const HANDSHAKE_WITHIN: Duration =
+    if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(10) };
 /// A silent connection is asked so often whether its peer is still there.
 pub const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
 /// And given up when it has not answered by then.
@@ -31,7 +32,8 @@ pub const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// At the end, connections whose requests are answered are given so long to go.
 pub const LINGER: Duration = Duration::from_millis(500);
 /// Connections of the port for frames; who comes then waits until one is closed. As many as a server has of others.
-pub const FRAME_CONNECTIONS_MAX: usize = sanderling_server::limit::CONNECTIONS_MAX;
+pub const FRAME_CONNECTIONS_MAX: usize =
+    if cfg!(test) { 8 } else { sanderling_server::limit::CONNECTIONS_MAX };
 /// Streams of frames on one of them, for who has several go over one; a further one waits.
 pub const FRAME_STREAMS_MAX: u32 = 16;
 /// Longest message that carries frames. Ours are shorter: a longer frame goes in several.
