@@ -47,6 +47,8 @@ pub(crate) struct Client {
     pub(crate) done: VecDeque<Buffer>,
     /// Errands under way.
     pub(crate) errands: usize,
+    /// Replies, or a part of one, that the peer has not taken yet.
+    unsent: bool,
 }
 
 /// How a turn of a connection ended.
@@ -62,7 +64,17 @@ pub(crate) enum Turn {
 impl Client {
     pub(crate) fn new(session: Session, presence: Arc<Presence>, since: Instant) -> Client {
         let (held, done) = (None, VecDeque::new());
-        Client { session, presence, since, seat: None, held, reply_waits: false, done, errands: 0 }
+        Client {
+            session,
+            presence,
+            since,
+            seat: None,
+            held,
+            reply_waits: false,
+            done,
+            errands: 0,
+            unsent: false,
+        }
     }
 
     /// Requests so far.
@@ -70,16 +82,16 @@ impl Client {
         self.presence.requests.load(Ordering::Relaxed)
     }
 
-    /// Has it been given all replies to what has been taken up?
+    /// Has it been given all replies to what has been taken up, to their ends?
     pub(crate) fn is_idle(&self) -> bool {
-        self.held.is_none() && !self.reply_waits && self.done.is_empty() && self.errands == 0
+        self.held.is_none() && !self.reply_waits && self.done.is_empty() && self.errands == 0 && !self.unsent
     }
 
     pub(crate) fn say_goaway(&mut self, connection: &mut Connection, within_ms: u32) {
         let mut outlet = SenderOutlet { sender: &mut connection.sender, unsent: 0, error: None };
         // Who takes nothing learns it from the end of the connection.
         self.session.goaway(within_ms, "the server is about to stop", &mut outlet);
-        let _ = connection.sender.try_flush();
+        self.unsent = connection.sender.try_flush().is_ok_and(|flushed| !flushed);
     }
 
     pub(crate) fn turn(
@@ -91,10 +103,13 @@ impl Client {
     ) -> Turn {
         match self.answer(token, connection, start, bench) {
             Ok(ended) => match connection.sender.try_flush() {
-                Ok(flushed) if flushed && (ended || self.session.is_closing()) && !self.reply_waits => {
-                    Turn::Ended
+                Ok(flushed) => {
+                    self.unsent = !flushed;
+                    match flushed && !self.reply_waits && (ended || self.session.is_closing()) {
+                        true => Turn::Ended,
+                        false => Turn::Open,
+                    }
                 }
-                Ok(_) => Turn::Open,
                 Err(error) => Turn::Failed(error.to_string()),
             },
             Err(reason) => {

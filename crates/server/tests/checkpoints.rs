@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use peer::{LONG, Peer, Place, TABLE};
+use peer::{DIM, LONG, Peer, Place, TABLE};
+use sanderling_server::limit::DRAIN_QUIET;
 use sanderling_server::{Config, Event, LATEST, Server};
 use sanderling_transport::Address;
 use sanderling_wire::*;
@@ -347,6 +348,40 @@ fn a_server_saves_by_itself_however_much_is_asked_of_it() {
         over.store(true, Ordering::Relaxed);
         assert!(saved() >= 2);
     });
+}
+
+/// A reply that the socket does not take at once, and the one to the request behind it.
+#[test]
+fn a_server_that_ends_sends_its_replies_to_their_ends() {
+    for kind in ["tcp", "unix", "shm"] {
+        let place = Place::new(|config| config.drain_within = LONG);
+        let mut peer = Peer::new(&place.address(kind));
+        let table = peer.create("t", TABLE).unwrap();
+        let (absent, format, keys) = (Absent::Zero, RowFormat::F32, vec![5; 1 << 19]);
+        let pull = peer.send(&Request::Pull(Pull { table, dim: DIM, absent, format, keys: &keys })).unwrap();
+        let delete = peer.send(&Request::Delete(Delete { table, keys: &[1] })).unwrap();
+        let Place { server, events, .. } = place;
+        let ending = std::thread::spawn(move || server.unwrap().finish().unwrap());
+        let start = Instant::now();
+        let drains = |event: &Event| matches!(event, Event::Draining { .. });
+        while !events.lock().unwrap().iter().any(drains) && start.elapsed() < LONG {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Longer than a server waits for a further request.
+        std::thread::sleep(3 * DRAIN_QUIET);
+        let read = |reply: Reply<'_>| match reply {
+            Reply::Pull(reply) => reply.values.len(),
+            _ => 0,
+        };
+        let mut replies = Vec::new();
+        while let Some(reply) = peer.receive(read).unwrap_or_else(|error| panic!("{kind}: {error}")) {
+            replies.push(reply);
+        }
+        // Perhaps beside a notice.
+        replies.retain(|(id, _)| *id > 0);
+        assert_eq!(replies, [(pull, Ok(keys.len() * DIM as usize)), (delete, Ok(0))], "{kind}");
+        ending.join().unwrap();
+    }
 }
 
 #[test]
