@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use sanderling_observe::{Latency, Stages};
 use sanderling_sample::BadRows;
-use sanderling_transport::{Address, ListenOptions, Listener, Poller, Stopper, TlsServer, Waker};
+use sanderling_transport::{
+    Address, ListenOptions, Listener, NotAccepted, Poller, Stopper, TlsServer, Waker,
+};
 use sanderling_wire::Features;
 
 use crate::decoding::lock;
@@ -60,8 +62,6 @@ mod talk;
 mod serving;
 use serving::{Joining, Serving};
 
-/// After an attempt to accept that failed, as for want of descriptors, it is tried again after so long.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// How often the end is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -409,6 +409,7 @@ fn accept(listener: &Listener, joining: &Sender<Joining>, waker: &Waker, on_even
         true => Features::NO_CHECKSUM,
         false => Features::LZ4 | Features::ZSTD,
     };
+    let mut not_accepted = NotAccepted::default();
     loop {
         match listener.accept() {
             Ok(Some(connection)) => {
@@ -418,10 +419,7 @@ fn accept(listener: &Listener, joining: &Sender<Joining>, waker: &Waker, on_even
                 waker.wake();
             }
             Ok(None) => return,
-            Err(error) => {
-                on_event(Event::NotAccepted { reason: error.to_string() });
-                std::thread::sleep(ACCEPT_AGAIN);
-            }
+            Err(error) => not_accepted.note(&error, |reason| on_event(Event::NotAccepted { reason })),
         }
     }
 }

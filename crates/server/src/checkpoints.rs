@@ -158,10 +158,13 @@ impl Checkpoints {
         };
         let rows = candidates.iter().map(|candidate| candidate.table.len() as u64).sum();
         let restored = Restored { tables: candidates.len() as u64, rows };
-        tables.restore(candidates);
+        // Pushes go on meanwhile, and none may be applied twice to the tables that are restored. To them none comes before it
+        // is known which pushes are in them; nor is one forgotten that came to them. What comes in between goes to the tables
+        // that were there, and with them.
         if let Some(pushes) = pushes {
             pushers.restore(pushes);
         }
+        tables.restore(candidates);
         Ok(restored)
     }
 

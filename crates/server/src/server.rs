@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sanderling_store::{Maintenance, Table};
-use sanderling_transport::{Address, Error, Listener, Stopper};
+use sanderling_transport::{Address, Error, Listener, NotAccepted, Stopper};
 use sanderling_wire::{Features, Saved};
 
 use crate::Config;
@@ -21,9 +21,6 @@ use crate::listen;
 use crate::refusal::Refusal;
 use crate::state::{Look, State};
 use crate::worker::{Letter, Mailbox, Worker};
-
-/// After an attempt to accept that failed, as for want of descriptors, it is tried again after so long.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// Why a server does not start, or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -280,14 +277,12 @@ fn accept(listener: &Listener, control: &Control, log: &Log) {
         true => Features::F16_ROWS | Features::NO_CHECKSUM,
         false => REMOTE_FEATURES,
     };
+    let mut not_accepted = NotAccepted::default();
     loop {
         match listener.accept() {
             Ok(Some(connection)) => control.join(connection, features),
             Ok(None) => return,
-            Err(error) => {
-                log.say(Event::NotAccepted { reason: error.to_string() });
-                std::thread::sleep(ACCEPT_AGAIN);
-            }
+            Err(error) => not_accepted.note(&error, |reason| log.say(Event::NotAccepted { reason })),
         }
     }
 }

@@ -55,6 +55,9 @@ pub(crate) struct Client {
 pub(crate) enum Turn {
     /// There may be more.
     Open,
+    /// The peer has sent its last request, or is gone, and errands of it are under way: there is nothing to look at until
+    /// they are done.
+    Parked,
     /// The peer has sent its last request, and all replies have gone.
     Ended,
     /// It must be closed, for this reason.
@@ -105,9 +108,11 @@ impl Client {
             Ok(ended) => match connection.sender.try_flush() {
                 Ok(flushed) => {
                     self.unsent = !flushed;
-                    match flushed && !self.reply_waits && (ended || self.session.is_closing()) {
-                        true => Turn::Ended,
-                        false => Turn::Open,
+                    match flushed && !self.reply_waits {
+                        true if self.session.is_closing() => Turn::Ended,
+                        true if ended && self.errands > 0 => Turn::Parked,
+                        true if ended => Turn::Ended,
+                        _ => Turn::Open,
                     }
                 }
                 Err(error) => Turn::Failed(error.to_string()),
@@ -145,7 +150,7 @@ impl Client {
                 None => match receiver.try_receive().map_err(|error| error.to_string())? {
                     Received::Frame(frame) => frame,
                     Received::Nothing => return Ok(false),
-                    Received::End => return Ok(self.errands == 0),
+                    Received::End => return Ok(true),
                 },
             };
             let kind = frame.get(5).copied().and_then(Kind::of);

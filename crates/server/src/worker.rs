@@ -58,6 +58,8 @@ pub(crate) struct Worker {
     bench: Bench,
     log: Log,
     clients: HashMap<Token, Client>,
+    /// Those of which nothing comes any more, until their errands are done: to the poller they would be ready for ever.
+    parked: HashMap<Token, (Client, Connection)>,
     /// How many of them have not said hello.
     silent: usize,
     /// Set when it was told to end.
@@ -83,8 +85,17 @@ impl Worker {
             errands,
             mailbox: mailbox.clone(),
         };
-        let (clients, silent, draining_until, last_request) = (HashMap::new(), 0, None, Instant::now());
-        let worker = Worker { poller, inbox, bench, log, clients, silent, draining_until, last_request };
+        let worker = Worker {
+            poller,
+            inbox,
+            bench,
+            log,
+            clients: HashMap::new(),
+            parked: HashMap::new(),
+            silent: 0,
+            draining_until: None,
+            last_request: Instant::now(),
+        };
         Ok((worker, mailbox))
     }
 
@@ -108,7 +119,9 @@ impl Worker {
                 self.close_silent(start);
             }
             if self.draining_until.is_some_and(|until| self.is_drained(until)) {
-                self.clients.values().for_each(|client| self.bench.state.connections.leave(&client.presence));
+                let parked = self.parked.values().map(|(client, _)| client);
+                let all = self.clients.values().chain(parked);
+                all.for_each(|client| self.bench.state.connections.leave(&client.presence));
                 return Ok(());
             }
         }
@@ -118,24 +131,21 @@ impl Worker {
         match letter {
             Letter::Join { connection, presence, features, surplus } => {
                 let session = Session::new(Arc::clone(&self.bench.state), features, surplus);
-                match self.poller.add(*connection) {
-                    Ok(token) => {
-                        self.clients.insert(token, Client::new(session, presence, now));
-                        self.silent += 1;
-                    }
-                    Err(error) => {
-                        self.bench.state.connections.leave(&presence);
-                        self.log.say(Event::NotAccepted { reason: error.to_string() });
-                    }
+                if self.add(*connection, Client::new(session, presence, now)).is_some() {
+                    self.silent += 1;
                 }
             }
             Letter::Reply { to, kind, took, frame } => {
+                let client = self.clients.get_mut(&to);
+                let client = client.or_else(|| self.parked.get_mut(&to).map(|(client, _)| client));
                 // Who asked may be gone.
-                if let Some(client) = self.clients.get_mut(&to) {
-                    client.errands -= 1;
-                    client.done.push_back(frame);
-                    self.bench.recorder.record(kind, client.seat, took);
-                    ready.push(to);
+                let Some(client) = client else { return };
+                client.errands -= 1;
+                client.done.push_back(frame);
+                self.bench.recorder.record(kind, client.seat, took);
+                match client.errands {
+                    0 => ready.extend(self.unpark(to).or(Some(to))),
+                    _ => ready.push(to),
                 }
             }
             Letter::Drain { until } => {
@@ -149,6 +159,34 @@ impl Worker {
             }
             Letter::Look => {}
         }
+    }
+
+    /// Takes a connection, if the system can watch it.
+    fn add(&mut self, connection: Connection, client: Client) -> Option<Token> {
+        match self.poller.add(connection) {
+            Ok(token) => {
+                self.clients.insert(token, client);
+                Some(token)
+            }
+            Err(error) => {
+                self.bench.state.connections.leave(&client.presence);
+                self.log.say(Event::NotAccepted { reason: error.to_string() });
+                None
+            }
+        }
+    }
+
+    /// Takes a connection out of the poller until its errands are done.
+    fn park(&mut self, token: Token) {
+        if let (Some(client), Some(connection)) = (self.clients.remove(&token), self.poller.remove(token)) {
+            self.parked.insert(token, (client, connection));
+        }
+    }
+
+    /// Takes one up again if it is parked: by another name.
+    fn unpark(&mut self, token: Token) -> Option<Token> {
+        let (client, connection) = self.parked.remove(&token)?;
+        self.add(connection, client)
     }
 
     /// Gives a connection its turn.
@@ -167,6 +205,7 @@ impl Worker {
         }
         match turn {
             Turn::Open => {}
+            Turn::Parked => self.park(token),
             Turn::Ended => self.close(token, None),
             Turn::Failed(reason) => self.close(token, Some(reason)),
         }
@@ -198,9 +237,8 @@ impl Worker {
 
     /// Has everybody been answered, as far as can be known?
     fn is_drained(&self, until: Instant) -> bool {
-        let idle = self.clients.values().all(Client::is_idle);
-        self.clients.is_empty()
-            || idle && self.last_request.elapsed() >= DRAIN_QUIET
+        let idle = self.parked.is_empty() && self.clients.values().all(Client::is_idle);
+        idle && (self.clients.is_empty() || self.last_request.elapsed() >= DRAIN_QUIET)
             || Instant::now() >= until
     }
 }

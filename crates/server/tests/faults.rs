@@ -5,6 +5,8 @@ mod peer;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -223,6 +225,66 @@ fn a_client_that_is_paused_or_killed_disturbs_nobody() {
         assert!(other.pull(table, &[1]).is_ok());
         drop(other);
         eventually("both are gone", || control.connections().is_empty());
+    }
+}
+
+/// As those of another user are, who is refused.
+#[test]
+fn connections_that_cannot_be_accepted_hold_nobody_up() {
+    let place = Place::new(|_| {});
+    let address = place.address("shm");
+    let Address::Shm(name) = &address else { panic!("{address}") };
+    let name = format!("sanderling-shm-{}-{name}", rustix::process::geteuid().as_raw());
+    let name = SocketAddr::from_abstract_name(name).unwrap();
+    // Gone before they can be sent the memory. More than may wait.
+    for _ in 0..1500 {
+        drop(UnixStream::connect_addr(&name).unwrap());
+    }
+    assert!(Peer::new(&address).create("t", TABLE).is_ok());
+    let is_refused = |event: &&Event| matches!(event, Event::NotAccepted { .. });
+    let told = place.events.lock().unwrap().iter().filter(is_refused).count();
+    assert!((1..100).contains(&told), "{told}");
+}
+
+/// Processor time of a thread of this process so far, in ticks of 10 ms.
+fn ticks_of(name: &str) -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("stat"));
+    let stats: Vec<String> = tasks.filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+    let stat = stats.iter().find(|stat| stat.contains(&format!("({name})"))).unwrap();
+    // Fields 14 and 15, of which the first two are before.
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+/// A client that has sent its last request, a save, is waited for without looking, and is answered if it is still there.
+#[test]
+fn who_is_gone_while_its_save_goes_on_costs_no_processor() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    for kind in ["tcp", "unix", "shm"] {
+        for stays in [false, true] {
+            // No other test has so many workers.
+            let place = Place::new(|config| (config.workers, config.data) = (9, Some(data.clone())));
+            let others: Vec<Peer> = (0..8).map(|_| Peer::new(&place.address(kind))).collect();
+            let mut peer = Peer::new(&place.address(kind));
+            let (id, stuck) = peer.save_stuck(&data, &format!("{kind}-{stays}"));
+            let Peer { connection, agreed, .. } = peer;
+            let (sender, receiver) = connection.split();
+            drop(sender);
+            let receiver = stays.then_some(receiver);
+            let before = ticks_of("worker-8");
+            std::thread::sleep(Duration::from_secs(1));
+            let ticks = ticks_of("worker-8") - before;
+            assert!(ticks < 50, "{kind} {stays}: {ticks} ticks of 100");
+            drop(stuck);
+            if let Some(mut receiver) = receiver {
+                let frame = receiver.receive(Some(Instant::now() + LONG)).unwrap().unwrap();
+                let Ok(Parsed::Frame(frame)) = Frame::parse(frame, &agreed) else { panic!("no frame") };
+                assert_eq!(frame.header.id, id, "{kind}");
+                assert!(matches!(receiver.receive(Some(Instant::now() + LONG)), Ok(None)), "{kind}");
+            }
+            eventually("it is closed", || place.server().control().connections().len() == others.len());
+        }
     }
 }
 

@@ -106,7 +106,7 @@ impl Listener {
     /// Waits for the next connection. `None`: it was stopped. Nothing that a client does or omits makes it wait.
     ///
     /// # Errors
-    /// They concern one connection, or a lack of descriptors: report them and accept on.
+    /// They concern one connection, or a lack of descriptors: report them and accept on, as [`crate::NotAccepted`] does.
     pub fn accept(&self) -> Result<Option<Connection>, Error> {
         let name = self.address.to_string();
         let failed = |error: Errno| Error::io(&name, "accept a connection", error);

@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use crate::address::AddressError;
 
 /// Why a channel could not be opened or no longer carries frames.
@@ -207,6 +209,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// Does the system lack descriptors or memory? Another attempt is worth while only after a pause.
+    pub(crate) fn is_shortage(&self) -> bool {
+        let Error::Io { source, .. } = self else { return false };
+        let code = Errno::from_io_error(source);
+        matches!(code, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
+    }
+
     /// A failed system call on the way to `address`, as the case that a person can act on where there is one.
     pub(crate) fn opening(address: &str, action: &'static str, source: io::Error) -> Error {
         let address = address.to_owned();
@@ -227,6 +236,27 @@ impl Error {
             }
             io::ErrorKind::TimedOut => Error::GivenUp { peer: peer.to_owned() },
             _ => Error::Io { peer: peer.to_owned(), action, source },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_system_is_short_of_something() {
+        let io = |code: Errno| Error::io("peer", "accept", code);
+        for (error, expected) in [
+            (io(Errno::MFILE), true),
+            (io(Errno::NFILE), true),
+            (io(Errno::NOBUFS), true),
+            (io(Errno::NOMEM), true),
+            (io(Errno::PIPE), false),
+            (io(Errno::PERM), false),
+            (Error::OtherUser { peer: "peer".to_owned(), uid: 1 }, false),
+        ] {
+            assert_eq!(error.is_shortage(), expected, "{error}");
         }
     }
 }

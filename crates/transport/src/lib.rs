@@ -41,6 +41,7 @@ mod shm;
 
 mod connection;
 mod endpoint;
+mod not_accepted;
 mod poller;
 mod resolve;
 
@@ -48,6 +49,7 @@ pub use address::{Address, AddressError, Endpoint};
 pub use connection::{Connection, Received, Receiver, Sender, SlotMut};
 pub use endpoint::{Listener, Stopper, connect, dial};
 pub use error::Error;
+pub use not_accepted::NotAccepted;
 pub use options::{ConnectOptions, Connector, Framing, ListenOptions};
 pub use poller::{Poller, Token, Waker};
 pub use relay::{Incoming, Outgoing, PIECE_BYTES_MAX, Relay, RelayOptions, relayed};

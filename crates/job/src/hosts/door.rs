@@ -7,10 +7,10 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sanderling_transport::{Connection, Error, ListenOptions, Listener, Stopper};
+use sanderling_transport::{Connection, Error, ListenOptions, Listener, NotAccepted, Stopper};
 use sanderling_wire::{Join, Joined, Way};
 
-use super::gather::{AGAIN_MIN, Comer, HELLO_WITHIN, Joint, LOOK, ROWS_WAIT, Who, framing, spawn, tell};
+use super::gather::{Comer, HELLO_WITHIN, Joint, LOOK, ROWS_WAIT, Who, framing, spawn, tell};
 use super::greet::{Ungreeted, welcome};
 use super::{Hosts, JobEvent, Observer};
 use crate::error::JobError;
@@ -100,6 +100,7 @@ struct Doorkeeper {
 
 impl Doorkeeper {
     fn keep(self: &Arc<Doorkeeper>, listener: &Listener, comers: &Sender<Comer>) {
+        let mut not_accepted = NotAccepted::default();
         loop {
             match listener.accept() {
                 Ok(Some(connection)) => {
@@ -120,8 +121,8 @@ impl Doorkeeper {
                     }
                 }
                 Ok(None) => return,
-                // It concerns one connection, or there are no descriptors now.
-                Err(_) => std::thread::sleep(AGAIN_MIN),
+                // Who was meant comes again.
+                Err(error) => not_accepted.note(&error, |_| ()),
             }
         }
     }
