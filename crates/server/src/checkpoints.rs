@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use sanderling_store::{Checkpoint, CheckpointWriter, StoreError, Table, TableConfig};
+use sanderling_store::{Checkpoint, CheckpointWriter, StoreError, Table};
 use sanderling_wire::{Fault, Home, Restored, Saved};
 use serde::{Deserialize, Serialize};
 
@@ -178,7 +178,7 @@ impl Checkpoints {
         for AboutTable { name, pinned, config } in about.tables {
             let asked = description::parse(&name, &config.to_string())?;
             let config = description::describe(&asked);
-            let table = load(&checkpoint, &folder, tables.limited(asked))?;
+            let table = load(&checkpoint, &folder, &name, tables.limited(asked).budget_bytes)?;
             let home = pinned.map_or(Home::Sharded, Home::Pinned);
             candidates.push(Candidate { home, config, table });
         }
@@ -210,27 +210,26 @@ impl About {
 }
 
 /// A table as it was saved, but for its budget.
-fn load(checkpoint: &Checkpoint, folder: &Path, config: TableConfig) -> Result<Table, Refusal> {
-    let saved = checkpoint.tables().iter().find(|saved| saved.name == config.name);
-    let Some(saved) = saved.filter(|saved| saved.config.budget_bytes != config.budget_bytes) else {
-        return Ok(checkpoint.load_table(&config.name)?);
-    };
-    let mut table = Table::new(config)?;
-    match checkpoint.load_rows(&saved.name, &mut table, |_| true) {
-        Ok(_) => Ok(table),
-        Err(StoreError::TableFull { rows, budget_bytes, .. }) => {
-            let before = saved.config.budget_bytes;
-            let before = before.map_or("none".to_owned(), |bytes| format!("{bytes} bytes"));
-            let (folder, name, all) = (folder.display(), &saved.name, saved.rows);
-            let reason = format!(
-                "{folder}: table {name:?}: {rows} of its {all} rows fill the budget of {budget_bytes} bytes; it was saved with \
-                 {before}; start with a larger --table-budget"
-            );
-            let rejected = all.saturating_sub(rows);
-            Err(Refusal::new(Fault::TableFull { rejected, rows, budget_bytes }, reason))
-        }
-        Err(error) => Err(error.into()),
-    }
+fn load(
+    checkpoint: &Checkpoint,
+    folder: &Path,
+    name: &str,
+    budget_bytes: Option<u64>,
+) -> Result<Table, Refusal> {
+    checkpoint.load_table_within(name, budget_bytes).map_err(|error| {
+        let StoreError::TableFull { rows, budget_bytes, .. } = error else { return error.into() };
+        let saved = checkpoint.tables().iter().find(|saved| saved.name == name);
+        let all = saved.map_or(rows, |saved| saved.rows);
+        let before = saved.and_then(|saved| saved.config.budget_bytes);
+        let before = before.map_or("none".to_owned(), |bytes| format!("{bytes} bytes"));
+        let reason = format!(
+            "{}: table {name:?}: {rows} of its {all} rows fill the budget of {budget_bytes} bytes; it was saved with {before}; \
+             start with a larger --table-budget",
+            folder.display()
+        );
+        let rejected = all.saturating_sub(rows);
+        Refusal::new(Fault::TableFull { rejected, rows, budget_bytes }, reason)
+    })
 }
 
 /// What a checkpoint says of pushes; nothing, if it is from before this was saved.

@@ -62,6 +62,16 @@ fn check(config: &TableConfig, threads: u64, keys_per_push: u64) {
         assert!(rows_of(&loaded) == rows, "{config:?}");
         assert!(loaded.bytes() <= config.budget_bytes.unwrap());
     }
+    // Neither does a little more room hold fewer rows, as an index that grew otherwise might, nor any amount.
+    let (_dir, checkpoint) = saved(&loaded);
+    let budget_bytes = config.budget_bytes.unwrap();
+    for more in [Some(1), Some(budget_bytes / 50), Some(budget_bytes / 3), None] {
+        let budget_bytes = more.map(|more| budget_bytes + more);
+        let larger = checkpoint.load_table_within("t", budget_bytes);
+        let larger = larger.unwrap_or_else(|error| panic!("{config:?}, {more:?}: {error}"));
+        assert!((larger.len(), larger.stats().evicted) == (rows.len(), 0), "{config:?}, {more:?}");
+        assert_eq!(larger.config().budget_bytes, budget_bytes);
+    }
     // The last row is not so taken that none could be updated.
     let keys: Vec<u64> = rows.into_keys().collect();
     let gradients = vec![1.0; keys.len() * loaded.dim()];

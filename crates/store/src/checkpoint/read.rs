@@ -12,7 +12,7 @@ use super::manifest::{
 };
 use super::rows::{self, Expected, RowShape, RowsError};
 use crate::layout::Header;
-use crate::{RowRef, StoreError, Table};
+use crate::{RowRef, StoreError, Table, TableConfig};
 
 /// Bytes read from a table file at once.
 const READ_BYTES: usize = 256 * 1024;
@@ -95,10 +95,25 @@ impl Checkpoint {
 
     /// Loads and verifies a table: every row with its header and optimizer state, bit for bit, however full the table was.
     pub fn load_table(&self, name: &str) -> Result<Table, StoreError> {
+        self.load_table_within(name, self.table_record(name)?.config().budget_bytes)
+    }
+
+    /// The same with another budget. A larger one has room for all rows; where a smaller one has not, the table's eviction
+    /// makes it, as for pushes.
+    ///
+    /// # Errors
+    /// [`StoreError::TableFull`] where it does not; and as for [`Checkpoint::load_table`].
+    pub fn load_table_within(&self, name: &str, budget_bytes: Option<u64>) -> Result<Table, StoreError> {
         let record = self.table_record(name)?;
-        let mut table = Table::new(record.config())?;
-        // A file of this size cannot hold more rows, whatever the manifest says.
-        table.make_room(record.rows.min(rows::rows_max(shape(record)?, record.file.bytes)));
+        let saved = record.config();
+        let limit = |budget_bytes: Option<u64>| budget_bytes.unwrap_or(u64::MAX);
+        let is_larger = limit(budget_bytes) >= limit(saved.budget_bytes);
+        let mut table = Table::new(TableConfig { budget_bytes, ..saved })?;
+        // In a smaller one it might take all that there is, and leave no room to find rows by.
+        if is_larger {
+            // A file of this size cannot hold more rows, whatever the manifest says.
+            table.make_room(record.rows.min(rows::rows_max(shape(record)?, record.file.bytes)));
+        }
         self.load_rows(name, &mut table, |_| true)?;
         Ok(table)
     }
