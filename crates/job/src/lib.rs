@@ -40,5 +40,7 @@ mod exchange;
 mod share;
 pub use share::Share;
 
+mod deal;
+
 mod steps;
 pub use steps::Steps;

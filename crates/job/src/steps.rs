@@ -1,7 +1,7 @@
 //! Steps that all workers make together: each is given its part of every step. Knows not what a step does.
 //!
 //! A step's rows are the same however many workers there are. For that rows belong to *lanes*, whose number depends on the
-//! batch alone: a step has the next rows of every lane, as many of each, and a worker has some of the lanes.
+//! batch alone: a step has the next rows of every lane, as many of each while there are, and a worker has some of the lanes.
 
 use std::collections::VecDeque;
 
@@ -9,6 +9,7 @@ use sanderling_client::Reduce;
 use sanderling_observe::StageTimer;
 use sanderling_sample::{Batch, Rows};
 
+use crate::deal::Dealer;
 use crate::error::JobError;
 use crate::exchange::exchange;
 use crate::hosts::worker::Turn;
@@ -19,11 +20,7 @@ use crate::worker::Worker;
 
 /// The most lanes, and with that the most workers in step.
 const LANES_MAX: u32 = 64;
-/// In input order nobody knows how many steps there are: after so many steps, or so many rows, all agree whether there are
-/// more.
-const AGREED_STEPS: usize = 16;
-const AGREED_ROWS: usize = 16 << 10;
-/// Bytes of rows that a worker holds in input order; lanes whose rows are so uneven are refused.
+/// Bytes of rows that a worker holds in input order; an input whose units are so large is refused.
 const AHEAD_BYTES_MAX: usize = 1 << 30;
 
 /// This worker's parts of the steps of a pass.
@@ -35,15 +32,13 @@ pub struct Steps {
     is_over: bool,
     lanes: Vec<u32>,
     rows: Source,
-    /// Rows of a lane in a step.
-    lane_rows: usize,
+    dealer: Dealer,
     minibatch: Batch,
     /// The rows after those, and whether they are there: [`Steps::prepare`].
     ahead: Batch,
     prepared: Option<Result<(), JobError>>,
     given: u64,
-    /// Steps that are known to be, and whether these are all.
-    known: u64,
+    /// Whether the dealer knows of all rows.
     is_all: bool,
 }
 
@@ -61,7 +56,7 @@ enum Source {
     Shuffled(Box<Sorted>),
 }
 
-/// Units of the lanes of this worker, in the order of the input.
+/// Units of the lanes of this worker, in the order of the input. They are read in rounds, in which every lane has one unit.
 struct InOrder {
     units: Units,
     lanes: Lanes,
@@ -71,7 +66,8 @@ struct InOrder {
     shape: Batch,
     spare: Vec<Batch>,
     bytes: usize,
-    is_at_end: bool,
+    /// Rows per lane of a round that is read and not agreed on, of this worker's lanes; then 1 if the input ended in it.
+    round: Option<Vec<u64>>,
 }
 
 /// What is read of a lane.
@@ -80,7 +76,6 @@ struct Ready {
     units: VecDeque<Batch>,
     /// Rows of the first unit that were taken.
     head: usize,
-    rows: usize,
 }
 
 impl Worker {
@@ -97,19 +92,19 @@ impl Worker {
         let losses = self.losses_known();
         let (worker, workers) = (self.place(), self.living());
         let lanes = Lanes { count: lanes_of(batch, workers)?, workers };
-        let lane_rows = batch / lanes.count as usize;
-        let (rows, known, is_all) = match order {
+        let mut dealer = Dealer::new(lanes.count, batch);
+        let (rows, is_all) = match order {
             Order::Input => {
                 let units = Units::open(input, workers, &self.halt)?;
                 let ready = lanes.of_worker(worker).map(|_| Ready::default()).collect();
                 let (shape, spare, bytes) = (input.encoder.new_batch(), Vec::new(), 0);
-                let in_order = InOrder { units, lanes, worker, ready, shape, spare, bytes, is_at_end: false };
-                (Source::InOrder(Box::new(in_order)), 0, false)
+                let in_order = InOrder { units, lanes, worker, ready, shape, spare, bytes, round: None };
+                (Source::InOrder(Box::new(in_order)), false)
             }
             Order::Shuffled => {
                 let (sorted, counts) = exchange(self, input, pass, lanes)?;
-                let longest = counts.iter().max().copied().unwrap_or(0);
-                (Source::Shuffled(Box::new(sorted)), longest.div_ceil(lane_rows as u64), true)
+                dealer.add(&counts);
+                (Source::Shuffled(Box::new(sorted)), true)
             }
         };
         let lanes = lanes.of_worker(worker).collect();
@@ -120,12 +115,11 @@ impl Worker {
             is_over: false,
             lanes,
             rows,
-            lane_rows,
+            dealer,
             minibatch: input.encoder.new_batch(),
             ahead: input.encoder.new_batch(),
             prepared: None,
             given: 0,
-            known,
             is_all,
         })
     }
@@ -198,48 +192,60 @@ impl Steps {
         Rows::all(&self.minibatch)
     }
 
-    /// Reads the rows of the step after that, if it is known that there is one: for the time between
+    /// Reads the rows of the step after that, as far as this does not take the other workers: for the time between
     /// [`SyncGroup::hand_over`](sanderling_client::SyncGroup::hand_over) and [`Worker::wait_applied`]. What fails is said by
     /// [`Steps::next`].
     pub fn prepare(&mut self, worker: &mut Worker) {
-        if self.prepared.is_none() && self.given < self.known {
+        if self.prepared.is_some() {
+            return;
+        }
+        if self.wants_more() {
+            if let Err(error) = self.read_round(worker) {
+                self.prepared = Some(Err(error));
+            }
+        } else if self.dealer.has_rows() {
             self.prepared = Some(self.fill_ahead(worker));
         }
     }
 
     /// Puts the rows of the next step into the minibatch; `false`: there is none.
     fn advance(&mut self, worker: &mut Worker) -> Result<bool, JobError> {
-        if self.given == self.known && !self.is_all {
-            self.agree(worker)?;
-        }
-        if self.given == self.known {
-            return Ok(false);
-        }
-        match self.prepared.take() {
-            Some(prepared) => prepared?,
-            None => self.fill_ahead(worker)?,
+        if let Some(prepared) = self.prepared.take() {
+            prepared?;
+        } else {
+            while self.wants_more() {
+                self.agree(worker)?;
+            }
+            if !self.dealer.has_rows() {
+                return Ok(false);
+            }
+            self.fill_ahead(worker)?;
         }
         std::mem::swap(&mut self.minibatch, &mut self.ahead);
         self.given += 1;
         Ok(true)
     }
 
+    fn wants_more(&self) -> bool {
+        !self.is_all && self.dealer.wants_more()
+    }
+
     /// Takes the rows that are next of all lanes of this worker.
     fn fill_ahead(&mut self, worker: &mut Worker) -> Result<(), JobError> {
         self.ahead.clear();
-        for lane in 0..self.lanes.len() {
-            let (timer, rows) = (&mut worker.timer, self.lane_rows);
+        let dealt = self.dealer.deal();
+        for (position, &lane) in self.lanes.iter().enumerate() {
+            let (timer, rows) = (&mut worker.timer, dealt[lane as usize]);
             match &mut self.rows {
                 Source::InOrder(in_order) => {
-                    let rows = in_order.make_ready(lane, rows, timer)?.min(rows);
                     timer.switch(ASSEMBLE);
-                    in_order.take(lane, rows, &mut self.ahead);
+                    in_order.take(position, rows, &mut self.ahead);
                 }
                 Source::Shuffled(sorted) => {
                     timer.switch(SHUFFLE);
-                    let rows = sorted.make_ready(lane, rows)?;
+                    let rows = sorted.make_ready(position, rows)?;
                     timer.switch(ASSEMBLE);
-                    sorted.take(lane, rows, &mut self.ahead)?;
+                    sorted.take(position, rows, &mut self.ahead)?;
                 }
             }
         }
@@ -261,59 +267,66 @@ impl Steps {
         }
     }
 
-    /// All workers learn how many steps there are next. Each looks ahead by so many, whatever it has read: the answer does
-    /// not depend on the number of workers.
+    /// All workers learn how many rows the next round gives each lane. They depend on the input alone, and so does who asks
+    /// when: all ask at the same step.
     fn agree(&mut self, worker: &mut Worker) -> Result<(), JobError> {
+        self.read_round(worker)?;
         let Source::InOrder(in_order) = &mut self.rows else { return Ok(()) };
-        let all_lanes = self.lane_rows * in_order.lanes.count as usize;
-        let ahead = (AGREED_ROWS / all_lanes).clamp(1, AGREED_STEPS);
-        let mut steps = [0];
-        for lane in 0..self.lanes.len() {
-            let rows = in_order.make_ready(lane, ahead * self.lane_rows, &mut worker.timer)?;
-            steps[0] = steps[0].max(rows.div_ceil(self.lane_rows).min(ahead) as u64);
-        }
+        let Some(mut round) = in_order.round.take() else { return Ok(()) };
         worker.timer.switch(WAIT);
         if worker.living() > 1 {
-            let agreed = worker.group.all_reduce_counts("steps to come", &mut steps, Reduce::Max);
+            let agreed = worker.group.all_reduce_counts("rows to come", &mut round, Reduce::Sum);
             agreed.map_err(|error| worker.called_off(error))?;
         }
-        self.known += steps[0];
-        self.is_all = steps[0] < ahead as u64;
+        self.is_all = round.pop() != Some(0);
+        self.dealer.add(&round);
         Ok(())
+    }
+
+    fn read_round(&mut self, worker: &mut Worker) -> Result<(), JobError> {
+        match &mut self.rows {
+            Source::InOrder(in_order) => in_order.read_round(&mut worker.timer),
+            Source::Shuffled(_) => Ok(()),
+        }
     }
 }
 
 impl InOrder {
-    /// Reads until there are so many rows of a lane, or to the end; how many there are.
-    fn make_ready(&mut self, lane: usize, rows: usize, timer: &mut StageTimer) -> Result<usize, JobError> {
-        while self.ready[lane].rows < rows && !self.is_at_end {
-            let (lanes, worker) = (self.lanes, self.worker);
+    /// Reads a unit for each lane of this worker, unless that is done.
+    fn read_round(&mut self, timer: &mut StageTimer) -> Result<(), JobError> {
+        if self.round.is_some() {
+            return Ok(());
+        }
+        let (lanes, worker) = (self.lanes, self.worker);
+        let mut round = vec![0; lanes.count as usize + 1];
+        for (ready, lane) in self.ready.iter_mut().zip(lanes.of_worker(worker)) {
             let read = self.units.read(timer, |number| lanes.owner(lanes.of(number)) == worker)?;
             let Some(number) = read else {
-                self.is_at_end = true;
+                round[lanes.count as usize] = 1;
                 break;
             };
+            debug_assert_eq!(lanes.of(number), lane);
             let mut unit = self.spare.pop().unwrap_or_else(|| Batch::like(&self.shape));
             self.units.decode(&mut unit, timer)?;
             self.bytes += unit.bytes();
             if self.bytes > AHEAD_BYTES_MAX {
                 let reason = format!(
-                    "steps in the order of the input need more than {AHEAD_BYTES_MAX} bytes of it at once, since its rows \
-                     are of very different lengths; shuffle it"
+                    "steps in the order of the input are made of {} units of it at once, which are more than \
+                     {AHEAD_BYTES_MAX} bytes; shuffle it, or convert it into smaller blocks (--block-rows)",
+                    lanes.count
                 );
                 return Err(JobError::Options(reason));
             }
-            let ready = &mut self.ready[(lanes.of(number) / lanes.workers) as usize];
-            ready.rows += unit.len();
+            round[lane as usize] = unit.len() as u64;
             ready.units.push_back(unit);
         }
-        Ok(self.ready[lane].rows)
+        self.round = Some(round);
+        Ok(())
     }
 
     /// Appends rows that are ready.
     fn take(&mut self, lane: usize, mut rows: usize, batch: &mut Batch) {
         let ready = &mut self.ready[lane];
-        ready.rows -= rows;
         while rows > 0 {
             let Some(unit) = ready.units.front() else { return };
             let range = ready.head..unit.len().min(ready.head + rows);

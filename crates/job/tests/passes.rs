@@ -2,6 +2,7 @@
 //! alone, and in steps that do not depend on the number of workers; and what workers agree on, and how they fail.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
+use std::collections::VecDeque;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -10,17 +11,25 @@ use std::time::Duration;
 
 use sanderling_job::{Input, JobError, Options, Order, STAGES, Tables, Worker, run};
 use sanderling_observe::Stages;
+use sanderling_sample::batch_file::{BatchFileOptions, BatchFileWriter};
 use sanderling_sample::{
-    BLOCK_BYTES, BadRows, DataConfig, Decoder, EncodeOptions, Encoder, LabelUse, Rows, Source, Spec, Unit,
+    BLOCK_BYTES, BadRows, DataConfig, Decoder, EncodeOptions, Encoder, LabelUse, Reader, Rows, Source, Spec,
+    Unit,
 };
 
 const SEED: u64 = 11;
 const PASS: u64 = 3;
 /// Row `n` has the key `n`, and this plus it, 1 to 3 keys in all.
 const MORE_KEYS: u64 = 1 << 40;
+/// Rows of a block of a batch file.
+const BLOCK_ROWS: usize = 1000;
 
 /// Files of these many rows, of which the first half has label 0, the second 1.
 fn input(dir: &Path, files: &[(&str, u64)]) -> Input {
+    let options = EncodeOptions { missing: &[], label: LabelUse::Required, down_sample: true };
+    let (reading, encoder) = (DataConfig::default(), Encoder::new(&Spec::libsvm(), &options).unwrap());
+    let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
+    let encoder = Arc::new(encoder);
     let total: u64 = files.iter().map(|(_, rows)| rows).sum();
     let (mut inputs, mut next) = (Vec::new(), 0);
     for (number, &(kind, rows)) in files.iter().enumerate() {
@@ -37,15 +46,29 @@ fn input(dir: &Path, files: &[(&str, u64)]) -> Input {
             let mut file = flate2::write::GzEncoder::new(file, flate2::Compression::fast());
             file.write_all(text.as_bytes()).unwrap();
             file.finish().unwrap();
+        } else if kind == "batch" {
+            write_batch_file(&path, &text, &encoder);
         } else {
             std::fs::write(&path, text).unwrap();
         }
         inputs.push(path.to_string_lossy().into_owned());
     }
-    let options = EncodeOptions { missing: &[], label: LabelUse::Required, down_sample: true };
-    let (reading, encoder) = (DataConfig::default(), Encoder::new(&Spec::libsvm(), &options).unwrap());
-    let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
-    Input { inputs, reading, encoder: Arc::new(encoder), bad_rows }
+    Input { inputs, reading, encoder, bad_rows }
+}
+
+/// A file of few, large units.
+fn write_batch_file(path: &Path, text: &str, encoder: &Arc<Encoder>) {
+    let lines = path.with_extension("libsvm");
+    std::fs::write(&lines, text).unwrap();
+    let lines = [lines.to_string_lossy().into_owned()];
+    let mut reader = Reader::open(&lines, &DataConfig::default(), encoder).unwrap();
+    let mut batch = encoder.new_batch();
+    while reader.next(&mut batch).unwrap() {}
+    let mut out = BatchFileWriter::create(path, encoder.spec(), BatchFileOptions::default()).unwrap();
+    for start in (0..batch.len()).step_by(BLOCK_ROWS) {
+        out.write(&Rows::new(&batch, start..batch.len().min(start + BLOCK_ROWS))).unwrap();
+    }
+    out.finish().unwrap();
 }
 
 /// The numbers of rows, which are checked to be whole.
@@ -119,18 +142,50 @@ fn expected(input: &Input, workers: usize, order: Order, how: How) -> Given {
             .collect(),
         How::Steps { batch } => {
             let lanes = 1 << batch.trailing_zeros().min(6);
-            let all: Vec<Vec<u64>> = (0..lanes).map(|number| lane(number, lanes)).collect();
-            let each = batch / lanes;
-            let steps = all.iter().map(|lane| lane.len().div_ceil(each)).max().unwrap();
-            let part = |lane: &Vec<u64>, step: usize| -> Vec<u64> {
-                lane.iter().skip(step * each).take(each).copied().collect()
-            };
-            let of_worker = |worker: usize, step: usize| {
-                all.iter().skip(worker).step_by(workers).flat_map(|lane| part(lane, step)).collect()
-            };
-            (0..workers).map(|worker| (0..steps).map(|step| of_worker(worker, step)).collect()).collect()
+            let mut all: Vec<VecDeque<u64>> = (0..lanes).map(|number| lane(number, lanes).into()).collect();
+            // Per round, the rows that each lane gets; shuffled, all are known at once.
+            let mut rounds: VecDeque<Vec<usize>> = VecDeque::new();
+            for row in &rows {
+                let round = if is_shuffled { 0 } else { row.0 as usize / lanes };
+                rounds.resize(rounds.len().max(round + 1), vec![0; lanes]);
+                rounds[round][lane_of(row, lanes)] += 1;
+            }
+            let (mut known, mut last) = (vec![0; lanes], vec![0; lanes]);
+            let mut given = vec![Vec::new(); workers];
+            loop {
+                let is_whole = |known: &[usize]| known.iter().sum::<usize>() >= batch;
+                let is_short = |known: &[usize]| known.iter().any(|&rows| rows < batch / lanes);
+                let is_in_last =
+                    |known: &[usize], last: &[usize]| (0..lanes).all(|lane| known[lane] <= last[lane]);
+                while !is_whole(&known) || (is_short(&known) && is_in_last(&known, &last)) {
+                    let Some(round) = rounds.pop_front() else { break };
+                    (0..lanes).for_each(|lane| known[lane] += round[lane]);
+                    last = round;
+                }
+                let dealt = dealt(&known, batch);
+                if dealt.iter().all(|&rows| rows == 0) {
+                    return given;
+                }
+                given.iter_mut().for_each(|steps| steps.push(Vec::new()));
+                for lane in 0..lanes {
+                    known[lane] -= dealt[lane];
+                    given[lane % workers].last_mut().unwrap().extend(all[lane].drain(..dealt[lane]));
+                }
+            }
         }
     }
+}
+
+/// What lanes of so many rows give to a step: all up to a level that a batch allows, and one more of the longest.
+fn dealt(left: &[usize], batch: usize) -> Vec<usize> {
+    let up_to = |level: usize| left.iter().map(|&rows| rows.min(level)).collect::<Vec<_>>();
+    let level = (0..=batch).rev().find(|&level| up_to(level).iter().sum::<usize>() <= batch).unwrap();
+    let mut dealt = up_to(level);
+    let mut longer: Vec<usize> = (0..left.len()).filter(|&lane| left[lane] > level).collect();
+    longer.sort_by_key(|&lane| (left[lane], lane));
+    let more = batch - dealt.iter().sum::<usize>();
+    longer.iter().rev().take(more).for_each(|&lane| dealt[lane] += 1);
+    dealt
 }
 
 fn options(workers: u32) -> Options {
@@ -192,6 +247,11 @@ fn check(files: &[(&str, u64)], bytes_max: u64, hows: &[How]) {
             };
             let (given, stored) = given(&input, &options, order, how);
             assert_eq!(given, expected(&input, workers as usize, order, how), "{what}");
+            if let How::Steps { batch } = how {
+                let rows = |step: usize| given.iter().map(|steps| steps[step].len()).sum::<usize>();
+                let steps = given[0].len();
+                assert!((1..steps).all(|step| rows(step - 1) == batch), "{what}: a step is not whole");
+            }
             let mut all: Vec<u64> = given.into_iter().flatten().flatten().collect();
             all.sort_unstable();
             assert!(all.into_iter().eq(0..files.iter().map(|(_, rows)| rows).sum()), "{what}");
@@ -213,6 +273,8 @@ fn every_row_is_given_once_to_the_worker_and_in_the_step_that_it_belongs_to() {
     check(&[("libsvm", 3000), ("libsvm.gz", 2000), ("libsvm", 1)], 128 << 20, &hows);
     check(&[("libsvm", 5), ("libsvm.gz", 3000)], 0, &hows);
     check(&[("libsvm", 3)], 128 << 20, &hows);
+    // Fewer units than lanes, of very different lengths.
+    check(&[("batch", 5500), ("libsvm.gz", 3), ("batch", 10)], 128 << 20, &hows);
 }
 
 #[test]
