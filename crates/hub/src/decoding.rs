@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     pub(crate) source: Mutex<Source>,
     pub(crate) encoder: Arc<Encoder>,
     pub(crate) bad_rows: Arc<BadRows>,
-    pub(crate) stopped: AtomicBool,
+    pub(crate) stopped: Arc<AtomicBool>,
     /// Apart from the source, whose lock a read may hold for as long as a stream is silent.
     pub(crate) bytes_read: Arc<AtomicU64>,
     pub(crate) bytes_total: Option<u64>,

@@ -89,6 +89,18 @@ impl Pass {
         bad_rows: &Arc<BadRows>,
         options: PassOptions,
     ) -> Result<Self, SampleError> {
+        Self::open_until(inputs, config, encoder, bad_rows, options, Arc::default())
+    }
+
+    /// The same for a pass that anybody may stop, as by [`Pass::stop`], by setting the flag.
+    pub fn open_until(
+        inputs: &[String],
+        config: &DataConfig,
+        encoder: &Arc<Encoder>,
+        bad_rows: &Arc<BadRows>,
+        options: PassOptions,
+        stopped: Arc<AtomicBool>,
+    ) -> Result<Self, SampleError> {
         let source = Source::open(inputs, config, encoder)?;
         let unit_bytes_max = if source.has_stream() { BLOCK_BYTES } else { usize::MAX };
         let mut source = source.with_unit_bytes(options.unit_bytes.min(unit_bytes_max));
@@ -101,7 +113,7 @@ impl Pass {
             source: Mutex::new(source),
             encoder: Arc::clone(encoder),
             bad_rows: Arc::clone(bad_rows),
-            stopped: AtomicBool::new(false),
+            stopped,
         };
         Ok(Pass { shared: Arc::new(shared), options, surplus: Mutex::new(surplus), feeds: AtomicU64::new(0) })
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sanderling_client::Lookup;
 use sanderling_hub::{Pass, PassOptions, STAGES};
 use sanderling_observe::Stages;
-use sanderling_sample::{BLOCK_BYTES, BadRows, DataConfig, LabelUse, Reader, Rows};
+use sanderling_sample::{BLOCK_BYTES, BadRows, DataConfig, LabelUse, Rows};
 use sanderling_store::Absent;
 
 use crate::compute::Compute;
@@ -42,15 +42,7 @@ pub fn evaluate(
     progress: &mut dyn FnMut(ScanProgress),
 ) -> Result<Scores, LearnError> {
     let encoder = model.encoder(LabelUse::Required, false)?;
-    let options = PassOptions {
-        shuffle: 0,
-        seed: 0,
-        number: 0,
-        workers: threads,
-        used_rows: 0,
-        unit_bytes: BLOCK_BYTES,
-    };
-    let pass = Pass::open(inputs, config, &encoder, bad_rows, options)?;
+    let pass = Pass::open(inputs, config, &encoder, bad_rows, in_order(threads))?;
     let stages = Stages::new(&STAGES);
     let failed = AtomicBool::new(false);
     let work = |mut feed: sanderling_hub::Feed<'_>| -> Result<Scores, LearnError> {
@@ -70,12 +62,17 @@ pub fn evaluate(
     let parts = std::thread::scope(|scope| {
         let handles: Vec<_> = (0..threads)
             .map(|_| {
-                let feed = pass.feed();
+                // A stream may be silent: then it is a thread that nobody waits for that reads it.
+                let is_stream = pass.bytes_total().is_none();
+                let feed = if is_stream { pass.feed_ahead(stages.timer()) } else { pass.feed() };
                 scope.spawn(|| work(feed).inspect_err(|_| failed.store(true, Ordering::Relaxed)))
             })
             .collect();
         while !handles.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            progress(ScanProgress { bytes_read: pass.bytes_read(), bytes_total: pass.bytes_total() });
+            progress(scan_of(&pass));
+            if stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed) {
+                pass.stop();
+            }
             wait(&handles);
         }
         handles.into_iter().map(join).collect::<Vec<_>>()
@@ -91,6 +88,15 @@ pub fn evaluate(
         return Err(LearnError::NoRows(inputs.join(", ")));
     }
     Ok(scores)
+}
+
+fn scan_of(pass: &Pass) -> ScanProgress {
+    ScanProgress { bytes_read: pass.bytes_read(), bytes_total: pass.bytes_total() }
+}
+
+/// In the order of the input.
+fn in_order(workers: usize) -> PassOptions {
+    PassOptions { shuffle: 0, seed: 0, number: 0, workers, used_rows: 0, unit_bytes: BLOCK_BYTES }
 }
 
 /// Sleeps until something may have changed; short at first so that small files are not waited for.
@@ -110,35 +116,33 @@ pub(crate) fn join<T>(handle: std::thread::ScopedJoinHandle<'_, T>) -> T {
 
 /// Predicts every row of the input, in its order: `write` gets the probabilities of consecutive rows, NaN for a row
 /// that could not be read where `bad_rows` lets it pass. Labels may be absent.
+///
+/// `stop` ends it early with [`LearnError::Stopped`], also while a stream is silent.
 pub fn predict(
     model: &Model,
     inputs: &[String],
     config: &DataConfig,
     bad_rows: &Arc<BadRows>,
+    stop: &Arc<AtomicBool>,
     mut write: impl FnMut(&[f32], ScanProgress) -> Result<(), LearnError>,
 ) -> Result<u64, LearnError> {
     let encoder = model.encoder(LabelUse::Optional, false)?;
-    let mut reader = Reader::with_bad_rows(inputs, config, &encoder, Arc::clone(bad_rows))?;
+    let pass = Pass::open_until(inputs, config, &encoder, bad_rows, in_order(1), Arc::clone(stop))?;
+    let stages = Stages::new(&STAGES);
+    let (mut feed, mut timer) = (pass.feed_ahead(stages.timer()), stages.timer());
     let mut scorer = Scorer::new(model);
-    let mut batch = encoder.new_batch();
     let mut rows_done = 0;
-    while reader.next(&mut batch)? {
-        for start in (0..batch.len()).step_by(SCORE_BATCH_ROWS) {
-            let rows = Rows::new(&batch, start..batch.len().min(start + SCORE_BATCH_ROWS));
-            let logits = scorer.logits(model, &rows)?;
-            // Only a placeholder has no weight that is a number.
-            let scored = logits.iter_mut().zip(rows.weights());
-            scored.for_each(|(x, weight)| *x = if weight.is_nan() { f32::NAN } else { sigmoid(*x) });
-            let source = reader.source();
-            write(
-                logits,
-                ScanProgress { bytes_read: source.bytes_read(), bytes_total: source.bytes_total() },
-            )?;
-        }
-        rows_done += batch.len() as u64;
-        batch.clear();
+    while !stop.load(Ordering::Relaxed) {
+        // What stops us may end who writes to us, too: then this is not the end of the rows.
+        let Some(rows) = feed.next_some(SCORE_BATCH_ROWS, &mut timer)? else { break };
+        let logits = scorer.logits(model, &rows)?;
+        // Only a placeholder has no weight that is a number.
+        let scored = logits.iter_mut().zip(rows.weights());
+        scored.for_each(|(x, weight)| *x = if weight.is_nan() { f32::NAN } else { sigmoid(*x) });
+        write(logits, scan_of(&pass))?;
+        rows_done += rows.len() as u64;
     }
-    Ok(rows_done)
+    if stop.load(Ordering::Relaxed) { Err(LearnError::Stopped) } else { Ok(rows_done) }
 }
 
 /// One worker's scratch for scoring.

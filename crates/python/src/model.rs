@@ -128,7 +128,7 @@ impl PyModel {
         let mut interrupt = Interrupt::default();
         let mut probabilities = Vec::new();
         let result = py.detach(|| {
-            predict(&self.model, &files, &reading, &bad_rows, |rows, _progress| {
+            predict(&self.model, &files, &reading, &bad_rows, &Arc::default(), |rows, _progress| {
                 probabilities.extend_from_slice(rows);
                 if interrupt.is_raised() { Err(LearnError::Stopped) } else { Ok(()) }
             })

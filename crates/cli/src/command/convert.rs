@@ -26,13 +26,16 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  sanderling convert clicks.toml clicks.batch                  what data.train names
-  sanderling convert clicks.toml held_out.batch --valid        what data.valid names
-  sanderling convert clicks.toml day2.batch --input day2.csv.gz --compression zstd
+  # what data.train names
+  sanderling convert clicks.toml clicks.batch
+  # what data.valid names
+  sanderling convert clicks.toml held_out.batch --valid
+  sanderling convert clicks.toml day2.batch --input day2.csv.gz \\
+      --compression zstd
   sanderling train clicks.toml --train clicks.batch --valid held_out.batch
 
-The file holds keys and values, no texts: label, weights and features are those of the configuration, and a run with other
-ones refuses the file. Blocks that are not compressed are mapped and used where they lie. All rows are written;
+The file holds keys and values, no texts: label, weights and features are those of the configuration, and a run with other \
+ones refuses the file. Blocks that are not compressed are mapped and used where they lie. All rows are written; \
 negatives.keep acts when the file is read. The file has its name when it is whole.")]
 pub(crate) struct Args {
     /// Configuration, TOML
@@ -109,8 +112,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let options = BatchFileOptions { compression: args.compression, overwrite: args.force };
     not_an_input(&args.output, inputs)?;
     let mut out = BatchFileWriter::create(&args.output, encoder.spec(), options)?;
-    let pass = Pass::open(inputs, reading, &encoder, &bad_rows, order)?;
     let (stages, stop, bar) = (Stages::new(&STAGES), crate::stop::flag(), Bar::new(args.quiet));
+    let pass = Pass::open_until(inputs, reading, &encoder, &bad_rows, order, Arc::clone(&stop))?;
     let start = Instant::now();
     let mut shown = start;
     let mut feed = pass.feed_ahead(stages.timer());

@@ -19,12 +19,13 @@ use crate::servers::ServerArgs;
 #[command(after_help = "\
 Example:
   sanderling predict runs/adult_fm/model new.csv -o scores.csv
-  zcat clicks.tsv.gz | sanderling predict runs/clicks/model - --format tsv > scores.csv
+  zcat clicks.tsv.gz | sanderling predict runs/clicks/model - --format tsv \\
+      > scores.csv
 
-One score (probability) per row of input, in its order; labels may be missing. A row that --on-bad-row skips gets an
+One score (probability) per row of input, in its order; labels may be missing. A row that --on-bad-row skips gets an \
 empty score, so that lines still match.
 
-With --ps the rows are those that the servers have at present, in the tables that train --ps made; of MODEL only the
+With --ps the rows are those that the servers have at present, in the tables that train --ps made; of MODEL only the \
 configuration is used.")]
 pub(crate) struct Args {
     /// Directory of the model
@@ -71,11 +72,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let stop = crate::stop::flag();
     not_an_input(&args.output, &args.files)?;
     let mut writer = ScoreWriter::create(&args.output, args.output_header)?;
-    let rows = sanderling_learner::predict(&model, &args.files, &config, &bad_rows, |scores, scan| {
+    let rows = sanderling_learner::predict(&model, &args.files, &config, &bad_rows, &stop, |scores, scan| {
         bar.scan("predicting", scan);
-        if stop.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(LearnError::Stopped);
-        }
         let failed = |source| LearnError::Io { path: args.output.clone(), source };
         writer.write(scores).map_err(failed)
     });
