@@ -379,7 +379,11 @@ class FeedQueue:
     def __iter__(self) -> FeedQueue: ...
     def __next__(self) -> Batch: ...
     def stats(self) -> dict[str, Any]:
-        """What it has done so far: per stage count and percentiles in nanoseconds, and who waits for whom."""
+        """What it has done so far: per stage count and percentiles in nanoseconds, and who waits for whom.
+
+        `bad_rows` counts the rows of files that `on_bad_row` has let it leave out, and `bad_row_messages` says of the
+        first ones what was wrong. Hubs account for theirs.
+        """
     def report(self) -> str:
         """The same as lines of text, in microseconds."""
     def metrics(self) -> str:

@@ -114,6 +114,7 @@ def test_a_queue_reads_everything_in_order_and_looks_up(clicks: Path, threads: i
     assert table.rows().sum() == -2 * tags
     stats = queue.stats()
     assert (stats["batches"], stats["rows"], stats["push_grad"]["count"]) == (32, 2 * ROWS, 32)
+    assert (stats["bad_rows"], stats["bad_row_messages"]) == (0, [])
     assert any("ReadSample" in report and "PushGrad" in report for report in reports)
     with urllib.request.urlopen(queue.serve_metrics(), timeout=60) as page:
         metrics = page.read().decode()

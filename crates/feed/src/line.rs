@@ -268,7 +268,11 @@ impl Shared {
         let ready = self.lock().ready.len();
         let (elapsed, threads) = (self.started.elapsed(), self.options.threads);
         let stages = self.stages.totals();
-        FeedStatistics::new(&self.accounts.total(), push_grad, pooled_at, elapsed, threads, ready, stages)
+        let measured = self.accounts.total();
+        let statistics =
+            FeedStatistics::new(&measured, push_grad, pooled_at, elapsed, threads, ready, stages);
+        let bad_rows = self.reader.bad_rows();
+        FeedStatistics { bad_rows: bad_rows.count(), bad_row_messages: bad_rows.messages(), ..statistics }
     }
 }
 

@@ -93,6 +93,11 @@ impl Reader {
         }
     }
 
+    /// The account of rows that were left out.
+    pub(crate) fn bad_rows(&self) -> &BadRows {
+        &self.bad_rows
+    }
+
     /// The hubs; none if it is files.
     pub(crate) fn served(&self) -> &[Served] {
         match &self.input {

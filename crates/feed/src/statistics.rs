@@ -71,6 +71,10 @@ pub struct FeedStatistics {
     pub batches: u64,
     /// Samples that were read.
     pub rows: u64,
+    /// Rows of files that could not be read and were left out, in all passes; hubs account for theirs.
+    pub bad_rows: u64,
+    /// What was wrong with the first of them.
+    pub bad_row_messages: Vec<String>,
     /// Minibatches that are ready now.
     pub ready: usize,
     /// Since the start.
@@ -97,6 +101,7 @@ pub struct FeedStatistics {
 const WAIT_SHARE: f64 = 0.05;
 
 impl FeedStatistics {
+    /// Without bad rows.
     pub(crate) fn new(
         measured: &Measured,
         push_grad: LatencySummary,
@@ -124,6 +129,8 @@ impl FeedStatistics {
         FeedStatistics {
             batches: queue_empty.count,
             rows: measured.rows,
+            bad_rows: 0,
+            bad_row_messages: Vec::new(),
             ready,
             seconds,
             trainer_waits,
@@ -147,6 +154,7 @@ impl FeedStatistics {
         for (name, kind, help, value) in [
             ("batches_total", "counter", "Minibatches that the trainer has taken.", self.batches as f64),
             ("rows_total", "counter", "Samples that were read.", self.rows as f64),
+            ("bad_rows_total", "counter", "Rows of files that were left out as bad.", self.bad_rows as f64),
             ("ready", "gauge", "Minibatches that are ready.", self.ready as f64),
             ("uptime_seconds", "gauge", "Time since the start.", self.seconds),
             ("trainer_waits_ratio", "gauge", "Share of it in which the trainer waited.", self.trainer_waits),

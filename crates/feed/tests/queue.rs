@@ -116,6 +116,10 @@ fn bad_rows_are_skipped_once_a_pass() {
         let queue = FeedQueue::open(source, None, QueueOptions { passes: 3, ..options(1) }).unwrap();
         if enough {
             assert_eq!(drain(&queue), [[0, 1]; 3]);
+            let statistics = queue.statistics();
+            assert_eq!((statistics.bad_rows, statistics.bad_row_messages.len()), (3, 3));
+            assert!(statistics.bad_row_messages[0].contains("a.svm:2"), "{statistics:?}");
+            assert!(statistics.exposition("q").contains("sanderling_feed_bad_rows_total{queue=\"q\"} 3\n"));
         } else {
             assert!(queue.next().unwrap_err().to_string().contains("a.svm:2"));
         }

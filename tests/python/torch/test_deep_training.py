@@ -96,6 +96,18 @@ def test_its_lines_are_those_of_the_built_in_learners(data: Path, tmp_path: Path
     assert report.count("<svg") >= 5, "curves of AUC and logloss, ROC, calibration, tables"
 
 
+def test_bad_rows_are_in_the_summary_and_in_the_report(data: Path, tmp_path: Path) -> None:
+    with (data / "train.csv").open("a") as file:
+        file.write("1,0,0,no number,1\n1,0,0,none either,1\n")
+    settings = config(data, "dnn", passes=2)
+    settings["data"]["on_bad_row"] = "skip:2"
+    result = sanderling.torch.train(settings, runs_dir=tmp_path / "runs")
+    assert result.summary["bad_rows"] == 2
+    report = (result.run_dir / "report.html").read_text()
+    assert "train.csv:1502" in report
+    assert "2 bad rows" in report
+
+
 def test_a_resumed_run_has_each_pass_once(data: Path, tmp_path: Path) -> None:
     def interrupt(line: dict[str, Any]) -> None:
         if line["kind"] == "step" and line["pass"] == 3:
