@@ -19,9 +19,9 @@ pub struct StepLine {
     /// Metrics of the rows since the line before, how many included.
     #[serde(flatten)]
     pub metrics: Metrics,
-    /// Steps per second since the line before.
+    /// Steps per second of training since the line before: without validation and saving.
     pub steps_per_s: f64,
-    /// Rows per second since the line before.
+    /// Rows per second of the same.
     pub examples_per_s: f64,
 }
 

@@ -69,6 +69,7 @@ pub(crate) struct Trainer<'a> {
 struct LineClock {
     scores: Scores,
     steps: u64,
+    /// When the line before was; later by as long as nobody trained.
     since: Instant,
 }
 
@@ -380,7 +381,7 @@ impl<'a> Trainer<'a> {
         let seconds = start.elapsed().as_secs_f64();
         let line = ValidLine { step, pass, trained_examples: examples, metrics, best, seconds };
         (self.observer)(&Event::Valid(&line));
-        self.line.since = Instant::now();
+        self.line.since += start.elapsed();
         Ok(best)
     }
 
@@ -399,11 +400,13 @@ impl<'a> Trainer<'a> {
     }
 
     pub(crate) fn save(&mut self, path: &Path) -> Result<(), LearnError> {
+        let start = Instant::now();
         let mut timer = self.stages.timer();
         timer.switch(self.stage_list.save);
         self.model.save(path, &self.state.to_blobs(&self.pass_scores))?;
         timer.stop();
         (self.observer)(&Event::Saved { path });
+        self.line.since += start.elapsed();
         Ok(())
     }
 }

@@ -3,13 +3,15 @@
 
 mod runs;
 
+use std::cell::Cell;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use runs::{Place, Random, close, row};
 use sanderling_client::ClientError;
-use sanderling_learner::{Config, LearnError, Metrics, Model, evaluate, predict};
+use sanderling_learner::{Config, Event, LearnError, Metrics, Model, evaluate, predict};
 use sanderling_sample::profile::{ProfileOptions, profile, suggest};
 use sanderling_sample::{BadRows, DataConfig};
 use sanderling_store::StoreError;
@@ -45,6 +47,31 @@ fn early_stopping_keeps_the_best_pass() {
         }
         assert_eq!((summary.rows, summary.table_bytes > 0), (model.rows(), true));
     }
+}
+
+#[test]
+fn rates_are_of_training_alone() {
+    let place = Place::new();
+    let (train, valid) = (place.synth("train.svm", 0, 600), place.synth("valid.svm", 600, 600));
+    let toml = format!(
+        "data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch = 8, passes = 2, print_every = 25, save_every = 30 }}"
+    );
+    let (paused_s, lines_s) = (Cell::new(0.0), Cell::new(0.0));
+    place
+        .run_with(&toml, false, |event| {
+            if let Event::Step(line) = event {
+                lines_s.set(lines_s.get() + line.metrics.examples as f64 / line.examples_per_s);
+            }
+            if matches!(event, Event::Saved { .. } | Event::Valid(_)) {
+                let pause = Duration::from_millis(200);
+                std::thread::sleep(pause);
+                paused_s.set(paused_s.get() + pause.as_secs_f64());
+            }
+            false
+        })
+        .unwrap();
+    let (paused_s, lines_s) = (paused_s.get(), lines_s.get());
+    assert!(paused_s > 1.0 && lines_s < paused_s / 2.0, "{lines_s} s of training, {paused_s} s of pauses");
 }
 
 #[test]
@@ -107,7 +134,7 @@ fn a_weight_is_so_many_rows() {
         let files = [place.path("new.csv").to_string_lossy().into_owned()];
         let (reading, mut scores) = (DataConfig::default(), Vec::new());
         let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
-        let rows = predict(&a, &files, &reading, &bad_rows, |some, _| {
+        let rows = predict(&a, &files, &reading, &bad_rows, &Arc::default(), |some, _| {
             scores.extend_from_slice(some);
             Ok(())
         });

@@ -72,6 +72,8 @@ class Progress:
     """Validations that did not improve, in all."""
     idle: int = 0
     """Passes since the best one."""
+    bad_rows: int = 0
+    """Rows of the files that were left out as bad in the last pass; of hubs, these know it."""
     last: Line = field(default_factory=dict)
     """Metrics of the training rows of the last pass, each scored before it was learned from."""
 
@@ -231,6 +233,8 @@ class _Run:
         # What the report plots: the best validation, or without one the last pass.
         self.plotted = Scores().columns()
         self.stages: list[dict[str, Any]] = []
+        # What was wrong with the first bad rows of the last pass.
+        self.bad_row_messages: list[str] = []
         # Set by a signal: stop after this step.
         self.told = threading.Event()
 
@@ -385,13 +389,19 @@ class _Run:
             if told or (config.train.save_every and progress.step % config.train.save_every == 0):
                 progress.train_s, began = progress.train_s + time.perf_counter() - began, time.perf_counter()
                 self.save("last")
+                # Rates are of training alone.
+                line_began, began = line_began + time.perf_counter() - began, time.perf_counter()
             if told:
                 raise _ToldError
         self.model.emb.finish()
         progress.train_s += time.perf_counter() - began
         if steps > 0:
             assert self.inputs.queue is not None
-            self.stages = self.inputs.queue.stats()["stages"]
+            stats = self.inputs.queue.stats()
+            self.stages, self.bad_row_messages = stats["stages"], stats["bad_row_messages"]
+            if stats["bad_rows"]:
+                log.say(f"{stats['bad_rows']:,} bad rows were left out; the first: {stats['bad_row_messages'][0]}")
+            progress.bad_rows = stats["bad_rows"]
             if not config.valid_inputs:
                 self.plotted = whole.columns()
             progress.last = whole.metrics()
@@ -534,6 +544,7 @@ class _Run:
             "best_pass": progress.best_pass,
             "rows": sum(len(table) for table in self.model.emb.tables.values()),
             "table_bytes": sum(table.bytes for table in self.model.emb.tables.values()),
+            "bad_rows": progress.bad_rows,
             "stopped": self.stopped(),
             "model": str(self.run_dir / "model"),
         }
@@ -558,6 +569,8 @@ class _Run:
             "train_curve": curves["step"],
             "valid_curve": curves["valid"],
             "stages": self.stages,
+            "bad_rows": summary["bad_rows"],
+            "bad_row_messages": self.bad_row_messages,
             "model_path": summary["model"],
             "eval_command": f"sanderling.torch.checkpoint.load({summary['model']!r}, ...) in Python",
             "config": json.dumps(self.config.to_dict(), indent=1),

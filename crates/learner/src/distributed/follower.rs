@@ -41,7 +41,11 @@ pub(crate) fn follow(
     let mut hear = |said: Said, _: &mut Option<Sender<Verdict>>| {
         let end = match said {
             Said::Ended(end) => end,
-            Said::Judged(pass) => return judged = pass,
+            Said::Judged(pass) => {
+                // What the first worker took to validate and save is no training.
+                since = Instant::now();
+                return judged = pass;
+            }
             Said::Window { .. } => return,
         };
         step += end.steps;
