@@ -20,6 +20,8 @@ mod compute;
 
 mod travel;
 
+mod not_a_model;
+
 mod model;
 pub use model::{BIAS_TABLE, Model};
 

@@ -1,15 +1,15 @@
 //! A model: its configuration and its tables, in memory and as a directory on disk. Knows no training loop.
 
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use sanderling_client::{Client, Cluster, RemoteTable};
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse, SampleError, key};
-use sanderling_store::{Block, Checkpoint, CheckpointWriter, Init, StoreError, Table, TableConfig};
+use sanderling_store::{Block, Checkpoint, CheckpointWriter, Init, Table, TableConfig};
 
 use crate::config::{Config, ModelKind};
 use crate::error::LearnError;
+use crate::not_a_model::{not_a_model, other_kind};
 use crate::travel;
 
 /// The table that holds the constant term; its one row has [`sanderling_client::CONSTANT_KEY`].
@@ -247,6 +247,9 @@ fn table_configs(config: &Config) -> Vec<TableConfig> {
 
 /// The configuration of a saved model.
 pub(crate) fn config_of(checkpoint: &Checkpoint, path: &Path) -> Result<Config, LearnError> {
+    if !checkpoint.blobs().iter().any(|blob| blob.name == CONFIG_BLOB) {
+        return Err(other_kind(checkpoint, path));
+    }
     let text = checkpoint.blob(CONFIG_BLOB)?;
     let text = String::from_utf8(text)
         .map_err(|_| LearnError::Model { path: path.into(), reason: format!("{CONFIG_BLOB} is not text") })?;
@@ -262,18 +265,5 @@ fn check_tables(checkpoint: &Checkpoint, config: &Config, path: &Path) -> Result
             reason: format!("table {:?} has dim {}, the model needs {dim}", table.name, table.dim),
         }),
         None => Ok(()),
-    }
-}
-
-/// Says where the model is, if a directory is named that holds none.
-fn not_a_model(error: StoreError, path: &Path) -> LearnError {
-    match &error {
-        StoreError::Io { source, .. } if source.kind() == ErrorKind::NotFound && path.is_dir() => {
-            let inside = path.join("model");
-            let hint =
-                if inside.is_dir() { format!("; did you mean {}?", inside.display()) } else { String::new() };
-            LearnError::Model { path: path.into(), reason: format!("holds no model{hint}") }
-        }
-        _ => error.into(),
     }
 }
