@@ -165,6 +165,8 @@ pub fn profile(
     if profile.sparse.is_none() {
         profile.label = label::guess(&profile);
     }
+    // The label's guess needs more of them.
+    profile.columns.iter_mut().for_each(|column| column.top.truncate(options.top));
     Ok(profile)
 }
 

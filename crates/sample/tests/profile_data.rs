@@ -153,6 +153,42 @@ fn commas_of_decimals_separate_nothing_and_names_of_files_become_names_of_runs()
     assert!(suggest(&seen, "data/my clicks (1).csv").contains("\nname = \"my_clicks__1_\"\n"));
 }
 
+/// As pandas writes a frame: its index first, without a name.
+#[test]
+fn a_column_that_the_header_does_not_name_is_left_out() {
+    let dir = TempDir::new().unwrap();
+    for rows in [20, 90] {
+        let lines: String = (0..rows)
+            .map(|row| format!("{row},{},{}\n", u8::from(row % 5 == 0), ["a", "b", "c"][row % 3]))
+            .collect();
+        let path = written(&dir, "frame.csv", &(",click,site\n".to_string() + &lines));
+        let seen = look(&path);
+        assert_eq!((seen.header, seen.rows, seen.bad_rows), (Some(true), rows as u64, 0));
+        assert_eq!(seen.label.as_ref().unwrap().column, "click");
+        let spec = check_suggestion(&path, &seen);
+        assert!(kind_of(&spec, "site").is_some() && kind_of(&spec, "").is_none());
+        let toml = suggest(&seen, "frame.csv");
+        assert!(
+            toml.contains("# left out: \"\" (the header does not name it; to use it, set header = true"),
+            "{toml}"
+        );
+    }
+    // One that is named by nothing but what a row may have, too, is none.
+    assert_eq!(look(&written(&dir, "bare.csv", "\na\nb\n")).header, Some(false));
+}
+
+#[test]
+fn names_are_written_so_that_they_are_read_back_and_command_no_terminal() {
+    let dir = TempDir::new().unwrap();
+    let odd = "a \u{1b}[31m \\ 'b' \u{9b}";
+    let lines: String = (0..90).map(|row| format!("{},{}\n", u8::from(row % 5 == 0), row % 3)).collect();
+    let path = written(&dir, "odd.csv", &format!("click,{odd}\n{lines}"));
+    let spec = check_suggestion(&path, &look(&path));
+    assert!(kind_of(&spec, odd).is_some(), "{spec:?}");
+    let toml = suggest(&look(&path), "x\u{1b}y.csv");
+    assert!(!toml.contains(|c: char| c.is_control() && c != '\n'), "{toml:?}");
+}
+
 #[test]
 fn text_labels_name_their_positive() {
     let dir = TempDir::new().unwrap();

@@ -71,11 +71,11 @@ fn is_binary(column: &ColumnProfile) -> bool {
     column.distinct == 2 && column.missing == 0 && can_be_label(column)
 }
 
-/// Two values, or numbers with some above 0 and some not.
+/// Two values, or numbers with some above 0 and some not; and a name to call it by.
 fn can_be_label(column: &ColumnProfile) -> bool {
     let scalar = matches!(column.kind, ColumnKind::Integer | ColumnKind::Float | ColumnKind::Text);
     let splits = column.numbers.is_some_and(|numbers| numbers.min <= 0.0 && numbers.max > 0.0);
-    scalar && (column.distinct == 2 || splits)
+    !column.name.is_empty() && scalar && (column.distinct == 2 || splits)
 }
 
 fn of(column: &ColumnProfile, rows: u64, reason: &str) -> LabelGuess {

@@ -132,7 +132,8 @@ fn write_features(profile: &DataProfile, out: &mut String) -> std::fmt::Result {
     if roles.iter().all(|(role, _)| out_of_use(role)) {
         // Something must remain to train on.
         for (role, column) in &mut roles {
-            if matches!(column.kind, ColumnKind::Text | ColumnKind::Integer | ColumnKind::Float) {
+            let is_scalar = matches!(column.kind, ColumnKind::Text | ColumnKind::Integer | ColumnKind::Float);
+            if is_scalar && !column.name.is_empty() {
                 *role = Role::Categorical;
             }
         }
@@ -177,6 +178,10 @@ fn role(column: &ColumnProfile, rows: u64) -> Role {
     let present = rows - column.missing.min(rows);
     let unique = present >= UNIQUE_ROWS_MIN && column.distinct as f64 >= UNIQUE_SHARE_MIN * present as f64;
     match column.kind {
+        _ if column.name.is_empty() => {
+            let why = "the header does not name it; to use it, set header = true and name all columns in columns = [...]";
+            Role::Out(why.to_string())
+        }
         ColumnKind::Unsupported => Role::Out("a nested type; flatten it".to_string()),
         ColumnKind::Empty => Role::Out("it has no values".to_string()),
         _ if column.distinct <= 1 && column.missing == 0 => Role::Out("it has only one value".to_string()),
@@ -246,12 +251,22 @@ fn about(column: &ColumnProfile) -> String {
     one_line(&text)
 }
 
-/// A TOML string.
+/// A TOML string of one line, without anything that a terminal would take for a command.
 fn quoted(text: &str) -> String {
-    toml::Value::String(one_line(text)).to_string()
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted + "\""
 }
 
-/// Comments and keys must not break the line.
+/// Comments must not break the line.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { ' ' } else { c }).collect()
 }
