@@ -66,6 +66,26 @@ impl Failure {
         source.kind() == std::io::ErrorKind::BrokenPipe
     }
 
+    /// Which options help, where a crate has refused that knows no command line.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        match self {
+            Failure::Server(ServerError::Transport(_) | ServerError::Config(_))
+            | Failure::Hub(ServiceError::Transport(_)) => find(&OF_LISTENING, &self.to_string()),
+            Failure::Client(_)
+            | Failure::Learn(LearnError::Client(_))
+            | Failure::Bench(BenchError::Client(_))
+            | Failure::Load(_)
+            | Failure::Hub(ServiceError::Feed { .. }) => find(&OF_SERVERS, &self.to_string()),
+            Failure::Control(ControlError::Refused { code: Code::Unauthenticated, .. }) => {
+                Some("here, name its file with --token-file")
+            }
+            Failure::Control(ControlError::Unreachable { url, .. }) if url.starts_with("http://") => {
+                Some("one that talks TLS needs --tls-ca")
+            }
+            _ => None,
+        }
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_)
@@ -104,6 +124,24 @@ impl Failure {
             | Failure::Control(_) => FAILED,
         }
     }
+}
+
+/// What a server or a hub may refuse to listen for, in its words, and the options of its command line.
+const OF_LISTENING: [(&str, &str); 4] = [
+    ("not a loopback address", "here, --expose, with --tls-cert, --tls-key and --token-file"),
+    ("exposed without TLS and a token", "here, --tls-cert, --tls-key and --token-file, or --insecure"),
+    ("the token must have", "it is what stands in the file of --token-file"),
+    ("need a folder for checkpoints", "name one with --data"),
+];
+
+/// The same for what parameter servers refuse.
+const OF_SERVERS: [(&str, &str); 2] = [
+    ("the token is missing or wrong", "name its file with --ps-token-file"),
+    ("it talks TLS, and this connection does not", "name its certificate with --ps-ca"),
+];
+
+fn find(known: &[(&str, &'static str)], text: &str) -> Option<&'static str> {
+    known.iter().find(|(said, _)| text.contains(said)).map(|(_, advice)| *advice)
 }
 
 /// A disk that is full says nothing about the model.

@@ -35,12 +35,15 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  sanderling inspect clicks.csv --suggest > clicks.toml   a first configuration from a file
-  sanderling train clicks.toml                            a model, its metrics and a report
-  sanderling eval runs/clicks/model held_out.csv          AUC and logloss on other rows
+  # a first configuration from a file
+  sanderling inspect clicks.csv --suggest > clicks.toml
+  # a model, its metrics and a report
+  sanderling train clicks.toml
+  # AUC and logloss on other rows
+  sanderling eval runs/clicks/model held_out.csv
   sanderling predict runs/clicks/model new.csv -o scores.csv
 
-Exit codes: 0 done; 1 failed; 2 wrong arguments or configuration; 3 bad data; 4 damaged or unfit model;
+Exit codes: 0 done; 1 failed; 2 wrong arguments or configuration; 3 bad data; 4 damaged or unfit model; \
 130 interrupted (what was trained is saved, go on with train --resume).";
 
 #[derive(Debug, Subcommand)]
@@ -95,7 +98,8 @@ where
         // Whoever read our output has seen enough, as `head` does.
         Err(failure) if failure.is_broken_pipe() => 0,
         Err(failure) => {
-            note!("error: {failure}");
+            let advice = failure.advice().map_or(String::new(), |advice| format!("; {advice}"));
+            note!("error: {failure}{advice}");
             failure.exit_code()
         }
     }

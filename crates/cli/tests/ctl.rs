@@ -278,7 +278,7 @@ fn only_those_with_the_token_may_ask() {
     let rows: fn(&Said) -> Value = |said| said.json()[0]["counters"]["rows"].clone();
     assert_eq!(rows(&server.ctl(folder.path(), "--token-file token --json status")), 0);
     for words in ["status", "--token-file wrong status", "--token-file wrong drain"] {
-        server.ctl(folder.path(), words).fails(1, "the token is missing or wrong");
+        server.ctl(folder.path(), words).fails(1, "here, name its file with --token-file");
     }
     assert_eq!(run(services(&server.control)).unwrap_err().code(), Code::Unauthenticated);
     assert_eq!(server.get("/metrics", "Authorization: Bearer secreT\r\n").0, 401);
@@ -304,7 +304,7 @@ fn only_those_with_the_token_may_ask() {
     let plain = server.control.replace("https://localhost", "http://127.0.0.1");
     let said =
         Said::of(sanderling(folder.path(), &format!("ctl --token-file token --server {plain} status")));
-    said.fails(1, "not reached");
+    said.fails(1, "one that talks TLS needs --tls-ca");
 }
 
 #[test]
@@ -313,10 +313,10 @@ fn where_the_control_plane_may_listen() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     for (options, code, expected) in [
-        ("--control 0.0.0.0:0", 1, "not a loopback address"),
-        ("--control 0.0.0.0:0 --expose", 1, "without TLS and a token"),
+        ("--control 0.0.0.0:0", 1, "; here, --expose, with --tls-cert"),
+        ("--control 0.0.0.0:0 --expose", 1, "--token-file, or --insecure"),
         ("--control unix:c.sock", 2, "TCP only"),
-        ("--control nonsense", 2, "control: "),
+        ("--control nonsense", 2, "--control: "),
         (&*format!("--control 127.0.0.1:{port}"), 1, "already in use"),
         ("--control 127.0.0.1:0 --no-control", 2, "--no-control"),
     ] {

@@ -181,13 +181,17 @@ fn what_is_wrong_is_said_before_it_listens() {
     for (options, code, expected) in [
         ("--listen nonsense", 2, "nonsense"),
         ("--listen 127.0.0.1:0 --shard 2/2", 2, "shard 2/2"),
-        ("--listen 0.0.0.0:0", 1, "not a loopback address"),
-        ("--listen 0.0.0.0:0 --expose", 1, "without TLS and a token"),
+        ("--listen 0.0.0.0:0", 1, "; here, --expose, with --tls-cert, --tls-key and --token-file"),
+        ("--listen 0.0.0.0:0 --expose", 1, "; here, --tls-cert, --tls-key and --token-file, or --insecure"),
         ("--config bad.toml", 2, "unknown field `listne`"),
         ("--listen 127.0.0.1:0 --data d --restore nothing", 4, "no checkpoint \"nothing\""),
         ("--listen 127.0.0.1:0 --data taken", 1, "serves shard 0 of 1 from there"),
         ("--listen 127.0.0.1:0 --data bad.toml", 1, "bad.toml: cannot be written to"),
-        ("--listen 127.0.0.1:0 --save-every 10m", 2, "need a folder for checkpoints"),
+        (
+            "--listen 127.0.0.1:0 --save-every 10m",
+            2,
+            "need a folder for checkpoints (data); name one with --data",
+        ),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_sanderling"))
             .arg("ps")

@@ -211,7 +211,8 @@ fn absent(workers: &[u32]) -> String {
 }
 
 fn said(fault: &Fault, reason: &str) -> String {
-    if reason.is_empty() { fault.to_string() } else { format!("{fault}: {reason}") }
+    let fault = fault.to_string();
+    if fault.ends_with(reason) { fault } else { format!("{fault}: {reason}") }
 }
 
 fn late(timeout: Duration, sent: bool, cause: Option<&str>) -> String {

@@ -29,21 +29,26 @@ const CONTROL_FINISH_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  sanderling ps                                        one server on this machine, nothing saved
-  sanderling ps --listen 127.0.0.1:7000 --shard 0/2 --data /var/lib/sanderling --save-every 10m
-  sanderling ps --listen 127.0.0.1:7000,grpc://127.0.0.1:7001  the same frames also over gRPC
-  sanderling ps --config ps.toml                       the same options from a file
-  sanderling ps --listen 0.0.0.0:7000 --expose --token-file token --tls-cert cert.pem --tls-key key.pem
+  # one server on this machine, nothing saved
+  sanderling ps
+  sanderling ps --listen 127.0.0.1:7000 --shard 0/2 --data /var/lib/sanderling \\
+      --save-every 10m
+  # the same frames also over gRPC
+  sanderling ps --listen 127.0.0.1:7000,grpc://127.0.0.1:7001
+  # the same options from a file
+  sanderling ps --config ps.toml
+  sanderling ps --listen 0.0.0.0:7000 --expose --token-file token \\
+      --tls-cert cert.pem --tls-key key.pem
 
-Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME, grpc://host:port. A server with a TCP port is also found by clients of the
+Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME, grpc://host:port. A server with a TCP port is also found by clients of the \
 same host over shared memory and a unix socket, unless --no-local is given.
 
-The control plane (sanderling ctl, gRPC, Prometheus at /metrics) is at the host of the first TCP address, at its port plus
+The control plane (sanderling ctl, gRPC, Prometheus at /metrics) is at the host of the first TCP address, at its port plus \
 100: 127.0.0.1:7100 by default. --control puts it elsewhere; then it must be free, or the server does not start.
 
 In the file, options have the same names with _ for -, such as save_every = \"10m\"; the command line wins.
 
-Prints one line per address when ready, and tells systemd. SIGTERM or Ctrl-C: clients are told to go, what is under way
+Prints one line per address when ready, and tells systemd. SIGTERM or Ctrl-C: clients are told to go, what is under way \
 is answered, tables are saved, exit code 0. A second signal ends at once.")]
 pub(crate) struct Args {
     /// Options from a TOML file
@@ -170,18 +175,20 @@ impl Options {
     fn control(&self) -> Result<Wanted, Failure> {
         let address = match (&self.control, self.no_control) {
             (Some(_), true) => {
-                return Err(Failure::Usage("control, no_control: one contradicts the other".to_owned()));
+                return Err(Failure::Usage("--control, --no-control: one contradicts the other".to_owned()));
             }
             (None, true) => return Ok(Wanted::No),
             (None, false) => return Ok(Wanted::IfPossible),
             (Some(text), false) => text.parse(),
         };
-        address.map(Wanted::At).map_err(|error| Failure::Usage(format!("control: {error}")))
+        address.map(Wanted::At).map_err(|error| Failure::Usage(format!("--control: {error}")))
     }
 
     fn config(self) -> Result<Config, Failure> {
         let mut config = Config::default();
-        let usage = |what: &str, error: String| Failure::Usage(format!("{what}: {error}"));
+        // The same names in the file, with _ for -.
+        let usage =
+            |what: &str, error: String| Failure::Usage(format!("--{}: {error}", what.replace('_', "-")));
         let listen = if self.listen.is_empty() { vec![LISTEN_DEFAULT.to_owned()] } else { self.listen };
         for address in &listen {
             config.listen.push(address.parse().map_err(|error| usage("listen", format!("{error}")))?);
@@ -210,7 +217,7 @@ impl Options {
         config.tls = match (self.tls_cert, self.tls_key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
-            _ => return Err(usage("tls_cert, tls_key", "one needs the other".to_owned())),
+            _ => return Err(usage("tls_cert", "goes with --tls-key: one needs the other".to_owned())),
         };
         (config.local, config.expose, config.insecure) = (!self.no_local, self.expose, self.insecure);
         (config.peers, config.data, config.restore) = (self.peers, self.data, self.restore);
@@ -358,9 +365,9 @@ mod tests {
         for (text, expected) in [
             ("listen = ['x']", "listen: address \"x\""),
             ("shard = '1'", "shard: \"1\" is not of the form 0/2"),
-            ("save_every = '5 lightyears'", "save_every: "),
+            ("save_every = '5 lightyears'", "--save-every: "),
             ("tls_cert = 'c'", "one needs the other"),
-            ("token_file = '/nowhere'", "token_file: /nowhere"),
+            ("token_file = '/nowhere'", "--token-file: /nowhere"),
         ] {
             let error = toml::from_str::<Options>(text).expect(text).config().expect_err(text).to_string();
             assert!(error.contains(expected), "{text}: {error}");
