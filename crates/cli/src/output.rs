@@ -1,5 +1,7 @@
 //! Results on standard output: one JSON object in one line, or a few aligned lines for a person. Notes on standard error.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::Write;
 
 use serde::Serialize;
@@ -14,8 +16,36 @@ macro_rules! note {
 
 /// What `note!` does.
 pub(crate) fn note(line: std::fmt::Arguments<'_>) {
+    let line = line.to_string();
     // There is nowhere to say that it failed.
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", shown(&line));
+}
+
+/// A text as a terminal may have it. A file, a name or another process may bring control characters, which would command it:
+/// they come as `\u001b`, which JSON and TOML understand, too. Line breaks and tabs stay.
+fn shown(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| c.is_control() && c != '\n' && c != '\t')
+}
+
+/// The same for what is to stay on its line.
+fn on_a_line(text: &str) -> Cow<'_, str> {
+    escaped(text, char::is_control)
+}
+
+fn escaped(text: &str, commands: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&commands) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if commands(c) {
+            // Writing to a string does not fail.
+            let _ = write!(escaped, "\\u{:04x}", u32::from(c));
+        } else {
+            escaped.push(c);
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 /// Prints the JSON line that `--json` promises.
@@ -27,21 +57,28 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
 /// Prints lines to standard output.
 pub(crate) fn text(lines: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{lines}")?;
+    writeln!(out, "{}", shown(lines))?;
     Ok(out.flush()?)
 }
 
 /// Prints without ending the line.
 pub(crate) fn part(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    write!(out, "{text}")?;
+    write!(out, "{}", shown(text))?;
+    Ok(out.flush()?)
+}
+
+/// Clears a terminal and goes to its first line.
+pub(crate) fn clear() -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    write!(out, "\x1b[2J\x1b[H")?;
     Ok(out.flush()?)
 }
 
 /// Name and value pairs, one per line, values aligned.
 pub(crate) fn pairs(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let lines = rows.iter().map(|(name, value)| format!("{name:width$}  {value}"));
+    let lines = rows.iter().map(|(name, value)| format!("{name:width$}  {}", on_a_line(value)));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -52,6 +89,8 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 
 /// A table with a header, columns aligned: those at the positions in `left` to the left, the others to the right.
 pub(crate) fn columns(header: &[&str], rows: &[Vec<String>], left: &[usize]) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| on_a_line(cell).into_owned()).collect()).collect();
     let widths: Vec<usize> = (0..header.len())
         .map(|at| rows.iter().map(|row| row[at].chars().count()).chain([header[at].len()]).max().unwrap_or(0))
         .collect();
@@ -112,6 +151,21 @@ pub(crate) fn bytes(value: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_commands_a_terminal_is_escaped() {
+        for (text, expected) in [
+            ("a\tb\nc", "a\tb\nc"),
+            ("\u{1b}[31mred\u{7}", "\\u001b[31mred\\u0007"),
+            ("\u{9b}2J\u{7f}\r", "\\u009b2J\\u007f\\u000d"),
+        ] {
+            assert_eq!(shown(text), expected);
+        }
+        assert_eq!(on_a_line("a\nb"), "a\\u000ab");
+        let rows = [["a\n\u{1b}", "1"].map(str::to_string).to_vec()];
+        assert_eq!(table(&["name", "n"], &rows), "name          n\na\\u000a\\u001b  1");
+        assert_eq!(pairs(&[("x", "1\n2".to_string())]), "x  1\\u000a2");
+    }
 
     #[test]
     fn numbers_for_people() {

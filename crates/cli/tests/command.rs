@@ -265,11 +265,30 @@ fn help_and_exit_codes() {
             help.out
         );
     }
+    // What a file brings is shown, and not obeyed.
+    place.write("odd.csv", "click,a \u{1b}[31m\n1,\u{1b}]0;x\u{7}\n0,b\n");
+    place.write("odd\u{1b}[2J.svm", "1 2:3\n1 x\n");
+    for line in [
+        "inspect odd.csv",
+        "inspect odd.csv --suggest",
+        "inspect odd.csv --json",
+        "inspect odd\u{1b}[2J.svm",
+        "eval runs/c/model odd\u{1b}[2J.svm",
+    ] {
+        let shown = place.run(line);
+        let controls = |text: &str| text.contains(|c: char| c.is_control() && c != '\n');
+        assert!(!controls(&shown.out) && !controls(&shown.err), "{line}: {:?} {:?}", shown.out, shown.err);
+        assert!((shown.out + &shown.err).contains("\\u001b["), "{line}");
+    }
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = place.run(&format!("completions {shell}"));
         assert!(script.code == Some(0) && script.out.contains("predict"), "{shell}");
     }
-    std::fs::create_dir(place.path("damaged")).unwrap();
+    for folder in ["damaged", "runs/new", "deep"] {
+        std::fs::create_dir(place.path(folder)).unwrap();
+    }
+    place.write("runs/new/metrics.jsonl", "");
+    place.write("deep/manifest.json", "{\"format\": 1, \"generation\": 1, \"dense\": {}}");
     for file in std::fs::read_dir(place.path("runs/c/model")).unwrap() {
         let path = file.unwrap().path();
         let mut bytes = std::fs::read(&path).unwrap();
@@ -298,8 +317,19 @@ fn help_and_exit_codes() {
         ("train c.toml --valid bad.svm", 3, "bad.svm:2"),
         ("eval runs/c/model bad.svm", 3, "bad.svm:2"),
         ("eval damaged valid.svm", 4, "damaged"),
-        ("eval nowhere valid.svm", 4, "nowhere"),
+        ("eval nowhere valid.svm", 4, "nowhere: is not there; name the directory of a saved model"),
+        ("eval c.toml valid.svm", 4, "c.toml: is a file; name the directory of a saved model"),
+        ("predict runs/c/model/manifest.json valid.svm", 4, "manifest.json: is a file"),
         ("eval runs/c valid.svm", 4, "did you mean runs/c/model?"),
+        (
+            "inspect runs/new",
+            4,
+            "runs/new: is the directory of a run, which saves its model after its first pass",
+        ),
+        ("eval runs/new/model valid.svm", 4, "runs/new/model: is not there yet: runs/new is a run"),
+        ("inspect runs", 4, "runs: holds no model; name the directory of a saved model"),
+        ("inspect deep", 4, "deep: is a deep model, which Python reads"),
+        ("inspect runs/c/model --top 0", 2, "--top"),
         ("train c.toml --name unknown --resume", 4, "nothing was saved here"),
         ("predict runs/c/model valid.svm --json", 2, "--output"),
         ("predict runs/c/model valid.svm -o ./valid.svm", 2, "./valid.svm: it is one of the input files"),
@@ -410,6 +440,72 @@ fn wait_for_steps(place: &Place, run: &str) {
 fn signal(child: &Child, name: &str) {
     let id = child.id().to_string();
     assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+}
+
+/// What comes in by a pipe may stop to come for long.
+#[test]
+fn a_silent_standard_input_is_not_waited_for_once_interrupted() {
+    let place = Place::with_synth();
+    place.run("train c.toml -q");
+    for line in [
+        "eval runs/c/model - --format libsvm --threads 2",
+        "predict runs/c/model - --format libsvm -o out.csv",
+        "convert c.toml a.batch --input - --format libsvm",
+    ] {
+        let mut child = place.spawn(line);
+        // It takes signals in its own way once it reads.
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&b"1 5:1\n".repeat(200_000)).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        signal(&child, "-INT");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "{line} does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let output = child.wait_with_output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{line}: {err}");
+        assert!(!place.path("out.csv").exists() && !place.path("a.batch").exists(), "{line}");
+        drop(stdin);
+    }
+}
+
+/// Terminals may be narrow, and wrapped text must not be wrapped again.
+#[test]
+fn help_fits_terminals() {
+    let place = Place::new();
+    let sub = |command: &'static str, parts: &[&'static str]| {
+        parts.iter().map(|part| format!("{command} {part}")).collect::<Vec<_>>()
+    };
+    let orders =
+        sub("ctl", &["status", "tables", "connections", "stats", "save x", "restore x", "drop x", "drain"]);
+    let commands = [
+        "", "train", "eval", "predict", "inspect", "compare", "convert", "hub", "ps", "ctl", "synth", "load",
+    ];
+    for line in
+        commands.map(str::to_owned).into_iter().chain(orders).chain(sub("bench", &["", "store", "rpc"]))
+    {
+        for width in [80, 100] {
+            let help = Command::new(env!("CARGO_BIN_EXE_sanderling"))
+                .args(line.split_whitespace())
+                .arg("--help")
+                .env("COLUMNS", width.to_string())
+                .current_dir(place.path(""))
+                .output()
+                .unwrap();
+            let help = String::from_utf8(help.stdout).unwrap();
+            assert!(help.contains("Example"), "{line}: {help}");
+            let words = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            let lines: Vec<&str> = help.lines().collect();
+            for pair in lines.windows(2) {
+                assert!(pair[0].chars().count() <= width, "{line}: {:?}", pair[0]);
+                let next = pair[1].split(' ').next().unwrap_or_default().len();
+                let is_filled = pair[0].chars().count() + 1 + next > width;
+                assert!(!words(pair[0]) || !words(pair[1]) || is_filled, "{line} at {width}: {pair:?}");
+            }
+        }
+    }
 }
 
 #[test]

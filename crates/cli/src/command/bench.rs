@@ -15,9 +15,12 @@ mod store;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling bench store                            the embedding table beside the limit of the memory
-  sanderling bench rpc                              pulls over all transports, and over gRPC
-  sanderling bench rpc --help                       its options")]
+  # the embedding table beside the limit of the memory
+  sanderling bench store
+  # pulls over all transports, and over gRPC
+  sanderling bench rpc
+  # its options
+  sanderling bench rpc --help")]
 pub(crate) struct Args {
     #[command(subcommand)]
     part: Part,

@@ -14,15 +14,16 @@ use rows::Row;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling train clicks.toml --name tcp --ps tcp://127.0.0.1:7000 --ps-no-local
+  sanderling train clicks.toml --name tcp --ps tcp://127.0.0.1:7000 \\
+      --ps-no-local
   sanderling train clicks.toml --name shm --ps shm:port-7000
   sanderling compare runs/tcp runs/shm
 
-Improvement is that of B over A: by how many percent of A's it takes less time or has a smaller loss, or by how many percent
-it does more per second or has a larger AUC. Below zero, B is worse. Two single runs do not say how much runs differ by
+Improvement is that of B over A: by how many percent of A's it takes less time or has a smaller loss, or by how many percent \
+it does more per second or has a larger AUC. Below zero, B is worse. Two single runs do not say how much runs differ by \
 themselves: repeat them before believing little.
 
-This compares training runs by the summary.json in their directories. What `sanderling load` measures is another thing:
+This compares training runs by the summary.json in their directories. What `sanderling load` measures is another thing: \
 `sanderling load show A B` puts its results side by side, and `sanderling load ab` says how sure a difference is.")]
 pub(crate) struct Args {
     /// Directory of a run, or its summary.json

@@ -18,27 +18,30 @@ use show::Answers;
 const SERVER_DEFAULT: &str = "127.0.0.1:7100";
 /// How often `--watch` asks.
 const WATCH_DEFAULT_S: &str = "2";
-/// Clears a terminal and goes to its first line.
-const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// Ask running parameter servers how they are, and tell them to save, restore, drop or end
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  sanderling ctl status                                      the server of this machine, 127.0.0.1:7100
-  sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 status two shards, a line each
-  sanderling ctl stats --watch                               latencies by command, again every 2 s
-  sanderling ctl stats --peers                               by peer and command
-  sanderling ctl save before-upgrade                         all tables of all servers named, at once
+  # the server of this machine, 127.0.0.1:7100
+  sanderling ctl status
+  # two shards, a line each
+  sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 status
+  # latencies by command, again every 2 s
+  sanderling ctl stats --watch
+  # by peer and command
+  sanderling ctl stats --peers
+  # all tables of all servers named, at once
+  sanderling ctl save before-upgrade
   sanderling ctl --json tables | jq .tables[].rows
   sanderling ctl --server db1:7100 --token-file token --tls-ca ca.pem drain
 
 The address is that of the control plane, which sanderling ps prints: by default port 7100 for a server at 7000.
 
---json prints one object per server and line, with the server's address and what the service of the same name answers
+--json prints one object per server and line, with the server's address and what the service of the same name answers \
 (docs/operations.md). A server that fails is reported on standard error, and the others are answered for nevertheless.
 
-Exit codes: 0 all servers did it; 1 one was not reached or refused; 2 wrong arguments; 4 no such table or checkpoint, or
+Exit codes: 0 all servers did it; 1 one was not reached or refused; 2 wrong arguments; 4 no such table or checkpoint, or \
 a damaged one.")]
 pub(crate) struct Args {
     /// Control addresses of the servers: host:port, http://host:port or https://host:port
@@ -69,12 +72,20 @@ struct Watch {
 #[derive(Debug, clap::Subcommand)]
 enum Order {
     /// How the servers are: shard, uptime, connections, tables, memory, last save
+    #[command(
+        after_help = "Examples:\n  sanderling ctl status\n  sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 status --watch 5"
+    )]
     Status(Watch),
     /// Tables with rows, memory, and what has happened to them
+    #[command(
+        after_help = "Examples:\n  sanderling ctl tables\n  sanderling ctl --json tables | jq .tables[].rows"
+    )]
     Tables(Watch),
     /// Who is connected
+    #[command(after_help = "Example:\n  sanderling ctl connections")]
     Connections(Watch),
     /// How long requests took at the server since its start
+    #[command(after_help = "Examples:\n  sanderling ctl stats --watch\n  sanderling ctl stats --peers")]
     Stats {
         /// By peer and command instead of by command
         #[arg(long)]
@@ -83,21 +94,27 @@ enum Order {
         watch: Watch,
     },
     /// Save all tables under a name, while requests go on
+    #[command(after_help = "Example:\n  sanderling ctl save before-upgrade")]
     Save {
         /// Letters, digits, '.', '_', '-', and '/' between folders; "latest" is what a server starts from
         name: String,
     },
     /// Put the tables of a checkpoint in the place of all
+    #[command(after_help = "Example:\n  sanderling ctl restore before-upgrade")]
     Restore {
         /// As it was saved
         name: String,
     },
     /// Drop a table and its rows
+    #[command(after_help = "Example:\n  sanderling ctl drop clicks/site")]
     Drop {
         /// Its name
         table: String,
     },
     /// Answer what is under way, save, and end
+    #[command(
+        after_help = "Example:\n  sanderling ctl --server db1:7100 --token-file token --tls-ca ca.pem drain"
+    )]
     Drain,
 }
 
@@ -155,7 +172,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             return fail(errors, args.server.len());
         };
         match (clears, is_first) {
-            (true, _) => output::part(CLEAR)?,
+            (true, _) => output::clear()?,
             (false, false) if !args.json => output::text("")?,
             (false, _) => {}
         }

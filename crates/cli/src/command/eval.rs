@@ -18,10 +18,12 @@ use crate::servers::ServerArgs;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  sanderling eval runs/adult_fm/model data/adult/adult.test.gz --format csv --json
-  sanderling eval runs/clicks/model held_out.csv --ps 127.0.0.1:7000,127.0.0.1:7001
+  sanderling eval runs/adult_fm/model data/adult/adult.test.gz --format csv \\
+      --json
+  sanderling eval runs/clicks/model held_out.csv \\
+      --ps 127.0.0.1:7000,127.0.0.1:7001
 
-With --ps the rows are those that the servers have at present, in the tables that train --ps made; of MODEL only the
+With --ps the rows are those that the servers have at present, in the tables that train --ps made; of MODEL only the \
 configuration is used.")]
 pub(crate) struct Args {
     /// Directory of the model

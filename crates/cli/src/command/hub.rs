@@ -28,17 +28,23 @@ const BATCH_DEFAULT: usize = 1024;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  sanderling hub --config clicks.toml                   the data, features and batch size of a training configuration
-  sanderling hub --spec features.toml --batch 512 --passes 3 --shuffle 100000 'day_*.csv'
-  sanderling hub --listen 127.0.0.1:7201 --share 1/2 --config clicks.toml     the second of two hubs
-  sanderling hub --position hub.position --config clicks.toml                 goes on where it stopped
-  sanderling hub --config clicks.toml --ps 127.0.0.1:7000 --feed history=run/history:mean     feeds keys to the servers
+  # the data, features and batch size of a training configuration
+  sanderling hub --config clicks.toml
+  sanderling hub --spec features.toml --batch 512 --passes 3 \\
+      --shuffle 100000 'day_*.csv'
+  # the second of two hubs
+  sanderling hub --listen 127.0.0.1:7201 --share 1/2 --config clicks.toml
+  # goes on where it stopped
+  sanderling hub --position hub.position --config clicks.toml
+  # feeds keys to the servers
+  sanderling hub --config clicks.toml --ps 127.0.0.1:7000 \\
+      --feed history=run/history:mean
 
-Each minibatch goes to one trainer, and is done once that trainer acknowledges it. What a trainer that is started anew had
+Each minibatch goes to one trainer, and is done once that trainer acknowledges it. What a trainer that is started anew had \
 not acknowledged is handed to it again; what one that stays away had, to the others.
 
-Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. Prints one line per address when ready. Ends when all passes have
-ended and all trainers know, with exit code 0; by SIGTERM or Ctrl-C, saving its position, with exit code 0; and when the input
+Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME. Prints one line per address when ready. Ends when all passes have \
+ended and all trainers know, with exit code 0; by SIGTERM or Ctrl-C, saving its position, with exit code 0; and when the input \
 cannot be read, which trainers are told too, with the exit code of that.")]
 pub(crate) struct Args {
     /// Input: files, patterns, - for standard input [default: data.train of --config]

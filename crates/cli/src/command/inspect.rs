@@ -12,9 +12,12 @@ mod model;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling inspect clicks.csv                            columns, values, positives
-  sanderling inspect clicks.csv --suggest > clicks.toml    a first configuration
-  sanderling inspect runs/clicks/model                     tables, rows, norms, frequent keys")]
+  # columns, values, positives
+  sanderling inspect clicks.csv
+  # a first configuration
+  sanderling inspect clicks.csv --suggest > clicks.toml
+  # tables, rows, norms, frequent keys
+  sanderling inspect runs/clicks/model")]
 pub(crate) struct Args {
     /// Directory of a model, or a data file or its url, or - for standard input
     path: PathBuf,
@@ -25,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     rows: Option<u64>,
     /// Frequent values or keys to show
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1000))]
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     top: u64,
     /// Print the result as one JSON object on the last line of standard output
     #[arg(long)]

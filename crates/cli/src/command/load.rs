@@ -16,16 +16,20 @@ mod selftest;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling load run                                        tables in this process, the serving workload
-  sanderling load run --ps 127.0.0.1:7000 -o run.json        against a server; two lines, and all of it in a file
-  sanderling load run ycsb_a --ps 127.0.0.1:7000 --rate 20k  an open loop: latencies count from when requests are due
+  # tables in this process, the serving workload
+  sanderling load run
+  # against a server; two lines, and all of it in a file
+  sanderling load run --ps 127.0.0.1:7000 -o run.json
+  # an open loop: latencies count from when requests are due
+  sanderling load run ycsb_a --ps 127.0.0.1:7000 --rate 20k
   sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000
   sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 -o sweep.json
   sanderling load plot sweep.json -o sweep.png
   sanderling load ab 127.0.0.1:7000 127.0.0.1:7001 --runs 10
-  sanderling load list                                       workloads, their parameters and functions
+  # workloads, their parameters and functions
+  sanderling load list
 
-How a workload is written: docs/load-scripts.md
+How a workload is written is in docs/load-scripts.md. \
 Training runs are compared by sanderling compare, not here.")]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -15,7 +15,8 @@ use crate::output;
 #[command(after_help = "\
 Example:
   sanderling synth train.libsvm --rows 1000000
-  sanderling synth valid.libsvm --rows 100000 --first-row 1000000   more of the same stream
+  # more of the same stream
+  sanderling synth valid.libsvm --rows 100000 --first-row 1000000
   sanderling synth clicks.parquet --multi-valued 3
 
 The same seed gives the same bytes on any number of threads.")]

@@ -28,23 +28,26 @@ pub(crate) const DEEP_MODELS: [&str; 7] = ["dnn", "wide_deep", "deepfm", "dcn", 
 Example:
   sanderling train examples/adult_fm.toml
   sanderling train clicks.toml --ps 127.0.0.1:7000,127.0.0.1:7001
-  sanderling train examples/adult_ftrl_sync.toml --algorithm ftrl-sync --workers 2
-  sanderling train clicks.toml --algorithm ftrl-sync --ps s1:7000 --hosts a:7300,b:7300 --rank 1 ...
+  sanderling train examples/adult_ftrl_sync.toml --algorithm ftrl-sync \\
+      --workers 2
+  sanderling train clicks.toml --algorithm ftrl-sync --ps s1:7000 \\
+      --hosts a:7300,b:7300 --rank 1 ...
   sanderling train clicks.toml --threads 2 --passes 3 --json | tail -1 | jq .auc
-  sanderling train clicks.toml --profile                     and a flame graph of it
+  # and a flame graph of it
+  sanderling train clicks.toml --profile
 
 It ends with a table of where the time went, which sanderling compare puts beside that of another run.
 
-The run's files go to runs/<name>: model/ (for eval, predict, inspect), report.html, metrics.jsonl, summary.json.
+The run's files go to runs/<name>: model/ (for eval, predict, inspect), report.html, metrics.jsonl, summary.json. \
 Ctrl-C saves and stops; --resume goes on from there.
 
-With --ps the rows and their optimizer state are on parameter servers (sanderling ps), in tables named RUN/TABLE that
-replace those of an earlier run of this name. The model is fetched and saved here as one that was trained in this process.
---resume goes on from what was saved here: its rows replace those on the servers, whatever these still have, so that they
+With --ps the rows and their optimizer state are on parameter servers (sanderling ps), in tables named RUN/TABLE that \
+replace those of an earlier run of this name. The model is fetched and saved here as one that was trained in this process. \
+--resume goes on from what was saved here: its rows replace those on the servers, whatever these still have, so that they \
 may have been started anew, be others or more of them, or not be used any more.
 
-With --algorithm several workers train together: train.shuffle does not apply, and train.batch is the minibatch of each
-worker, or in step (-sync) the rows of all workers together. A job is saved after every pass, and --resume goes on from
+With --algorithm several workers train together: train.shuffle does not apply, and train.batch is the minibatch of each \
+worker, or in step (-sync) the rows of all workers together. A job is saved after every pass, and --resume goes on from \
 there, by any number of workers. With --hosts each worker is a command of its own, with its --rank: see docs/distributed.md.")]
 pub(crate) struct Args {
     /// Configuration, TOML

@@ -18,15 +18,17 @@ use crate::progress::Bar;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling bench rpc                                       10 M rows, all transports; minutes
-  sanderling bench rpc --transports shm,tcp,grpc-unary --in-flight 4 --pinnings unpinned
+  # 10 M rows, all transports; minutes
+  sanderling bench rpc
+  sanderling bench rpc --transports shm,tcp,grpc-unary --in-flight 4 \\
+      --pinnings unpinned
   sanderling bench rpc --rows 100000 --batch 64 --rounds 2 --json rpc.json
 
-Servers are processes of their own, started and ended here, each with a table of its own; the client is this process, with
-a thread per connection. \"constant\" is the same transport whose server answers with a constant buffer: no look-up, no
-session, no checksum. A single call lasts from its sending to its answer; all calls of one request, from the sending of the
-first to the answer of the last. At half load pulls are due at fixed times, and their time counts from then on. gRPC is
-tuned (windows, frames, no delay, an allocator that keeps memory) but for grpc-unary-untuned; grpc-frames are our frames
+Servers are processes of their own, started and ended here, each with a table of its own; the client is this process, with \
+a thread per connection. \"constant\" is the same transport whose server answers with a constant buffer: no look-up, no \
+session, no checksum. A single call lasts from its sending to its answer; all calls of one request, from the sending of the \
+first to the answer of the last. At half load pulls are due at fixed times, and their time counts from then on. gRPC is \
+tuned (windows, frames, no delay, an allocator that keeps memory) but for grpc-unary-untuned; grpc-frames are our frames \
 over gRPC, as --ps grpc:// carries them, with the usual allocator. Measure on an idle machine.")]
 pub(super) struct Args {
     /// in-process, shm, unix, tcp, tls, grpc-frames, grpc-unary, grpc-bidi, grpc-unary-untuned

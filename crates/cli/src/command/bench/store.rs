@@ -14,14 +14,17 @@ use crate::progress::Bar;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling bench store                                     10 M keys of dim 32; minutes
-  sanderling bench store --keys 50000000 --optimizer sgd --ops pull --dists uniform
+  # 10 M keys of dim 32; minutes
+  sanderling bench store
+  sanderling bench store --keys 50000000 --optimizer sgd --ops pull \\
+      --dists uniform
   sanderling bench store --dim 16 --ops pull_pooled --json pooled.json
-  sanderling bench store --keys 1000000 --threads 1 --ids shifted --json - > store.json
+  sanderling bench store --keys 1000000 --threads 1 --ids shifted --json - \\
+      > store.json
 
-The limit knows all addresses in advance: of a pull one independent index line and the row of every key, of a pooled
-pull and of a push the rows. It takes turns with the operation, at the best prefetch distance of a sweep. Keys are fresh
-in every round, and zipf ranks scattered over them. ns/key is the time of one thread; p50 and p99 are per batch (of the
+The limit knows all addresses in advance: of a pull one independent index line and the row of every key, of a pooled \
+pull and of a push the rows. It takes turns with the operation, at the best prefetch distance of a sweep. Keys are fresh \
+in every round, and zipf ranks scattered over them. ns/key is the time of one thread; p50 and p99 are per batch (of the \
 mix: of its pulls), GB/s the cache lines that must be touched. Measure on an idle machine.")]
 pub(super) struct Args {
     /// Keys in the table, all loaded before

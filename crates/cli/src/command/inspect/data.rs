@@ -77,7 +77,7 @@ fn column(column: &ColumnProfile) -> Vec<String> {
         None => column.separator.map(|s| format!("separated by {s:?}")).unwrap_or_default(),
     };
     vec![
-        column.name.clone(),
+        if column.name.is_empty() { "(no name)".to_string() } else { column.name.clone() },
         format!("{:?}", column.kind).to_lowercase(),
         format!("{:.1} %", column.missing_share * 100.0),
         format!("{}{}", if column.distinct_estimated { "~" } else { "" }, output::count(column.distinct)),

@@ -47,9 +47,10 @@ pub(super) struct SweepArgs {
 #[command(after_help = "\
 Example:
   sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000
-  sanderling load search --slo 'p50<500us,p99.9<20ms' ctr --ps 127.0.0.1:7000 -o search.json
+  sanderling load search --slo 'p50<500us,p99.9<20ms' ctr --ps 127.0.0.1:7000 \\
+      -o search.json
 
-A closed loop tells about how much is possible; then the interval between a rate that is fine and one that is not is halved,
+A closed loop tells about how much is possible; then the interval between a rate that is fine and one that is not is halved, \
 and a run of full length confirms the answer, or lowers it.")]
 pub(super) struct SearchArgs {
     #[command(flatten)]

@@ -16,8 +16,10 @@ use crate::output;
 #[command(after_help = "\
 Example:
   sanderling load show run.json
-  sanderling load show yesterday.json today.json       a star marks a difference beyond what both vary by
-  sanderling load show run.json --hdr-log run.hlog     for the tools that read HdrHistogram logs
+  # a star marks a difference beyond what both vary by
+  sanderling load show yesterday.json today.json
+  # for the tools that read HdrHistogram logs
+  sanderling load show run.json --hdr-log run.hlog
 
 These are results of load. Training runs are put side by side by sanderling compare.")]
 pub(super) struct ShowArgs {
@@ -34,8 +36,10 @@ pub(super) struct ShowArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling load plot sweep.json -o sweep.png                 response times over throughput
-  sanderling load plot run.json --kind time -o run.svg         throughput and latencies over time
+  # response times over throughput
+  sanderling load plot sweep.json -o sweep.png
+  # throughput and latencies over time
+  sanderling load plot run.json --kind time -o run.svg
   sanderling load plot a.json b.json --kind percentiles -o ab.svg")]
 pub(super) struct PlotArgs {
     /// Files that `run`, `sweep`, `search` or `ab` wrote

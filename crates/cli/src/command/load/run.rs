@@ -48,12 +48,14 @@ pub(super) struct LoadArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling load run                                        98 % pulls, 2 % pushes of 512 keys, in this process
+  # 98 % pulls, 2 % pushes of 512 keys, in this process
+  sanderling load run
   sanderling load run --ps 127.0.0.1:7000 --threads 4 --concurrency 8
-  sanderling load run ctr --ps 127.0.0.1:7000 --rate 20k --arrivals poisson -d 60s -o run.json
+  sanderling load run ctr --ps 127.0.0.1:7000 --rate 20k \\
+      --arrivals poisson -d 60s -o run.json
   sanderling load run my.rn -P keys=1e8 -f pull:9,push:1
 
-Tables that are not there are made, and filled if they are empty. In an open loop calls are due by the clock, and latencies
+Tables that are not there are made, and filled if they are empty. In an open loop calls are due by the clock, and latencies \
 count from then on, whoever is late. A run is marked NOT VALID if the client itself was the bottleneck, or too much failed.")]
 pub(super) struct RunArgs {
     #[command(flatten)]
