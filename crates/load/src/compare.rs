@@ -29,7 +29,7 @@ pub fn abba(runs: usize) -> Vec<Side> {
 #[allow(missing_docs)] // as they are called; latencies are response times
 pub enum Metric {
     KeysPerS,
-    RequestsPerS,
+    CallsPerS,
     Mean,
     P50,
     P99,
@@ -39,14 +39,14 @@ pub enum Metric {
 impl Metric {
     /// All, in order.
     pub const ALL: [Metric; 6] =
-        [Metric::KeysPerS, Metric::RequestsPerS, Metric::Mean, Metric::P50, Metric::P99, Metric::P999];
+        [Metric::KeysPerS, Metric::CallsPerS, Metric::Mean, Metric::P50, Metric::P99, Metric::P999];
 
     /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Metric::KeysPerS => "keys/s",
-            Metric::RequestsPerS => "requests/s",
+            Metric::CallsPerS => "calls/s",
             Metric::Mean => "mean",
             Metric::P50 => "p50",
             Metric::P99 => "p99",
@@ -57,7 +57,7 @@ impl Metric {
     /// Whether it is a rate, of which more is better, and not a latency in nanoseconds.
     #[must_use]
     pub fn is_rate(self) -> bool {
-        matches!(self, Metric::KeysPerS | Metric::RequestsPerS)
+        matches!(self, Metric::KeysPerS | Metric::CallsPerS)
     }
 
     /// Of a run; none if it has too few samples, or nothing.
@@ -67,7 +67,7 @@ impl Metric {
         let quantile = |quantile| measured.response().quantile_ns(quantile).map(|ns| ns as f64);
         let value = match self {
             Metric::KeysPerS => Some(measured.keys_per_s()),
-            Metric::RequestsPerS => Some(measured.requests_per_s()),
+            Metric::CallsPerS => Some(measured.calls_per_s()),
             Metric::Mean => measured.response().mean_ns(),
             Metric::P50 => quantile(0.5),
             Metric::P99 => quantile(0.99),
@@ -232,7 +232,7 @@ impl Comparison {
         let throughput = self.differences.iter().position(|difference| difference.metric.is_rate());
         let mut lines: Vec<String> = throughput.iter().map(|&at| self.differences[at].verdict()).collect();
         let others = self.differences.iter().enumerate().filter(|(at, difference)| {
-            Some(*at) != throughput && difference.found() && difference.metric != Metric::RequestsPerS
+            Some(*at) != throughput && difference.found() && difference.metric != Metric::CallsPerS
         });
         if self.differences.is_empty() {
             lines.push("nothing to compare: there is no number that all runs have".to_owned());
@@ -275,8 +275,8 @@ impl Difference {
             (percent_low.abs().min(percent_high.abs()), percent_low.abs().max(percent_high.abs()));
         let (from, to) = if percent_low < 0.0 && percent_high > 0.0 { (-from, to) } else { (from, to) };
         let subject = match (metric, percent > 0.0) {
-            (Metric::KeysPerS | Metric::RequestsPerS, true) => format!("B is {} % faster", digits(percent)),
-            (Metric::KeysPerS | Metric::RequestsPerS, false) => format!("B is {} % slower", digits(-percent)),
+            (Metric::KeysPerS | Metric::CallsPerS, true) => format!("B is {} % faster", digits(percent)),
+            (Metric::KeysPerS | Metric::CallsPerS, false) => format!("B is {} % slower", digits(-percent)),
             (_, true) => format!("{name} of B is {} % higher", digits(percent)),
             (_, false) => format!("{name} of B is {} % lower", digits(-percent)),
         };

@@ -273,7 +273,7 @@ impl Measured {
 
     /// Calls per second that succeeded.
     #[must_use]
-    pub fn requests_per_s(&self) -> f64 {
+    pub fn calls_per_s(&self) -> f64 {
         (self.calls() - self.failed()) as f64 / self.seconds
     }
 

@@ -55,11 +55,11 @@ pub fn curve(runs: &[RunResult], objective: Option<&Objective>) -> Figure {
     let mut runs: Vec<&RunResult> = runs.iter().collect();
     let due = |run: &RunResult| match run.asked.load {
         Load::Open { rate_per_s, .. } => rate_per_s,
-        Load::Closed => run.measured.requests_per_s(),
+        Load::Closed => run.measured.calls_per_s(),
     };
     runs.sort_by(|a, b| due(a).total_cmp(&due(b)));
     let responses: Vec<Distribution> = runs.iter().map(|run| run.measured.response()).collect();
-    let rates: Vec<f64> = runs.iter().map(|run| run.measured.requests_per_s()).collect();
+    let rates: Vec<f64> = runs.iter().map(|run| run.measured.calls_per_s()).collect();
     let all = responses.iter().flat_map(|of| QUANTILES.map(|(_, quantile)| of.quantile_ns(quantile)));
     let unit = Unit::of(all.flatten().map(|ns| ns as f64));
     let mut series = Vec::new();
@@ -91,7 +91,7 @@ pub fn curve(runs: &[RunResult], objective: Option<&Objective>) -> Figure {
     });
     let chart = LineChart {
         title: title("Response time and throughput", runs.first().copied()),
-        x_label: "requests per second".to_owned(),
+        x_label: "calls per second".to_owned(),
         y_label: unit.label("response time"),
         x_log: high > RATE_LINEAR_MAX * low,
         x_room: true,
@@ -116,7 +116,7 @@ pub fn time_series(run: &RunResult) -> Figure {
         let count = if keys { interval.keys } else { interval.calls };
         (at(number), count as f64 / length_s)
     });
-    let what = if keys { "keys per second" } else { "requests per second" };
+    let what = if keys { "keys per second" } else { "calls per second" };
     let line = |name: &str, points, look, color| Series { name: name.to_owned(), points, look, color };
     let rate = LineChart {
         title: title(&format!("Throughput, {what}"), Some(run)),
@@ -170,7 +170,7 @@ pub fn time_series(run: &RunResult) -> Figure {
         *y = unit.number(*y);
     }
     let latency = LineChart {
-        title: format!("Response time in {}, by when requests were due", unit.name),
+        title: format!("Response time in {}, by when calls were due", unit.name),
         x_label: "seconds since the measured part began".to_owned(),
         y_log: true,
         series: lines,
@@ -211,7 +211,7 @@ pub fn percentiles(runs: &[RunResult]) -> Figure {
     let x_ticks = PERCENTILE_TICKS.map(|(name, x)| (x, name.to_owned())).into();
     let chart = LineChart {
         title: title("Latency by percentile", runs.first()),
-        x_label: "share of requests that are no slower".to_owned(),
+        x_label: "share of calls that are no slower".to_owned(),
         y_label: unit.label("latency"),
         x_log: true,
         y_log: true,

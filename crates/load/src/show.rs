@@ -37,16 +37,16 @@ pub fn summary(run: &RunResult) -> String {
         }
     };
     let mut text = format!(
-        "  {} keys/s ({} requests/s), {failures}\n",
+        "  {} keys/s ({} calls/s), {failures}\n",
         rate(measured.keys_per_s()),
-        rate(measured.requests_per_s())
+        rate(measured.calls_per_s())
     );
     let quantile = |of: &Distribution, quantile| duration_or_dash(of.quantile_ns(quantile));
     let others = format!("p50 {}, p99.9 {}", quantile(&response, 0.5), quantile(&response, 0.999));
     text += &match run.asked.load {
         Load::Closed => format!("  p99 {} ({others})\n", quantile(&response, 0.99)),
         Load::Open { .. } => format!(
-            "  p99 {} from when requests were due ({others}); service p99 {}\n",
+            "  p99 {} from when calls were due ({others}); service p99 {}\n",
             quantile(&response, 0.99),
             quantile(&service, 0.99)
         ),
@@ -159,7 +159,7 @@ pub fn two(a: &RunResult, b: &RunResult) -> String {
     };
     let (of_a, of_b) = (&a.measured, &b.measured);
     let exact = |value: f64| Some(Estimate { value, half_width: None });
-    row("requests/s", Some(estimate::requests_per_s(of_a)), Some(estimate::requests_per_s(of_b)), &rate);
+    row("calls/s", Some(estimate::calls_per_s(of_a)), Some(estimate::calls_per_s(of_b)), &rate);
     row("keys/s", Some(estimate::keys_per_s(of_a)), Some(estimate::keys_per_s(of_b)), &rate);
     row("bytes/s", exact(of_a.bytes_per_s()), exact(of_b.bytes_per_s()), &bytes);
     row("response mean", estimate::mean_ns(of_a), estimate::mean_ns(of_b), &duration);
@@ -190,7 +190,7 @@ pub fn two(a: &RunResult, b: &RunResult) -> String {
 #[must_use]
 pub fn list(runs: &[RunResult]) -> String {
     let mut table =
-        Table::new(&["run", "due/s", "requests/s", "keys/s", "p50", "p99", "p99.9", "max", "cores", ""]);
+        Table::new(&["run", "due/s", "calls/s", "keys/s", "p50", "p99", "p99.9", "max", "cores", ""]);
     for run in runs {
         let due = match &run.asked.load {
             Load::Closed => DASH.to_owned(),
@@ -201,7 +201,7 @@ pub fn list(runs: &[RunResult]) -> String {
         table.row(vec![
             numbers::shortened(&run.label, 16),
             due,
-            rate(run.measured.requests_per_s()),
+            rate(run.measured.calls_per_s()),
             rate(run.measured.keys_per_s()),
             quantile(0.5),
             quantile(0.99),
@@ -257,7 +257,7 @@ fn heading(run: &RunResult) -> String {
     };
     let load = match &asked.load {
         Load::Closed => format!("closed loop of {}", asked.concurrency),
-        Load::Open { rate_per_s, arrivals } => format!("{} requests/s ({arrivals})", rate(*rate_per_s)),
+        Load::Open { rate_per_s, arrivals } => format!("{} calls/s ({arrivals})", rate(*rate_per_s)),
     };
     let threads = if asked.threads == 1 { "1 thread" } else { &format!("{} threads", asked.threads) };
     let first = format!("{label}{} on {}", asked.script.name, asked.address);
@@ -284,9 +284,9 @@ fn heading(run: &RunResult) -> String {
 
 fn rates(table: &mut Table, measured: &Measured) {
     let mut row = |name: &str, value: String, error: String| table.row(vec![name.to_owned(), value, error]);
-    let requests = estimate::requests_per_s(measured);
+    let calls = estimate::calls_per_s(measured);
     let keys = estimate::keys_per_s(measured);
-    row("requests/s", rate(requests.value), half(Some(requests)));
+    row("calls/s", rate(calls.value), half(Some(calls)));
     row("keys/s", rate(keys.value), half(Some(keys)));
     row("bytes/s", bytes(measured.bytes_per_s()), String::new());
     row("missing keys", percent(measured.missing() as f64, measured.keys() as f64), String::new());

@@ -35,7 +35,7 @@ fn check(name: &str, figure: &Figure, words: &[&str], colors: &[&str]) {
     }
 }
 
-/// A sweep whose latencies rise towards 12 000 requests/s, with the last runs beyond what can be done.
+/// A sweep whose latencies rise towards 12 000 calls/s, with the last runs beyond what can be done.
 fn sweep() -> Vec<RunResult> {
     let run = |number: u64| {
         let due = 1000.0 * 1.25f64.powi(number as i32);
@@ -61,7 +61,7 @@ fn a_curve_shows_every_percentile_and_what_is_not_valid() {
         "p99.9",
         "not valid",
         "wanted: p99 below 5.00 ms",
-        "requests per second",
+        "calls per second",
         "response time, ms",
     ];
     check("curve", &curve(&sweep(), Some(&objective)), &words, &[BLUE, ORANGE, GREEN]);
@@ -79,7 +79,7 @@ fn a_run_over_time_has_two_panels() {
     check("failing", &time_series(&failing), &["Failed calls per second"], &[BLUE, ORANGE]);
 }
 
-/// 3000 requests/s to a server that stands still for a second.
+/// 3000 calls/s to a server that stands still for a second.
 fn frozen() -> RunResult {
     let mut observed = Observed::new(&["pull".to_owned()], Duration::from_secs(20));
     let mut rng = sanderling_sample::random::Rng::new(5, 0, 0);
@@ -99,7 +99,7 @@ fn frozen() -> RunResult {
 fn a_server_that_stands_still_is_seen() {
     let run = frozen();
     let figure = time_series(&run);
-    check("frozen", &figure, &["Throughput, requests per second", "longest"], &[BLUE, ORANGE]);
+    check("frozen", &figure, &["Throughput, calls per second", "longest"], &[BLUE, ORANGE]);
     let (throughput, latency) = (&figure.panels[0].0.series[0].points, &figure.panels[1].0.series[0].points);
     let between = |points: &[(f64, f64)], low: f64, high: f64| -> Vec<f64> {
         points.iter().filter(|(x, _)| (low..high).contains(x)).map(|&(_, y)| y).collect()

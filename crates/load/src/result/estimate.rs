@@ -34,8 +34,8 @@ pub struct Estimate {
 
 /// Calls per second that succeeded.
 #[must_use]
-pub fn requests_per_s(measured: &Measured) -> Estimate {
-    rate(measured, measured.requests_per_s(), |interval| interval.calls)
+pub fn calls_per_s(measured: &Measured) -> Estimate {
+    rate(measured, measured.calls_per_s(), |interval| interval.calls)
 }
 
 /// Keys per second.

@@ -266,6 +266,6 @@ fn errors_hold_what_they_promise_also_where_neighbours_are_alike() {
 #[test]
 fn short_runs_have_no_errors() {
     let run = small();
-    assert_eq!(estimate::requests_per_s(&run.measured).half_width, None);
+    assert_eq!(estimate::calls_per_s(&run.measured).half_width, None);
     assert_eq!(estimate::quantile_ns(&run.measured, 0.99), None);
 }

@@ -181,7 +181,7 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
     let slo = &args.slo;
     let beyond = not_per_s.map_or_else(String::new, |beyond| format!("; not at {beyond:.0}"));
     output::text(&match per_s {
-        Some(per_s) => format!("{slo} holds up to {per_s:.0} requests/s{beyond}"),
+        Some(per_s) => format!("{slo} holds up to {per_s:.0} calls/s{beyond}"),
         None => format!("{slo} holds at no rate that was tried{beyond}"),
     })?;
     Ok(if per_s.is_some() { 0 } else { FAILED })
