@@ -43,6 +43,9 @@ pub mod input;
 
 mod temporary;
 
+mod output_file;
+pub use output_file::OutputFile;
+
 mod scan;
 pub use scan::{Isa, count_newlines};
 

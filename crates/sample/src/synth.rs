@@ -221,16 +221,17 @@ impl Generator {
 }
 
 /// Writes the rows to `path` (`-`: standard output, text only), compressed if it ends in `.gz` or `.zst`, and reports
-/// the best AUC and logloss over them. `progress` is told the rows and bytes written so far, once per chunk.
+/// the best AUC and logloss over them. `progress` is told the rows and bytes written so far, once per chunk, and says
+/// whether to go on; if not, there is no file and no report.
 ///
 /// # Errors
 /// [`SampleError::Spec`] if a setting is out of bounds or the format unknown, [`SampleError::Io`] or
-/// [`SampleError::BadFile`] if the file cannot be written. A file that could not be finished is left as it is.
+/// [`SampleError::BadFile`] if the file cannot be written. The file has its name when it is whole.
 pub fn generate(
     config: &SynthConfig,
     path: &Path,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<SynthReport, SampleError> {
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Option<SynthReport>, SampleError> {
     let generator = Generator::new(config)?;
     let format = config.format.or_else(|| SynthFormat::of_path(path)).ok_or_else(|| {
         let path = path.display();
@@ -258,7 +259,7 @@ pub fn generate(
     let threads = threads.min((chunks.end - chunks.start) as usize).max(1);
     let worker = Worker { config, generator: &generator, writer: writer.as_ref() };
 
-    let (mut rows, mut logloss, mut bound) = (0u64, 0.0f64, Bound::new());
+    let (mut rows, mut logloss, mut bound, mut goes_on) = (0u64, 0.0f64, Bound::new(), true);
     std::thread::scope(|scope| -> Result<(), SampleError> {
         let (mut full, mut empty, mut handles) = (Vec::new(), Vec::new(), Vec::new());
         for thread in 0..threads {
@@ -276,12 +277,17 @@ pub fn generate(
             let bytes = sink.write(&made.chunk)?;
             rows += made.rows;
             logloss += made.logloss;
-            progress(rows, bytes);
+            goes_on = progress(rows, bytes);
+            if !goes_on {
+                break;
+            }
             if let Chunk::Text(text) = made.chunk {
                 // The worker may have ended, and then needs no buffer.
                 let _ = empty[thread].try_send(text);
             }
         }
+        // Workers that would go on see that nobody takes what they make.
+        drop(full);
         for handle in handles {
             match handle.join() {
                 Ok(part) => bound.merge(&part),
@@ -290,8 +296,11 @@ pub fn generate(
         }
         Ok(())
     })?;
+    if !goes_on {
+        return Ok(None);
+    }
     debug_assert_eq!(rows, config.rows);
-    Ok(SynthReport {
+    Ok(Some(SynthReport {
         rows,
         positives: bound.positives(),
         bytes: sink.finish()?,
@@ -299,7 +308,7 @@ pub fn generate(
         best_logloss: (rows > 0).then(|| logloss / rows as f64),
         vocabularies: generator.vocabularies(),
         ids_end: generator.ids_end(),
-    })
+    }))
 }
 
 /// A chunk on its way to the writer, with what the report needs of it.

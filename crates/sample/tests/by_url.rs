@@ -49,14 +49,14 @@ fn write(dir: &Path, extension: &str) -> Spec {
         let config = SynthConfig { rows: ROWS, first_row: part * ROWS, ..SynthConfig::default() };
         if extension == "batch" {
             let csv = dir.join(format!("of-{part}.csv"));
-            generate(&config, &csv, &mut |_, _| {}).unwrap();
+            generate(&config, &csv, &mut |_, _| true).unwrap();
             let rows = read(&csv.to_string_lossy(), &spec).unwrap();
             let options = BatchFileOptions { compression: BlockCompression::Lz4, overwrite: false };
             let mut out = BatchFileWriter::create(&path, &spec, options).unwrap();
             out.write(&Rows::new(&rows, 0..rows.len())).unwrap();
             out.finish().unwrap();
         } else {
-            generate(&config, &path, &mut |_, _| {}).unwrap();
+            generate(&config, &path, &mut |_, _| true).unwrap();
         }
     }
     if extension.starts_with("libsvm") { Spec::libsvm() } else { spec }

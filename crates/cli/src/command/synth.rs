@@ -2,12 +2,13 @@
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sanderling_sample::synth::{SynthConfig, SynthFormat, generate};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
 
 /// Generate Criteo-like data: 13 counts, 26 zipf-distributed ids, labels drawn from a hidden factorization machine
@@ -19,7 +20,7 @@ Example:
   sanderling synth valid.libsvm --rows 100000 --first-row 1000000
   sanderling synth clicks.parquet --multi-valued 3
 
-The same seed gives the same bytes on any number of threads.")]
+The same seed gives the same bytes on any number of threads. The file has its name when it is whole.")]
 pub(crate) struct Args {
     /// Output: .libsvm, .tsv (Criteo's layout), .csv or .parquet, text also with .gz or .zst; - for standard output
     output: PathBuf,
@@ -91,10 +92,16 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     {
         bar.set_style(style.progress_chars("=> "));
     }
-    let start = Instant::now();
-    let report = generate(&config, &args.output, &mut |rows, _bytes| bar.set_position(rows));
+    let (start, stop) = (Instant::now(), crate::stop::flag());
+    let report = generate(&config, &args.output, &mut |rows, _bytes| {
+        bar.set_position(rows);
+        !stop.load(Ordering::Relaxed)
+    });
     bar.finish_and_clear();
-    let report = report?;
+    let Some(report) = report? else {
+        note!("interrupted: {} was not written", args.output.display());
+        return Ok(INTERRUPTED);
+    };
     let seconds = start.elapsed().as_secs_f64();
     if args.json {
         output::json(&report)?;

@@ -40,7 +40,7 @@ impl Place {
     /// Rows of one synthetic stream, from `first` on; the path quoted for TOML.
     pub(crate) fn synth(&self, name: &str, first: u64, rows: u64) -> String {
         let config = SynthConfig { rows, first_row: first, vocabulary: 2000, ..SynthConfig::default() };
-        generate(&config, &self.path(name), &mut |_, _| {}).unwrap();
+        generate(&config, &self.path(name), &mut |_, _| true).unwrap();
         format!("{:?}", self.path(name))
     }
 

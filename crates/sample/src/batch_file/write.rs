@@ -1,11 +1,9 @@
 //! Writing a batch file: under another name until it is whole. It knows nothing of where rows come from.
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
-use tempfile::NamedTempFile;
 use zstd::bulk::Compressor;
 
 use super::{
@@ -13,6 +11,7 @@ use super::{
     Trailer, bad_file, crc, io_error,
 };
 use crate::error::SampleError;
+use crate::output_file::OutputFile;
 use crate::packed::{PackedBuffer, pack, packed_bytes_max};
 use crate::rows::Rows;
 use crate::spec::Spec;
@@ -49,7 +48,7 @@ pub struct Written {
 pub struct BatchFileWriter {
     path: PathBuf,
     options: BatchFileOptions,
-    out: BufWriter<NamedTempFile>,
+    out: BufWriter<OutputFile>,
     buffer: PackedBuffer,
     compressed: Vec<u8>,
     lz4: CompressTable,
@@ -69,7 +68,7 @@ impl BatchFileWriter {
         spec: &Spec,
         options: BatchFileOptions,
     ) -> Result<BatchFileWriter, SampleError> {
-        if !options.overwrite && path.exists() {
+        if !options.overwrite && path.is_file() {
             return Err(bad_file(path, "is there already; --force replaces it"));
         }
         let failed = io_error(path);
@@ -85,7 +84,7 @@ impl BatchFileWriter {
         let mut writer = BatchFileWriter {
             path: path.to_path_buf(),
             options,
-            out: BufWriter::with_capacity(1 << 20, temporary(path).map_err(&failed)?),
+            out: BufWriter::with_capacity(1 << 20, OutputFile::create(path).map_err(&failed)?),
             buffer: PackedBuffer::new(),
             compressed: Vec::new(),
             lz4: CompressTable::large(),
@@ -187,13 +186,7 @@ impl BatchFileWriter {
         self.put(&trailer.to_bytes())?;
         let failed = io_error(&self.path);
         let file = self.out.into_inner().map_err(|error| failed(error.into_error()))?;
-        file.as_file().sync_all().map_err(&failed)?;
-        let kept: Result<File, _> = if self.options.overwrite {
-            file.persist(&self.path)
-        } else {
-            file.persist_noclobber(&self.path)
-        };
-        kept.map_err(|error| failed(error.error))?;
+        if self.options.overwrite { file.finish() } else { file.finish_new() }.map_err(failed)?;
         Ok(self.written)
     }
 
@@ -215,21 +208,4 @@ impl BatchFileWriter {
         let zeros = self.written.bytes.next_multiple_of(ALIGN_BYTES) - self.written.bytes;
         self.put(&[0; FRAME_BYTES][..zeros as usize])
     }
-}
-
-/// A file beside the one that it will be, readable for whom other new files are.
-fn temporary(path: &Path) -> std::io::Result<NamedTempFile> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !folder.is_dir() {
-        let reason = format!("there is no folder {}; make it first", folder.display());
-        return Err(std::io::Error::new(std::io::ErrorKind::NotFound, reason));
-    }
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".sanderling-").suffix(".batch.part");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    builder.tempfile_in(folder)
 }

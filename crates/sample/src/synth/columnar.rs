@@ -14,6 +14,7 @@ use super::text::{hex_digits, token};
 use super::truth::{CHUNK_ROWS, Row};
 use super::{CATEGORICAL, NUMERIC, SynthConfig};
 use crate::error::SampleError;
+use crate::output_file::OutputFile;
 
 /// Rows of a row group; bounds what the writer holds in memory.
 const ROW_GROUP_ROWS: usize = 256 * 1024;
@@ -98,13 +99,11 @@ impl BatchBuilder {
 
 /// A Parquet file under construction.
 pub(super) struct ParquetFile {
-    writer: ArrowWriter<std::fs::File>,
+    writer: ArrowWriter<OutputFile>,
 }
 
 impl ParquetFile {
-    pub(super) fn create(path: &Path, config: &SynthConfig) -> Result<Self, SampleError> {
-        let file = std::fs::File::create(path)
-            .map_err(|source| SampleError::Io { path: path.to_path_buf(), source })?;
+    pub(super) fn new(file: OutputFile, path: &Path, config: &SynthConfig) -> Result<Self, SampleError> {
         // Dictionaries and statistics would take most of the time: nearly every value of the large vocabularies is
         // new to a row group.
         let properties = WriterProperties::builder()
@@ -123,10 +122,9 @@ impl ParquetFile {
         Ok(self.writer.bytes_written() as u64)
     }
 
-    /// Writes the footer; returns the size of the file.
-    pub(super) fn close(mut self, path: &Path) -> Result<u64, SampleError> {
-        self.writer.finish().map_err(|e| failed(path, &e))?;
-        Ok(self.writer.bytes_written() as u64)
+    /// Writes the footer; returns the file.
+    pub(super) fn close(self, path: &Path) -> Result<OutputFile, SampleError> {
+        self.writer.into_inner().map_err(|e| failed(path, &e))
     }
 }
 

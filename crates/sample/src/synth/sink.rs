@@ -1,6 +1,5 @@
 //! Where generated chunks go: a text file, plain or compressed, standard output, or a Parquet file. It knows no row.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,7 @@ use super::SynthConfig;
 use super::columnar::ParquetFile;
 use super::text::Text;
 use crate::error::SampleError;
+use crate::output_file::OutputFile;
 
 const GZIP_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 3;
@@ -21,10 +21,10 @@ pub(super) enum Chunk {
 }
 
 enum Output {
-    Plain(File),
+    Plain(OutputFile),
     Stdout(std::io::Stdout),
-    Gzip(flate2::write::GzEncoder<File>),
-    Zstd(zstd::Encoder<'static, File>),
+    Gzip(flate2::write::GzEncoder<OutputFile>),
+    Zstd(zstd::Encoder<'static, OutputFile>),
     Parquet(ParquetFile),
 }
 
@@ -37,28 +37,27 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Creates or truncates the file; `header` is the first line of a text file, `None` for Parquet.
+    /// Begins the file; `header` is the first line of a text file, `None` for Parquet.
     pub(super) fn create(
         path: &Path,
         config: &SynthConfig,
         header: Option<String>,
     ) -> Result<Self, SampleError> {
         let io = |source| SampleError::Io { path: path.to_path_buf(), source };
+        let create = || OutputFile::create(path).map_err(io);
         let stdout = path.as_os_str() == "-";
         let output = match (&header, path.extension().and_then(|e| e.to_str())) {
             (None, _) if stdout => {
                 return Err(SampleError::Spec("synth: Parquet needs a file, not standard output".into()));
             }
-            (None, _) => Output::Parquet(ParquetFile::create(path, config)?),
+            (None, _) => Output::Parquet(ParquetFile::new(create()?, path, config)?),
             _ if stdout => Output::Stdout(std::io::stdout()),
             (_, Some("gz")) => {
                 let level = flate2::Compression::new(GZIP_LEVEL);
-                Output::Gzip(flate2::write::GzEncoder::new(File::create(path).map_err(io)?, level))
+                Output::Gzip(flate2::write::GzEncoder::new(create()?, level))
             }
-            (_, Some("zst")) => {
-                Output::Zstd(zstd::Encoder::new(File::create(path).map_err(io)?, ZSTD_LEVEL).map_err(io)?)
-            }
-            _ => Output::Plain(File::create(path).map_err(io)?),
+            (_, Some("zst")) => Output::Zstd(zstd::Encoder::new(create()?, ZSTD_LEVEL).map_err(io)?),
+            _ => Output::Plain(create()?),
         };
         let mut sink = Sink { path: path.to_path_buf(), output, text_bytes: 0 };
         sink.write_text(header.unwrap_or_default().as_bytes())?;
@@ -87,22 +86,17 @@ impl Sink {
         Ok(self.text_bytes)
     }
 
-    /// Completes the file; returns its size.
+    /// Completes the file and gives it its name; returns its size.
     pub(super) fn finish(self) -> Result<u64, SampleError> {
         let Sink { path, output, text_bytes } = self;
         let file = match output {
-            Output::Parquet(file) => return file.close(&path),
+            Output::Parquet(file) => Ok(Some(file.close(&path)?)),
             Output::Plain(file) => Ok(Some(file)),
             Output::Stdout(mut stdout) => stdout.flush().map(|()| None),
             Output::Gzip(encoder) => encoder.finish().map(Some),
             Output::Zstd(encoder) => encoder.finish().map(Some),
         };
-        // The size is asked for only where compression changed it: a path may be a pipe.
-        let compressed = path.extension().is_some_and(|e| e == "gz" || e == "zst");
-        file.and_then(|file| match file {
-            Some(file) if compressed => Ok(file.metadata()?.len()),
-            _ => Ok(text_bytes),
-        })
-        .map_err(|source| SampleError::Io { path, source })
+        file.and_then(|file| file.map_or(Ok(text_bytes), OutputFile::finish))
+            .map_err(|source| SampleError::Io { path, source })
     }
 }

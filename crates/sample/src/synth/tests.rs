@@ -16,7 +16,7 @@ fn config(rows: u64) -> SynthConfig {
 fn write(config: &SynthConfig, name: &str) -> (SynthReport, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(name);
-    let report = generate(config, &path, &mut |_, _| {}).unwrap();
+    let report = generate(config, &path, &mut |_, _| true).unwrap().unwrap();
     let raw = std::fs::read(&path).unwrap();
     assert_eq!(report.bytes, raw.len() as u64);
     let mut bytes = Vec::new();
@@ -40,6 +40,22 @@ fn bytes_and_report_do_not_depend_on_threads() {
         let other = write(&SynthConfig { seed: 43, ..base.clone() }, name);
         assert!(one.1 != other.1, "{name} does not depend on the seed");
     }
+}
+
+/// Of files that were there, too.
+#[test]
+fn what_is_stopped_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a.libsvm", "a.csv.gz", "a.tsv.zst", "a.parquet"] {
+        let path = dir.path().join(name);
+        for before in [None, Some("before")] {
+            before.iter().for_each(|text| std::fs::write(&path, text).unwrap());
+            let stopped = generate(&config(20_000), &path, &mut |rows, _| rows < 10_000).unwrap();
+            assert_eq!(stopped, None);
+            assert_eq!(std::fs::read_to_string(&path).ok().as_deref(), before, "{name}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4);
 }
 
 #[test]
@@ -129,7 +145,7 @@ fn parquet_holds_the_columns_of_tsv() {
     let tsv = String::from_utf8(write(&config, "a.tsv").1).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.parquet");
-    generate(&config, &path, &mut |_, _| {}).unwrap();
+    generate(&config, &path, &mut |_, _| true).unwrap();
     let file = std::fs::File::open(&path).unwrap();
     let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReader::try_new(file, 1024).unwrap();
     let mut lines = tsv.lines();
@@ -263,10 +279,10 @@ fn edges() {
         SynthConfig { values_max: 0, ..config(1) },
     ];
     for config in bad {
-        let error = generate(&config, Path::new("/nonexistent/a.tsv"), &mut |_, _| {}).unwrap_err();
+        let error = generate(&config, Path::new("/nonexistent/a.tsv"), &mut |_, _| true).unwrap_err();
         assert!(matches!(error, SampleError::Spec(_)), "{error}");
     }
-    let error = generate(&config(1), Path::new("/nonexistent/a.tsv"), &mut |_, _| {}).unwrap_err();
+    let error = generate(&config(1), Path::new("/nonexistent/a.tsv"), &mut |_, _| true).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/a.tsv"), "{error}");
     let smallest = SynthConfig { vocabulary: 100, ..config(100) };
     assert_eq!(write(&smallest, "a.tsv").0.vocabularies.iter().sum::<u32>(), 100);
