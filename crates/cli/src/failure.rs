@@ -48,6 +48,8 @@ pub(crate) enum Failure {
     Run(String),
     #[error("{0}")]
     Usage(String),
+    #[error("stopped before there was a result")]
+    Stopped,
     #[error("writing the result: {0}")]
     Output(#[from] std::io::Error),
 }
@@ -106,7 +108,8 @@ impl Failure {
             | Failure::Control(ControlError::Refused { code: Code::NotFound | Code::DataLoss, .. })
             | Failure::Learn(LearnError::Model { .. }) => BAD_MODEL,
             Failure::Store(error) | Failure::Learn(LearnError::Store(error)) => of_store(error),
-            Failure::Learn(
+            Failure::Stopped
+            | Failure::Learn(
                 LearnError::Stopped
                 | LearnError::Unsaved(_)
                 | LearnError::JobStopped { .. }

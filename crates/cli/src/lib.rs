@@ -43,6 +43,8 @@ Examples:
   sanderling eval runs/clicks/model held_out.csv
   sanderling predict runs/clicks/model new.csv -o scores.csv
 
+A file that is named as output has its name when it is whole; pipes and devices are written as they are.
+
 Exit codes: 0 done; 1 failed; 2 wrong arguments or configuration; 3 bad data; 4 damaged or unfit model; \
 130 interrupted (what was trained is saved, go on with train --resume).";
 

@@ -1,9 +1,12 @@
-//! Results on standard output: one JSON object in one line, or a few aligned lines for a person. Notes on standard error.
+//! Results on standard output: one JSON object in one line, or a few aligned lines for a person; in a file, where one is named.
+//! Notes on standard error. Knows no result.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write;
+use std::path::Path;
 
+use sanderling_sample::OutputFile;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -73,6 +76,21 @@ pub(crate) fn clear() -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     write!(out, "\x1b[2J\x1b[H")?;
     Ok(out.flush()?)
+}
+
+/// Refuses a file that cannot be written: not to be found out after minutes of work.
+pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+    OutputFile::check(path).map_err(|error| not_written(path, &error))
+}
+
+/// Writes all of a file.
+pub(crate) fn save(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    OutputFile::save(path, bytes).map_err(|error| not_written(path, &error))
+}
+
+/// The error with the file's name.
+pub(crate) fn not_written(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Output(std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 /// Name and value pairs, one per line, values aligned.

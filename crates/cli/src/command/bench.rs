@@ -42,12 +42,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     }
 }
 
-/// Whether the result can be written where it is to go: not to be found out after minutes of work.
-fn make_writable(json: Option<&Path>) -> Result<(), Failure> {
-    match json.filter(|path| path.as_os_str() != "-") {
-        Some(path) => std::fs::File::create(path).map(|_| ()).map_err(|source| not_written(path, &source)),
-        None => Ok(()),
-    }
+/// Refuses a place where the result cannot be written.
+fn check(json: Option<&Path>) -> Result<(), Failure> {
+    json.filter(|path| path.as_os_str() != "-").map_or(Ok(()), output::check)
 }
 
 /// Prints a report for people, and writes it as JSON if that is asked for: to standard output alone, if it is `-`.
@@ -62,11 +59,7 @@ fn show<R: Serialize>(
     output::text(&describe(report))?;
     if let Some(path) = json {
         let json = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
-        std::fs::write(path, json + "\n").map_err(|source| not_written(path, &source))?;
+        output::save(path, (json + "\n").as_bytes())?;
     }
     Ok(())
-}
-
-fn not_written(path: &Path, source: &std::io::Error) -> Failure {
-    Failure::Output(std::io::Error::new(source.kind(), format!("{}: {source}", path.display())))
 }

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sanderling_learner::LearnError;
 use sanderling_sample::{BadRows, Compression};
@@ -64,14 +65,18 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             "--output {name}: scores are written as CSV or Parquet, not compressed"
         )));
     }
+    not_an_input(&args.output, &args.files)?;
+    if !to_stdout {
+        output::check(&args.output)?;
+    }
     let model = args.servers.model(&args.model)?;
     let mut config = model.config().data.reading.clone();
     args.reading.apply(&mut config);
     let bad_rows = Arc::new(BadRows::new(config.on_bad_row).placeholder(true));
     let bar = Bar::new(args.quiet || (to_stdout && std::io::stdout().is_terminal()));
     let stop = crate::stop::flag();
-    not_an_input(&args.output, &args.files)?;
-    let mut writer = ScoreWriter::create(&args.output, args.output_header)?;
+    let not_written = |error| output::not_written(&args.output, &error);
+    let mut writer = ScoreWriter::create(&args.output, args.output_header).map_err(not_written)?;
     let rows = sanderling_learner::predict(&model, &args.files, &config, &bad_rows, &stop, |scores, scan| {
         bar.scan("predicting", scan);
         let failed = |source| LearnError::Io { path: args.output.clone(), source };
@@ -79,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     });
     bar.finish();
     let rows = rows?;
-    writer.finish()?;
+    writer.finish().map_err(not_written)?;
     report_bad_rows(&bad_rows);
     if args.json {
         output::json(&serde_json::json!({

@@ -103,7 +103,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     {
         return Err(start_again(&program));
     }
-    super::make_writable(args.json.as_deref())?;
+    super::check(args.json.as_deref())?;
     // Inside Python the program is the interpreter.
     let in_python = program.file_stem().is_some_and(|name| name.to_string_lossy().starts_with("python"));
     let before: &[&str] = if in_python { &["-m", "sanderling"] } else { &[] };

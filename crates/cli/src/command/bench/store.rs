@@ -101,7 +101,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     if !args.threads.is_empty() {
         options.threads.clone_from(&args.threads);
     }
-    super::make_writable(args.json.as_deref())?;
+    super::check(args.json.as_deref())?;
     let bar = Bar::new(args.quiet);
     let report = store::run(&options, &mut |what, done, of| bar.steps(what, done, of));
     bar.finish();
