@@ -12,6 +12,8 @@ use serde_json::Value;
 mod after_training;
 #[path = "command/convert.rs"]
 mod convert;
+#[path = "command/outputs.rs"]
+mod outputs;
 
 const ADULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/adult");
 /// What `--json` of train and eval promises.

@@ -5,7 +5,8 @@
 mod process;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use process::Process;
 use serde_json::Value;
@@ -170,4 +171,67 @@ fn mistakes_are_told_with_their_place() {
     let text = String::from_utf8_lossy(&done.stdout);
     assert_eq!(done.status.code(), Some(1), "{text}");
     assert!(text.contains("20 of 20 calls failed") && text.contains("script"), "{text}");
+}
+
+/// Ends a command by a signal when something can have been measured: later and later, since machines are slow.
+fn interrupted(folder: &Path, line: &str, has_begun: impl Fn(&Output) -> bool) -> Output {
+    for wait_ms in [1500, 5000, 20_000] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
+        command.arg("load").args(line.split_whitespace()).current_dir(folder);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(wait_ms));
+        let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        assert!(killed.success(), "{line} is over");
+        let done = child.wait_with_output().unwrap();
+        if has_begun(&done) {
+            return done;
+        }
+    }
+    panic!("{line}: nothing was measured")
+}
+
+/// What is cut short has the exit code for that, says what it is, and takes no whole result's place.
+#[test]
+fn what_is_interrupted_is_not_a_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let measured = |done: &Output| String::from_utf8_lossy(&done.stdout).contains("keys/s");
+    let check = |line: &str, has_begun: &dyn Fn(&Output) -> bool, said: &str, noted: &str| {
+        let done = interrupted(folder, line, has_begun);
+        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert_eq!(done.status.code(), Some(130), "{line}: {err}");
+        assert!(out.contains(said) && err.contains(noted), "{line}: {out}{err}");
+    };
+    let run = format!("run {TINY} --warmup 100ms -d 600s -o run.json");
+    check(&run, &measured, "NOT VALID: it was stopped before its end", "");
+    let cut = json(&folder.join("run.json"));
+    assert_eq!((&cut["cut"], &cut["runs"][0]["validity"]["valid"]), (&true.into(), &false.into()));
+    said(folder, &format!("run {TINY} -n 100 -o run.json"));
+    let whole = std::fs::read(folder.join("run.json")).unwrap();
+    check(&run, &measured, "NOT VALID", "interrupted: run.json stays as it was");
+    assert!(
+        std::fs::read(folder.join("run.json")).unwrap() == whole
+            && json(&folder.join("run.json"))["cut"] == false
+    );
+
+    // Runs that were over are kept; the one that was cut is none of them.
+    let rates: Vec<String> = (1..=500).map(|rate| (100 + rate).to_string()).collect();
+    let sweep = format!("sweep {TINY} --warmup 10ms -d 300ms -o sweep.json --rates {}", rates.join(","));
+    let some = |done: &Output| String::from_utf8_lossy(&done.stdout).contains("101.0/s");
+    check(&sweep, &some, "it was stopped before all runs were made", "");
+    let swept = json(&folder.join("sweep.json"));
+    let runs = swept["runs"].as_array().unwrap();
+    assert!(swept["cut"] == true && !runs.is_empty() && runs.len() < 500, "{}", runs.len());
+    for run in runs {
+        assert!(run["measured"]["seconds"].as_f64().unwrap() >= 0.3, "{}", run["validity"]);
+    }
+    assert!(said(folder, "show sweep.json").contains("stopped before all"));
+
+    let search = format!("search {TINY} --warmup 10ms --trial 600s -d 600s -o search.json");
+    let begun = |done: &Output| done.status.code() == Some(130) && !done.stdout.is_empty();
+    check(&search, &begun, "it was stopped before all runs were made", "search.json was not written");
+    let ab = "ab embedded: embedded: -P keys=5000 -P dim=4 -d 600s --runs 2 -o ab.json";
+    check(ab, &begun, "it was stopped before all runs were made", "ab.json was not written");
+    let left: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
 }

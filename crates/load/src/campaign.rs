@@ -33,14 +33,28 @@ fn at_rate(plan: &Plan, per_s: f64, arrivals: Arrivals) -> Plan {
     Plan { schedule: Schedule::Open { per_s, arrivals }, concurrency, ..plan.clone() }
 }
 
+/// A run with a label; none if it was told to stop: a part of a run is nothing to count.
 fn labelled(
     target: &Target,
     plan: &Plan,
     label: &str,
     watch: &mut WatchRuns<'_>,
-) -> Result<RunResult, EngineError> {
+) -> Result<Option<RunResult>, EngineError> {
     let told: &mut Watch<'_> = &mut |progress| watch(label, progress);
-    Ok(RunResult { label: label.to_owned(), ..run(target, plan, told)? })
+    match run(target, plan, told) {
+        Ok(run) => Ok(Some(RunResult { label: label.to_owned(), ..run })),
+        Err(EngineError::Stopped(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Runs that were over, in the order in which they were made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Made {
+    /// All of them.
+    pub runs: Vec<RunResult>,
+    /// Whether there would have been more: it was told to stop.
+    pub cut: bool,
 }
 
 fn achieved(run: &RunResult) -> f64 {
@@ -64,17 +78,18 @@ pub fn sweep(
     rates: &Rates,
     arrivals: Arrivals,
     watch: &mut WatchRuns<'_>,
-) -> Result<Vec<RunResult>, EngineError> {
+) -> Result<Made, EngineError> {
     let mut runs = Vec::new();
     for &per_s in rates.all() {
         let run = labelled(target, &at_rate(plan, per_s, arrivals), &name(per_s), watch)?;
+        let Some(run) = run else { return Ok(Made { runs, cut: true }) };
         let served = kept(&run, per_s) >= SERVED_MIN;
         runs.push(run);
         if !served {
             break;
         }
     }
-    Ok(runs)
+    Ok(Made { runs, cut: false })
 }
 
 /// What a search found.
@@ -86,6 +101,8 @@ pub struct Found {
     pub not_per_s: Option<f64>,
     /// All trials, in the order in which they were made; the last one that met the objectives is the confirmation.
     pub runs: Vec<RunResult>,
+    /// Whether it was told to stop before it knew.
+    pub cut: bool,
 }
 
 /// How a search is made.
@@ -112,12 +129,16 @@ pub fn search(
     let Search { objectives, arrivals, trial, precision } = search;
     let short = Plan { length: crate::engine::Length::Time(*trial), ..plan.clone() };
     let probe = Plan { concurrency: short.concurrency.max(4), schedule: Schedule::Closed, ..short.clone() };
-    let closed = labelled(target, &probe, "closed loop", watch)?;
+    let mut found = Found { per_s: None, not_per_s: None, runs: Vec::new(), cut: false };
+    // What was found by then is not confirmed.
+    let cut = |found: Found| Ok(Found { per_s: None, not_per_s: None, cut: true, ..found });
+    let Some(closed) = labelled(target, &probe, "closed loop", watch)? else { return cut(found) };
     let most = achieved(&closed).max(RATE_MIN);
-    let mut found = Found { per_s: None, not_per_s: None, runs: vec![closed] };
+    found.runs.push(closed);
     let mut per_s = most / 2.0;
     while found.runs.len() < TRIALS_MAX {
         let run = labelled(target, &at_rate(&short, per_s, *arrivals), &name(per_s), watch)?;
+        let Some(run) = run else { return cut(found) };
         let fine = is_fine(&run, per_s, objectives);
         found.runs.push(run);
         if fine {
@@ -138,6 +159,7 @@ pub fn search(
     {
         let label = format!("{}, confirmed", name(per_s));
         let run = labelled(target, &at_rate(plan, per_s, *arrivals), &label, watch)?;
+        let Some(run) = run else { return cut(found) };
         let fine = is_fine(&run, per_s, objectives);
         found.runs.push(run);
         if fine {
@@ -162,10 +184,11 @@ pub fn ab(
     plan: &Plan,
     runs: usize,
     watch: &mut WatchRuns<'_>,
-) -> Result<Vec<RunResult>, EngineError> {
+) -> Result<Made, EngineError> {
     let sides = abba(runs);
     let of = sides.len();
-    let one = |(number, side): (usize, Side)| {
+    let mut runs = Vec::new();
+    for (number, side) in sides.into_iter().enumerate() {
         let (target, label) = match side {
             Side::A => (a, "A"),
             Side::B => (b, "B"),
@@ -174,9 +197,12 @@ pub fn ab(
             let share = (number as f64 + progress.share) / of as f64;
             watch(&format!("run {} of {of}, {label}", number + 1), Progress { share, ..progress })
         };
-        labelled(target, plan, label, &mut told)
-    };
-    sides.into_iter().enumerate().map(one).collect()
+        let Some(run) = labelled(target, plan, label, &mut told)? else {
+            return Ok(Made { runs, cut: true });
+        };
+        runs.push(run);
+    }
+    Ok(Made { runs, cut: false })
 }
 
 /// A rate as people say it.

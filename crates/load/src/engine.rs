@@ -135,9 +135,9 @@ pub enum EngineError {
         /// What it may be.
         allowed: String,
     },
-    /// Somebody wanted it to end.
-    #[error("stopped")]
-    Stopped,
+    /// Who watched it wanted it to end; what a run had measured by then, if anything.
+    #[error("stopped before its end")]
+    Stopped(Option<Box<RunResult>>),
 }
 
 /// Who looks at a run while it goes on: gets [`Progress`] and says whether it is to go on.
@@ -214,7 +214,7 @@ pub fn load(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<u64, 
     let ran = threads(target, &loading, watch)?;
     let (calls, failed) = (ran.measured.calls(), ran.measured.failed());
     match ran.measured.failures.first() {
-        _ if ran.stopped_by_watch => Err(EngineError::Stopped),
+        _ if ran.stopped_by_watch => Err(EngineError::Stopped(None)),
         None if failed == 0 && calls == cycles => Ok(calls),
         first => {
             let failure = first.map_or_else(|| "it was cut short".to_owned(), |first| first.first.clone());
@@ -238,15 +238,17 @@ pub fn prepare(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Pr
 /// Runs a plan against tables that are there and full.
 ///
 /// # Errors
-/// What keeps it from starting. Whatever fails while it runs is counted, and makes the result invalid when it is too much.
+/// What keeps it from starting; `Stopped`, so that nobody takes a part for the whole. Whatever fails while it runs is counted, and makes the result invalid when it is too much.
 pub fn run(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<RunResult, EngineError> {
     let before = server::statistics(target);
     let ran = threads(target, plan, watch)?;
-    if ran.stopped_by_watch && ran.measured.calls() == 0 {
-        return Err(EngineError::Stopped);
+    let stopped = ran.stopped_by_watch;
+    if stopped && ran.measured.calls() == 0 {
+        return Err(EngineError::Stopped(None));
     }
     let server = server::since(&before, server::statistics(target));
-    Ok(report::result(target, plan, ran, server))
+    let result = report::result(target, plan, ran, server);
+    if stopped { Err(EngineError::Stopped(Some(Box::new(result)))) } else { Ok(result) }
 }
 
 /// What the threads of a run came to.
@@ -325,7 +327,7 @@ fn threads(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Ran, E
                 None => all = Some(observed),
             }
         }
-        let observed = all.ok_or(EngineError::Stopped)?;
+        let observed = all.ok_or(EngineError::Stopped(None))?;
         let cpu = cpu::Times::now().since(before);
         let last = ends.iter().map(|end| end.last).max().unwrap_or_default();
         let measured = match plan.length {
@@ -359,12 +361,13 @@ fn watch_over(
         };
         let over = tallies.iter().all(|tally| tally.over.load(Ordering::Relaxed));
         let progress = Progress { calls, failed, elapsed, share: if over { 1.0 } else { share.min(1.0) } };
-        if !watch(progress) && !stopped {
-            stopped = true;
-            stop.store(true, Ordering::Relaxed);
-        }
+        let goes_on = watch(progress);
         if over {
             return stopped;
+        }
+        if !goes_on {
+            stopped = true;
+            stop.store(true, Ordering::Relaxed);
         }
         std::thread::sleep(WATCH_EVERY);
     }

@@ -12,10 +12,11 @@ pub mod hdr_log;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use sanderling_observe::{LatencySummary, Machine};
+use sanderling_sample::OutputFile;
 use serde::{Deserialize, Serialize};
 
 use crate::observed::Measured;
@@ -38,6 +39,10 @@ pub struct ResultFile {
     pub schema: u32,
     /// What was done, such as `run`, `sweep`, `search`, `ab`.
     pub command: String,
+    /// Whether it was told to stop before its end: then a single run is shorter than was asked, and of several those
+    /// are here that were over.
+    #[serde(default)]
+    pub cut: bool,
     /// In the order in which they were made.
     pub runs: Vec<RunResult>,
 }
@@ -178,7 +183,7 @@ pub struct ServerLatency {
 /// Whether a run may be taken at its word.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Validity {
-    /// False when the client itself was the bottleneck, or too much failed.
+    /// False when the client itself was the bottleneck, too much failed, or it was told to stop before its end.
     pub valid: bool,
     /// Why not; or what a reader should know all the same.
     pub reasons: Vec<String>,
@@ -237,26 +242,19 @@ impl ResultFile {
     /// A file of these runs.
     #[must_use]
     pub fn new(command: &str, runs: Vec<RunResult>) -> ResultFile {
-        ResultFile { schema: SCHEMA, command: command.to_owned(), runs }
+        ResultFile { schema: SCHEMA, command: command.to_owned(), cut: false, runs }
     }
 
-    /// Writes it under a temporary name and renames it: a file is whole or not there.
+    /// Writes it: a file is whole or not there. What was cut replaces none.
     pub fn save(&self, path: &Path) -> Result<(), ResultError> {
-        let wrong = |error| ResultError::File { path: path.to_owned(), error };
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(".tmp");
-        let temporary = PathBuf::from(temporary);
-        let written = fs::File::create(&temporary).and_then(|file| {
-            let mut out = std::io::BufWriter::new(file);
+        let written = OutputFile::create(path).and_then(|file| {
+            let mut out = BufWriter::new(file);
             serde_json::to_writer_pretty(&mut out, self)?;
             out.write_all(b"\n")?;
-            out.into_inner()?.sync_all()?;
-            fs::rename(&temporary, path)
+            let file = out.into_inner()?;
+            if self.cut { file.finish_new() } else { file.finish() }
         });
-        if written.is_err() {
-            let _ = fs::remove_file(&temporary);
-        }
-        written.map_err(wrong)
+        written.map(drop).map_err(|error| ResultError::File { path: path.to_owned(), error })
     }
 
     /// Reads one.

@@ -82,6 +82,7 @@ fn failed(error: EngineError) -> Failure {
         | EngineError::Mix(_)
         | EngineError::Generate(_)
         | EngineError::Number { .. } => Failure::Usage(error.to_string()),
+        EngineError::Stopped(_) => Failure::Stopped,
         error => Failure::Load(error.to_string()),
     }
 }

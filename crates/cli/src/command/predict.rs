@@ -3,7 +3,6 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use sanderling_learner::LearnError;
 use sanderling_sample::{BadRows, Compression};

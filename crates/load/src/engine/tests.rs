@@ -206,9 +206,15 @@ fn what_cannot_run_says_why() {
     check(Plan { schedule: open, ..plan("pull") }, "rate");
     // Stopped by who watches it.
     let long = Plan { length: Length::Time(Duration::from_secs(600)), ..plan("pull") };
-    let run = run(&target, &long, &mut |progress| progress.calls < 100).unwrap();
-    assert!(run.measured.calls() >= 100 && run.measured.seconds < 500.0);
-    assert!(run.validity.reasons.iter().any(|reason| reason.contains("stopped before its end")));
+    let stopped = run(&target, &long, &mut |progress| progress.calls < 100);
+    let Err(EngineError::Stopped(Some(part))) = stopped else { panic!("{stopped:?}") };
+    assert!(part.measured.calls() >= 100 && part.measured.seconds < 500.0 && !part.validity.valid);
+    assert!(part.validity.reasons[0].contains("stopped before its end"), "{:?}", part.validity.reasons);
+    let nothing = run(&target, &Plan { warmup: Duration::from_secs(60), ..long }, &mut |_| false);
+    assert!(matches!(nothing, Err(EngineError::Stopped(None))), "{nothing:?}");
+    // Whoever says so when all is over is too late.
+    let whole = run(&target, &plan("pull"), &mut |progress| progress.share < 1.0).unwrap();
+    assert!(whole.measured.calls() == 200 && whole.validity.valid, "{:?}", whole.validity);
 }
 
 #[test]

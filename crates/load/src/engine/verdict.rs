@@ -38,7 +38,7 @@ pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
         ));
     }
     if ran.stopped_by_watch {
-        notes.push("it was stopped before its end".to_owned());
+        against.push(format!("it was stopped before its end, after {:.1} s", measured.seconds));
     }
     let waited = ran.ends.iter().map(|end| end.waited).fold(1.0, f64::min);
     let window_s = match plan.length {

@@ -95,6 +95,16 @@ fn a_file_is_read_as_it_was_written() {
     assert_eq!(ResultFile::load(&path).expect("it is read"), file);
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing temporary is left");
     let text = fs::read_to_string(&path).expect("text");
+    // What is cut replaces none; results of before there was a word for it are whole.
+    let cut = ResultFile { cut: true, ..file.clone() };
+    let error = cut.save(&path).expect_err("there is one");
+    assert!(
+        matches!(error, ResultError::File { error, .. } if error.kind() == std::io::ErrorKind::AlreadyExists)
+    );
+    assert_eq!(fs::read_to_string(&path).expect("text"), text);
+    cut.save(&folder.path().join("cut.json")).expect("there is none");
+    let older = text.replacen("\"cut\": false,", "", 1);
+    assert!(older != text && ResultFile::parse(older.as_bytes(), &path).expect("a result") == file);
     let newer = text.replacen("\"command\"", "\"of_a_later_version\": [1, {}], \"command\"", 1);
     assert_eq!(ResultFile::parse(newer.as_bytes(), &path).expect("unknown fields are passed over"), file);
 }

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sanderling_load::campaign::{self, Rates, Search, objectives};
+use sanderling_load::campaign::{self, Made, Rates, Search, objectives};
 use sanderling_load::compare::{Side, compare};
 use sanderling_load::result::{Objective, ResultFile, RunResult};
 use sanderling_load::show;
 
 use super::plan::{LoopArgs, WorkloadArgs, duration, reach, target};
-use super::run::{prepare, save, writable};
+use super::run::{check, prepare, save};
 use super::{failed, watched};
-use crate::failure::{FAILED, Failure};
+use crate::failure::{FAILED, Failure, INTERRUPTED};
 use crate::output;
 use crate::progress::Bar;
 use crate::servers::{AskArgs, ServerArgs};
@@ -125,18 +125,18 @@ fn wanted(text: &str) -> Result<Vec<Objective>, Failure> {
     objectives(text).map_err(|error| Failure::Usage(format!("--slo: {error}")))
 }
 
-fn kept(command: &str, runs: Vec<RunResult>, wanted: &[Objective]) -> ResultFile {
+fn kept(command: &str, Made { runs, cut }: Made, wanted: &[Objective]) -> ResultFile {
     let with = |mut run: RunResult| {
         run.asked.objectives = wanted.to_vec();
         run
     };
-    ResultFile::new(command, runs.into_iter().map(with).collect())
+    ResultFile { cut, ..ResultFile::new(command, runs.into_iter().map(with).collect()) }
 }
 
 pub(super) fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     let wanted = args.slo.as_deref().map_or(Ok(Vec::new()), wanted)?;
     let (target, plan) = (target(&args.servers)?, args.looped.apply(args.workload.plan()?, None));
-    writable(args.out.as_ref())?;
+    check(args.out.as_ref())?;
     let bar = Bar::new(args.looped.quiet);
     let (rates, arrivals) = (&args.rates, args.looped.arrivals);
     let ran = prepare(&target, &plan, &args.looped, &bar).and_then(|()| {
@@ -146,6 +146,9 @@ pub(super) fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     bar.finish();
     let file = kept("sweep", ran?, &wanted);
     save(&file, args.out.as_ref())?;
+    if file.cut {
+        return interrupted(&file);
+    }
     output::part(&show::list(&file.runs))?;
     let left = rates.all().len() - file.runs.len();
     if left > 0 {
@@ -160,7 +163,7 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
         return Err(Failure::Usage("--precision: it is above 0 and at most 100".to_owned()));
     }
     let (target, plan) = (target(&args.servers)?, args.looped.apply(args.workload.plan()?, None));
-    writable(args.out.as_ref())?;
+    check(args.out.as_ref())?;
     let bar = Bar::new(args.looped.quiet);
     let how = Search {
         objectives: wanted.clone(),
@@ -175,8 +178,11 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
     bar.finish();
     let found = searched?;
     let (per_s, not_per_s) = (found.per_s, found.not_per_s);
-    let file = kept("search", found.runs, &wanted);
+    let file = kept("search", Made { runs: found.runs, cut: found.cut }, &wanted);
     save(&file, args.out.as_ref())?;
+    if file.cut {
+        return interrupted(&file);
+    }
     output::part(&show::list(&file.runs))?;
     let slo = &args.slo;
     let beyond = not_per_s.map_or_else(String::new, |beyond| format!("; not at {beyond:.0}"));
@@ -199,7 +205,7 @@ pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
         return Err(Failure::Usage("--runs: what runs vary by shows from 2 on; 10 are better".to_owned()));
     }
     let (a, b) = (reach(&args.a, &args.ask)?, reach(&args.b, &args.ask)?);
-    writable(args.out.as_ref())?;
+    check(args.out.as_ref())?;
     let bar = Bar::new(args.looped.quiet);
     let ran = prepare(&a, &plan, &args.looped, &bar)
         .and_then(|()| prepare(&b, &plan, &args.looped, &bar))
@@ -210,8 +216,22 @@ pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
     bar.finish();
     let file = kept("ab", ran?, &[]);
     save(&file, args.out.as_ref())?;
+    if file.cut {
+        return interrupted(&file);
+    }
     output::part(&compared(&file)?)?;
     Ok(0)
+}
+
+/// Below the runs that were over.
+pub(super) const CUT: &str = "it was stopped before all runs were made";
+
+fn interrupted(file: &ResultFile) -> Result<u8, Failure> {
+    if !file.runs.is_empty() {
+        output::part(&show::list(&file.runs))?;
+    }
+    output::text(CUT)?;
+    Ok(INTERRUPTED)
 }
 
 /// What the runs of a comparison say.

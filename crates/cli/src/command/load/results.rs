@@ -7,7 +7,7 @@ use sanderling_load::result::{ResultFile, RunResult, hdr_log};
 use sanderling_load::script::Program;
 use sanderling_load::show;
 
-use super::many::compared;
+use super::many::{CUT, compared};
 use crate::failure::Failure;
 use crate::output;
 
@@ -79,10 +79,6 @@ fn read(path: &Path) -> Result<ResultFile, Failure> {
     ResultFile::load(path).map_err(|error| Failure::Load(error.to_string()))
 }
 
-fn written(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::Load(format!("{}: {error}", path.display()))
-}
-
 pub(super) fn show(args: &ShowArgs) -> Result<u8, Failure> {
     let file = read(&args.result)?;
     if let Some(other) = &args.other {
@@ -102,13 +98,15 @@ pub(super) fn show(args: &ShowArgs) -> Result<u8, Failure> {
     }
     if let Some(path) = &args.hdr_log {
         let logs: Vec<String> = file.runs.iter().map(hdr_log::hdr_log).collect();
-        std::fs::write(path, logs.concat()).map_err(|error| written(path, &error))?;
+        output::save(path, logs.concat().as_bytes())?;
     }
     match &file.runs[..] {
         [run] => output::part(&show::one(run))?,
         runs => output::part(&show::list(runs))?,
     }
-    if file.command == "ab" {
+    if file.cut && file.command != "run" {
+        output::text(CUT)?;
+    } else if file.command == "ab" {
         output::part(&compared(&file)?)?;
     }
     Ok(0)
@@ -156,7 +154,7 @@ pub(super) fn plot(args: &PlotArgs) -> Result<u8, Failure> {
             return Err(Failure::Usage(format!("{out}: figures are written as .svg or .png")));
         }
     };
-    std::fs::write(&args.out, bytes).map_err(|error| written(&args.out, &error))?;
+    output::save(&args.out, &bytes)?;
     Ok(0)
 }
 

@@ -1,16 +1,17 @@
 //! `sanderling load schema`, `load` and `run`: making tables, filling them, and one run.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use sanderling_load::campaign::rate;
-use sanderling_load::engine::{self, Plan};
-use sanderling_load::result::{ResultFile, RunResult};
+use sanderling_load::engine::{self, EngineError, Plan};
+use sanderling_load::result::{ResultError, ResultFile, RunResult};
 use sanderling_load::show;
 use sanderling_load::target::Target;
 
 use super::plan::{LoopArgs, WorkloadArgs, target};
 use super::{failed, watched};
-use crate::failure::{FAILED, Failure};
+use crate::failure::{FAILED, Failure, INTERRUPTED};
 use crate::output;
 use crate::progress::Bar;
 use crate::servers::ServerArgs;
@@ -56,7 +57,8 @@ Example:
   sanderling load run my.rn -P keys=1e8 -f pull:9,push:1
 
 Tables that are not there are made, and filled if they are empty. In an open loop calls are due by the clock, and latencies \
-count from then on, whoever is late. A run is marked NOT VALID if the client itself was the bottleneck, or too much failed.")]
+count from then on, whoever is late. A run is marked NOT VALID if the client itself was the bottleneck, too much failed, or it \
+was cut by Ctrl-C: then the exit code is 130, and no file is replaced.")]
 pub(super) struct RunArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
@@ -122,15 +124,18 @@ pub(super) fn prepare(target: &Target, plan: &Plan, looped: &LoopArgs, bar: &Bar
 pub(super) fn run(args: &RunArgs) -> Result<u8, Failure> {
     let target = target(&args.servers)?;
     let plan = args.looped.apply(args.workload.plan()?, args.rate);
-    writable(args.out.as_ref())?;
+    check(args.out.as_ref())?;
     let bar = Bar::new(args.looped.quiet);
     let ran = prepare(&target, &plan, &args.looped, &bar).and_then(|()| {
-        engine::run(&target, &plan, &mut |progress| watched(&bar, "running", progress)).map_err(failed)
+        match engine::run(&target, &plan, &mut |progress| watched(&bar, "running", progress)) {
+            Err(EngineError::Stopped(Some(part))) => Ok((*part, true)),
+            ran => ran.map(|run| (run, false)).map_err(failed),
+        }
     });
     bar.finish();
-    let run = ran?;
+    let (run, cut) = ran?;
     let valid = !failed_too_often(&run, &plan);
-    let file = ResultFile::new("run", vec![run]);
+    let file = ResultFile { cut, ..ResultFile::new("run", vec![run]) };
     save(&file, args.out.as_ref())?;
     if args.json {
         output::json(&file)?;
@@ -139,7 +144,13 @@ pub(super) fn run(args: &RunArgs) -> Result<u8, Failure> {
     } else {
         output::part(&show::summary(&file.runs[0]))?;
     }
-    Ok(if valid { 0 } else { FAILED })
+    Ok(if cut {
+        INTERRUPTED
+    } else if valid {
+        0
+    } else {
+        FAILED
+    })
 }
 
 /// Whether more calls failed than may.
@@ -148,17 +159,24 @@ pub(super) fn failed_too_often(run: &RunResult, plan: &Plan) -> bool {
     calls == 0 || failed as f64 > plan.failures_max * calls as f64
 }
 
-/// Not to be found out after minutes of work.
-pub(super) fn writable(path: Option<&PathBuf>) -> Result<(), Failure> {
-    let Some(path) = path else { return Ok(()) };
-    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    opened
-        .map(drop)
-        .map_err(|error| Failure::Usage(format!("{}: cannot be written: {error}", path.display())))
+/// Refuses a file that cannot be written, if one was named.
+pub(super) fn check(path: Option<&PathBuf>) -> Result<(), Failure> {
+    path.map_or(Ok(()), |path| output::check(path))
 }
 
-/// Keeps results, if a file was named.
+/// Keeps results, if a file was named. What is cut short is kept only where nothing is in its place.
 pub(super) fn save(file: &ResultFile, path: Option<&PathBuf>) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
-    file.save(path).map_err(|error| Failure::Load(error.to_string()))
+    let name = path.display();
+    if file.runs.is_empty() {
+        note!("interrupted: {name} was not written");
+        return Ok(());
+    }
+    match file.save(path) {
+        Err(ResultError::File { error, .. }) if file.cut && error.kind() == ErrorKind::AlreadyExists => {
+            note!("interrupted: {name} stays as it was");
+            Ok(())
+        }
+        saved => saved.map_err(|error| Failure::Load(error.to_string())),
+    }
 }
