@@ -181,7 +181,7 @@ mod tests {
         }
         assert_eq!(on_a_line("a\nb"), "a\\u000ab");
         let rows = [["a\n\u{1b}", "1"].map(str::to_string).to_vec()];
-        assert_eq!(table(&["name", "n"], &rows), "name          n\na\\u000a\\u001b  1");
+        assert_eq!(table(&["name", "n"], &rows), "name           n\na\\u000a\\u001b  1");
         assert_eq!(pairs(&[("x", "1\n2".to_string())]), "x  1\\u000a2");
     }
 
