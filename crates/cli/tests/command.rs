@@ -429,6 +429,27 @@ fn several_workers_train_together() {
     assert!(shown.out.contains("zeros"), "{}", shown.out);
 }
 
+/// A file of five blocks, which are fewer than the lanes of a step.
+#[test]
+fn steps_of_few_units_are_whole_and_the_same_for_any_number_of_workers() {
+    let place = Place::with_synth();
+    assert_eq!(place.run("convert c.toml a.batch --block-rows 700").code, Some(0));
+    let mut first = None;
+    for workers in [1, 2, 4] {
+        let name = format!("of_{workers}");
+        let line = format!(
+            "train c.toml --train a.batch --algorithm ftrl-sync-no-shuffle --batch 128 --passes 2 --name {name}"
+        );
+        let json = place.run(&format!("{line} --workers {workers} --json")).json();
+        assert_eq!((&json["examples"], &json["steps"]), (&6000.into(), &48.into()), "{workers}: {json}");
+        let scores = place.run(&format!("predict runs/{name}/model valid.svm")).out;
+        assert!(
+            *first.get_or_insert_with(|| scores.clone()) == scores,
+            "{workers} workers give another model"
+        );
+    }
+}
+
 /// Waits until a line of metrics shows that training is under way.
 fn wait_for_steps(place: &Place, run: &str) {
     let start = Instant::now();

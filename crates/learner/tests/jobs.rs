@@ -81,7 +81,7 @@ fn the_number_of_workers_cannot_be_seen_in_what_is_trained_in_step() {
             let found =
                 (contents(&place.model("run")), (summary.auc, summary.steps), summary.logloss.unwrap());
             assert_eq!((summary.examples, summary.timing.workers), (6000, workers));
-            assert!(summary.steps >= 2 * 3000 / 96, "{} steps", summary.steps);
+            assert_eq!(summary.steps, 2 * 3000_u64.div_ceil(96), "{algorithm}, {workers} workers");
             let expected = first.get_or_insert_with(|| found.clone());
             assert!(found.0 == expected.0, "{algorithm}: {workers} workers give other bits");
             assert_eq!(found.1, expected.1, "{algorithm}, {workers} workers");
