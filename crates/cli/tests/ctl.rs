@@ -127,6 +127,14 @@ fn tables_are_saved_restored_and_dropped() {
 
     server.ctl(folder.path(), "restore nothing").fails(4, "no checkpoint \"nothing\"");
     server.ctl(folder.path(), "save ../out").fails(2, "checkpoint \"../out\"");
+    std::fs::write(folder.path().join("data/blocked"), "").unwrap();
+    server.ctl(folder.path(), "save blocked/by_a_file").fails(1, "data/blocked");
+    for (order, is_failing) in [("save ../out", true), ("save daily/two", false)] {
+        server.ctl(folder.path(), order);
+        let said = server.ctl(folder.path(), "status").out;
+        let says = said.contains("FAILED, before: ") && said.contains("the last save failed: ");
+        assert!(says == is_failing && said.contains("data/blocked") == is_failing, "{said}");
+    }
     let said = server.ctl(folder.path(), "drop t");
     assert!(said.code == 0 && said.out.contains("dropped table t"), "{said:?}");
     server.ctl(folder.path(), "drop t").fails(4, "no table \"t\"");

@@ -134,6 +134,7 @@ pub(crate) fn status(control: &Control) -> proto::StatusReply {
         addresses: status.addresses,
         saves: status.saves,
         last_saved_unix_ms: counters.remove("last_saved_unix_ms").unwrap_or_default(),
+        save_failure: status.save_failure,
         resident_bytes: Resident::read().now_bytes,
         counters,
     }

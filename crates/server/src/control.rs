@@ -83,6 +83,8 @@ pub struct Status {
     pub addresses: Vec<String>,
     /// Has it a folder for checkpoints?
     pub saves: bool,
+    /// Why the last attempt to save failed; empty: it did not, or there was none.
+    pub save_failure: String,
     /// Everything that is one number, with its name.
     pub counters: Vec<(&'static str, u64)>,
 }
@@ -119,6 +121,7 @@ impl Control {
             uptime: state.started.elapsed(),
             addresses: self.addresses.to_vec(),
             saves: state.checkpoints.is_some(),
+            save_failure: state.save_failure(),
             counters: state.counters(),
         }
     }

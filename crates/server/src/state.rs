@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use sanderling_meet::Place;
@@ -45,6 +45,8 @@ pub(crate) struct State {
     restores: AtomicU64,
     /// 0: not since the start.
     last_saved_unix_ms: AtomicU64,
+    /// Why the last attempt failed; empty: it did not.
+    save_failure: Mutex<String>,
     /// Makes every worker look at the list of tables; known when there are workers.
     pub(crate) look: OnceLock<Look>,
 }
@@ -86,6 +88,7 @@ impl State {
             saves_failed: AtomicU64::new(0),
             restores: AtomicU64::new(0),
             last_saved_unix_ms: AtomicU64::new(0),
+            save_failure: Mutex::default(),
             look: OnceLock::new(),
         }
     }
@@ -129,14 +132,26 @@ impl State {
 
     pub(crate) fn save(&self, name: &str) -> Result<Saved, Refusal> {
         let saved = self.checkpoints()?.save(&self.tables, &self.pushers, name);
-        match saved {
+        let failure = match &saved {
             Ok(_) => {
                 self.saves.fetch_add(1, Ordering::Relaxed);
                 self.last_saved_unix_ms.store(unix_ms(), Ordering::Relaxed);
+                String::new()
             }
-            Err(_) => drop(self.saves_failed.fetch_add(1, Ordering::Relaxed)),
-        }
+            // Who asked for it named it badly; that says nothing of other saves.
+            Err(refusal) if refusal.fault == Fault::BadRequest => return saved,
+            Err(refusal) => {
+                self.saves_failed.fetch_add(1, Ordering::Relaxed);
+                refusal.reason.clone()
+            }
+        };
+        *self.save_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
         saved
+    }
+
+    /// Why the last attempt to save failed; empty: it did not, or there was none.
+    pub(crate) fn save_failure(&self) -> String {
+        self.save_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn restore(&self, name: &str) -> Result<Restored, Refusal> {

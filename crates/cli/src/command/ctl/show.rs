@@ -122,13 +122,17 @@ fn time(duration: Duration) -> String {
 }
 
 fn last_saved(status: &StatusReply) -> String {
-    match (status.saves, status.last_saved_unix_ms) {
+    let before = match (status.saves, status.last_saved_unix_ms) {
         (false, _) => "no --data".to_owned(),
         (true, 0) => "not yet".to_owned(),
         (true, ms) => {
             let at = SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
             format!("{} ago", time(at.elapsed().unwrap_or_default()))
         }
+    };
+    match &status.save_failure[..] {
+        "" => before,
+        _ => format!("FAILED, before: {before}"),
     }
 }
 
@@ -153,7 +157,11 @@ fn status(all: &[(String, StatusReply)]) -> String {
             status.addresses.join(" "),
         ]
     };
-    output::table(&header, &all.iter().map(row).collect::<Vec<_>>())
+    let mut text = output::table(&header, &all.iter().map(row).collect::<Vec<_>>());
+    for (server, status) in all.iter().filter(|(_, status)| !status.save_failure.is_empty()) {
+        text.push_str(&format!("\n{server}: the last save failed: {}", status.save_failure));
+    }
+    text
 }
 
 fn tables(all: &[(String, TablesReply)]) -> String {
