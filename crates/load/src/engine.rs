@@ -238,7 +238,8 @@ pub fn prepare(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Pr
 /// Runs a plan against tables that are there and full.
 ///
 /// # Errors
-/// What keeps it from starting; `Stopped`, so that nobody takes a part for the whole. Whatever fails while it runs is counted, and makes the result invalid when it is too much.
+/// What keeps it from starting; `Stopped`, so that nobody takes a part for the whole. Whatever fails while it runs is counted,
+/// and makes the result invalid when it is too much.
 pub fn run(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<RunResult, EngineError> {
     let before = server::statistics(target);
     let ran = threads(target, plan, watch)?;
