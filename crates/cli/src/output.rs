@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::fs::canonicalize;
 use std::io::Write;
 use std::path::Path;
 
@@ -81,6 +82,21 @@ pub(crate) fn clear() -> Result<(), Failure> {
 /// Refuses a file that cannot be written: not to be found out after minutes of work.
 pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     OutputFile::check(path).map_err(|error| not_written(path, &error))
+}
+
+/// Refuses an output that would replace one of the files that are read.
+pub(crate) fn not_over<'a>(
+    option: &str,
+    output: &Path,
+    mut inputs: impl Iterator<Item = &'a Path>,
+) -> Result<(), Failure> {
+    // What is not there yet is none of them.
+    let Ok(file) = canonicalize(output) else { return Ok(()) };
+    if inputs.any(|input| canonicalize(input).is_ok_and(|input| input == file)) {
+        let reason = "it is one of the input files, which would be lost; name another output";
+        return Err(Failure::Usage(format!("{option} {}: {reason}", output.display())));
+    }
+    Ok(())
 }
 
 /// Writes all of a file.

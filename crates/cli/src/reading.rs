@@ -1,6 +1,5 @@
 //! Options about how input files are read, shared by all commands that read some.
 
-use std::fs::canonicalize;
 use std::path::Path;
 
 use clap::Args;
@@ -71,12 +70,6 @@ pub(crate) fn report_bad_rows(bad_rows: &BadRows) {
 
 /// Refuses an output that would replace one of the input files.
 pub(crate) fn not_an_input(output: &Path, inputs: &[String]) -> Result<(), Failure> {
-    // What is not there yet is none of them.
-    let Ok(output_file) = canonicalize(output) else { return Ok(()) };
-    let is_output = |path: &Path| canonicalize(path).is_ok_and(|path| path == output_file);
-    if sanderling_sample::input::expand(inputs)?.iter().any(|input| is_output(&input.path)) {
-        let reason = "it is one of the input files, which would be lost; name another output";
-        return Err(Failure::Usage(format!("--output {}: {reason}", output.display())));
-    }
-    Ok(())
+    let inputs = sanderling_sample::input::expand(inputs)?;
+    output::not_over("--output", output, inputs.iter().map(|input| input.path.as_path()))
 }

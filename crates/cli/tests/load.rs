@@ -73,6 +73,7 @@ fn a_run_is_two_lines_and_a_file() {
     let shown = said(folder, "show one.json");
     assert!(shown.contains("pull") && shown.contains("p99.9"), "{shown}");
     assert!(said(folder, "show one.json two.json").contains('%'));
+    check_wrong(folder, "show one.json --hdr-log ./one.json", 2, &["--hdr-log", "one of the input files"]);
     said(folder, "show one.json --hdr-log one.hlog");
     assert!(
         std::fs::read_to_string(folder.join("one.hlog")).unwrap().contains("HistogramLogWriter")
@@ -166,6 +167,7 @@ fn mistakes_are_told_with_their_place() {
     check_wrong(folder, "sweep --rates 5k..1k", 2, &["empty"]);
     check_wrong(folder, "ab embedded: embedded: --runs 1", 2, &["--runs"]);
     check_wrong(folder, "show bad.rn", 1, &["bad.rn"]);
+    check_wrong(folder, "run ./stop.rn -o stop.rn", 2, &["--out stop.rn", "one of the input files"]);
     // Errors of the script fail the run, and it says so.
     let done = run(folder, "run ./stop.rn -n 20");
     let text = String::from_utf8_lossy(&done.stdout);

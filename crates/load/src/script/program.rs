@@ -104,11 +104,13 @@ impl Program {
 
     /// A file if the text ends in `.rn` or has a slash, or else one that ships.
     pub fn find(name_or_path: &str) -> Result<Program, ScriptError> {
-        if name_or_path.ends_with(".rn") || name_or_path.contains(['/', '\\']) {
-            Program::file(Path::new(name_or_path))
-        } else {
-            Program::builtin(name_or_path)
-        }
+        Program::path(name_or_path).map_or_else(|| Program::builtin(name_or_path), Program::file)
+    }
+
+    /// The file that [`Program::find`] would read.
+    pub fn path(name_or_path: &str) -> Option<&Path> {
+        let is_path = name_or_path.ends_with(".rn") || name_or_path.contains(['/', '\\']);
+        is_path.then(|| Path::new(name_or_path))
     }
 
     /// From its text.

@@ -136,7 +136,7 @@ fn kept(command: &str, Made { runs, cut }: Made, wanted: &[Objective]) -> Result
 pub(super) fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     let wanted = args.slo.as_deref().map_or(Ok(Vec::new()), wanted)?;
     let (target, plan) = (target(&args.servers)?, args.looped.apply(args.workload.plan()?, None));
-    check(args.out.as_ref())?;
+    check(args.out.as_ref(), &args.workload.workload)?;
     let bar = Bar::new(args.looped.quiet);
     let (rates, arrivals) = (&args.rates, args.looped.arrivals);
     let ran = prepare(&target, &plan, &args.looped, &bar).and_then(|()| {
@@ -163,7 +163,7 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
         return Err(Failure::Usage("--precision: it is above 0 and at most 100".to_owned()));
     }
     let (target, plan) = (target(&args.servers)?, args.looped.apply(args.workload.plan()?, None));
-    check(args.out.as_ref())?;
+    check(args.out.as_ref(), &args.workload.workload)?;
     let bar = Bar::new(args.looped.quiet);
     let how = Search {
         objectives: wanted.clone(),
@@ -205,7 +205,7 @@ pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
         return Err(Failure::Usage("--runs: what runs vary by shows from 2 on; 10 are better".to_owned()));
     }
     let (a, b) = (reach(&args.a, &args.ask)?, reach(&args.b, &args.ask)?);
-    check(args.out.as_ref())?;
+    check(args.out.as_ref(), &args.workload.workload)?;
     let bar = Bar::new(args.looped.quiet);
     let ran = prepare(&a, &plan, &args.looped, &bar)
         .and_then(|()| prepare(&b, &plan, &args.looped, &bar))

@@ -97,6 +97,7 @@ pub(super) fn show(args: &ShowArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     if let Some(path) = &args.hdr_log {
+        output::not_over("--hdr-log", path, std::iter::once(args.result.as_path()))?;
         let logs: Vec<String> = file.runs.iter().map(hdr_log::hdr_log).collect();
         output::save(path, logs.concat().as_bytes())?;
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use sanderling_load::campaign::rate;
 use sanderling_load::engine::{self, EngineError, Plan};
 use sanderling_load::result::{ResultError, ResultFile, RunResult};
+use sanderling_load::script::Program;
 use sanderling_load::show;
 use sanderling_load::target::Target;
 
@@ -124,7 +125,7 @@ pub(super) fn prepare(target: &Target, plan: &Plan, looped: &LoopArgs, bar: &Bar
 pub(super) fn run(args: &RunArgs) -> Result<u8, Failure> {
     let target = target(&args.servers)?;
     let plan = args.looped.apply(args.workload.plan()?, args.rate);
-    check(args.out.as_ref())?;
+    check(args.out.as_ref(), &args.workload.workload)?;
     let bar = Bar::new(args.looped.quiet);
     let ran = prepare(&target, &plan, &args.looped, &bar).and_then(|()| {
         match engine::run(&target, &plan, &mut |progress| watched(&bar, "running", progress)) {
@@ -159,9 +160,11 @@ pub(super) fn failed_too_often(run: &RunResult, plan: &Plan) -> bool {
     calls == 0 || failed as f64 > plan.failures_max * calls as f64
 }
 
-/// Refuses a file that cannot be written, if one was named.
-pub(super) fn check(path: Option<&PathBuf>) -> Result<(), Failure> {
-    path.map_or(Ok(()), |path| output::check(path))
+/// Refuses a file that cannot be written, or that is the script itself, if one was named.
+pub(super) fn check(path: Option<&PathBuf>, workload: &str) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    output::not_over("--out", path, Program::path(workload).into_iter())?;
+    output::check(path)
 }
 
 /// Keeps results, if a file was named. What is cut short is kept only where nothing is in its place.
