@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::budget::Budget;
-use crate::limit::{MESSAGES_MAX, WORKERS_MAX};
+use crate::limit::{MESSAGES_MAX, SPARE_BYTES_MAX, WORKERS_MAX};
 use crate::part::{Kept, Part};
 use crate::refused::Refused;
 use crate::rounds::{Met, Rounds};
@@ -220,11 +220,19 @@ impl<F: Clone> Group<F> {
         assert!(self.is_decided && complete.step == self.applied + 1, "it was begun");
         self.is_decided = false;
         self.desks = complete.desks;
+        while self.spare_bytes() > SPARE_BYTES_MAX {
+            self.desks.pop();
+        }
         self.seats.iter_mut().for_each(|seat| seat.is_whole = false);
         match result {
             Ok(()) => self.applied = complete.step,
             Err(failure) => self.failed = Some((complete.step, failure)),
         }
+    }
+
+    /// Bytes that are kept to sum up the next step with.
+    pub(crate) fn spare_bytes(&self) -> usize {
+        self.desks.iter().map(Desk::bytes).sum()
     }
 
     /// A worker comes to a meeting, or asks again. Meetings are numbered from 1 without gaps, and a worker comes to the next
@@ -257,5 +265,40 @@ impl Seat {
         }
         self.is_whole = true;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::part::Gradients;
+
+    #[test]
+    fn memory_of_a_large_step_is_given_back_and_that_of_a_small_one_is_kept() {
+        const DIM: usize = 1 << 12;
+        for (keys, is_kept) in [(4, true), (SPARE_BYTES_MAX / size_of::<i128>() / DIM + 1, false)] {
+            let mut group = Group::<()>::new(2, Budget::new(1 << 30)).expect("a group");
+            for worker in 0..2 {
+                let who = Who { worker, workers: 2, attempt: 0 };
+                let part = Part {
+                    table: 0,
+                    lr: 1.0,
+                    dim: DIM,
+                    keys: (0..keys as u64).collect(),
+                    counts: vec![1; keys],
+                    gradients: Gradients::Fixed { unit_log2: -10, sums: vec![3; keys * DIM] },
+                };
+                group.take(who, 1, 0, part).expect("it is taken");
+                group.say(who, 1, Said::Whole { messages: 1 }).expect("it is whole");
+            }
+            let mut complete = group.begin().expect("all is there");
+            complete.check().expect("they agree");
+            let mut of_table = complete.take_table().expect("a table");
+            assert_eq!(of_table.sums().keys.len(), keys);
+            drop(complete.give_back(of_table));
+            group.end(complete, Ok(()));
+            let spare_bytes = group.spare_bytes();
+            assert_eq!(spare_bytes > 0, is_kept, "{keys} keys leave {spare_bytes} bytes");
+        }
     }
 }

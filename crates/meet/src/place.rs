@@ -41,9 +41,8 @@ impl<F: Clone> Place<F> {
             known.used = now;
             return Ok(Arc::clone(&known.group));
         }
-        if groups.len() >= GROUPS_MAX {
-            forget(&mut groups, now);
-        }
+        // Each start of a job makes new ones, and what groups keep to sum up with is in no budget.
+        forget(&mut groups, now);
         if groups.len() >= GROUPS_MAX {
             return Err(Refused::Full { what: format!("{GROUPS_MAX} groups of workers meet here") });
         }

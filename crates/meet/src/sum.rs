@@ -149,6 +149,14 @@ fn check(kept: &[Kept]) -> Result<(), Uneven> {
 }
 
 impl Desk {
+    pub(crate) fn bytes(&self) -> usize {
+        self.dedup.bytes()
+            + self.counts.capacity() * size_of::<u32>()
+            + self.wide.capacity() * size_of::<f64>()
+            + self.exact.capacity() * size_of::<i128>()
+            + self.gradients.capacity() * size_of::<f32>()
+    }
+
     fn sum<'a>(&'a mut self, kept: &'a [Kept]) -> Sums<'a> {
         let first = &kept[0].part;
         let (table, lr, dim) = (first.table, first.lr, first.dim);

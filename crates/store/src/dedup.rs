@@ -174,7 +174,8 @@ impl Dedup {
     }
 
     /// Bytes that are kept allocated.
-    pub(crate) fn bytes(&self) -> usize {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.slots.capacity() * size_of::<u32>()
             + self.unique.capacity() * size_of::<u64>()
             + (self.inverse.capacity() + self.counts.capacity()) * size_of::<u32>()
