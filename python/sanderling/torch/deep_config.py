@@ -3,6 +3,7 @@
 What is read and which features there are is left to `sanderling.FeedQueue`, which checks that part. Knows no torch.
 """
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -19,6 +20,14 @@ HUBS = "hub://"
 """What the address of hubs begins with."""
 
 _Section = TypeVar("_Section")
+
+_MAY_CHANGE = {
+    "name",
+    "model.table_budget_bytes",
+    *(f"train.{key}" for key in ("passes", "threads", "depth", "schedule", "early_stop", "print_every", "max_steps")),
+    "train.save_every",
+}
+"""What a run may go on with otherwise than it began."""
 
 
 @dataclass
@@ -76,7 +85,7 @@ class TrainConfig:
     clip_norm: float = 0.0
     """Largest norm of a step's gradients, rows and dense part together; 0: any."""
     save_every: int = 0
-    """With hubs: save the run every so many steps; 0: after passes, and when it is told to stop."""
+    """Save the run every so many steps; 0: after passes, and when it is told to stop."""
 
 
 @dataclass
@@ -173,6 +182,27 @@ class DeepConfig:
     def from_hubs(self) -> bool:
         """Whether training rows come from hubs."""
         return bool(self.train_inputs) and self.train_inputs[0].startswith(HUBS)
+
+    def changed_since(self, saved: Mapping[str, Any], *, judged: bool) -> str | None:
+        """The first entry in which this is not what a run was `saved` with (`to_dict`), and that must not change.
+
+        Once a pass was `judged`, the rows and the metric by which that is done must not, either.
+        """
+        now: dict[str, Any] = json.loads(json.dumps(self.to_dict()))
+        name: str
+        may_change = _MAY_CHANGE if judged else _MAY_CHANGE | {"data.valid", "train.monitor"}
+        if self.from_hubs:
+            # Hubs may have moved; which of them have the rows, they say themselves.
+            may_change = may_change | {"data.train"}
+        for section, entries in json.loads(json.dumps(saved)).items():
+            pairs = [(section, entries, now.get(section))]
+            if isinstance(entries, dict):
+                here = now.get(section) or {}
+                pairs = [(f"{section}.{key}", entries.get(key), here.get(key)) for key in {**entries, **here}]
+            for name, before, after in pairs:
+                if name not in may_change and before != after:
+                    return name
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as `of` reads it, defaults filled in."""

@@ -13,6 +13,7 @@ Knows no command line, and not where minibatches come from.
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -126,6 +127,8 @@ def train(
     first = workers is None or workers.rank == 0
     torch.manual_seed(config.seed)
     extra = checkpoint.read_extra(run_dir / "last") if resume else None
+    if extra is not None:
+        _check_unchanged(config, run_dir / "last", extra)
     inputs: FileInputs | HubInputs
     if config.from_hubs:
         hubs = ", ".join(config.train_inputs)
@@ -138,6 +141,9 @@ def train(
     run = _Run(config, run_dir, ps, device, inputs, workers, fresh=not resume)
     if resume:
         run.resume()
+    elif first and (run_dir / "last").exists():
+        # What an earlier run of this name left to resume from is not this run's.
+        shutil.rmtree(run_dir / "last")
     if workers is not None:
         # Alike until here; what is dropped out need not be.
         torch.manual_seed(config.seed + workers.rank)
@@ -183,6 +189,16 @@ def _workers(config: DeepConfig, ps: sanderling.Connection | None, mode: str) ->
     return join(ps, mode, step_timeout_s=_STEP_TIMEOUT_S)
 
 
+def _check_unchanged(config: DeepConfig, last: Path, extra: Mapping[str, Any]) -> None:
+    """Refuses to go on with a run whose rows, model or order of samples would be others."""
+    changed = config.changed_since(extra["config"], judged=extra["progress"]["best"] is not None)
+    if changed is not None:
+        raise sanderling.ConfigError(
+            f"{last}: cannot resume: {changed} changed since this run was saved; put it back, or start anew without"
+            " resuming"
+        )
+
+
 def _of_hubs(run_dir: Path, extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What a run that goes on knows of its hubs."""
     if extra is None:
@@ -196,6 +212,14 @@ def _made(directory: Path) -> Path:
     """A directory that is there from now on."""
     directory.mkdir(parents=True, exist_ok=True)
     return directory
+
+
+def _improves(monitor: str, new: Line, best: Line) -> bool:
+    """Whether a validation is better than the best one before."""
+    # One class has no AUC: then the loss decides, rather than the first pass for ever.
+    if monitor == "auc" and np.isfinite(new["auc"]) and np.isfinite(best["auc"]):
+        return bool(new["auc"] > best["auc"])
+    return bool(new["logloss"] < best["logloss"])
 
 
 class _ToldError(Exception):
@@ -266,7 +290,7 @@ class _Run:
                     steps = self.one_pass(log)
                     if self.stopped():
                         log.say(f"stopped after step {progress.step}")
-                        self.save("last")
+                        self.save_stopped()
                         break
                     if steps == 0 and before == 0:
                         continue
@@ -388,7 +412,7 @@ class _Run:
                 progress.last = whole.metrics()
             if told or (config.train.save_every and progress.step % config.train.save_every == 0):
                 progress.train_s, began = progress.train_s + time.perf_counter() - began, time.perf_counter()
-                self.save("last")
+                self.save_stopped() if told else self.save("last")
                 # Rates are of training alone.
                 line_began, began = line_began + time.perf_counter() - began, time.perf_counter()
             if told:
@@ -443,9 +467,7 @@ class _Run:
         progress, monitor = self.progress, self.config.train.monitor
         began = time.perf_counter()
         metrics, columns = self.validate(log)
-        best = progress.best is None or (
-            metrics[monitor] > progress.best[monitor] if monitor == "auc" else metrics[monitor] < progress.best[monitor]
-        )
+        best = progress.best is None or _improves(monitor, metrics, progress.best)
         if best:
             progress.best, progress.best_pass, progress.idle = metrics, progress.passes, 0
             self.plotted = columns
@@ -510,6 +532,10 @@ class _Run:
     def place(self, of_pass: int) -> Line:
         """Where a line of metrics belongs."""
         return {"step": self.progress.step, "pass": of_pass, "trained_examples": self.progress.examples}
+
+    def save_stopped(self) -> None:
+        """Saves a run that ends here: before the first validation, what was learned so far is the best there is."""
+        self.save(*(["model", "last"] if self.progress.best is None else ["last"]))
 
     def save(self, *names: str) -> None:
         """Saves the run as it is under these names; of several trainers the first one does."""

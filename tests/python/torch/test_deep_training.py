@@ -130,8 +130,60 @@ def test_a_resumed_run_has_each_pass_once(data: Path, tmp_path: Path) -> None:
     ended = sanderling.torch.train(early, runs_dir=tmp_path).summary
     assert ended["passes"] < 9
     assert sanderling.torch.train(early, runs_dir=tmp_path, resume=True).summary["steps"] == ended["steps"]
-    stopped = sanderling.torch.train(config(data, "dnn", max_steps=5), runs_dir=tmp_path)
+    # Before the first validation what was learned so far is the best model there is.
+    stopped = sanderling.torch.train({**config(data, "dnn", max_steps=5), "name": "short"}, runs_dir=tmp_path)
     assert (stopped.summary["steps"], stopped.summary["stopped"]) == (5, True)
+    assert len(sanderling.torch.predict(stopped.summary["model"], data / "valid.csv")) == 400
+
+
+def test_a_run_goes_on_only_as_it_began(data: Path, tmp_path: Path) -> None:
+    def go_on(**changed: Any) -> dict[str, Any]:
+        settings = config(data, "dnn", max_steps=5)
+        for section, entries in changed.items():
+            settings[section] = {**settings[section], **entries} if isinstance(entries, dict) else entries
+        return sanderling.torch.train(settings, runs_dir=tmp_path, resume=True).summary
+
+    sanderling.torch.train(config(data, "dnn", max_steps=5), runs_dir=tmp_path)
+    changes: dict[str, dict[str, Any]] = {
+        "seed": {"seed": 2},
+        "train.batch": {"train": {"batch": 32}},
+        "train.shuffle": {"train": {"shuffle": 10}},
+        "optimizer.lr": {"optimizer": {"lr": 0.5}},
+        "dense_optimizer.lr": {"dense_optimizer": {"lr": 0.5}},
+        "model.hidden": {"model": {"hidden": [8]}},
+        "data.train": {"data": {"train": str(data / "valid.csv")}},
+        "feature": {"feature": [{"name": "a"}]},
+    }
+    for what, changed in changes.items():
+        with pytest.raises(sanderling.ConfigError, match=rf"last: cannot resume: {what} changed"):
+            go_on(**changed)
+    # What does not matter to what was learned may change, and until a pass is judged, how that is done.
+    more = {"max_steps": 30, "threads": 1, "print_every": 4, "monitor": "logloss"}
+    assert go_on(train=more)["steps"] == 30
+    with pytest.raises(sanderling.ConfigError, match=r"cannot resume: train\.monitor changed"):
+        go_on(train={"max_steps": 40})
+    # A new run leaves nothing of an earlier one to go on with.
+    sanderling.torch.train(config(data, "dnn", passes=1), runs_dir=tmp_path)
+    last = tmp_path / "run" / "last"
+    assert last.exists()
+
+    def kill(_: dict[str, Any]) -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        sanderling.torch.train(config(data, "dnn"), runs_dir=tmp_path, on_line=kill)
+    assert not last.exists()
+    with pytest.raises(sanderling.NotFoundError, match="last: no checkpoint"):
+        go_on()
+
+
+def test_of_one_class_the_loss_says_which_pass_is_best(data: Path, tmp_path: Path) -> None:
+    rows = (data / "valid.csv").read_text().splitlines(keepends=True)
+    (data / "valid.csv").write_text("".join(row for row in rows if not row.startswith("0")))
+    result = sanderling.torch.train(config(data, "dnn", passes=4), runs_dir=tmp_path)
+    valid = [line["logloss"] for line in lines(tmp_path / "run") if line["kind"] == "valid"]
+    assert result.summary["best_pass"] == 1 + int(np.argmin(valid))
+    assert min(valid) < valid[0]
 
 
 def test_rows_on_servers(data: Path, tmp_path: Path, two_servers: str) -> None:
