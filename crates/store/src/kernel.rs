@@ -120,6 +120,16 @@ impl Kernel {
         }
     }
 
+    /// Which state values of a block of `dims` coordinates are sums or means of squares, whose root is taken: never below 0.
+    pub(crate) fn squares(self, dims: usize) -> std::ops::Range<usize> {
+        match self.0 {
+            Optimizer::Sgd { .. } | Optimizer::Momentum { .. } => 0..0,
+            Optimizer::RowAdagrad { .. } => 0..1,
+            Optimizer::Adagrad { .. } => 0..dims,
+            Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Ftrl { .. } => dims..2 * dims,
+        }
+    }
+
     /// State of a row that has just been created with these weights.
     pub(crate) fn init_state(self, weights: &[f32], state: &mut [f32]) {
         match self.0 {

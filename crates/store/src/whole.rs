@@ -114,7 +114,7 @@ impl Table {
     /// clock moves on to the latest use among the rows if it was behind, so that none is from its future.
     ///
     /// Fails with [`StoreError::Length`] or [`StoreError::BadRow`] before any row is touched: columns do not fit, a key occurs
-    /// twice, a value is not finite. With [`StoreError::TableFull`], the rows whose keys were there and those that found
+    /// twice, a value is not finite, or a sum of squares is below 0. With [`StoreError::TableFull`], the rows whose keys were there and those that found
     /// room are in; as for a push, eviction makes room first.
     pub fn import(&self, rows: WholeRows<'_>) -> Result<(), StoreError> {
         self.check_rows(&rows)?;
@@ -154,6 +154,20 @@ impl Table {
         for (what, values, width) in [("weight", rows.weights, dim), ("state value", rows.states, state)] {
             if let Some(at) = values.iter().position(|value| !value.is_finite()) {
                 return bad(at / width, format!("{what} {} is {}", at % width, values[at]));
+            }
+        }
+        for (at, states) in rows.states.chunks_exact(state.max(1)).enumerate() {
+            for block in &self.layout.blocks {
+                let squares = block.kernel.squares(block.dims);
+                let below = |&place: &usize| states[place] < 0.0;
+                let squares = block.state.start + squares.start..block.state.start + squares.end;
+                if let Some(place) = squares.into_iter().find(below) {
+                    let value = states[place];
+                    return bad(
+                        at,
+                        format!("state value {place} is {value}, and a sum of squares is not below 0"),
+                    );
+                }
             }
         }
         let twice = with_scratch(|scratch| {

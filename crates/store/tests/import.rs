@@ -232,6 +232,41 @@ fn what_does_not_fit_is_refused_whole() {
     assert_eq!(rows_of(&table), before);
 }
 
+/// A state from which the next push would make no number is refused, and no other is.
+#[test]
+fn sums_of_squares_are_not_below_zero() {
+    const DIMS: usize = 2;
+    let (lr, beta1, beta2, eps, l2) = (0.1, 0.9, 0.99, 1e-8, 0.0);
+    for (optimizer, squares) in [
+        (Optimizer::Momentum { lr, momentum: 0.9, l2 }, 0..0),
+        (Optimizer::Adagrad { lr, eps, initial: 0.0, l2 }, 0..2),
+        (Optimizer::RowAdagrad { lr, eps, initial: 0.0, l2 }, 0..1),
+        (Optimizer::Adam { lr, beta1, beta2, eps, l2 }, 2..4),
+        (Optimizer::AdamW { lr, beta1, beta2, eps, decay: 0.0 }, 2..4),
+        (Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1: 0.0, l2 }, 2..4),
+    ] {
+        // Behind another block, so that a place in the block is none in the row.
+        let of = |dims, optimizer| Block { dims, init: Init::Zero, optimizer };
+        let blocks = vec![of(1, Optimizer::Momentum { lr, momentum: 0.9, l2 }), of(DIMS, optimizer)];
+        let table = Table::new(TableConfig::new("t", blocks)).unwrap();
+        for at in 0..optimizer.state_len(DIMS) {
+            let mut state = vec![0.5; 1 + optimizer.state_len(DIMS)];
+            (state[0], state[1 + at]) = (-1.0, -1.0);
+            let imported = import(&table, &[Row { weights: vec![0.0; 1 + DIMS], state, ..some_row(1) }]);
+            if squares.contains(&at) {
+                let error = imported.unwrap_err().to_string();
+                let what = format!("row of key 1: state value {} is -1", 1 + at);
+                assert!(error.contains(&what), "{optimizer:?}: {error}");
+            } else {
+                imported.unwrap();
+                table.push(&[1], &[0.25; 1 + DIMS], PushScale::default()).unwrap();
+                let row = table.get(1).unwrap();
+                assert!(row.weights.iter().chain(&row.state).all(|value| value.is_finite()), "{optimizer:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_full_table_replaces_rows_and_says_how_many_found_no_room() {
     for writes in [Writes::InPlace, Writes::CopyOnWrite] {
