@@ -87,11 +87,15 @@ fn tables(ps: &str, run: &str, init: Init, optimizer: Optimizer) -> Vec<RemoteTa
 }
 
 fn embedding(tables: &[RemoteTable], pooling: Pooling) -> Arc<Embedding> {
+    let options = EmbeddingOptions { pool_at: PoolAt::Trainer, ..EmbeddingOptions::default() };
+    embedding_with(tables, pooling, options)
+}
+
+fn embedding_with(tables: &[RemoteTable], pooling: Pooling, options: EmbeddingOptions) -> Arc<Embedding> {
     let pooling = |name| if name == "history" { pooling } else { Pooling::Sum };
     let features = FEATURES.iter().enumerate();
     let features =
         features.map(|(table, name)| Feature { name: (*name).to_owned(), table, pooling: pooling(*name) });
-    let options = EmbeddingOptions { pool_at: PoolAt::Trainer, ..EmbeddingOptions::default() };
     Embedding::remote(tables.to_vec(), features.collect(), options).unwrap()
 }
 
@@ -425,6 +429,39 @@ fn keys_that_are_to_stay_without_a_row_are_looked_up_and_not_pushed() {
     let error = looked_up.push(PushScale::default()).unwrap_err().to_string();
     assert!(error.contains("absent") && error.contains("--feed"), "{error}");
     assert_eq!(len(&made[1]), 0);
+}
+
+/// A server that does not answer is sent no more pushes than may be outstanding; whoever pushes waits, and nothing is lost.
+#[test]
+fn pushes_that_are_not_answered_are_bounded() {
+    let dir = folder();
+    let (processes, ps) = servers(dir.path(), 1);
+    let made = tables(&ps, "run", Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
+    let options = EmbeddingOptions { pool_at: PoolAt::Trainer, pushes: 2, ..EmbeddingOptions::default() };
+    let embedding = embedding_with(&made, Pooling::Sum, options);
+    let hub = hub(dir.path(), "--listen 127.0.0.1:0");
+    let queue = open(&url(&[&hub]), "t", Some(&embedding)).unwrap();
+    let minibatches: Vec<_> = (0..5).map(|_| next(&queue).unwrap()).collect();
+    drop(queue);
+    processes[0].signal("STOP");
+    std::thread::scope(|scope| {
+        let pushing = scope.spawn(|| {
+            for mut looked_up in minibatches {
+                let ones = vec![1.0; looked_up.pooled().len()];
+                looked_up.add_grads(Some(&ones), &[]).unwrap();
+                looked_up.push(PushScale::default()).unwrap();
+            }
+        });
+        eventually("nothing is pushed", || embedding.pushed() == 2);
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!((embedding.pushed(), embedding.push_latency().count), (2, 0));
+        processes[0].signal("CONT");
+        pushing.join().unwrap();
+    });
+    embedding.finish().unwrap();
+    assert_eq!((embedding.pushed(), embedding.push_latency().count), (5, 5));
+    let ids: f32 = pull(&made[0], ROWS).iter().sum();
+    assert_eq!(ids, -(5.0 * BATCH as f32 * DIM as f32));
 }
 
 /// Exit code and what is said of a hub with these options.

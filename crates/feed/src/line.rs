@@ -89,6 +89,17 @@ pub(crate) struct Ready {
     pub(crate) ticket: Option<Arc<Ticket>>,
 }
 
+/// A minibatch that was begun. One whose thread has panicked is awaited no more, and the error is said.
+struct Begun<'a>(&'a Shared);
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.put(Err(FeedError::Died("read")));
+        }
+    }
+}
+
 impl Shared {
     /// Threads begin with [`Shared::run`].
     pub(crate) fn new(
@@ -179,6 +190,7 @@ impl Shared {
     fn work(&self, read: &mut Read<'_>) {
         let (account, mut timer) = (self.accounts.open(), self.stages.timer());
         while self.begin(&account) {
+            let _begun = Begun(self);
             let since = Instant::now();
             let mut sampled = self.sampled.take(|| {
                 let names = Arc::clone(&self.names);
@@ -281,5 +293,34 @@ fn bytes(fed: &Fed) -> usize {
     match fed {
         Fed::Sampled(sampled) => sampled.bytes(),
         Fed::LookedUp(looked_up) => looked_up.bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sanderling_hub::STAGES;
+    use sanderling_sample::{DataConfig, Spec};
+
+    use super::*;
+    use crate::source::Source;
+
+    /// In order, the others would fill the line and wait for its minibatch.
+    #[test]
+    fn a_thread_that_panics_ends_the_line_and_is_said() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.svm");
+        std::fs::write(&path, "1 1:1\n").expect("a file");
+        let files = vec![path.display().to_string()];
+        let source = Source::files(files, DataConfig::default(), &Spec::default(), true).expect("a source");
+        let stages = Stages::new(&STAGES);
+        let options = QueueOptions { ordered: true, ..QueueOptions::default() };
+        let reader = Reader::new(source.kind, stages.clone());
+        let shared = Shared::new(source.names, reader, None, options, stages);
+        std::thread::scope(|scope| {
+            let dies = scope.spawn(|| shared.work(&mut |_, _| panic!("a defect")));
+            assert!(matches!(shared.take(), Err(FeedError::Died("read"))));
+            assert!(dies.join().is_err());
+        });
+        assert!(matches!(shared.take(), Ok(None)), "nothing is awaited any more");
     }
 }

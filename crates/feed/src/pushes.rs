@@ -1,7 +1,7 @@
 //! Pushes in the background: a thread applies the gradients of one lookup after the other, at most a stated number is
 //! outstanding, and what goes wrong is said to whoever pushes or waits next. Knows nothing of pooling.
 
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -40,6 +40,7 @@ struct UnderWay {
 #[derive(Debug)]
 pub(crate) struct Pushes {
     jobs: Option<SyncSender<Job>>,
+    most: usize,
     progress: Arc<Progress>,
     thread: Option<JoinHandle<()>>,
     stop: Option<Stop>,
@@ -79,14 +80,17 @@ impl Drop for End {
 }
 
 impl Pushes {
-    /// Starts the thread; at most `most` pushes wait for it.
+    /// Starts the thread; at most `most` pushes, of which there is at least one, are outstanding.
     pub(crate) fn start(client: Arc<Client>, most: usize) -> Pushes {
-        let (jobs, waiting) = sync_channel(most.saturating_sub(1));
+        let most = most.max(1);
+        let (jobs, waiting) = sync_channel(most);
         let state = State { begun: 0, applied: 0, failed: None, ended: false, latency: Latency::new() };
         let progress = Arc::new(Progress { state: Mutex::new(state), changed: Condvar::new() });
         let (end, stop) = (End(Arc::clone(&progress)), client.stop().cloned());
-        let thread = std::thread::spawn(move || work(&client, &waiting, &end.0, most));
-        Pushes { jobs: Some(jobs), progress, thread: Some(thread), stop }
+        // So that others can be sent while some are waited for.
+        let together = most.div_ceil(2);
+        let thread = std::thread::spawn(move || work(&client, &waiting, &end.0, together));
+        Pushes { jobs: Some(jobs), most, progress, thread: Some(thread), stop }
     }
 
     /// Hands gradients over; waits while too many are outstanding. An error may be that of an earlier push.
@@ -97,36 +101,32 @@ impl Pushes {
         forget_missing: bool,
         ticket: Option<Arc<Ticket>>,
     ) -> Result<(), FeedError> {
-        {
-            let mut state = self.progress.lock();
-            if let Some(error) = state.failed.take() {
-                let error = FeedError::Push(error);
-                ticket.iter().for_each(|ticket| ticket.lose(&error));
-                return Err(error);
-            }
-            state.begun += 1;
-        }
+        let since = Instant::now();
+        self.begin().inspect_err(|error| ticket.iter().for_each(|ticket| ticket.lose(error)))?;
         if let Some(ticket) = &ticket {
             ticket.owe();
         }
-        let job = Job { lookup, scale, forget_missing, since: Instant::now(), ticket };
-        self.send(job)
+        let job = Job { lookup, scale, forget_missing, since, ticket };
+        // There is room for all that are outstanding.
+        let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(job));
+        sent.is_some_and(|sent| sent.is_ok()).then_some(()).ok_or(FeedError::Died("push"))
     }
 
-    fn send(&self, mut job: Job) -> Result<(), FeedError> {
-        let jobs = self.jobs.as_ref().ok_or(FeedError::Died("push"))?;
-        // The thread says with the lock held that it has taken one.
+    /// Counts a push as outstanding, when it may be.
+    fn begin(&self) -> Result<(), FeedError> {
         let mut state = self.progress.lock();
         loop {
-            job = match jobs.try_send(job) {
-                Ok(()) => return Ok(()),
-                Err(TrySendError::Disconnected(_)) => return Err(FeedError::Died("push")),
-                Err(TrySendError::Full(job)) => job,
-            };
-            state = self.look(state).inspect_err(|error| {
-                self.progress.lock().begun -= 1;
-                job.ticket.iter().for_each(|ticket| ticket.lose(error));
-            })?;
+            if let Some(error) = state.failed.take() {
+                return Err(FeedError::Push(error));
+            }
+            if state.ended {
+                return Err(FeedError::Died("push"));
+            }
+            if state.begun - state.applied < self.most as u64 {
+                state.begun += 1;
+                return Ok(());
+            }
+            state = self.look(state)?;
         }
     }
 
@@ -184,7 +184,8 @@ impl Drop for Pushes {
     }
 }
 
-fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, most: usize) {
+/// Applies what comes; `together` answers of servers, or those of all that there is, are waited for at once.
+fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, together: usize) {
     let mut session: Option<Session> = None;
     // Sent to servers and not yet answered.
     let mut under_way: Vec<UnderWay> = Vec::new();
@@ -198,14 +199,11 @@ fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, most: usize)
                 job
             }
         };
-        // Whoever waits for room has some.
-        drop(progress.lock());
-        progress.changed.notify_all();
         let Job { mut lookup, scale, forget_missing, since, ticket } = job;
         let failed = push(client, &mut session, mark, &mut lookup, scale, forget_missing).err().map(Arc::new);
         under_way.push(UnderWay { mark, since, ticket, failed });
         drop(lookup);
-        if session.is_none() || under_way.len() >= most {
+        if session.is_none() || under_way.len() >= together {
             settle(&mut session, &mut under_way, progress);
         }
     }

@@ -52,7 +52,13 @@ impl Serving {
                                 continue;
                             }
                             let talk = Talk::new(connections, features, &self.facts, Instant::now());
-                            talks.insert(self.poller.add(*connection)?, talk);
+                            match self.poller.add(*connection) {
+                                Ok(token) => drop(talks.insert(token, talk)),
+                                // The system cannot watch it: that is nothing to the others.
+                                Err(error) => {
+                                    (self.on_event)(Event::NotAccepted { reason: error.to_string() });
+                                }
+                            }
                         }
                         Err(TryRecvError::Empty) => break,
                         Err(TryRecvError::Disconnected) => return Ok(()),
