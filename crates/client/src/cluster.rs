@@ -270,7 +270,7 @@ fn faster_way(address: &Address, peer: &Peer, options: &ConnectOptions) -> Optio
     };
     // Nobody writes grpc:// for its speed.
     let as_given = !options.prefer_local || matches!(address, Address::Grpc(_));
-    if as_given || peer.host_id == 0 || peer.host_id != host_id() {
+    if as_given || peer.host_id == 0 || peer.host_id != sanderling_observe::machine::host_id() {
         return None;
     }
     peer.local_url.parse().ok().filter(|local| rank(local) > rank(address))
@@ -286,13 +286,6 @@ fn way_name(way: &Address, tls: bool) -> &'static str {
         Address::Grpc(_) if tls => "grpc-tls",
         Address::Grpc(_) => "grpc",
     }
-}
-
-/// Number of the operating system that this process runs under, as `docs/wire-format.md` says; 0 when unknown.
-fn host_id() -> u64 {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = text.chars().filter(|&c| c != '-').take(16).collect();
-    u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
 fn check_shards(servers: &[Server]) -> Result<(), ClientError> {

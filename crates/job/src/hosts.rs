@@ -272,26 +272,28 @@ where
             seen.await_silence(Instant::now() + FAREWELL);
             Ok(done)
         }
-        Err(error) => {
-            if let Err(failed) = seen.check() {
-                // What another worker failed of, or was stopped by, is why this one ended. On rank 0: until all have heard it.
-                seen.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
-                return Err(failed.into());
-            }
-            if seen.is_told() {
-                // Its ways stay open meanwhile: an end of one before it is known why would be a loss.
-                seen.say(Said::Stop { worker: hosts.rank });
-                seen.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
-                return Err(error);
-            }
-            let lost = seen.check_losses("something that all do together");
-            let reason = lost.as_ref().map_or_else(ToString::to_string, |()| error.to_string());
-            seen.say(Said::Fail { worker: hosts.rank, reason });
-            seen.await_silence(Instant::now() + hosts.silence.min(FAREWELL));
-            lost?;
-            Err(error)
-        }
+        Err(error) => Err(say_why(hosts, &seen, error)),
     }
+}
+
+/// Tells the others why this worker ends before its time; why it does.
+fn say_why<E: From<JobError> + fmt::Display>(hosts: &Hosts, seen: &Seen, error: E) -> E {
+    if let Err(failed) = seen.check() {
+        // What another worker failed of, or was stopped by, is why this one ended. On rank 0: until all have heard it.
+        seen.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
+        return failed.into();
+    }
+    if seen.is_told() {
+        // Its ways stay open meanwhile: an end of one before it is known why would be a loss.
+        seen.say(Said::Stop { worker: hosts.rank });
+        seen.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
+        return error;
+    }
+    let lost = seen.check_losses("something that all do together");
+    let reason = lost.as_ref().map_or_else(ToString::to_string, |()| error.to_string());
+    seen.say(Said::Fail { worker: hosts.rank, reason });
+    seen.await_silence(Instant::now() + hosts.silence.min(FAREWELL));
+    lost.map_or_else(E::from, |()| error)
 }
 
 /// How long a worker that fails tries to say why.
@@ -337,10 +339,12 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
         seen.say(Said::Start { group });
     }
     gather::spawn("talk", move || control.run())?;
-    let group = seen.await_group(until)?;
     let sync = SyncOptions { attempt: 0, timeout: options.timeout };
-    let crew = Crew::new(cluster, group, options.workers);
-    let group = SyncGroup::join(cluster, remote, group, hosts.rank, options.workers, sync)?;
+    let joined = seen.await_group(until).and_then(|group| {
+        let crew = Crew::new(cluster, group, options.workers);
+        Ok((crew, SyncGroup::join(cluster, remote, group, hosts.rank, options.workers, sync)?))
+    });
+    let (crew, group) = joined.map_err(|error: JobError| say_why(hosts, &seen, error))?;
     let group = group.call_off_with(seen.called_off()).call_off_with(&options.stop);
     let mut worker =
         Worker::new(group, Mesh::Far(Box::new(far)), timer, options, options.shuffle_bytes_max as usize);

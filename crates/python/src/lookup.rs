@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
 use sanderling_client::RemoteTable;
 use sanderling_feed::{Embedding, EmbeddingOptions, Feature, LookedUp, PoolAt, Pooling};
@@ -119,8 +120,15 @@ impl PyLookup {
         PyLookup { looked_up: Mutex::new(looked_up), width }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, LookedUp> {
+    /// For who has let go of the interpreter.
+    fn lock(&self) -> MutexGuard<'_, LookedUp> {
         self.looked_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For who has not: a push that waits for servers asks for the interpreter now and then, to hear signals, so the interpreter
+    /// is let go of while another has the lookup.
+    pub(crate) fn lock_attached(&self, py: Python<'_>) -> MutexGuard<'_, LookedUp> {
+        self.looked_up.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -136,7 +144,7 @@ impl PyLookup {
 
     /// float32 [keys, dim]: a row per key of a feature that is not pooled.
     fn rows<'py>(slf: &Bound<'py, Self>, feature: usize) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let embedding = Arc::clone(slf.get().lock().embedding());
+        let embedding = Arc::clone(slf.get().lock_attached(slf.py()).embedding());
         if feature >= embedding.features().len() {
             let features = embedding.features().len();
             return Err(PyIndexError::new_err(format!("feature {feature}: there are {features}")));
@@ -156,7 +164,7 @@ impl PyLookup {
         rows: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         if let Some(pooled) = &pooled {
-            let samples = self.lock().sampled().rows().len();
+            let samples = self.lock_attached(py).sampled().rows().len();
             if pooled.shape() != [samples, self.width] {
                 return Err(LengthError::new_err(format!(
                     "gradients of the pooled rows must have shape {:?}, found {:?}",
@@ -191,20 +199,26 @@ impl PyLookup {
 
     /// Takes the gradients away instead of a push: per table keys, counts and gradients of its distinct rows.
     fn take_gradients<'py>(&self, py: Python<'py>) -> PyResult<Vec<Gradients<'py>>> {
-        let mut looked_up = self.lock();
-        let dims: Vec<usize> = looked_up.embedding().table_dims().to_vec();
-        let mut tables = Vec::new();
-        let taken = looked_up.take_gradients(|table, keys, counts, grads| {
-            let grads = PyArray1::from_slice(py, grads).reshape([keys.len(), dims[table]]);
-            tables.push((PyArray1::from_slice(py, keys), PyArray1::from_slice(py, counts), grads));
+        let (dims, tables) = py
+            .detach(|| {
+                let (mut looked_up, mut tables) = (self.lock(), Vec::new());
+                looked_up.take_gradients(|table, keys, counts, grads| {
+                    tables.push((table, keys.to_vec(), counts.to_vec(), grads.to_vec()));
+                })?;
+                Ok((looked_up.embedding().table_dims().to_vec(), tables))
+            })
+            .map_err(of_feed)?;
+        let arrays = tables.into_iter().map(|(table, keys, counts, grads)| {
+            let shape = [keys.len(), dims[table]];
+            let grads = PyArray1::from_vec(py, grads).reshape(shape)?;
+            Ok((PyArray1::from_vec(py, keys), PyArray1::from_vec(py, counts), grads))
         });
-        taken.map_err(of_feed)?;
-        tables.into_iter().map(|(keys, counts, grads)| Ok((keys, counts, grads?))).collect()
+        arrays.collect()
     }
 
     /// What was taken away has been applied.
-    fn note_applied(&self) {
-        self.lock().note_applied();
+    fn note_applied(&self, py: Python<'_>) {
+        self.lock_attached(py).note_applied();
     }
 
     /// Hands the gradients over, to be applied in the background; once.
@@ -215,20 +229,20 @@ impl PyLookup {
 
     /// Distinct keys.
     #[getter]
-    fn unique_keys(&self) -> usize {
-        self.lock().unique_keys()
+    fn unique_keys(&self, py: Python<'_>) -> usize {
+        self.lock_attached(py).unique_keys()
     }
 
     /// Distinct keys that had no row.
     #[getter]
-    fn missing(&self) -> usize {
-        self.lock().missing()
+    fn missing(&self, py: Python<'_>) -> usize {
+        self.lock_attached(py).missing()
     }
 
     /// Pushes of other minibatches that were applied between this lookup and its push, or until now.
     #[getter]
-    fn staleness(&self) -> u64 {
-        self.lock().staleness()
+    fn staleness(&self, py: Python<'_>) -> u64 {
+        self.lock_attached(py).staleness()
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn of_lookup<'py>(
     dim: usize,
     pick: impl FnOnce(&mut LookedUp) -> Option<&mut [f32]>,
 ) -> Option<Bound<'py, PyArray2<f32>>> {
-    let mut looked_up = lookup.get().lock();
+    let mut looked_up = lookup.get().lock_attached(lookup.py());
     let values = pick(&mut looked_up)?;
     let rows = values.len() / dim.max(1);
     // SAFETY: a lookup's rows are neither moved nor freed before it is dropped, and no method of it looks at them; the

@@ -183,12 +183,6 @@ impl Encoder {
         self.label_of(Field::Text(text)).ok()
     }
 
-    /// Whether labels are compared as texts rather than numbers.
-    #[must_use]
-    pub fn label_is_text(&self) -> bool {
-        !self.label.positive.is_empty()
-    }
-
     /// The row's weight under negative down-sampling, or None if the row is to be left out.
     #[inline]
     #[must_use]

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use sanderling_store::TableStats;
 use sanderling_transport::{Connection, Relay, RelayOptions, relayed};
-use sanderling_wire::{Fault, Features, Home, Restored, Saved, StatsScope};
+use sanderling_wire::{Fault, Features, Home, Restored, Saved, StatsScope, same_token};
 
 use crate::connections::ConnectionStatus;
 use crate::errand;
 use crate::event::{Event, Log};
 use crate::limit::CONNECTIONS_MAX;
 use crate::refusal::Refusal;
-use crate::session::same_bytes;
 use crate::state::State;
 use crate::statistics::CommandLatency;
 use crate::worker::{Letter, Mailbox};
@@ -161,7 +160,7 @@ impl Control {
     #[must_use]
     pub fn admits(&self, token: Option<&str>) -> bool {
         match &self.state.token {
-            Some(secret) => same_bytes(secret.as_bytes(), token.unwrap_or_default().as_bytes()),
+            Some(secret) => same_token(secret, token.unwrap_or_default()),
             None => true,
         }
     }

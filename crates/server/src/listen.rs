@@ -151,13 +151,18 @@ fn listen_locally(listeners: &mut Vec<Listener>, folder: &Path, options: &Listen
     }
 }
 
-/// A folder that only this user can enter.
+/// A folder in which nobody but this user can put anything. One that is made is entered by nobody else, either.
 fn make_private(folder: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let found = std::fs::symlink_metadata(folder)?;
     if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
         return Err(std::io::Error::other("is not a folder of this user"));
+    }
+    if found.mode() & 0o022 != 0 {
+        return Err(std::io::Error::other(
+            "others can write to it: chmod 700, or name another by --runtime-dir",
+        ));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sanderling_wire::{
     Agreed, Buffer, Codec, Compression, Fault, Features, Frame, HEADER_BYTES, Hello, Kind, Offer, Parsed,
-    Reply, Request, WireError, flag, limit,
+    Reply, Request, WireError, flag, same_token,
 };
 
 use crate::call::{Call, Desk, unwritten, write_failure};
@@ -288,7 +288,7 @@ impl Session {
             return Err(Refusal::new(Fault::Draining, "the server is about to stop"));
         }
         if let Some(token) = &self.state.token
-            && !same_bytes(token.as_bytes(), hello.token.as_bytes())
+            && !same_token(token, hello.token)
         {
             return Err(Refusal::new(Fault::Unauthorized, "the token is missing or wrong"));
         }
@@ -361,30 +361,5 @@ impl Session {
         out.put(FAILURE_BYTES_MAX, &mut |slot| {
             notice.encode(&self.agreed, 0, slot).expect("a notice is short")
         })
-    }
-}
-
-/// Compares without telling by its duration where the first difference is.
-pub(crate) fn same_bytes(secret: &[u8], given: &[u8]) -> bool {
-    let at = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
-    let different = (0..limit::TOKEN_BYTES_MAX).fold(0, |all, i| all | (at(secret, i) ^ at(given, i)));
-    std::hint::black_box(different) == 0 && secret.len() == given.len()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_are_compared_whole() {
-        for (secret, given, expected) in [
-            ("abc", "abc", true),
-            ("abc", "abd", false),
-            ("abc", "abcd", false),
-            ("abc", "ab\0", false),
-            ("a", "a\0", false),
-        ] {
-            assert_eq!(same_bytes(secret.as_bytes(), given.as_bytes()), expected, "{secret} {given:?}");
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counter of a table's bytes, shared by its shards.
+/// Counter of a table's bytes.
 #[derive(Debug)]
 pub(crate) struct Budget {
     used_bytes: AtomicU64,

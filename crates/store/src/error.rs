@@ -76,7 +76,7 @@ pub enum StoreError {
         table: String,
         /// Rows in the table after the request.
         rows: u64,
-        /// The configured budget (`u64::MAX` when the limit was the number of rows that a shard can address).
+        /// The configured budget (`u64::MAX` when the limit was the number of rows that a table can address).
         budget_bytes: u64,
         /// Distinct keys of the request that were not applied.
         rejected: u64,

@@ -1,4 +1,4 @@
-//! The hash of a key: a bijection of 64 bits with full avalanche. Knows nothing of shards' contents.
+//! The hash of a key: a bijection of 64 bits with full avalanche. Knows nothing of what it is used for.
 //!
 //! Because it is a bijection, the index stores the hash in place of the key and never compares keys.
 

@@ -1,4 +1,4 @@
-//! A sample of the keys that are looked up: every lane notes one key of 64 in a ring of its own, and who wants to know
+//! A sample of the keys that are looked up: every lane notes one key of 64, and at least one of every request, in a ring of its own; who wants to know
 //! which keys are in use reads all rings. Nothing is written per key. Knows nothing of what is done with them.
 
 use std::sync::atomic::Ordering::Relaxed;

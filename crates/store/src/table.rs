@@ -371,9 +371,11 @@ impl Table {
     }
 
     /// Makes room in the index for `rows` rows in all, so that it need not grow step by step while they come. False when
-    /// the budget or the memory has none.
+    /// the budget or the memory has none, or no table has so many.
     pub fn reserve(&self, rows: u64) -> bool {
-        let rows = usize::try_from(rows).unwrap_or(usize::MAX / 128);
+        // Rows have numbers of 32 bits.
+        let Some(rows) = u32::try_from(rows).ok().filter(|&rows| rows < NO_ROW) else { return false };
+        let rows = rows as usize;
         self.grow(|index| index.reserved_bytes(rows, *Index::RESERVED_PERCENTS.start()))
     }
 

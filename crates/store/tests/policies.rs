@@ -340,6 +340,10 @@ fn hot_keys_move_home_and_none_is_missed_meanwhile() {
     let rows_bytes = (2 << 20) + (228 << 10);
     let t = Table::new(TableConfig { budget_bytes: Some(index_bytes + rows_bytes), ..config(dim) }).unwrap();
     assert!(t.reserve(n * 60 / 85));
+    // No table has so many rows, whatever the budget: their numbers have 32 bits.
+    for rows in [u64::from(u32::MAX), 1 << 40, 1 << 60, u64::MAX] {
+        assert!(!t.reserve(rows) && !sized.reserve(rows), "{rows}");
+    }
     // What maintenance counts in is made before the rows take the whole budget.
     t.maintain(1);
     let keys: Vec<u64> = (0..n).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();

@@ -147,7 +147,7 @@ impl fmt::Debug for Connector {
 pub struct ConnectOptions {
     /// How long frames are.
     pub framing: Framing,
-    /// Time to reach the server, TLS included. Resolving a host name is the system's and not bounded by it.
+    /// Time to reach the server, resolving its name and TLS included.
     pub timeout: Duration,
     /// Whom to trust, for TLS on TCP.
     pub tls: Option<TlsClient>,

@@ -29,6 +29,7 @@ mod kind;
 mod message;
 mod narrow;
 mod reader;
+mod token;
 mod writer;
 
 pub use agreed::{Agreed, Features, Offer};
@@ -41,3 +42,4 @@ pub use frame::{Frame, HEADER_BYTES, Header, MAGIC, Parsed, body_bytes, flag, re
 pub use kind::Kind;
 pub use message::*;
 pub use narrow::{narrow, widen};
+pub use token::same_token;

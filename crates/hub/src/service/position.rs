@@ -130,7 +130,10 @@ impl Position {
         let mut file = File::create(&new).map_err(io)?;
         file.write_all(self.to_text(fingerprint).as_bytes()).map_err(io)?;
         file.sync_all().map_err(io)?;
-        std::fs::rename(&new, path).map_err(io)
+        std::fs::rename(&new, path).map_err(io)?;
+        // Or a power failure brings the old one back, and with it minibatches that were used.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).map_err(io)
     }
 }
 

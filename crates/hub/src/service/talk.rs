@@ -6,7 +6,7 @@ use std::time::Instant;
 use sanderling_wire::{
     Agreed, Buffer, Codec, Column, Compression, Failure, Fault, Features, Frame, HEADER_BYTES, Hello,
     Identity, Kind, Left, NextReply, Offer, Outcome, Parsed, Pong, Reply, Request, Subscribed, WireError,
-    limit,
+    limit, same_token,
 };
 
 use super::desk::Answer;
@@ -286,7 +286,7 @@ impl Talk {
         // Whatever is wrong, there is nothing to go on with.
         self.closing = true;
         if let Some(token) = &facts.token
-            && !same_bytes(token.as_bytes(), hello.token.as_bytes())
+            && !same_token(token, hello.token)
         {
             return refused(Fault::Unauthorized, "the token is missing or wrong");
         }
@@ -355,13 +355,6 @@ fn encoded(encode: impl FnMut(&mut [u8]) -> Result<usize, WireError>) -> Result<
     let mut buffer = Buffer::new(limit::FRAME_BYTES_MAX);
     buffer.append(encode)?;
     Ok(Answered::Frame(buffer))
-}
-
-/// Compares without telling by the time it takes where they differ.
-fn same_bytes(secret: &[u8], given: &[u8]) -> bool {
-    let at = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
-    let different = (0..limit::TOKEN_BYTES_MAX).fold(0, |all, i| all | (at(secret, i) ^ at(given, i)));
-    std::hint::black_box(different) == 0 && secret.len() == given.len()
 }
 
 #[cfg(test)]

@@ -22,7 +22,8 @@ struct State {
     tickets: u64,
     /// Not yet told to the hubs: ticket, hub, number.
     asked: Vec<(u64, usize, u64)>,
-    answered: BTreeMap<u64, Answer>,
+    /// By ticket, of those who wait: None as long as there is no answer.
+    answers: BTreeMap<u64, Option<Answer>>,
 }
 
 /// What those who ask and who moves the frames share.
@@ -38,9 +39,49 @@ impl Questions {
         std::mem::take(&mut lock(&self.state).asked)
     }
 
+    /// Of a ticket whose owner has gone it is forgotten.
     pub(super) fn answer(&self, ticket: u64, answer: Answer) {
-        lock(&self.state).answered.insert(ticket, answer);
+        if let Some(place) = lock(&self.state).answers.get_mut(&ticket) {
+            *place = Some(answer);
+        }
         self.changed.notify_all();
+    }
+
+    fn ask(&self, hub: usize, number: u64) -> Waiting<'_> {
+        let mut state = lock(&self.state);
+        state.tickets += 1;
+        let ticket = state.tickets;
+        state.asked.push((ticket, hub, number));
+        state.answers.insert(ticket, None);
+        Waiting { questions: self, ticket }
+    }
+}
+
+/// Somebody waits for an answer.
+struct Waiting<'a> {
+    questions: &'a Questions,
+    ticket: u64,
+}
+
+impl Waiting<'_> {
+    fn take(&self) -> Option<Answer> {
+        lock(&self.questions.state).answers.get_mut(&self.ticket)?.take()
+    }
+
+    /// Waits for news, not for long.
+    fn look(&self) {
+        let state = lock(&self.questions.state);
+        if state.answers.get(&self.ticket).is_some_and(Option::is_none) {
+            drop(self.questions.changed.wait_timeout(state, LOOK).map_err(PoisonError::into_inner));
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.questions.state);
+        state.answers.remove(&self.ticket);
+        state.asked.retain(|(ticket, _, _)| *ticket != self.ticket);
     }
 }
 
@@ -65,30 +106,17 @@ impl Wholes {
         hub: usize,
         number: u64,
     ) -> Result<Option<PackedBatch>, HubError> {
-        let ticket = {
-            let mut state = lock(&self.questions.state);
-            state.tickets += 1;
-            let ticket = state.tickets;
-            state.asked.push((ticket, hub, number));
-            ticket
-        };
+        let waiting = self.questions.ask(hub, number);
         self.waker.wake();
         let deadline = Instant::now() + self.patience;
         loop {
-            if let Some(answer) = lock(&self.questions.state).answered.remove(&ticket) {
+            if let Some(answer) = waiting.take() {
                 return Ok(answer);
             }
             match subscription.try_lock() {
                 Ok(mut subscription) => subscription.move_frames(LOOK)?,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().move_frames(LOOK)?,
-                Err(TryLockError::WouldBlock) => {
-                    let state = lock(&self.questions.state);
-                    if !state.answered.contains_key(&ticket) {
-                        drop(
-                            self.questions.changed.wait_timeout(state, LOOK).map_err(PoisonError::into_inner),
-                        );
-                    }
-                }
+                Err(TryLockError::WouldBlock) => waiting.look(),
             }
             if Instant::now() >= deadline {
                 let cause = format!("it does not say which keys minibatch {number} has");
@@ -96,5 +124,23 @@ impl Wholes {
                 return Err(HubError::Gone { hub, waited: self.patience, cause });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_waits_for_is_not_kept() {
+        let questions = Questions::default();
+        let (first, second) = (questions.ask(0, 7), questions.ask(1, 8));
+        assert_eq!(questions.take_asked(), [(1, 0, 7), (2, 1, 8)]);
+        questions.answer(2, None);
+        assert!(matches!((first.take(), second.take()), (None, Some(None))));
+        drop(first);
+        questions.answer(1, None);
+        drop((second, questions.ask(0, 9)));
+        assert!(questions.take_asked().is_empty() && lock(&questions.state).answers.is_empty());
     }
 }

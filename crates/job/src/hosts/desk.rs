@@ -157,6 +157,8 @@ impl Desk {
             Said::Alive { stage, for_us, turn, settled } => {
                 (seat.stage, seat.for_us, seat.turn, seat.settled) = (stage, for_us, turn, settled);
             }
+            // Nobody leaves the job as one leaves a turn.
+            Said::TurnOver { turn: JOB, losses: LEFT } => {}
             Said::TurnOver { turn, losses } => {
                 // What was left long ago may be said after what was done since.
                 if turn.saturating_add(1) >= seat.done.0 {
@@ -255,19 +257,19 @@ impl Desk {
     }
 
     fn look_at_turns(&mut self) {
-        if self.is_over || self.has_failed {
-            return;
-        }
         let losses = self.losses.len() as u32;
-        let mut living = self.seats.iter().filter(|seat| !seat.is_lost);
-        if living.clone().all(|seat| seat.done == (JOB, losses)) {
-            self.is_over = true;
-            self.said.push(Said::TurnOver { turn: JOB, losses });
-        } else if living.all(|seat| seat.has_done(self.turns, losses)) {
-            self.said.push(Said::TurnOver { turn: self.turns, losses });
-            self.turns += 1;
-            // Who has left the next one, too, has said so already.
-            self.look_at_turns();
+        // Who has left the next one, too, has said so already.
+        while !self.is_over && !self.has_failed {
+            let mut living = self.seats.iter().filter(|seat| !seat.is_lost);
+            if living.clone().all(|seat| seat.done == (JOB, losses)) {
+                self.is_over = true;
+                self.said.push(Said::TurnOver { turn: JOB, losses });
+            } else if living.all(|seat| seat.has_done(self.turns, losses)) {
+                self.said.push(Said::TurnOver { turn: self.turns, losses });
+                self.turns += 1;
+            } else {
+                break;
+            }
         }
     }
 }

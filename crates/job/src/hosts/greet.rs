@@ -6,7 +6,7 @@ use std::time::Instant;
 use sanderling_transport::{Connection, Error};
 use sanderling_wire::{
     Agreed, Failure, Fault, Features, Frame, Hello, Identity, Join, Joined, Kind, Offer, Parsed, Reply,
-    Request, limit,
+    Request, limit, same_token,
 };
 
 use super::said::frame;
@@ -107,7 +107,7 @@ pub(super) fn welcome(
     };
     *claimed = hello.name.strip_prefix("worker ").and_then(|rank| rank.parse().ok());
     let met = match token {
-        Some(token) if !same_bytes(token.as_bytes(), hello.token.as_bytes()) => {
+        Some(token) if !same_token(token, hello.token) => {
             Err((Fault::Unauthorized, "the token is missing or wrong (--worker-token-file)".to_owned()))
         }
         _ => Offer::of(Features::NONE).meet(&hello.offer).map_err(|fault| (fault, fault.to_string())),
@@ -157,11 +157,4 @@ fn answer(connection: &mut Connection, reply: &Reply<'_>, agreed: &Agreed, id: u
     let mut buffer = sanderling_wire::Buffer::new(limit::FRAME_BYTES_MIN);
     buffer.append(|out| reply.encode(agreed, id, out)).map_err(refused)?;
     send(connection, buffer.bytes())
-}
-
-/// Compares without telling by the time it takes where they differ.
-fn same_bytes(secret: &[u8], given: &[u8]) -> bool {
-    let at = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
-    let different = (0..limit::TOKEN_BYTES_MAX).fold(0, |all, i| all | (at(secret, i) ^ at(given, i)));
-    std::hint::black_box(different) == 0 && secret.len() == given.len()
 }

@@ -63,7 +63,9 @@ impl Together<'_> {
             }
             known.extend(pushes(checkpoint, folder)?);
         }
-        Ok((candidates, Some(SavedPushers::together(known))))
+        // Parts from before this was saved say nothing of pushes; then what the server knows stays.
+        let known = (!known.is_empty()).then(|| SavedPushers::together(known));
+        Ok((candidates, known))
     }
 
     /// Empty tables for all that this server has a share of.

@@ -71,7 +71,7 @@ impl CheckpointWriter {
         Ok(CheckpointWriter { dir, files, manifest, pending: Vec::new(), failed: false })
     }
 
-    /// Writes a table. Other threads may go on using it: each shard is written as it is when its turn comes.
+    /// Writes a table. Other threads may go on using it: each row is written as it is when its turn comes.
     pub fn table(&mut self, table: &Table) -> Result<(), StoreError> {
         let pushes = table.clock();
         self.rows(table.config(), |each| {

@@ -293,6 +293,10 @@ fn who_leaves_a_turn_is_waited_for_nowhere_and_may_be_turns_ahead() {
     assert_eq!(desk.take_said(), [over(1, 1)]);
     desk.heard(0, over(2, LEFT), 0);
     assert_eq!(desk.take_said(), [over(2, 1)]);
+    // Nobody can have left all turns that there will ever be.
+    desk.heard(1, over(JOB, LEFT), 0);
+    desk.heard(0, over(JOB, LEFT), 0);
+    assert_eq!(desk.take_said(), []);
     desk.heard(0, over(JOB, 1), 0);
     desk.heard(1, over(JOB, 1), 0);
     assert_eq!(desk.take_said(), [over(JOB, 1)]);
