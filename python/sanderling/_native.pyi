@@ -247,6 +247,8 @@ class Lookup:
         """Pushes of other minibatches that were applied between this lookup and its push, or until now."""
     def rows(self, feature: int) -> npt.NDArray[np.float32]:
         """float32 [keys, dim]: a row per key of the feature at this position, if its pooling is "none"."""
+    def is_of(self, embedding: Embedding) -> bool:
+        """Whether the rows are those of this embedding's tables."""
     def add_grads(
         self,
         pooled: npt.NDArray[np.float32] | None = None,

@@ -155,6 +155,11 @@ impl PyLookup {
         })
     }
 
+    /// Whether the rows are those of this embedding's tables.
+    fn is_of(&self, py: Python<'_>, embedding: &PyEmbedding) -> bool {
+        Arc::ptr_eq(self.lock_attached(py).embedding(), &embedding.embedding)
+    }
+
     /// Adds to the gradients of the rows.
     #[pyo3(signature = (pooled = None, rows = None))]
     fn add_grads(

@@ -260,9 +260,10 @@ pub struct PushScale {
 }
 
 impl PushScale {
-    /// Refuses a scale that is no finite number above 0, for the table of this name.
+    /// Refuses a scale that is no finite number from 0 on, for the table of this name. By 0, where schedules begin that warm up,
+    /// weights stay as they are (those of FTRL do not), and optimizer states learn.
     pub fn check(self, table: &str) -> Result<(), StoreError> {
-        if self.lr.is_finite() && self.lr > 0.0 {
+        if self.lr.is_finite() && self.lr >= 0.0 {
             return Ok(());
         }
         Err(StoreError::BadScale { table: table.to_owned(), lr: self.lr })

@@ -49,7 +49,7 @@ pub enum StoreError {
         value: f32,
     },
     /// A push's learning rate factor is not a positive finite number; nothing was applied.
-    #[error("table {table:?}: learning rate factor {lr} must be finite and above zero")]
+    #[error("table {table:?}: learning rate factor {lr} must be finite and not below zero")]
     BadScale {
         /// Name of the table.
         table: String,

@@ -141,7 +141,7 @@ fn bad_requests_change_nothing() {
     check(t.push(&[1, 3], &[1.0, 1.0, 1.0, f32::NAN], lr), "key 3, coordinate 1 is NaN");
     check(t.push(&[1, 3], &[1.0, f32::INFINITY, 1.0, 1.0], lr), "key 1, coordinate 1 is inf");
     check(t.push(&[1, 1], &[9e17; 4], lr), "key 1, coordinate 0 is 1.8e18");
-    check(t.push(&[1], &[1.0; 2], PushScale { lr: 0.0 }), "learning rate factor 0");
+    check(t.push(&[1], &[1.0; 2], PushScale { lr: -0.5 }), "learning rate factor -0.5");
     check(t.push(&[1], &[1.0; 2], PushScale { lr: f32::NAN }), "learning rate factor NaN");
     check(t.pull(&[1], Absent::Zero, &mut [0.0; 3], None).map(drop), "out has length 3, expected 2");
     let pooled = |keys: &[u64], values: Option<&[f32]>, offsets: &[u32], out: usize| {

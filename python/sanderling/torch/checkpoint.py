@@ -12,6 +12,7 @@ nothing of models: what is saved is what `state_dict` gives.
 import hashlib
 import json
 import os
+import pickle
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,15 @@ def save(
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
+    try:
+        # Before anything of the checkpoint that is there is given up.
+        torch.load(dense, map_location="meta", weights_only=True)
+    except pickle.UnpicklingError as error:
+        dense.unlink()
+        raise sanderling.ConfigError(
+            f"{directory}: nothing was saved: in state and extra only numbers, texts and tensors, in dictionaries and"
+            " lists, can be loaded again; make numpy's scalars float() or int()"
+        ) from error
     manifest["dense"] = {"file": dense.name, "bytes": dense.stat().st_size, "sha256": _sha256(dense)}
 
     local = {name: table for collection in collections for name, table in _tables(collection, sanderling.Table).items()}

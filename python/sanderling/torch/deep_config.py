@@ -170,6 +170,8 @@ class DeepConfig:
             raise sanderling.ConfigError(
                 f"train.schedule = {train.schedule}: constant, exponential (factor) or plateau (factor, min)"
             )
+        if "factor" not in train.schedule and kind == "exponential":
+            raise sanderling.ConfigError("train.schedule: exponential needs a factor, such as 0.9")
         if any(name.startswith(HUBS) for name in self.valid_inputs):
             raise sanderling.ConfigError(
                 "data.valid: a hub hands each row out once per pass, and validation reads the same rows after each;"

@@ -106,7 +106,7 @@ class EmbeddingCollection(nn.Module):
         """
         batch = batch if isinstance(batch, sanderling.Batch) else to_batch(batch)
         brought = batch.lookup
-        if brought is not None and brought.pooled.shape != (len(batch), self.width):
+        if brought is not None and not brought.is_of(self.native):
             raise sanderling.ConfigError(
                 "the batch brings rows of another collection; give its queue this one's `native`"
             )

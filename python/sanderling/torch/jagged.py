@@ -149,6 +149,8 @@ class JaggedRows:
         `length` is L, by default that of the longest sequence. Of a longer one the `keep` rows stay: the first, so that
         it is cut on the right, or the last, the most recent of a history.
         """
+        if keep not in ("first", "last"):
+            raise ValueError(f"keep={keep!r}: 'first' or 'last'")
         lengths = self.lengths()
         longest = int(lengths.max()) if len(lengths) else 0
         length = longest if length is None else length

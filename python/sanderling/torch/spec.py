@@ -102,7 +102,10 @@ class Spec:
             raise sanderling.ConfigError(f"spec: unknown entries {', '.join(sorted(map(str, unknown)))}")
         tables = {name: _entry(TableSpec, f"table {name!r}", entry) for name, entry in spec.get("tables", {}).items()}
         features = []
-        for name, entry in spec.get("features", {}).items():
+        named = spec.get("features", {})
+        if not isinstance(named, Mapping):
+            raise sanderling.ConfigError('spec: features are a dictionary by name: {"item": {"table": "item"}}')
+        for name, entry in named.items():
             entry = {"table": entry} if isinstance(entry, str) else entry
             whole = entry if isinstance(entry, FeatureSpec) else {"name": name, **entry}
             features.append(_entry(FeatureSpec, f"feature {name!r}", whole))
@@ -113,7 +116,8 @@ def _entry(kind: type[_Entry], what: str, entry: _Entry | Mapping[str, Any]) -> 
     """An entry of a dictionary as the dataclass it stands for; names what is misspelt."""
     if isinstance(entry, kind):
         return entry
-    assert isinstance(entry, Mapping)
+    if not isinstance(entry, Mapping):
+        raise sanderling.ConfigError(f"{what}: {entry!r} is neither a dictionary nor a {kind.__name__}")
     if unknown := set(entry) - {known.name for known in fields(kind)}:
         raise sanderling.ConfigError(f"{what}: unknown entries {', '.join(sorted(unknown))}")
     try:

@@ -127,6 +127,15 @@ def test_an_interrupted_save_leaves_one_whole_checkpoint(
     assert sorted(path.suffix for path in tmp_path.iterdir()) == ["", ".json", ".pt"]
 
 
+def test_what_could_not_be_loaded_again_replaces_nothing(tmp_path: Path) -> None:
+    training = Training(1, None)
+    training.save(tmp_path, epoch=1)
+    with pytest.raises(sanderling.ConfigError, match="numpy's scalars"):
+        training.save(tmp_path, best=np.mean([1.0, 2.0]))
+    assert training.load(tmp_path) == {"epoch": 1}
+    assert len(list(tmp_path.glob("dense-*"))) == 1
+
+
 def test_damage_is_found_before_anything_changes(tmp_path: Path) -> None:
     training = Training(1)
     training.save(tmp_path)

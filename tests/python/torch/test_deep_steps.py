@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +148,16 @@ def test_mixed_precision_skips_steps_that_are_not_finite() -> None:
     torch.testing.assert_close(rows(emb), rows(plain), rtol=1e-5, atol=1e-6)
 
 
-def test_schedulers_change_the_rate_of_rows() -> None:
+@pytest.mark.parametrize(
+    ("rates", "factor"),
+    [((0.1, 0.05, 0.025), lambda step: 0.5**step), ((0.0, 0.05, 0.1), lambda step: step / 2)],
+    ids=["decay", "warmup"],
+)
+def test_schedulers_change_the_rate_of_rows(rates: tuple[float, ...], factor: Callable[[int], float]) -> None:
     emb = collection(push="step")
     optimizer = emb.optimizer()
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
-    for rate in (0.1, 0.05, 0.025):
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    for rate in rates:
         before = rows(emb)
         emb(batch((0, 1))).values().sum().backward()
         optimizer.step()
@@ -197,6 +203,8 @@ def test_the_dense_part_may_be_compiled() -> None:
         ({"tables": {"t": {}}, "features": {"a": "t"}}, "dim"),
         ({"tables": {"t": {"dim": 2}, "u": {"dim": 2}}, "features": {"a": "t"}}, "no feature reads the tables u"),
         ({"table": {}}, "unknown entries table"),
+        ({"tables": {"t": {"dim": 2}}, "features": [{"name": "a"}]}, "a dictionary by name"),
+        ({"tables": {"t": 2}, "features": {"a": "t"}}, "table 't': 2 is neither"),
     ],
 )
 def test_a_wrong_spec_says_what_is_wrong(spec: dict[str, Any], message: str) -> None:
@@ -220,9 +228,10 @@ def test_a_queue_brings_the_rows(tmp_path: Path) -> None:
             emb(given).values().sin().sum().backward()
     assert pushes(queued) == pushes(plain) == len(batches) == 1
     torch.testing.assert_close(rows(queued), rows(plain), rtol=0, atol=0)
-    other = EmbeddingCollection(Spec.alike(["a"], DIM))
-    with pytest.raises(sanderling.ConfigError, match="another collection"):
-        other(next(sanderling.FeedQueue(tmp_path / "rows.csv", queued.native, spec=spec, batch_size=40)))
+    # Of another shape, or of the same.
+    for other in (EmbeddingCollection(Spec.alike(["a"], DIM)), collection("adagrad")):
+        with pytest.raises(sanderling.ConfigError, match="another collection"):
+            other(next(sanderling.FeedQueue(tmp_path / "rows.csv", queued.native, spec=spec, batch_size=40)))
 
 
 def test_a_collection_is_no_parameter() -> None:

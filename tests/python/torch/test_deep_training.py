@@ -237,6 +237,7 @@ def test_scores_are_bounded() -> None:
         ({"model": {"type": "din", "history": "seen", "candidate": "c"}}, "no feature 'c'"),
         ({"dense_optimizer": {"type": "lion"}}, "one of adam"),
         ({"train": {"schedule": {"type": "cosine"}}}, "train.schedule"),
+        ({"train": {"schedule": {"type": "exponential"}}}, "exponential needs a factor"),
         ({"data": {"train": "t.csv"}, "train": {"early_stop": 1}}, "need data.valid"),
         ({"data": {}}, "data.train"),
         ({"extras": {}}, "unknown sections: extras"),
