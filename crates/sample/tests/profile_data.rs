@@ -206,6 +206,33 @@ fn text_labels_name_their_positive() {
 }
 
 #[test]
+fn elements_of_lists_are_counted_to_the_end_and_numbers_among_them() {
+    let dir = TempDir::new().unwrap();
+    let check = |row: &dyn Fn(u64) -> String, rows: u64, distinct: u64, top: &str| {
+        let text: String = (0..rows).map(|k| format!("{},{}\n", k % 2, row(k))).collect();
+        let seen = look(&written(&dir, "a.csv", &("label,tags\n".to_string() + &text)));
+        let tags = &seen.columns[1];
+        assert_eq!((tags.kind, tags.separator), (ColumnKind::List, Some('|')));
+        assert_eq!((tags.distinct, tags.distinct_estimated, tags.top_count_error), (distinct, false, 0));
+        assert!(tags.top[0].value.starts_with(top), "{:?}", tags.top);
+        tags.top[0].clone()
+    };
+    let triple = |k: u64| format!("{}|{}|{}", 60 + k / 2 % 40, 60 + k % 37, 60 + k * 7 % 40);
+    let single = |k: u64| if k % 4 == 1 { "7".to_string() } else { (1 + k / 4 % 50).to_string() };
+    let mixed = |k: u64| if k % 2 == 0 { triple(k) } else { single(k) };
+    let top = check(&mixed, 4000, 40 + 50, "7");
+    assert_eq!(top.count, 1000 + 20);
+    // Whatever comes first.
+    check(&|k| if k < 2000 { single(k) } else { triple(k) }, 4000, 90, "7");
+    // Early rows do not stand for late ones.
+    let late = |k: u64| match k {
+        0..70_000 => format!("t{}|x{}", k % 50, k % 30),
+        _ => format!("n{}|z{}", k % 500, k % 7),
+    };
+    assert_eq!(check(&late, 200_000, 50 + 30 + 500 + 7, "z").count, 18_572);
+}
+
+#[test]
 fn libsvm_text_is_counted_by_index() {
     let dir = TempDir::new().unwrap();
     let rows: String =

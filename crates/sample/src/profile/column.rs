@@ -81,14 +81,10 @@ pub struct ColumnProfile {
 
 /// Separators that are tried, the more telling first.
 const SEPARATORS: [u8; 5] = *b"|;,^ ";
-/// A column is a list if at least this share of its values holds the separator,
+/// A column is a list if at least this share of its values that are no numbers holds the separator,
 const LIST_SHARE_MIN: f64 = 0.1;
 /// and its elements recur: they are at most this share of the distinct values.
 const LIST_REUSE_MAX: f64 = 0.8;
-/// Values looked at for elements; what is a list shows early.
-const LIST_VALUES_MAX: u64 = 1 << 16;
-/// A separator that none of this many values held is not tried on.
-const WITHOUT_MAX: u64 = 1000;
 /// Elements are counted exactly up to this many.
 const ELEMENTS_EXACT_MAX: usize = 1 << 12;
 /// Numbers kept for the quantiles.
@@ -109,7 +105,8 @@ pub(super) struct ColumnStats {
     draw: u64,
     distinct: Distinct,
     frequent: Frequent,
-    splits: Vec<Split>,
+    /// One per separator, from the first value on that it splits.
+    splits: [Option<Split>; SEPARATORS.len()],
     /// From a columnar file's list column: values are elements already.
     elements: bool,
     unsupported: bool,
@@ -120,11 +117,9 @@ pub(super) struct ColumnStats {
 /// What splitting by one separator would give.
 struct Split {
     separator: u8,
-    values: u64,
     values_with: u64,
     elements: u64,
     distinct: Distinct,
-    whole: Distinct,
     frequent: Frequent,
 }
 
@@ -137,15 +132,6 @@ pub(super) struct Limits {
 
 impl ColumnStats {
     pub(super) fn new(name: &str, limits: Limits) -> ColumnStats {
-        let splits = SEPARATORS.map(|separator| Split {
-            separator,
-            values: 0,
-            values_with: 0,
-            elements: 0,
-            distinct: Distinct::new(ELEMENTS_EXACT_MAX),
-            whole: Distinct::new(ELEMENTS_EXACT_MAX),
-            frequent: Frequent::new(limits.frequent),
-        });
         ColumnStats {
             name: name.to_string(),
             present: 0,
@@ -160,7 +146,7 @@ impl ColumnStats {
             draw: 0x9e37_79b9_7f4a_7c15,
             distinct: Distinct::new(limits.distinct_exact),
             frequent: Frequent::new(limits.frequent),
-            splits: splits.into(),
+            splits: SEPARATORS.map(|_| None),
             elements: false,
             unsupported: false,
             values: 0,
@@ -183,12 +169,26 @@ impl ColumnStats {
 
     /// A row with a value.
     pub(super) fn add(&mut self, value: &[u8]) {
+        self.split(value);
         self.present += 1;
         self.count(value);
         if let Some(number) = parse_f64(value) {
             self.number(number, is_integer(value));
-        } else if self.present <= LIST_VALUES_MAX {
-            self.splits.iter_mut().for_each(|split| split.add(value));
+        }
+    }
+
+    /// Counts the elements of a value. As long as a separator has split nothing, every value is one element, so that what is
+    /// known of the column is known of its elements; most columns are never split.
+    fn split(&mut self, value: &[u8]) {
+        let trims = value.trim_ascii().len() < value.len();
+        for (split, separator) in self.splits.iter_mut().zip(SEPARATORS) {
+            if let Some(split) = split {
+                split.add(value);
+            } else if trims || value.contains(&separator) {
+                let distinct = self.distinct.copy(ELEMENTS_EXACT_MAX);
+                let (elements, frequent) = (self.values, self.frequent.clone());
+                split.insert(Split { separator, values_with: 0, elements, distinct, frequent }).add(value);
+            }
         }
     }
 
@@ -266,8 +266,10 @@ impl ColumnStats {
             () => ColumnKind::Text,
         };
         let mut separator = None;
+        let (texts, whole) = (self.present - numbers, self.distinct.count().0);
+        let mut splits = self.splits.iter_mut().filter_map(Option::take);
         if kind == ColumnKind::Text
-            && let Some(split) = self.splits.drain(..).find(Split::is_list)
+            && let Some(split) = splits.find(|split| split.is_list(texts, whole))
         {
             kind = ColumnKind::List;
             separator = Some(char::from(split.separator));
@@ -297,11 +299,6 @@ impl ColumnStats {
 
 impl Split {
     fn add(&mut self, value: &[u8]) {
-        if self.values >= WITHOUT_MAX && self.values_with == 0 {
-            return;
-        }
-        self.values += 1;
-        self.whole.add(xxh3_64(value));
         self.values_with += u64::from(value.contains(&self.separator));
         let parts = value.split(|&byte| byte == self.separator).map(<[u8]>::trim_ascii);
         for part in parts.filter(|part| !part.is_empty()) {
@@ -312,12 +309,13 @@ impl Split {
         }
     }
 
-    /// Whether the values look like lists: many hold the separator, and their parts recur in other combinations.
-    fn is_list(&self) -> bool {
-        let (parts, whole) = (self.distinct.count().0 as f64, self.whole.count().0 as f64);
-        self.values_with as f64 >= LIST_SHARE_MIN * self.values as f64
+    /// Whether the values look like lists: of `texts` many hold the separator, and the parts recur in other combinations,
+    /// `whole` of them.
+    fn is_list(&self, texts: u64, whole: u64) -> bool {
+        let parts = self.distinct.count().0 as f64;
+        self.values_with as f64 >= LIST_SHARE_MIN * texts as f64
             && self.values_with > 1
-            && parts <= LIST_REUSE_MAX * whole
+            && parts <= LIST_REUSE_MAX * whole as f64
     }
 }
 

@@ -49,6 +49,20 @@ impl Distinct {
         Distinct { exact: Some(HashSet::default()), registers: Vec::new(), exact_max }
     }
 
+    /// A copy that goes on by itself, exact up to `exact_max` values.
+    pub(super) fn copy(&self, exact_max: usize) -> Distinct {
+        let mut copy = Distinct { exact: None, registers: self.registers.clone(), exact_max };
+        match &self.exact {
+            Some(exact) if exact.len() <= exact_max => copy.exact = Some(exact.clone()),
+            Some(exact) => {
+                copy.registers = vec![0; 1 << REGISTERS_LOG2];
+                exact.iter().for_each(|&hash| copy.register(hash));
+            }
+            None => {}
+        }
+        copy
+    }
+
     /// Notes a value by its hash.
     pub(super) fn add(&mut self, hash: u64) {
         let Some(exact) = &mut self.exact else {
@@ -92,6 +106,7 @@ impl Distinct {
 
 /// The most frequent values: exact while at most `2 * capacity` are distinct; then every count is a lower bound that
 /// is off by at most [`Frequent::error`] (Misra and Gries 1982, decremented in bulk).
+#[derive(Clone)]
 pub(super) struct Frequent {
     counts: HashMap<u64, (u64, Box<[u8]>), HashBuilder>,
     capacity: usize,
