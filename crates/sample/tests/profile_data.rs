@@ -206,6 +206,37 @@ fn text_labels_name_their_positive() {
 }
 
 #[test]
+fn a_label_by_its_name_may_have_one_value() {
+    let dir = TempDir::new().unwrap();
+    let check = |value: &str, positive: &[&str], all: bool| {
+        // The site has two values, and may not be taken for it.
+        let rows: String =
+            (0..8).map(|row| format!("{},{value},{}\n", ["a", "b"][row % 2], row % 3)).collect();
+        for rows in [rows, format!("a,{value},7\n")] {
+            let path = written(&dir, "a.csv", &("site,click,n\n".to_string() + &rows));
+            let seen = look(&path);
+            let label = seen.label.as_ref().unwrap();
+            assert_eq!(label.column, "click", "{value}");
+            assert_eq!(label.positive, positive, "{value}");
+            assert!(label.reason.contains("one value only"), "{}", label.reason);
+            assert_eq!(label.positives, if all { seen.rows } else { 0 }, "{value}");
+            check_suggestion(&path, &seen);
+        }
+    };
+    check("1", &[], true);
+    check("0", &[], false);
+    check("yes", &["yes"], true);
+    check("no", &["yes"], false);
+    // What is no yes or no is no label, and what is to be filled in is no feature either.
+    let path = written(&dir, "b.csv", "label,n\nx,1\n");
+    let seen = look(&path);
+    assert_eq!(seen.label, None);
+    let (_, spec) = read_back(&suggest(&seen, "b.csv"));
+    let names: Vec<String> = spec.expand().unwrap().feature.iter().map(|one| one.name.clone()).collect();
+    assert_eq!(names, ["n"]);
+}
+
+#[test]
 fn elements_of_lists_are_counted_to_the_end_and_numbers_among_them() {
     let dir = TempDir::new().unwrap();
     let check = |row: &dyn Fn(u64) -> String, rows: u64, distinct: u64, top: &str| {

@@ -40,13 +40,20 @@ const NAMES: [&str; 14] = [
 
 /// Texts that mean yes.
 const YES: [&str; 9] = ["1", "yes", "y", "true", "t", "positive", "pos", "click", "clicked"];
+/// Texts that mean no, and what yes is beside them.
+const NO: [(&str, &str); 6] =
+    [("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("negative", "positive"), ("neg", "pos")];
 
 pub(super) fn guess(profile: &DataProfile) -> Option<LabelGuess> {
     let plain = |name: &str| name.to_lowercase().replace(['_', '-', ' '], "");
     let rank = |column: &ColumnProfile| NAMES.iter().position(|name| *name == plain(&column.name));
-    let named = profile.columns.iter().filter(|column| can_be_label(column) && rank(column).is_some());
+    let can_be = |column: &ColumnProfile| can_be_label(column) || only_value(column).is_some();
+    let named = profile.columns.iter().filter(|column| can_be(column) && rank(column).is_some());
     if let Some(column) = named.min_by_key(|column| rank(column)) {
-        return Some(of(column, profile.rows, "by its name"));
+        return Some(match only_value(column) {
+            Some(only) => of_one_value(column, only, profile.rows),
+            None => of(column, profile.rows, "by its name"),
+        });
     }
     let binary: Vec<&ColumnProfile> = profile.columns.iter().filter(|column| is_binary(column)).collect();
     let first = profile.columns.first().filter(|column| is_binary(column));
@@ -76,6 +83,34 @@ fn can_be_label(column: &ColumnProfile) -> bool {
     let scalar = matches!(column.kind, ColumnKind::Integer | ColumnKind::Float | ColumnKind::Text);
     let splits = column.numbers.is_some_and(|numbers| numbers.min <= 0.0 && numbers.max > 0.0);
     !column.name.is_empty() && scalar && (column.distinct == 2 || splits)
+}
+
+/// The value of a column whose rows are all positive or all negative, as those of a small file may be: then its name alone
+/// tells that it is the label.
+fn only_value(column: &ColumnProfile) -> Option<&str> {
+    let only = column.top.first().filter(|_| column.distinct == 1 && column.missing == 0)?.value.as_str();
+    let plain = only.to_lowercase();
+    let is_one = column.numbers.is_some_and(|numbers| [-1.0, 0.0, 1.0].contains(&numbers.min))
+        || YES.contains(&plain.as_str())
+        || NO.iter().any(|(no, _)| *no == plain);
+    is_one.then_some(only)
+}
+
+fn of_one_value(column: &ColumnProfile, only: &str, rows: u64) -> LabelGuess {
+    let (positive, positives, why) = match &column.numbers {
+        Some(numbers) => (Vec::new(), numbers.above_zero, "numbers above 0 are positive"),
+        None => match NO.iter().find(|(no, _)| *no == only.to_lowercase()) {
+            Some((_, yes)) => (vec![(*yes).to_string()], 0, "what positive is, is guessed"),
+            None => (vec![only.to_string()], rows, "positive by its text"),
+        },
+    };
+    LabelGuess {
+        column: column.name.clone(),
+        positive,
+        positives,
+        positive_share: super::column::share(positives, rows),
+        reason: format!("by its name; it has one value only, {only:?}; {why}"),
+    }
 }
 
 fn of(column: &ColumnProfile, rows: u64, reason: &str) -> LabelGuess {

@@ -24,6 +24,8 @@ const TAIL_RATIO: f64 = 10.0;
 const UNIQUE_SHARE_MIN: f64 = 0.95;
 /// With fewer rows than this nothing is called unique.
 const UNIQUE_ROWS_MIN: u64 = 50;
+/// The label's column where none looks like it.
+const NO_LABEL: &str = "label";
 /// Floats within this are used as they are.
 const SMALL: f64 = 10.0;
 
@@ -107,7 +109,7 @@ fn write_label(label: Option<&LabelGuess>, out: &mut String) -> std::fmt::Result
     writeln!(out, "[label]")?;
     let Some(label) = label else {
         writeln!(out, "# No column looks like a label (two values, or a telling name). Name it here:")?;
-        return writeln!(out, "column = \"label\"\n");
+        return writeln!(out, "column = {}\n", quoted(NO_LABEL));
     };
     writeln!(
         out,
@@ -124,8 +126,8 @@ fn write_label(label: Option<&LabelGuess>, out: &mut String) -> std::fmt::Result
 }
 
 fn write_features(profile: &DataProfile, out: &mut String) -> std::fmt::Result {
-    let label = profile.label.as_ref().map(|label| label.column.as_str());
-    let features = profile.columns.iter().filter(|column| Some(column.name.as_str()) != label);
+    let label = profile.label.as_ref().map_or(NO_LABEL, |label| &label.column);
+    let features = profile.columns.iter().filter(|column| column.name != label);
     let mut roles: Vec<(Role, &ColumnProfile)> =
         features.map(|column| (role(column, profile.rows), column)).collect();
     let out_of_use = |role: &Role| matches!(role, Role::Out(_));
