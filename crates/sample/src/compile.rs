@@ -167,7 +167,8 @@ impl Compiled {
         match field {
             Field::Text(text) => {
                 for part in text.split(|byte| *byte == self.separator).map(<[u8]>::trim_ascii) {
-                    if !part.is_empty() {
+                    // As in a list of a columnar file.
+                    if !is_missing(Field::Text(part), missing) {
                         column.push(self.key(input, Field::Text(part))?, 1.0);
                     }
                 }

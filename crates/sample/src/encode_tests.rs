@@ -56,6 +56,8 @@ fn kinds() {
     check("salt = \"s\"", &[text("x")], Ok((vec![key::hash(b"x", key::salt("s"))], vec![])));
     check("type = \"multi\"", &[text("a| b||")], Ok((vec![hashed("a"), hashed("b")], vec![])));
     check("type = \"multi\"", &[text("")], Ok((vec![], vec![])));
+    check("type = \"multi\"", &[text("?|a")], Ok((vec![hashed("a")], vec![])));
+    check("type = \"multi\"", &[Field::List(&[text("?"), text("a")])], Ok((vec![hashed("a")], vec![])));
     check(
         "type = \"multi\"\nseparator = \",\"\npooling = \"mean\"",
         &[text("a,b")],
