@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::batch::Batch;
 use crate::blocks::{Block, LineBlocks};
 use crate::encode::Encoder;
-use crate::error::{SampleError, quote};
+use crate::error::{SampleError, quote, quote_text};
 use crate::field::Field;
 use crate::format::{DataConfig, Format};
 use crate::libsvm::Lines;
@@ -61,11 +61,13 @@ impl Layout {
             names: Vec::new(),
             inputs: Vec::new(),
         };
-        layout.names = layout.column_names(lines, path, format, config, encoder)?;
-        layout.inputs = layout.match_inputs(path, encoder)?;
+        let columns = layout.column_names(lines, path, format, config, encoder)?;
+        layout.names = texts(&columns);
+        layout.inputs = layout.match_inputs(path, encoder, &columns)?;
         Ok(layout)
     }
 
+    /// The names as they stand in the file, which need not be UTF-8.
     fn column_names(
         &self,
         lines: &mut LineBlocks,
@@ -73,7 +75,8 @@ impl Layout {
         format: Format,
         config: &DataConfig,
         encoder: &Encoder,
-    ) -> Result<Vec<String>, SampleError> {
+    ) -> Result<Vec<Vec<u8>>, SampleError> {
+        let bytes = |names: Vec<String>| names.into_iter().map(String::into_bytes).collect();
         let mut given = match (&config.columns, format) {
             (Some(columns), _) => Some(columns.clone()),
             (None, Format::Criteo) => Some(criteo_columns()),
@@ -84,15 +87,14 @@ impl Layout {
             lines.skip_line()?;
         }
         let line_number = lines.next_line();
-        let first = match lines.peek_line()? {
+        let header = match lines.peek_line()? {
             None => None,
             Some(line) => Some(self.split(line).map_err(|(column, expected, found)| {
                 let (path, column) = (path.to_path_buf(), column.to_string());
                 SampleError::BadRow { path, line: line_number, column, expected, found }
             })?),
         };
-        let first: Option<Vec<String>> = first
-            .map(|fields| fields.iter().map(|field| String::from_utf8_lossy(field).into_owned()).collect());
+        let first: Option<Vec<String>> = header.as_deref().map(texts);
         // The published test set of Criteo's log has no labels: all other columns, and nothing in the label's place.
         if let (None, Format::Criteo, Some(names), Some(first)) =
             (&config.columns, format, &mut given, &first)
@@ -110,7 +112,7 @@ impl Layout {
                           drop data.columns and say that the file has a header";
             return bad(reason.to_string());
         }
-        match (has_header, given, first) {
+        match (has_header, given, header) {
             (true, given, Some(header)) => {
                 lines.skip_line()?;
                 match given {
@@ -119,19 +121,24 @@ impl Layout {
                         header.len(),
                         given.len()
                     )),
-                    Some(given) => Ok(given),
+                    Some(given) => Ok(bytes(given)),
                     None => Ok(header),
                 }
             }
-            (true, Some(given), None) | (false, Some(given), _) => Ok(given),
+            (true, Some(given), None) | (false, Some(given), _) => Ok(bytes(given)),
             (true, None, None) => bad("is empty; expected a first line that names the columns".to_string()),
             (false, None, first) => {
-                Ok((1..=first.map_or(0, |first| first.len())).map(|n| n.to_string()).collect())
+                Ok(bytes((1..=first.map_or(0, |first| first.len())).map(|n| n.to_string()).collect()))
             }
         }
     }
 
-    fn match_inputs(&self, path: &Path, encoder: &Encoder) -> Result<Vec<u32>, SampleError> {
+    fn match_inputs(
+        &self,
+        path: &Path,
+        encoder: &Encoder,
+        columns: &[Vec<u8>],
+    ) -> Result<Vec<u32>, SampleError> {
         let bad = |reason: String| Err(SampleError::BadFile { path: path.to_path_buf(), reason });
         let mut inputs = vec![UNUSED; self.names.len()];
         // An empty file without header has no rows that could lack a column.
@@ -143,8 +150,8 @@ impl Layout {
                 (Some(_), Some(_)) => return bad(format!("two columns are named {wanted:?}")),
                 (None, _) if encoder.is_optional(input) => {}
                 (None, _) => {
-                    let listed = &self.names[..self.names.len().min(NAMES_LISTED_MAX)];
-                    let more = if listed.len() < self.names.len() { ", ..." } else { "" };
+                    let listed = &columns[..columns.len().min(NAMES_LISTED_MAX)];
+                    let more = if listed.len() < columns.len() { ", ..." } else { "" };
                     let listed = quote_names(listed);
                     return bad(format!(
                         "no column {wanted:?} among {listed}{more}; if the file has no header, give data.columns"
@@ -219,8 +226,13 @@ fn is_other_order(given: &[String], first: &[String]) -> bool {
     given.len() == first.len() && given != first && sorted(given) == sorted(first)
 }
 
-fn quote_names(names: &[String]) -> String {
-    names.iter().map(|name| quote(name.as_bytes())).collect::<Vec<_>>().join(", ")
+/// Names as the rest of the program knows them.
+fn texts(names: &[Vec<u8>]) -> Vec<String> {
+    names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+}
+
+fn quote_names(names: &[Vec<u8>]) -> String {
+    names.iter().map(|name| quote_text(name)).collect::<Vec<_>>().join(", ")
 }
 
 fn criteo_columns() -> Vec<String> {

@@ -113,7 +113,7 @@ fn headers() {
     let config = DataConfig::default;
     let full = &["label", "a", "b"][..];
     type Row<'a> = (&'a str, DataConfig, Result<(&'a [&'a str], u64), &'a str>);
-    let rows: [Row<'_>; 16] = [
+    let rows: [Row<'_>; 17] = [
         ("label,a,b\n", config(), Ok((full, 2))),
         ("\u{feff}label, \"a\" ,b\r\n1,2,3", config(), Ok((full, 2))),
         ("b,x,a,label", config(), Ok((&["b", "x", "a", "label"], 2))),
@@ -124,6 +124,7 @@ fn headers() {
                 "no column \"label\" among \"1\", \"2\", \"3\"; if the file has no header, give data.columns",
             ),
         ),
+        ("größe,a\n", config(), Err("no column \"label\" among \"größe\", \"a\";")),
         ("label,a,a,b\n", config(), Err("two columns are named \"a\"")),
         ("", config(), Err("is empty; expected a first line that names the columns")),
         ("label,\"a,b\n", config(), Err("x:1: column 2: expected a closing quote")),
@@ -160,6 +161,9 @@ fn headers() {
             }
         }
     }
+    // Of a header that is not UTF-8 the bytes are shown that are there.
+    let latin = open(b"gr\xf6\xdfe,a\n", Format::Csv, &config()).err().unwrap().to_string();
+    assert!(latin.contains("among \"gr\\xf6\\xdfe\", \"a\";"), "{latin}");
     let wrong = DataConfig { separator: Some('\u{e9}'), ..config() };
     assert!(open(b"", Format::Csv, &wrong).is_err());
 }

@@ -72,3 +72,42 @@ pub fn quote(field: &[u8]) -> String {
     let more = if cut.len() < field.len() { "..." } else { "" };
     format!("\"{}\"{more}", cut.escape_ascii())
 }
+
+/// The same of what is mostly text in any language, as names are: what is readable UTF-8 stays as it is.
+pub(crate) fn quote_text(text: &[u8]) -> String {
+    if text.is_ascii() {
+        return quote(text);
+    }
+    let (mut shown, mut bytes) = (String::new(), 0);
+    for chunk in text.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if bytes + c.len_utf8() > QUOTE_BYTES_MAX {
+                return format!("\"{shown}\"...");
+            }
+            bytes += c.len_utf8();
+            shown.extend(c.escape_debug());
+        }
+        if bytes + chunk.invalid().len() > QUOTE_BYTES_MAX {
+            return format!("\"{shown}\"...");
+        }
+        bytes += chunk.invalid().len();
+        shown += &chunk.invalid().escape_ascii().to_string();
+    }
+    format!("\"{shown}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted_so_that_they_can_be_read() {
+        let check = |text: &[u8], expected: &str| assert_eq!(quote_text(text), expected);
+        check(b"", "nothing");
+        check(b"a b", "\"a b\"");
+        check("größe".as_bytes(), "\"größe\"");
+        check(b"gr\xf6\xdfe", "\"gr\\xf6\\xdfe\"");
+        check("ü\u{1b}[31m\u{9b}".as_bytes(), "\"ü\\u{1b}[31m\\u{9b}\"");
+        check("ü".repeat(21).as_bytes(), &format!("\"{}\"...", "ü".repeat(20)));
+    }
+}
