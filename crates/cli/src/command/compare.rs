@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -67,6 +68,8 @@ struct Timing {
     batch: u64,
     transport: String,
     total_s: f64,
+    /// Those of the session that wrote it.
+    passes: Option<Vec<IgnoredAny>>,
     stages: Vec<Stage>,
     calls: Vec<Call>,
 }
@@ -217,8 +220,18 @@ fn warnings(a: &Run, b: &Run) -> Vec<String> {
         if run.summary.stopped {
             warnings.push(format!("{side} was stopped before its end"));
         }
+        if was_resumed(run) {
+            warnings.push(format!("{side} was resumed: its times are those of its last session only"));
+        }
     }
     warnings
+}
+
+/// Whether the run did more, or trained for longer, than its timing tells of.
+fn was_resumed(run: &Run) -> bool {
+    let Run { summary, timing } = run;
+    let timed = timing.passes.as_ref().map(|passes| passes.len() as u64);
+    timed.is_some_and(|timed| timed < summary.passes) || summary.train_s > timing.total_s
 }
 
 /// How the rows that the quality is of differ, as far as their number and labels tell. Rows that the passes of training

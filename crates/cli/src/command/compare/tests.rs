@@ -19,7 +19,7 @@ fn summary() -> Value {
             "algorithm": "ftrl", "workers": 2, "batch": 256, "transport": "tcp", "total_s": 4.0,
             "stages": [stage("read", 1.0, 0.5), stage("evaluate", 0.0, 0.0), stage("pull", 1.0, 0.5)],
             "calls": [call("pull", 20_000), call("push", 10_000)],
-            "passes": [{"anything": 1}],
+            "passes": [{"anything": 1}, {"anything": 2}],
         },
     })
 }
@@ -81,6 +81,9 @@ fn other_work_is_said() {
     let work = |what: &str| format!("the two runs did not do the same work: {what}");
     check("/examples", json!(2000), &work("examples 1,000 and 2,000"));
     check("/passes", json!(1), &work("passes 2 and 1"));
+    let resumed = "B was resumed: its times are those of its last session only";
+    check("/timing/passes", json!([{"anything": 2}]), resumed);
+    check("/train_s", json!(4.5), resumed);
     check("/timing/algorithm", Value::Null, &work("algorithm ftrl and none"));
     check("/timing/workers", json!(1), &work("workers 2 and 1"));
     check("/timing/batch", json!(1), &work("batch 256 and 1"));
