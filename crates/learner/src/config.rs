@@ -7,6 +7,7 @@ use sanderling_sample::batch_file::spec_of;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
 use sanderling_sample::{DataConfig, Format, Spec};
 use sanderling_store::{Init, Optimizer};
+use serde::de::Error;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LearnError;
@@ -29,7 +30,7 @@ pub struct Config {
     #[serde(default)]
     pub model: Model,
     /// How rows are updated.
-    #[serde(default = "default_optimizer")]
+    #[serde(default = "default_optimizer", deserialize_with = "optimizer_or_ftrl")]
     pub optimizer: Optimizer,
     /// How the factors of a factorization machine are updated; default: like everything else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,6 +63,13 @@ fn default_optimizer() -> Optimizer {
     Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1: 0.0, l2: 0.0 }
 }
 
+/// An optimizer's settings; they are FTRL's if they do not say whose.
+fn optimizer_or_ftrl<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Optimizer, D::Error> {
+    let mut table = toml::Table::deserialize(input)?;
+    table.entry("type").or_insert_with(|| "ftrl".into());
+    toml::Value::Table(table).try_into().map_err(|error: toml::de::Error| D::Error::custom(error.message()))
+}
+
 /// The `[data]` table: which files, and how to read them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "serde_json::Map<String, serde_json::Value>")]
@@ -88,11 +96,23 @@ impl TryFrom<serde_json::Map<String, serde_json::Value>> for Data {
             None => Ok(Inputs::default()),
         };
         let (train, valid) = (inputs("train")?, inputs("valid")?);
-        let reading = serde_json::from_value(serde_json::Value::Object(table)).map_err(|e| {
-            // It knows its own fields only.
-            let told = e.to_string().replace("expected one of ", "expected one of `train`, `valid`, ");
-            format!("data: {told}")
-        })?;
+        for (name, value) in &table {
+            // One by one, for the errors do not name the field.
+            let alone = serde_json::Map::from_iter([(name.clone(), value.clone())]);
+            serde_json::from_value::<DataConfig>(alone.into()).map_err(|error| {
+                let told = error.to_string();
+                if told.starts_with("unknown field") {
+                    // It knows its own fields only.
+                    format!(
+                        "data: {}",
+                        told.replace("expected one of ", "expected one of `train`, `valid`, ")
+                    )
+                } else {
+                    format!("data.{name}: {told}")
+                }
+            })?;
+        }
+        let reading = serde_json::from_value(table.into()).map_err(|error| format!("data: {error}"))?;
         Ok(Data { train, valid, reading })
     }
 }
@@ -454,6 +474,11 @@ impl Config {
         if self.data.train.is_empty() {
             return Err("data.train: name at least one file, pattern or \"-\"".to_string());
         }
+        for (name, inputs) in [("train", &self.data.train), ("valid", &self.data.valid)] {
+            if inputs.0.iter().any(String::is_empty) {
+                return Err(format!("data.{name}: an empty path"));
+            }
+        }
         self.check_standard_input()?;
         let validates = !self.data.valid.is_empty();
         if !validates
@@ -498,7 +523,8 @@ impl Config {
         match spec.unfitted().next() {
             Some(feature) if trains => Err(format!(
                 "feature {:?}: quantile boundaries are fitted to a file before the first pass; standard input can be read only once, so give boundaries",
-                feature.name
+                // Those of a family have no names of their own yet.
+                feature.each.first().unwrap_or(&feature.name)
             )),
             _ => Ok(()),
         }
@@ -516,6 +542,7 @@ mod tests {
     #[test]
     fn configurations() {
         let head = "[data]\ntrain = \"a.csv\"\n[[feature]]\nname = \"f\"\n";
+        let data = |entry: &str| format!("[data]\n{entry}\n");
         for (text, expected) in [
             (head.to_string(), Ok(())),
             ("[data]\ntrain = [\"a.svm\", \"b.svm\"]".to_string(), Ok(())),
@@ -524,6 +551,17 @@ mod tests {
             ("[data]\ntrain = \"-\"".to_string(), Err("data.format")),
             ("[data]\ntrian = \"a.csv\"".to_string(), Err("unknown field `trian`, expected one of `train`")),
             (String::new(), Err("data.train")),
+            ("[data]\ntrain = \"\"".to_string(), Err("data.train: an empty path")),
+            (data("train = \"a.svm\"\nvalid = [\"a.svm\", \"\"]"), Err("data.valid: an empty path")),
+            (data("format = \"x\""), Err("data.format: unknown variant `x`, expected one of `")),
+            (data("missing = \"NA\""), Err("data.missing: ")),
+            (data("separator = \",,\""), Err("data.separator: ")),
+            (data("on_bad_row = \"x\""), Err("data.on_bad_row: ")),
+            (data("train = 1"), Err("data.train: a path")),
+            (format!("{head}[optimizer]\nalpha = 0.3"), Ok(())),
+            (format!("{head}[optimizer]\nalpha = inf"), Err("optimizer.alpha = inf must be")),
+            (format!("{head}[optimizer]\nlr = 0.3"), Err("unknown field `lr`, expected one of `alpha`")),
+            (format!("{head}[optimizer]\ntype = \"x\""), Err("unknown variant `x`, expected one of `sgd`")),
             (format!("{head}[train]\nbatch = 0"), Err("train.batch")),
             (format!("{head}[train]\nbatches = 1"), Err("batches")),
             (format!("{head}[train]\nearly_stop = 1"), Err("data.valid")),
@@ -543,9 +581,19 @@ mod tests {
                 Err("factor_optimizer.eps = 0 must be"),
             ),
             (format!("name = \"../x\"\n{head}"), Err("letters")),
+            (
+                data(
+                    "train = \"-\"\nformat = \"csv\"\n[[feature]]\neach = [\"a\", \"b\"]\ntype = \"quantile\"",
+                ),
+                Err("feature \"a\": quantile boundaries"),
+            ),
             ("[data]\ntrain = \"-\"\nformat = \"libsvm\"\n[train]\npasses = 2".to_string(), Err("only once")),
         ] {
             match (parse(&text), expected) {
+                // What is listed as a format is one.
+                (Err(error), Err(_)) if error.contains("`train`, `valid`, `libsvm`") => {
+                    panic!("{text}\n{error}")
+                }
                 (Ok(config), Ok(())) => {
                     let again = Config::parse(&config.to_toml(), Path::new("again"), "x").unwrap();
                     assert_eq!(again, config, "{text}");
