@@ -288,7 +288,7 @@ impl<'a, 'b> Judge<'a, 'b> {
     /// Judges a pass and sends the verdict. When it cannot, nobody sends one any more, and so the workers end.
     fn end_pass(&mut self, end: &PassEnd, verdicts: &mut Option<Sender<Verdict>>) {
         self.close_pass(end);
-        match self.judge_pass() {
+        match self.judge_pass(end) {
             Ok(Some(verdict)) => {
                 // Should the workers have failed meanwhile, their error says so.
                 verdicts.as_ref().map(|verdicts| verdicts.send(verdict));
@@ -320,7 +320,8 @@ impl<'a, 'b> Judge<'a, 'b> {
             self.staleness.resize(end.staleness.len(), 0);
         }
         self.staleness.iter_mut().zip(&end.staleness).for_each(|(sum, count)| *sum += count);
-        if let Some(total) = trainer.passes.last() {
+        // Without rows there is nothing to tell but the error.
+        if let Some(total) = trainer.passes.last().filter(|total| total.metrics.examples > 0) {
             let (step, examples) = (trainer.state.step, trainer.state.examples);
             let line = end.line(step, examples, total);
             (trainer.observer)(&Event::Pass(&line));
@@ -328,10 +329,11 @@ impl<'a, 'b> Judge<'a, 'b> {
     }
 
     /// Validates and saves the pass; none if that was stopped.
-    fn judge_pass(&mut self) -> Result<Option<Verdict>, LearnError> {
+    fn judge_pass(&mut self, end: &PassEnd) -> Result<Option<Verdict>, LearnError> {
         let trainer = &mut *self.trainer;
         if trainer.passes.last().is_none_or(|pass| pass.metrics.examples == 0) {
-            return Err(LearnError::NoRows(trainer.model.config().data.train.0.join(", ")));
+            let inputs = &trainer.model.config().data.train.0;
+            return Err(LearnError::no_rows_of(inputs, end.bad_rows, &end.bad_row_messages));
         }
         if !trainer.judge_pass()? {
             return Ok(None);

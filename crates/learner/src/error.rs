@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use sanderling_client::ClientError;
 use sanderling_job::JobError;
-use sanderling_sample::SampleError;
+use sanderling_sample::{BadRows, SampleError};
 use sanderling_store::StoreError;
 
 /// What can go wrong in training, evaluation and prediction.
@@ -39,8 +39,15 @@ pub enum LearnError {
         source: std::io::Error,
     },
     /// The input had no rows.
-    #[error("{0}: no rows to work on")]
-    NoRows(String),
+    #[error("{input}: no rows to work on{}", all_bad(*bad_rows, first_bad.as_deref()))]
+    NoRows {
+        /// The files.
+        input: String,
+        /// How many rows were skipped as bad.
+        bad_rows: u64,
+        /// What was wrong with the first of them.
+        first_bad: Option<String>,
+    },
     /// A saved model is there but cannot be used.
     #[error("{}: {reason}", path.display())]
     Model {
@@ -95,6 +102,12 @@ impl From<JobError> for LearnError {
     }
 }
 
+/// That rows were there, but none that could be used.
+fn all_bad(count: u64, first: Option<&str>) -> String {
+    let first = first.map_or(String::new(), |first| format!(", the first: {first}"));
+    if count == 0 { first } else { format!(": all {count} were bad{first}") }
+}
+
 /// What is left of a job that was stopped, and how to go on.
 fn job_saved(pass: u64, or: &str) -> String {
     let at = if pass == 0 { "before the first pass".to_owned() } else { format!("after pass {pass}") };
@@ -107,6 +120,16 @@ pub(crate) fn job_stopped(by: &str, pass: u64) -> String {
 }
 
 impl LearnError {
+    /// Of files that were read to their end.
+    #[must_use]
+    pub fn no_rows(inputs: &[String], bad_rows: &BadRows) -> Self {
+        Self::no_rows_of(inputs, bad_rows.count(), &bad_rows.messages())
+    }
+
+    pub(crate) fn no_rows_of(inputs: &[String], bad_rows: u64, messages: &[String]) -> Self {
+        LearnError::NoRows { input: inputs.join(", "), bad_rows, first_bad: messages.first().cloned() }
+    }
+
     /// Whether a job ended since somebody asked one of its workers to stop.
     pub(crate) fn is_stop(&self) -> bool {
         matches!(self, LearnError::Stopped | LearnError::Job(JobError::HaltedBy { .. }))

@@ -85,7 +85,7 @@ pub fn evaluate(
         return Err(LearnError::Stopped);
     }
     if scores.is_empty() {
-        return Err(LearnError::NoRows(inputs.join(", ")));
+        return Err(LearnError::no_rows(inputs, bad_rows));
     }
     Ok(scores)
 }

@@ -261,7 +261,7 @@ fn check_inputs(config: &Config) -> Result<(), LearnError> {
     let mut batch = encoder.new_batch();
     while batch.is_empty() {
         if !valid.next(&mut batch)? {
-            return Err(LearnError::NoRows(data.valid.0.join(", ")));
+            return Err(LearnError::no_rows(&data.valid.0, valid.bad_rows()));
         }
     }
     Ok(())

@@ -228,8 +228,7 @@ impl<'a> Trainer<'a> {
         self.state.bad_rows = bad_rows.count();
         self.report_bad_rows(bad_rows);
         if self.state.used_rows == 0 {
-            let inputs = self.model.config().data.train.0.join(", ");
-            return Err(LearnError::NoRows(inputs));
+            return Err(LearnError::no_rows(&self.model.config().data.train.0, bad_rows));
         }
         self.print_rest();
         Ok(())

@@ -86,6 +86,10 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         let path = args.output.display();
         return Err(Failure::Usage(format!("{path}: name it .batch, as what it will be")));
     }
+    if !args.force && args.output.is_file() {
+        let path = args.output.display();
+        return Err(Failure::Usage(format!("{path}: is there already; --force replaces it")));
+    }
     let config = Config::read(&args.config, |config| {
         args.reading.apply(&mut config.data.reading);
         if config.data.train.is_empty() {
@@ -135,7 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         return Ok(INTERRUPTED);
     }
     if out.rows() == 0 {
-        return Err(LearnError::NoRows(inputs.join(", ")).into());
+        return Err(LearnError::no_rows(inputs, &bad_rows).into());
     }
     let written = out.finish()?;
     report_bad_rows(&bad_rows);

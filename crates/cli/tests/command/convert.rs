@@ -88,15 +88,26 @@ fn what_cannot_be_converted_or_read() {
     std::fs::write(place.path("torn.batch"), &whole[..whole.len() / 2]).unwrap();
     place.write("g.toml", "data = { train = \"train.svm\" }\nfeature = [{ name = \"x\" }]\n");
     place.write("bad.svm", "1 2:3\n1 x\n");
+    place.write("worse.svm", "1 x\n1 y\n");
     place.write("empty.svm", "");
     for (line, code, part) in [
-        ("convert c.toml a.batch", 3, "a.batch: is there already; --force replaces it"),
+        ("convert c.toml a.batch", 2, "a.batch: is there already; --force replaces it"),
         ("convert c.toml a.batch --input a.batch --force", 2, "a.batch: it is one of the input files"),
         ("convert c.toml a.csv", 2, "a.csv: name it .batch"),
         ("convert c.toml b.batch --valid", 2, "data.valid names no input"),
         ("convert c.toml b.batch --input bad.svm", 3, "bad.svm:2: column"),
         ("convert c.toml b.batch --input nothing.svm", 1, "nothing.svm"),
         ("convert c.toml b.batch --input empty.svm", 3, "empty.svm: no rows to work on"),
+        (
+            "convert c.toml b.batch --input worse.svm --on-bad-row skip",
+            3,
+            "worse.svm: no rows to work on: all 2 were bad, the first: worse.svm:1: column",
+        ),
+        (
+            "train c.toml --train worse.svm --on-bad-row skip -q",
+            3,
+            "worse.svm: no rows to work on: all 2 were bad, the first: worse.svm:1: column",
+        ),
         (
             "convert c.toml b.batch --input hub://localhost:7200",
             2,

@@ -53,7 +53,10 @@ pub(crate) fn follow(
         bad_rows = end.bad_rows;
         let (pass, seconds) = (timing.passes.len() as u64 + 1, since.elapsed().as_secs_f64());
         let total = PassTotal::new(pass, seconds, end.scores.to_scores().metrics());
-        observer(&Event::Pass(&end.line(step, examples, &total)));
+        // Without rows there is nothing to tell but the error, which comes from the first worker.
+        if total.metrics.examples > 0 {
+            observer(&Event::Pass(&end.line(step, examples, &total)));
+        }
         timing.passes.push(total);
         since = Instant::now();
     };
