@@ -211,6 +211,25 @@ fn standard_input_compression_and_bad_rows() {
             place.run(&format!("train c.toml --name skips --train bad.svm --on-bad-row skip:1{alone}"));
         assert!(train.code == Some(0) && train.err.contains("bad.svm:3"), "{alone}: {}", train.err);
     }
+    // Those of the validation have a count of their own, and without it no line.
+    let data = |valid: &str| {
+        format!("data = {{ train = \"train.svm\", valid = {valid:?}, on_bad_row = \"skip\" }}\n")
+    };
+    for (valid, count) in [("valid.svm", 0), ("bad.svm", 1)] {
+        place.write("v.toml", &data(valid));
+        let json = place.run("train v.toml --name v -q --json").json();
+        assert_eq!((&json["bad_rows"], &json["valid_bad_rows"]), (&0.into(), &count.into()), "{valid}");
+        let said = place.run("train v.toml --name v -q").out;
+        assert_eq!(said.contains("bad valid rows"), count > 0, "{said}");
+    }
+    // Nothing but bad rows is said so, and nothing is measured on them.
+    place.write("worse.svm", "1 x\n1 y\n0 z\n");
+    for job in ["", " --algorithm ftrl-sync --workers 2", " --algorithm ftrl --workers 2"] {
+        let none = place.run(&format!("train c.toml --name none --train worse.svm --on-bad-row skip{job}"));
+        let told = "worse.svm: no rows to work on: all 3 were bad, the first: worse.svm:";
+        assert!(none.code == Some(3) && none.err.contains(told), "{job}: {}", none.err);
+        assert!(!none.err.contains("NaN"), "{job}: {}", none.err);
+    }
     let eval = place.run("eval runs/file/model bad.svm --on-bad-row skip:1 --json").json();
     assert_eq!((&eval["examples"], &eval["bad_rows"]), (&1000.into(), &1.into()));
     // A reader that has seen enough is no failure.

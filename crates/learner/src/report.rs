@@ -60,6 +60,8 @@ pub struct RunReport {
     pub memory_peak_bytes: u64,
     /// Rows that did not read as the spec demands, and were skipped.
     pub bad_rows: u64,
+    /// Bad rows left out of the last validation.
+    pub valid_bad_rows: u64,
     /// The first of them: file, line, column, and what was expected.
     pub bad_row_messages: Vec<String>,
     /// The model's directory.

@@ -95,6 +95,8 @@ pub struct Summary {
     pub memory_peak_bytes: u64,
     /// Bad rows left out of the last pass.
     pub bad_rows: u64,
+    /// Bad rows left out of the last validation.
+    pub valid_bad_rows: u64,
     /// Whether the run was stopped before its end; it can be resumed.
     pub stopped: bool,
     /// The model's directory; empty for a worker on a host of its own that is not the first, as are the tables' numbers.
@@ -470,6 +472,7 @@ impl Outcome<'_> {
             table_bytes: self.table_bytes,
             memory_peak_bytes: Resident::read().peak_bytes,
             bad_rows: state.bad_rows,
+            valid_bad_rows: state.valid_bad_rows,
             stopped,
             model: model_dir.into(),
             report: report.into(),
@@ -516,6 +519,7 @@ impl Outcome<'_> {
             machine: Machine::detect(),
             memory_peak_bytes: summary.memory_peak_bytes,
             bad_rows: summary.bad_rows,
+            valid_bad_rows: summary.valid_bad_rows,
             bad_row_messages,
             model_path: summary.model.display().to_string(),
             eval_command: format!("sanderling eval {} {example_file}", summary.model.display()),

@@ -42,6 +42,9 @@ pub struct RunState {
     pub progressive: Option<Metrics>,
     /// Bad rows left out, by the last pass.
     pub bad_rows: u64,
+    /// And by the last validation.
+    #[serde(default)]
+    pub valid_bad_rows: u64,
     /// Bytes of the training files, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_bytes: Option<u64>,

@@ -364,6 +364,7 @@ impl<'a> Trainer<'a> {
             &mut |scan| observer(&Event::Validating { scan }),
         )?;
         timer.stop();
+        self.state.valid_bad_rows = bad_rows.count();
         self.report_bad_rows(&bad_rows);
         let metrics = scores.metrics();
         let best = self.state.best.is_none_or(|(_, best)| improves(config.train.monitor, &metrics, &best));

@@ -98,6 +98,7 @@ fn typical() -> RunReport {
         machine: Machine::detect(),
         memory_peak_bytes: Resident::read().peak_bytes,
         bad_rows: 2,
+        valid_bad_rows: 0,
         bad_row_messages: vec![
             "train.csv:17: column label: expected a number, found \"yes\"".into(),
             "train.csv:99: column 3: expected 11 fields, found 4".into(),
@@ -249,7 +250,8 @@ fn odd_runs() {
         report.name = "n".repeat(5000);
         report.tables[0].name = "t".repeat(5000);
         report.valid_curve = (0..100).map(|i| CurvePoint { pass: i + 1, ..report.valid_curve[0] }).collect();
-        report.bad_rows = 1;
+        (report.bad_rows, report.valid_bad_rows) = (1, 3);
     });
-    assert!(page.contains("of 100 validations") && page.contains("1 bad row<"));
+    assert!(page.contains("of 100 validations") && page.contains("1 bad row</strong> skipped"));
+    assert!(page.contains("3 bad rows</strong> of the validation data skipped"));
 }

@@ -98,6 +98,7 @@ pub(crate) fn render_report<'py>(
             machine: Machine::detect(),
             memory_peak_bytes: Resident::read().peak_bytes,
             bad_rows: facts.bad_rows,
+            valid_bad_rows: 0,
             bad_row_messages: facts.bad_row_messages,
             model_path: facts.model_path,
             eval_command: facts.eval_command,

@@ -318,6 +318,11 @@ fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
             ),
         ),
         ("bad rows", output::count(summary.bad_rows)),
+    ]);
+    if summary.valid_bad_rows > 0 {
+        rows.push(("bad valid rows", output::count(summary.valid_bad_rows)));
+    }
+    rows.extend([
         ("model", summary.model.display().to_string()),
         ("report", summary.report.display().to_string()),
     ]);

@@ -100,6 +100,7 @@ pub(crate) fn follow(
         table_bytes: 0,
         memory_peak_bytes: Resident::read().peak_bytes,
         bad_rows,
+        valid_bad_rows: 0,
         stopped: false,
         model: PathBuf::new(),
         report: PathBuf::new(),

@@ -69,10 +69,12 @@ fn header(report: &RunReport) -> Markup {
                     "peak; tables {}", numbers::bytes(table_bytes),
                 )))
             }
-            @if report.bad_rows > 0 {
-                p.warning {
-                    strong { (numbers::count(report.bad_rows)) " bad " @if report.bad_rows == 1 { "row" } @else { "rows" } }
-                    " skipped. " a href="#data" { "See which" } "."
+            @for (count, of) in [(report.bad_rows, ""), (report.valid_bad_rows, " of the validation data")] {
+                @if count > 0 {
+                    p.warning {
+                        strong { (numbers::count(count)) " bad " @if count == 1 { "row" } @else { "rows" } }
+                        (of) " skipped. " a href="#data" { "See which" } "."
+                    }
                 }
             }
         }

@@ -243,6 +243,9 @@ pub(super) fn data_and_model(report: &RunReport) -> Markup {
     let body = html! {
         dl.facts {
             dt { "Bad rows" } dd { (numbers::count(report.bad_rows)) @if report.bad_rows > 0 { " skipped" } }
+            @if report.valid_bad_rows > 0 {
+                dt { "Bad rows of the validation data" } dd { (numbers::count(report.valid_bad_rows)) " skipped" }
+            }
             dt { "Model" } dd { code { (report.model_path) } }
             dt { "Evaluate" } dd { code { (report.eval_command) } }
         }
