@@ -4,6 +4,8 @@ Everything here is `sanderling._native` under its public name: this file decides
 how it works. Arrays are numpy's: keys uint64, weights, gradients and predictions float32.
 """
 
+import os
+
 from sanderling._native import (
     BadFileError,
     BadRowError,
@@ -46,6 +48,7 @@ from sanderling._native import (
     connect,
     load,
     metrics,
+    note_fork,
     save_tables,
     train,
 )
@@ -95,3 +98,6 @@ __all__ = [
     "save_tables",
     "train",
 ]
+
+# Connections and threads stay the parent's; who uses them in a child is told so.
+os.register_at_fork(after_in_child=note_fork)

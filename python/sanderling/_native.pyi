@@ -68,6 +68,7 @@ __all__ = [
     "give_up_silent",
     "load",
     "metrics",
+    "note_fork",
     "render_report",
     "save_tables",
     "train",
@@ -926,6 +927,9 @@ def give_up_silent(told: bool) -> None:
 
     For who ends a run in order at a signal and has none raised; to be taken back at the end.
     """
+
+def note_fork() -> None:
+    """Says that this process is the child of a fork, whose parent has the connections and threads made until here."""
 
 def render_report(
     facts: dict[str, Any],

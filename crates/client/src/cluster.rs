@@ -12,6 +12,7 @@ use crate::error::ClientError;
 use crate::exchange::{CallError, HedgeCounters, HedgeCounts, Hedging, Peer};
 use crate::links::Links;
 use crate::options::ConnectOptions;
+use crate::origin::Origin;
 use crate::pipeline::Pipeline;
 use crate::placement::Placement;
 use crate::session::Session;
@@ -55,6 +56,8 @@ pub struct Cluster {
     hedges: Arc<HedgeCounters>,
     times: Arc<CallTimes>,
     idle: Mutex<Vec<Session>>,
+    /// Where its connections are of use.
+    origin: Origin,
 }
 
 /// Addresses from a text: those of several servers are separated by commas, each as [`Address`] reads it, but that what
@@ -108,7 +111,8 @@ impl Cluster {
             return Err(ClientError::Cluster { reason });
         }
         let (hedges, times, idle) = (Arc::default(), Arc::default(), Mutex::default());
-        Ok(Arc::new(Cluster { servers, placement, options, hedges, times, idle }))
+        let origin = Origin::here();
+        Ok(Arc::new(Cluster { servers, placement, options, hedges, times, idle, origin }))
     }
 
     /// The servers, by shard.
@@ -168,6 +172,7 @@ impl Cluster {
         timeout: Duration,
         hedging: Option<impl FnMut() -> Hedging>,
     ) -> Result<Links, ClientError> {
+        self.check_process()?;
         let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
         let mut links = Links::new(&ways, &self.options, timeout, hedging)?;
         for (at, server) in self.servers.iter().enumerate() {
@@ -220,11 +225,21 @@ impl Cluster {
         self.hedges.counts()
     }
 
+    fn check_process(&self) -> Result<(), ClientError> {
+        if self.origin.is_here() {
+            return Ok(());
+        }
+        let reason = "its connections were made before this process was forked, and are its parent's: connect anew here, \
+                      or start processes by \"spawn\"";
+        Err(ClientError::Cluster { reason: reason.to_owned() })
+    }
+
     /// Lends a session for one request, to those who have none of their own.
     pub(crate) fn with_session<T>(
         self: &Arc<Cluster>,
         work: impl FnOnce(&mut Session) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
+        self.check_process()?;
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let lent = idle().pop();
         let mut session = lent.map_or_else(|| self.session(), Ok)?;

@@ -32,10 +32,12 @@ mod stop;
 pub use stop::Stop;
 
 mod options;
+mod origin;
 pub use options::{ConnectOptions, compression};
 
 mod cluster;
 pub use cluster::{Cluster, Server, ServerCommand, addresses};
+pub use origin::{Origin, note_fork};
 
 mod description;
 

@@ -219,6 +219,7 @@ impl Embedding {
     /// # Errors
     /// [`FeedError::Late`] if those are not to be had any more.
     pub fn look_up(self: &Arc<Self>, sampled: Arc<Recycled<Sampled>>) -> Result<LookedUp, FeedError> {
+        self.pushes.check_process()?;
         let Some(ahead) = &sampled.ahead else { return self.look_up_in(sampled, None, false) };
         if ahead.claim() {
             match self.look_up_in(Arc::clone(&sampled), None, true) {

@@ -112,4 +112,10 @@ pub enum FeedError {
     /// A thread panicked, which is a bug; standard error says where.
     #[error("a thread of the feed path has died: {0}")]
     Died(&'static str),
+    /// A queue or an embedding was used in the child of a fork.
+    #[error(
+        "this was made before the process was forked, and its threads and connections are the parent's: make it anew here, or \
+         start processes by \"spawn\""
+    )]
+    Forked,
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use sanderling_client::{Client, ClientError, Lookup, Session, Stop};
+use sanderling_client::{Client, ClientError, Lookup, Origin, Session, Stop};
 use sanderling_observe::Latency;
 use sanderling_store::PushScale;
 
@@ -44,6 +44,8 @@ pub(crate) struct Pushes {
     progress: Arc<Progress>,
     thread: Option<JoinHandle<()>>,
     stop: Option<Stop>,
+    /// Where the thread is.
+    origin: Origin,
 }
 
 #[derive(Debug)]
@@ -90,7 +92,7 @@ impl Pushes {
         // So that others can be sent while some are waited for.
         let together = most.div_ceil(2);
         let thread = std::thread::spawn(move || work(&client, &waiting, &end.0, together));
-        Pushes { jobs: Some(jobs), most, progress, thread: Some(thread), stop }
+        Pushes { jobs: Some(jobs), most, progress, thread: Some(thread), stop, origin: Origin::here() }
     }
 
     /// Hands gradients over; waits while too many are outstanding. An error may be that of an earlier push.
@@ -114,6 +116,7 @@ impl Pushes {
 
     /// Counts a push as outstanding, when it may be.
     fn begin(&self) -> Result<(), FeedError> {
+        self.check_process()?;
         let mut state = self.progress.lock();
         loop {
             if let Some(error) = state.failed.take() {
@@ -136,8 +139,14 @@ impl Pushes {
         wait_or_stop(of, changed, state, self.stop.as_ref(), AT)
     }
 
+    /// Refuses to wait for a thread that is in the parent of this process.
+    pub(crate) fn check_process(&self) -> Result<(), FeedError> {
+        self.origin.is_here().then_some(()).ok_or(FeedError::Forked)
+    }
+
     /// Waits until everything that was pushed has been applied.
     pub(crate) fn finish(&self) -> Result<(), FeedError> {
+        self.check_process()?;
         let mut state = self.progress.lock();
         while state.applied < state.begun && !state.ended {
             state = self.look(state)?;
@@ -178,7 +187,7 @@ impl Drop for Pushes {
     fn drop(&mut self) {
         // What was pushed is applied before the tables go.
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.take().filter(|_| self.origin.is_here()) {
             let _ = thread.join();
         }
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use sanderling_client::Origin;
 use sanderling_hub::{STAGES, Served};
 use sanderling_observe::Stages;
 use sanderling_sample::{DataConfig, Spec};
@@ -28,6 +29,8 @@ pub struct FeedQueue {
     threads: Option<JoinHandle<()>>,
     /// What the trainer works on: used up when it asks for the next one.
     in_hand: Mutex<Option<Arc<Ticket>>>,
+    /// Where its threads are.
+    origin: Origin,
 }
 
 impl FeedQueue {
@@ -59,7 +62,13 @@ impl FeedQueue {
         let running = Arc::clone(&shared);
         let threads = std::thread::spawn(move || running.run());
         let account = shared.accounts.open();
-        Ok(FeedQueue { account, shared, threads: Some(threads), in_hand: Mutex::default() })
+        Ok(FeedQueue {
+            account,
+            shared,
+            threads: Some(threads),
+            in_hand: Mutex::default(),
+            origin: Origin::here(),
+        })
     }
 
     /// Names of the columns of its minibatches.
@@ -87,6 +96,9 @@ impl FeedQueue {
     /// # Errors
     /// What went wrong with the input; and [`FeedError::Unpushed`], if a push of a hub's minibatch has failed. It is the end.
     pub fn next(&self) -> Result<Option<Fed>, FeedError> {
+        if !self.origin.is_here() {
+            return Err(FeedError::Forked);
+        }
         let since = Instant::now();
         self.hold(None);
         let shared = &self.shared;
@@ -156,6 +168,11 @@ impl Drop for FeedQueue {
     /// As [`FeedQueue::close`]; but who drops it without a word may be on the way out with an error, so what is in hand counts as
     /// used up only if something was pushed of it.
     fn drop(&mut self) {
+        if !self.origin.is_here() {
+            // The threads are the parent's, and so is what is in hand.
+            std::mem::forget(self.threads.take());
+            return;
+        }
         if let Some(in_hand) = &*self.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
             && !in_hand.is_pushed()
         {

@@ -159,7 +159,7 @@ pub(crate) fn of_feed(error: FeedError) -> PyErr {
         | FeedError::Option { .. } => ConfigError::new_err(text),
         FeedError::Length { .. } => LengthError::new_err(text),
         FeedError::Stopped(_) => interrupt::raised(text),
-        FeedError::Pushed | FeedError::Died(_) => Error::new_err(text),
+        FeedError::Pushed | FeedError::Died(_) | FeedError::Forked => Error::new_err(text),
     }
 }
 

@@ -39,6 +39,12 @@ pub(crate) fn give_up_silent(told: bool) {
     IN_ORDER.store(told, Ordering::Relaxed);
 }
 
+/// Says that this process is the child of a fork.
+#[pyfunction]
+pub(crate) fn note_fork() {
+    sanderling_client::note_fork();
+}
+
 fn told() -> Option<Duration> {
     let in_order = IN_ORDER.load(Ordering::Relaxed).then_some(GRACE);
     if !is_main() {

@@ -51,7 +51,7 @@ mod _native {
     #[pymodule_export]
     use crate::hubs::PyHubs;
     #[pymodule_export]
-    use crate::interrupt::give_up_silent;
+    use crate::interrupt::{give_up_silent, note_fork};
     #[pymodule_export]
     use crate::job::{PyBatches, PyJob, PyWorker};
     #[pymodule_export]

@@ -1,0 +1,69 @@
+"""What was made before a fork says in the child that it is the parent's, and goes on for the parent."""
+
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import sanderling
+
+PATIENCE_S = 60
+
+
+def in_child(work: Callable[[], object]) -> str:
+    """What a forked child is told when it does this."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        # Newer interpreters warn of forks beside threads, which are what this is about.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            work()
+            said = "nothing"
+        except sanderling.Error as error:
+            said = str(error)
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    # A child that hangs is the defect.
+    timer = threading.Timer(PATIENCE_S, os.kill, (child, 9))
+    timer.start()
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    timer.cancel()
+    return said
+
+
+def test_a_connection_is_its_process(two_servers: str) -> None:
+    keys, ones = np.arange(100, dtype=np.uint64), np.ones((100, 2), np.float32)
+    connection = sanderling.connect(two_servers)
+    table = connection.table("forked", 2, optimizer={"type": "sgd", "lr": 1.0})
+    table.push(keys, ones)
+    for work in (lambda: table.pull(keys), lambda: table.push(keys, ones), lambda: connection.open("forked")):
+        assert "before this process was forked" in in_child(work)
+    assert in_child(lambda: sanderling.connect(two_servers).open("forked").push(keys, ones)) == "nothing"
+    table.push(keys, ones)
+    start = table.pull(np.array([10**6], dtype=np.uint64))
+    assert np.all(np.abs(table.pull(keys) + 3.0) <= 1.0 + np.abs(start))
+
+
+def test_queues_and_embeddings_are_their_process(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("label,a\n" + "".join(f"{row % 2},{row}\n" for row in range(100)))
+    embedding = sanderling.Embedding([sanderling.Table("t", 2)], [("a", 0, "sum")])
+    queue = sanderling.FeedQueue(tmp_path / "rows.csv", embedding, spec={"feature": [{"name": "a"}]}, batch_size=10)
+    batch = next(queue)
+
+    def push() -> None:
+        batch.lookup.add_grads(np.ones((10, 2), np.float32))
+        batch.lookup.push()
+
+    for work in (lambda: next(queue), embedding.finish, push, lambda: embedding.lookup(batch)):
+        assert "before the process was forked" in in_child(work)
+    push()
+    embedding.finish()
+    assert len(list(queue)) == 9
