@@ -92,11 +92,15 @@ impl Checkpoints {
         Ok(parts::folder(&self.base(name)?, self.shard, self.shards))
     }
 
-    /// Is there a checkpoint of this name, by this server or by those of another number of shards?
+    /// Is there a checkpoint of this name, by this server or by those of another number of shards, or with rows of the other
+    /// shards of its own number?
     pub(crate) fn has(&self, name: &str) -> bool {
         // What cannot be looked at is found out about when it is restored.
+        let has_rows = |folder: &Path| {
+            Checkpoint::open(folder).map_or(true, |part| part.tables().iter().any(|table| table.rows > 0))
+        };
         let found = |base: PathBuf| {
-            parts::find(&base).map_or(true, |found| parts::any(&found, self.shard, self.shards))
+            parts::find(&base).map_or(true, |found| parts::any(&found, self.shard, self.shards, has_rows))
         };
         self.base(name).is_ok_and(found)
     }

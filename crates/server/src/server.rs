@@ -38,6 +38,9 @@ pub enum ServerError {
     /// The checkpoint to start from.
     #[error("restoring: {0}")]
     Restore(Refusal),
+    /// The first checkpoint, of a shard that has no rows yet.
+    #[error("saving at the start: {0}")]
+    Start(Refusal),
     /// The checkpoint at the end.
     #[error("saving at the end: {0}")]
     Save(Refusal),
@@ -265,10 +268,21 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
         checkpoints.tell(log);
     }
     let latest = || state.checkpoints.as_ref().is_some_and(|all| all.has(LATEST)).then_some(LATEST);
-    let Some(name) = config.restore.as_deref().or_else(latest) else { return Ok(()) };
+    let Some(name) = config.restore.as_deref().or_else(latest) else { return begin(state, config, log) };
     let restored = state.restore(name).map_err(ServerError::Restore)?;
     log.say(Event::Restored { name: name.to_owned(), rows: restored.rows });
     Ok(())
+}
+
+/// A shard that starts without rows says so on disk, before any shard can have some: clients need all of them. From then on
+/// a part that is not there is one that was lost.
+fn begin(state: &State, config: &Config, log: &Log) -> Result<(), ServerError> {
+    if config.data.is_none() || config.shards == 1 {
+        return Ok(());
+    }
+    let saved = state.save(LATEST);
+    log.say(errand::saved(LATEST, saved.clone()));
+    saved.map(|_| ()).map_err(ServerError::Start)
 }
 
 /// Hands connections to the workers in turn until it is stopped.

@@ -187,7 +187,9 @@ fn what_some_servers_saved_is_restored_on_another_number_of_them() {
 fn a_part_that_is_missing_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    for (place, mut peer, _) in cluster(&data, 3) {
+    let keys: Vec<u64> = (0..300).collect();
+    for ((place, mut peer, table), share) in cluster(&data, 3).into_iter().zip(shares(&keys, 3)) {
+        peer.push(table, 1, &share, 0.5).unwrap();
         save(&mut peer, LATEST).unwrap();
         save(&mut peer, "daily/1").unwrap();
         // Without the save at the end.
@@ -200,9 +202,33 @@ fn a_part_that_is_missing_is_named() {
     assert!(error.contains("latest/shard-1-of-3 is missing"), "{error}");
     config.restore = Some("daily/1".to_owned());
     Server::start(&config, |_| {}).unwrap();
-    // To one of the three, its own part is enough.
+    // To one of the three, its own part is enough, and needed.
     (config.shard, config.shards, config.restore) = (2, 3, None);
     Server::start(&config, |_| {}).unwrap();
+    config.shard = 1;
+    let error = Server::start(&config, |_| {}).unwrap_err().to_string();
+    assert!(error.contains("latest/shard-1-of-3 is missing"), "{error}");
+    assert!(!data.join("latest/shard-1-of-3").exists());
+    std::fs::rename(folder.path().join("elsewhere"), data.join("latest/shard-1-of-3")).unwrap();
+    Server::start(&config, |_| {}).unwrap();
+}
+
+/// Shards start one after the other, and may be killed before they save by themselves.
+#[test]
+fn a_shard_without_rows_has_a_part_from_its_start_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let servers = cluster(&data, 2);
+    let keys: Vec<u64> = (0..300).collect();
+    for (at, ((place, mut peer, table), share)) in servers.into_iter().zip(shares(&keys, 2)).enumerate() {
+        assert!(data.join(format!("latest/shard-{at}-of-2/manifest.json")).exists());
+        peer.push(table, 1, &share, 0.5).unwrap();
+        if at == 0 {
+            place.server.unwrap().finish().unwrap();
+        }
+    }
+    let rows: Vec<u64> = cluster(&data, 2).iter_mut().map(|(_, peer, _)| peer.counter("rows")).collect();
+    assert!(rows[0] > 0 && rows[1] == 0, "{rows:?}");
 }
 
 /// Saves while pushes go on, and restores: of every push, either it is known and in the rows, or it may come again and is

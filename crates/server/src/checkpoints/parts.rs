@@ -57,9 +57,17 @@ pub(super) fn find(base: &Path) -> io::Result<BTreeMap<u16, Parts>> {
     Ok(found)
 }
 
-/// Whether there is anything that this server would read.
-pub(super) fn any(found: &BTreeMap<u16, Parts>, shard: u16, shards: u16) -> bool {
-    found.iter().any(|(&of, parts)| of != shards || parts.0.contains_key(&shard))
+/// Whether there is anything that this server would read, or would have to miss: that other shards of its number have saved
+/// rows says that it has been there, too. `has_rows` says whether a part has any.
+pub(super) fn any(
+    found: &BTreeMap<u16, Parts>,
+    shard: u16,
+    shards: u16,
+    has_rows: impl Fn(&Path) -> bool,
+) -> bool {
+    found.iter().any(|(&of, parts)| {
+        of != shards || parts.0.contains_key(&shard) || parts.0.values().any(|part| has_rows(part))
+    })
 }
 
 /// What shard `shard` of `shards` reads. If servers of several numbers have saved, that is what was saved last, if one
@@ -70,13 +78,23 @@ pub(super) fn choose(
     shards: u16,
     saved_unix_ms: impl Fn(&Path) -> Result<u64, Refusal>,
 ) -> Result<Source, Refusal> {
-    // Of its own number, the others' parts are the others' business.
+    // Of its own number, the others' parts are the others' business, but for what they say of its own.
+    let beside = found.get(&shards).and_then(|parts| parts.0.values().next().cloned());
     if let Some(own) = found.get_mut(&shards) {
         own.0.retain(|&part, _| part == shard);
     }
     found.retain(|_, parts| !parts.0.is_empty());
     let latest = match found.len() {
-        0 => return Ok(Source::Own),
+        0 => {
+            let Some(beside) = beside else { return Ok(Source::Own) };
+            let base = beside.parent().unwrap_or(&beside);
+            let reason = format!(
+                "{} is missing, but other shards of {shards} have saved this checkpoint beside it; put it back, or move \
+                 theirs away, too, to start without rows",
+                folder(base, shard, shards).display()
+            );
+            return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
+        }
         1 => found.into_iter().next(),
         _ => latest(found, saved_unix_ms)?,
     };
@@ -134,7 +152,7 @@ mod tests {
     use super::*;
 
     /// Saves, as (shard, shards, when), and what shard 0 of 2 makes of them: "own", the parts of another number, or the
-    /// error.
+    /// error. What was saved at 1 has no rows.
     #[test]
     fn what_was_saved_last_is_read_whole() {
         for (saves, expected) in [
@@ -143,7 +161,8 @@ mod tests {
             (&[(0, 1, 1)], "1"),
             (&[(0, 3, 1), (1, 3, 1), (2, 3, 1)], "3"),
             (&[(0, 3, 1), (2, 3, 1)], "shard-1-of-3 is missing"),
-            (&[(1, 2, 1)], "own"),
+            (&[(1, 2, 1)], "shard-0-of-2 is missing"),
+            (&[(1, 2, 9)], "shard-0-of-2 is missing"),
             (&[(1, 2, 9), (0, 1, 1)], "1"),
             // It went from 1 to 2, and saved since.
             (&[(0, 1, 1), (0, 2, 2), (1, 2, 2)], "own"),
@@ -162,12 +181,13 @@ mod tests {
             }
             std::fs::create_dir_all(root.path().join("shard-7-of-3")).unwrap();
             std::fs::create_dir_all(root.path().join("shard-x-of-y")).unwrap();
-            let when = |folder: &Path| {
+            let when = |folder: &Path| -> Result<u64, Refusal> {
                 Ok(std::fs::read_to_string(folder.join("manifest.json")).unwrap().parse().unwrap())
             };
             let found = find(root.path()).unwrap();
-            let others = saves.iter().any(|&(shard, shards, _)| shards != 2 || shard == 0);
-            assert_eq!(any(&found, 0, 2), others, "{saves:?}");
+            let has_rows = |folder: &Path| when(folder).unwrap() > 1;
+            let others = saves.iter().any(|&(shard, shards, at)| shards != 2 || shard == 0 || at > 1);
+            assert_eq!(any(&found, 0, 2, has_rows), others, "{saves:?}");
             match choose(found, 0, 2, when) {
                 Ok(Source::Own) => assert_eq!(expected, "own", "{saves:?}"),
                 Ok(Source::Parts(parts)) => assert_eq!(expected, parts.len().to_string(), "{saves:?}"),
