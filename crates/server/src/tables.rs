@@ -111,8 +111,13 @@ impl Tables {
             if entry.config == config && entry.home == home {
                 return Ok(Arc::clone(entry));
             }
-            let reason =
-                format!("table {name:?} has the configuration {}, on {:?}", entry.config, entry.home);
+            let reason = format!(
+                "table {name:?} is there {} with the configuration {}; wanted is one {} with {config}; open it as it is, \
+                 drop it, or choose another name",
+                place(entry.home),
+                entry.config,
+                place(home)
+            );
             return Err(Refusal::new(Fault::TableExists, reason));
         }
         let mut entries = current.directory.entries.clone();
@@ -151,6 +156,14 @@ impl Tables {
         let mut current = self.current();
         let entries = candidates.into_iter().map(|candidate| number(&mut current, candidate)).collect();
         self.replace(&mut current, entries);
+    }
+}
+
+/// Where a table's rows are, in words.
+fn place(home: Home) -> String {
+    match home {
+        Home::Sharded => "on all shards".to_owned(),
+        Home::Pinned(server) => format!("pinned to server {server}"),
     }
 }
 

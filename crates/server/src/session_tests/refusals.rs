@@ -77,6 +77,29 @@ fn what_is_wrong_is_answered_with_its_fault() {
 }
 
 #[test]
+fn a_table_that_is_there_says_what_differs() {
+    let config = r#"{"blocks":[]}"#;
+    let fixture = Fixture::new();
+    let other = TABLE.replace("\"dims\":3", "\"dims\":5");
+    for (home, asked, expected) in [
+        (
+            Home::Sharded,
+            config,
+            ["is there on all shards with", "\"dims\":3", "wanted is one on all shards with"],
+        ),
+        (
+            Home::Pinned(0),
+            &other,
+            ["is there on all shards with", "\"dims\":5", "one pinned to server 0 with"],
+        ),
+    ] {
+        let error = fixture.state.create("t", home, asked).unwrap_err();
+        assert_eq!(error.fault, Fault::TableExists);
+        expected.iter().for_each(|part| assert!(error.reason.contains(part), "{part}: {}", error.reason));
+    }
+}
+
+#[test]
 fn a_batch_is_not_kept_if_its_rows_would_be_more_than_a_worker_may_hold() {
     const WIDE: usize = 4096;
     let fits = limit::FED_ROWS_BYTES_MAX / (size_of::<f32>() * WIDE);
