@@ -26,7 +26,18 @@ pub struct TlsServer(Arc<ServerConfig>);
 pub struct TlsClient(Arc<ClientConfig>);
 
 fn tls_error(peer: impl std::fmt::Display, reason: impl std::fmt::Display) -> Error {
-    Error::Tls { peer: peer.to_string(), reason: reason.to_string() }
+    Error::Tls { peer: peer.to_string(), reason: tls_reason(&reason.to_string()) }
+}
+
+/// What the TLS library says of a peer, in words that help where its own are those of its code.
+#[must_use]
+pub fn tls_reason(said: &str) -> String {
+    match said.contains("CaUsedAsEndEntity") {
+        true => "invalid peer certificate: the server's certificate is itself a CA certificate; make a server certificate \
+                 with CA:FALSE, signed by it"
+            .to_owned(),
+        false => said.to_owned(),
+    }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
