@@ -117,6 +117,11 @@ impl Config {
             format!("{} peers for {} shards; name them all, or none", self.peers.len(), self.shards)
         } else if let Some(peer) = self.peers.iter().find(|peer| peer.len() > limit::URL_BYTES_MAX) {
             format!("peer {peer:?}: longer than {} bytes", limit::URL_BYTES_MAX)
+        } else if let Some((peer, error)) = self.peers.iter().find_map(|peer| {
+            let error = peer.parse::<Address>().err()?;
+            Some((peer, error))
+        }) {
+            format!("peer {peer:?}: {error}")
         } else if self.workers > WORKERS_MAX {
             format!("{} workers; at most {WORKERS_MAX} are possible", self.workers)
         } else if !(limit::FRAME_BYTES_MIN..=limit::FRAME_BYTES_MAX).contains(&frame) {

@@ -52,6 +52,28 @@ pub enum ServerError {
     Worker(String),
 }
 
+impl ServerError {
+    /// Does the configuration ask for what cannot be, whatever else the system is doing?
+    #[must_use]
+    pub fn is_of_options(&self) -> bool {
+        match self {
+            ServerError::Config(_) => true,
+            ServerError::Transport(error) => matches!(
+                error,
+                Error::Address(_)
+                    | Error::NoServer { .. }
+                    | Error::SeveralServers { .. }
+                    | Error::NotLoopback { .. }
+                    | Error::Insecure { .. }
+                    | Error::Options { .. }
+                    // Nobody is connected yet: it is about the files.
+                    | Error::Tls { .. }
+            ),
+            _ => false,
+        }
+    }
+}
+
 /// A running server. Dropping it ends it at once, without saving.
 #[derive(Debug)]
 pub struct Server {
