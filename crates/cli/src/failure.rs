@@ -90,12 +90,12 @@ impl Failure {
 
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
+            Failure::Server(error) if error.is_of_options() => USAGE,
             Failure::Usage(_)
             | Failure::Control(
                 ControlError::Address { .. } | ControlError::Refused { code: Code::InvalidArgument, .. },
             )
             | Failure::Hub(ServiceError::Position { .. })
-            | Failure::Server(ServerError::Config(_))
             | Failure::Bench(BenchError::Options(_))
             | Failure::Learn(
                 LearnError::Config { .. }

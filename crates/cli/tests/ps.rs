@@ -10,6 +10,7 @@ use std::process::Command;
 
 use peer::{LONG, Peer, TABLE};
 use process::Process;
+use sanderling_client::{Cluster, ConnectOptions};
 use sanderling_wire::{Fault, Reply, Request, Save};
 
 fn greet(process: &Process) -> Peer {
@@ -174,15 +175,59 @@ fn the_second_signal_ends_it_at_once() {
 }
 
 #[test]
+fn a_client_of_one_shard_finds_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let urls = [0, 1, 2].map(|shard| format!("unix:{}/{shard}.sock", folder.path().display()));
+    let check = |peers: &str, expected: Result<(), &str>| {
+        let start = |shard: usize| {
+            let options = format!("--no-local --shard {shard}/3 {peers}");
+            Process::start_at(folder.path(), &urls[shard], 1, "", &options)
+        };
+        let _servers = [0, 1, 2].map(start);
+        for url in &urls {
+            let address = url.parse().unwrap();
+            match (Cluster::connect(&[address], ConnectOptions::default()), expected) {
+                (Ok(cluster), Ok(())) => {
+                    let found: Vec<String> =
+                        cluster.servers().iter().map(|server| server.address.to_string()).collect();
+                    assert_eq!(found, urls);
+                }
+                (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
+                (found, expected) => panic!("{peers}: {found:?} is not {expected:?}"),
+            }
+        }
+    };
+    check(&format!("--peers {}", urls.join(",")), Ok(()));
+    check("", Err("of 3, but 1 servers were named; name each shard once, or start all of them with --peers"));
+    // The addresses of the shards, but in another order: the first is there twice.
+    let wrong = format!("--peers {},{},{}", urls[1], urls[0], urls[2]);
+    let options = format!("--no-local --shard 0/3 {wrong}");
+    let _first = Process::start_at(folder.path(), &urls[0], 1, "", &options);
+    let options = format!("--no-local --shard 2/3 {wrong}");
+    let _third = Process::start_at(folder.path(), &urls[2], 1, "", &options);
+    let found = Cluster::connect(&[urls[0].parse().unwrap()], ConnectOptions::default());
+    let error = found.unwrap_err().to_string();
+    assert!(error.contains("shard 0 was named twice"), "{error}");
+}
+
+#[test]
 fn what_is_wrong_is_said_before_it_listens() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("bad.toml"), "listne = ['127.0.0.1:0']").unwrap();
-    let _other = Process::start(folder.path(), "", "--data taken");
+    let other = Process::start(folder.path(), "", "--data taken");
     for (options, code, expected) in [
         ("--listen nonsense", 2, "nonsense"),
         ("--listen 127.0.0.1:0 --shard 2/2", 2, "shard 2/2"),
-        ("--listen 0.0.0.0:0", 1, "; here, --expose, with --tls-cert, --tls-key and --token-file"),
-        ("--listen 0.0.0.0:0 --expose", 1, "; here, --tls-cert, --tls-key and --token-file, or --insecure"),
+        ("--listen 127.0.0.1:0 --shard 0/2 --peers 127.0.0.1:1,x", 2, "peer \"x\""),
+        ("--listen 0.0.0.0:0", 2, "; here, --expose, with --tls-cert, --tls-key and --token-file"),
+        ("--listen 0.0.0.0:0 --expose", 2, "; here, --tls-cert, --tls-key and --token-file, or --insecure"),
+        ("--listen 0.0.0.0:0 --insecure", 2, "; here, --expose"),
+        (
+            "--listen 127.0.0.1:0 --tls-cert no.pem --tls-key no.pem",
+            2,
+            "no.pem: TLS: cannot read certificates",
+        ),
+        (&*format!("--listen {}", other.addresses[0]), 1, "already in use"),
         ("--config bad.toml", 2, "unknown field `listne`"),
         ("--listen 127.0.0.1:0 --data d --restore nothing", 4, "no checkpoint \"nothing\""),
         ("--listen 127.0.0.1:0 --data taken", 1, "serves shard 0 of 1 from there"),

@@ -1,6 +1,7 @@
 //! The servers of a cluster: who they are, over which way each is reached, and where keys are. Made once; every thread
 //! gets a [`Session`] of its own with copies of what it needs. Knows no table.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -76,17 +77,23 @@ pub fn addresses(text: &str) -> Result<Vec<Address>, ClientError> {
 }
 
 impl Cluster {
-    /// Reaches every server, learns who it is, and checks that together they are all shards of one cluster.
+    /// Reaches every server, learns who it is, and checks that together they are all shards of one cluster. Of a single
+    /// address the server is asked where the other shards are.
     pub fn connect(addresses: &[Address], options: ConnectOptions) -> Result<Arc<Cluster>, ClientError> {
         let options = Arc::new(options);
         let addresses: Vec<Address> = addresses.iter().flat_map(Address::each).collect();
+        let alone = addresses.len() == 1;
         let mut found = Vec::new();
-        for address in addresses {
-            let (mut peer, placement) = ask(&address, &options)?;
+        let mut addresses = VecDeque::from(addresses);
+        while let Some(address) = addresses.pop_front() {
+            let Known { mut peer, placement, urls } = ask(&address, &options)?;
+            if alone && found.is_empty() {
+                addresses.extend(others(&address, &peer, &urls)?);
+            }
             let mut way = address.clone();
             if let Some(local) = faster_way(&address, &peer, &options)
                 // The way of another server, or of none: this one is still where it was.
-                && let Ok((again, _)) = ask(&local, &options)
+                && let Ok(Known { peer: again, .. }) = ask(&local, &options)
                 && (again.server_id, again.boot_id) == (peer.server_id, peer.boot_id)
             {
                 (way, peer) = (local, again);
@@ -252,17 +259,29 @@ impl Cluster {
     }
 }
 
+/// What a server says of itself and of its cluster.
+struct Known {
+    peer: Peer,
+    placement: Placement,
+    /// Where the servers of the placement are, in its order; empty where that is not known.
+    urls: Vec<String>,
+}
+
 /// Who is at an address, and the placement that it knows.
-fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<(Peer, Placement), ClientError> {
+fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<Known, ClientError> {
     let timeout = options.connect_timeout;
     let mut links = Links::new(std::slice::from_ref(address), options, timeout, NOT_HEDGED)?;
     let names = links.names();
     let mut placement = Err(names.misfit(0, ""));
     let mut sink = |_: usize, _: u64, result: Result<Reply<'_>, CallError>| {
         placement = match result {
-            Ok(Reply::Placement(map)) if map.slots.is_empty() => Ok(Placement::even(1)),
             Ok(Reply::Placement(map)) => {
-                Ok(Placement::new(map.version, map.servers.len(), map.slots.to_vec()))
+                let urls = map.servers.iter().map(|server| server.url.to_owned()).collect();
+                let placement = match map.slots.is_empty() {
+                    true => Placement::even(1),
+                    false => Placement::new(map.version, map.servers.len(), map.slots.to_vec()),
+                };
+                Ok((placement, urls))
             }
             Ok(_) => Err(names.misfit(0, "")),
             Err(error) => Err(names.error(0, "", error)),
@@ -271,9 +290,25 @@ fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<(Peer, Placem
     let begun = links.begin(0, 0, None, &Request::Placement, &mut sink);
     begun.map_err(|source| ClientError::Request { table: String::new(), source })?;
     links.settle(&mut sink);
-    let placement = placement?;
+    let (placement, urls) = placement?;
     let peer = links.peer(0).cloned().ok_or_else(|| names.misfit(0, ""))?;
-    Ok((peer, placement))
+    Ok(Known { peer, placement, urls })
+}
+
+/// Where the other shards are, if the server at an address says so.
+fn others(address: &Address, peer: &Peer, urls: &[String]) -> Result<Vec<Address>, ClientError> {
+    if peer.shards <= 1 || urls.len() != peer.shards as usize || urls.iter().any(String::is_empty) {
+        return Ok(Vec::new());
+    }
+    let beside = (0..).zip(urls).filter(|(shard, _)| *shard != peer.shard);
+    let read = |(shard, url): (u32, &String)| {
+        url.parse::<Address>().map_err(|error| {
+            let reason =
+                format!("{address}: it says that shard {shard} is at {url:?}, which is no address: {error}");
+            ClientError::Cluster { reason }
+        })
+    };
+    beside.map(read).collect()
 }
 
 /// The way that a server offers to clients of its host, if this is one and the way is faster.
@@ -311,8 +346,12 @@ fn check_shards(servers: &[Server]) -> Result<(), ClientError> {
     for (shard, server) in servers.iter().enumerate() {
         let (address, peer) = (&server.address, &server.peer);
         if peer.shards as usize != servers.len() {
+            let advice = match servers.len() {
+                1 => ", or start all of them with --peers, so that one says where the others are",
+                _ => "",
+            };
             return wrong(format!(
-                "{address}: it is shard {} of {}, but {} servers were named; name each shard once",
+                "{address}: it is shard {} of {}, but {} servers were named; name each shard once{advice}",
                 peer.shard,
                 peer.shards,
                 servers.len()
