@@ -309,6 +309,18 @@ fn only_those_with_the_token_may_ask() {
     server.ctl(folder.path(), "--token-file token status").fails(2, "--tls-ca");
     server.ctl(folder.path(), "--tls-ca cert.pem status").fails(1, "the token is missing or wrong");
     server.ctl(folder.path(), "--token-file token --tls-ca other.pem status").fails(1, "not reached");
+    let (mut params, key) = (
+        rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap(),
+        rcgen::KeyPair::generate().unwrap(),
+    );
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    write("ca.pem", &params.self_signed(&key).unwrap().pem());
+    write("ca.key", &key.serialize_pem());
+    let options = "--tls-cert ca.pem --tls-key ca.key --control localhost:0";
+    let itself = Server::start(folder.path(), options);
+    itself
+        .ctl(folder.path(), "--tls-ca ca.pem status")
+        .fails(1, "the server's certificate is itself a CA certificate");
     let plain = server.control.replace("https://localhost", "http://127.0.0.1");
     let said =
         Said::of(sanderling(folder.path(), &format!("ctl --token-file token --server {plain} status")));
@@ -321,8 +333,8 @@ fn where_the_control_plane_may_listen() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     for (options, code, expected) in [
-        ("--control 0.0.0.0:0", 1, "; here, --expose, with --tls-cert"),
-        ("--control 0.0.0.0:0 --expose", 1, "--token-file, or --insecure"),
+        ("--control 0.0.0.0:0", 2, "; here, --expose, with --tls-cert"),
+        ("--control 0.0.0.0:0 --expose", 2, "--token-file, or --insecure"),
         ("--control unix:c.sock", 2, "TCP only"),
         ("--control nonsense", 2, "--control: "),
         (&*format!("--control 127.0.0.1:{port}"), 1, "already in use"),

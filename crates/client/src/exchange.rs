@@ -297,7 +297,13 @@ impl Exchange {
         self.phase = Phase::Down { until_us: self.retry_at_us(now_us) };
     }
 
-    /// The same, of a connection that is still open.
+    /// There is no connection, and another attempt would come to the same.
+    pub(crate) fn hopeless(&mut self, now_us: u64, reason: String) {
+        self.calls.fail_all(&CallError::Protocol { reason: reason.clone() });
+        self.disconnected(now_us, reason);
+    }
+
+    /// As [`Exchange::disconnected`], of a connection that is still open.
     fn give_up(&mut self, now_us: u64, cause: &str) {
         self.disconnected(now_us, cause.to_owned());
         if let Phase::Down { until_us } = self.phase {

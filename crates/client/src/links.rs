@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sanderling_transport::{Address, Framing, Poller, Received, Token, connect};
+use sanderling_transport::{Address, Error, Framing, Poller, Received, Token, connect};
 use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit};
 
 use crate::error::{ClientError, Names};
@@ -303,7 +303,7 @@ impl Links {
     }
 
     /// Hands the next frame to the connection. `false`: it has no room now.
-    fn commit(&mut self, at: usize) -> Result<bool, sanderling_transport::Error> {
+    fn commit(&mut self, at: usize) -> Result<bool, Error> {
         let now_us = self.now_us();
         let Links { links, poller, .. } = self;
         let link = &mut links[at];
@@ -358,13 +358,20 @@ impl Links {
                 }
                 Ok(Received::Nothing) => break connection.sender.try_flush().err(),
                 Ok(Received::End) => {
-                    break Some(sanderling_transport::Error::Closed { peer: connection.peer().to_owned() });
+                    break Some(Error::Closed { peer: connection.peer().to_owned() });
                 }
                 Err(error) => break Some(error),
             }
         };
-        if let Some(error) = ended {
-            self.lost(at, error.to_string());
+        match ended {
+            // It was connected, and the server took the first frame for something else.
+            Some(error @ Error::TalksTls { .. }) => {
+                self.close(at);
+                let reason = without_place(&error, &self.links[at].address);
+                self.links[at].exchange.hopeless(now_us, reason);
+            }
+            Some(error) => self.lost(at, error.to_string()),
+            None => {}
         }
     }
 
@@ -382,6 +389,10 @@ impl Links {
                     self.lost(at, error.to_string());
                 }
             }
+            // Neither certificates nor what the server talks become others by trying again.
+            Err(error @ (Error::Tls { .. } | Error::TalksTls { .. })) => {
+                link.exchange.hopeless(now_us, without_place(&error, &link.address));
+            }
             Err(error) => link.exchange.disconnected(now_us, error.to_string()),
         }
     }
@@ -397,6 +408,12 @@ impl Links {
         let now_us = self.now_us();
         self.links[at].exchange.disconnected(now_us, cause);
     }
+}
+
+/// What is wrong with a connection, for who names its server anyway.
+fn without_place(error: &Error, address: &Address) -> String {
+    let (said, place) = (error.to_string(), format!("{address}: "));
+    said.strip_prefix(&place).unwrap_or(&said).to_owned()
 }
 
 /// What is offered to a server at this address.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use sanderling_transport::tls_reason;
 use tokio::runtime::Runtime;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Uri};
@@ -126,8 +127,10 @@ impl Client {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let channel = runtime.block_on(endpoint.connect());
-        let channel = channel
-            .map_err(|error| ControlError::Unreachable { url: url.clone(), reason: root_cause(&error) })?;
+        let channel = channel.map_err(|error| {
+            let reason = tls_reason(&root_cause(&error));
+            ControlError::Unreachable { url: url.clone(), reason }
+        })?;
         let stub = ControlClient::new(channel).max_decoding_message_size(REPLY_BYTES_MAX);
         Ok(Client { runtime, stub, bearer, url })
     }
@@ -157,7 +160,12 @@ impl Client {
                 // What the server itself says has no source.
                 Some(source) => ControlError::Unreachable { url, reason: root_cause(source) },
                 None => {
-                    let (code, reason) = (status.code(), status.message().to_owned());
+                    let code = status.code();
+                    let reason = match status.message() {
+                        // The control plane gives reasons for whatever it refuses.
+                        "" => format!("{}; is this the control plane's port?", code.description()),
+                        said => said.to_owned(),
+                    };
                     ControlError::Refused { url, code, reason }
                 }
             }

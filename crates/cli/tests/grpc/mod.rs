@@ -66,6 +66,46 @@ fn token_and_tls_hold_over_grpc_as_over_sockets() {
     check(None, "secret", "");
 }
 
+/// What no other attempt would change is said at once, over sockets and over gRPC.
+#[test]
+fn certificates_that_do_not_fit_are_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for (name, is_ca) in [("cert", false), ("other", false), ("ca", true)] {
+        let mut params = rcgen::CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+        if is_ca {
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        }
+        let key = rcgen::KeyPair::generate().unwrap();
+        std::fs::write(path(&format!("{name}.pem")), params.self_signed(&key).unwrap().pem()).unwrap();
+        std::fs::write(path(&format!("{name}.key")), key.serialize_pem()).unwrap();
+    }
+    let start = |options: &str| {
+        let listen = "127.0.0.1:0,grpc://127.0.0.1:0";
+        Process::start_at(folder.path(), listen, 2, TO_FILE, &format!("--no-local {options}"))
+    };
+    let check = |address: &Address, ca: Option<&str>, expected: &str| {
+        let options = ConnectOptions {
+            tls: ca.map(|name| TlsClient::from_ca_file(&path(&format!("{name}.pem"))).unwrap()),
+            connect_timeout: LONG,
+            ..options(PATIENCE)
+        };
+        let since = std::time::Instant::now();
+        let error = Cluster::connect(std::slice::from_ref(address), options).unwrap_err().to_string();
+        assert!(error.contains(expected) && since.elapsed() < LONG / 4, "{address}, {ca:?}: {error}");
+        assert_eq!(error.matches(&address.to_string()).count(), 1, "{error}");
+    };
+    let itself =
+        "the server's certificate is itself a CA certificate; make a server certificate with CA:FALSE";
+    let server = start("--tls-cert cert.pem --tls-key cert.key");
+    server.addresses.iter().for_each(|address| check(address, Some("other"), "invalid peer certificate"));
+    check(&server.addresses[0], None, "it talks TLS, and this connection does not");
+    let server = start("--tls-cert ca.pem --tls-key ca.key");
+    server.addresses.iter().for_each(|address| check(address, Some("ca"), itself));
+    let server = start("");
+    check(&server.addresses[0], Some("cert"), "TLS: ");
+}
+
 #[test]
 fn a_frame_that_is_too_long_ends_its_stream_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
@@ -112,6 +152,11 @@ fn what_is_spoken_elsewhere_is_said() {
         let error = Cluster::connect(&addresses(&address).unwrap(), options(PATIENCE)).unwrap_err();
         assert!(error.to_string().contains(expected), "{address}: {error}");
     }
+    let ctl = format!("ctl --server 127.0.0.1:{} status", port(3));
+    let ctl =
+        std::process::Command::new(env!("CARGO_BIN_EXE_sanderling")).args(ctl.split(' ')).output().unwrap();
+    let said = String::from_utf8(ctl.stderr).unwrap();
+    assert!(said.contains("is this the control plane's port?"), "{said}");
     let bare = ConnectOptions { grpc: None, ..options(PATIENCE) };
     let error = Cluster::connect(&process.addresses[3..], bare).unwrap_err().to_string();
     assert!(error.contains("nothing that carries frames over gRPC"), "{error}");

@@ -1,6 +1,7 @@
 //! A client's side of frames over gRPC: connects within the time given, and carries what the connection sends and receives.
 //! Tries nothing again; who lost a connection asks for another.
 
+use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use sanderling_transport::{
-    Address, ConnectOptions, Connection, Connector, Error, Relay, RelayOptions, dial, relayed,
+    Address, ConnectOptions, Connection, Connector, Error, Relay, RelayOptions, dial, relayed, tls_reason,
 };
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -98,10 +99,15 @@ async fn open(
         Some(tls) => {
             let mut config = (*tls.config()).clone();
             config.alpn_protocols = vec![b"h2".to_vec()];
-            let wrong = |reason: String| Error::Tls { peer: address.to_string(), reason };
+            let wrong =
+                |reason: String| Error::Tls { peer: address.to_string(), reason: tls_reason(&reason) };
             let name = ServerName::try_from(host.host.clone()).map_err(|error| wrong(error.to_string()))?;
             let connecting = TlsConnector::from(Arc::new(config)).connect(name, socket);
-            Box::new(connecting.await.map_err(|error| wrong(error.to_string()))?)
+            Box::new(connecting.await.map_err(|error| match error.kind() {
+                // What TLS says; anything else is the line.
+                ErrorKind::InvalidData => wrong(error.to_string()),
+                _ => failed(error),
+            })?)
         }
     };
     let wrong = |error: tonic::transport::Error| {
