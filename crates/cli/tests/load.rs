@@ -166,6 +166,8 @@ fn mistakes_are_told_with_their_place() {
     check_wrong(folder, "search --slo 5ms", 2, &["p99<5ms"]);
     check_wrong(folder, "sweep --rates 5k..1k", 2, &["empty"]);
     check_wrong(folder, "ab embedded: embedded: --runs 1", 2, &["--runs"]);
+    check_wrong(folder, "run --arrivals uniform", 2, &["--arrivals", "--rate"]);
+    check_wrong(folder, "ab embedded: embedded: --arrivals uniform", 2, &["--arrivals", "--rate"]);
     check_wrong(folder, "show bad.rn", 1, &["bad.rn"]);
     check_wrong(folder, "run ./stop.rn -o stop.rn", 2, &["--out stop.rn", "one of the input files"]);
     // Errors of the script fail the run, and it says so.

@@ -19,6 +19,8 @@ pub use rates::{RATES_MAX, Rates, rate};
 const SERVED_MIN: f64 = 0.9;
 /// The share of a rate that must be served for a search to take it as kept.
 const KEPT_MIN: f64 = 0.98;
+/// How often a trial is repeated in which the client itself was late.
+const REPEATS_MAX: usize = 2;
 /// Trials of a search after which it says what it knows.
 pub const TRIALS_MAX: usize = 40;
 /// The least rate that a search tries.
@@ -99,6 +101,9 @@ pub struct Found {
     pub per_s: Option<f64>,
     /// The lowest rate tried at which they were not.
     pub not_per_s: Option<f64>,
+    /// The lowest rate tried, below that one, at which the client itself was late, again and again: the server may have done
+    /// well there.
+    pub unknown_per_s: Option<f64>,
     /// All trials, in the order in which they were made; the last one that met the objectives is the confirmation.
     pub runs: Vec<RunResult>,
     /// Whether it was told to stop before it knew.
@@ -118,6 +123,31 @@ pub struct Search {
     pub precision: f64,
 }
 
+impl Found {
+    /// Below this the search goes on.
+    fn bound(&self) -> Option<f64> {
+        self.not_per_s.into_iter().chain(self.unknown_per_s).min_by(f64::total_cmp)
+    }
+
+    fn note(&mut self, per_s: f64, outcome: Outcome) {
+        match outcome {
+            Outcome::Fine => self.per_s = Some(per_s),
+            Outcome::Unknown => self.unknown_per_s = Some(per_s),
+            // Rates above it need not be known.
+            Outcome::NotMet => (self.not_per_s, self.unknown_per_s) = (Some(per_s), None),
+        }
+    }
+}
+
+/// What a trial says of its rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Fine,
+    NotMet,
+    /// Nothing, since the client itself was late.
+    Unknown,
+}
+
 /// Finds the highest rate at which the objectives are met: a closed loop tells about how much is possible, trials halve the
 /// ratio between a rate that is fine and one that is not, and a run of full length confirms the answer, or lowers it.
 pub fn search(
@@ -126,28 +156,44 @@ pub fn search(
     search: &Search,
     watch: &mut WatchRuns<'_>,
 ) -> Result<Found, EngineError> {
-    let Search { objectives, arrivals, trial, precision } = search;
-    let short = Plan { length: crate::engine::Length::Time(*trial), ..plan.clone() };
+    let short = Plan { length: crate::engine::Length::Time(search.trial), ..plan.clone() };
     let probe = Plan { concurrency: short.concurrency.max(4), schedule: Schedule::Closed, ..short.clone() };
-    let mut found = Found { per_s: None, not_per_s: None, runs: Vec::new(), cut: false };
+    seek(search, &mut |at, label| {
+        let plan = match at {
+            At::ClosedLoop => probe.clone(),
+            At::Trial(per_s) => at_rate(&short, per_s, search.arrivals),
+            At::Confirmation(per_s) => at_rate(plan, per_s, search.arrivals),
+        };
+        labelled(target, &plan, label, watch)
+    })
+}
+
+/// What a search wants to be run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum At {
+    ClosedLoop,
+    Trial(f64),
+    Confirmation(f64),
+}
+
+/// Runs something, with a label; none if it was told to stop.
+type Attempt<'a> = dyn FnMut(At, &str) -> Result<Option<RunResult>, EngineError> + 'a;
+
+fn seek(search: &Search, attempt: &mut Attempt<'_>) -> Result<Found, EngineError> {
+    let mut found = Found { per_s: None, not_per_s: None, unknown_per_s: None, runs: Vec::new(), cut: false };
     // What was found by then is not confirmed.
-    let cut = |found: Found| Ok(Found { per_s: None, not_per_s: None, cut: true, ..found });
-    let Some(closed) = labelled(target, &probe, "closed loop", watch)? else { return cut(found) };
+    let cut =
+        |found: Found| Ok(Found { per_s: None, not_per_s: None, unknown_per_s: None, cut: true, ..found });
+    let Some(closed) = attempt(At::ClosedLoop, "closed loop")? else { return cut(found) };
     let most = achieved(&closed).max(RATE_MIN);
     found.runs.push(closed);
     let mut per_s = most / 2.0;
     while found.runs.len() < TRIALS_MAX {
-        let run = labelled(target, &at_rate(&short, per_s, *arrivals), &name(per_s), watch)?;
-        let Some(run) = run else { return cut(found) };
-        let fine = is_fine(&run, per_s, objectives);
-        found.runs.push(run);
-        if fine {
-            found.per_s = Some(per_s);
-        } else {
-            found.not_per_s = Some(per_s);
-        }
-        per_s = match (found.per_s, found.not_per_s) {
-            (Some(low), Some(high)) if high <= low * (1.0 + precision) => break,
+        let outcome = tried(search, At::Trial(per_s), per_s, &name(per_s), &mut found, attempt)?;
+        let Some(outcome) = outcome else { return cut(found) };
+        found.note(per_s, outcome);
+        per_s = match (found.per_s, found.bound()) {
+            (Some(low), Some(high)) if high <= low * (1.0 + search.precision) => break,
             (Some(low), Some(high)) => (low * high).sqrt(),
             (Some(low), None) => low * 1.5,
             (None, Some(high)) if high <= RATE_MIN => return Ok(found),
@@ -158,23 +204,47 @@ pub fn search(
         && found.runs.len() < TRIALS_MAX
     {
         let label = format!("{}, confirmed", name(per_s));
-        let run = labelled(target, &at_rate(plan, per_s, *arrivals), &label, watch)?;
-        let Some(run) = run else { return cut(found) };
-        let fine = is_fine(&run, per_s, objectives);
-        found.runs.push(run);
-        if fine {
+        let outcome = tried(search, At::Confirmation(per_s), per_s, &label, &mut found, attempt)?;
+        let Some(outcome) = outcome else { return cut(found) };
+        if outcome == Outcome::Fine {
             return Ok(found);
         }
-        found.not_per_s = Some(per_s);
-        found.per_s = Some(per_s * (1.0 - precision)).filter(|&lower| lower >= RATE_MIN);
+        found.note(per_s, outcome);
+        found.per_s = Some(per_s * (1.0 - search.precision)).filter(|&lower| lower >= RATE_MIN);
     }
     // Nothing was confirmed.
     found.per_s = None;
     Ok(found)
 }
 
-fn is_fine(run: &RunResult, per_s: f64, objectives: &[Objective]) -> bool {
-    run.validity.valid && kept(run, per_s) >= KEPT_MIN && meets(run, objectives)
+/// Runs at a rate, and again where the client itself was late; what the last run says. None if it was told to stop.
+fn tried(
+    search: &Search,
+    at: At,
+    per_s: f64,
+    label: &str,
+    found: &mut Found,
+    attempt: &mut Attempt<'_>,
+) -> Result<Option<Outcome>, EngineError> {
+    for _ in 0..=REPEATS_MAX {
+        let Some(run) = attempt(at, label)? else { return Ok(None) };
+        let outcome = outcome(&run, per_s, &search.objectives);
+        found.runs.push(run);
+        if outcome != Outcome::Unknown || found.runs.len() >= TRIALS_MAX {
+            return Ok(Some(outcome));
+        }
+    }
+    Ok(Some(Outcome::Unknown))
+}
+
+fn outcome(run: &RunResult, per_s: f64, objectives: &[Objective]) -> Outcome {
+    if run.validity.by_client {
+        return Outcome::Unknown;
+    }
+    match run.validity.valid && kept(run, per_s) >= KEPT_MIN && meets(run, objectives) {
+        true => Outcome::Fine,
+        false => Outcome::NotMet,
+    }
 }
 
 /// Runs against two targets in turns, A B B A and so on, so that what drifts while they run touches both alike.
@@ -211,5 +281,53 @@ fn name(per_s: f64) -> String {
         1e6.. => format!("{:.3} M/s", per_s / 1e6),
         1e3.. => format!("{:.3} k/s", per_s / 1e3),
         _ => format!("{per_s:.1}/s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::tests::made_up;
+
+    /// A search of a server that is slow from a rate on, by a client that is late by itself from another one on, always or the
+    /// first time; what it finds about these, and how many trials were repeated.
+    fn check(slow_from: f64, late_from: f64, always: bool, expected: (bool, bool)) {
+        let search = Search {
+            objectives: objectives("p50<5ms").expect("an objective"),
+            arrivals: Arrivals::Poisson,
+            trial: Duration::from_secs(1),
+            precision: 0.05,
+        };
+        let mut seen = Vec::new();
+        let found = seek(&search, &mut |at, label| {
+            let (At::Trial(per_s) | At::Confirmation(per_s)) = at else {
+                return Ok(Some(made_up(label, 1000.0, 1.0, 500.0, 1)));
+            };
+            let mut run = made_up(label, 1000.0, 1.0, if per_s >= slow_from { 50_000.0 } else { 500.0 }, 1);
+            let is_late = per_s >= late_from && (always || !seen.contains(&per_s));
+            (run.validity.valid, run.validity.by_client) = (!is_late, is_late);
+            seen.push(per_s);
+            Ok(Some(run))
+        })
+        .expect("nothing fails");
+        let least = slow_from.min(if always { late_from } else { f64::MAX });
+        let per_s = found.per_s.expect("low rates are fine");
+        assert!(per_s < least && least <= per_s * 1.05, "{slow_from}, {late_from}: {found:?}");
+        assert_eq!(
+            (found.not_per_s.is_some(), found.unknown_per_s.is_some()),
+            expected,
+            "{slow_from}, {late_from}"
+        );
+        let most = seen.iter().map(|rate| seen.iter().filter(|other| *other == rate).count()).max();
+        assert!(most <= Some(1 + REPEATS_MAX), "{seen:?}");
+    }
+
+    #[test]
+    fn a_client_that_is_late_is_no_limit_of_the_server() {
+        check(800.0, f64::MAX, true, (true, false));
+        check(800.0, 200.0, false, (true, false));
+        check(f64::MAX, 800.0, true, (false, true));
+        check(400.0, 800.0, true, (true, false));
+        check(800.0, 400.0, true, (false, true));
     }
 }

@@ -186,6 +186,17 @@ pub struct Prepared {
     pub tables: Vec<String>,
     /// Calls of `load` that were made; 0 if the tables had rows.
     pub load_calls: u64,
+    /// What is missing all the same.
+    pub shortage: Option<Shortage>,
+}
+
+/// A workload that has more keys than its largest table has rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shortage {
+    /// Of the largest table.
+    pub rows: u64,
+    /// The script's parameter `keys`.
+    pub keys: u64,
 }
 
 /// Makes the tables of a script, or opens those that are there; none if the script has no `schema`.
@@ -223,16 +234,32 @@ pub fn load(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<u64, 
     }
 }
 
-/// Makes the tables and, if all of them are empty, fills them.
+/// Rows that the tables of a script lack: all, if there are none; else what the largest of them has less than the parameter
+/// `keys` says, which is what the scripts that ship call the keys of their largest table.
+pub fn shortage(target: &Target, plan: &Plan, tables: &[String]) -> Result<Option<Shortage>, EngineError> {
+    if tables.is_empty() || target.is_nowhere() {
+        return Ok(None);
+    }
+    let mut rows = 0;
+    for table in tables {
+        rows = target.rows(table).map_err(EngineError::Target)?.unwrap_or(0).max(rows);
+    }
+    let params = plan.program.describe()?.params;
+    let keys = params.iter().find(|param| param.name == "keys");
+    let keys = keys.and_then(|param| param.value.to_string().parse::<u64>().ok());
+    let keys = keys.unwrap_or(1).max(1);
+    Ok((rows < keys).then_some(Shortage { rows, keys }))
+}
+
+/// Makes the tables and, if rows are missing, fills them: from the first key on, since it is not known which are there.
 pub fn prepare(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Prepared, EngineError> {
     let tables = schema(target, plan)?;
-    let mut rows = 0;
-    for table in &tables {
-        rows += target.rows(table).map_err(EngineError::Target)?.unwrap_or(0);
+    if shortage(target, plan, &tables)?.is_none() {
+        return Ok(Prepared { tables, ..Prepared::default() });
     }
-    let is_filled = rows > 0 || tables.is_empty() || target.is_nowhere();
-    let load_calls = if is_filled { 0 } else { load(target, plan, watch)? };
-    Ok(Prepared { tables, load_calls })
+    let load_calls = load(target, plan, watch)?;
+    let shortage = shortage(target, plan, &tables)?;
+    Ok(Prepared { tables, load_calls, shortage })
 }
 
 /// Runs a plan against tables that are there and full.
@@ -332,7 +359,9 @@ fn threads(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Ran, E
         let cpu = cpu::Times::now().since(before);
         let last = ends.iter().map(|end| end.last).max().unwrap_or_default();
         let measured = match plan.length {
-            Length::Time(window) if !stopped_by_watch => last.max(window),
+            Length::Time(window) if !stopped_by_watch && !ends.iter().all(|end| end.ran_out) => {
+                last.max(window)
+            }
             Length::Time(_) | Length::Calls(_) => last,
         };
         // An empty run has a length, too.

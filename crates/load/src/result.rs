@@ -187,6 +187,9 @@ pub struct Validity {
     pub valid: bool,
     /// Why not; or what a reader should know all the same.
     pub reasons: Vec<String>,
+    /// Whether it is not valid for the client's own sake alone, so that it says nothing of the server. Not kept in files.
+    #[serde(skip)]
+    pub by_client: bool,
 }
 
 /// Why a file of results was not read or written.

@@ -221,7 +221,7 @@ pub fn comparison(comparison: &Comparison) -> String {
     for line in comparison.verdict() {
         text += &wrapped("  ", &line);
     }
-    let mut table = Table::new(&["", "A", "B", "B - A", "95 %", "p", "detectable"]);
+    let mut table = Table::new(&["", "A", "B", "B - A", "95 % alone", "p", "detectable"]);
     for of in &comparison.differences {
         let write = if of.metric.is_rate() { rate } else { duration };
         table.row(vec![
@@ -239,8 +239,8 @@ pub fn comparison(comparison: &Comparison) -> String {
     let Comparison { runs_a, runs_b, test, .. } = comparison;
     text += &format!(
         "\n{runs_a} runs of A and {runs_b} of B; means are geometric, p by the {test} test with Holm's \
-         correction,\n\
-         detectable: what is found four times in five.\n"
+         correction;\n\
+         95 % alone: of each line by itself, not corrected; detectable: what is found four times in five.\n"
     );
     text
 }
@@ -249,11 +249,11 @@ pub fn comparison(comparison: &Comparison) -> String {
 fn heading(run: &RunResult) -> String {
     let asked = &run.asked;
     let label = if run.label.is_empty() { String::new() } else { format!("{}: ", run.label) };
+    let (took, made) = (duration(run.measured.seconds * 1e9), run.measured.calls());
     let length = match asked.limit {
-        Limit::Seconds { seconds } => duration(seconds * 1e9),
-        Limit::Calls { calls } => {
-            format!("{} calls in {}", count(calls), duration(run.measured.seconds * 1e9))
-        }
+        Limit::Seconds { .. } => took,
+        Limit::Calls { calls } if calls == made => format!("{} calls in {took}", count(calls)),
+        Limit::Calls { calls } => format!("{} of {} calls in {took}", count(made), count(calls)),
     };
     let load = match &asked.load {
         Load::Closed => format!("closed loop of {}", asked.concurrency),

@@ -84,6 +84,11 @@ impl Pace {
         Some(due)
     }
 
+    /// Have all cycles been called, though more calls were wanted? `now`: when the last of them had ended.
+    pub(super) fn ran_out(&self, now: Duration) -> bool {
+        self.next >= self.end && self.left != Some(0) && !self.is_after_end(now)
+    }
+
     /// Is the time over in which calls are due?
     pub(super) fn is_after_end(&self, now: Duration) -> bool {
         self.until.is_some_and(|until| now >= until)

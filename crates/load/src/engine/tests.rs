@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use sanderling_client::ConnectOptions;
 use sanderling_server::{Config, Server};
 
 use super::*;
 use crate::null::NullServer;
-use crate::result::RunResult;
+use crate::result::{RunResult, Validity};
 
 const SCRIPT: &str = r#"
 const KEYS = param!("keys", 1000, "rows");
@@ -58,7 +59,7 @@ fn prepared(target: &Target, plan: &Plan) -> RunResult {
     let prepared = prepare(target, plan, &mut |_| true).unwrap();
     assert_eq!((prepared.tables, prepared.load_calls), (vec!["t".to_owned()], 10));
     assert_eq!(target.rows("t").unwrap(), Some(1000));
-    // The second time there are rows.
+    // The second time there are rows, but not for more keys than the first time.
     assert_eq!(prepare(target, plan, &mut |_| true).unwrap().load_calls, 0);
     run(target, plan, &mut |_| true).unwrap()
 }
@@ -215,6 +216,78 @@ fn what_cannot_run_says_why() {
     // Whoever says so when all is over is too late.
     let whole = run(&target, &plan("pull"), &mut |progress| progress.share < 1.0).unwrap();
     assert!(whole.measured.calls() == 200 && whole.validity.valid, "{:?}", whole.validity);
+}
+
+#[test]
+fn tables_that_lack_rows_are_filled_again() {
+    let target = Target::connect("embedded:", Default::default()).unwrap();
+    let check = |keys: u64, expected: u64, rows: u64| {
+        let mut plan = plan("pull");
+        plan.program.set(&format!("keys={keys}")).unwrap();
+        let before = shortage(&target, &plan, &["t".to_owned()]).unwrap();
+        assert_eq!(before.is_some(), expected > 0, "{keys}: {before:?}");
+        let prepared = prepare(&target, &plan, &mut |_| true).unwrap();
+        assert_eq!((prepared.load_calls, prepared.shortage), (expected, None), "{keys}");
+        assert_eq!(target.rows("t").unwrap(), Some(rows), "{keys}");
+    };
+    schema(&target, &plan("pull")).unwrap();
+    check(500, 5, 500);
+    check(500, 0, 500);
+    check(2000, 20, 2000);
+    check(1000, 0, 2000);
+    // A `load` that leaves keys out, here the last 50.
+    let mut part = plan("pull");
+    part.program.set("keys=2050").unwrap();
+    let expected = Some(Shortage { rows: 2000, keys: 2050 });
+    assert_eq!(prepare(&target, &part, &mut |_| true).unwrap().shortage, expected);
+}
+
+/// A server that is gone: one call of many fails, and takes all of the time.
+#[test]
+fn a_run_whose_server_was_gone_is_not_valid() {
+    let pause = Arc::new(Mutex::new(()));
+    let check = |timeout_ms: u64, expected: &str| {
+        let listen = ["tcp://127.0.0.1:0".parse().unwrap()];
+        let null = NullServer::start_with_pause(&listen, 4, 0, Arc::clone(&pause)).unwrap();
+        let options = ConnectOptions { timeout: Duration::from_millis(timeout_ms), ..Default::default() };
+        let target = Target::connect(&null.addresses()[0].to_string(), options).unwrap();
+        let plan = Plan { length: Length::Time(Duration::from_millis(500)), ..plan("pull") };
+        schema(&target, &plan).unwrap();
+        let (mut held, mut since) = (None, None);
+        let run = run(&target, &plan, &mut |progress| {
+            if since.is_none() && progress.elapsed > Duration::from_millis(100) {
+                held = Some(pause.lock().unwrap());
+                since = Some(Instant::now());
+            }
+            if since.is_some_and(|since: Instant| since.elapsed() >= Duration::from_secs(2)) {
+                held = None;
+            }
+            true
+        })
+        .unwrap();
+        let Validity { valid, reasons, by_client } = &run.validity;
+        assert!(!valid && !by_client && reasons.iter().any(|one| one.contains(expected)), "{reasons:?}");
+    };
+    check(300, "of the time; at most 1.00 % may");
+    check(20_000, "s in place of 0.5 s");
+}
+
+#[test]
+fn cycles_that_are_over_are_said() {
+    let target = Target::connect("embedded:", Default::default()).unwrap();
+    prepared(&target, &plan("pull"));
+    let check = |warmup_ms: u64, length: Length, valid: bool, expected: &str| {
+        let warmup = Duration::from_millis(warmup_ms);
+        let run = run_again(&target, &Plan { cycles: 0..70, warmup, length, ..plan("pull") });
+        let Validity { valid: found, reasons, .. } = &run.validity;
+        assert!(*found == valid && reasons[0].contains(expected), "{reasons:?}");
+        // Rates are those of the time that it took.
+        assert!(run.measured.seconds < 10.0, "{}", run.measured.seconds);
+    };
+    let minute = Length::Time(Duration::from_secs(60));
+    check(0, Length::Calls(1000), true, "0 to 70, were over before its end: 70 calls were measured");
+    check(0, minute, true, "0 to 70, were over before its end: 70 calls were measured");
+    check(60_000, minute, false, "0 to 70, were over within the warm-up; give it more, or a shorter warm-up");
 }
 
 #[test]

@@ -37,6 +37,12 @@ pub(super) struct ThreadEnd {
     pub(super) not_ended: u64,
     /// Was it cut short, since too much failed?
     pub(super) gave_up: bool,
+    /// Calls that it may have under way.
+    pub(super) slots: usize,
+    /// How long the calls that failed took, together.
+    pub(super) failing: Duration,
+    /// Had it no cycles left before its time was over?
+    pub(super) ran_out: bool,
 }
 
 /// A call under way.
@@ -64,6 +70,7 @@ pub(super) struct Thread {
     /// Calls and failures, those of the warm-up too.
     calls: u64,
     failed: u64,
+    failing: Duration,
     last: Duration,
     own_lag: Distribution,
 }
@@ -95,6 +102,7 @@ impl Thread {
             observed: Observed::new(&names, expected),
             calls: 0,
             failed: 0,
+            failing: Duration::ZERO,
             last: Duration::ZERO,
             own_lag: Distribution::new(),
         })
@@ -185,8 +193,18 @@ impl Thread {
         tally.calls.store(self.calls, Ordering::Relaxed);
         tally.failed.store(self.failed, Ordering::Relaxed);
         tally.over.store(true, Ordering::Relaxed);
-        let (last, own_lag, waited) = (self.last, self.own_lag, share(waited));
-        (self.observed, ThreadEnd { last, cpu, waited, own_lag, not_ended, gave_up })
+        let end = ThreadEnd {
+            last: self.last,
+            cpu,
+            waited: share(waited),
+            own_lag: self.own_lag,
+            not_ended,
+            gave_up,
+            slots: self.slots.len(),
+            failing: self.failing,
+            ran_out: self.pace.ran_out(self.last + self.warmup),
+        };
+        (self.observed, end)
     }
 
     fn start(&mut self, slot: usize, due: Due, now: Duration, start: Instant) {
@@ -210,6 +228,9 @@ impl Thread {
             self.observed.failure(failure.kind, &failure.message);
         }
         let (response, service) = (done.saturating_sub(due), done.saturating_sub(started));
+        if result.is_err() {
+            self.failing += service;
+        }
         self.observed.call(function, at, response, service, started.saturating_sub(due), result.is_err());
         self.last = self.last.max(done.saturating_sub(self.warmup));
     }

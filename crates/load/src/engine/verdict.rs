@@ -11,20 +11,40 @@ const OWN_LAG_PART: f64 = 0.1;
 /// ... and calls must have ended when at least this share of the time it took was the time in which they were due.
 const RATE_KEPT: f64 = 0.98;
 
+/// A closed loop for a time may take so many times as long, and this much more, until its last call has ended.
+const LONGER_MAX: f64 = 1.5;
+const LONGER_S: f64 = 1.0;
+
 /// What there is to say of a run. `served`: somebody else answers, so that the client's own work can be told from it.
 pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
     let measured = &ran.measured;
-    let mut against = Vec::new();
+    // What was not as it should be, and what the client alone is to blame for.
+    let (mut against, mut by_client) = (Vec::new(), Vec::new());
     let mut notes = Vec::new();
     let (calls, failed) = (measured.calls(), measured.failed());
-    if calls == 0 {
-        against.push("no call was made in the measured part: make it longer".to_owned());
+    let ran_out = !ran.ends.is_empty() && ran.ends.iter().all(|end| end.ran_out);
+    let of_cycles = format!("the cycles that it was given, {} to {},", plan.cycles.start, plan.cycles.end);
+    match (calls, ran_out) {
+        (0, true) => by_client.push(format!(
+            "no call was made in the measured part: {of_cycles} were over within the warm-up; give it more, or a shorter warm-up"
+        )),
+        (0, false) => by_client.push("no call was made in the measured part: make it longer".to_owned()),
+        (_, true) => notes.push(format!("{of_cycles} were over before its end: {calls} calls were measured")),
+        (_, false) => {}
     }
     let share = failed as f64 / calls.max(1) as f64;
+    let slots_s = measured.seconds * ran.ends.iter().map(|end| end.slots).sum::<usize>().max(1) as f64;
+    let share_of_time = ran.ends.iter().map(|end| end.failing.as_secs_f64()).sum::<f64>() / slots_s;
     if failed > 0 && share > plan.failures_max {
         against.push(format!(
             "{failed} of {calls} calls failed, {:.2} %; at most {:.2} % may",
             100.0 * share,
+            100.0 * plan.failures_max
+        ));
+    } else if failed > 0 && share_of_time > plan.failures_max {
+        against.push(format!(
+            "the {failed} calls that failed took {:.1} % of the time; at most {:.2} % may",
+            100.0 * share_of_time,
             100.0 * plan.failures_max
         ));
     }
@@ -46,24 +66,38 @@ pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
         Length::Calls(_) => None,
     };
     match plan.schedule {
-        Schedule::Closed if served && calls > 0 && waited < WAITED_MIN => against.push(format!(
-            "the client was the bottleneck: one of its threads waited for answers for only {:.1} % of its time; \
-             use more threads, or more machines",
-            100.0 * waited
-        )),
-        Schedule::Closed => {}
+        Schedule::Closed => {
+            if served && calls > 0 && waited < WAITED_MIN {
+                by_client.push(format!(
+                    "the client was the bottleneck: one of its threads waited for answers for only {:.1} % of its time; \
+                     use more threads, or more machines",
+                    100.0 * waited
+                ));
+            }
+            // In an open loop the calls that were due are made, however long that takes.
+            if let Some(window_s) = window_s
+                && measured.seconds > LONGER_MAX * window_s + LONGER_S
+            {
+                against.push(format!(
+                    "it took {:.1} s in place of {window_s:.1} s: calls that were under way at its end were not answered before",
+                    measured.seconds
+                ));
+            }
+        }
         Schedule::Open { per_s, .. } => {
             let own = ran.ends.iter().map(|end| end.own_lag.quantile_of_any_ns(0.99)).max().unwrap_or(0);
             let response = measured.response().quantile_of_any_ns(0.99);
             if own > OWN_LAG_NS && own as f64 > OWN_LAG_PART * response as f64 {
-                against.push(format!(
+                by_client.push(format!(
                     "the client was late by itself: it began calls {} us after they were due at the 99th percentile, \
                      though it had room for them; use more threads, or more machines",
                     own / 1000
                 ));
             }
             let achieved = calls as f64 / measured.seconds;
-            if window_s.is_some_and(|window_s| window_s < RATE_KEPT * measured.seconds) && !ran.stopped_by_watch {
+            if window_s.is_some_and(|window_s| window_s < RATE_KEPT * measured.seconds)
+                && !ran.stopped_by_watch
+            {
                 notes.push(format!(
                     "{achieved:.0} calls/s of the {per_s:.0} that were asked for: what is served is less than what is due, \
                      and latencies grow with the length of the run"
@@ -71,7 +105,8 @@ pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
             }
         }
     }
-    let valid = against.is_empty();
+    let (valid, only_client) = (against.is_empty() && by_client.is_empty(), against.is_empty());
+    against.append(&mut by_client);
     against.append(&mut notes);
-    Validity { valid, reasons: against }
+    Validity { valid, reasons: against, by_client: !valid && only_client }
 }

@@ -34,6 +34,22 @@ fn a_run() {
     check("failing", &one(&failing(run)), include_str!("golden/failing.txt"));
 }
 
+/// What was measured, whatever was asked for.
+#[test]
+fn the_head_says_what_was_measured() {
+    let mut run = made_up("", 2000.0, 4.0, 500.0, 1);
+    let calls = run.measured.calls();
+    for (limit, expected) in [
+        (Limit::Seconds { seconds: 1.0 }, "4.00 s after".to_owned()),
+        (Limit::Calls { calls }, format!("{} calls in 4.00 s after", count(calls))),
+        (Limit::Calls { calls: 1_000_000 }, format!("{} of 1 000 000 calls in 4.00 s after", count(calls))),
+    ] {
+        run.asked.limit = limit;
+        let head = heading(&run);
+        assert!(head.lines().nth(1).unwrap_or_default().starts_with(&expected), "{head}");
+    }
+}
+
 #[test]
 fn two_runs_and_many() {
     let (a, b) = (made_up("20 k/s", 2000.0, 4.0, 500.0, 1), made_up("", 2000.0, 4.0, 530.0, 2));

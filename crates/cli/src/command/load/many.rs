@@ -51,7 +51,8 @@ Example:
       -o search.json
 
 A closed loop tells about how much is possible; then the interval between a rate that is fine and one that is not is halved, \
-and a run of full length confirms the answer, or lowers it.")]
+and a run of full length confirms the answer, or lowers it. A trial in which the client itself was late is repeated, \
+and no limit of the server.")]
 pub(super) struct SearchArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
@@ -138,7 +139,7 @@ pub(super) fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     let (target, plan) = (target(&args.servers)?, args.looped.apply(args.workload.plan()?, None));
     check(args.out.as_ref(), &args.workload.workload)?;
     let bar = Bar::new(args.looped.quiet);
-    let (rates, arrivals) = (&args.rates, args.looped.arrivals);
+    let (rates, arrivals) = (&args.rates, args.looped.arrivals());
     let ran = prepare(&target, &plan, &args.looped, &bar).and_then(|()| {
         let watch = &mut |what: &str, progress| watched(&bar, what, progress);
         campaign::sweep(&target, &plan, rates, arrivals, watch).map_err(failed)
@@ -167,7 +168,7 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
     let bar = Bar::new(args.looped.quiet);
     let how = Search {
         objectives: wanted.clone(),
-        arrivals: args.looped.arrivals,
+        arrivals: args.looped.arrivals(),
         trial: args.trial,
         precision: args.precision / 100.0,
     };
@@ -177,7 +178,7 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
     });
     bar.finish();
     let found = searched?;
-    let (per_s, not_per_s) = (found.per_s, found.not_per_s);
+    let (per_s, not_per_s, unknown_per_s) = (found.per_s, found.not_per_s, found.unknown_per_s);
     let file = kept("search", Made { runs: found.runs, cut: found.cut }, &wanted);
     save(&file, args.out.as_ref())?;
     if file.cut {
@@ -185,7 +186,10 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
     }
     output::part(&show::list(&file.runs))?;
     let slo = &args.slo;
-    let beyond = not_per_s.map_or_else(String::new, |beyond| format!("; not at {beyond:.0}"));
+    let mut beyond = unknown_per_s.map_or_else(String::new, |unknown| {
+        format!("; the client could not find out above: at {unknown:.0} it was late by itself, more threads may help")
+    });
+    beyond += &not_per_s.map_or_else(String::new, |beyond| format!("; not at {beyond:.0}"));
     output::text(&match per_s {
         Some(per_s) => format!("{slo} holds up to {per_s:.0} calls/s{beyond}"),
         None => format!("{slo} holds at no rate that was tried{beyond}"),
@@ -194,6 +198,7 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
 }
 
 pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
+    args.looped.check(args.rate)?;
     let workload = WorkloadArgs::of(
         &args.workload.workload,
         &args.workload.params,

@@ -59,16 +59,16 @@ pub(super) struct LoopArgs {
     /// How long is not measured, before: 1s unless calls are counted
     #[arg(long, value_parser = duration)]
     warmup: Option<Duration>,
-    /// How calls of an open loop are spread: poisson, uniform, burst:FACTOR:PERIOD, sine:AMPLITUDE:PERIOD
-    #[arg(long, default_value = "poisson")]
-    pub(super) arrivals: Arrivals,
+    /// How calls of an open loop are spread: poisson, uniform, burst:FACTOR:PERIOD, sine:AMPLITUDE:PERIOD [default: poisson]
+    #[arg(long)]
+    arrivals: Option<Arrivals>,
     /// The cycles of this client, when several share a load
     #[arg(long, value_name = "FROM..TO", value_parser = cycles)]
     cycles: Option<Range<u64>>,
     /// The share of calls that may fail in a run that counts; beyond it the exit code is 1
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share)]
     max_failures: f64,
-    /// Do not fill the tables if they are empty
+    /// Do not fill the tables if rows are missing
     #[arg(long)]
     pub(super) no_load: bool,
     /// No progress
@@ -125,9 +125,23 @@ impl WorkloadArgs {
 }
 
 impl LoopArgs {
+    pub(super) fn arrivals(&self) -> Arrivals {
+        self.arrivals.unwrap_or(Arrivals::Poisson)
+    }
+
+    /// Refuses what only an open loop has, where there may be none.
+    pub(super) fn check(&self, per_s: Option<f64>) -> Result<(), Failure> {
+        match (self.arrivals, per_s) {
+            (Some(_), None) => Err(Failure::Usage(
+                "--arrivals: only the calls of an open loop are spread; give it a --rate".to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// The plan with its loop.
     pub(super) fn apply(&self, plan: Plan, per_s: Option<f64>) -> Plan {
-        let arrivals = self.arrivals;
+        let arrivals = self.arrivals();
         let schedule = per_s.map_or(Schedule::Closed, |per_s| Schedule::Open { per_s, arrivals });
         let concurrency = if per_s.is_some() { OPEN_CONCURRENCY } else { 1 };
         let warmup = if self.count.is_some() { Duration::ZERO } else { Duration::from_secs(1) };

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use sanderling_load::campaign::rate;
-use sanderling_load::engine::{self, EngineError, Plan};
+use sanderling_load::engine::{self, EngineError, Plan, Shortage};
 use sanderling_load::result::{ResultError, ResultFile, RunResult};
 use sanderling_load::script::Program;
 use sanderling_load::show;
@@ -57,7 +57,7 @@ Example:
       --arrivals poisson -d 60s -o run.json
   sanderling load run my.rn -P keys=1e8 -f pull:9,push:1
 
-Tables that are not there are made, and filled if they are empty. In an open loop calls are due by the clock, and latencies \
+Tables that are not there are made, and filled if they have fewer rows than the workload has keys. In an open loop calls are due by the clock, and latencies \
 count from then on, whoever is late. A run is marked NOT VALID if the client itself was the bottleneck, too much failed, or it \
 was cut by Ctrl-C: then the exit code is 130, and no file is replaced.")]
 pub(super) struct RunArgs {
@@ -114,15 +114,20 @@ pub(super) fn prepare(target: &Target, plan: &Plan, looped: &LoopArgs, bar: &Bar
     // Loading waits for answers more than for anything else.
     let loading = Plan { concurrency: plan.concurrency.max(4), ..plan.clone() };
     let mut watch = |progress| watched(bar, "loading", progress);
-    let done = if looped.no_load {
-        engine::schema(target, &loading).map(drop)
+    let shortage = if looped.no_load {
+        engine::schema(target, &loading).and_then(|tables| engine::shortage(target, &loading, &tables))
     } else {
-        engine::prepare(target, &loading, &mut watch).map(drop)
+        engine::prepare(target, &loading, &mut watch).map(|prepared| prepared.shortage)
     };
-    done.map_err(failed)
+    if let Some(Shortage { rows, keys }) = shortage.map_err(failed)? {
+        let (rows, keys) = (output::count(rows), output::count(keys));
+        note!("the largest table has {rows} rows for {keys} keys: other keys are answered without a row");
+    }
+    Ok(())
 }
 
 pub(super) fn run(args: &RunArgs) -> Result<u8, Failure> {
+    args.looped.check(args.rate)?;
     let target = target(&args.servers)?;
     let plan = args.looped.apply(args.workload.plan()?, args.rate);
     check(args.out.as_ref(), &args.workload.workload)?;
