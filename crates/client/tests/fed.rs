@@ -141,7 +141,7 @@ fn a_push_is_applied_once_and_a_bad_one_nowhere() {
         assert!(matches!(error, ClientError::BadGradient { sample: 3, coordinate: 1, .. }), "{error}");
     }
     assert!(session.push_fed(&table, &fed, &[0.0; DIM], PushScale::default()).is_err());
-    assert!(session.push_fed(&table, &fed, &grads(0), PushScale { lr: 0.0 }).is_err());
+    assert!(session.push_fed(&table, &fed, &grads(0), PushScale { lr: -0.5 }).is_err());
     assert_eq!(table.size().unwrap().0, 0);
     // The second sample has no keys.
     let mut grads = grads(0);
