@@ -110,8 +110,8 @@ impl Pushes {
         }
         let job = Job { lookup, scale, forget_missing, since, ticket };
         // There is room for all that are outstanding.
-        let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(job));
-        sent.is_some_and(|sent| sent.is_ok()).then_some(()).ok_or(FeedError::Died("push"))
+        let is_sent = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok());
+        is_sent.then_some(()).ok_or(FeedError::Died("push"))
     }
 
     /// Counts a push as outstanding, when it may be.

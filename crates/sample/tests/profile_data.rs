@@ -250,7 +250,7 @@ fn elements_of_lists_are_counted_to_the_end_and_numbers_among_them() {
     };
     let triple = |k: u64| format!("{}|{}|{}", 60 + k / 2 % 40, 60 + k % 37, 60 + k * 7 % 40);
     let single = |k: u64| if k % 4 == 1 { "7".to_string() } else { (1 + k / 4 % 50).to_string() };
-    let mixed = |k: u64| if k % 2 == 0 { triple(k) } else { single(k) };
+    let mixed = |k: u64| if k.is_multiple_of(2) { triple(k) } else { single(k) };
     let top = check(&mixed, 4000, 40 + 50, "7");
     assert_eq!(top.count, 1000 + 20);
     // Whatever comes first.
