@@ -59,6 +59,7 @@ def test_queues_and_embeddings_are_their_process(tmp_path: Path) -> None:
     batch = next(queue)
 
     def push() -> None:
+        assert batch.lookup is not None
         batch.lookup.add_grads(np.ones((10, 2), np.float32))
         batch.lookup.push()
 
