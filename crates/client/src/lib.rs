@@ -32,12 +32,13 @@ mod stop;
 pub use stop::Stop;
 
 mod options;
-mod origin;
 pub use options::{ConnectOptions, compression};
+
+mod origin;
+pub use origin::{Origin, note_fork};
 
 mod cluster;
 pub use cluster::{Cluster, Server, ServerCommand, addresses};
-pub use origin::{Origin, note_fork};
 
 mod description;
 

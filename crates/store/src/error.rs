@@ -48,7 +48,7 @@ pub enum StoreError {
         /// The offending gradient.
         value: f32,
     },
-    /// A push's learning rate factor is not a positive finite number; nothing was applied.
+    /// A push's learning rate factor is not finite, or below 0; nothing was applied.
     #[error("table {table:?}: learning rate factor {lr} must be finite and not below zero")]
     BadScale {
         /// Name of the table.

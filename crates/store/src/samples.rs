@@ -1,5 +1,6 @@
-//! A sample of the keys that are looked up: every lane notes one key of 64, and at least one of every request, in a ring of its own; who wants to know
-//! which keys are in use reads all rings. Nothing is written per key. Knows nothing of what is done with them.
+//! A sample of the keys that are looked up: every lane notes one key of 64, and at least one of every request, in a ring of its
+//! own; who wants to know which keys are in use reads all rings. Nothing is written per key. Knows nothing of what is done with
+//! them.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};

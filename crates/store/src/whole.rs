@@ -114,8 +114,8 @@ impl Table {
     /// clock moves on to the latest use among the rows if it was behind, so that none is from its future.
     ///
     /// Fails with [`StoreError::Length`] or [`StoreError::BadRow`] before any row is touched: columns do not fit, a key occurs
-    /// twice, a value is not finite, or a sum of squares is below 0. With [`StoreError::TableFull`], the rows whose keys were there and those that found
-    /// room are in; as for a push, eviction makes room first.
+    /// twice, a value is not finite, or a sum of squares is below 0. With [`StoreError::TableFull`], the rows whose keys were
+    /// there and those that found room are in; as for a push, eviction makes room first.
     pub fn import(&self, rows: WholeRows<'_>) -> Result<(), StoreError> {
         self.check_rows(&rows)?;
         let (dim, state) = (self.dim(), self.state_len());
@@ -156,18 +156,17 @@ impl Table {
                 return bad(at / width, format!("{what} {} is {}", at % width, values[at]));
             }
         }
+        let squares = self
+            .layout
+            .blocks
+            .iter()
+            .flat_map(|block| block.kernel.squares(block.dims).map(|place| block.state.start + place));
+        let squares: Vec<usize> = squares.collect();
         for (at, states) in rows.states.chunks_exact(state.max(1)).enumerate() {
-            for block in &self.layout.blocks {
-                let squares = block.kernel.squares(block.dims);
-                let below = |&place: &usize| states[place] < 0.0;
-                let squares = block.state.start + squares.start..block.state.start + squares.end;
-                if let Some(place) = squares.into_iter().find(below) {
-                    let value = states[place];
-                    return bad(
-                        at,
-                        format!("state value {place} is {value}, and a sum of squares is not below 0"),
-                    );
-                }
+            if let Some(&place) = squares.iter().find(|&&place| states[place] < 0.0) {
+                let value = states[place];
+                let reason = format!("state value {place} is {value}, and a sum of squares is not below 0");
+                return bad(at, reason);
             }
         }
         let twice = with_scratch(|scratch| {
