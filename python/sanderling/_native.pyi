@@ -324,7 +324,8 @@ class FeedQueue:
     input whatever the number of threads; of every `ranks` minibatches this queue takes the one numbered `rank`. The
     first `used_rows` rows of the first pass, those of all ranks, are passed over: a run before has used them. At most
     `depth` minibatches are ready, and nothing is begun while these have `depth_bytes`. `train=False` reads rows without
-    labels and keeps all negatives. `on_statistics` is told a report every `statistics_every_s` seconds.
+    labels and keeps all negatives, and a bad row that `on_bad_row` lets pass its place: no keys, and NaN as weight and
+    label. `on_statistics` is told a report every `statistics_every_s` seconds.
 
     `source` may also be hubs, `"hub://host:port,host:port"` or a `Hubs`, which decide what a minibatch holds and how
     often the input is gone through; `name` is this trainer's there, the same over its restarts and no other trainer's.
@@ -920,7 +921,10 @@ def metrics(
     logits: npt.NDArray[np.float32],
     weights: npt.NDArray[np.float32] | None = None,
 ) -> Metrics:
-    """AUC, logloss and calibration of logits against labels of 0 and 1, all float32 [rows]."""
+    """AUC, logloss and calibration of logits against labels of 0 and 1, all float32 [rows].
+
+    Raises LengthError, and ValueError for NaN and for weights that are negative or not finite: nothing is left out.
+    """
 
 def give_up_silent(told: bool) -> None:
     """Whether calls of all threads give servers up that say nothing for a second, with a ServerError.

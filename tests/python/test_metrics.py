@@ -53,3 +53,13 @@ def test_small_cases(labels: list[float], logits: list[float], auc: float) -> No
 def test_lengths_must_agree() -> None:
     with pytest.raises(sanderling.LengthError, match="3 labels, 2 logits"):
         sanderling.metrics(np.zeros(3, dtype=np.float32), np.zeros(2, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("labels", math.nan), ("logits", math.nan), ("weights", -1.0), ("weights", math.inf)]
+)
+def test_what_is_no_number_is_refused(name: str, value: float) -> None:
+    arrays = {which: np.ones(3, dtype=np.float32) for which in ("labels", "logits", "weights")}
+    arrays[name][1] = value
+    with pytest.raises(ValueError, match=rf"{name}\[1\] = "):
+        sanderling.metrics(**arrays)

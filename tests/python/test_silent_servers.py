@@ -35,6 +35,11 @@ def push_and_finish():
     embedding.finish()
 
 
+def push_and_raise():
+    lookups[0].push()
+    raise KeyboardInterrupt
+
+
 waits = {
     "pull": lambda: table.pull(keys),
     "push": lambda: table.push(keys, grads),
@@ -43,6 +48,7 @@ waits = {
     "lookup": lambda: embedding.lookup(batch),
     "pushes": push_many,
     "finish": push_and_finish,
+    "between": push_and_raise,
 }
 print("ready", flush=True)
 sys.stdin.readline()
@@ -55,7 +61,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("wait", ["pull", "push", "size", "save", "lookup", "pushes", "finish"])
+@pytest.mark.parametrize("wait", ["pull", "push", "size", "save", "lookup", "pushes", "finish", "between"])
 def test_a_call_that_waits_ends_with_the_interrupt(wait: str, own_server: OwnServer) -> None:
     command = [sys.executable, "-c", PROGRAM, own_server.address, wait]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trainer:

@@ -91,6 +91,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Server(error) if error.is_of_options() => USAGE,
+            Failure::Hub(ServiceError::Transport(error)) if error.is_of_options() => USAGE,
             Failure::Usage(_)
             | Failure::Control(
                 ControlError::Address { .. } | ControlError::Refused { code: Code::InvalidArgument, .. },

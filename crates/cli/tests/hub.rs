@@ -396,5 +396,5 @@ fn over_tls_only_those_with_the_token_are_served() {
     assert!(hub.end().0.success());
 
     let (code, said) = run(dir.path(), "hub --listen 0.0.0.0:0 --spec spec.toml --expose day_0.csv");
-    assert!(code == Some(1) && said.contains("--token-file, or --insecure"), "{said}");
+    assert!(code == Some(2) && said.contains("--token-file, or --insecure"), "{said}");
 }

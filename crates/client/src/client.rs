@@ -11,7 +11,7 @@ use crate::error::ClientError;
 use crate::lookup::{Lookup, TableLookup};
 use crate::random::unique;
 use crate::remote::RemoteTable;
-use crate::session::{PullInto, PullPart, Session};
+use crate::session::{PullInto, PullPart, Session, check_push};
 use crate::stop::Stop;
 
 /// Distinct keys of a table in this process that are pulled together: many enough that their misses overlap, few enough that
@@ -240,11 +240,17 @@ impl Client {
     }
 
     /// The same, but to servers it goes with the lookup's next pull, or when that is finished: for who pulls at once, and sends
-    /// half as many messages so.
+    /// half as many messages so. A gradient that is refused in one table is applied in none.
     pub fn begin_push(&self, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
         let parts = &mut lookup.tables;
         match &self.tables {
             Tables::Embedded(tables) => {
+                if tables.len() > 1 {
+                    for (table, part) in tables.iter().zip(&mut *parts) {
+                        let (keys, counts, grads) = part.gradients();
+                        table.check_unique(keys, counts, grads, scale)?;
+                    }
+                }
                 for (table, part) in tables.iter().zip(parts) {
                     let (keys, counts, grads) = part.gradients();
                     if !keys.is_empty() {
@@ -261,6 +267,11 @@ impl Client {
                 for number in lookup.unfed.drain(..) {
                     let (table, keys) = (&tables[number], &parts[number].dedup.unique);
                     lookup.fans[number].assign(session.placement(), table.home(), keys);
+                }
+                if tables.len() > 1 {
+                    for ((table, part), fan) in tables.iter().zip(&mut *parts).zip(&lookup.fans) {
+                        check_push(table, fan, part.gradients().2, scale)?;
+                    }
                 }
                 for ((table, part), fan) in tables.iter().zip(parts).zip(&lookup.fans) {
                     let (_, counts, grads) = part.gradients();

@@ -20,7 +20,7 @@ pub(crate) use pull::{PullInto, PullPart, check_offsets, sample_runs, wire_absen
 
 mod push;
 use push::Pushes;
-pub(crate) use push::{Outgoing, sum_duplicates};
+pub(crate) use push::{Outgoing, check_push, sum_duplicates};
 
 mod fed;
 pub use fed::FedBatch;

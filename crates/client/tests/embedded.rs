@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sanderling_client::{CONSTANT_KEY, Client, ClientError, Handles};
 use sanderling_sample::{Batch, Rows};
-use sanderling_store::{Absent, Block, Init, Optimizer, PushScale, Table, TableConfig};
+use sanderling_store::{Absent, Block, Init, Optimizer, PushScale, StoreError, Table, TableConfig};
 
 /// Features and the tables they read: two share one.
 const FEATURES: [(&str, &str); 3] = [("user", "user"), ("clicked", "item"), ("shown", "item")];
@@ -278,5 +278,31 @@ fn online_equals_a_pull_and_a_push_per_row() {
             }
         }
         assert!(contents(&by_row) == contents(&online), "{optimizer:?}");
+    }
+}
+
+/// The tables after the first are asked before anything is applied to that one.
+#[test]
+fn a_gradient_that_one_table_refuses_is_applied_in_none() {
+    let client = client(Optimizer::Sgd { lr: LR, l2: 0.0 });
+    let (all, mut lookup) = (batch(20, true), client.lookup());
+    let rows = Rows::new(&all, 0..20);
+    for bad in [f32::NAN, 1.0] {
+        client.pull(&rows, Absent::Init, &mut lookup).unwrap();
+        for column in 0..FEATURES.len() {
+            lookup.backward(column).2.fill(1.0);
+        }
+        lookup.backward(2).2[1] = bad;
+        match client.push(&mut lookup, PushScale::default()) {
+            Err(ClientError::Store(StoreError::BadGradient { table, coordinate, .. })) => {
+                assert!(bad.is_nan());
+                assert_eq!((table.as_str(), coordinate), ("item", 1));
+                assert!(client.tables().iter().all(|table| table.is_empty()));
+            }
+            pushed => {
+                pushed.unwrap();
+                assert!(!bad.is_nan() && client.tables().iter().all(|table| !table.is_empty()));
+            }
+        }
     }
 }

@@ -129,7 +129,8 @@ impl Shared {
 
     /// Waits for news. Fails if the one who waits is to stop, which ends nothing else.
     fn wait_or_stop<'a>(&'a self, line: MutexGuard<'a, Line>) -> Result<MutexGuard<'a, Line>, FeedError> {
-        let stop = self.embedding.as_ref().and_then(|embedding| embedding.stop());
+        let of_servers = self.embedding.as_ref().and_then(|embedding| embedding.stop());
+        let stop = self.options.stop.as_ref().or(of_servers);
         wait_or_stop(&self.line, &self.changed, line, stop, "a minibatch was waited for")
     }
 

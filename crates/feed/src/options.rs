@@ -1,5 +1,7 @@
 //! What may be chosen of a queue, and which choices do not go together.
 
+use sanderling_client::Stop;
+
 use crate::error::FeedError;
 
 /// Minibatches that may be ready.
@@ -32,6 +34,8 @@ pub struct QueueOptions {
     pub ranks: u64,
     /// Rows of the first pass, of all ranks together, that were used before and are passed over. Needs an order.
     pub used_rows: u64,
+    /// What whoever waits for a minibatch asks now and then; without it, what those who wait for the tables' servers do.
+    pub stop: Option<Stop>,
 }
 
 impl Default for QueueOptions {
@@ -48,6 +52,7 @@ impl Default for QueueOptions {
             rank: 0,
             ranks: 1,
             used_rows: 0,
+            stop: None,
         }
     }
 }

@@ -187,9 +187,16 @@ impl Drop for Pushes {
     fn drop(&mut self) {
         // What was pushed is applied before the tables go.
         self.jobs = None;
-        if let Some(thread) = self.thread.take().filter(|_| self.origin.is_here()) {
-            let _ = thread.join();
+        let Some(thread) = self.thread.take().filter(|_| self.origin.is_here()) else { return };
+        // Who waits here looks whether to stop, too: then the thread gives silent servers up.
+        let mut state = self.progress.lock();
+        while !state.ended {
+            state = match self.look(state) {
+                Ok(state) => state,
+                Err(_) => break,
+            };
         }
+        let _ = thread.join();
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sanderling_hub::{Description, Feed, Next, Pass, PassOptions, Served, Subscription};
 use sanderling_observe::{StageTimer, Stages};
-use sanderling_sample::{BLOCK_BYTES, BadRows, Batch, DataConfig, Spec};
+use sanderling_sample::{BLOCK_BYTES, BadRowPolicy, BadRows, Batch, DataConfig, Spec};
 
 use crate::ahead::Ahead;
 use crate::error::FeedError;
@@ -25,11 +25,9 @@ pub(crate) struct Reader {
     input: Input,
     bad_rows: Arc<BadRows>,
     stages: Stages,
-    closed: AtomicBool,
+    closed: Arc<AtomicBool>,
     /// Minibatches that were read.
     read: AtomicU64,
-    /// The pass under way.
-    pass: Mutex<Option<Arc<Pass>>>,
     /// A minibatch of hubs whose push has failed.
     loss: Arc<Loss>,
 }
@@ -51,9 +49,9 @@ pub(crate) type Read<'a> = dyn FnMut(&mut Sampled, &mut StageTimer) -> Result<Op
 
 impl Reader {
     pub(crate) fn new(kind: Kind, stages: Stages) -> Reader {
-        let on_bad_row = match &kind {
-            Kind::Files(files) => files.data.on_bad_row,
-            Kind::Hubs(_) => sanderling_sample::BadRowPolicy::Fail,
+        let bad_rows = match &kind {
+            Kind::Files(files) => BadRows::new(files.data.on_bad_row).placeholder(files.keeps_places),
+            Kind::Hubs(_) => BadRows::new(BadRowPolicy::Fail),
         };
         let input = match kind {
             Kind::Files(files) => Input::Files(*files),
@@ -66,11 +64,10 @@ impl Reader {
         };
         Reader {
             input,
-            bad_rows: Arc::new(BadRows::new(on_bad_row)),
+            bad_rows: Arc::new(bad_rows),
             stages,
-            closed: AtomicBool::new(false),
+            closed: Arc::default(),
             read: AtomicU64::new(0),
-            pass: Mutex::default(),
             loss: Arc::default(),
         }
     }
@@ -139,13 +136,9 @@ impl Reader {
         let workers = if ordered { 1 } else { threads };
         let order = PassOptions { shuffle, seed, number, workers, used_rows, unit_bytes: BLOCK_BYTES };
         self.bad_rows.begin_pass();
-        let pass = Pass::open(&files.inputs, &files.data, &files.encoder, &self.bad_rows, order)?;
-        let pass = Arc::new(pass);
-        *lock(&self.pass) = Some(Arc::clone(&pass));
-        if self.closed.load(Ordering::Relaxed) {
-            // It was closed before this pass could be told.
-            pass.stop();
-        }
+        let Files { inputs, data, encoder, .. } = files;
+        let pass = Pass::open_until(inputs, data, encoder, &self.bad_rows, order, Arc::clone(&self.closed))?;
+        let is_stream = pass.bytes_total().is_none();
         let one = ordered.then(|| Mutex::new((pass.feed_ahead(self.stages.timer()), 0)));
         on_threads(threads, &|| match &one {
             Some(one) => work(&mut |sampled, timer| {
@@ -153,7 +146,9 @@ impl Reader {
                 self.in_order(one, options, sampled, timer)
             }),
             None => {
-                let mut feed = pass.feed();
+                // A stream may be silent: then it is a thread that nobody waits for that reads it.
+                let ahead = is_stream.then(|| pass.feed_ahead(self.stages.timer()));
+                let mut feed = ahead.unwrap_or_else(|| pass.feed());
                 work(&mut |sampled, timer| {
                     sampled.pass = number;
                     self.read_feed(&mut feed, options.batch_rows, sampled, timer)
@@ -244,9 +239,6 @@ impl Reader {
     /// Has all threads come to an end, also those that wait for a silent input.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        if let Some(pass) = &*lock(&self.pass) {
-            pass.stop();
-        }
     }
 }
 

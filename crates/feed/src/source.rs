@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use sanderling_hub::{Description, FedFeature, Served, SubscribeOptions, Subscription, hub_addresses};
+use sanderling_client::Stop;
+use sanderling_hub::{
+    Description, FedFeature, HubError, Served, SubscribeOptions, Subscription, hub_addresses,
+};
 use sanderling_sample::batch_file::spec_of;
 use sanderling_sample::{DataConfig, EncodeOptions, Encoder, Format, LabelUse, Spec, fit};
 
@@ -41,12 +44,15 @@ pub(crate) struct Files {
     pub(crate) data: DataConfig,
     pub(crate) encoder: Arc<Encoder>,
     pub(crate) spec: Spec,
+    /// Whether a bad row that may be left out keeps its place.
+    pub(crate) keeps_places: bool,
 }
 
 impl Source {
     /// Makes files, globs and standard input ready. Without features the spec is the one that libsvm, Criteo or batch files imply;
-    /// quantile features that have no boundaries get them from these inputs. `train` says that labels must be there and
-    /// that negatives are sampled down as the spec says.
+    /// quantile features that have no boundaries get them from these inputs. `train` says that labels must be there,
+    /// that negatives are sampled down as the spec says, and that bad rows may be left out; otherwise a minibatch has a
+    /// row for each of the input, and one that may be bad has no keys, and NaN as label and weight.
     pub fn files(
         inputs: Vec<String>,
         data: DataConfig,
@@ -79,15 +85,33 @@ impl Source {
         let options = EncodeOptions { missing: &data.missing, label, down_sample: train };
         let encoder = Arc::new(Encoder::new(&compiled, &options)?);
         let names = spec.feature.iter().map(|feature| feature.name.clone()).collect();
-        Ok(Source { kind: Kind::Files(Box::new(Files { inputs, data, encoder, spec })), names })
+        Ok(Source { kind: Kind::Files(Box::new(Files { inputs, data, encoder, spec, keeps_places: !train })), names })
     }
 
     /// Subscribes to the hubs of `hub://host:port,host:port`; what a minibatch holds they decide. The name is the trainer's,
     /// the same over its restarts, and no other trainer's.
     pub fn hubs(addresses: &str, name: &str, options: &SubscribeOptions) -> Result<Source, FeedError> {
+        Source::hubs_or_stop(addresses, name, options, None)
+    }
+
+    /// The same, and whoever waits for the hubs asks now and then whether to stop.
+    ///
+    /// # Errors
+    /// [`FeedError::Stopped`] then.
+    pub fn hubs_or_stop(
+        addresses: &str,
+        name: &str,
+        options: &SubscribeOptions,
+        stop: Option<&Stop>,
+    ) -> Result<Source, FeedError> {
         // Whether a queue has tables for them, is seen when it is opened.
         let options = SubscribeOptions { takes_fed: true, ..options.clone() };
-        let subscription = Subscription::open(&hub_addresses(addresses)?, name, &options)?;
+        let go_on = || !stop.is_some_and(Stop::is_at_once);
+        let subscription = Subscription::open_while(&hub_addresses(addresses)?, name, &options, &go_on);
+        let subscription = subscription.map_err(|error| match error {
+            HubError::Stopped => FeedError::Stopped("hubs were waited for"),
+            error => error.into(),
+        })?;
         let names = subscription.columns().iter().map(|(name, _)| name.clone()).collect();
         let (served, description) = (subscription.served(), subscription.description()?);
         Ok(Source { kind: Kind::Hubs(Box::new(Hubs { subscription, served, description })), names })

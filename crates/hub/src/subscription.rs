@@ -34,6 +34,8 @@ pub use fuzzing::Answers;
 
 /// While a hub takes nothing, its answers must be taken all the same, or the two would wait for each other.
 const BLOCKED_LOOK: Duration = Duration::from_millis(1);
+/// How often who waits for the hubs' first answers asks whether to go on.
+const GO_ON_LOOK: Duration = Duration::from_millis(200);
 /// Buffers that are kept for further minibatches.
 const SPARE_MAX: usize = 256;
 /// What an address of hubs may begin with.
@@ -160,6 +162,19 @@ impl Subscription {
         name: &str,
         options: &SubscribeOptions,
     ) -> Result<Subscription, HubError> {
+        Subscription::open_while(addresses, name, options, &|| true)
+    }
+
+    /// The same for as long as it is to go on, which is asked now and then.
+    ///
+    /// # Errors
+    /// [`HubError::Stopped`] if it is not, and those of [`Subscription::open`].
+    pub fn open_while(
+        addresses: &[Address],
+        name: &str,
+        options: &SubscribeOptions,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<Subscription, HubError> {
         let possible = 1..=limit::UNACKNOWLEDGED_MAX as u32 / 2;
         if addresses.is_empty() || name.len() > limit::NAME_BYTES_MAX || !possible.contains(&options.window) {
             let name_max = limit::NAME_BYTES_MAX;
@@ -186,7 +201,10 @@ impl Subscription {
         while subscription.links.iter().any(|(link, _, _)| !link.introduced) {
             subscription.advance()?;
             if subscription.links.iter().any(|(link, _, _)| !link.introduced) {
-                subscription.wait(None);
+                subscription.wait(Some(Instant::now() + GO_ON_LOOK));
+                if !go_on() {
+                    return Err(HubError::Stopped);
+                }
             }
         }
         subscription.check_alike()?;

@@ -11,6 +11,7 @@ use sanderling_hub::Served;
 use serde::Serialize;
 
 use crate::error::of_feed;
+use crate::interrupt;
 use crate::queue::{FeedSpec, HubWays, feed_spec, subscribe_options};
 use crate::value::to_python;
 
@@ -52,7 +53,9 @@ impl PyHubs {
             ca_file: hub_ca_file,
         };
         let options = subscribe_options(depth, threads, (rank, ranks), &ways)?;
-        let source = py.detach(|| Source::hubs(address, name, &options)?.expecting(&expected));
+        let stop = interrupt::stop();
+        let source =
+            py.detach(|| Source::hubs_or_stop(address, name, &options, Some(&stop))?.expecting(&expected));
         let source = source.map_err(of_feed)?;
         let spec = source.reading().map(|(data, spec)| to_python(py, &FeedSpec::of(data, spec)));
         let (spec, served) = (spec.transpose()?, facts(py, source.hubs_served())?);

@@ -7,6 +7,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use pyo3::types::PyCFunction;
 use sanderling_client::Stop;
 
 use crate::error::ServerError;
@@ -15,16 +16,23 @@ use crate::error::ServerError;
 /// how long those may be silent then.
 const AFTER: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(1);
+/// How long servers may be silent to those threads when the process is about to end. Nobody has waited for what is under way,
+/// and an exception that came between two calls of this module nobody here has seen.
+const LEAVING_GRACE: Duration = Duration::from_secs(5);
 
 /// The thread that imported the module, the main one as a rule: only that one hears signals.
 static MAIN: OnceLock<ThreadId> = OnceLock::new();
 static RAISED: Mutex<(Option<PyErr>, Option<Instant>)> = Mutex::new((None, None));
 /// Somebody has heard a signal and goes on in order, for as long as servers answer.
 static IN_ORDER: AtomicBool = AtomicBool::new(false);
+/// The interpreter is about to end.
+static LEAVING: AtomicBool = AtomicBool::new(false);
 
 /// To be called when the module is imported.
-pub(crate) fn register() {
+pub(crate) fn register(py: Python<'_>) -> PyResult<()> {
     MAIN.get_or_init(|| std::thread::current().id());
+    let leave = PyCFunction::new_closure(py, None, None, |_, _| LEAVING.store(true, Ordering::Relaxed))?;
+    py.import("atexit")?.call_method1("register", (leave,)).map(|_| ())
 }
 
 /// What waits of this module's calls look at.
@@ -49,7 +57,8 @@ fn told() -> Option<Duration> {
     let in_order = IN_ORDER.load(Ordering::Relaxed).then_some(GRACE);
     if !is_main() {
         let at = RAISED.lock().unwrap_or_else(PoisonError::into_inner).1;
-        return at.filter(|at| at.elapsed() < AFTER).map(|_| GRACE).or(in_order);
+        let leaving = LEAVING.load(Ordering::Relaxed).then_some(LEAVING_GRACE);
+        return at.filter(|at| at.elapsed() < AFTER).map(|_| GRACE).or(in_order).or(leaving);
     }
     let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
     let mut kept = RAISED.lock().unwrap_or_else(PoisonError::into_inner);

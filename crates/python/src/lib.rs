@@ -74,7 +74,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        crate::interrupt::register();
+        crate::interrupt::register(module.py())?;
         crate::error::register(module)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use sanderling_learner::{LearnError, Metrics, Model, Scores, evaluate, predict};
@@ -212,6 +213,19 @@ pub(crate) fn scores_of<'py>(
     let (labels, logits) = (labels.as_slice()?, logits.as_slice()?);
     let weights = weights.map(side_by_side).transpose()?;
     let weights = weights.as_ref().map(|weights| weights.as_slice()).transpose()?;
+    for (name, values, fits) in [
+        ("labels", labels, (|label| !label.is_nan()) as fn(f32) -> bool),
+        ("logits", logits, |logit| !logit.is_nan()),
+        ("weights", weights.unwrap_or_default(), |weight| weight.is_finite() && weight >= 0.0),
+    ] {
+        if let Some(row) = values.iter().position(|&value| !fits(value)) {
+            return Err(PyValueError::new_err(format!(
+                "{name}[{row}] = {}: labels and logits must be numbers, weights finite and not negative; leave out rows \
+                 that have none",
+                values[row]
+            )));
+        }
+    }
     Ok(py.detach(|| {
         let mut scores = Scores::new();
         for (row, (label, logit)) in labels.iter().zip(logits.iter()).enumerate() {

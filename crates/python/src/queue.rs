@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::batch::PyBatch;
 use crate::error::{FileError, of_feed};
 use crate::hubs::{PyHubs, facts};
+use crate::interrupt;
 use crate::lookup::{PyEmbedding, PyLookup};
 use crate::remote::seconds;
 use crate::value::{from_python, to_python};
@@ -113,6 +114,7 @@ impl PyFeedQueue {
             rank,
             ranks,
             used_rows,
+            stop: Some(interrupt::stop()),
         };
         let embedding = embedding.map(embedding_of).transpose()?;
         let hubs = match &inputs[..] {
@@ -136,7 +138,8 @@ impl PyFeedQueue {
                 (Some(source), _) => source,
                 (None, Some(hubs)) => {
                     let expected = Expected { label, weight, negatives, feature };
-                    Source::hubs(hubs, name, &subscribe)?.expecting(&expected)?
+                    let stop = options.stop.as_ref();
+                    Source::hubs_or_stop(hubs, name, &subscribe, stop)?.expecting(&expected)?
                 }
                 (None, None) => {
                     let label = label.unwrap_or_default();

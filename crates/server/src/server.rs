@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sanderling_store::{Maintenance, Table};
-use sanderling_transport::{Address, Error, Listener, NotAccepted, Stopper};
+use sanderling_transport::{Address, Listener, NotAccepted, Stopper};
 use sanderling_wire::{Features, Saved};
 
 use crate::Config;
@@ -58,17 +58,7 @@ impl ServerError {
     pub fn is_of_options(&self) -> bool {
         match self {
             ServerError::Config(_) => true,
-            ServerError::Transport(error) => matches!(
-                error,
-                Error::Address(_)
-                    | Error::NoServer { .. }
-                    | Error::SeveralServers { .. }
-                    | Error::NotLoopback { .. }
-                    | Error::Insecure { .. }
-                    | Error::Options { .. }
-                    // Nobody is connected yet: it is about the files.
-                    | Error::Tls { .. }
-            ),
+            ServerError::Transport(error) => error.is_of_options(),
             _ => false,
         }
     }

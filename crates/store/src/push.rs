@@ -76,7 +76,8 @@ impl Table {
         self.update_unique(keys, counts, grads, scale, clock)
     }
 
-    fn check_unique(
+    /// What [`Table::push_unique`] refuses whatever is in the table: for who pushes to several, to all of them or none.
+    pub fn check_unique(
         &self,
         keys: &[u64],
         counts: &[u32],

@@ -209,6 +209,22 @@ pub enum Error {
 }
 
 impl Error {
+    /// Of a listener: does it ask for what cannot be, whatever else the system is doing?
+    #[must_use]
+    pub fn is_of_options(&self) -> bool {
+        matches!(
+            self,
+            Error::Address(_)
+                | Error::NoServer { .. }
+                | Error::SeveralServers { .. }
+                | Error::NotLoopback { .. }
+                | Error::Insecure { .. }
+                | Error::Options { .. }
+                // Nobody is connected yet: it is about the files.
+                | Error::Tls { .. }
+        )
+    }
+
     /// Does the system lack descriptors or memory? Another attempt is worth while only after a pause.
     pub(crate) fn is_shortage(&self) -> bool {
         let Error::Io { source, .. } = self else { return false };

@@ -76,6 +76,11 @@ class ClickModel(nn.Module):
             budget_bytes=model.table_budget_bytes or None,
         )
         feature_specs = [_feature(feature, model.history) for feature in keyed]
+        if len({feature.table for feature in feature_specs if feature.name in (model.history, model.candidate)}) > 1:
+            raise sanderling.ConfigError(
+                f"model: DIN compares {model.candidate!r} with the rows of {model.history!r}: both features must name the"
+                " same table"
+            )
         ps = sanderling.connect(ps) if isinstance(ps, str) else ps
         if ps is not None:
             # Runs share servers: their tables are told apart by the run's name, as those of the built-in learners are.
@@ -123,6 +128,11 @@ def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickMode
     """A model that a run with tables in this process saved, ready to score, and the spec its features are read by."""
     directory = Path(directory)
     extra = checkpoint.read_extra(directory)
+    if missing := {"config", "spec"} - set(extra):
+        raise sanderling.ModelError(
+            f"{directory}: its `extra` lacks {', '.join(sorted(missing))}: a run of sanderling.torch.train saves these; a"
+            " checkpoint of a loop of your own is for sanderling.torch.load"
+        )
     config = DeepConfig.of(extra["config"])
     model = ClickModel(config, extra["spec"]["feature"]).to(device)
     checkpoint.load(directory, model, None, model.emb, map_location=device)
@@ -132,11 +142,17 @@ def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickMode
 def predict(
     directory: str | Path, files: str | Path | list[str], *, batch: int = 4096, device: str = "cpu"
 ) -> npt.NDArray[np.float32]:
-    """A probability per row of the files, float32 [rows], in their order, by a saved model."""
+    """A probability per row of the files, float32 [rows], in their order, by a saved model.
+
+    A bad row that `data.on_bad_row` of the run lets pass yields NaN.
+    """
     model, spec = open_model(directory, device=device)
     spec = {key: value for key, value in spec.items() if key != "negatives"}
     parts = [np.zeros(0, np.float32)]
     with torch.no_grad():
         for rows in sanderling.FeedQueue(files, model.emb.native, spec=spec, batch_size=batch, train=False):
-            parts.append(torch.sigmoid(model(rows)).cpu().numpy())
+            scores = torch.sigmoid(model(rows)).cpu().numpy()
+            # Only a row that could not be read has no weight that is a number.
+            scores[np.isnan(rows.weights)] = np.nan
+            parts.append(scores)
     return np.concatenate(parts)

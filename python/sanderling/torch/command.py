@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch.distributed
 
@@ -111,7 +112,7 @@ def _config(options: argparse.Namespace) -> DeepConfig:
     text = read_toml(options.config)
     text.setdefault("name", options.config.stem)
     if options.model:
-        text["model"] = {**text.get("model", {}), "type": options.model}
+        text["model"] = {**_without_learner(text, options), "type": options.model}
     for name in ("name", "seed"):
         if getattr(options, name) is not None:
             text[name] = getattr(options, name)
@@ -122,3 +123,17 @@ def _config(options: argparse.Namespace) -> DeepConfig:
         if getattr(options, name) is not None:
             text["train"] = {**text.get("train", {}), name: getattr(options, name)}
     return DeepConfig.of(text)
+
+
+def _without_learner(text: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The section `model`, without what a built-in learner is made of: of another model it says nothing."""
+    model: dict[str, Any] = text.get("model", {})
+    if not isinstance(model, dict) or model.get("type", "fm") in MODELS:
+        return model
+    left_out = [f"[{name}]" for name in ("optimizer", "factor_optimizer") if text.pop(name, None) is not None]
+    if "rank" in model:
+        left_out.insert(0, "model.rank")
+    if left_out and not options.quiet:
+        what = f"{', '.join(left_out)} of a built-in learner are left out: --model {options.model} has its own"
+        sys.stderr.write(f"{options.config}: {what}\n")
+    return {name: value for name, value in model.items() if name != "rank"}

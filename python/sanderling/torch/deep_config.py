@@ -4,6 +4,7 @@ What is read and which features there are is left to `sanderling.FeedQueue`, whi
 """
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -129,7 +130,7 @@ class DeepConfig:
             train_inputs=train_inputs,
             valid_inputs=valid_inputs,
             spec={"data": data, **spec},
-            seed=int(config.pop("seed", 42)),
+            seed=_seed(config.pop("seed", 42)),
             model=_section(ModelConfig, "model", config.pop("model", {})),
             dense_optimizer=_section(DenseOptimizerConfig, "dense_optimizer", config.pop("dense_optimizer", {})),
             train=_section(TrainConfig, "train", train),
@@ -158,6 +159,9 @@ class DeepConfig:
         for name, (value, minimum) in least.items():
             if value < minimum:
                 raise sanderling.ConfigError(f"{name} = {value}: must be at least {minimum}")
+        for name, rate in (("lr", self.dense_optimizer.lr), ("weight_decay", self.dense_optimizer.weight_decay)):
+            if not 0.0 <= rate < math.inf:
+                raise sanderling.ConfigError(f"dense_optimizer.{name} = {rate}: must be finite and not negative")
         if not 0.0 <= model.dropout < 1.0:
             raise sanderling.ConfigError(f"model.dropout = {model.dropout}: must be at least 0 and below 1")
         if train.monitor not in ("auc", "logloss"):
@@ -231,6 +235,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise sanderling.ConfigError(f"{path}: {error}") from error
 
 
+def _seed(value: object) -> int:
+    """A whole number of 64 bits without a sign."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise sanderling.ConfigError(f"seed = {value!r}: must be a whole number from 0 to 2^64 - 1")
+    return value
+
+
 def _paths(value: object) -> list[str]:
     """A path or a list of paths."""
     if isinstance(value, str | Path):
@@ -253,6 +264,8 @@ def _hubs(inputs: list[str]) -> list[str]:
 def _section(kind: type[_Section], name: str, entries: Mapping[str, Any]) -> _Section:
     """A section as its dataclass; names what is misspelt or of another type than the default."""
     assert isinstance(kind, type)
+    if not isinstance(entries, Mapping):
+        raise sanderling.ConfigError(f"{name} = {entries!r}: must be a section, [{name}]")
     defaults = {entry.name: getattr(kind(), entry.name) for entry in fields(kind)}  # type: ignore[arg-type]
     for key, value in entries.items():
         if key not in defaults:

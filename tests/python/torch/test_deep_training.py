@@ -106,6 +106,10 @@ def test_bad_rows_are_in_the_summary_and_in_the_report(data: Path, tmp_path: Pat
     report = (result.run_dir / "report.html").read_text()
     assert "train.csv:1502" in report
     assert "2 bad rows" in report
+    (tmp_path / "ask.csv").write_text("label,a,b,x,seen\n1,0,0,1,1\n1,0,0,no number,1\n1,0,0,1,1\n")
+    probabilities = sanderling.torch.predict(result.run_dir / "model", tmp_path / "ask.csv")
+    assert np.isnan(probabilities).tolist() == [False, True, False], "a line for each row"
+    assert probabilities[0] == probabilities[2]
 
 
 def test_a_resumed_run_has_each_pass_once(data: Path, tmp_path: Path) -> None:
@@ -233,7 +237,11 @@ def test_scores_are_bounded() -> None:
         ({"model": {"type": "dnn", "dims": 3}}, "model.dims is unknown"),
         ({"model": {"type": "dnn", "dim": "x"}}, "model.dim = 'x': must be of type int"),
         ({"model": {"type": "dnn", "cross_layers": 3}}, "cross_layers"),
+        ({"model": 3}, "must be a section"),
+        ({"seed": -1}, "seed = -1"),
+        ({"dense_optimizer": {"lr": -0.1}}, "dense_optimizer.lr = -0.1"),
         ({"model": {"type": "din"}}, "model.history and model.candidate"),
+        ({"model": {"type": "din", "history": "seen", "candidate": "b"}}, "must name the same table"),
         ({"model": {"type": "din", "history": "seen", "candidate": "c"}}, "no feature 'c'"),
         ({"dense_optimizer": {"type": "lion"}}, "one of adam"),
         ({"train": {"schedule": {"type": "cosine"}}}, "train.schedule"),
@@ -271,6 +279,10 @@ def test_the_command(tmp_path: Path) -> None:
     wrong = run(example, "--valid", "nowhere.csv", "--passes", "1", "--quiet", cwd=tmp_path)
     assert wrong.returncode == 1
     assert "nowhere.csv" in wrong.stderr
+    # The configuration of a built-in learner, such as `inspect --suggest` writes, is one of the rows, too.
+    learner = run(ROOT / "examples/adult_fm.toml", "--model", "dnn", "--passes", "1", "--max-steps", "5", cwd=tmp_path)
+    assert learner.returncode == 0, learner.stderr
+    assert "model.rank, [optimizer] of a built-in learner are left out" in learner.stderr
     # Other models are still the native command's.
     native = run(ROOT / "examples/adult_lr.toml", "--passes", "1", "--quiet", cwd=tmp_path)
     assert native.returncode == 0, native.stderr

@@ -241,7 +241,12 @@ pub(crate) fn sum_duplicates<'a>(
 }
 
 /// What a table in this process would refuse is refused before any server has a part of it.
-fn check_push(table: &RemoteTable, fan: &Fan, grads: &[f32], scale: PushScale) -> Result<(), ClientError> {
+pub(crate) fn check_push(
+    table: &RemoteTable,
+    fan: &Fan,
+    grads: &[f32],
+    scale: PushScale,
+) -> Result<(), ClientError> {
     scale.check(table.name())?;
     let Some(at) = bad_gradient(grads) else { return Ok(()) };
     let (position, coordinate) = ((at / table.dim()) as u32, at % table.dim());

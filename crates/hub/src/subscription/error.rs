@@ -65,6 +65,9 @@ pub enum HubError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Who waited for the hubs was told to stop.
+    #[error("stopped while hubs were waited for")]
+    Stopped,
     /// The system has no descriptors left.
     #[error("{0}")]
     System(String),
