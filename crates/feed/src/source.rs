@@ -85,7 +85,10 @@ impl Source {
         let options = EncodeOptions { missing: &data.missing, label, down_sample: train };
         let encoder = Arc::new(Encoder::new(&compiled, &options)?);
         let names = spec.feature.iter().map(|feature| feature.name.clone()).collect();
-        Ok(Source { kind: Kind::Files(Box::new(Files { inputs, data, encoder, spec, keeps_places: !train })), names })
+        Ok(Source {
+            kind: Kind::Files(Box::new(Files { inputs, data, encoder, spec, keeps_places: !train })),
+            names,
+        })
     }
 
     /// Subscribes to the hubs of `hub://host:port,host:port`; what a minibatch holds they decide. The name is the trainer's,
