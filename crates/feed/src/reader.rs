@@ -33,7 +33,7 @@ pub(crate) struct Reader {
 }
 
 enum Input {
-    Files(Files),
+    Files(Box<Files>),
     Hubs {
         subscription: Arc<Mutex<Subscription>>,
         served: Vec<Served>,
@@ -54,7 +54,7 @@ impl Reader {
             Kind::Hubs(_) => BadRows::new(BadRowPolicy::Fail),
         };
         let input = match kind {
-            Kind::Files(files) => Input::Files(*files),
+            Kind::Files(files) => Input::Files(files),
             Kind::Hubs(hubs) => {
                 let Hubs { subscription, served, description } = *hubs;
                 let (subscription, description) =
