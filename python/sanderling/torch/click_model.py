@@ -78,8 +78,8 @@ class ClickModel(nn.Module):
         feature_specs = [_feature(feature, model.history) for feature in keyed]
         if len({feature.table for feature in feature_specs if feature.name in (model.history, model.candidate)}) > 1:
             raise sanderling.ConfigError(
-                f"model: DIN compares {model.candidate!r} with the rows of {model.history!r}: both features must name the"
-                " same table"
+                f"model: DIN compares {model.candidate!r} with the rows of {model.history!r}: both features must name"
+                " the same table"
             )
         ps = sanderling.connect(ps) if isinstance(ps, str) else ps
         if ps is not None:
@@ -130,8 +130,8 @@ def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickMode
     extra = checkpoint.read_extra(directory)
     if missing := {"config", "spec"} - set(extra):
         raise sanderling.ModelError(
-            f"{directory}: its `extra` lacks {', '.join(sorted(missing))}: a run of sanderling.torch.train saves these; a"
-            " checkpoint of a loop of your own is for sanderling.torch.load"
+            f"{directory}: its `extra` lacks {', '.join(sorted(missing))}: a run of sanderling.torch.train saves these;"
+            " a checkpoint of a loop of your own is for sanderling.torch.load"
         )
     config = DeepConfig.of(extra["config"])
     model = ClickModel(config, extra["spec"]["feature"]).to(device)
