@@ -305,11 +305,13 @@ fn help_and_exit_codes() {
         let script = place.run(&format!("completions {shell}"));
         assert!(script.code == Some(0) && script.out.contains("predict"), "{shell}");
     }
-    for folder in ["damaged", "runs/new", "deep"] {
-        std::fs::create_dir(place.path(folder)).unwrap();
+    for folder in ["damaged", "runs/new", "deep", "runs/deep/model"] {
+        std::fs::create_dir_all(place.path(folder)).unwrap();
     }
     place.write("runs/new/metrics.jsonl", "");
-    place.write("deep/manifest.json", "{\"format\": 1, \"generation\": 1, \"dense\": {}}");
+    for folder in ["deep", "runs/deep/model"] {
+        place.write(&format!("{folder}/manifest.json"), "{\"format\": 1, \"generation\": 1, \"dense\": {}}");
+    }
     for file in std::fs::read_dir(place.path("runs/c/model")).unwrap() {
         let path = file.unwrap().path();
         let mut bytes = std::fs::read(&path).unwrap();
@@ -329,6 +331,7 @@ fn help_and_exit_codes() {
         ("train missing.toml", 2, "missing.toml"),
         ("train deep.toml", 2, "deepfm is a deep model"),
         ("train c.toml --model dcn", 2, "dcn is a deep model"),
+        ("train c.toml --name deep", 4, "runs/deep/model: is a deep model, of an earlier run of this name"),
         ("train c.toml --model fm", 2, "chosen in the configuration"),
         ("train c.toml --runs-dir taken", 1, "taken/c: there is a file where the run's folder is to be"),
         ("train c.toml --train missing.svm", 1, "missing.svm"),

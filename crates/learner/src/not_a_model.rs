@@ -1,4 +1,5 @@
-//! What a path is that was named as a model's and is none, and what to name instead. Opens no table.
+//! What a path is that was named as a model's and is none, and what to name instead; and whose model a run may replace. Opens
+//! no table.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -42,6 +43,16 @@ pub(crate) fn other_kind(checkpoint: &Checkpoint, path: &Path) -> LearnError {
          reads them in Python; name the model that sanderling train has saved, such as runs/NAME/model"
     };
     LearnError::Model { path: path.into(), reason: reason.to_owned() }
+}
+
+/// Refuses to begin a run that could not save its model in the end.
+pub(crate) fn check_replaceable(path: &Path) -> Result<(), LearnError> {
+    if !is_deep(path) {
+        return Ok(());
+    }
+    let reason = "is a deep model, of an earlier run of this name, and this run would save over it: give it another name \
+                  (--name), or remove that model";
+    Err(LearnError::Model { path: path.into(), reason: reason.to_owned() })
 }
 
 fn nothing_at(path: &Path) -> String {

@@ -23,6 +23,7 @@ use crate::event::Event;
 use crate::metrics::{Metrics, Scores};
 use crate::metrics_log::MetricsLog;
 use crate::model::{Model, config_of, encoder};
+use crate::not_a_model::check_replaceable;
 use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally, zero_weights};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
 use crate::timing::Timing;
@@ -143,6 +144,7 @@ fn run(
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
     if !options.resume {
         create_run_dir(&run_dir)?;
+        [&model_dir, &last_dir].into_iter().try_for_each(|dir| check_replaceable(dir))?;
     }
     let _claim = claim(&run_dir)?;
     let (model, state, scores) = if options.resume {

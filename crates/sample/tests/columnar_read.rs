@@ -18,7 +18,7 @@ use arrow::datatypes::{Field as SchemaField, Int32Type, Schema};
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use parquet::arrow::ArrowWriter;
-use parquet::basic::Compression as PageCompression;
+use parquet::basic::{BrotliLevel, Compression as PageCompression};
 use parquet::file::properties::WriterProperties;
 use sanderling_sample::columnar::{ColumnarFile, ROWS_PER_BATCH_MAX, decode};
 use sanderling_sample::{
@@ -39,8 +39,11 @@ fn write(dir: &Path, name: &str, records: &[RecordBatch]) -> PathBuf {
     let plain = name.trim_end_matches(".gz").trim_end_matches(".zst");
     let mut bytes = Vec::new();
     if plain.ends_with("parquet") {
-        let pages =
-            if plain.contains("snappy") { PageCompression::SNAPPY } else { PageCompression::UNCOMPRESSED };
+        let pages = match plain {
+            "snappy.parquet" => PageCompression::SNAPPY,
+            "brotli.parquet" => PageCompression::BROTLI(BrotliLevel::default()),
+            _ => PageCompression::UNCOMPRESSED,
+        };
         let properties = WriterProperties::builder().set_compression(pages).build();
         let mut writer = ArrowWriter::try_new(&mut bytes, schema, Some(properties)).unwrap();
         records.iter().for_each(|batch| writer.write(batch).unwrap());
@@ -70,9 +73,10 @@ fn write(dir: &Path, name: &str, records: &[RecordBatch]) -> PathBuf {
     path
 }
 
-const WAYS: [&str; 9] = [
+const WAYS: [&str; 10] = [
     "a.parquet",
     "snappy.parquet",
+    "brotli.parquet",
     "a.parquet.gz",
     "a.arrow",
     "lz4.arrow",

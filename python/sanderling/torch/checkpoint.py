@@ -173,6 +173,22 @@ def _connection(collections: Sequence[EmbeddingCollection]) -> sanderling.Connec
     return connections[0] if connections else None
 
 
+def check_replaceable(directory: Path) -> None:
+    """Refuses to begin a run whose first save would fail: the directory holds something else than such a checkpoint.
+
+    Raises ModelError.
+    """
+    if not (directory / MANIFEST).exists():
+        return
+    try:
+        _read_manifest(directory)
+    except sanderling.Error as error:
+        raise sanderling.ModelError(
+            f"{directory}: holds no deep model, but this run would save over it: give the run another name, or remove"
+            f" that ({error})"
+        ) from error
+
+
 def _read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     if not path.exists():

@@ -127,6 +127,8 @@ def train(
     first = workers is None or workers.rank == 0
     torch.manual_seed(config.seed)
     extra = checkpoint.read_extra(run_dir / "last") if resume else None
+    if first and not resume:
+        checkpoint.check_replaceable(run_dir / "model")
     if extra is not None:
         _check_unchanged(config, run_dir / "last", extra)
     inputs: FileInputs | HubInputs
