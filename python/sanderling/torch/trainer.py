@@ -75,6 +75,8 @@ class Progress:
     """Passes since the best one."""
     bad_rows: int = 0
     """Rows of the files that were left out as bad in the last pass; of hubs, these know it."""
+    valid_bad_rows: int = 0
+    """Of the validation files, in the last validation."""
     last: Line = field(default_factory=dict)
     """Metrics of the training rows of the last pass, each scored before it was learned from."""
 
@@ -199,6 +201,14 @@ def _check_unchanged(config: DeepConfig, last: Path, extra: Mapping[str, Any]) -
             f"{last}: cannot resume: {changed} changed since this run was saved; put it back, or start anew without"
             " resuming"
         )
+
+
+def _say_bad_rows(log: RunLog, queue: sanderling.FeedQueue) -> int:
+    """How many rows a queue has left out; says so."""
+    stats = queue.stats()
+    if stats["bad_rows"]:
+        log.say(f"{stats['bad_rows']:,} bad rows were left out; the first: {stats['bad_row_messages'][0]}")
+    return int(stats["bad_rows"])
 
 
 def _of_hubs(run_dir: Path, extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -425,9 +435,7 @@ class _Run:
             assert self.inputs.queue is not None
             stats = self.inputs.queue.stats()
             self.stages, self.bad_row_messages = stats["stages"], stats["bad_row_messages"]
-            if stats["bad_rows"]:
-                log.say(f"{stats['bad_rows']:,} bad rows were left out; the first: {stats['bad_row_messages'][0]}")
-            progress.bad_rows = stats["bad_rows"]
+            progress.bad_rows = _say_bad_rows(log, self.inputs.queue)
             if not config.valid_inputs:
                 self.plotted = whole.columns()
             progress.last = whole.metrics()
@@ -489,10 +497,12 @@ class _Run:
                     torch.distributed.broadcast(buffer, src=0)
         self.model.eval()
         spec = {key: value for key, value in self.spec.items() if key != "negatives"}
+        queue = self.valid_queue(spec)
         with torch.no_grad():
-            for batch in self.valid_queue(spec):
+            for batch in queue:
                 scores.add(batch.labels, self.model(batch).cpu().numpy(), batch.weights)
                 log.progress("validating")
+        self.progress.valid_bad_rows = _say_bad_rows(log, queue)
         if self.workers is not None:
             shares: list[Any] = [None] * self.workers.size
             torch.distributed.all_gather_object(shares, scores.columns())
@@ -573,6 +583,7 @@ class _Run:
             "rows": sum(len(table) for table in self.model.emb.tables.values()),
             "table_bytes": sum(table.bytes for table in self.model.emb.tables.values()),
             "bad_rows": progress.bad_rows,
+            "valid_bad_rows": progress.valid_bad_rows,
             "stopped": self.stopped(),
             "model": str(self.run_dir / "model"),
         }
@@ -598,9 +609,10 @@ class _Run:
             "valid_curve": curves["valid"],
             "stages": self.stages,
             "bad_rows": summary["bad_rows"],
+            "valid_bad_rows": summary["valid_bad_rows"],
             "bad_row_messages": self.bad_row_messages,
             "model_path": summary["model"],
-            "eval_command": f"sanderling.torch.checkpoint.load({summary['model']!r}, ...) in Python",
+            "eval_command": f"sanderling.torch.predict({summary['model']!r}, FILE) in Python",
             "config": json.dumps(self.config.to_dict(), indent=1),
         }
         tables = [table for table in self.model.emb.tables.values() if isinstance(table, sanderling.Table)]

@@ -103,13 +103,16 @@ def test_its_lines_are_those_of_the_built_in_learners(data: Path, tmp_path: Path
 def test_bad_rows_are_in_the_summary_and_in_the_report(data: Path, tmp_path: Path) -> None:
     with (data / "train.csv").open("a") as file:
         file.write("1,0,0,no number,1\n1,0,0,none either,1\n")
+    with (data / "valid.csv").open("a") as file:
+        file.write("1,0,0,no number,1\n")
     settings = config(data, "dnn", passes=2)
     settings["data"]["on_bad_row"] = "skip:2"
     result = sanderling.torch.train(settings, runs_dir=tmp_path / "runs")
-    assert result.summary["bad_rows"] == 2
+    assert (result.summary["bad_rows"], result.summary["valid_bad_rows"]) == (2, 1)
     report = (result.run_dir / "report.html").read_text()
     assert "train.csv:1502" in report
     assert "2 bad rows" in report
+    assert "Bad rows of the validation data" in report
     (tmp_path / "ask.csv").write_text("label,a,b,x,seen\n1,0,0,1,1\n1,0,0,no number,1\n1,0,0,1,1\n")
     probabilities = sanderling.torch.predict(result.run_dir / "model", tmp_path / "ask.csv")
     assert np.isnan(probabilities).tolist() == [False, True, False], "a line for each row"
