@@ -203,9 +203,8 @@ def _check_unchanged(config: DeepConfig, last: Path, extra: Mapping[str, Any]) -
         )
 
 
-def _say_bad_rows(log: RunLog, queue: sanderling.FeedQueue) -> int:
-    """How many rows a queue has left out; says so."""
-    stats = queue.stats()
+def _say_bad_rows(log: RunLog, stats: Mapping[str, Any]) -> int:
+    """How many rows a queue has left out, by its statistics; says so."""
     if stats["bad_rows"]:
         log.say(f"{stats['bad_rows']:,} bad rows were left out; the first: {stats['bad_row_messages'][0]}")
     return int(stats["bad_rows"])
@@ -435,7 +434,7 @@ class _Run:
             assert self.inputs.queue is not None
             stats = self.inputs.queue.stats()
             self.stages, self.bad_row_messages = stats["stages"], stats["bad_row_messages"]
-            progress.bad_rows = _say_bad_rows(log, self.inputs.queue)
+            progress.bad_rows = _say_bad_rows(log, stats)
             if not config.valid_inputs:
                 self.plotted = whole.columns()
             progress.last = whole.metrics()
@@ -502,7 +501,7 @@ class _Run:
             for batch in queue:
                 scores.add(batch.labels, self.model(batch).cpu().numpy(), batch.weights)
                 log.progress("validating")
-        self.progress.valid_bad_rows = _say_bad_rows(log, queue)
+        self.progress.valid_bad_rows = _say_bad_rows(log, queue.stats())
         if self.workers is not None:
             shares: list[Any] = [None] * self.workers.size
             torch.distributed.all_gather_object(shares, scores.columns())
