@@ -18,6 +18,9 @@ that part is small, torch had better leave the queue a processor: --threads-with
 With --csv (a header, then a label and numbers of keys that are distinct over all columns) Sanderling reads, shuffles
 and looks up from the file in every pass, in the queue's threads beside torch's; PyTorch has the rows in memory before
 the time is taken.
+
+With --device cuda the dense part is on a GPU, and so is all of EmbeddingBag, its keys already there; Sanderling's rows
+stay in the machine's memory, and go to the GPU and their gradients back in every step.
 """
 
 # ruff: noqa: T201 -- printing is what this script is for.
@@ -69,11 +72,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--threads", type=int, default=torch.get_num_threads(), help="of torch (as torch has it)")
     add("--threads-with-queue", type=int, help="of torch while the queue has some as well (as --threads)")
     add("--queue-threads", type=int, default=1, help="of the queue (1)")
+    add("--device", default="cpu", help="where the dense part and EmbeddingBag are: cpu, cuda (cpu)")
     add("--csv", help="measure passes over this file")
     add("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args(arguments)
     if (options.dtype != "f32" or options.optimizer == "row_adagrad") and not options.without_torch:
         parser.error("torch has neither narrow rows with wide sums nor row_adagrad: say --without-torch")
+    if options.csv and options.device != "cpu":
+        parser.error("--csv measures on the processor: leave --device out")
     return options
 
 
@@ -86,7 +92,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     torch.manual_seed(1)
     if options.csv:
         return passes(options)
-    dense = DNN(options.fields, options.dim, hidden=options.hidden)
+    dense = DNN(options.fields, options.dim, hidden=options.hidden).to(options.device)
     batches = [draw(options, number) for number in range(options.steps)]
     table = filled_table(options, wide)
     if options.without_torch:
@@ -134,8 +140,9 @@ def show(options: argparse.Namespace, result: dict[str, dict[str, float]]) -> No
         f"{options.optimizer}, {options.dtype}"
     )
     print(
-        f"skew {options.skew:g}, hidden {options.hidden}, {options.threads} threads of torch {torch.__version__}, "
-        f"with the queue {options.threads_with_queue or options.threads} and {options.queue_threads} of its own\n"
+        f"skew {options.skew:g}, hidden {options.hidden} on {options.device}, {options.threads} threads of torch "
+        f"{torch.__version__}, with the queue {options.threads_with_queue or options.threads} "
+        f"and {options.queue_threads} of its own\n"
     )
     print("| a step, ms | median of rounds | min | max | median without the dense part |")
     print("|---|---|---|---|---|")
@@ -219,7 +226,7 @@ def field_names(options: argparse.Namespace) -> list[str]:
 def collection(options: argparse.Namespace, names: list[str], table: sanderling.Table) -> EmbeddingCollection:
     """All features in one table."""
     spec = Spec({"rows": TableSpec(options.dim)}, [FeatureSpec(name, "rows") for name in names])
-    emb = EmbeddingCollection(spec)
+    emb = EmbeddingCollection(spec).to(options.device)
     emb.use_tables({"rows": table})
     return emb
 
@@ -257,7 +264,7 @@ def queue_round(
             source, emb.native, spec=spec, batch_size=options.batch, threads=options.queue_threads
         ):
             optimizer.zero_grad()
-            loss = loss_of(model(emb(batch).stacked()), torch.from_numpy(batch.labels))
+            loss = loss_of(model(emb(batch).stacked()), torch.from_numpy(batch.labels).to(options.device))
             loss.backward()
             optimizer.step()
             first = float(loss.detach()) if first is None else first
@@ -283,7 +290,7 @@ def sanderling_steps(
 
     def step(number: int) -> float:
         optimizer.zero_grad()
-        loss = loss_of(model(emb(made[number]).stacked()), batches[number][1])
+        loss = loss_of(model(emb(made[number]).stacked()), batches[number][1].to(options.device))
         loss.backward()
         optimizer.step()
         # The push of the last step of a round would otherwise run into the time of the next engine.
@@ -298,7 +305,7 @@ def torch_steps(
     options: argparse.Namespace, model: nn.Module, batches: list[Drawn], table: sanderling.Table, names: Naming
 ) -> Callable[[Any], float]:
     """Steps over one EmbeddingBag for all fields, a bag per field and sample; of a batch by number, or as tensors."""
-    bag = nn.EmbeddingBag(options.keys, options.dim, mode="sum", sparse=True)
+    bag = nn.EmbeddingBag(options.keys, options.dim, mode="sum", sparse=True).to(options.device)
     with torch.no_grad():
         for begin in range(0, options.keys, _CHUNK):
             numbers = np.arange(begin, min(begin + _CHUNK, options.keys))
@@ -309,8 +316,9 @@ def torch_steps(
         else torch.optim.Adagrad(bag.parameters(), lr=1e-3)
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    offsets = torch.arange(options.batch * options.fields)
-    made = [(torch.from_numpy(keys.reshape(-1)), labels) for keys, labels in batches]
+    offsets = torch.arange(options.batch * options.fields, device=options.device)
+    place = options.device
+    made = [(torch.from_numpy(keys.reshape(-1)).to(place), labels.to(place)) for keys, labels in batches]
 
     def step(given: Any) -> float:  # noqa: ANN401, a number or tensors
         keys, labels = made[given] if isinstance(given, int) else given
@@ -328,13 +336,13 @@ def torch_steps(
 
 def dense_steps(options: argparse.Namespace, model: nn.Module, batches: list[Drawn]) -> Callable[[int], float]:
     """Steps over rows that do not change."""
-    rows = torch.randn(options.batch, options.fields, options.dim).requires_grad_()
+    rows = torch.randn(options.batch, options.fields, options.dim, device=options.device).requires_grad_()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     def step(number: int) -> float:
         optimizer.zero_grad()
         rows.grad = None
-        loss = loss_of(model(rows), batches[number][1])
+        loss = loss_of(model(rows), batches[number][1].to(options.device))
         loss.backward()
         optimizer.step()
         return float(loss.detach())

@@ -134,3 +134,12 @@ def make(request: pytest.FixtureRequest) -> Make:
         return connection.table(name, dim, **options)
 
     return make_remote
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where the dense part is: a test that takes it runs on both, and is skipped visibly where there is no GPU."""
+    where: str = request.param
+    if where == "cuda" and not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("skipped: no CUDA device")
+    return where

@@ -124,9 +124,20 @@ def _feature(feature: Mapping[str, Any], history: str) -> FeatureSpec:
     return FeatureSpec(feature["name"], feature.get("table") or "", pooling)
 
 
+def check_device(device: str) -> None:
+    """Raises ConfigError unless a dense part can be there; `device` is a name that torch has."""
+    try:
+        # What is named rightly need not be there, or may hold no numbers, as `meta`.
+        torch.zeros((), device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        what = str(error).partition("\n")[0]
+        raise sanderling.ConfigError(f"device = {device!r}: {what}; cpu is always there") from error
+
+
 def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickModel, dict[str, Any]]:
     """A model that a run with tables in this process saved, ready to score, and the spec its features are read by."""
     directory = Path(directory)
+    check_device(device)
     extra = checkpoint.read_extra(directory)
     if missing := {"config", "spec"} - set(extra):
         raise sanderling.ModelError(

@@ -33,7 +33,7 @@ from torch import nn
 import sanderling
 from sanderling._native import give_up_silent, render_report
 from sanderling.torch import checkpoint
-from sanderling.torch.click_model import ClickModel
+from sanderling.torch.click_model import ClickModel, check_device
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.inputs import FileInputs, HubInputs
 from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores
@@ -122,6 +122,7 @@ def train(
     """
     if not isinstance(config, DeepConfig):
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
+    check_device(device)
     run_dir = Path(runs_dir) / config.name
     run_dir.mkdir(parents=True, exist_ok=True)
     ps = sanderling.connect(ps) if isinstance(ps, str) else ps

@@ -21,11 +21,12 @@ DIM = 2
 class Training:
     """A model with rows, trained a step at a time on random samples."""
 
-    def __init__(self, seed: int, ps: sanderling.Connection | None = None) -> None:
+    def __init__(self, seed: int, ps: sanderling.Connection | None = None, device: str = "cpu") -> None:
         torch.manual_seed(seed)
+        self.device = device
         rows = {"optimizer": {"type": "adam", "lr": 0.01}, "init": {"type": "normal", "std": 0.1}}
-        self.emb = EmbeddingCollection(Spec.alike(["a", "b"], DIM, **rows), ps)
-        self.model = DNN(2, DIM, hidden=[4], batch_norm=True)
+        self.emb = EmbeddingCollection(Spec.alike(["a", "b"], DIM, **rows), ps).to(device)
+        self.model = DNN(2, DIM, hidden=[4], batch_norm=True).to(device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
 
     def step(self, number: int) -> None:
@@ -33,7 +34,7 @@ class Training:
         offsets = np.arange(5, dtype=np.uint32)
         columns = [(name, rng.choice(KEYS, 4), offsets, None) for name in "ab"]
         self.optimizer.zero_grad()
-        labels = torch.from_numpy(rng.integers(0, 2, 4).astype(np.float32))
+        labels = torch.from_numpy(rng.integers(0, 2, 4).astype(np.float32)).to(self.device)
         logits = self.model(self.emb(sanderling.Batch(columns)).stacked())
         nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
         self.optimizer.step()
@@ -53,13 +54,13 @@ class Training:
 
 @pytest.mark.parametrize("place", ["here", "servers"])
 def test_a_training_goes_on_as_if_it_had_not_stopped(
-    place: str, tmp_path: Path, request: pytest.FixtureRequest
+    place: str, device: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     ps = sanderling.connect(request.getfixturevalue("two_servers")) if place == "servers" else None
     for name in "ab":
         if ps is not None:
             ps.drop(name)
-    whole = Training(1, ps)
+    whole = Training(1, ps, device)
     for number in range(3):
         whole.step(number)
     whole.save(tmp_path / "saved", step=3, best=[0.5, None])
@@ -67,7 +68,7 @@ def test_a_training_goes_on_as_if_it_had_not_stopped(
     for number in range(3, 6):
         whole.step(number)
     goal = whole.state()
-    again = Training(2, ps)
+    again = Training(2, ps, device)
     assert again.load(tmp_path / "saved") == {"step": 3, "best": [0.5, None]}
     torch.testing.assert_close(again.state(), expected, rtol=0, atol=0)
     for number in range(3, 6):

@@ -61,11 +61,14 @@ def lines(run_dir: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("model", ["dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"])
-def test_every_model_learns_what_is_in_pairs(model: str, data: Path, tmp_path: Path) -> None:
-    result = sanderling.torch.train(config(data, model), runs_dir=tmp_path / "runs")
+def test_every_model_learns_what_is_in_pairs(model: str, device: str, data: Path, tmp_path: Path) -> None:
+    result = sanderling.torch.train(config(data, model), runs_dir=tmp_path / "runs", device=device)
     assert result.summary["auc"] > 0.95
     assert result.summary["rows"] > 0
+    # Where it was trained does not matter to who scores with it.
     probabilities = sanderling.torch.predict(result.run_dir / "model", data / "valid.csv")
+    there = sanderling.torch.predict(result.run_dir / "model", data / "valid.csv", device=device)
+    np.testing.assert_allclose(probabilities, there, atol=1e-4)
     labels = np.loadtxt(data / "valid.csv", delimiter=",", skiprows=1, usecols=0, dtype=np.float32)
     # AUC knows only the order.
     assert sanderling.metrics(labels, probabilities)["auc"] == pytest.approx(result.summary["auc"], abs=1e-3)
@@ -119,15 +122,22 @@ def test_bad_rows_are_in_the_summary_and_in_the_report(data: Path, tmp_path: Pat
     assert probabilities[0] == pytest.approx(probabilities[2], rel=1e-5), "one row, twice"
 
 
-def test_a_resumed_run_has_each_pass_once(data: Path, tmp_path: Path) -> None:
+def test_a_device_that_is_not_there_is_refused(data: Path, tmp_path: Path) -> None:
+    for name in ("gpu0", "cuda:99", "meta"):
+        with pytest.raises(sanderling.ConfigError, match=f"device = '{name}': "):
+            sanderling.torch.train(config(data, "dnn"), runs_dir=tmp_path, device=name)
+    assert not list(tmp_path.glob("run")), "nothing has begun"
+
+
+def test_a_resumed_run_has_each_pass_once(device: str, data: Path, tmp_path: Path) -> None:
     def interrupt(line: dict[str, Any]) -> None:
         if line["kind"] == "step" and line["pass"] == 3:
             raise KeyboardInterrupt
 
     settings = config(data, "dnn", passes=4, schedule={"type": "plateau", "factor": 0.5})
     with pytest.raises(KeyboardInterrupt):
-        sanderling.torch.train(settings, runs_dir=tmp_path, on_line=interrupt)
-    result = sanderling.torch.train(settings, runs_dir=tmp_path, resume=True)
+        sanderling.torch.train(settings, runs_dir=tmp_path, device=device, on_line=interrupt)
+    result = sanderling.torch.train(settings, runs_dir=tmp_path, device=device, resume=True)
     steps = -(-1500 // 64)
     assert result.summary["steps"] == 4 * steps
     assert result.summary["examples"] == 4 * 1500

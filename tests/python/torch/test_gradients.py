@@ -340,19 +340,12 @@ def test_what_is_no_batch_is_refused_by_its_type() -> None:
             Spec.alike(["a"], dim)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def cuda() -> str:
-    if not torch.cuda.is_available():
-        pytest.skip("skipped: no CUDA device")
-    return "cuda"
-
-
-def test_outputs_on_a_gpu(cuda: str) -> None:
-    emb = EmbeddingCollection(Spec.alike(["a"], DIM, optimizer={"type": "sgd", "lr": 0.1}, init=INIT)).to(cuda)
+def test_outputs_are_where_the_collection_is(device: str) -> None:
+    emb = EmbeddingCollection(Spec.alike(["a"], DIM, optimizer={"type": "sgd", "lr": 0.1}, init=INIT)).to(device)
     columns = {"a": column(np.random.default_rng(7), weighted=False)}
     bags = Bags(emb.tables["a"].pull(WIDE), {"a": "sum"})
     out, expected = emb(batch_of(columns)).values(), bags.forward(columns)
-    assert out.device.type == "cuda"
+    assert out.device.type == device
     assert_close(out.cpu(), expected)
     for result in (out, expected):
         result.sin().sum().backward()
