@@ -408,10 +408,20 @@ class FeedQueue:
 class Table:
     """An embedding table: rows of weights, found by 64-bit key, updated by the table's optimizer.
 
-    `optimizer` is `{"type": "sgd" | "adagrad" | "adam" | "ftrl", ...}`, `init` is `{"type": "zero"}`,
-    `{"type": "normal", "std": ...}` or `{"type": "uniform", "bound": ...}`; a bare string stands for the type with its
-    defaults. The default is SGD with a learning rate of 0.01 from zero weights. `budget_bytes` bounds the memory of
-    index and rows.
+    `optimizer` is a type and its settings, `{"type": "adam", "lr": 1e-3}`; a bare string stands for the type with its
+    defaults, which are, with what a row keeps beside its weights:
+
+    - `sgd`: lr 0.01, l2 0; nothing
+    - `momentum`: lr 0.01, momentum 0.9, l2 0; a velocity per weight
+    - `adagrad`: lr 0.01, eps 1e-10, initial 0, l2 0; a sum of squares per weight
+    - `row_adagrad`: as `adagrad`; one sum of mean squares per row
+    - `adam`: lr 0.001, beta1 0.9, beta2 0.999, eps 1e-8, l2 0; two moments per weight, a count of pushes per row
+    - `adamw`: as `adam`, with decay 0.01 in place of l2
+    - `ftrl`: alpha 0.1, beta 1, l1 0, l2 0; z and n per weight
+
+    The default is `sgd`. All are lazy: rows that are not pushed do not change. `init` says what a row starts with:
+    `{"type": "zero"}`, the default, `{"type": "normal", "std": ...}` or `{"type": "uniform", "bound": ...}`.
+    `budget_bytes` bounds the memory of index and rows.
 
     `dtype` says how weights are kept (optimizer state and all arrays are float32); `admission` which new keys get a
     row: all, those pushed in n requests (`{"type": "sightings", "sightings": n}`) or with a probability
