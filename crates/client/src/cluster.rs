@@ -11,7 +11,7 @@ use sanderling_wire::{Reply, Request, StatsScope, limit};
 
 use crate::error::ClientError;
 use crate::exchange::{CallError, HedgeCounters, HedgeCounts, Hedging, Peer};
-use crate::links::Links;
+use crate::links::{Links, is_reached};
 use crate::options::ConnectOptions;
 use crate::origin::Origin;
 use crate::pipeline::Pipeline;
@@ -92,6 +92,8 @@ impl Cluster {
             }
             let mut way = address.clone();
             if let Some(local) = faster_way(&address, &peer, &options)
+                // Not from another user's process or container on this host: there it would be tried for long.
+                && is_reached(&local, &options)
                 // The way of another server, or of none: this one is still where it was.
                 && let Ok(Known { peer: again, .. }) = ask(&local, &options)
                 && (again.server_id, again.boot_id) == (peer.server_id, peer.boot_id)

@@ -210,7 +210,8 @@ fn absent(workers: &[u32]) -> String {
     }
 }
 
-fn said(fault: &Fault, reason: &str) -> String {
+/// What a server refused, and why, in one text.
+pub(crate) fn said(fault: &Fault, reason: &str) -> String {
     let fault = fault.to_string();
     if fault.ends_with(reason) { fault } else { format!("{fault}: {reason}") }
 }

@@ -339,6 +339,11 @@ impl Exchange {
         }
     }
 
+    /// Nobody has looked since `looked_us` until now: requests may take so much longer.
+    pub(crate) fn postpone(&mut self, now_us: u64, looked_us: u64) {
+        self.calls.postpone(now_us, looked_us);
+    }
+
     /// The client was told to stop at that time: ends everything if the server has been silent for as long as it may.
     pub(crate) fn stop(&mut self, now_us: u64, told_us: u64, grace_us: u64) {
         let Some(asked_us) = self.calls.first_begun_us() else { return };

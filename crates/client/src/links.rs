@@ -18,6 +18,11 @@ use crate::stop::Watch;
 /// While a server takes nothing, its answers must be taken all the same, or the two would wait for each other.
 const BLOCKED_LOOK: Duration = Duration::from_millis(1);
 
+/// Time in which nobody looked is not noticed below this.
+const UNSEEN_US_MIN: u64 = 1000;
+/// Instead of when somebody last looked: somebody waits.
+const WAITING: u64 = u64::MAX;
+
 /// How long frames are.
 const FRAMING: Framing = Framing {
     header_bytes: HEADER_BYTES,
@@ -54,6 +59,8 @@ pub(crate) struct Links {
     poller: Poller,
     ready: Vec<Token>,
     start: Instant,
+    /// When somebody last looked for what there is to do, or [`WAITING`].
+    looked_us: u64,
     watch: Watch,
 }
 
@@ -89,6 +96,7 @@ impl Links {
             poller,
             ready: Vec::new(),
             start: Instant::now(),
+            looked_us: 0,
             watch: Watch::new(options.stop.clone()),
         })
     }
@@ -202,6 +210,7 @@ impl Links {
         let deadline = until_us.map(|us| self.start + Duration::from_micros(us));
         let deadline = deadline.into_iter().chain(until).chain(self.watch.look_at()).min();
         let mut ready = std::mem::take(&mut self.ready);
+        self.looked_us = WAITING;
         if self.poller.wait(&mut ready, deadline).is_err() {
             // The system cannot wait; deadlines still hold.
             std::thread::sleep(BLOCKED_LOOK);
@@ -274,6 +283,7 @@ impl Links {
         let mut committed = false;
         loop {
             let now_us = self.now_us();
+            self.notice(now_us);
             self.links[at].exchange.expire(now_us);
             match self.links[at].exchange.want(now_us) {
                 Want::Connect => self.connect(at),
@@ -299,6 +309,14 @@ impl Links {
             if other == at || !self.links[other].exchange.has_hedged(tag) {
                 sink(at % self.servers, tag, Err(error));
             }
+        }
+    }
+
+    /// Time in which nobody looked is no delay of the servers: their answers may have been here all the while.
+    fn notice(&mut self, now_us: u64) {
+        let looked_us = std::mem::replace(&mut self.looked_us, now_us);
+        if now_us.saturating_sub(looked_us) > UNSEEN_US_MIN {
+            self.links.iter_mut().for_each(|link| link.exchange.postpone(now_us, looked_us));
         }
     }
 
@@ -408,6 +426,11 @@ impl Links {
         let now_us = self.now_us();
         self.links[at].exchange.disconnected(now_us, cause);
     }
+}
+
+/// Does anybody listen there now?
+pub(crate) fn is_reached(address: &Address, options: &ConnectOptions) -> bool {
+    connect(address, &options.transport(FRAMING)).is_ok()
 }
 
 /// What is wrong with a connection, for who names its server anyway.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sanderling_client::{ClientError, Cluster, ConnectOptions, RemoteTable};
+use sanderling_client::{Client, ClientError, Cluster, ConnectOptions, RemoteTable};
+use sanderling_sample::{Batch, Rows};
 use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
 use servers::{Misdeed, Server};
 
@@ -80,6 +81,29 @@ fn misdeeds_and_what_they_lead_to() {
     check(&[Silent], &[("pull", Err("no answer within 1s")), ("push", Ok(0.0)), ("pull", Ok(1.0))]);
     check(&[Silent], &[("push", Err("whether the request was carried out is unknown")), ("pull", Ok(1.0))]);
     check(&[Short], &[("pull", Err("does not fit what was asked")), ("pull", Ok(0.0))]);
+}
+
+/// As where the next minibatch is long in coming, the answer to a push lies here for longer than one waits for answers.
+#[test]
+fn time_in_which_nobody_looks_is_no_delay_of_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, table) = one(&folder, impatient());
+    let client = Client::remote(vec![("t".to_owned(), table.clone())], [("a", "t")], None).unwrap();
+    let mut batch = Batch::new(&[false]);
+    batch.columns[0].push(KEYS[0], 1.0);
+    batch.close_row(0.0, 1.0);
+    let mut lookup = client.lookup();
+    for (round, push) in [Client::push, Client::begin_push].into_iter().enumerate() {
+        client.pull(&Rows::new(&batch, 0..1), Absent::Zero, &mut lookup).unwrap();
+        lookup.backward(0).2.fill(-1.0);
+        push(&client, &mut lookup, PushScale::default()).unwrap();
+        std::thread::sleep(impatient().timeout * 5 / 4);
+        client.pull(&Rows::new(&batch, 0..1), Absent::Zero, &mut lookup).unwrap();
+        assert_eq!(lookup.backward(0).1, [(round + 1) as f32; 2]);
+    }
+    // Who is silent then is still found out.
+    server.misbehave(&[Misdeed::Silent]);
+    assert!(pull(&table).unwrap_err().contains("no answer within 1s"));
 }
 
 #[test]

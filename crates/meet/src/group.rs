@@ -230,6 +230,11 @@ impl<F: Clone> Group<F> {
         }
     }
 
+    /// Gives back what is kept to sum up the next step with.
+    pub(crate) fn release_spare(&mut self) {
+        self.desks = Vec::new();
+    }
+
     /// Bytes that are kept to sum up the next step with.
     pub(crate) fn spare_bytes(&self) -> usize {
         self.desks.iter().map(Desk::bytes).sum()
@@ -299,6 +304,8 @@ mod tests {
             group.end(complete, Ok(()));
             let spare_bytes = group.spare_bytes();
             assert_eq!(spare_bytes > 0, is_kept, "{keys} keys leave {spare_bytes} bytes");
+            group.release_spare();
+            assert_eq!(group.spare_bytes(), 0);
         }
     }
 }

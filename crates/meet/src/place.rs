@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::budget::Budget;
 use crate::group::Group;
@@ -42,7 +42,14 @@ impl<F: Clone> Place<F> {
             return Ok(Arc::clone(&known.group));
         }
         // Each start of a job makes new ones, and what groups keep to sum up with is in no budget.
-        forget(&mut groups, now);
+        for known in groups.values().filter(|known| is_idle(known, now)) {
+            if let Ok(mut group) = known.group.try_lock() {
+                group.release_spare();
+            }
+        }
+        if groups.len() >= GROUPS_MAX {
+            forget(&mut groups, now);
+        }
         if groups.len() >= GROUPS_MAX {
             return Err(Refused::Full { what: format!("{GROUPS_MAX} groups of workers meet here") });
         }
@@ -62,14 +69,27 @@ impl<F: Clone> Place<F> {
     }
 }
 
+fn is_idle<F>(known: &Known<F>, now: Instant) -> bool {
+    now.saturating_duration_since(known.used) >= GROUP_IDLE_MAX
+}
+
 fn forget<F>(groups: &mut HashMap<u64, Known<F>>, now: Instant) {
-    let idle = |known: &Known<F>| -> Duration { now.saturating_duration_since(known.used) };
-    groups.retain(|_, known| idle(known) < GROUP_IDLE_MAX);
+    groups.retain(|_, known| !is_idle(known, now));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As while a job validates for long, and another one begins.
+    #[test]
+    fn an_idle_group_is_kept_while_there_is_room() {
+        let (place, start) = (Place::<String>::default(), Instant::now());
+        let group = place.group(1, 1, start).expect("there is room");
+        place.group(2, 1, start + 2 * GROUP_IDLE_MAX).expect("there is room");
+        let again = place.group(1, 1, start + 2 * GROUP_IDLE_MAX).expect("it is known");
+        assert!(Arc::ptr_eq(&group, &again));
+    }
 
     #[test]
     fn groups_are_bounded_and_idle_ones_make_room() {

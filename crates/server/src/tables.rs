@@ -10,6 +10,10 @@ use sanderling_wire::{Fault, Home, TableInfo, limit};
 use crate::description;
 use crate::refusal::Refusal;
 
+/// A server's share of a budget is rounded up, and once more when tables come from another number of servers: shares that
+/// differ by so little are of one budget.
+const SHARE_BYTES_OFF_MAX: u64 = limit::SERVERS_MAX as u64;
+
 /// A table with what clients know of it.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -104,10 +108,17 @@ impl Tables {
 
     /// Makes a table, or finds the one of this name and configuration.
     pub(crate) fn create(&self, name: &str, home: Home, config: &str) -> Result<Arc<Entry>, Refusal> {
-        let asked = description::parse(name, config)?;
-        let config = description::describe(&asked);
+        let mut asked = description::parse(name, config)?;
         let mut current = self.current();
-        if let Some(entry) = current.directory.named(name) {
+        let there = current.directory.named(name);
+        if let (Some(entry), Home::Sharded) = (there, home)
+            && let Some(kept) = description::parse(name, &entry.config)?.budget_bytes
+            && asked.budget_bytes.is_some_and(|bytes| bytes.abs_diff(kept) <= SHARE_BYTES_OFF_MAX)
+        {
+            asked.budget_bytes = Some(kept);
+        }
+        let config = description::describe(&asked);
+        if let Some(entry) = there {
             if entry.config == config && entry.home == home {
                 return Ok(Arc::clone(entry));
             }

@@ -145,6 +145,8 @@ impl Client {
                 return Ok(false);
             }
             let held = self.held.take();
+            // Who has not said hello has no room for more than one, either.
+            receiver.limit_frames(self.session.agreed().frame_bytes_max as usize);
             let frame = match &held {
                 Some(buffer) => buffer.bytes(),
                 None => match receiver.try_receive().map_err(|error| error.to_string())? {

@@ -58,6 +58,7 @@ fn what_is_no_frame_closes_its_connection_only() {
         ("zeros", vec![0; 64]),
         ("4 GiB", change(20, &0xFFFF_FFF8_u32.to_le_bytes())),
         ("64 MiB", change(20, &((64_u32 << 20) - 32).to_le_bytes())),
+        ("1 MiB from one who is not known", change(20, &((1_u32 << 20) - 32).to_le_bytes())),
         ("another version", change(4, &[9])),
         ("an unknown kind", change(5, &[200])),
         ("a damaged byte", change(40, &[0xAA])),
@@ -73,7 +74,10 @@ fn what_is_no_frame_closes_its_connection_only() {
     eventually("they are closed", || place.server().control().connections().len() == 1);
     // What is to be told of one is told after it is closed.
     let is_lost = |event: &&Event| matches!(event, Event::Lost { .. });
-    eventually("all are told of", || place.events.lock().unwrap().iter().filter(is_lost).count() == 7);
+    eventually("all are told of", || place.events.lock().unwrap().iter().filter(is_lost).count() == 8);
+    for event in place.events.lock().unwrap().iter().filter(is_lost) {
+        assert!(!event.to_string().contains("no hello within"), "{event}: it was waited for");
+    }
 }
 
 #[test]

@@ -322,6 +322,14 @@ impl Receiver {
         Receiver { way: ReceivingWay::Ring(ring) }
     }
 
+    /// Takes no longer frames from now on: for peers that are not known yet, so that none makes room for more.
+    pub fn limit_frames(&mut self, frame_bytes_max: usize) {
+        match &mut self.way {
+            ReceivingWay::Stream(stream) => stream.limit_frames(frame_bytes_max),
+            ReceivingWay::Ring(ring) => ring.limit_frames(frame_bytes_max),
+        }
+    }
+
     /// Waits for the next whole frame. `None`: the peer has sent its last one.
     ///
     /// # Errors

@@ -338,12 +338,14 @@ fn resolve(endpoint: &Endpoint, name: &str, deadline: Instant) -> Result<Vec<Soc
 /// Tries each address of the host. `None`: the deadline came first.
 fn connect_tcp(endpoint: &Endpoint, name: &str, deadline: Instant) -> Result<Option<OwnedFd>, Error> {
     let mut last = None;
-    for address in resolve(endpoint, name, deadline)? {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+    let addresses = resolve(endpoint, name, deadline)?;
+    for (address, to_try) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        // One that leads nowhere leaves the others their share of the time.
+        let share = deadline.saturating_duration_since(Instant::now()) / to_try;
+        if share.is_zero() {
             return Ok(None);
         }
-        match TcpStream::connect_timeout(&address, left) {
+        match TcpStream::connect_timeout(address, share) {
             Ok(stream) => return Ok(Some(stream.into())),
             Err(error) => last = Some(error),
         }

@@ -209,6 +209,10 @@ impl StreamReceiver {
         }
     }
 
+    pub(crate) fn limit_frames(&mut self, frame_bytes_max: usize) {
+        self.framing.frame_bytes_max = frame_bytes_max;
+    }
+
     /// The next frame; waits for it. `None`: the peer has sent its last one.
     pub(crate) fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<&[u8]>, Error> {
         loop {

@@ -2,6 +2,8 @@
 
 use sanderling_wire::{Codec, Fault, Frame, Identity, Parsed, Reply, WireError};
 
+use crate::error::said;
+
 use super::{Answer, BACKOFF_MAX_US, BACKOFF_MIN_US, CallError, Exchange, Peer, Phase};
 
 impl Exchange {
@@ -51,7 +53,7 @@ impl Exchange {
                         reason: failure.reason.to_owned(),
                     });
                 }
-                self.give_up(now_us, &failure.fault.to_string());
+                self.give_up(now_us, &said(&failure.fault, failure.reason));
             }
             (Phase::Greeting { .. }, Reply::Goaway(goaway)) => self.give_up(now_us, goaway.reason),
             (Phase::Up | Phase::Leaving, Reply::Goaway(goaway)) => {
@@ -92,15 +94,15 @@ impl Exchange {
                     self.attempts = self.attempts.saturating_add(1);
                     let least = retry_after_us.clamp(BACKOFF_MIN_US, BACKOFF_MAX_US);
                     self.hold_until_us = now_us + least + self.random.below(least << self.attempts.min(4));
-                    self.cause = Some(failure.fault.to_string());
-                    self.calls.ask_again(slot);
+                    self.calls.ask_again(slot, said(&failure.fault, failure.reason));
                     return Ok(Answer::None);
                 }
                 Fault::Draining => {
                     // It was not carried out. Perhaps the server comes back in time.
-                    self.cause = Some(failure.fault.to_string());
+                    let why = said(&failure.fault, failure.reason);
+                    self.cause = Some(why.clone());
                     self.phase = Phase::Leaving;
-                    self.calls.ask_again(slot);
+                    self.calls.ask_again(slot, why);
                     return Ok(Answer::None);
                 }
                 _ => {}

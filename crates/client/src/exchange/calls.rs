@@ -27,8 +27,12 @@ struct Call {
     state: State,
     /// The start of the server that it is meant for; `None`: any.
     boot_id: Option<u64>,
-    /// Was it ever sent?
+    /// May it have been carried out? It was sent, and the server did not say that it had no time for it.
     was_sent: bool,
+    /// The same, without the last time that it was sent.
+    was_sent_before: bool,
+    /// Why the server had no time for it, when it last said so.
+    busy: Option<String>,
     /// Is it a pull that is asked for over another connection, too, or that was asked for over another one first?
     is_hedged: bool,
     began_us: u64,
@@ -92,7 +96,7 @@ impl Calls {
             return Err(error);
         }
         (call.id, call.tag, call.kind, call.state) = (id, tag, request.kind(), State::Queued);
-        (call.boot_id, call.was_sent, call.is_hedged) = (boot_id, false, false);
+        (call.boot_id, call.was_sent, call.is_hedged, call.busy) = (boot_id, false, false, None);
         (call.began_us, call.deadline_us) = (now_us, now_us.saturating_add(timeout_us));
         self.queue.push_back(slot);
         Ok(slot)
@@ -108,6 +112,8 @@ impl Calls {
                 state: State::Free,
                 boot_id: None,
                 was_sent: false,
+                was_sent_before: false,
+                busy: None,
                 is_hedged: false,
                 began_us: 0,
                 deadline_us: 0,
@@ -156,7 +162,7 @@ impl Calls {
         call.frame.advance(bytes);
         refit(call.frame.bytes_mut(), id, agreed);
         (call.id, call.tag, call.kind, call.state) = (id, from.tag, from.kind, State::Queued);
-        (call.boot_id, call.was_sent) = (from.boot_id, false);
+        (call.boot_id, call.was_sent, call.busy) = (from.boot_id, false, None);
         (call.began_us, call.deadline_us) = (from.began_us, from.deadline_us);
         (call.is_hedged, from.is_hedged) = (true, true);
         self.queue.push_back(to);
@@ -195,7 +201,8 @@ impl Calls {
     pub(super) fn next_sent(&mut self, now_us: u64) {
         if let Some(slot) = self.queue.pop_front() {
             let call = &mut self.calls[slot as usize];
-            (call.state, call.was_sent) = (State::Sent { at_us: now_us }, true);
+            call.was_sent_before = std::mem::replace(&mut call.was_sent, true);
+            call.state = State::Sent { at_us: now_us };
             self.sent += 1;
         }
     }
@@ -220,10 +227,11 @@ impl Calls {
         Done { tag, began_us, is_hedged }
     }
 
-    /// Puts a call that was sent back into the queue, where it stood.
-    pub(super) fn ask_again(&mut self, slot: u32) {
+    /// Puts a call that was sent back into the queue, where it stood: the server has not carried it out.
+    pub(super) fn ask_again(&mut self, slot: u32, why: String) {
         self.sent -= 1;
-        self.calls[slot as usize].state = State::Queued;
+        let call = &mut self.calls[slot as usize];
+        (call.state, call.was_sent, call.busy) = (State::Queued, call.was_sent_before, Some(why));
         self.queue.push_front(slot);
         let calls = &self.calls;
         self.queue.make_contiguous().sort_unstable_by_key(|&at| calls[at as usize].id);
@@ -248,6 +256,14 @@ impl Calls {
         }
     }
 
+    /// Gives every request the time between `looked_us`, or when it was made, and now once more.
+    pub(super) fn postpone(&mut self, now_us: u64, looked_us: u64) {
+        for call in self.calls.iter_mut().filter(|call| call.state != State::Free) {
+            let unseen_us = now_us.saturating_sub(looked_us.max(call.began_us));
+            call.deadline_us = call.deadline_us.saturating_add(unseen_us);
+        }
+    }
+
     /// Ends what was not answered in time. `true`: one of them was sent, and since then nothing was heard.
     pub(super) fn expire(&mut self, now_us: u64, heard_us: u64, cause: Option<&str>) -> bool {
         let mut is_silent = false;
@@ -260,9 +276,9 @@ impl Calls {
                 self.sent -= 1;
                 is_silent |= heard_us <= at_us;
             }
-            let sent = call.was_sent;
+            let (sent, busy) = (call.was_sent, self.calls[slot as usize].busy.take());
             self.queue.retain(|&queued| queued != slot);
-            self.fail(slot, CallError::Late { sent, cause: cause.map(str::to_owned) });
+            self.fail(slot, CallError::Late { sent, cause: cause.map(str::to_owned).or(busy) });
         }
         is_silent
     }

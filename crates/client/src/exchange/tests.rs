@@ -192,7 +192,7 @@ impl World {
             Request::Push(_) if self.happens(self.weather.garbage) => (vec![7; 32], None),
             Request::Push(_) if self.happens(self.weather.busy) => {
                 let fault = Fault::Busy { retry_after_us: 800 };
-                let failure = Failure { kind: Kind::Push, fault, reason: "" };
+                let failure = Failure { kind: Kind::Push, fault, reason: "no room" };
                 (encoded(|out| Reply::Failed(failure).encode(&AGREED, id, out)), None)
             }
             Request::Push(push) => {
@@ -255,6 +255,10 @@ fn check(seed: u64, weather: Weather) -> World {
     }
     assert_eq!(world.exchange.outstanding(), 0);
     assert!(world.exchange.wake_us().is_none());
+    for (tag, outcome) in &world.outcomes {
+        let not_applied = matches!(outcome, Err(CallError::Late { sent: false, .. }));
+        assert!(!(not_applied && world.seen.contains(tag)), "seed {seed}: {tag} was applied, {outcome:?}");
+    }
     world
 }
 
@@ -304,6 +308,31 @@ fn what_a_lossy_world_did_is_said_truly() {
         }
     }
     assert!(std::env::var("SEED").is_ok() || restarted > 0 && protocol > 0, "{restarted} {protocol}");
+}
+
+#[test]
+fn a_server_that_stays_busy_says_why_and_has_done_nothing() {
+    let mut world = World::new(1, Weather { busy: 1000, ..Weather::default() });
+    world.push(1, None);
+    while world.outcomes.is_empty() {
+        world.step();
+    }
+    let Err(CallError::Late { sent: false, cause: Some(cause) }) = &world.outcomes[&1] else {
+        panic!("{:?}", world.outcomes)
+    };
+    assert!(cause.ends_with(": no room"), "{cause}");
+}
+
+#[test]
+fn requests_that_nobody_looked_after_have_more_time() {
+    let mut world = World::new(1, Weather::default());
+    world.push(1, None);
+    world.exchange.postpone(TIMEOUT_US, 0);
+    world.now_us = TIMEOUT_US;
+    while world.outcomes.is_empty() {
+        world.step();
+    }
+    assert_eq!(world.outcomes[&1], Ok(()));
 }
 
 #[test]

@@ -222,8 +222,6 @@ impl Servers {
         let Some(announced) = announced.as_mut().filter(|announced| !announced.is_settled) else { return };
         let names = links.names();
         let mut sink = announced.answers.sink(&names);
-        // Answers may lie here for longer than one waits for them.
-        links.look(&mut sink);
         links.settle(&mut sink);
         announced.is_settled = true;
     }

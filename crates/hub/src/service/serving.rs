@@ -122,6 +122,7 @@ impl Serving {
             if talk.closing {
                 return sender.try_flush().is_ok_and(|all| !all);
             }
+            receiver.limit_frames(talk.frame_bytes_max());
             match receiver.try_receive() {
                 Ok(Received::Frame(bytes)) => {
                     let (begun, is_next) = (Instant::now(), bytes.get(5) == Some(&(Kind::Next as u8)));

@@ -108,6 +108,11 @@ impl Talk {
         }
     }
 
+    /// The longest frame that it takes now: of one who has not said hello, a short one.
+    pub(crate) fn frame_bytes_max(&self) -> usize {
+        self.agreed.frame_bytes_max as usize
+    }
+
     /// The answer to a frame. An error means that the stream has lost its framing: the connection must be closed.
     pub(crate) fn answer(
         &mut self,

@@ -99,6 +99,21 @@ fn a_table_that_is_there_says_what_differs() {
     }
 }
 
+/// 1 GiB over three servers, restored on two: each has (1 GiB / 3, rounded up) * 3 / 2, rounded up.
+#[test]
+fn a_share_of_a_budget_may_have_been_rounded() {
+    let fixture = Fixture::new();
+    let create = |budget_bytes: u64| {
+        let config = TABLE.replacen('{', &format!("{{\"budget_bytes\":{budget_bytes},"), 1);
+        fixture.state.create("bounded", Home::Sharded, &config).map(|_| ()).map_err(|refusal| refusal.fault)
+    };
+    let restored = ((1u64 << 30).div_ceil(3) * 3).div_ceil(2);
+    assert_ne!(restored, 1 << 29);
+    assert_eq!(create(restored), Ok(()));
+    assert_eq!(create(1 << 29), Ok(()));
+    assert_eq!(create((1 << 29) + (1 << 20)), Err(Fault::TableExists));
+}
+
 #[test]
 fn a_batch_is_not_kept_if_its_rows_would_be_more_than_a_worker_may_hold() {
     const WIDE: usize = 4096;

@@ -69,6 +69,10 @@ impl RingReceiver {
         }
     }
 
+    pub(crate) fn limit_frames(&mut self, frame_bytes_max: usize) {
+        self.framing.frame_bytes_max = frame_bytes_max;
+    }
+
     /// Waits for the next frame. `None`: the peer has sent its last one, or died.
     pub(crate) fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<&[u8]>, Error> {
         loop {
