@@ -32,6 +32,8 @@ pub struct RunReport {
     pub examples: u64,
     /// Passes over the training data that were begun.
     pub passes: u32,
+    /// Pass whose model was kept, by the metric that the run monitors: the best validation, or without one the last pass.
+    pub best_pass: u32,
     /// Training threads.
     pub threads: usize,
     /// Training examples per second of wall time.

@@ -508,6 +508,7 @@ impl Outcome<'_> {
             train_s: summary.train_s,
             examples: summary.examples,
             passes: summary.passes as u32,
+            best_pass: summary.best_pass as u32,
             threads: self.threads,
             examples_per_s: summary.examples_per_s,
             metrics: self.metrics().0,

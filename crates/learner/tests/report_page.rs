@@ -85,6 +85,7 @@ fn typical() -> RunReport {
         train_s: 4.31,
         examples: 614_400,
         passes: 3,
+        best_pass: 3,
         threads: 1,
         examples_per_s: 142_552.0,
         metrics,
@@ -250,8 +251,13 @@ fn odd_runs() {
         report.name = "n".repeat(5000);
         report.tables[0].name = "t".repeat(5000);
         report.valid_curve = (0..100).map(|i| CurvePoint { pass: i + 1, ..report.valid_curve[0] }).collect();
+        // By the logloss, say: not the one of the highest AUC.
+        report.valid_curve[7].auc += 1e-3;
+        report.best_pass = 5;
         (report.bad_rows, report.valid_bad_rows) = (1, 3);
     });
+    let best: Vec<&str> = page.split("<tr class=\"best\">").skip(1).collect();
+    assert!(best.len() == 1 && best[0].starts_with("<td class=\"number\">5</td>"), "{best:?}");
     assert!(page.contains("of 100 validations") && page.contains("1 bad row</strong> skipped"));
     assert!(page.contains("3 bad rows</strong> of the validation data skipped"));
 }

@@ -597,7 +597,7 @@ class _Run:
             for kind in ("step", "valid")
         }
         metrics = self.progress.last if self.progress.best is None else self.progress.best
-        same = ("name", "train_s", "examples", "passes", "examples_per_s")
+        same = ("name", "train_s", "examples", "passes", "best_pass", "examples_per_s")
         facts = {
             **{name: summary[name] for name in same},
             "model": f"{self.config.model.type} in PyTorch",

@@ -1,7 +1,5 @@
 //! The sections of a report, in the order in which they stand. Knows no style and no drawing.
 
-use std::cmp::Ordering;
-
 use maud::{Markup, PreEscaped, html};
 
 use super::summary::by_norm;
@@ -42,29 +40,17 @@ pub(super) fn learning_curves(report: &RunReport) -> Markup {
         @if report.valid.is_none() {
             p.none { "There is no validation curve: the configuration names no validation file ([data] valid)." }
         } @else if !report.valid_curve.is_empty() {
-            (validations(&report.valid_curve))
+            (validations(&report.valid_curve, report.best_pass))
         }
     };
     section("curves", "Learning curves", lead, &body)
 }
 
-/// The validations as a list; the best one, by AUC if it has one and else by logloss, stands out.
-fn validations(curve: &[CurvePoint]) -> Markup {
-    let better = |a: &CurvePoint, b: &CurvePoint| match (a.auc.is_nan(), b.auc.is_nan()) {
-        (false, false) => a.auc.total_cmp(&b.auc),
-        (true, true) => b.logloss.total_cmp(&a.logloss),
-        (a_is_nan, _) => {
-            if a_is_nan {
-                Ordering::Less
-            } else {
-                Ordering::Greater
-            }
-        }
-    };
-    // The first of equals: max_by would take the last.
-    let best = (0..curve.len()).rev().max_by(|&a, &b| better(&curve[a], &curve[b])).unwrap_or(0);
+/// The validations as a list; that of the pass whose model was kept stands out.
+fn validations(curve: &[CurvePoint], best_pass: u32) -> Markup {
     let first = curve.len().saturating_sub(VALIDATIONS_MAX);
-    let shown = (0..curve.len()).filter(|&at| at >= first || at == best);
+    let is_best = |at: usize| curve[at].pass == best_pass;
+    let shown = (0..curve.len()).filter(|&at| at >= first || is_best(at));
     html! {
         div.scroll { table.compact {
             thead { tr {
@@ -73,7 +59,7 @@ fn validations(curve: &[CurvePoint]) -> Markup {
             } }
             tbody { @for at in shown {
                 @let point = &curve[at];
-                tr.best[at == best && curve.len() > 1] {
+                tr.best[is_best(at) && curve.len() > 1] {
                     td.number { (point.pass) }
                     td.number { (numbers::count(point.step)) }
                     td.number { (numbers::count(point.examples)) }
@@ -81,7 +67,7 @@ fn validations(curve: &[CurvePoint]) -> Markup {
                     td.number { (numbers::decimal(point.logloss, 5)) }
                     td.number { (numbers::decimal(point.prob_mean, 5)) }
                     td.number { (numbers::decimal(point.real_mean, 5)) }
-                    td { @if at == best && curve.len() > 1 { "best" } }
+                    td { @if is_best(at) && curve.len() > 1 { "best" } }
                 }
             } }
         } }
