@@ -12,6 +12,7 @@ use crate::lookup::{Lookup, TableLookup};
 use crate::random::unique;
 use crate::remote::RemoteTable;
 use crate::session::{PullInto, PullPart, Session, check_push};
+use crate::shared_push::push_shared;
 use crate::stop::Stop;
 
 /// Distinct keys of a table in this process that are pulled together: many enough that their misses overlap, few enough that
@@ -234,7 +235,13 @@ impl Client {
     /// are under way when this returns: the lookup's next pull sees them, and says if they failed, as [`Client::finish`]
     /// does.
     pub fn push(&self, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
-        self.begin_push(lookup, scale)?;
+        self.push_by(1, lookup, scale)
+    }
+
+    /// The same, by up to so many threads where tables in this process get many keys. Each key is one thread's, so that rows
+    /// become what they become by one.
+    pub fn push_by(&self, threads: usize, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
+        self.begin(threads, lookup, scale)?;
         lookup.session.iter_mut().for_each(Session::send);
         Ok(())
     }
@@ -242,6 +249,10 @@ impl Client {
     /// The same, but to servers it goes with the lookup's next pull, or when that is finished: for who pulls at once, and sends
     /// half as many messages so. A gradient that is refused in one table is applied in none.
     pub fn begin_push(&self, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
+        self.begin(1, lookup, scale)
+    }
+
+    fn begin(&self, threads: usize, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
         let parts = &mut lookup.tables;
         match &self.tables {
             Tables::Embedded(tables) => {
@@ -252,10 +263,7 @@ impl Client {
                     }
                 }
                 for (table, part) in tables.iter().zip(parts) {
-                    let (keys, counts, grads) = part.gradients();
-                    if !keys.is_empty() {
-                        table.push_unique(keys, counts, grads, scale)?;
-                    }
+                    push_shared(table, threads, part.gradients(), scale)?;
                 }
             }
             Tables::Remote(tables) => {

@@ -46,6 +46,7 @@ mod remote;
 pub use remote::RemoteTable;
 
 mod session;
+mod shared_push;
 pub use session::{FedBatch, Session};
 
 mod pipeline;

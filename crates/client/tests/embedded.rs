@@ -118,6 +118,55 @@ fn pull_and_push_equal_a_map() {
     assert_eq!(client.tables().iter().map(|t| t.len()).collect::<Vec<_>>(), [40, 40, 1]);
 }
 
+/// One table of dim 2, and a minibatch of so many keys that a push of them is shared.
+fn many(budget_bytes: Option<u64>) -> (Client, Batch) {
+    let optimizer = Optimizer::Adagrad { lr: LR, eps: 1e-10, initial: 0.0, l2: 0.0 };
+    let blocks = vec![Block { dims: 2, init: Init::Normal { std: 0.1 }, optimizer }];
+    let table = Table::new(TableConfig { budget_bytes, ..TableConfig::new("t", blocks) }).unwrap();
+    let mut batch = Batch::new(&[false]);
+    (0..20_000).for_each(|key| batch.columns[0].push(key * key, 1.0));
+    batch.close_row(0.0, 1.0);
+    (Client::embedded(vec![Arc::new(table)], [("f", "t")], None).unwrap(), batch)
+}
+
+#[test]
+fn a_push_that_threads_share_is_as_one_thread_makes_it() {
+    let of_threads = [1, 3].map(|threads| {
+        let (client, batch) = many(None);
+        let mut lookup = client.lookup();
+        for step in 0..3 {
+            client.pull(&Rows::new(&batch, 0..1), Absent::Init, &mut lookup).unwrap();
+            let (_, _, grads) = lookup.backward(0);
+            grads.iter_mut().enumerate().for_each(|(at, grad)| *grad = ((at * 7 + step) % 11) as f32 - 5.0);
+            client.push_by(threads, &mut lookup, PushScale::default()).unwrap();
+        }
+        let table = &client.tables()[0];
+        // What is refused is applied in no part.
+        client.pull(&Rows::new(&batch, 0..1), Absent::Init, &mut lookup).unwrap();
+        *lookup.backward(0).2.last_mut().unwrap() = f32::NAN;
+        let refused = client.push_by(threads, &mut lookup, PushScale::default()).unwrap_err();
+        assert!(matches!(refused, ClientError::Store(StoreError::BadGradient { .. })), "{refused:?}");
+        let keys = batch.columns[0].keys.iter();
+        let rows: Vec<_> = keys.map(|&key| table.get(key).unwrap()).collect();
+        (
+            rows.into_iter().map(|row| (row.weights, row.state, row.frequency)).collect::<Vec<_>>(),
+            table.stats().pushes,
+        )
+    });
+    assert!(of_threads[0] == of_threads[1], "rows or the number of pushes differ");
+}
+
+#[test]
+fn a_full_table_says_what_all_threads_left_out() {
+    let (client, batch) = many(Some(512 << 10));
+    let mut lookup = client.lookup();
+    client.pull(&Rows::new(&batch, 0..1), Absent::Init, &mut lookup).unwrap();
+    lookup.backward(0).2.fill(1.0);
+    let full = client.push_by(3, &mut lookup, PushScale::default()).unwrap_err();
+    let ClientError::Store(StoreError::TableFull { rejected, .. }) = full else { panic!("{full:?}") };
+    assert_eq!(client.tables()[0].len() as u64 + rejected, 20_000);
+}
+
 /// Minibatches of which a table is pulled at once, and of which it is pulled in several goes, are the same.
 #[test]
 fn every_feature_is_shown_once_with_all_of_its_rows() {

@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, available_parallelism};
 use std::time::Instant;
 
 use sanderling_client::{Client, ClientError, Lookup, Origin, Session, Stop};
@@ -14,6 +14,9 @@ use crate::error::FeedError;
 use crate::recycle::Recycled;
 use crate::ticket::Ticket;
 use crate::wait::wait_or_stop;
+
+/// Threads that push together to tables in this process.
+const SHARING_THREADS_MAX: usize = 4;
 
 const AT: &str = "pushes were waited for that the servers have not answered";
 
@@ -82,7 +85,8 @@ impl Drop for End {
 }
 
 impl Pushes {
-    /// Starts the thread; at most `most` pushes, of which there is at least one, are outstanding.
+    /// Starts the thread; at most `most` pushes, of which there is at least one, are outstanding. Large ones to tables in this
+    /// process are shared with others: one of four processors, since the rest of a trainer wants some, too.
     pub(crate) fn start(client: Arc<Client>, most: usize) -> Pushes {
         let most = most.max(1);
         let (jobs, waiting) = sync_channel(most);
@@ -91,7 +95,9 @@ impl Pushes {
         let (end, stop) = (End(Arc::clone(&progress)), client.stop().cloned());
         // So that others can be sent while some are waited for.
         let together = most.div_ceil(2);
-        let thread = std::thread::spawn(move || work(&client, &waiting, &end.0, together));
+        let threads = available_parallelism().map_or(1, |processors| processors.get() / 4);
+        let threads = threads.clamp(1, SHARING_THREADS_MAX);
+        let thread = std::thread::spawn(move || work(&client, &waiting, &end.0, together, threads));
         Pushes { jobs: Some(jobs), most, progress, thread: Some(thread), stop, origin: Origin::here() }
     }
 
@@ -200,8 +206,9 @@ impl Drop for Pushes {
     }
 }
 
-/// Applies what comes; `together` answers of servers, or those of all that there is, are waited for at once.
-fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, together: usize) {
+/// Applies what comes; `together` answers of servers, or those of all that there is, are waited for at once. Up to so many
+/// threads push to tables in this process.
+fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, together: usize, threads: usize) {
     let mut session: Option<Session> = None;
     // Sent to servers and not yet answered.
     let mut under_way: Vec<UnderWay> = Vec::new();
@@ -216,7 +223,8 @@ fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, together: us
             }
         };
         let Job { mut lookup, scale, forget_missing, since, ticket } = job;
-        let failed = push(client, &mut session, mark, &mut lookup, scale, forget_missing).err().map(Arc::new);
+        let failed = push(client, threads, &mut session, mark, &mut lookup, scale, forget_missing);
+        let failed = failed.err().map(Arc::new);
         under_way.push(UnderWay { mark, since, ticket, failed });
         drop(lookup);
         if session.is_none() || under_way.len() >= together {
@@ -228,6 +236,7 @@ fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, together: us
 
 fn push(
     client: &Client,
+    threads: usize,
     session: &mut Option<Session>,
     mark: u64,
     lookup: &mut Lookup,
@@ -244,7 +253,7 @@ fn push(
     if forget_missing {
         lookup.forget_missing();
     }
-    let pushed = client.push(lookup, scale);
+    let pushed = client.push_by(threads, lookup, scale);
     lookup.swap_session(session);
     pushed
 }
