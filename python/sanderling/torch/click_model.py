@@ -17,6 +17,7 @@ import sanderling
 from sanderling.torch import checkpoint, models
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.embedding import EmbeddingCollection
+from sanderling.torch.inputs import for_scoring
 from sanderling.torch.spec import FeatureSpec, Spec, TableSpec
 from sanderling.torch.workers import Workers
 
@@ -158,7 +159,7 @@ def predict(
     A bad row that `data.on_bad_row` of the run lets pass yields NaN.
     """
     model, spec = open_model(directory, device=device)
-    spec = {key: value for key, value in spec.items() if key != "negatives"}
+    spec = for_scoring(spec)
     parts = [np.zeros(0, np.float32)]
     with torch.no_grad():
         for rows in sanderling.FeedQueue(files, model.emb.native, spec=spec, batch_size=batch, train=False):

@@ -35,7 +35,7 @@ from sanderling._native import give_up_silent, render_report
 from sanderling.torch import checkpoint
 from sanderling.torch.click_model import ClickModel, check_device
 from sanderling.torch.deep_config import DeepConfig
-from sanderling.torch.inputs import FileInputs, HubInputs
+from sanderling.torch.inputs import FileInputs, HubInputs, check_files, check_valid, for_scoring, no_rows
 from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores
 from sanderling.torch.workers import Workers, join
 
@@ -123,6 +123,7 @@ def train(
     if not isinstance(config, DeepConfig):
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
     check_device(device)
+    check_files(config)
     run_dir = Path(runs_dir) / config.name
     run_dir.mkdir(parents=True, exist_ok=True)
     ps = sanderling.connect(ps) if isinstance(ps, str) else ps
@@ -143,6 +144,7 @@ def train(
             inputs = HubInputs(config, workers, hub_token, hub_patience_s, saved, hub_compression, hub_ca_file)
     else:
         inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
+    check_valid(config, inputs.spec)
     run = _Run(config, run_dir, ps, device, inputs, workers, fresh=not resume)
     if resume:
         run.resume()
@@ -293,7 +295,7 @@ class _Run:
 
     def passes(self, log: RunLog) -> None:
         """All passes that are left."""
-        progress = self.progress
+        config, progress = self.config, self.progress
         used = False
         try:
             with self.orderly():
@@ -305,8 +307,10 @@ class _Run:
                         self.save_stopped()
                         break
                     if steps == 0 and before == 0:
+                        if not config.from_hubs:
+                            raise no_rows(config.train_inputs, self.inputs.queue)
                         continue
-                    if self.config.valid_inputs:
+                    if config.valid_inputs:
                         self.judge(log)
                     else:
                         progress.best_pass = progress.passes
@@ -327,6 +331,8 @@ class _Run:
         finally:
             self.inputs.close(used=used)
             give_up_silent(False)
+        if progress.step == 0:
+            raise no_rows(config.train_inputs, None)
         if self.idle():
             log.say(f"stopped early: validation was best after pass {progress.best_pass}")
 
@@ -496,8 +502,7 @@ class _Run:
                 if buffer.numel() > 0:
                     torch.distributed.broadcast(buffer, src=0)
         self.model.eval()
-        spec = {key: value for key, value in self.spec.items() if key != "negatives"}
-        queue = self.valid_queue(spec)
+        queue = self.valid_queue(for_scoring(self.spec))
         with torch.no_grad():
             for batch in queue:
                 scores.add(batch.labels, self.model(batch).cpu().numpy(), batch.weights)

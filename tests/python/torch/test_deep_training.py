@@ -129,6 +129,40 @@ def test_a_device_that_is_not_there_is_refused(data: Path, tmp_path: Path) -> No
     assert not list(tmp_path.glob("run")), "nothing has begun"
 
 
+def test_what_cannot_be_validated_or_learned_from_costs_no_pass(data: Path, tmp_path: Path) -> None:
+    kept = sanderling.torch.train(config(data, "dnn", passes=1), runs_dir=tmp_path).run_dir
+    before = sanderling.torch.predict(kept / "model", data / "valid.csv")
+    (data / "none.csv").write_text("label,a,b,x,seen\n")
+    (data / "bad.csv").write_text("label,a,b,x,seen\n1,0,0,no number,1\n")
+    os.mkfifo(data / "pipe.csv")
+    nowhere = str(data / "nowhere.csv")
+    once = r"can be read only once; write its rows to a file"
+    for key, name, error, message in (
+        ("valid", nowhere, sanderling.FileError, "nowhere"),
+        ("valid", str(data / "none.csv"), sanderling.NoRowsError, r"none\.csv: no rows to work on$"),
+        ("valid", str(data / "bad.csv"), sanderling.NoRowsError, r"all 1 were bad, the first: .*bad\.csv:2"),
+        ("train", str(data / "none.csv"), sanderling.NoRowsError, r"none\.csv: no rows to work on$"),
+        ("train", "-", sanderling.ConfigError, rf"data\.train: - {once}; or let `sanderling hub`"),
+        ("valid", "-", sanderling.ConfigError, rf"data\.valid: - {once}$"),
+        ("train", str(data / "p*.csv"), sanderling.ConfigError, once),
+        ("valid", str(data / "pipe.csv"), sanderling.ConfigError, once),
+    ):
+        settings = config(data, "dnn", passes=1)
+        settings["data"].update({key: name, "on_bad_row": "skip:9"})
+        lines_seen: list[dict[str, Any]] = []
+        with pytest.raises(error, match=message):
+            sanderling.torch.train(settings, runs_dir=tmp_path, on_line=lines_seen.append)
+        assert not lines_seen
+        assert (kept / "last").exists()
+    np.testing.assert_array_equal(sanderling.torch.predict(kept / "model", data / "valid.csv"), before)
+    # A row on its own has no variance, so that nothing is learned from it.
+    (data / "one.csv").write_text("label,a,b,x,seen\n1,0,0,1,1\n")
+    settings = {**config(data, "dnn"), "data": {"train": str(data / "one.csv")}, "name": "alone"}
+    settings["model"]["batch_norm"] = True
+    with pytest.raises(sanderling.NoRowsError, match=r"one\.csv: no rows to work on"):
+        sanderling.torch.train(settings, runs_dir=tmp_path)
+
+
 def test_a_resumed_run_has_each_pass_once(device: str, data: Path, tmp_path: Path) -> None:
     def interrupt(line: dict[str, Any]) -> None:
         if line["kind"] == "step" and line["pass"] == 3:
