@@ -86,14 +86,17 @@ class ClickModel(nn.Module):
         if ps is not None:
             # Runs share servers: their tables are told apart by the run's name, as those of the built-in learners are.
             feature_specs = [dataclasses.replace(f, table=f"{config.name}/{f.table}") for f in feature_specs]
+        spec = Spec({feature.table: rows for feature in feature_specs}, feature_specs)
+        if ps is not None:
+            # What servers would refuse to make is refused before they give up what they have.
+            for name, table in spec.tables.items():
+                sanderling.Table(name, table.dim, **table.options())
             first = workers is None or workers.rank == 0
-            for name in {feature.table for feature in feature_specs} if fresh and first else ():
+            for name in spec.tables if fresh and first else ():
                 ps.drop(name)
             if workers is not None:
                 workers.group.barrier("tables")
-        self.emb = EmbeddingCollection(
-            Spec({feature.table: rows for feature in feature_specs}, feature_specs), ps, push="step", workers=workers
-        )
+        self.emb = EmbeddingCollection(spec, ps, push="step", workers=workers)
         self.history, self.history_length = model.history, model.history_length
 
     def forward(self, batch: sanderling.Batch) -> Tensor:

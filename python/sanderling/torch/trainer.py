@@ -256,10 +256,10 @@ class _Run:
         self.config, self.run_dir, self.device = config, run_dir, device
         self.inputs, self.workers = inputs, workers
         self.spec = inputs.spec
-        self.model = ClickModel(config, self.spec["feature"], ps, fresh=fresh, workers=workers).to(device)
         kind = config.dense_optimizer.type
         if kind not in _DENSE_OPTIMIZERS:
             raise sanderling.ConfigError(f"dense_optimizer.type = {kind!r}: one of {', '.join(_DENSE_OPTIMIZERS)}")
+        self.model = ClickModel(config, self.spec["feature"], ps, fresh=fresh, workers=workers).to(device)
         self.dense: torch.optim.Optimizer = _DENSE_OPTIMIZERS[kind](
             self.model.parameters(),
             lr=config.dense_optimizer.lr,  # type: ignore[call-arg]
@@ -281,9 +281,8 @@ class _Run:
         last, first = self.run_dir / "last", self.workers is None or self.workers.rank == 0
         if not first:
             self.meet()
-        extra = checkpoint.load(
-            last, self.model, self.dense, self.model.emb, map_location=self.device, restore_servers=first
-        )
+        # The optimizer takes to the device what belongs there; counts of steps, Adam wants on the CPU.
+        extra = checkpoint.load(last, self.model, self.dense, self.model.emb, map_location="cpu", restore_servers=first)
         if first:
             self.meet()
         self.progress = Progress(**extra["progress"])

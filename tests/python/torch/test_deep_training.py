@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import sanderling
 import sanderling.torch
@@ -172,6 +173,8 @@ def test_a_resumed_run_has_each_pass_once(device: str, data: Path, tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         sanderling.torch.train(settings, runs_dir=tmp_path, device=device, on_line=interrupt)
     result = sanderling.torch.train(settings, runs_dir=tmp_path, device=device, resume=True)
+    dense = torch.load(next((tmp_path / "run/last").glob("dense-*.pt")), weights_only=True)["optimizer"]["state"]
+    assert {entry["step"].device.type for entry in dense.values()} == {"cpu"}, "where Adam counts its steps"
     steps = -(-1500 // 64)
     assert result.summary["steps"] == 4 * steps
     assert result.summary["examples"] == 4 * 1500
@@ -249,6 +252,16 @@ def test_rows_on_servers(data: Path, tmp_path: Path, two_servers: str) -> None:
     # Another run of the name does not go on with the rows of the first.
     sanderling.torch.train(config(data, "deepfm", passes=1), runs_dir=tmp_path, ps=two_servers)
     assert lines(tmp_path / "run")[0]["auc"] < 0.7
+    # One that cannot begin leaves them.
+    rows = len(sanderling.connect(two_servers).open("run/item"))
+    for change in (
+        {"optimizer": {"type": "lion"}},
+        {"optimizer": {"type": "adam", "lr": -1.0}},
+        {"dense_optimizer": {"type": "lion"}},
+    ):
+        with pytest.raises(sanderling.ConfigError):
+            sanderling.torch.train({**config(data, "deepfm"), **change}, runs_dir=tmp_path, ps=two_servers)
+    assert len(sanderling.connect(two_servers).open("run/item")) == rows > 0
 
 
 def test_event_files_are_tensorboards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
