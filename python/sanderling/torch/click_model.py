@@ -55,6 +55,9 @@ class ClickModel(nn.Module):
             if name and name not in names:
                 raise sanderling.ConfigError(f"model: there is no feature {name!r} among {', '.join(names)}")
         self.numbers = [feature["name"] for feature in features if feature.get("type") in _NUMBERS]
+        for name in (model.history, model.candidate):
+            if name in self.numbers:
+                raise sanderling.ConfigError(f"model: DIN compares keys, but feature {name!r} is a number")
         keyed = [feature for feature in features if feature["name"] not in self.numbers]
         fields = [feature["name"] for feature in keyed if feature["name"] != model.history]
         if not fields:

@@ -57,6 +57,17 @@ def no_rows(names: list[str], queue: sanderling.FeedQueue | None) -> sanderling.
     return sanderling.NoRowsError(f"{', '.join(names)}: no rows to work on{bad}")
 
 
+def _check_widths(config: DeepConfig, features: list[dict[str, Any]]) -> None:
+    """Refuses features that are to have rows of another width than the model's."""
+    for feature in features:
+        if feature.get("dim") not in (None, config.model.dim):
+            name = feature.get("name") or feature.get("each")
+            raise sanderling.ConfigError(
+                f"feature {name!r}: dim = {feature['dim']}, but all rows of a deep model are of model.dim ="
+                f" {config.model.dim}; leave dim out"
+            )
+
+
 class FileInputs:
     """Files, gone through as often as the configuration says, each pass in an order of its own."""
 
@@ -70,6 +81,7 @@ class FileInputs:
             # Quantiles are fitted once, and every queue reads by the same boundaries.
             spec = _first_rows(config.train_inputs, config.spec)
             assert spec is not None
+            _check_widths(config, spec["feature"])
         self.spec = spec
 
     def one_pass(
@@ -203,6 +215,7 @@ class HubInputs:
                     )
             return hubs
         spec = hubs.spec
+        _check_widths(config, config.spec.get("feature", []))
         if spec is None:
             if not config.spec.get("feature"):
                 raise sanderling.ConfigError(

@@ -198,7 +198,7 @@ def test_a_run_goes_on_only_as_it_began(data: Path, tmp_path: Path) -> None:
     def go_on(**changed: Any) -> dict[str, Any]:
         settings = config(data, "dnn", max_steps=5)
         for section, entries in changed.items():
-            settings[section] = {**settings[section], **entries} if isinstance(entries, dict) else entries
+            settings[section] = {**settings.get(section, {}), **entries} if isinstance(entries, dict) else entries
         return sanderling.torch.train(settings, runs_dir=tmp_path, resume=True).summary
 
     sanderling.torch.train(config(data, "dnn", max_steps=5), runs_dir=tmp_path)
@@ -209,12 +209,24 @@ def test_a_run_goes_on_only_as_it_began(data: Path, tmp_path: Path) -> None:
         "optimizer.lr": {"optimizer": {"lr": 0.5}},
         "dense_optimizer.lr": {"dense_optimizer": {"lr": 0.5}},
         "model.hidden": {"model": {"hidden": [8]}},
+        "model.table_budget_bytes": {"model": {"table_budget_bytes": 1 << 20}},
+        "negatives.keep": {"negatives": {"keep": 0.5}},
+        "weight.column": {"weight": {"column": "x"}},
+        "label.threshold": {"label": {"threshold": 0.5}},
         "data.train": {"data": {"train": str(data / "valid.csv")}},
         "feature": {"feature": [{"name": "a"}]},
     }
     for what, changed in changes.items():
         with pytest.raises(sanderling.ConfigError, match=rf"last: cannot resume: {what} changed"):
             go_on(**changed)
+    # Features that the files themselves implied are others when they are named.
+    (data / "implied.libsvm").write_text("".join(f"{row % 2} {row}:1\n" for row in range(200)))
+    settings = {**config(data, "dnn", max_steps=2), "data": {"train": str(data / "implied.libsvm")}, "name": "implied"}
+    del settings["feature"]
+    sanderling.torch.train(settings, runs_dir=tmp_path)
+    settings["feature"] = [{"name": "features", "type": "sparse", "table": "other"}]
+    with pytest.raises(sanderling.ConfigError, match=r"last: cannot resume: feature changed"):
+        sanderling.torch.train(settings, runs_dir=tmp_path, resume=True)
     # What does not matter to what was learned may change, and until a pass is judged, how that is done.
     more = {"max_steps": 30, "threads": 1, "print_every": 4, "monitor": "logloss"}
     assert go_on(train=more)["steps"] == 30
@@ -314,6 +326,21 @@ def test_scores_are_bounded() -> None:
         ({"data": {}}, "data.train"),
         ({"extras": {}}, "unknown sections: extras"),
         ({"feature": [{"name": "x", "type": "numeric"}]}, "not all numeric"),
+        (
+            {"feature": [{"name": "a", "dim": 8}]},
+            "feature 'a': dim = 8, but all rows of a deep model are of model.dim = 4",
+        ),
+        ({"model": {"type": "din", "history": "seen", "candidate": "x"}}, "feature 'x' is a number"),
+        ({"model": {"type": "din", "history": "x", "candidate": "a"}}, "feature 'x' is a number"),
+        ({"model": {"type": "din", "history": "a", "candidate": "a"}}, "are both 'a'"),
+        ({"train": {"threads": -1}}, "train.threads = -1: must be at least 1"),
+        ({"train": {"depth": -1}}, "train.depth = -1: must be at least 1"),
+        ({"train": {"shuffle": -1}}, "train.shuffle = -1: must be at least 0"),
+        ({"train": {"shuffle": 1 << 64}}, "and below 2"),
+        ({"train": {"clip_norm": float("nan")}}, "train.clip_norm = nan"),
+        ({"model": {"table_budget_bytes": -1}}, "model.table_budget_bytes = -1"),
+        ({"model": {"hidden": [-1]}}, r"model.hidden = \[-1\]: must be a list of whole numbers"),
+        ({"model": {"type": "dcn", "cross_layers": 0}}, "model.cross_layers = 0"),
     ],
 )
 def test_a_wrong_configuration_says_what_is_wrong(
