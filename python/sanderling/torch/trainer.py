@@ -45,6 +45,8 @@ _PRINT_ROWS = 256_000
 _NOTICE_S = 2.0
 # How long trainers that torchrun started wait for each other, saving included.
 _STEP_TIMEOUT_S = 300.0
+# Scored rows that a checkpoint keeps for the plots of the report, which look the same with more.
+_PLOTTED_MAX = 1 << 18
 _DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -286,6 +288,12 @@ class _Run:
         if first:
             self.meet()
         self.progress = Progress(**extra["progress"])
+        # Earlier versions did not save it.
+        if "report" in extra:
+            shown = extra["report"]
+            labels, logits, weights = (column.numpy() for column in shown["plotted"])
+            self.plotted = labels, logits, weights
+            self.stages, self.bad_row_messages = shown["stages"], shown["bad_row_messages"]
 
     def meet(self) -> None:
         """Waits until all trainers are here."""
@@ -565,8 +573,19 @@ class _Run:
         self.meet()
         if self.workers is None or self.workers.rank == 0:
             for name in names:
-                checkpoint.save(self.run_dir / name, self.model, self.dense, self.model.emb, extra=extra)
+                more = {"report": self.shown()} if name == "last" else {}
+                checkpoint.save(self.run_dir / name, self.model, self.dense, self.model.emb, extra={**extra, **more})
         self.meet()
+
+    def shown(self) -> dict[str, Any]:
+        """What the report shows of passes that are over, should none that follows replace it."""
+        # Evenly, since rows that are near each other in the input may be alike.
+        stride = len(self.plotted[0]) // _PLOTTED_MAX + 1
+        return {
+            "plotted": [torch.from_numpy(column[::stride].copy()) for column in self.plotted],
+            "stages": self.stages,
+            "bad_row_messages": self.bad_row_messages,
+        }
 
     def summary(self) -> dict[str, Any]:
         """What the run came to."""

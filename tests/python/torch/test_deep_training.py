@@ -187,7 +187,9 @@ def test_a_resumed_run_has_each_pass_once(device: str, data: Path, tmp_path: Pat
     early = config(data, "dnn", passes=9, early_stop=1, schedule={"type": "exponential", "factor": 0.01})
     ended = sanderling.torch.train(early, runs_dir=tmp_path).summary
     assert ended["passes"] < 9
+    plots = (tmp_path / "run/report.html").read_text().count("<svg")
     assert sanderling.torch.train(early, runs_dir=tmp_path, resume=True).summary["steps"] == ended["steps"]
+    assert (tmp_path / "run/report.html").read_text().count("<svg") == plots, "those of its passes are still there"
     # Before the first validation what was learned so far is the best model there is.
     stopped = sanderling.torch.train({**config(data, "dnn", max_steps=5), "name": "short"}, runs_dir=tmp_path)
     assert (stopped.summary["steps"], stopped.summary["stopped"]) == (5, True)
