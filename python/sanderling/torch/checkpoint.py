@@ -6,7 +6,8 @@ nothing of models: what is saved is what `state_dict` gives.
 
     manifest.json     {"format": 1, "generation": 7, "dense": {...}, "rows": "rows-7"}
     dense-7.pt        torch.save of {"model", "optimizer", "extra"}
-    rows-7/           the tables as `sanderling.save_tables` writes them; rows on servers are saved by the servers
+    rows-7/           the tables as `sanderling.save_tables` writes them; rows on servers are saved by the servers, and
+                      the manifest says under which name
 """
 
 import hashlib
@@ -14,6 +15,7 @@ import json
 import os
 import pickle
 import re
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,7 +45,7 @@ def save(
 
     Waits for pushes that are under way. `extra` is for what else a run needs, numbers, texts and tensors in
     dictionaries and lists. Rows on parameter servers are saved by the servers themselves, as of their own moments, in
-    turn under two names that begin with that of the directory.
+    turn under two names that are this directory's alone.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -82,8 +84,9 @@ def save(
         sanderling.save_tables(directory / manifest["rows"], list(local.values()))
     remote = _connection(collections)
     if remote is not None:
-        name = re.sub(r"[^A-Za-z0-9._-]", "-", directory.resolve().name).strip(".-") or "checkpoint"
-        manifest["servers"] = f"{name}-{generation % 2}"
+        place = directory.resolve()
+        manifest["directory"], manifest["servers_stem"] = str(place), _servers_stem(place, before)
+        manifest["servers"] = f"{manifest['servers_stem']}-{generation % 2}"
         remote.save(manifest["servers"])
 
     part = directory / f"{MANIFEST}.part"
@@ -158,6 +161,15 @@ def _read_dense(directory: Path, map_location: str | torch.device | None) -> tup
         raise sanderling.DamagedError(f"{dense}: missing or not as it was written; restore the checkpoint from a copy")
     state: dict[str, Any] = torch.load(dense, map_location=map_location, weights_only=True)
     return manifest, state
+
+
+def _servers_stem(directory: Path, before: Mapping[str, Any] | None) -> str:
+    """What the directory's two names on servers begin with: servers are shared, and other runs have a `last`, too."""
+    # A copy of the directory saves under names of its own.
+    if before is not None and before.get("directory") == str(directory) and "servers_stem" in before:
+        return str(before["servers_stem"])
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", f"{directory.parent.name}-{directory.name}").strip(".-")
+    return f"{name or 'checkpoint'}-{secrets.token_hex(4)}"
 
 
 def _tables(collection: EmbeddingCollection, kind: type) -> dict[str, Any]:

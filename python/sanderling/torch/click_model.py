@@ -17,6 +17,7 @@ import sanderling
 from sanderling.torch import checkpoint, models
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.embedding import EmbeddingCollection
+from sanderling.torch.inputs import for_scoring
 from sanderling.torch.spec import FeatureSpec, Spec, TableSpec
 from sanderling.torch.workers import Workers
 
@@ -54,6 +55,9 @@ class ClickModel(nn.Module):
             if name and name not in names:
                 raise sanderling.ConfigError(f"model: there is no feature {name!r} among {', '.join(names)}")
         self.numbers = [feature["name"] for feature in features if feature.get("type") in _NUMBERS]
+        for name in (model.history, model.candidate):
+            if name in self.numbers:
+                raise sanderling.ConfigError(f"model: DIN compares keys, but feature {name!r} is a number")
         keyed = [feature for feature in features if feature["name"] not in self.numbers]
         fields = [feature["name"] for feature in keyed if feature["name"] != model.history]
         if not fields:
@@ -85,14 +89,17 @@ class ClickModel(nn.Module):
         if ps is not None:
             # Runs share servers: their tables are told apart by the run's name, as those of the built-in learners are.
             feature_specs = [dataclasses.replace(f, table=f"{config.name}/{f.table}") for f in feature_specs]
+        spec = Spec({feature.table: rows for feature in feature_specs}, feature_specs)
+        if ps is not None:
+            # What servers would refuse to make is refused before they give up what they have.
+            for name, table in spec.tables.items():
+                sanderling.Table(name, table.dim, **table.options())
             first = workers is None or workers.rank == 0
-            for name in {feature.table for feature in feature_specs} if fresh and first else ():
+            for name in spec.tables if fresh and first else ():
                 ps.drop(name)
             if workers is not None:
                 workers.group.barrier("tables")
-        self.emb = EmbeddingCollection(
-            Spec({feature.table: rows for feature in feature_specs}, feature_specs), ps, push="step", workers=workers
-        )
+        self.emb = EmbeddingCollection(spec, ps, push="step", workers=workers)
         self.history, self.history_length = model.history, model.history_length
 
     def forward(self, batch: sanderling.Batch) -> Tensor:
@@ -158,7 +165,7 @@ def predict(
     A bad row that `data.on_bad_row` of the run lets pass yields NaN.
     """
     model, spec = open_model(directory, device=device)
-    spec = {key: value for key, value in spec.items() if key != "negatives"}
+    spec = for_scoring(spec)
     parts = [np.zeros(0, np.float32)]
     with torch.no_grad():
         for rows in sanderling.FeedQueue(files, model.emb.native, spec=spec, batch_size=batch, train=False):

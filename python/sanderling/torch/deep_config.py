@@ -24,7 +24,6 @@ _Section = TypeVar("_Section")
 
 _MAY_CHANGE = {
     "name",
-    "model.table_budget_bytes",
     *(f"train.{key}" for key in ("passes", "threads", "depth", "schedule", "early_stop", "print_every", "max_steps")),
     "train.save_every",
 }
@@ -40,7 +39,7 @@ class ModelConfig:
     init_std: float = 0.01
     """Standard deviation of a row's first weights."""
     table_budget_bytes: int = 0
-    """Most bytes of one table; 0: no limit."""
+    """Most bytes of one table; 0: no limit. A saved table keeps the one that it was made with."""
     hidden: list[int] | None = None
     dropout: float = 0.0
     batch_norm: bool = False
@@ -151,14 +150,29 @@ class DeepConfig:
             raise sanderling.ConfigError("data.train: name at least one file or pattern")
         if model.type not in MODELS:
             raise sanderling.ConfigError(f"model.type = {model.type!r}: a deep model is one of {', '.join(MODELS)}")
-        least = {"model.dim": (model.dim, 1)}
+        least: dict[str, tuple[float, int]] = {
+            "model.dim": (model.dim, 1),
+            "model.history_length": (model.history_length, 1),
+            "model.table_budget_bytes": (model.table_budget_bytes, 0),
+            **{f"train.{key}": (getattr(train, key), 1) for key in ("threads", "depth")},
+            **{f"train.{key}": (getattr(train, key), 0) for key in ("shuffle", "early_stop", "print_every")},
+            **{f"train.{key}": (getattr(train, key), 0) for key in ("max_steps", "save_every", "clip_norm")},
+        }
         if not (self.from_hubs and train.batch == 0):
             least["train.batch"] = (train.batch, 2)
         if not (self.from_hubs and train.passes == 0):
             least["train.passes"] = (train.passes, 1)
         for name, (value, minimum) in least.items():
-            if value < minimum:
-                raise sanderling.ConfigError(f"{name} = {value}: must be at least {minimum}")
+            if not minimum <= value < 1 << 63:
+                raise sanderling.ConfigError(f"{name} = {value}: must be at least {minimum}, and below 2^63")
+        for key in ("hidden", "bottom", "attention"):
+            widths = getattr(model, key)
+            whole = isinstance(widths, list | tuple) and all(type(width) is int and width > 0 for width in widths)
+            if widths is not None and not whole:
+                raise sanderling.ConfigError(f"model.{key} = {widths!r}: must be a list of whole numbers from 1 on")
+        layers = model.cross_layers
+        if layers is not None and not (type(layers) is int and layers > 0):
+            raise sanderling.ConfigError(f"model.cross_layers = {layers!r}: must be a whole number from 1 on")
         for name, rate in (("lr", self.dense_optimizer.lr), ("weight_decay", self.dense_optimizer.weight_decay)):
             if not 0.0 <= rate < math.inf:
                 raise sanderling.ConfigError(f"dense_optimizer.{name} = {rate}: must be finite and not negative")
@@ -168,6 +182,10 @@ class DeepConfig:
             raise sanderling.ConfigError(f"train.monitor = {train.monitor!r}: auc or logloss")
         if (model.type == "din") != bool(model.history and model.candidate):
             raise sanderling.ConfigError("model.history and model.candidate are what DIN needs, and no other model has")
+        if model.history and model.history == model.candidate:
+            raise sanderling.ConfigError(
+                f"model.history and model.candidate are both {model.history!r}: name two features"
+            )
         kinds: dict[Any, set[str]] = {"constant": set(), "exponential": {"factor"}, "plateau": {"factor", "min"}}
         kind = train.schedule.get("type")
         if kind not in kinds or set(train.schedule) - {"type"} - kinds[kind]:
@@ -195,18 +213,19 @@ class DeepConfig:
         Once a pass was `judged`, the rows and the metric by which that is done must not, either.
         """
         now: dict[str, Any] = json.loads(json.dumps(self.to_dict()))
-        name: str
         may_change = _MAY_CHANGE if judged else _MAY_CHANGE | {"data.valid", "train.monitor"}
         if self.from_hubs:
             # Hubs may have moved; which of them have the rows, they say themselves.
             may_change = may_change | {"data.train"}
-        for section, entries in json.loads(json.dumps(saved)).items():
-            pairs = [(section, entries, now.get(section))]
-            if isinstance(entries, dict):
-                here = now.get(section) or {}
+        before: dict[str, Any] = json.loads(json.dumps(saved))
+        for section in {**before, **now}:
+            entries, here = before.get(section), now.get(section)
+            pairs = [(section, entries, here)]
+            if isinstance(entries, dict | None) and isinstance(here, dict | None):
+                entries, here = entries or {}, here or {}
                 pairs = [(f"{section}.{key}", entries.get(key), here.get(key)) for key in {**entries, **here}]
-            for name, before, after in pairs:
-                if name not in may_change and before != after:
+            for name, one, other in pairs:
+                if name not in may_change and one != other:
                     return name
         return None
 

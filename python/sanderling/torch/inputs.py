@@ -3,6 +3,7 @@
 Knows no model and no training loop.
 """
 
+import glob
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,61 @@ from typing import Any, Literal
 import sanderling
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.workers import Workers
+
+
+def check_files(config: DeepConfig) -> None:
+    """Refuses inputs that can be read only once.
+
+    Of training files the first rows are looked at before the first pass, and validation reads the same after each.
+    """
+    read = [("data.valid", name) for name in config.valid_inputs]
+    if not config.from_hubs:
+        read += [("data.train", name) for name in config.train_inputs]
+    for what, name in read:
+        # Path.glob takes no absolute pattern.
+        found = [Path(name), *map(Path, glob.glob(name))]  # noqa: PTH207
+        if name == "-" or any(path.exists() and not path.is_file() and not path.is_dir() for path in found):
+            hub = "; or let `sanderling hub` read it, and train on hub://ADDRESS" if what == "data.train" else ""
+            raise sanderling.ConfigError(f"{what}: {name} can be read only once; write its rows to a file{hub}")
+
+
+def check_valid(config: DeepConfig, spec: dict[str, Any]) -> None:
+    """Refuses validation files without a row, or that cannot be read, before there is anything to validate."""
+    if config.valid_inputs:
+        _first_rows(config.valid_inputs, for_scoring(spec))
+
+
+def for_scoring(spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec with which rows are scored: all of them."""
+    return {key: value for key, value in spec.items() if key != "negatives"}
+
+
+def _first_rows(names: list[str], spec: dict[str, Any]) -> dict[str, Any] | None:
+    """The spec of these files as it is used; raises NoRowsError if they have no row."""
+    queue = sanderling.FeedQueue(names, spec=spec, batch_size=2, threads=1, depth=1)
+    if next(queue, None) is None:
+        raise no_rows(names, queue)
+    spec_used = queue.spec
+    queue.close()
+    return spec_used
+
+
+def no_rows(names: list[str], queue: sanderling.FeedQueue | None) -> sanderling.NoRowsError:
+    """What is said of an input of which nothing is left, as the built-in learners say it."""
+    stats: dict[str, Any] = {"bad_rows": 0} if queue is None else queue.stats()
+    bad = f": all {stats['bad_rows']} were bad, the first: {stats['bad_row_messages'][0]}" if stats["bad_rows"] else ""
+    return sanderling.NoRowsError(f"{', '.join(names)}: no rows to work on{bad}")
+
+
+def _check_widths(config: DeepConfig, features: list[dict[str, Any]]) -> None:
+    """Refuses features that are to have rows of another width than the model's."""
+    for feature in features:
+        if feature.get("dim") not in (None, config.model.dim):
+            name = feature.get("name") or feature.get("each")
+            raise sanderling.ConfigError(
+                f"feature {name!r}: dim = {feature['dim']}, but all rows of a deep model are of model.dim ="
+                f" {config.model.dim}; leave dim out"
+            )
 
 
 class FileInputs:
@@ -23,10 +79,9 @@ class FileInputs:
         self.queue: sanderling.FeedQueue | None = None
         if spec is None:
             # Quantiles are fitted once, and every queue reads by the same boundaries.
-            probe = sanderling.FeedQueue(config.train_inputs, spec=config.spec, batch_size=2, threads=1, depth=1)
-            spec = probe.spec
-            probe.close()
+            spec = _first_rows(config.train_inputs, config.spec)
             assert spec is not None
+            _check_widths(config, spec["feature"])
         self.spec = spec
 
     def one_pass(
@@ -160,6 +215,7 @@ class HubInputs:
                     )
             return hubs
         spec = hubs.spec
+        _check_widths(config, config.spec.get("feature", []))
         if spec is None:
             if not config.spec.get("feature"):
                 raise sanderling.ConfigError(

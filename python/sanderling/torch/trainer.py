@@ -35,7 +35,7 @@ from sanderling._native import give_up_silent, render_report
 from sanderling.torch import checkpoint
 from sanderling.torch.click_model import ClickModel, check_device
 from sanderling.torch.deep_config import DeepConfig
-from sanderling.torch.inputs import FileInputs, HubInputs
+from sanderling.torch.inputs import FileInputs, HubInputs, check_files, check_valid, for_scoring, no_rows
 from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores
 from sanderling.torch.workers import Workers, join
 
@@ -45,6 +45,8 @@ _PRINT_ROWS = 256_000
 _NOTICE_S = 2.0
 # How long trainers that torchrun started wait for each other, saving included.
 _STEP_TIMEOUT_S = 300.0
+# Scored rows that a checkpoint keeps for the plots of the report, which look the same with more.
+_PLOTTED_MAX = 1 << 18
 _DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -123,6 +125,7 @@ def train(
     if not isinstance(config, DeepConfig):
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
     check_device(device)
+    check_files(config)
     run_dir = Path(runs_dir) / config.name
     run_dir.mkdir(parents=True, exist_ok=True)
     ps = sanderling.connect(ps) if isinstance(ps, str) else ps
@@ -143,6 +146,7 @@ def train(
             inputs = HubInputs(config, workers, hub_token, hub_patience_s, saved, hub_compression, hub_ca_file)
     else:
         inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
+    check_valid(config, inputs.spec)
     run = _Run(config, run_dir, ps, device, inputs, workers, fresh=not resume)
     if resume:
         run.resume()
@@ -254,10 +258,10 @@ class _Run:
         self.config, self.run_dir, self.device = config, run_dir, device
         self.inputs, self.workers = inputs, workers
         self.spec = inputs.spec
-        self.model = ClickModel(config, self.spec["feature"], ps, fresh=fresh, workers=workers).to(device)
         kind = config.dense_optimizer.type
         if kind not in _DENSE_OPTIMIZERS:
             raise sanderling.ConfigError(f"dense_optimizer.type = {kind!r}: one of {', '.join(_DENSE_OPTIMIZERS)}")
+        self.model = ClickModel(config, self.spec["feature"], ps, fresh=fresh, workers=workers).to(device)
         self.dense: torch.optim.Optimizer = _DENSE_OPTIMIZERS[kind](
             self.model.parameters(),
             lr=config.dense_optimizer.lr,  # type: ignore[call-arg]
@@ -279,12 +283,17 @@ class _Run:
         last, first = self.run_dir / "last", self.workers is None or self.workers.rank == 0
         if not first:
             self.meet()
-        extra = checkpoint.load(
-            last, self.model, self.dense, self.model.emb, map_location=self.device, restore_servers=first
-        )
+        # The optimizer takes to the device what belongs there; counts of steps, Adam wants on the CPU.
+        extra = checkpoint.load(last, self.model, self.dense, self.model.emb, map_location="cpu", restore_servers=first)
         if first:
             self.meet()
         self.progress = Progress(**extra["progress"])
+        # Earlier versions did not save it.
+        if "report" in extra:
+            shown = extra["report"]
+            labels, logits, weights = (column.numpy() for column in shown["plotted"])
+            self.plotted = labels, logits, weights
+            self.stages, self.bad_row_messages = shown["stages"], shown["bad_row_messages"]
 
     def meet(self) -> None:
         """Waits until all trainers are here."""
@@ -293,7 +302,7 @@ class _Run:
 
     def passes(self, log: RunLog) -> None:
         """All passes that are left."""
-        progress = self.progress
+        config, progress = self.config, self.progress
         used = False
         try:
             with self.orderly():
@@ -305,8 +314,10 @@ class _Run:
                         self.save_stopped()
                         break
                     if steps == 0 and before == 0:
+                        if not config.from_hubs:
+                            raise no_rows(config.train_inputs, self.inputs.queue)
                         continue
-                    if self.config.valid_inputs:
+                    if config.valid_inputs:
                         self.judge(log)
                     else:
                         progress.best_pass = progress.passes
@@ -327,6 +338,8 @@ class _Run:
         finally:
             self.inputs.close(used=used)
             give_up_silent(False)
+        if progress.step == 0:
+            raise no_rows(config.train_inputs, None)
         if self.idle():
             log.say(f"stopped early: validation was best after pass {progress.best_pass}")
 
@@ -496,8 +509,7 @@ class _Run:
                 if buffer.numel() > 0:
                     torch.distributed.broadcast(buffer, src=0)
         self.model.eval()
-        spec = {key: value for key, value in self.spec.items() if key != "negatives"}
-        queue = self.valid_queue(spec)
+        queue = self.valid_queue(for_scoring(self.spec))
         with torch.no_grad():
             for batch in queue:
                 scores.add(batch.labels, self.model(batch).cpu().numpy(), batch.weights)
@@ -561,8 +573,19 @@ class _Run:
         self.meet()
         if self.workers is None or self.workers.rank == 0:
             for name in names:
-                checkpoint.save(self.run_dir / name, self.model, self.dense, self.model.emb, extra=extra)
+                more = {"report": self.shown()} if name == "last" else {}
+                checkpoint.save(self.run_dir / name, self.model, self.dense, self.model.emb, extra={**extra, **more})
         self.meet()
+
+    def shown(self) -> dict[str, Any]:
+        """What the report shows of passes that are over, should none that follows replace it."""
+        # Evenly, since rows that are near each other in the input may be alike.
+        stride = len(self.plotted[0]) // _PLOTTED_MAX + 1
+        return {
+            "plotted": [torch.from_numpy(column[::stride].copy()) for column in self.plotted],
+            "stages": self.stages,
+            "bad_row_messages": self.bad_row_messages,
+        }
 
     def summary(self) -> dict[str, Any]:
         """What the run came to."""

@@ -1,6 +1,8 @@
 """Checkpoints of dense part and rows: what is loaded is one whole save, whatever interrupted the next."""
 
+import json
 import pkgutil
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,38 @@ def test_a_training_goes_on_as_if_it_had_not_stopped(
     for number in range(3, 6):
         again.step(number)
     torch.testing.assert_close(again.state(), goal)
+
+
+def test_rows_on_servers_are_those_of_the_directory(tmp_path: Path, two_servers: str) -> None:
+    ps = sanderling.connect(two_servers)
+    for name in "ab":
+        ps.drop(name)
+    training = Training(1, ps)
+    # Runs of several names, and of one name in several places; then a copy, which goes on where it was copied from.
+    places = [tmp_path / place / "last" for place in ("runs/one", "runs/other", "elsewhere/one")]
+    states = {}
+    for number in range(3):
+        for place in places:
+            training.step(number)
+            training.save(place)
+            states[place] = training.state()
+    copy = tmp_path / "copy" / "last"
+    shutil.copytree(places[0], copy)
+    for number in range(3):
+        training.step(number)
+        training.save(copy)
+    for place in places:
+        training.load(place)
+        torch.testing.assert_close(training.state(), states[place], rtol=0, atol=0)
+    # What an earlier version saved, under a name that every `last` has, is still found and then saved under its own.
+    ps.save("last-1")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    before = {key: manifest[key] for key in ("format", "generation", "dense")}
+    (copy / "manifest.json").write_text(json.dumps({**before, "servers": "last-1"}))
+    for _ in range(2):
+        training.load(copy)
+        torch.testing.assert_close(training.state()["a"], states[places[-1]]["a"], rtol=0, atol=0)
+        training.save(copy)
 
 
 class Killed(BaseException):

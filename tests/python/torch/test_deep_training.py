@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import sanderling
 import sanderling.torch
@@ -129,6 +130,40 @@ def test_a_device_that_is_not_there_is_refused(data: Path, tmp_path: Path) -> No
     assert not list(tmp_path.glob("run")), "nothing has begun"
 
 
+def test_what_cannot_be_validated_or_learned_from_costs_no_pass(data: Path, tmp_path: Path) -> None:
+    kept = sanderling.torch.train(config(data, "dnn", passes=1), runs_dir=tmp_path).run_dir
+    before = sanderling.torch.predict(kept / "model", data / "valid.csv")
+    (data / "none.csv").write_text("label,a,b,x,seen\n")
+    (data / "bad.csv").write_text("label,a,b,x,seen\n1,0,0,no number,1\n")
+    os.mkfifo(data / "pipe.csv")
+    nowhere = str(data / "nowhere.csv")
+    once = r"can be read only once; write its rows to a file"
+    for key, name, error, message in (
+        ("valid", nowhere, sanderling.FileError, "nowhere"),
+        ("valid", str(data / "none.csv"), sanderling.NoRowsError, r"none\.csv: no rows to work on$"),
+        ("valid", str(data / "bad.csv"), sanderling.NoRowsError, r"all 1 were bad, the first: .*bad\.csv:2"),
+        ("train", str(data / "none.csv"), sanderling.NoRowsError, r"none\.csv: no rows to work on$"),
+        ("train", "-", sanderling.ConfigError, rf"data\.train: - {once}; or let `sanderling hub`"),
+        ("valid", "-", sanderling.ConfigError, rf"data\.valid: - {once}$"),
+        ("train", str(data / "p*.csv"), sanderling.ConfigError, once),
+        ("valid", str(data / "pipe.csv"), sanderling.ConfigError, once),
+    ):
+        settings = config(data, "dnn", passes=1)
+        settings["data"].update({key: name, "on_bad_row": "skip:9"})
+        lines_seen: list[dict[str, Any]] = []
+        with pytest.raises(error, match=message):
+            sanderling.torch.train(settings, runs_dir=tmp_path, on_line=lines_seen.append)
+        assert not lines_seen
+        assert (kept / "last").exists()
+    np.testing.assert_array_equal(sanderling.torch.predict(kept / "model", data / "valid.csv"), before)
+    # A row on its own has no variance, so that nothing is learned from it.
+    (data / "one.csv").write_text("label,a,b,x,seen\n1,0,0,1,1\n")
+    settings = {**config(data, "dnn"), "data": {"train": str(data / "one.csv")}, "name": "alone"}
+    settings["model"]["batch_norm"] = True
+    with pytest.raises(sanderling.NoRowsError, match=r"one\.csv: no rows to work on"):
+        sanderling.torch.train(settings, runs_dir=tmp_path)
+
+
 def test_a_resumed_run_has_each_pass_once(device: str, data: Path, tmp_path: Path) -> None:
     def interrupt(line: dict[str, Any]) -> None:
         if line["kind"] == "step" and line["pass"] == 3:
@@ -138,6 +173,8 @@ def test_a_resumed_run_has_each_pass_once(device: str, data: Path, tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         sanderling.torch.train(settings, runs_dir=tmp_path, device=device, on_line=interrupt)
     result = sanderling.torch.train(settings, runs_dir=tmp_path, device=device, resume=True)
+    dense = torch.load(next((tmp_path / "run/last").glob("dense-*.pt")), weights_only=True)["optimizer"]["state"]
+    assert {entry["step"].device.type for entry in dense.values()} == {"cpu"}, "where Adam counts its steps"
     steps = -(-1500 // 64)
     assert result.summary["steps"] == 4 * steps
     assert result.summary["examples"] == 4 * 1500
@@ -150,7 +187,9 @@ def test_a_resumed_run_has_each_pass_once(device: str, data: Path, tmp_path: Pat
     early = config(data, "dnn", passes=9, early_stop=1, schedule={"type": "exponential", "factor": 0.01})
     ended = sanderling.torch.train(early, runs_dir=tmp_path).summary
     assert ended["passes"] < 9
+    plots = (tmp_path / "run/report.html").read_text().count("<svg")
     assert sanderling.torch.train(early, runs_dir=tmp_path, resume=True).summary["steps"] == ended["steps"]
+    assert (tmp_path / "run/report.html").read_text().count("<svg") == plots, "those of its passes are still there"
     # Before the first validation what was learned so far is the best model there is.
     stopped = sanderling.torch.train({**config(data, "dnn", max_steps=5), "name": "short"}, runs_dir=tmp_path)
     assert (stopped.summary["steps"], stopped.summary["stopped"]) == (5, True)
@@ -161,7 +200,7 @@ def test_a_run_goes_on_only_as_it_began(data: Path, tmp_path: Path) -> None:
     def go_on(**changed: Any) -> dict[str, Any]:
         settings = config(data, "dnn", max_steps=5)
         for section, entries in changed.items():
-            settings[section] = {**settings[section], **entries} if isinstance(entries, dict) else entries
+            settings[section] = {**settings.get(section, {}), **entries} if isinstance(entries, dict) else entries
         return sanderling.torch.train(settings, runs_dir=tmp_path, resume=True).summary
 
     sanderling.torch.train(config(data, "dnn", max_steps=5), runs_dir=tmp_path)
@@ -172,12 +211,24 @@ def test_a_run_goes_on_only_as_it_began(data: Path, tmp_path: Path) -> None:
         "optimizer.lr": {"optimizer": {"lr": 0.5}},
         "dense_optimizer.lr": {"dense_optimizer": {"lr": 0.5}},
         "model.hidden": {"model": {"hidden": [8]}},
+        "model.table_budget_bytes": {"model": {"table_budget_bytes": 1 << 20}},
+        "negatives.keep": {"negatives": {"keep": 0.5}},
+        "weight.column": {"weight": {"column": "x"}},
+        "label.threshold": {"label": {"threshold": 0.5}},
         "data.train": {"data": {"train": str(data / "valid.csv")}},
         "feature": {"feature": [{"name": "a"}]},
     }
     for what, changed in changes.items():
         with pytest.raises(sanderling.ConfigError, match=rf"last: cannot resume: {what} changed"):
             go_on(**changed)
+    # Features that the files themselves implied are others when they are named.
+    (data / "implied.libsvm").write_text("".join(f"{row % 2} {row}:1\n" for row in range(200)))
+    settings = {**config(data, "dnn", max_steps=2), "data": {"train": str(data / "implied.libsvm")}, "name": "implied"}
+    del settings["feature"]
+    sanderling.torch.train(settings, runs_dir=tmp_path)
+    settings["feature"] = [{"name": "features", "type": "sparse", "table": "other"}]
+    with pytest.raises(sanderling.ConfigError, match=r"last: cannot resume: feature changed"):
+        sanderling.torch.train(settings, runs_dir=tmp_path, resume=True)
     # What does not matter to what was learned may change, and until a pass is judged, how that is done.
     more = {"max_steps": 30, "threads": 1, "print_every": 4, "monitor": "logloss"}
     assert go_on(train=more)["steps"] == 30
@@ -215,6 +266,16 @@ def test_rows_on_servers(data: Path, tmp_path: Path, two_servers: str) -> None:
     # Another run of the name does not go on with the rows of the first.
     sanderling.torch.train(config(data, "deepfm", passes=1), runs_dir=tmp_path, ps=two_servers)
     assert lines(tmp_path / "run")[0]["auc"] < 0.7
+    # One that cannot begin leaves them.
+    rows = len(sanderling.connect(two_servers).open("run/item"))
+    for change in (
+        {"optimizer": {"type": "lion"}},
+        {"optimizer": {"type": "adam", "lr": -1.0}},
+        {"dense_optimizer": {"type": "lion"}},
+    ):
+        with pytest.raises(sanderling.ConfigError):
+            sanderling.torch.train({**config(data, "deepfm"), **change}, runs_dir=tmp_path, ps=two_servers)
+    assert len(sanderling.connect(two_servers).open("run/item")) == rows > 0
 
 
 def test_event_files_are_tensorboards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,6 +328,21 @@ def test_scores_are_bounded() -> None:
         ({"data": {}}, "data.train"),
         ({"extras": {}}, "unknown sections: extras"),
         ({"feature": [{"name": "x", "type": "numeric"}]}, "not all numeric"),
+        (
+            {"feature": [{"name": "a", "dim": 8}]},
+            "feature 'a': dim = 8, but all rows of a deep model are of model.dim = 4",
+        ),
+        ({"model": {"type": "din", "history": "seen", "candidate": "x"}}, "feature 'x' is a number"),
+        ({"model": {"type": "din", "history": "x", "candidate": "a"}}, "feature 'x' is a number"),
+        ({"model": {"type": "din", "history": "a", "candidate": "a"}}, "are both 'a'"),
+        ({"train": {"threads": -1}}, "train.threads = -1: must be at least 1"),
+        ({"train": {"depth": -1}}, "train.depth = -1: must be at least 1"),
+        ({"train": {"shuffle": -1}}, "train.shuffle = -1: must be at least 0"),
+        ({"train": {"shuffle": 1 << 64}}, "and below 2"),
+        ({"train": {"clip_norm": float("nan")}}, "train.clip_norm = nan"),
+        ({"model": {"table_budget_bytes": -1}}, "model.table_budget_bytes = -1"),
+        ({"model": {"hidden": [-1]}}, r"model.hidden = \[-1\]: must be a list of whole numbers"),
+        ({"model": {"type": "dcn", "cross_layers": 0}}, "model.cross_layers = 0"),
     ],
 )
 def test_a_wrong_configuration_says_what_is_wrong(

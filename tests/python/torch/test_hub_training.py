@@ -206,6 +206,9 @@ def test_what_hub_and_configuration_disagree_on_is_named(folder: Path) -> None:
             with pytest.raises(sanderling.ConfigError, match=re.escape(expected)) as raised:
                 train(folder, address)
             assert f"{folder}/hub" in str(raised.value)
+        (folder / "clicks.toml").write_text(CONFIG.replace('"a", "b"]', '"a", "b"]\ndim = 3'))
+        with pytest.raises(sanderling.ConfigError, match=r"dim = 3, but all rows of a deep model"):
+            train(folder, address)
         # What is left out is as the hub has it.
         short = '[data]\nvalid = "valid.csv"\n[model]\ntype = "dnn"\ndim = 4\nhidden = [8]\n'
         (folder / "clicks.toml").write_text(short)
