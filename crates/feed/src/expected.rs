@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sanderling_sample::Spec;
-use sanderling_sample::spec::{Feature, FeatureKind, Label, Negatives, Weight};
+use sanderling_sample::spec::{Feature, FeatureKind, KeyRule, Label, Negatives, Weight};
 
 use crate::error::FeedError;
 
@@ -69,7 +69,8 @@ impl Expected {
 /// All that the keys and values of a feature depend on, defaults filled in.
 fn rules(feature: &Feature) -> BTreeMap<&'static str, String> {
     let quantile = feature.kind == FeatureKind::Quantile;
-    let hashed = feature.key_rule() != sanderling_sample::spec::KeyRule::Raw && !feature.is_number();
+    // The keys of numbers, of buckets and of what is missing are hashes, too.
+    let hashed = feature.key_rule() != KeyRule::Raw;
     BTreeMap::from([
         ("columns", feature.inputs().join(", ")),
         ("type", json(&feature.kind)),
@@ -112,6 +113,8 @@ mod tests {
             (&fitted.replace("\"b\"", "\"b\"\nkey = \"raw\""), Some("key of feature \"b\"")),
             (&fitted.replace("= 2", "= 3"), Some("buckets of feature \"q\"")),
             (&format!("{fitted}\nboundaries = [1.0]"), Some("boundaries of feature \"q\"")),
+            (&format!("{fitted}\ntable = \"t\"\nsalt = \"q\""), None),
+            (&format!("{fitted}\ntable = \"t\""), Some("salt of feature \"q\"")),
         ] {
             let expecting = Expected { feature: features(here), ..Expected::default() };
             match (expecting.check("h:1", &served), expected) {

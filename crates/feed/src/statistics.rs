@@ -39,9 +39,15 @@ impl Account {
 }
 
 impl Accounts {
+    /// An account for one thread: one that a thread of an earlier pass has left, if there is one, so that passes without end do not
+    /// need memory without end.
     pub(crate) fn open(&self) -> Account {
+        let mut threads = self.lock();
+        if let Some(left) = threads.iter().find(|measured| Arc::strong_count(measured) == 1) {
+            return Account(Arc::clone(left));
+        }
         let measured = Arc::<Mutex<Measured>>::default();
-        self.lock().push(Arc::clone(&measured));
+        threads.push(Arc::clone(&measured));
         Account(measured)
     }
 
@@ -205,5 +211,23 @@ impl fmt::Display for FeedStatistics {
             )?;
         }
         write!(formatter, "{}", self.verdict)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_goes_on_with_the_account_of_one_that_has_ended() {
+        let accounts = Accounts::default();
+        let trainer = accounts.open();
+        for _ in 0..3 {
+            let threads = [accounts.open(), accounts.open()];
+            threads.iter().for_each(|account| account.note(|measured| measured.rows += 1));
+        }
+        trainer.note(|measured| measured.rows += 1);
+        assert_eq!(accounts.total().rows, 7);
+        assert_eq!(accounts.lock().len(), 3);
     }
 }

@@ -133,6 +133,9 @@ impl Compression {
         }
     }
 
+    /// The most bytes that [`Compression::of_magic`] looks at.
+    pub(crate) const MAGIC_BYTES_MAX: usize = 4;
+
     /// The compression that the first bytes of a file betray.
     #[must_use]
     pub fn of_magic(start: &[u8]) -> Compression {

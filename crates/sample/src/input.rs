@@ -1,7 +1,7 @@
 //! From the names a user gives (files, globs, urls, `-`) to streams of plain bytes. Knows no format.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -180,7 +180,11 @@ pub(crate) fn unpack(
     let counted = Counted { inner: stream, count: Arc::clone(count) };
     let mut stream = BufReader::with_capacity(COMPRESSED_BUFFER_BYTES, counted);
     let failed = |source| SampleError::Io { path: path.to_path_buf(), source };
-    let found = Compression::of_magic(stream.fill_buf().map_err(failed)?);
+    // A pipe may give fewer bytes at first.
+    let (mut magic, mut filled, mut at_end) = ([0; Compression::MAGIC_BYTES_MAX], 0, false);
+    fill(&mut stream, &mut magic, &mut filled, &mut at_end).map_err(failed)?;
+    let found = Compression::of_magic(&magic[..filled]);
+    let stream = Cursor::new(magic).take(filled as u64).chain(stream);
     let promised = Compression::of_path(path);
     if promised != Compression::None && found != promised {
         let reason =
@@ -193,4 +197,41 @@ pub(crate) fn unpack(
         Compression::Gzip => Box::new(MultiGzDecoder::new(stream)),
         Compression::Zstd => Box::new(zstd::Decoder::with_buffer(stream).map_err(failed)?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// Gives one byte at a time, and is interrupted before each.
+    struct Trickle(Cursor<Vec<u8>>, bool);
+
+    impl Read for Trickle {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let most = buffer.len().min(1);
+            self.0.read(&mut buffer[..most])
+        }
+    }
+
+    #[test]
+    fn packed_streams_are_known_however_few_bytes_come_at_a_time() {
+        for text in [&b"1 1:1\n0 2:1\n"[..], b"1", b""] {
+            let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            gzip.write_all(text).unwrap();
+            let zstd = zstd::encode_all(text, 1).unwrap();
+            for stored in [text.to_vec(), gzip.finish().unwrap(), zstd] {
+                let (count, mut found) = (Arc::<AtomicU64>::default(), Vec::new());
+                let bytes = stored.len() as u64;
+                let stream = Trickle(Cursor::new(stored), false);
+                unpack(stream, Path::new(STDIN), &count).unwrap().read_to_end(&mut found).unwrap();
+                assert_eq!((found.as_slice(), count.load(Ordering::Relaxed)), (text, bytes));
+            }
+        }
+    }
 }

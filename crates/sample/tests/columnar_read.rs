@@ -14,7 +14,7 @@ use arrow::array::{
     LargeStringArray, ListArray, NullArray, RecordBatch, StringArray, StringViewArray, StructArray,
     TimestampMillisecondArray, UInt64Array,
 };
-use arrow::datatypes::{Field as SchemaField, Int32Type, Schema};
+use arrow::datatypes::{DataType, Field as SchemaField, Int32Type, Schema};
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use parquet::arrow::ArrowWriter;
@@ -143,7 +143,11 @@ fn check(column: ArrayRef, kind: &str, fields: [Field<'_>; 3]) {
 }
 
 fn parquet_takes(column: &ArrayRef) -> bool {
-    !matches!(column.data_type(), arrow::datatypes::DataType::Null)
+    match column.data_type() {
+        DataType::Null => false,
+        DataType::Decimal128(_, scale) => *scale >= 0,
+        _ => true,
+    }
 }
 
 #[test]
@@ -192,6 +196,49 @@ fn hashed_ids_beyond_i64_keep_all_their_digits() {
         "categorical",
         [Field::Int(5), Field::Missing, Field::Int(6)],
     );
+}
+
+#[test]
+fn whole_decimals_keep_all_their_digits() {
+    let decimals = |values: [Option<i128>; 3], digits, scale| -> ArrayRef {
+        let values = Decimal128Array::from(values.to_vec());
+        Arc::new(values.with_precision_and_scale(digits, scale).unwrap())
+    };
+    let small = [Some((1 << 53) + 1), None, Some(-3)];
+    let ints = [Field::Int((1 << 53) + 1), Field::Missing, Field::Int(-3)];
+    let raised = [Field::Text(b"900719925474099300"), Field::Missing, Field::Text(b"-300")];
+    for (digits, scale, fields) in
+        [(18, 0, ints), (20, 0, ints), (38, 0, ints), (16, -2, raised), (30, -2, raised)]
+    {
+        check(decimals(small, digits, scale), "categorical", fields);
+    }
+    let large = [Some(10_i128.pow(37)), Some(0), Some((1 << 64) - 1)];
+    let texts = [
+        Field::Text(b"10000000000000000000000000000000000000"),
+        Field::Text(b"0"),
+        Field::Text(b"18446744073709551615"),
+    ];
+    check(decimals(large, 38, 0), "categorical", texts);
+    check(decimals([Some(0), Some(1), Some(2)], 30, -2), "categorical", [0, 100, 200].map(Field::Int));
+}
+
+/// Whether a value is missing does not depend on what else is in its slice of the column.
+#[test]
+fn ids_are_read_alike_in_all_slices_of_a_column() {
+    let spec: Spec = toml::from_str("[[feature]]\nname = \"x\"\nkey = \"raw\"").unwrap();
+    let missing = ["0".to_string()];
+    let options = EncodeOptions { missing: &missing, label: LabelUse::Optional, down_sample: false };
+    let encoder = Encoder::new(&spec, &options).unwrap();
+    let ids: Vec<u64> = (0..ROWS_PER_BATCH_MAX as u64).chain([u64::MAX, 0]).collect();
+    let decimals = Decimal128Array::from_iter_values(ids.iter().map(|id| i128::from(*id)));
+    let decimals: ArrayRef = Arc::new(decimals.with_precision_and_scale(20, 0).unwrap());
+    let dir = TempDir::new().unwrap();
+    for column in [Arc::new(UInt64Array::from(ids.clone())), decimals] {
+        for way in WAYS {
+            let path = write(dir.path(), way, &[records(vec![("x", Arc::clone(&column))])]);
+            assert_eq!(read(&path, &encoder).unwrap().columns[0].keys, ids, "{way}: {}", column.data_type());
+        }
+    }
 }
 
 #[test]

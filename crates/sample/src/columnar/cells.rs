@@ -5,11 +5,11 @@ use std::path::Path;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, Float64Array, Int64Array, LargeBinaryArray,
-    LargeListArray, RecordBatch,
+    LargeListArray, RecordBatch, StringArray, UInt64Array,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, UInt64Type};
+use arrow::datatypes::{DECIMAL256_MAX_PRECISION, DataType};
 use arrow::error::ArrowError;
 
 use super::{bad_file, guarded};
@@ -71,7 +71,11 @@ pub fn decode(
 pub(crate) enum Cells {
     Null,
     Int(Int64Array),
+    Unsigned(UInt64Array),
     Float(Float64Array),
+    /// Texts of whole numbers. Each is an integer as in other columns, if that holds it; otherwise, ids mostly, its text, which
+    /// hashes and reads as a key like the integer.
+    Digits(StringArray),
     Text(BinaryArray),
     LargeText(LargeBinaryArray),
     ViewText(BinaryViewArray),
@@ -104,17 +108,45 @@ fn is_scalar(kind: &DataType) -> bool {
     layout(kind).is_some()
 }
 
-/// The type that a scalar column is cast to.
+/// So many digits always fit into an i64.
+const INT_DIGITS: u32 = i64::MAX.ilog10();
+
+/// The longest decimals there are; a column that counts millions, say, might need more.
+const DIGITS_MAX: u32 = DECIMAL256_MAX_PRECISION as u32;
+
+/// The most digits of a value of a type of whole decimals; `None` of any other.
+fn whole_digits(kind: &DataType) -> Option<u32> {
+    use DataType as D;
+    match kind {
+        D::Decimal32(digits, scale)
+        | D::Decimal64(digits, scale)
+        | D::Decimal128(digits, scale)
+        | D::Decimal256(digits, scale)
+            if *scale <= 0 =>
+        {
+            Some(u32::from(*digits) + u32::from(scale.unsigned_abs())).filter(|digits| *digits <= DIGITS_MAX)
+        }
+        _ => None,
+    }
+}
+
+/// The type that a scalar column is cast to; the same for all slices of a column, whatever the values.
 fn layout(kind: &DataType) -> Option<DataType> {
     use DataType as D;
     Some(match kind {
         D::Null => D::Null,
         D::Boolean | D::Int8 | D::Int16 | D::Int32 | D::Int64 => D::Int64,
-        // Beyond i64: see `wide`.
-        D::UInt8 | D::UInt16 | D::UInt32 | D::UInt64 => D::Int64,
+        D::UInt8 | D::UInt16 | D::UInt32 => D::Int64,
+        D::UInt64 => D::UInt64,
         D::Date32 | D::Date64 | D::Time32(_) | D::Time64(_) | D::Timestamp(..) | D::Duration(_) => D::Int64,
         D::Float16 | D::Float32 | D::Float64 => D::Float64,
-        D::Decimal32(..) | D::Decimal64(..) | D::Decimal128(..) | D::Decimal256(..) => D::Float64,
+        D::Decimal32(..) | D::Decimal64(..) | D::Decimal128(..) | D::Decimal256(..) => {
+            match whole_digits(kind) {
+                Some(digits) if digits <= INT_DIGITS => D::Int64,
+                Some(_) => D::Utf8,
+                None => D::Float64,
+            }
+        }
         D::Utf8 | D::Binary | D::FixedSizeBinary(_) => D::Binary,
         D::LargeUtf8 | D::LargeBinary => D::LargeBinary,
         D::Utf8View | D::BinaryView => D::BinaryView,
@@ -173,18 +205,15 @@ fn scalar_cells(column: &ArrayRef) -> Result<Cells, ArrowError> {
             let array = column.as_fixed_size_binary();
             return Ok(Cells::Text(array.iter().collect()));
         }
-        DataType::UInt64 => {
-            if let Some(cells) = wide(column) {
-                return Ok(cells);
-            }
-        }
         _ => {}
     }
     let layout = layout(kind).ok_or_else(|| unsupported(kind))?;
     Ok(match layout {
         DataType::Null => Cells::Null,
         DataType::Int64 => Cells::Int(cast(&steps(column)?, &layout)?.as_primitive().clone()),
+        DataType::UInt64 => Cells::Unsigned(column.as_primitive().clone()),
         DataType::Float64 => Cells::Float(cast(column, &layout)?.as_primitive().clone()),
+        DataType::Utf8 => Cells::Digits(digits(column)?.as_string().clone()),
         DataType::Binary => Cells::Text(cast(column, &layout)?.as_binary().clone()),
         DataType::LargeBinary => Cells::LargeText(cast(column, &layout)?.as_binary().clone()),
         _ => Cells::ViewText(cast(column, &layout)?.as_binary_view().clone()),
@@ -208,15 +237,13 @@ fn steps(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     }
 }
 
-/// Unsigned integers beyond i64 (hashed ids) become their decimal text, which hashes and reads as a key like the
-/// integer itself; `None` if all fit.
-fn wide(column: &ArrayRef) -> Option<Cells> {
-    let array = column.as_primitive::<UInt64Type>();
-    if array.iter().flatten().all(|value| value <= i64::MAX as u64) {
-        return None;
-    }
-    let text = |value: Option<u64>| value.map(|value| value.to_string().into_bytes());
-    Some(Cells::Text(array.iter().map(text).collect()))
+/// The texts of whole decimals.
+fn digits(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    // The digits of a decimal that counts hundreds, say, lack the zeros at the end.
+    let has_all = matches!(column.data_type(), DataType::Decimal128(_, 0) | DataType::Decimal256(_, 0));
+    let longest = DataType::Decimal256(DECIMAL256_MAX_PRECISION, 0);
+    let all = if has_all { column.clone() } else { cast(column, &longest)? };
+    cast(&all, &DataType::Utf8)
 }
 
 fn cast(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
@@ -243,8 +270,15 @@ impl Cells {
             Cells::Null => Field::Missing,
             Cells::Int(array) if array.is_null(row) => Field::Missing,
             Cells::Int(array) => Field::Int(array.value(row)),
+            Cells::Unsigned(array) if array.is_null(row) => Field::Missing,
+            Cells::Unsigned(array) => Field::Unsigned(array.value(row)),
             Cells::Float(array) if array.is_null(row) => Field::Missing,
             Cells::Float(array) => Field::Float(array.value(row)),
+            Cells::Digits(array) if array.is_null(row) => Field::Missing,
+            Cells::Digits(array) => {
+                let text = array.value(row);
+                text.parse().map_or(Field::Text(text.as_bytes()), Field::Int)
+            }
             Cells::Text(array) if array.is_null(row) => Field::Missing,
             Cells::Text(array) => Field::Text(array.value(row)),
             Cells::LargeText(array) if array.is_null(row) => Field::Missing,
