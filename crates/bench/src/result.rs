@@ -103,8 +103,8 @@ pub enum BenchError {
     Options(String),
     /// It would not fit.
     #[error(
-        "{keys} keys of {row_bytes} bytes, once in the table and once for the limit, and their index need \
-         {needed_bytes} bytes of memory, and {available_bytes} are available; lower the keys or the dim"
+        "{keys} keys of {row_bytes} bytes and their index need {needed_bytes} bytes of memory, and {available_bytes} are \
+         available; lower the keys or the dim"
     )]
     Memory {
         /// Keys asked for.
@@ -116,8 +116,8 @@ pub enum BenchError {
         /// Bytes that the system says can be had.
         available_bytes: u64,
     },
-    /// The system granted no memory for the limit.
-    #[error("no memory for the {0} bytes of the limit; lower the keys or the dim")]
+    /// The system granted no memory.
+    #[error("no memory for {0} bytes; lower the keys or the dim")]
     NoMemory(u64),
     /// The tables of all processes would not fit.
     #[error(

@@ -11,6 +11,9 @@ use crate::lanes::Lanes;
 /// Pushes that a lane counts before it publishes them.
 const BLOCK: u64 = 64;
 
+/// The greatest age there is: half of the readings are a later one's past, the others its future.
+pub(crate) const AGE_MAX: u32 = u32::MAX / 2;
+
 #[derive(Debug)]
 pub(crate) struct Clock {
     published: AtomicU64,
@@ -64,7 +67,7 @@ impl Clock {
 /// Pushes from one reading to a later one; 0 if the first is not earlier, as it may be by another thread's.
 pub(crate) fn age(now: u32, last_use: u32) -> u32 {
     let age = now.wrapping_sub(last_use);
-    if age > u32::MAX / 2 { 0 } else { age }
+    if age > AGE_MAX { 0 } else { age }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::AGE_MAX;
 use crate::kernel::Kernel;
 use crate::optimizer::above_zero;
 use crate::{Init, Optimizer, StoreError};
@@ -92,12 +93,12 @@ pub enum Eviction {
     /// None: a push that needs room gives [`StoreError::TableFull`].
     #[default]
     Never,
-    /// The CLOCK algorithm (Corbató 1968): a hand goes round the rows and takes those that were not used since it last
-    /// came by. Pushes count as use, and so does a sample of the pulls.
+    /// After the CLOCK algorithm (Corbató 1968): a hand goes round the rows and takes, of those that it comes by, the quarter
+    /// (in small tables an eighth) that were not used for longest. Pushes count as use, and so does a sample of the pulls.
     Clock,
     /// Those not used for this many pushes of the table; [`StoreError::TableFull`] when there are none.
     Age {
-        /// Above 0.
+        /// 1 to 2^31 - 1, since the use clock has 32 bits: by more, what is later looks earlier.
         pushes: u32,
     },
     /// Those whose weights have a Euclidean norm below this; [`StoreError::TableFull`] when there are none. Once none was found
@@ -225,7 +226,9 @@ impl Admission {
 impl Eviction {
     fn check(self) -> Result<(), String> {
         match self {
-            Eviction::Age { pushes: 0 } => Err("eviction pushes = 0 must be above 0".to_string()),
+            Eviction::Age { pushes } if !(1..=AGE_MAX).contains(&pushes) => {
+                Err(format!("eviction pushes = {pushes}; 1 to {AGE_MAX} are possible"))
+            }
             Eviction::Norm { below } => above_zero("eviction below", below),
             _ => Ok(()),
         }

@@ -110,9 +110,11 @@ impl Work for Gather<'_> {
         let dim = out.len() / rows.len().max(1);
         // The usual rows by loops that the compiler knows the length of, as the table's own.
         match (dim, limit.weight_words) {
+            (8, 8) => return limit.gather_of::<8>(vector, lines, rows, ahead, out.as_chunks_mut().0),
             (16, 16) => return limit.gather_of::<16>(vector, lines, rows, ahead, out.as_chunks_mut().0),
             (32, 32) => return limit.gather_of::<32>(vector, lines, rows, ahead, out.as_chunks_mut().0),
             (64, 64) => return limit.gather_of::<64>(vector, lines, rows, ahead, out.as_chunks_mut().0),
+            (128, 128) => return limit.gather_of::<128>(vector, lines, rows, ahead, out.as_chunks_mut().0),
             _ => {}
         }
         let (index, words) = (limit.view.index(), limit.weight_words.min(dim));
@@ -183,6 +185,14 @@ impl Work for Pool<'_> {
     fn run(self, vector: impl Vector) {
         let Pool { limit, rows, offsets, ahead, out } = self;
         let dim = out.len() / offsets.len().saturating_sub(1).max(1);
+        // As above: the dims that the table pools so.
+        match (dim, limit.weight_words) {
+            (8, 8) => return limit.pool_of::<8>(vector, rows, offsets, ahead, out.as_chunks_mut().0),
+            (16, 16) => return limit.pool_of::<16>(vector, rows, offsets, ahead, out.as_chunks_mut().0),
+            (32, 32) => return limit.pool_of::<32>(vector, rows, offsets, ahead, out.as_chunks_mut().0),
+            (64, 64) => return limit.pool_of::<64>(vector, rows, offsets, ahead, out.as_chunks_mut().0),
+            _ => {}
+        }
         let words = limit.weight_words.min(dim);
         let mut copy = vec![0.0; words.next_multiple_of(words::PAD)];
         rows.iter().take(ahead).for_each(|&row| limit.prefetch_row(row, words));
@@ -195,6 +205,34 @@ impl Work for Pool<'_> {
                 words::load_padded(vector, &limit.row(rows[at])[..words], &mut copy);
                 sum.iter_mut().zip(&copy).for_each(|(sum, weight)| *sum += weight);
             }
+        }
+    }
+}
+
+impl Limit<'_> {
+    /// A sum stays in registers until its sample ends.
+    #[inline(always)]
+    fn pool_of<const DIM: usize>(
+        &self,
+        vector: impl Vector,
+        rows: &[u32],
+        offsets: &[u32],
+        ahead: usize,
+        out: &mut [[f32; DIM]],
+    ) {
+        rows.iter().take(ahead).for_each(|&row| self.prefetch_row(row, DIM));
+        let mut later = rows.iter().skip(ahead);
+        let mut weights = [0.0; DIM];
+        for (sample, out) in offsets.windows(2).zip(out) {
+            let mut sum = [0.0; DIM];
+            for &row in &rows[sample[0] as usize..sample[1] as usize] {
+                if let Some(&row) = later.next() {
+                    self.prefetch_row(row, DIM);
+                }
+                words::load(vector, self.row(row), &mut weights);
+                sum.iter_mut().zip(&weights).for_each(|(sum, weight)| *sum += weight);
+            }
+            *out = sum;
         }
     }
 }
@@ -238,7 +276,7 @@ mod tests {
     #[test]
     fn distances_change_nothing() {
         let rows = [4, 1, 1, 0, 3];
-        for dim in [1, 3, 16, 37] {
+        for dim in [1, 3, 8, 16, 32, 37, 64, 128] {
             let config = TableConfig::single("t", dim, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
             let table = Table::new(config).expect("it is a table");
             // One at a time, in the order of rows.
@@ -253,12 +291,12 @@ mod tests {
                 let last = limit.lines() as u32 - 1;
                 let mut out = vec![9.0; rows.len() * dim];
                 limit.gather(&[0, last, 1, 0, last], &rows, ahead, &mut out);
-                let first: Vec<f32> = out.chunks_exact(dim).map(|row| row[0]).collect();
-                assert_eq!(first, [4.0, 1.0, 1.0, 0.0, 3.0], "dim {dim}, ahead {ahead}");
+                let all =
+                    |values: &[f32]| values.iter().flat_map(|&value| vec![value; dim]).collect::<Vec<_>>();
+                assert_eq!(out, all(&[4.0, 1.0, 1.0, 0.0, 3.0]), "dim {dim}, ahead {ahead}");
                 let mut sums = vec![9.0; 3 * dim];
                 limit.pool(&rows, &[0, 2, 2, 5], ahead, &mut sums);
-                let first: Vec<f32> = sums.chunks_exact(dim).map(|sum| sum[0]).collect();
-                assert_eq!(first, [5.0, 0.0, 4.0], "dim {dim}, ahead {ahead}");
+                assert_eq!(sums, all(&[5.0, 0.0, 4.0]), "dim {dim}, ahead {ahead}");
             }
             Limit::of(&table).gather(&[], &[], 8, &mut []);
             let mut out = vec![0.0; dim];

@@ -21,7 +21,8 @@ pub struct Row {
     pub version: u32,
     /// Weights, `dim` of them.
     pub weights: Vec<f32>,
-    /// Optimizer state, block after block, slot after slot: Adagrad `a`, Adam `m v`, FTRL `z n`, `dims` values each.
+    /// Optimizer state, block after block, slot after slot: momentum `v`, Adagrad `a`, Adam and AdamW `m v`, FTRL `z n`,
+    /// `dims` values each; row-wise Adagrad one `a` per block.
     pub state: Vec<f32>,
 }
 

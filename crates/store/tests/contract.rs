@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 use sanderling_store::{
-    Absent, Block, Distances, Init, Optimizer, Pooling, PushScale, StoreError, Table, TableConfig,
+    Absent, Block, Distances, Eviction, Init, Optimizer, Pooling, PushScale, StoreError, Table, TableConfig,
 };
 
 const SGD: Optimizer = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
@@ -42,7 +42,15 @@ fn impossible_configurations_are_refused() {
     let mut config = TableConfig::single("", 1, Init::Zero, SGD);
     assert!(Table::new(config.clone()).is_err());
     config = TableConfig { name: "x".to_string(), budget_bytes: Some(10), ..config };
-    assert!(Table::new(config).unwrap_err().to_string().contains("budget_bytes"));
+    assert!(Table::new(config.clone()).unwrap_err().to_string().contains("budget_bytes"));
+    config.budget_bytes = None;
+    for (pushes, is_possible) in
+        [(0, false), (1, true), ((1 << 31) - 1, true), (1 << 31, false), (u32::MAX, false)]
+    {
+        let made = Table::new(TableConfig { eviction: Eviction::Age { pushes }, ..config.clone() });
+        let error = made.err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(!error.contains("1 to 2147483647"), is_possible, "{pushes}: {error}");
+    }
 }
 
 /// Settings as small as they may be divide by nothing that is 0, whatever the first gradient is: none, one whose square is 0,

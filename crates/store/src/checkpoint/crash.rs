@@ -10,7 +10,10 @@ use std::sync::{Arc, Mutex};
 
 use super::files::{Files, Sink};
 use super::manifest::MANIFEST;
-use crate::{Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, StoreError, Table, TableConfig};
+use crate::config::BLOCKS_MAX;
+use crate::{
+    Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, StoreError, Table, TableConfig,
+};
 
 type Entries = BTreeMap<String, usize>;
 
@@ -281,4 +284,24 @@ fn what_succeeds_later_does_not_hide_an_error() {
             assert_eq!(version_of(&image), Some(1), "operation {at}: {written:?}");
         }
     }
+}
+
+/// Nothing could open it, so it must not take the place of one that can be opened.
+#[test]
+fn a_manifest_that_is_too_large_to_read_is_not_committed() {
+    let files = Memory::default();
+    save(&files, 1).unwrap();
+    let before = files.0.lock().unwrap().entries.clone();
+    let adam = Optimizer::Adam { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, l2: 0.0 };
+    let block = Block { dims: 1, init: Init::Normal { std: 0.1 }, optimizer: adam };
+    let mut config = TableConfig::new("", vec![block; BLOCKS_MAX]);
+    let mut writer = CheckpointWriter::create_on(Box::new(files.clone()), Path::new("/model")).unwrap();
+    // A block takes more than 256 bytes of the manifest.
+    for table in 0..(64 << 20) / (BLOCKS_MAX * 256) {
+        config.name = table.to_string();
+        writer.rows::<StoreError>(&config, |_| Ok(0)).unwrap();
+    }
+    let error = writer.commit().unwrap_err();
+    assert!(matches!(&error, StoreError::Io { .. }) && error.to_string().contains("at most"), "{error}");
+    assert_eq!(files.0.lock().unwrap().entries, before, "what was written is removed, and nothing else");
 }

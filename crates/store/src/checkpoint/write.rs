@@ -9,7 +9,8 @@ use crc_fast::Digest;
 
 use super::files::{Disk, Files, Sink};
 use super::manifest::{
-    BlobRecord, FileRecord, MANIFEST, MANIFEST_NEW, Manifest, TableRecord, file_name, parse_file_name,
+    BlobRecord, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, MANIFEST_NEW, Manifest, TableRecord, file_name,
+    parse_file_name,
 };
 use super::rows::{self, RowShape};
 use crate::config::NAME_BYTES_MAX;
@@ -117,6 +118,11 @@ impl CheckpointWriter {
         self.check_not_failed("commit")?;
         let (new, path) = (self.dir.join(MANIFEST_NEW), self.dir.join(MANIFEST));
         let bytes = self.manifest.encode().map_err(|error| io_error(&new, "encode", error.into()))?;
+        // Nothing has been replaced yet: the checkpoint that is there can be opened, this one could not.
+        if bytes.len() > MANIFEST_BYTES_MAX {
+            let reason = format!("{} bytes; at most {MANIFEST_BYTES_MAX} can be read again", bytes.len());
+            return Err(io_error(&new, "write", io::Error::new(io::ErrorKind::FileTooLarge, reason)));
+        }
         let mut sink = self.files.create(&new).map_err(|source| io_error(&new, "create", source))?;
         sink.write_all(&bytes).map_err(|source| io_error(&new, "write", source))?;
         sink.sync().map_err(|source| io_error(&new, "sync", source))?;

@@ -89,6 +89,14 @@ impl Asking {
     }
 }
 
+/// Waits for what runs on a thread of the runtime, as in a program: `block_on` alone would poll it from outside.
+fn within(
+    runtime: &Runtime,
+    working: impl Future<Output = Result<Vec<Call>, BenchError>> + Send + 'static,
+) -> Result<Vec<Call>, BenchError> {
+    runtime.block_on(runtime.spawn(working)).map_err(|error| BenchError::Grpc(error.to_string()))?
+}
+
 /// One call per pull.
 pub(crate) struct UnaryCaller {
     runtime: Arc<Runtime>,
@@ -178,7 +186,7 @@ impl Caller for UnaryCaller {
             }
             Ok(calls)
         };
-        self.runtime.block_on(sending)
+        within(&self.runtime, sending)
     }
 }
 
@@ -239,14 +247,12 @@ impl Caller for BidiCaller {
                     under_way.push_back(sent);
                     sent = start.elapsed();
                 }
-                let Some(sent) = under_way.pop_front() else { return Ok::<_, BenchError>(calls) };
+                let Some(sent) = under_way.pop_front() else { return Ok(calls) };
                 asking.answer(&mut replies).await?;
                 calls.push(Call { sent, done: start.elapsed() });
             }
         };
-        // On a thread of the runtime, as in a program: `block_on` would poll it from outside.
-        let calls = self.runtime.block_on(self.runtime.spawn(working));
-        let calls = calls.map_err(|error| BenchError::Grpc(error.to_string()))??;
+        let calls = within(&self.runtime, working)?;
         self.next += calls.len();
         Ok(calls)
     }
@@ -277,6 +283,6 @@ impl Caller for BidiCaller {
             sending.await.map_err(|error| BenchError::Grpc(error.to_string()))??;
             Ok(calls)
         };
-        self.runtime.block_on(working)
+        within(&self.runtime, working)
     }
 }
