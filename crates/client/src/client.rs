@@ -256,7 +256,8 @@ impl Client {
         let parts = &mut lookup.tables;
         match &self.tables {
             Tables::Embedded(tables) => {
-                if tables.len() > 1 {
+                // Tables and threads check their own; what one of several refuses is to be applied by none.
+                if tables.len() > 1 || threads > 1 {
                     for (table, part) in tables.iter().zip(&mut *parts) {
                         let (keys, counts, grads) = part.gradients();
                         table.check_unique(keys, counts, grads, scale)?;

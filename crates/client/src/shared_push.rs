@@ -9,7 +9,7 @@ use sanderling_store::{PushScale, StoreError, Table};
 const PART_KEYS_MIN: usize = 4096;
 
 /// Pushes gradients of distinct keys, as [`Table::push_unique`], by up to so many threads. Each key is one thread's, so that
-/// rows become what they become by one.
+/// rows become what they become by one. Of more than one, each checks its part alone: [`Table::check_unique`] comes before.
 pub(crate) fn push_shared(
     table: &Table,
     threads: usize,
@@ -23,8 +23,6 @@ pub(crate) fn push_shared(
     if parts <= 1 {
         return table.push_unique(keys, counts, grads, scale);
     }
-    // What is refused is refused before any part is applied.
-    table.check_unique(keys, counts, grads, scale)?;
     let (clock, of_part) = (table.count_push(), keys.len().div_ceil(parts));
     let (keys, counts) = (keys.chunks(of_part), counts.chunks(of_part));
     let last = keys.len() - 1;

@@ -147,6 +147,13 @@ impl World {
         self.receive();
     }
 
+    /// Until the first request has its answer or has failed.
+    fn step_until_done(&mut self) {
+        while self.outcomes.is_empty() {
+            self.step();
+        }
+    }
+
     fn serve(&mut self) {
         loop {
             let now_us = self.now_us;
@@ -314,9 +321,7 @@ fn what_a_lossy_world_did_is_said_truly() {
 fn a_server_that_stays_busy_says_why() {
     let mut world = World::new(1, Weather { busy: 1000, ..Weather::default() });
     world.push(1, None);
-    while world.outcomes.is_empty() {
-        world.step();
-    }
+    world.step_until_done();
     // Whether it was sent once more, and that is without an answer yet, is chance.
     let Err(CallError::Late { cause: Some(cause), .. }) = &world.outcomes[&1] else {
         panic!("{:?}", world.outcomes)
@@ -330,9 +335,7 @@ fn requests_that_nobody_looked_after_have_more_time() {
     world.push(1, None);
     world.exchange.postpone(TIMEOUT_US, 0);
     world.now_us = TIMEOUT_US;
-    while world.outcomes.is_empty() {
-        world.step();
-    }
+    world.step_until_done();
     assert_eq!(world.outcomes[&1], Ok(()));
 }
 
@@ -340,9 +343,7 @@ fn requests_that_nobody_looked_after_have_more_time() {
 fn a_server_that_is_not_there_is_late_and_says_why() {
     let mut world = World::new(1, Weather { refuse: 1000, ..Weather::default() });
     world.push(1, None);
-    while world.outcomes.is_empty() {
-        world.step();
-    }
+    world.step_until_done();
     let late = CallError::Late { sent: false, cause: Some("refused".to_owned()) };
     assert_eq!(world.outcomes[&1], Err(late));
     assert!((TIMEOUT_US..TIMEOUT_US + 1000).contains(&world.now_us), "{}", world.now_us);
