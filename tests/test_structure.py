@@ -45,6 +45,19 @@ def test_readme_commands_exist() -> None:
     assert structure.command_problems(readme, makefile) == []
 
 
+def features(*selected: str) -> set[str]:
+    """Every dependency of what is selected, with its version and features: a build of one set is used by no other."""
+    command = ["cargo", "tree", "--locked", "--prefix", "none", "--format", "{p} {f}", "--no-dedupe", *selected]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {line.removesuffix(" (*)") for line in listed.splitlines()}
+
+
+def test_the_python_module_is_built_from_what_tests_were() -> None:
+    # Else arrow and all above it are compiled twice: add the feature to crates/python/Cargo.toml.
+    alone = features("--package", "sanderling-python", "--edges", "normal,build")
+    assert alone - features("--workspace", "--edges", "normal,build,dev") == set()
+
+
 # From here on: the rules against small trees that break them.
 
 
