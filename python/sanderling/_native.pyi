@@ -946,6 +946,9 @@ def give_up_silent(told: bool) -> None:
 def note_fork() -> None:
     """Says that this process is the child of a fork, whose parent has the connections and threads made until here."""
 
+def read_once(name: str) -> bool:
+    """Whether an input gives its rows only once: standard input (`-`), a pipe, or a pattern that matches one."""
+
 def render_report(
     facts: dict[str, Any],
     labels: npt.NDArray[np.float32],

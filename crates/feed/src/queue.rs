@@ -37,7 +37,7 @@ impl FeedQueue {
     /// Starts reading. With tables, minibatches come looked up.
     ///
     /// # Errors
-    /// Impossible options, and a feature of the tables that the data does not have. What goes wrong with the input is said
+    /// Impossible options, several passes over what can be read only once, and a feature of the tables that the data does not have. What goes wrong with the input is said
     /// by [`FeedQueue::next`].
     pub fn open(
         source: Source,
@@ -45,6 +45,13 @@ impl FeedQueue {
         options: QueueOptions,
     ) -> Result<FeedQueue, FeedError> {
         options.check()?;
+        if options.passes > 1
+            && let Some(name) = source.read_once()
+        {
+            let reason =
+                format!("{}: {name} can be read only once; write its rows to a file", options.passes);
+            return Err(FeedError::Option { option: "passes", reason });
+        }
         if let Some(embedding) = &embedding {
             embedding.columns(&source.names)?;
         }

@@ -8,7 +8,7 @@ use sanderling_hub::{
     Description, FedFeature, HubError, Served, SubscribeOptions, Subscription, hub_addresses,
 };
 use sanderling_sample::batch_file::spec_of;
-use sanderling_sample::{DataConfig, EncodeOptions, Encoder, Format, LabelUse, Spec, fit};
+use sanderling_sample::{DataConfig, EncodeOptions, Encoder, Format, LabelUse, Spec, fit, input};
 
 use crate::error::FeedError;
 use crate::expected::Expected;
@@ -159,6 +159,12 @@ impl Source {
                 hubs.description.as_ref().map(|description| (&description.data, &description.spec))
             }
         }
+    }
+
+    /// The first input that gives its rows only once.
+    pub(crate) fn read_once(&self) -> Option<&str> {
+        let (inputs, _, _) = self.files_read()?;
+        inputs.iter().find(|name| input::read_once(name)).map(String::as_str)
     }
 
     /// Names of the columns.

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use sanderling_sample::batch_file::spec_of;
+use sanderling_sample::input::read_once;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
 use sanderling_sample::{DataConfig, Format, Spec};
 use sanderling_store::{Init, Optimizer};
@@ -192,6 +193,15 @@ impl Model {
         match self.kind {
             ModelKind::Lr => 0,
             ModelKind::Fm => self.rank,
+        }
+    }
+
+    /// What the model is called in a sentence.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self.kind {
+            ModelKind::Lr => "logistic regression".to_string(),
+            ModelKind::Fm => format!("factorization machine, rank {}", self.rank),
         }
     }
 }
@@ -479,7 +489,7 @@ impl Config {
                 return Err(format!("data.{name}: an empty path"));
             }
         }
-        self.check_standard_input()?;
+        self.check_read_once()?;
         let validates = !self.data.valid.is_empty();
         if !validates
             && (self.train.early_stop > 0 || matches!(self.train.schedule, Schedule::Plateau { .. }))
@@ -506,27 +516,32 @@ impl Config {
         self.train.schedule.check()
     }
 
-    /// Standard input gives its rows once.
-    fn check_standard_input(&self) -> Result<(), String> {
-        let reads = |inputs: &Inputs| inputs.0.iter().any(|input| input == sanderling_sample::input::STDIN);
-        let (trains, validates) = (reads(&self.data.train), reads(&self.data.valid));
-        if (trains || validates) && self.train.passes > 1 {
-            return Err("train.passes > 1 needs files: standard input can be read only once".to_string());
+    /// Standard input and pipes give their rows once.
+    fn check_read_once(&self) -> Result<(), String> {
+        let stream = |inputs: &Inputs| inputs.0.iter().find(|name| read_once(name)).cloned();
+        let (trains, validates) = (stream(&self.data.train), stream(&self.data.valid));
+        if let Some(name) = trains.as_ref().or(validates.as_ref())
+            && self.train.passes > 1
+        {
+            return Err(format!("train.passes > 1 needs files: {name} can be read only once"));
         }
-        if trains && validates {
-            return Err("data.train and data.valid: standard input can be read only once".to_string());
+        let Some(name) = trains else { return Ok(()) };
+        if validates.as_ref() == Some(&name) {
+            return Err(format!("data.train and data.valid: {name} can be read only once"));
         }
-        if trains && self.train.threads > 1 && self.train.save_every > 0 {
-            return Err("save_every with several threads reopens the input, so it needs files".to_string());
+        if self.train.threads > 1 && self.train.save_every > 0 {
+            return Err(format!(
+                "save_every with several threads reopens the input, so it needs files: {name} can be read only once"
+            ));
         }
-        let spec = self.spec();
-        match spec.unfitted().next() {
-            Some(feature) if trains => Err(format!(
-                "feature {:?}: quantile boundaries are fitted to a file before the first pass; standard input can be read only once, so give boundaries",
+        match self.spec().unfitted().next() {
+            Some(feature) => Err(format!(
+                "feature {:?}: quantile boundaries are fitted to a file before the first pass; {name} can be read only once, so give \
+                 boundaries",
                 // Those of a family have no names of their own yet.
                 feature.each.first().unwrap_or(&feature.name)
             )),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 }
@@ -588,6 +603,16 @@ mod tests {
                 Err("feature \"a\": quantile boundaries"),
             ),
             ("[data]\ntrain = \"-\"\nformat = \"libsvm\"\n[train]\npasses = 2".to_string(), Err("only once")),
+            // By what it is, not by its name.
+            (
+                "[data]\ntrain = \"/dev/null\"\nformat = \"libsvm\"\n[train]\npasses = 2".to_string(),
+                Err("/dev/null can be read only once"),
+            ),
+            (
+                "[data]\ntrain = \"/dev/null\"\nformat = \"libsvm\"\n[train]\nthreads = 2\nsave_every = 9"
+                    .to_string(),
+                Err("save_every with several threads"),
+            ),
         ] {
             match (parse(&text), expected) {
                 // What is listed as a format is one.

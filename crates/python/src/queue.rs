@@ -50,6 +50,12 @@ impl FeedSpec {
     }
 }
 
+/// Whether an input gives its rows only once.
+#[pyfunction]
+pub(crate) fn read_once(name: &str) -> bool {
+    sanderling_sample::input::read_once(name)
+}
+
 /// Minibatches in line, read and looked up by threads.
 #[pyclass(name = "FeedQueue", module = "sanderling", frozen)]
 pub(crate) struct PyFeedQueue {

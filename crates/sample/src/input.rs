@@ -40,6 +40,17 @@ pub(crate) fn is_local(path: &Path) -> bool {
     path.as_os_str() != STDIN && !is_url(path)
 }
 
+/// Whether what a name stands for gives its rows only once: standard input, a pipe, or a pattern that matches one. Of what is not
+/// there, whoever opens it says so.
+#[must_use]
+pub fn read_once(name: &str) -> bool {
+    let path = Path::new(name);
+    let is_stream = |path: &Path| path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+    let matches_stream =
+        || glob::glob(name).is_ok_and(|matches| matches.flatten().any(|path| is_stream(&path)));
+    name == STDIN || (!is_url(path) && (is_stream(path) || (!path.exists() && matches_stream())))
+}
+
 fn io_error(path: &Path, kind: io::ErrorKind, message: &str) -> SampleError {
     SampleError::Io { path: path.to_path_buf(), source: io::Error::new(kind, message) }
 }
@@ -216,6 +227,30 @@ mod tests {
             }
             let most = buffer.len().min(1);
             self.0.read(&mut buffer[..most])
+        }
+    }
+
+    #[test]
+    fn what_is_read_once_is_known_by_what_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        std::fs::write(at("rows.csv"), "1\n").unwrap();
+        std::fs::write(at("[0].csv"), "1\n").unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(at("0.csv")).status().unwrap().success());
+        for (name, once) in [
+            (STDIN.to_owned(), true),
+            (at("0.csv"), true),
+            ("/dev/null".to_owned(), true),
+            (at("*.csv"), true),
+            (at("rows.csv"), false),
+            (at("r*.csv"), false),
+            // A file of this name, not the pattern.
+            (at("[0].csv"), false),
+            (at("missing"), false),
+            (at("["), false),
+            ("s3://bucket/*".to_owned(), false),
+        ] {
+            assert_eq!(read_once(&name), once, "{name}");
         }
     }
 

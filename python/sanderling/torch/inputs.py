@@ -3,12 +3,12 @@
 Knows no model and no training loop.
 """
 
-import glob
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import sanderling
+from sanderling import _native
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.workers import Workers
 
@@ -22,9 +22,7 @@ def check_files(config: DeepConfig) -> None:
     if not config.from_hubs:
         read += [("data.train", name) for name in config.train_inputs]
     for what, name in read:
-        # Path.glob takes no absolute pattern.
-        found = [Path(name), *map(Path, glob.glob(name))]  # noqa: PTH207
-        if name == "-" or any(path.exists() and not path.is_file() and not path.is_dir() for path in found):
+        if _native.read_once(name):
             hub = "; or let `sanderling hub` read it, and train on hub://ADDRESS" if what == "data.train" else ""
             raise sanderling.ConfigError(f"{what}: {name} can be read only once; write its rows to a file{hub}")
 

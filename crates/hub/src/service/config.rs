@@ -131,8 +131,8 @@ impl ServiceConfig {
             format!("batch: {} rows; 1 to {} are possible", self.batch, limit::BATCH_MAX)
         } else if self.passes == 0 {
             "passes: 0".to_owned()
-        } else if self.passes > 1 && self.inputs.iter().any(|input| input == input::STDIN) {
-            "passes: standard input can be read only once".to_owned()
+        } else if let Some(name) = self.inputs.iter().find(|name| self.passes > 1 && input::read_once(name)) {
+            format!("passes: {} need files: {name} can be read only once", self.passes)
         } else if !(1..=limit::THREADS_MAX).contains(&self.threads) {
             format!("threads: {}; 1 to {} are possible", self.threads, limit::THREADS_MAX)
         } else if self.shuffle > limit::SHUFFLE_MAX {
