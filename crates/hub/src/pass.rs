@@ -101,12 +101,36 @@ impl Pass {
         options: PassOptions,
         stopped: Arc<AtomicBool>,
     ) -> Result<Self, SampleError> {
+        let told = Arc::clone(&stopped);
+        let mut go_on = |_, _| !told.load(Ordering::Relaxed);
+        Self::open_while(inputs, config, encoder, bad_rows, options, stopped, &mut go_on)
+    }
+
+    /// The same, and while used rows are passed over, `go_on` is told how many bytes were read, of how many if that is known;
+    /// when it says no, the pass is stopped and has no rows.
+    pub fn open_while(
+        inputs: &[String],
+        config: &DataConfig,
+        encoder: &Arc<Encoder>,
+        bad_rows: &Arc<BadRows>,
+        options: PassOptions,
+        stopped: Arc<AtomicBool>,
+        go_on: &mut dyn FnMut(u64, Option<u64>) -> bool,
+    ) -> Result<Self, SampleError> {
         let source = Source::open(inputs, config, encoder)?;
         let unit_bytes_max = if source.has_stream() { BLOCK_BYTES } else { usize::MAX };
         let mut source = source.with_unit_bytes(options.unit_bytes.min(unit_bytes_max));
         let skip = skipped_rows(&options);
-        let surplus = if skip > 0 { skip_rows(&mut source, encoder, bad_rows, skip)? } else { None };
         let (bytes_read, bytes_total) = (source.bytes_counter(), source.bytes_total());
+        let mut going_on = || {
+            let on = go_on(bytes_read.load(Ordering::Relaxed), bytes_total);
+            if !on {
+                stopped.store(true, Ordering::Relaxed);
+            }
+            on
+        };
+        let surplus =
+            if skip > 0 { skip_rows(&mut source, encoder, bad_rows, skip, &mut going_on)? } else { None };
         let shared = Shared {
             bytes_read,
             bytes_total,
@@ -193,11 +217,12 @@ fn skip_rows(
     encoder: &Arc<Encoder>,
     bad_rows: &Arc<BadRows>,
     mut skip: u64,
+    going_on: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Batch>, SampleError> {
     let mut decoder = Decoder::new(Arc::clone(encoder), Arc::clone(bad_rows));
     let mut unit = Unit::default();
     let mut decoded = Decoded::new(encoder);
-    while source.next_unit(&mut unit)? {
+    while going_on() && source.next_unit(&mut unit)? {
         decoder.decode_in_place(&unit, &mut decoded)?;
         let rows = decoded.len() as u64;
         if rows >= skip {

@@ -305,3 +305,28 @@ fn a_bad_row_reaches_the_worker_that_reads_it() {
         assert!(error.contains("1.csv:6002: column id"), "{error}");
     }
 }
+
+#[test]
+fn passing_over_used_rows_is_told_of_and_can_be_stopped() {
+    let input = Input::new("csv");
+    let config = DataConfig::default();
+    for stop_after in [0, 1, usize::MAX] {
+        let bad_rows = Arc::new(BadRows::new(config.on_bad_row));
+        let mut told = Vec::new();
+        let mut go_on = |bytes_read: u64, bytes_total: Option<u64>| {
+            assert!(bytes_read <= bytes_total.unwrap());
+            told.push(bytes_read);
+            told.len() <= stop_after
+        };
+        let options = options(0, 1, ROWS - 1);
+        let stopped = Arc::default();
+        let (files, encoder) = (&input.files, &input.encoder);
+        let pass =
+            Pass::open_while(files, &config, encoder, &bad_rows, options, stopped, &mut go_on).unwrap();
+        let enough = if stop_after < usize::MAX { told.len() == stop_after + 1 } else { told.len() > 2 };
+        assert!(enough && told.is_sorted(), "{told:?}");
+        assert_eq!(pass.is_stopped(), stop_after < usize::MAX);
+        let left = run(&pass, 1, 64, None).concat().concat();
+        assert_eq!(left.len(), usize::from(!pass.is_stopped()), "{told:?}");
+    }
+}

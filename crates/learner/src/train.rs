@@ -190,7 +190,22 @@ impl<'a> Trainer<'a> {
                 used_rows: self.state.used_rows,
                 unit_bytes: unit_bytes(train),
             };
-            let pass = Pass::open(&config.data.train.0, &config.data.reading, encoder, &bad_rows, options)?;
+            let (inputs, reading) = (&config.data.train.0, &config.data.reading);
+            let mut skipping = |bytes_read, bytes_total| {
+                let (pass, passes) = (self.state.pass + 1, train.passes);
+                (self.observer)(&Event::Training {
+                    pass,
+                    passes,
+                    scan: ScanProgress { bytes_read, bytes_total },
+                });
+                !self.stop.load(Ordering::Relaxed)
+            };
+            let stopped = Arc::default();
+            let pass =
+                Pass::open_while(inputs, reading, encoder, &bad_rows, options, stopped, &mut skipping)?;
+            if pass.is_stopped() {
+                return Ok(PassEnd::Stopped);
+            }
             let mut workers: Vec<Worker<'_>> = (0..train.threads)
                 .map(|_| {
                     // Several workers decode for themselves; one has nobody else to do it meanwhile.
@@ -232,6 +247,11 @@ impl<'a> Trainer<'a> {
         }
         self.print_rest();
         Ok(())
+    }
+
+    /// The time of the next line begins now.
+    pub(crate) fn begin_line(&mut self) {
+        self.line.since = Instant::now();
     }
 
     /// A line of what came after the last one.
