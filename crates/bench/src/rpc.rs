@@ -94,8 +94,7 @@ pub fn run(
     for role in roles {
         step("starting servers and filling their tables");
         let serve = ServeOptions { role, options: options.clone(), folder: folder.to_owned() };
-        let environment = if role == Role::Grpc { &[MALLOC][..] } else { &[] };
-        servers.push(ServerProcess::start(launch.program, launch.args, &serve, environment)?);
+        servers.push(ServerProcess::start(launch.program, launch.args, &serve)?);
     }
     step("connecting, and comparing rows");
     let mut callers = connect(options, &servers, folder)?;

@@ -10,7 +10,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::result::BenchError;
 use crate::rpc::options::Pinning;
-use crate::rpc::serve::{Place, ServeOptions};
+use crate::rpc::rival::MALLOC;
+use crate::rpc::serve::{Place, Role, ServeOptions};
 
 /// A running server. Dropping it ends the process.
 #[derive(Debug)]
@@ -22,19 +23,24 @@ pub(crate) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts `program` with what it is to serve, as JSON, behind its other arguments, and waits until it serves.
+    /// Starts `program` with what it is to serve, as JSON, behind its other arguments, and waits until it serves. Only a rival
+    /// gets the allocator settings that this process runs with for the rival's sake.
     pub(crate) fn start(
         program: &Path,
         args: &[String],
         serve: &ServeOptions,
-        environment: &[(&str, &str)],
     ) -> Result<ServerProcess, BenchError> {
         let failed = |reason: String| BenchError::Server(format!("{}: {reason}", program.display()));
         let json = serde_json::to_string(serve).map_err(|error| failed(error.to_string()))?;
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        if serve.role == Role::Grpc {
+            command.env(MALLOC.0, MALLOC.1);
+        } else if std::env::var(MALLOC.0).is_ok_and(|settings| settings == MALLOC.1) {
+            command.env_remove(MALLOC.0);
+        }
+        let mut child = command
             .args(args)
             .arg(json)
-            .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
