@@ -22,7 +22,7 @@ struct Mapped {
 }
 
 impl Names {
-    /// Reads the symbols of the file that holds this function. Without any (a stripped program), names are guessed.
+    /// Reads the symbols of the file that holds this function.
     pub(super) fn read() -> Names {
         let here = Names::read as *const () as u64;
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -52,6 +52,11 @@ impl Names {
             Some(functions)
         });
         Names { functions: functions.unwrap_or_default() }
+    }
+
+    /// Whether the program has no symbols (it was stripped): nothing of ours would have a name.
+    pub(super) fn is_empty(&self) -> bool {
+        self.functions.is_empty()
     }
 
     /// The name of the function at an address, or of its library in brackets.

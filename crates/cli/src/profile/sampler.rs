@@ -16,26 +16,36 @@ mod here {
     /// In the names of this module's functions.
     const OWN: &str = "profile::sampler::here";
 
-    pub(crate) struct Sampler(pprof::ProfilerGuard<'static>);
+    pub(crate) struct Sampler {
+        guard: pprof::ProfilerGuard<'static>,
+        names: Names,
+    }
 
     impl Sampler {
         #[inline(never)] // The name is looked for below.
         pub(crate) fn start(samples_per_s: u32) -> Result<Sampler, String> {
             let failed = |error: &dyn std::fmt::Display| format!("--profile: {error}");
+            // Found out now, not when the run is over.
+            let names = Names::read();
+            if names.is_empty() {
+                let reason = "this program was stripped of its symbols, so that no function would have a name; build it without \
+                              `strip`";
+                return Err(failed(&reason));
+            }
             let guard = pprof::ProfilerGuardBuilder::default().frequency(samples_per_s as i32).build();
             let guard = guard.map_err(|error| failed(&error))?;
             // The first signal prepares the unwinder, which allocates: that must not be in the middle of an allocation, as
             // it might be when the timer sends it. (pprof 0.15.0; its next version prepares before.)
             nix::sys::signal::raise(nix::sys::signal::Signal::SIGPROF).map_err(|error| failed(&error))?;
-            Ok(Sampler(guard))
+            Ok(Sampler { guard, names })
         }
 
         /// The stacks of all threads.
         pub(crate) fn finish(self) -> Result<Vec<Stack>, String> {
-            let report = self.0.report().build_unresolved();
+            let Sampler { guard, names } = self;
+            let report = guard.report().build_unresolved();
             let report = report.map_err(|error| format!("the profile cannot be read: {error}"))?;
-            drop(self.0);
-            let names = Names::read();
+            drop(guard);
             let mut known: HashMap<u64, String> = HashMap::new();
             let mut name = |address: u64| known.entry(address).or_insert_with(|| names.name(address)).clone();
             let stacks = report.data.iter().map(|(seen, &samples)| {

@@ -1,5 +1,7 @@
 //! What a training leaves behind beside its model: what its time went to, its profile, and its comparison with another.
 
+use std::process::Command;
+
 use quick_xml::events::Event;
 use serde_json::Value;
 
@@ -102,4 +104,23 @@ fn a_run_is_timed_profiled_and_compared() {
         assert_eq!(failed.code, Some(code), "{}", failed.err);
         assert!(failed.err.contains(expected), "{expected} in {}", failed.err);
     }
+}
+
+/// Else nobody would know before the run's end that no function has a name.
+#[test]
+fn a_program_without_symbols_profiles_nothing() {
+    let place = Place::new();
+    let config = std::fs::read_to_string(format!("{ADULT}/../../examples/adult_lr.toml")).unwrap();
+    place.write("adult.toml", &config.replace("data/adult", ADULT));
+    let program = place.path("stripped");
+    let output = |command: &mut Command| command.output().unwrap();
+    // A C compiler comes with it.
+    let made = output(Command::new("strip").arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_sanderling")));
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let train = ["train", "adult.toml", "--profile", "--quiet"];
+    let refused = output(Command::new(&program).args(train).current_dir(place.path("")));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("stripped of its symbols"), "{said}");
+    assert!(!place.path("runs").exists(), "a run was begun");
 }
