@@ -31,6 +31,16 @@ struct Receiving {
     missing: Vec<u32>,
 }
 
+/// Bytes that a piece takes which is filled to so many and one row beyond.
+const fn reserved(piece_bytes: usize) -> usize {
+    piece_bytes + piece_bytes / 8
+}
+
+/// The most slices with which the pieces being filled, one per slice and worker, take no more than they may.
+fn slices_max(workers: u32) -> usize {
+    FILLING_BYTES / (reserved(PIECE_BYTES_MIN) * workers as usize)
+}
+
 /// Reads this worker's units of a pass and gives each row to the owner of its lane. The rows of this worker, and how many
 /// there are of each lane, all workers' lanes included.
 pub(crate) fn exchange(
@@ -41,12 +51,12 @@ pub(crate) fn exchange(
 ) -> Result<(Sorted, Vec<u64>), JobError> {
     let (rank, workers, round) = (worker.place(), worker.living(), worker.next_round());
     let mut units = Units::open(input, workers, &worker.halt)?;
-    let slices = Slices::of_input(units.bytes_total());
+    let slices = Slices::of_input(units.bytes_total(), slices_max(workers));
     let kept = Kept::new(slices.count(), worker.shuffle_bytes_max, worker.scratch_dir.clone());
     let missing = (0..workers).filter(|&other| other != rank).collect();
     let mut receiving = Receiving { round, kept, missing };
     let mut filling: Vec<Vec<u8>> = vec![Vec::new(); slices.count() * workers as usize];
-    let piece_bytes = (FILLING_BYTES / filling.len()).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
+    let piece_bytes = (FILLING_BYTES / reserved(filling.len())).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
     debug_assert!(piece_bytes <= PARCEL_BYTES);
     let places = Places::new(worker.seed, pass);
     let mut lane_rows = vec![0_u64; lanes.count as usize];
@@ -66,7 +76,7 @@ pub(crate) fn exchange(
             let piece = &mut filling[to as usize * slices.count() + slice];
             if piece.capacity() == 0 {
                 // A row is longer than the rest of it only where rows are long.
-                piece.reserve(piece_bytes + piece_bytes / 8);
+                piece.reserve(reserved(piece_bytes));
             }
             packer.pack(&batch, row, place, piece)?;
             if piece.len() >= piece_bytes {

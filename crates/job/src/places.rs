@@ -53,10 +53,10 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
-    /// For an input of so many bytes, if that is known.
-    pub(crate) fn of_input(bytes: Option<u64>) -> Slices {
+    /// For an input of so many bytes, if that is known; at most so many slices.
+    pub(crate) fn of_input(bytes: Option<u64>, most: usize) -> Slices {
         let count = bytes.map_or(SLICES_MAX / 4, |bytes| bytes.div_ceil(SLICE_BYTES).clamp(1, SLICES_MAX));
-        Slices { count_log2: count.next_power_of_two().ilog2() }
+        Slices { count_log2: count.next_power_of_two().ilog2().min(most.max(1).ilog2()) }
     }
 
     pub(crate) fn count(self) -> usize {
@@ -97,8 +97,16 @@ mod tests {
 
     #[test]
     fn slices_are_in_the_order_of_places() {
-        for (bytes, count) in [(Some(0), 1), (Some(5 << 20), 2), (Some(u64::MAX), 1024), (None, 256)] {
-            let slices = Slices::of_input(bytes);
+        for (bytes, most, count) in [
+            (Some(0), usize::MAX, 1),
+            (Some(5 << 20), usize::MAX, 2),
+            (Some(u64::MAX), usize::MAX, 1024),
+            (Some(u64::MAX), 1000, 512),
+            (Some(u64::MAX), 0, 1),
+            (None, usize::MAX, 256),
+            (None, 255, 128),
+        ] {
+            let slices = Slices::of_input(bytes, most);
             assert_eq!(slices.count(), count);
             assert_eq!((slices.of(0), slices.of(u64::MAX)), (0, count - 1));
             assert_eq!(slices.of(u64::MAX / 2), (count - 1) / 2);
