@@ -31,7 +31,7 @@ mod in_step;
 mod own_way;
 
 pub use algorithm::{Algorithm, GLOBAL_BATCH_MAX};
-use course::{Course, PassEnd, Said, Start, Verdict};
+use course::{Course, Judged, PassEnd, Said, Start, Verdict};
 pub(crate) use follower::follow;
 use learner::Learner;
 
@@ -134,18 +134,21 @@ pub(crate) fn run(
         return Ok(end);
     }
     let model = Arc::clone(&trainer.model);
-    if trainer.state.is_whole(&model.config().train) {
+    let goes_on = !trainer.state.is_whole(&model.config().train);
+    // Workers on other hosts wait to hear it.
+    if !goes_on && options.is_here() {
         return Ok(end);
     }
     let (stages, stop) = (trainer.stages.clone(), trainer.stop);
-    let RunState { pass, step, plateaus, .. } = trainer.state;
-    let start = Start { pass, step, plateaus };
+    let RunState { pass, step, examples, plateaus, .. } = trainer.state;
+    let start = Start { pass, step, examples, plateaus, goes_on };
     let mut judge = Judge::new(trainer);
     let train = model.config().train.clone();
-    let mut hear = |said: Said, verdicts: &mut Option<Sender<Verdict>>| match said {
+    let mut hear = |said: Said, verdicts: &mut Option<Sender<Judged>>| match said {
         Said::Window { scores, steps } => {
             judge.trainer.take_window(&Window { scores: scores.to_scores(), steps }, &train);
         }
+        Said::Begun(_) => judge.begin(),
         Said::Ended(end) => judge.end_pass(&end, verdicts),
         // It has judged by itself.
         Said::Judged(_) => {}
@@ -194,7 +197,7 @@ pub(crate) struct Workers<'a> {
 /// Starts the workers and hears them until they end.
 fn work(
     workers: Workers<'_>,
-    hear: &mut dyn FnMut(Said, &mut Option<Sender<Verdict>>),
+    hear: &mut dyn FnMut(Said, &mut Option<Sender<Judged>>),
 ) -> Result<(), LearnError> {
     let Workers { model, config, options, cluster, stages, start, stop } = workers;
     let tables = match (cluster, model) {
@@ -285,20 +288,26 @@ impl<'a, 'b> Judge<'a, 'b> {
         Judge { trainer, boundary, since: Instant::now(), staleness: Vec::new(), failed: None }
     }
 
-    /// Judges a pass and sends the verdict. When it cannot, nobody sends one any more, and so the workers end.
-    fn end_pass(&mut self, end: &PassEnd, verdicts: &mut Option<Sender<Verdict>>) {
+    /// What the workers waited for each other before is no training.
+    fn begin(&mut self) {
+        self.since = Instant::now();
+        self.trainer.begin_line();
+    }
+
+    /// Judges a pass and tells the workers. When it was asked to stop, nobody tells them any more, and so they end.
+    fn end_pass(&mut self, end: &PassEnd, verdicts: &mut Option<Sender<Judged>>) {
         self.close_pass(end);
-        match self.judge_pass(end) {
-            Ok(Some(verdict)) => {
-                // Should the workers have failed meanwhile, their error says so.
-                verdicts.as_ref().map(|verdicts| verdicts.send(verdict));
-            }
-            Ok(None) => *verdicts = None,
+        let judged = match self.judge_pass(end) {
+            Ok(Some(verdict)) => Ok(verdict),
+            Ok(None) => return *verdicts = None,
             Err(error) => {
+                let reason = error.to_string();
                 self.failed = Some(error);
-                *verdicts = None;
+                Err(reason)
             }
-        }
+        };
+        // Should the workers have failed meanwhile, their error says so.
+        verdicts.as_ref().map(|verdicts| verdicts.send(judged));
     }
 
     /// Takes what all workers say for what this process has heard of its own.

@@ -83,6 +83,14 @@ pub enum LearnError {
         /// The last pass, from 1, of which worker 0 has said that it is saved; 0: it has said so of none.
         pass: u64,
     },
+    /// The first worker of a job could not validate or save.
+    #[error("after pass {pass} worker 0 could not go on: {reason}")]
+    Unjudged {
+        /// The pass, from 1.
+        pass: u64,
+        /// What worker 0 says.
+        reason: String,
+    },
     /// The caller asked to stop, and a server did not answer.
     #[error("{0}; nothing more was saved: --resume goes on from the last save, if there was one")]
     Unsaved(ClientError),

@@ -40,6 +40,10 @@ mod train;
 
 pub mod distributed;
 
+mod begun;
+
+mod kept;
+
 mod metrics_log;
 
 mod run;

@@ -7,7 +7,7 @@ use sanderling_client::{Client, Cluster, RemoteTable};
 use sanderling_sample::{EncodeOptions, Encoder, LabelUse, SampleError, key};
 use sanderling_store::{Block, Checkpoint, CheckpointWriter, Init, Table, TableConfig};
 
-use crate::config::{Config, ModelKind};
+use crate::config::Config;
 use crate::error::LearnError;
 use crate::not_a_model::{not_a_model, other_kind};
 use crate::travel;
@@ -187,13 +187,13 @@ impl Model {
         Ok(size)
     }
 
-    /// What the model is called in a sentence.
-    #[must_use]
-    pub fn describe(&self) -> String {
-        match self.config.model.kind {
-            ModelKind::Lr => "logistic regression".to_string(),
-            ModelKind::Fm => format!("factorization machine, rank {}", self.config.model.rank),
-        }
+    /// Bytes of memory of each table, wherever it is.
+    pub(crate) fn table_sizes(&self) -> Result<Vec<(String, u64)>, LearnError> {
+        let here = self.client.tables().iter().map(|table| Ok((table.name().to_owned(), table.bytes())));
+        // On servers they have the run's name before their own.
+        let names = table_configs(&self.config).into_iter().map(|config| config.name);
+        let there = names.zip(self.client.remote_tables()).map(|(name, table)| Ok((name, table.size()?.1)));
+        here.chain(there).collect()
     }
 }
 

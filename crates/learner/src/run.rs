@@ -15,11 +15,13 @@ use sanderling_sample::{BadRows, LabelUse, Reader, Source};
 use sanderling_store::{Checkpoint, Table};
 use serde::Serialize;
 
+use crate::begun;
 use crate::config::Config;
 use crate::distributed::{self, JobOptions};
 use crate::error::LearnError;
 use crate::evaluate::evaluate;
 use crate::event::Event;
+use crate::kept;
 use crate::metrics::{Metrics, Scores};
 use crate::metrics_log::MetricsLog;
 use crate::model::{Model, config_of, encoder};
@@ -148,7 +150,7 @@ fn run(
     }
     let _claim = claim(&run_dir)?;
     let (model, state, scores) = if options.resume {
-        resume(&config, options, &model_dir, &last_dir)?
+        resume(&config, options, &run_dir, [&last_dir, &model_dir])?
     } else {
         let unfitted = config.spec().unfitted().count();
         if unfitted > 0 {
@@ -162,16 +164,17 @@ fn run(
             None => Model::new(config)?,
         };
         // What an earlier run of this name left to resume from is not this run's.
+        let run_id = Some(begun::mark(&run_dir)?);
         remove_dir(&last_dir)?;
         let algorithm = options.job.as_ref().map(|job| job.algorithm);
         let data_bytes = data_bytes(model.config())?;
-        let state = RunState { algorithm, data_bytes, ..RunState::default() };
+        let state = RunState { run_id, algorithm, data_bytes, ..RunState::default() };
         (model, state, Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX))
     };
     let train = &model.config().train;
     let words = match &options.job {
-        Some(job) => format!("{} by {}", model.describe(), job.describe(train.batch)),
-        None => model.describe(),
+        Some(job) => format!("{} by {}", model.config().model.describe(), job.describe(train.batch)),
+        None => model.config().model.describe(),
     };
     let threads = options.job.as_ref().map_or(train.threads, JobOptions::threads);
     observer(&Event::Started { model: &words, run_dir: &run_dir, resumed_step: state.step });
@@ -211,21 +214,24 @@ fn run(
     // What is in the tables may be from the middle of a pass.
     let is_cut = job_end.is_some_and(|end| end.is_cut);
     let stopped = !state.is_whole(&model.config().train);
-    let table_bytes = if model.is_remote() && !is_cut { Some(model.size()?.1) } else { None };
-    let best_model = if state.is_best() && !model.is_remote() && !is_cut {
-        model
-    } else {
-        Arc::new(Model::load(&model_dir)?)
-    };
+    let sizes = model.table_sizes()?;
+    let is_kept = state.is_best() && !model.is_remote() && !is_cut;
+    let config = model.config().clone();
+    let mut tables = if is_kept { table_summaries(&model, state.examples) } else { Vec::new() };
+    // Else what is kept is on disk alone, and these tables have served.
+    drop(model);
+    if !is_kept {
+        tables = kept::table_summaries(&model_dir, &sizes, state.examples)?;
+    }
+    tables.sort_by(|a, b| b.importance.total_cmp(&a.importance));
     if plot_scores.is_none() && state.best.is_some() {
         // The best validation was before this session, which resumed the run: score it again for the plots.
-        plot_scores = validate_again(&best_model, stop)?;
+        plot_scores = validate_again(&Model::load(&model_dir)?, stop)?;
     }
     let report_path = run_dir.join("report.html");
-    let table_bytes = table_bytes.unwrap_or_else(|| best_model.table_bytes());
-    let (model, state, pass_scores) = (&*best_model, &state, &pass_scores);
-    let tables = table_summaries(model, state.examples);
-    let outcome = Outcome { model, table_bytes, state, pass_scores, plot_scores, threads, tables };
+    let table_bytes = sizes.iter().map(|(_, bytes)| bytes).sum();
+    let (config, state, pass_scores) = (&config, &state, &pass_scores);
+    let outcome = Outcome { config, table_bytes, state, pass_scores, plot_scores, threads, tables };
     let mut summary = outcome.summary(&model_dir, &report_path, stopped, timing);
     let page = outcome.report(&summary, stages, bad_row_messages, started_unix_s);
     std::fs::write(&report_path, report::render(&page)).map_err(LearnError::io(&report_path))?;
@@ -312,32 +318,41 @@ fn validate_again(model: &Model, stop: &AtomicBool) -> Result<Option<Scores>, Le
     }
 }
 
-/// Loads the latest checkpoint of a run and checks that the configuration still fits it. How long, with how many threads
+/// Loads the latest checkpoint of the run that was begun last in a folder, from where it saves, and checks that the configuration still fits it. How long, with how many threads
 /// and on which servers, if any, to train may change; what the tables and the data mean may not.
 fn resume(
     config: &Config,
     options: &RunOptions,
-    model_dir: &Path,
-    last_dir: &Path,
+    run_dir: &Path,
+    saved_dirs: [&Path; 2],
 ) -> Result<(Model, RunState, Scores), LearnError> {
     let open = |path| -> Result<_, LearnError> {
         let checkpoint = Checkpoint::open(path)?;
         let (state, scores) = RunState::from_checkpoint(&checkpoint, path)?;
         Ok((path, checkpoint, state, scores))
     };
-    let (path, checkpoint, state, scores) = match (model_dir.exists(), last_dir.exists()) {
-        (true, true) => {
-            // Killed between its two saves after a pass, a run is further in its model.
-            let (model, last) = (open(model_dir)?, open(last_dir)?);
-            let progress = |state: &RunState| (state.step, !state.pass_to_judge);
-            if progress(&model.2) > progress(&last.2) { model } else { last }
+    let nothing = |what: &str| {
+        let reason = format!("{what}; start the run without --resume");
+        LearnError::Model { path: run_dir.into(), reason }
+    };
+    let mut saves = Vec::new();
+    for path in saved_dirs {
+        if path.exists() {
+            saves.push(open(path)?);
         }
-        (false, true) => open(last_dir)?,
-        (true, false) => open(model_dir)?,
-        (false, false) => {
-            let reason = "nothing was saved here to resume; start the run without --resume".to_string();
-            return Err(LearnError::Model { path: model_dir.into(), reason });
-        }
+    }
+    if saves.is_empty() {
+        return Err(nothing("nothing was saved here to resume"));
+    }
+    if let run_id @ Some(_) = begun::last(run_dir)? {
+        saves.retain(|(_, _, state, _)| state.run_id == run_id);
+    }
+    // Killed between its two saves after a pass, a run is further in its model.
+    let furthest = saves.into_iter().rev().max_by_key(|(_, _, state, _)| (state.step, !state.pass_to_judge));
+    let Some((path, checkpoint, state, scores)) = furthest else {
+        return Err(nothing(
+            "the run that was begun here last has saved nothing, and what is here is an earlier one's",
+        ));
     };
     let saved = &config_of(&checkpoint, path)?;
     let fitted = fitted_like(config, saved);
@@ -430,7 +445,7 @@ pub fn table_summary(table: &Table, examples: u64) -> TableSummary {
 
 /// What a run ended with.
 struct Outcome<'a> {
-    model: &'a Model,
+    config: &'a Config,
     /// Of the tables that were trained, wherever they are.
     table_bytes: u64,
     state: &'a RunState,
@@ -455,7 +470,7 @@ impl Outcome<'_> {
         let number = |value: f64| value.is_finite().then_some(value);
         let state = self.state;
         Summary {
-            name: self.model.config().name.clone(),
+            name: self.config.name.clone(),
             auc: number(metrics.auc),
             logloss: number(metrics.logloss),
             prob_mean: number(metrics.prob_mean),
@@ -469,7 +484,7 @@ impl Outcome<'_> {
             steps: state.step,
             passes: state.pass,
             best_pass: state.best.map_or(state.pass, |(pass, _)| pass),
-            rows: self.model.rows(),
+            rows: self.tables.iter().map(|table| table.rows).sum(),
             zero_weights: self.tables.iter().map(|table| table.zero_weights).sum(),
             table_bytes: self.table_bytes,
             memory_peak_bytes: Resident::read().peak_bytes,
@@ -489,7 +504,7 @@ impl Outcome<'_> {
         bad_row_messages: Vec<String>,
         started_unix_s: u64,
     ) -> RunReport {
-        let config = self.model.config();
+        let config = self.config;
         let curve = |points: &[(u64, u64, u64, Metrics)]| {
             points
                 .iter()
@@ -503,7 +518,7 @@ impl Outcome<'_> {
         let example_file = valid.first().or(config.data.train.0.first()).map_or("FILE", String::as_str);
         RunReport {
             name: summary.name.clone(),
-            model: self.model.describe(),
+            model: self.config.model.describe(),
             started_unix_s,
             train_s: summary.train_s,
             examples: summary.examples,

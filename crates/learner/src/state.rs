@@ -45,6 +45,9 @@ pub struct RunState {
     /// And by the last validation.
     #[serde(default)]
     pub valid_bad_rows: u64,
+    /// The run's number, with which its folder was marked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<u64>,
     /// Bytes of the training files, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_bytes: Option<u64>,

@@ -237,6 +237,35 @@ fn a_new_run_forgets_the_one_before() {
     assert!(contents(&place.model("run")) == first);
 }
 
+/// Nor what it takes for its own after it died, before or after it had saved something.
+#[test]
+fn what_an_earlier_run_saved_is_not_resumed() {
+    let place = Place::new();
+    let (train, valid) = (place.synth("train.svm", 0, 300), place.synth("valid.svm", 300, 100));
+    let toml = format!(
+        "data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch = 10, passes = 3, save_every = 7 }}"
+    );
+    let whole = place.run(&toml).unwrap();
+    let dies = |at: &dyn Fn(&Event<'_>) -> bool| {
+        let dying = || place.run_with(&toml, false, |event| at(event) && panic!("dies here"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(dying)).is_err());
+    };
+    dies(&|event| matches!(event, Event::Started { .. }));
+    let error = place.resume(&toml).unwrap_err().to_string();
+    assert!(error.contains("has saved nothing") && error.contains("earlier one"), "{error}");
+    // The model of the whole run is further, but not of this one.
+    dies(&|event| matches!(event, Event::Saved { .. }));
+    let from = std::cell::Cell::new(0);
+    let watch = |event: &Event<'_>| {
+        if let Event::Started { resumed_step, .. } = event {
+            from.set(*resumed_step);
+        }
+        false
+    };
+    let (resumed, _) = place.run_with(&toml, true, watch).unwrap();
+    assert_eq!((from.get(), resumed.steps, resumed.auc), (7, whole.steps, whole.auc));
+}
+
 /// With and without validation, stopped, resumed, and with nothing left to do.
 #[test]
 fn every_report_has_its_plots() {

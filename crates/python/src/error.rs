@@ -107,6 +107,7 @@ pub(crate) fn of_learner(error: LearnError) -> PyErr {
         LearnError::NoRows { .. } => NoRowsError::new_err(text),
         LearnError::Model { .. } => ModelError::new_err(text),
         LearnError::Diverged { .. } | LearnError::GradientRange { .. } => DivergedError::new_err(text),
+        LearnError::Unjudged { .. } => GroupError::new_err(text),
         LearnError::Job(error) => of_job(error),
         LearnError::JobStopped { .. } | LearnError::Stopped => StoppedError::new_err(text),
     }

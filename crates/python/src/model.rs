@@ -90,7 +90,7 @@ impl PyModel {
     /// What the model is, in words.
     #[getter]
     fn description(&self) -> String {
-        self.model.describe()
+        self.model.config().model.describe()
     }
 
     /// The configuration it was trained with, spec included.
@@ -165,7 +165,7 @@ impl PyModel {
     fn __repr__(&self) -> String {
         format!(
             "Model({}, tables={}, rows={}, bytes={})",
-            self.model.describe(),
+            self.model.config().model.describe(),
             self.model.client().tables().len(),
             self.model.rows(),
             self.model.table_bytes()

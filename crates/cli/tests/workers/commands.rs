@@ -171,3 +171,45 @@ fn commands_train_together_what_one_trains_alone_and_name_one_that_is_killed() {
         assert!(output.status.code() == Some(2) && errors.contains(part), "{arguments}: {errors}");
     }
 }
+
+#[test]
+fn workers_on_hosts_go_on_where_the_run_stands() {
+    let site = Site::new(ROWS / 16);
+    site.write_config();
+    let arguments = "--algorithm ftrl-sync --name together";
+    let all = |more: &str| -> Vec<String> {
+        site.train_together(&format!("{arguments} {more}"), 2).into_iter().map(ended_well).collect()
+    };
+    all("");
+    for (rank, said) in all("--passes 3 --resume").iter().enumerate() {
+        let counts_on = said.contains("pass 3 trained") && !said.contains("pass 1 trained");
+        assert!(counts_on, "worker {rank}: {said}");
+    }
+    let ended = site.model("together");
+    ended_well(site.train("--algorithm ftrl-sync --quiet --passes 3 --name alone").spawn().unwrap());
+    assert!(site.model("alone") == ended, "the models differ");
+    // With nothing left to do, nobody waits for the first worker in vain.
+    for (rank, said) in all("--passes 3 --resume").iter().enumerate() {
+        assert!(!said.contains("trained:"), "worker {rank}: {said}");
+    }
+    assert!(site.model("together") == ended);
+}
+
+#[test]
+fn what_the_first_worker_cannot_judge_all_hear() {
+    let site = Site::new(ROWS / 16);
+    let rows = std::fs::read_to_string(site.folder.path().join("rows.svm")).unwrap();
+    // So far behind that what is read of it before the first pass is whole.
+    let valid = rows.repeat((1 << 20) / rows.len()) + "1 no:key\n";
+    std::fs::write(site.folder.path().join("valid.svm"), valid).unwrap();
+    let text = "data = { train = \"rows.svm\", valid = \"valid.svm\" }\ntrain = { batch = 64 }\n";
+    std::fs::write(site.folder.path().join("c.toml"), text).unwrap();
+    let children = site.train_together("--algorithm ftrl-sync --quiet", 2);
+    for (rank, child) in children.into_iter().enumerate() {
+        let output = child.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains("valid.svm"), "worker {rank}: {errors}");
+        let told = errors.contains("after pass 1 worker 0 could not go on");
+        assert_eq!(told, rank == 1, "worker {rank}: {errors}");
+    }
+}

@@ -159,6 +159,7 @@ fn with_a_token_and_no_tls_who_has_another_is_told_what_is_wrong() {
         ("", WRONG, (AS_ONE, WRONG)),
         ("--attempt 1 --worker-token-file token", attempt, (AS_ONE, attempt)),
         ("--passes 3 --worker-token-file token", other, (AS_ONE, other)),
+        ("--on-worker-loss stop --worker-token-file token", other, (AS_ONE, other)),
     ];
     check("127.0.0.1", token, &strangers, token);
 }

@@ -31,17 +31,37 @@ pub(super) struct Course<'a> {
     /// How long others are waited for, each time.
     pub(super) timeout: Duration,
     pub(super) said: SyncSender<Said>,
-    pub(super) verdicts: Mutex<Receiver<Verdict>>,
+    pub(super) verdicts: Mutex<Receiver<Judged>>,
     /// The account of bad rows of the pass with this number.
     pub(super) account: Mutex<(u64, Arc<BadRows>)>,
 }
 
-/// Where a run stands between two passes.
-#[derive(Clone, Copy, Debug, Default)]
+/// Where a run stands when a job begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Start {
+    /// Passes that are over, and the steps and rows of them.
     pub(super) pass: u64,
     pub(super) step: u64,
+    pub(super) examples: u64,
     pub(super) plateaus: u32,
+    /// Whether there is another pass.
+    pub(super) goes_on: bool,
+}
+
+impl Start {
+    /// As the first worker tells all.
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let Start { pass, step, examples, plateaus, goes_on } = self;
+        [pass, step, examples, u64::from(plateaus), u64::from(goes_on)].map(u64::to_le_bytes).concat()
+    }
+
+    pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        let (numbers, []) = bytes.as_chunks::<8>() else { return None };
+        let &[pass, step, examples, plateaus, goes_on] = numbers else { return None };
+        let plateaus = u32::try_from(u64::from_le_bytes(plateaus)).ok()?;
+        let [pass, step, examples, goes_on] = [pass, step, examples, goes_on].map(u64::from_le_bytes);
+        Some(Start { pass, step, examples, plateaus, goes_on: goes_on == 1 })
+    }
 }
 
 /// What workers tell.
@@ -51,6 +71,8 @@ pub(super) enum Said {
         scores: BinnedScores,
         steps: u64,
     },
+    /// All workers have come, and begin here.
+    Begun(Start),
     Ended(PassEnd),
     /// So many passes are over and saved, those of earlier sessions included.
     Judged(u64),
@@ -94,19 +116,30 @@ pub(super) struct Verdict {
     pub(super) plateaus: u32,
 }
 
-impl Verdict {
-    /// As all workers are told; nothing while there is none.
-    pub(super) fn to_bytes(verdict: Option<Self>) -> Vec<u8> {
-        verdict.map_or(Vec::new(), |Verdict { goes_on, plateaus }| {
-            std::iter::once(u8::from(goes_on)).chain(plateaus.to_le_bytes()).collect()
-        })
-    }
+/// A verdict, or why there can be none.
+pub(super) type Judged = Result<Verdict, String>;
 
-    pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
-        let (goes_on, plateaus) = bytes.split_first()?;
-        let plateaus = u32::from_le_bytes(plateaus.try_into().ok()?);
-        Some(Verdict { goes_on: *goes_on == 1, plateaus })
+/// What the bytes of a reason begin with; those of a verdict with whether the run goes on.
+const NO_VERDICT: u8 = 2;
+
+/// As all workers are told; nothing while nothing is known.
+pub(super) fn judged_to_bytes(judged: Option<&Judged>) -> Vec<u8> {
+    match judged {
+        None => Vec::new(),
+        Some(Ok(Verdict { goes_on, plateaus })) => {
+            std::iter::once(u8::from(*goes_on)).chain(plateaus.to_le_bytes()).collect()
+        }
+        Some(Err(reason)) => std::iter::once(NO_VERDICT).chain(reason.bytes()).collect(),
     }
+}
+
+pub(super) fn judged_of_bytes(bytes: &[u8]) -> Option<Judged> {
+    let (kind, rest) = bytes.split_first()?;
+    if *kind == NO_VERDICT {
+        return Some(Err(String::from_utf8_lossy(rest).into_owned()));
+    }
+    let plateaus = u32::from_le_bytes(rest.try_into().ok()?);
+    Some(Ok(Verdict { goes_on: *kind == 1, plateaus }))
 }
 
 impl Course<'_> {
@@ -141,12 +174,12 @@ impl Course<'_> {
     }
 
     /// Waits for the verdict on a pass; none if it takes long, and the others want to hear something meanwhile.
-    pub(super) fn await_verdict(&self) -> Result<Option<Verdict>, LearnError> {
+    pub(super) fn await_verdict(&self) -> Result<Option<Judged>, LearnError> {
         let verdicts = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
         match verdicts.recv_timeout(self.timeout / 4) {
             Ok(verdict) => Ok(Some(verdict)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            // Who judges has failed, or was asked to stop.
+            // Who judges was asked to stop.
             Err(RecvTimeoutError::Disconnected) => Err(LearnError::Stopped),
         }
     }
@@ -154,15 +187,22 @@ impl Course<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Verdict;
+    use super::*;
 
     #[test]
-    fn verdicts_survive_the_way() {
-        for verdict in [None, Some((true, 0)), Some((false, 7))]
-            .map(|v| v.map(|(g, p)| Verdict { goes_on: g, plateaus: p }))
-        {
-            assert_eq!(Verdict::of_bytes(&Verdict::to_bytes(verdict)), verdict);
+    fn what_is_told_survives_the_way() {
+        for judged in [
+            None,
+            Some(Ok(Verdict { goes_on: true, plateaus: 0 })),
+            Some(Ok(Verdict { goes_on: false, plateaus: 7 })),
+            Some(Err("the disk is full".to_owned())),
+        ] {
+            assert_eq!(judged_of_bytes(&judged_to_bytes(judged.as_ref())), judged);
         }
-        assert_eq!(Verdict::of_bytes(&[1, 2]), None);
+        assert_eq!(judged_of_bytes(&[1, 2]), None);
+        let start = Start { pass: 3, step: 1 << 60, examples: u64::MAX, plateaus: 2, goes_on: true };
+        assert_eq!(Start::of_bytes(&start.to_bytes()), Some(start));
+        assert_eq!(Start::of_bytes(&start.to_bytes()[1..]), None);
+        assert_eq!(Start::of_bytes(&[0; 48]), None);
     }
 }

@@ -12,7 +12,7 @@ use sanderling_job::JobError;
 use sanderling_observe::{Resident, Stages};
 use sanderling_sample::fit::fit;
 
-use super::course::{Said, Start, Verdict};
+use super::course::{Judged, Said, Start};
 use super::{JobOptions, STAGES, Workers, work};
 use crate::config::Config;
 use crate::error::LearnError;
@@ -21,7 +21,7 @@ use crate::metrics::Scores;
 use crate::run::Summary;
 use crate::timing::{PassTotal, Timing};
 
-/// Trains beside the first worker; what the passes came to that it took part in.
+/// Trains beside the first worker; what the run has come to, and the passes that it took part in.
 pub(crate) fn follow(
     config: Config,
     options: &JobOptions,
@@ -36,11 +36,17 @@ pub(crate) fn follow(
     let mut timing =
         Timing::new(options.job.workers, config.train.batch as u64, cluster.map(|cluster| &**cluster));
     timing.algorithm = Some(options.algorithm.to_string());
-    let (mut step, mut examples, mut bad_rows) = (0, 0, 0);
-    let mut judged = 0;
-    let mut hear = |said: Said, _: &mut Option<Sender<Verdict>>| {
+    // Where the run stands, and what of that was before this session.
+    let (mut stands, mut before) = (Start::default(), Start::default());
+    let (mut judged, mut bad_rows) = (0, 0);
+    let mut hear = |said: Said, _: &mut Option<Sender<Judged>>| {
         let end = match said {
             Said::Ended(end) => end,
+            Said::Begun(start) => {
+                // What the workers waited for each other is no training.
+                (stands, before, judged, since) = (start, start, start.pass, Instant::now());
+                return;
+            }
             Said::Judged(pass) => {
                 // What the first worker took to validate and save is no training.
                 since = Instant::now();
@@ -48,14 +54,15 @@ pub(crate) fn follow(
             }
             Said::Window { .. } => return,
         };
-        step += end.steps;
-        examples += end.scores.len();
+        stands.pass += 1;
+        stands.step += end.steps;
+        stands.examples += end.scores.len();
         bad_rows = end.bad_rows;
-        let (pass, seconds) = (timing.passes.len() as u64 + 1, since.elapsed().as_secs_f64());
-        let total = PassTotal::new(pass, seconds, end.scores.to_scores().metrics());
+        let total =
+            PassTotal::new(stands.pass, since.elapsed().as_secs_f64(), end.scores.to_scores().metrics());
         // Without rows there is nothing to tell but the error, which comes from the first worker.
         if total.metrics.examples > 0 {
-            observer(&Event::Pass(&end.line(step, examples, &total)));
+            observer(&Event::Pass(&end.line(stands.step, stands.examples, &total)));
         }
         timing.passes.push(total);
         since = Instant::now();
@@ -79,7 +86,7 @@ pub(crate) fn follow(
     timing.total_s = started.elapsed().as_secs_f64();
     let metrics = timing.passes.last().map_or_else(|| Scores::new().metrics(), |pass| pass.metrics);
     let number = |value: f64| value.is_finite().then_some(value);
-    let passes = timing.passes.len() as u64;
+    let Start { pass: passes, step, examples, .. } = stands;
     Ok(Summary {
         name: config.name.clone(),
         auc: number(metrics.auc),
@@ -90,7 +97,7 @@ pub(crate) fn follow(
         measured_on: "train",
         measured_examples: metrics.examples,
         examples,
-        examples_per_s: examples as f64 / train_s.max(1e-9),
+        examples_per_s: (examples - before.examples) as f64 / train_s.max(1e-9),
         train_s,
         steps: step,
         passes,

@@ -7,7 +7,7 @@ use sanderling_sample::Rows;
 use sanderling_store::{Absent, GRADIENT_ABS_MAX, PushScale};
 
 use super::algorithm::Algorithm;
-use super::course::{Course, PassEnd, Said, Start, Verdict};
+use super::course::{Course, PassEnd, Said, Start, Verdict, judged_of_bytes, judged_to_bytes};
 use super::staleness::Staleness;
 use super::{COMPUTE, PULL, PUSH, SCORE};
 use crate::compute::Compute;
@@ -58,12 +58,8 @@ impl<'a> Learner<'a> {
         worker: &mut Worker,
     ) -> Result<Self, LearnError> {
         let config = model.config();
-        let Start { pass, step, plateaus } = course.start;
-        let mut start = [pass as f64, step as f64, f64::from(plateaus)];
-        if worker.rank() > 0 {
-            start = [0.0; 3];
-        }
-        worker.sum("where the run stands", &mut start)?;
+        let told = worker.broadcast("where the run stands", 0, &course.start.to_bytes())?;
+        let start = Start::of_bytes(&told).unwrap_or_default();
         let workers = u64::from(worker.workers());
         let sharing = if algorithm.is_in_step() { 1 } else { workers };
         let window_rows = WINDOW_ROWS_MAX / config.train.batch as u64;
@@ -74,7 +70,9 @@ impl<'a> Learner<'a> {
             false if course.bound.is_some() => Some(Staleness::told()),
             _ => None,
         };
-        course.say(Said::Judged(start[0] as u64));
+        if worker.rank() == 0 || course.pushes.is_empty() {
+            course.say(Said::Begun(start));
+        }
         Ok(Learner {
             course,
             model,
@@ -84,10 +82,10 @@ impl<'a> Learner<'a> {
             compute: Compute::new(config.model.factors()),
             staleness,
             rows: 0,
-            pass: start[0] as u64,
-            goes_on: true,
-            plateaus: start[2] as u32,
-            first_step: start[1] as u64,
+            pass: start.pass,
+            goes_on: start.goes_on,
+            plateaus: start.plateaus,
+            first_step: start.step,
             steps: 0,
             workers,
             scores: BinnedScores::default(),
@@ -327,10 +325,11 @@ impl<'a> Learner<'a> {
     fn verdict(&self, worker: &mut Worker) -> Result<Verdict, LearnError> {
         loop {
             let known = if worker.rank() == 0 { self.course.await_verdict()? } else { None };
-            let said = worker.broadcast("verdict", 0, &Verdict::to_bytes(known))?;
+            let said = worker.broadcast("verdict", 0, &judged_to_bytes(known.as_ref()))?;
             worker.timer().stop();
-            if let Some(verdict) = Verdict::of_bytes(&said) {
-                return Ok(verdict);
+            if let Some(judged) = judged_of_bytes(&said) {
+                let pass = self.pass + 1;
+                return judged.map_err(|reason| LearnError::Unjudged { pass, reason });
             }
         }
     }

@@ -60,7 +60,7 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
         Some(view(table, summary, top))
     });
     let view = ModelView {
-        model: model.describe(),
+        model: model.config().model.describe(),
         path: args.path.clone(),
         rows: model.rows(),
         table_bytes: model.table_bytes(),

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use sanderling_client::{Address, TlsClient};
 use sanderling_job::{Hosts, Observer, OnLoss, Options, Place, TlsServer};
 use sanderling_learner::Config;
-use sanderling_sample::key;
+use sanderling_sample::{input, key};
 
 use crate::command::ps::quantity;
 use crate::failure::Failure;
@@ -101,6 +101,10 @@ impl WorkerArgs {
         if silence < Duration::from_secs(1) {
             return Err(usage("worker-timeout", "at least 1s: a busy machine is silent for moments"));
         }
+        // Copies of a file on other machines may be older.
+        let files = input::expand(&config.data.train.0)?;
+        let bytes: Vec<Option<u64>> = files.iter().map(|file| file.bytes).collect();
+        let same = format!("{words}\n{:?}\n{bytes:?}\n{}", self.on_worker_loss, config.to_toml());
         options.workers = workers;
         options.timeout = TIMEOUT;
         options.on_loss = if self.on_worker_loss == Loss::Redo { OnLoss::Redo } else { OnLoss::Stop };
@@ -114,7 +118,7 @@ impl WorkerArgs {
             insecure: self.worker_insecure,
             silence,
             // A number that differs where anything does, the same on all machines.
-            ..Hosts::new(rank, hosts, key::salt(&format!("{words}\n{}", config.to_toml())))
+            ..Hosts::new(rank, hosts, key::salt(&same))
         });
         Ok(())
     }

@@ -1,0 +1,34 @@
+//! The mark that a run leaves in its folder when it begins, so that what an earlier run of the same name has saved is not taken
+//! for its own. Knows no model.
+
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::io::ErrorKind;
+use std::path::Path;
+
+use crate::error::LearnError;
+
+/// The file's name.
+const NAME: &str = "begun";
+
+/// Marks a run's folder anew. Returns the run's number, which the state in its checkpoints carries.
+pub(crate) fn mark(run_dir: &Path) -> Result<u64, LearnError> {
+    let path = run_dir.join(NAME);
+    // By std's word, different from one to the next.
+    let run_id = RandomState::new().hash_one(0_u8);
+    fs::write(&path, format!("{run_id}\n")).map_err(LearnError::io(&path))?;
+    Ok(run_id)
+}
+
+/// The number of the run that was begun last in this folder; none if that was by a version that does not mark it.
+pub(crate) fn last(run_dir: &Path) -> Result<Option<u64>, LearnError> {
+    let path = run_dir.join(NAME);
+    match fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse().map(Some).map_err(|_| {
+            let reason = "not the number of a run; start the run anew, without --resume".to_owned();
+            LearnError::Model { path, reason }
+        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(LearnError::io(&path)(error)),
+    }
+}
