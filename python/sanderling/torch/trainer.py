@@ -153,6 +153,9 @@ def train(
     elif first and (run_dir / "last").exists():
         # What an earlier run of this name left to resume from is not this run's.
         shutil.rmtree(run_dir / "last")
+    if ps is not None and not resume:
+        # That a server has no folder for checkpoints, or a full one, is found out before a pass is trained.
+        run.save("last")
     if workers is not None:
         # Alike until here; what is dropped out need not be.
         torch.manual_seed(config.seed + workers.rank)

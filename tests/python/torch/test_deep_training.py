@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import await_server
 
 import sanderling
 import sanderling.torch
@@ -128,6 +129,18 @@ def test_a_device_that_is_not_there_is_refused(data: Path, tmp_path: Path) -> No
         with pytest.raises(sanderling.ConfigError, match=f"device = '{name}': "):
             sanderling.torch.train(config(data, "dnn"), runs_dir=tmp_path, device=name)
     assert not list(tmp_path.glob("run")), "nothing has begun"
+
+
+def test_servers_that_cannot_save_are_found_out_before_a_pass(data: Path, tmp_path: Path) -> None:
+    place = f"unix:{tmp_path}/ps"
+    command = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", "--listen", place]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        await_server(server)
+        lines_seen: list[dict[str, Any]] = []
+        with pytest.raises(sanderling.Error, match="start it with --data"):
+            sanderling.torch.train(config(data, "dnn"), ps=place, runs_dir=tmp_path, on_line=lines_seen.append)
+        server.kill()
+    assert not lines_seen
 
 
 def test_what_cannot_be_validated_or_learned_from_costs_no_pass(data: Path, tmp_path: Path) -> None:
