@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::files::{Files, Sink};
-use super::manifest::MANIFEST;
+use super::manifest::{MANIFEST, file_name};
 use crate::config::BLOCKS_MAX;
 use crate::{
     Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, StoreError, Table, TableConfig,
@@ -304,4 +304,21 @@ fn a_manifest_that_is_too_large_to_read_is_not_committed() {
     let error = writer.commit().unwrap_err();
     assert!(matches!(&error, StoreError::Io { .. }) && error.to_string().contains("at most"), "{error}");
     assert_eq!(files.0.lock().unwrap().entries, before, "what was written is removed, and nothing else");
+}
+
+/// A save of the same generation would write over files that the checkpoint there may be made of.
+#[test]
+fn no_generation_is_used_twice() {
+    let files = Memory::default();
+    save(&files, 1).unwrap();
+    let entries = |files: &Memory| files.0.lock().unwrap().entries.clone();
+    for (generation, expected) in [(u64::MAX - 1, Some(u64::MAX)), (u64::MAX, None)] {
+        files.create(Path::new(&file_name(generation, 0, "table"))).unwrap();
+        let before = entries(&files);
+        match (save(&files, 2), expected) {
+            (Ok(saved), Some(expected)) => assert_eq!(saved, expected),
+            (Err(StoreError::Damaged { .. }), None) => assert_eq!(entries(&files), before),
+            (result, _) => panic!("{result:?} after generation {generation}"),
+        }
+    }
 }

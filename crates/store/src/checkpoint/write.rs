@@ -54,7 +54,8 @@ impl Tally<'_> {
 }
 
 impl CheckpointWriter {
-    /// Creates the directory where needed. Fails when it holds a checkpoint whose manifest is damaged: move it away.
+    /// Creates the directory where needed. Fails when it holds a checkpoint whose manifest is damaged, or a file of the last
+    /// generation there can be: move it away.
     pub fn create(dir: impl AsRef<Path>) -> Result<CheckpointWriter, StoreError> {
         CheckpointWriter::create_on(Box::new(Disk), dir.as_ref())
     }
@@ -67,8 +68,13 @@ impl CheckpointWriter {
         // Beyond every file that is there, so that leftovers of an interrupted save are not mixed in.
         let names = files.list(dir).map_err(|source| io_error(dir, "list", source))?;
         let leftover = names.iter().filter_map(|name| parse_file_name(name)).max().unwrap_or(0);
-        let generation = previous.map_or(0, |manifest| manifest.generation).max(leftover).saturating_add(1);
-        let (dir, manifest) = (dir.to_path_buf(), Manifest::new(generation));
+        let latest = previous.map_or(0, |manifest| manifest.generation).max(leftover);
+        let dir = dir.to_path_buf();
+        let Some(generation) = latest.checked_add(1) else {
+            let reason = format!("it has a file of generation {latest}, the last there can be; move it away");
+            return Err(StoreError::Damaged { path: dir, reason });
+        };
+        let manifest = Manifest::new(generation);
         Ok(CheckpointWriter { dir, files, manifest, pending: Vec::new(), failed: false })
     }
 
