@@ -61,7 +61,7 @@ impl CheckpointWriter {
     }
 
     pub(crate) fn create_on(files: Box<dyn Files>, dir: &Path) -> Result<CheckpointWriter, StoreError> {
-        files.create_dir(dir).map_err(|source| io_error(dir, "create directory", source))?;
+        create_dirs(files.as_ref(), dir).map_err(|source| io_error(dir, "create directory", source))?;
         let path = dir.join(MANIFEST);
         let bytes = files.read(&path).map_err(|source| io_error(&path, "read", source))?;
         let previous = bytes.map(|bytes| Manifest::decode(&path, &bytes)).transpose()?;
@@ -204,6 +204,24 @@ impl Drop for CheckpointWriter {
             let _ = self.files.remove(&self.dir.join(name));
         }
     }
+}
+
+/// Creates a directory and those above it that are missing, and syncs all that these are in: syncing a directory keeps what
+/// is in it, but not itself.
+fn create_dirs(files: &dyn Files, dir: &Path) -> io::Result<()> {
+    let mut dirs: Vec<&Path> = dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()).collect();
+    dirs.reverse();
+    for dir in dirs {
+        let is_new = files.create_dir(dir)?;
+        let Some(parent) = dir.parent() else { continue };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        // Those that were there as well, since who made them may not have come to this; but not all may be looked into.
+        let synced = files.sync_dir(parent);
+        if is_new {
+            synced?;
+        }
+    }
+    Ok(())
 }
 
 fn io_error(path: &Path, action: &'static str, source: io::Error) -> StoreError {
