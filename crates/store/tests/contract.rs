@@ -88,6 +88,30 @@ fn weights_stay_finite_at_the_edges_of_settings() {
     }
 }
 
+/// Sums of squares neither overflow where their mean does not, nor in the course of pushes.
+#[test]
+fn rows_stay_finite_under_the_largest_gradients() {
+    let (lr, gradient) = (0.1, 0.99e18);
+    for dim in [1, 37, 512, 5000] {
+        for optimizer in [
+            Optimizer::Adagrad { lr, eps: 0.0, initial: 0.0, l2: 0.0 },
+            Optimizer::RowAdagrad { lr, eps: 0.0, initial: 0.0, l2: 0.0 },
+        ] {
+            let t = table(dim, Init::Zero, optimizer);
+            for push in 0..400 {
+                t.push(&[7], &vec![gradient; dim], PushScale::default()).unwrap();
+                let row = t.get(7).unwrap();
+                let finite = row.weights.iter().chain(&row.state).all(|value| value.is_finite());
+                assert!(finite, "{optimizer:?}, dim {dim}, push {push}");
+                if push == 0 {
+                    // Whatever the gradient, the first step is as long as the learning rate.
+                    assert!(row.weights.iter().all(|w| (w + lr).abs() < 1e-5), "{optimizer:?}, dim {dim}");
+                }
+            }
+        }
+    }
+}
+
 /// However far a look-up runs ahead of itself, every key that is there is found, displaced ones too.
 #[test]
 fn distances_decide_speed_only() {
