@@ -150,6 +150,18 @@ impl Kernel {
         }
     }
 
+    /// Is the learning rate finite with this factor, which is?
+    pub(crate) fn scales(self, lr_scale: f32) -> bool {
+        match self.step(lr_scale) {
+            Step::Sgd { lr, .. }
+            | Step::Momentum { lr, .. }
+            | Step::Adagrad { lr, .. }
+            | Step::RowAdagrad { lr, .. } => lr.is_finite(),
+            Step::Adam { lr, keep, .. } => lr.is_finite() && keep.is_finite(),
+            Step::Ftrl(_) => true,
+        }
+    }
+
     pub(crate) fn step(self, lr_scale: f32) -> Step {
         match self.0 {
             Optimizer::Sgd { lr, l2 } => Step::Sgd { lr: lr * lr_scale, l2 },
