@@ -48,8 +48,10 @@ pub enum StoreError {
         /// The offending gradient.
         value: f32,
     },
-    /// A push's learning rate factor is not finite, or below 0; nothing was applied.
-    #[error("table {table:?}: learning rate factor {lr} must be finite and not below zero")]
+    /// A push's learning rate factor is not finite or below 0, or with it a learning rate is not finite; nothing was applied.
+    #[error(
+        "table {table:?}: learning rate factor {lr} must be finite and not below zero, and the learning rate times it finite"
+    )]
     BadScale {
         /// Name of the table.
         table: String,

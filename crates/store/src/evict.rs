@@ -62,6 +62,7 @@ struct Candidate {
     row: u32,
     key: u64,
     last_use: u32,
+    version: u32,
 }
 
 /// Tells which rows are too old or too small to stay.
@@ -273,7 +274,7 @@ impl Table {
             for row in hand.at as u32..next as u32 {
                 let word = |at: usize| self.slab.word(row, header + at);
                 let key = u64::from(word(0)) | u64::from(word(1)) << 32;
-                let candidate = Candidate { row, key, last_use: word(3) };
+                let candidate = Candidate { row, key, last_use: word(3), version: word(4) };
                 if good(candidate) {
                     hand.found.push(candidate);
                 }
@@ -300,7 +301,9 @@ impl Table {
             for row in group {
                 let hash = mix(row.key);
                 let locked = self.directory.lock(hash);
-                let is_unused = || self.slab.word(row.row, self.layout.header_at() + 3) == row.last_use;
+                let word = |at: usize| self.slab.word(row.row, self.layout.header_at() + at);
+                // By the version, too: pushes of several threads may read the same of the use clock.
+                let is_unused = || (word(3), word(4)) == (row.last_use, row.version);
                 if locked.index().remove_if(hash, |found| found == row.row && is_unused()) != NO_ROW {
                     retired.push(row.row);
                 }
@@ -320,6 +323,7 @@ impl Table {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::lanes::lane;
     use crate::{Init, Optimizer, PushScale, RowColumns, StoreError, TableConfig, Writes};
 
     const PUSHES: u64 = 1000;
@@ -385,5 +389,25 @@ mod tests {
         let tries = (0..1000).take_while(|_| push(&t, &[1 << 41], 1.0).is_err()).count() as u64;
         assert!(tries <= rows / LOOKED_AT_PER_PUSH + 1, "{tries} pushes, {rows} rows");
         assert_eq!((t.get(0), t.stats().evicted), (None, 1));
+    }
+
+    #[test]
+    fn rows_that_change_after_they_were_chosen_stay() {
+        let t = full(Eviction::Norm { below: 1.0 }, Writes::InPlace);
+        let chosen = || {
+            let mut hand = Hand::default();
+            t.look(&mut hand, usize::MAX, usize::MAX, |row| row.key == 1 && t.is_in_use(lane(), row));
+            hand
+        };
+        let mut hand = chosen();
+        // At the reading of the use clock that the row has.
+        let row = t.get(1).unwrap();
+        let mut columns = RowColumns::default();
+        columns.push(crate::Row { version: row.version + 1, ..row }.as_ref());
+        t.import(columns.rows()).unwrap();
+        assert_eq!(t.remove_all(lane(), Heir::Lane, &mut hand), 0);
+        assert!(t.get(1).is_some());
+        assert_eq!(t.remove_all(lane(), Heir::Lane, &mut chosen()), 1);
+        assert!(t.get(1).is_none());
     }
 }

@@ -150,6 +150,18 @@ impl Kernel {
         }
     }
 
+    /// Is the learning rate finite with this factor, which is?
+    pub(crate) fn scales(self, lr_scale: f32) -> bool {
+        match self.step(lr_scale) {
+            Step::Sgd { lr, .. }
+            | Step::Momentum { lr, .. }
+            | Step::Adagrad { lr, .. }
+            | Step::RowAdagrad { lr, .. } => lr.is_finite(),
+            Step::Adam { lr, keep, .. } => lr.is_finite() && keep.is_finite(),
+            Step::Ftrl(_) => true,
+        }
+    }
+
     pub(crate) fn step(self, lr_scale: f32) -> Step {
         match self.0 {
             Optimizer::Sgd { lr, l2 } => Step::Sgd { lr: lr * lr_scale, l2 },
@@ -199,6 +211,13 @@ impl FtrlStep {
     }
 }
 
+/// A sum of squares that has become too large stays the largest there is: an infinite one is a state that no import takes.
+#[inline(always)]
+fn finite(sum: f32) -> f32 {
+    // Not `f32::min`, which looks for NaN as well.
+    if sum < f32::MAX { sum } else { f32::MAX }
+}
+
 impl Step {
     /// Updates one block of a row. `version` is the row's number of updates, this one included; `gradient` has one value
     /// per coordinate.
@@ -221,12 +240,12 @@ impl Step {
             }),
             Step::Adagrad { lr, eps, l2 } => each(row, weights, place, gradient, |w, [a], g| {
                 let g = g + l2 * w;
-                let a = a + g * g;
+                let a = finite(a + g * g);
                 (w - lr * g / (a.sqrt() + eps), [a])
             }),
             Step::RowAdagrad { lr, eps, l2 } => {
                 let mean = mean_square(row, weights, place, gradient, l2);
-                let a = f32::from_bits(row.get(place.state_at)) + mean;
+                let a = finite(f32::from_bits(row.get(place.state_at)) + mean);
                 row.set(place.state_at, a.to_bits());
                 let root = a.sqrt() + eps;
                 each(row, weights, place, gradient, |w, [], g| (w - lr * (g + l2 * w) / root, []));
@@ -305,14 +324,30 @@ fn lanes<const S: usize>(
     }
 }
 
-/// Mean square of a block's gradient with weight decay, summed in sixteen lanes whatever the machine.
+/// Mean square of a block's gradient with weight decay.
 #[inline(always)]
 fn mean_square(
+    row: Change<'_, impl Vector>,
+    weights: impl Weights,
+    place: Place,
+    gradient: &[f32],
+    l2: f32,
+) -> f32 {
+    let dims = place.dims as f32;
+    let sum = sum_of_squares(row, weights, place, gradient, l2, 1.0);
+    // A sum may be too large where the mean is not.
+    if sum.is_finite() { sum / dims } else { sum_of_squares(row, weights, place, gradient, l2, 1.0 / dims) }
+}
+
+/// Sum of the squares, each times `share`, in sixteen lanes whatever the machine.
+#[inline(always)]
+fn sum_of_squares(
     row: Change<'_, impl Vector>,
     format: impl Weights,
     place: Place,
     gradient: &[f32],
     l2: f32,
+    share: f32,
 ) -> f32 {
     let mut sums = [0.0_f32; LANES];
     for (chunk, gradient) in gradient.chunks(LANES).enumerate() {
@@ -320,8 +355,8 @@ fn mean_square(
         format.load(row, place.first + chunk * LANES, gradient.len(), &mut weights.0);
         for ((sum, &w), &g) in sums.iter_mut().zip(&weights.0).zip(gradient) {
             let g = g + l2 * w;
-            *sum += g * g;
+            *sum += g * g * share;
         }
     }
-    sums.iter().sum::<f32>() / place.dims as f32
+    sums.iter().sum()
 }

@@ -87,7 +87,16 @@ impl Table {
         self.check_length("grads", keys.len() * self.layout.dim, grads.len())?;
         self.check_length("counts", keys.len(), counts.len())?;
         self.check_gradients(keys, grads)?;
-        scale.check(self.name())
+        self.check_scale(scale)
+    }
+
+    /// Refuses a scale that is none, or that the learning rate of some block is too large for.
+    pub(crate) fn check_scale(&self, scale: PushScale) -> Result<(), StoreError> {
+        scale.check(self.name())?;
+        if self.layout.blocks.iter().all(|block| block.kernel.scales(scale.lr)) {
+            return Ok(());
+        }
+        Err(StoreError::BadScale { table: self.name().to_string(), lr: scale.lr })
     }
 
     fn update_unique(

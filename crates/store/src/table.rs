@@ -327,7 +327,7 @@ impl Table {
     /// Fails for tables that do not give every key a row of its own place for good: those with an admission, with
     /// copy-on-write, or whose weights are not f32.
     pub fn writer(&self, scale: PushScale) -> Result<TableWriter<'_>, StoreError> {
-        scale.check(self.name())?;
+        self.check_scale(scale)?;
         let (admission, writes) = (self.config.admission, self.config.writes);
         if admission != Admission::Always || writes != Writes::InPlace || self.layout.half.is_some() {
             let reason =

@@ -88,6 +88,59 @@ fn weights_stay_finite_at_the_edges_of_settings() {
     }
 }
 
+/// Sums of squares neither overflow where their mean does not, nor in the course of pushes.
+#[test]
+fn rows_stay_finite_under_the_largest_gradients() {
+    let (lr, gradient) = (0.1, 0.99e18);
+    for dim in [1, 37, 512, 5000] {
+        for optimizer in [
+            Optimizer::Adagrad { lr, eps: 0.0, initial: 0.0, l2: 0.0 },
+            Optimizer::RowAdagrad { lr, eps: 0.0, initial: 0.0, l2: 0.0 },
+        ] {
+            let t = table(dim, Init::Zero, optimizer);
+            for push in 0..400 {
+                t.push(&[7], &vec![gradient; dim], PushScale::default()).unwrap();
+                let row = t.get(7).unwrap();
+                let finite = row.weights.iter().chain(&row.state).all(|value| value.is_finite());
+                assert!(finite, "{optimizer:?}, dim {dim}, push {push}");
+                if push == 0 {
+                    // Whatever the gradient, the first step is as long as the learning rate.
+                    assert!(row.weights.iter().all(|w| (w + lr).abs() < 1e-5), "{optimizer:?}, dim {dim}");
+                }
+            }
+        }
+    }
+}
+
+/// A factor that is finite may make a learning rate, or a weight decay by it, that is not.
+#[test]
+fn a_learning_rate_that_overflows_is_refused() {
+    let (lr, l2) = (10.0, 0.0);
+    for (optimizer, factor) in [
+        (Optimizer::Sgd { lr, l2 }, f32::MAX),
+        (Optimizer::Momentum { lr, momentum: 0.9, l2 }, f32::MAX),
+        (Optimizer::Adagrad { lr, eps: 0.0, initial: 0.0, l2 }, f32::MAX),
+        (Optimizer::RowAdagrad { lr, eps: 0.0, initial: 0.0, l2 }, f32::MAX),
+        (Optimizer::Adam { lr, beta1: 0.9, beta2: 0.9, eps: 1.0, l2 }, f32::MAX),
+        (Optimizer::AdamW { lr, beta1: 0.9, beta2: 0.9, eps: 1.0, decay: 100.0 }, f32::MAX / 100.0),
+    ] {
+        let block = |optimizer| Block { dims: 1, init: Init::Zero, optimizer };
+        let t = Table::new(TableConfig::new("t", vec![block(FTRL), block(optimizer)])).unwrap();
+        let scale = PushScale { lr: factor };
+        for result in [t.push(&[7], &[0.0, 0.0], scale), t.writer(scale).map(drop)] {
+            let error = result.unwrap_err();
+            assert!(
+                matches!(error, StoreError::BadScale { lr, .. } if lr == factor),
+                "{optimizer:?}: {error}"
+            );
+        }
+        assert!(t.is_empty());
+        t.push(&[7], &[0.0, 0.0], PushScale { lr: factor / 1e4 }).unwrap();
+        // No rate is scaled here.
+        table(1, Init::Zero, FTRL).push(&[7], &[1.0], scale).unwrap();
+    }
+}
+
 /// However far a look-up runs ahead of itself, every key that is there is found, displaced ones too.
 #[test]
 fn distances_decide_speed_only() {

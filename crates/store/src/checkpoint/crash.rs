@@ -5,15 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use super::files::{Files, Sink};
-use super::manifest::MANIFEST;
+use super::manifest::{MANIFEST, file_name};
 use crate::config::BLOCKS_MAX;
 use crate::{
     Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, StoreError, Table, TableConfig,
 };
+
+/// Where checkpoints are saved. Nothing of it is there at first.
+const DIR: &str = "/models/model";
 
 type Entries = BTreeMap<String, usize>;
 
@@ -33,9 +36,12 @@ enum Change {
     Remove(String),
 }
 
-/// A directory in memory that knows what would survive a power failure.
+/// A directory in memory, [`DIR`], that knows what would survive a power failure.
 #[derive(Default)]
 struct State {
+    /// Itself and those above it, as far as they exist, and those of them that would survive.
+    dirs: BTreeSet<PathBuf>,
+    durable_dirs: BTreeSet<PathBuf>,
     entries: Entries,
     /// Entries at the last sync of the directory, and what has changed since.
     durable: Entries,
@@ -96,6 +102,10 @@ impl Memory {
     fn images(&self) -> BTreeSet<BTreeMap<String, Vec<u8>>> {
         let state = self.0.lock().unwrap();
         let mut images = BTreeSet::new();
+        if !state.durable_dirs.contains(Path::new(DIR)) {
+            // All that is in it would be gone with it.
+            images.insert(BTreeMap::new());
+        }
         for subset in 0..1_u32 << state.changes.len() {
             let mut entries = state.durable.clone();
             for (at, change) in state.changes.iter().enumerate() {
@@ -126,8 +136,8 @@ impl Sink for MemoryFile {
 }
 
 impl Files for Memory {
-    fn create_dir(&self, _: &Path) -> io::Result<()> {
-        self.step(|_| ())
+    fn create_dir(&self, path: &Path) -> io::Result<bool> {
+        self.step(|state| state.dirs.insert(path.to_path_buf()))
     }
 
     fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
@@ -150,10 +160,17 @@ impl Files for Memory {
         self.change(Change::Rename(name(from), name(to)))
     }
 
-    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
         self.step(|state| {
-            state.durable = state.entries.clone();
-            state.changes.clear();
+            let State { dirs, durable_dirs, .. } = state;
+            // What is in a directory survives if that does.
+            if path == Path::new("/") || durable_dirs.contains(path) {
+                durable_dirs.extend(dirs.iter().filter(|dir| dir.parent() == Some(path)).cloned());
+            }
+            if path == Path::new(DIR) {
+                state.durable = state.entries.clone();
+                state.changes.clear();
+            }
         })
     }
 
@@ -177,7 +194,7 @@ fn tables(version: u64) -> [Table; 2] {
 }
 
 fn save(files: &Memory, version: u64) -> Result<u64, StoreError> {
-    let mut writer = CheckpointWriter::create_on(Box::new(files.clone()), Path::new("/model"))?;
+    let mut writer = CheckpointWriter::create_on(Box::new(files.clone()), Path::new(DIR))?;
     for table in tables(version) {
         writer.table(&table)?;
     }
@@ -268,7 +285,7 @@ fn a_power_failure_at_any_operation_keeps_a_checkpoint() {
 fn what_succeeds_later_does_not_hide_an_error() {
     for at in 0.. {
         let files = about_to_fail(Some(1), at, Fault::Error);
-        let Ok(mut writer) = CheckpointWriter::create_on(Box::new(files.clone()), Path::new("/model")) else {
+        let Ok(mut writer) = CheckpointWriter::create_on(Box::new(files.clone()), Path::new(DIR)) else {
             continue;
         };
         let [wide, factors] = tables(2);
@@ -295,7 +312,7 @@ fn a_manifest_that_is_too_large_to_read_is_not_committed() {
     let adam = Optimizer::Adam { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, l2: 0.0 };
     let block = Block { dims: 1, init: Init::Normal { std: 0.1 }, optimizer: adam };
     let mut config = TableConfig::new("", vec![block; BLOCKS_MAX]);
-    let mut writer = CheckpointWriter::create_on(Box::new(files.clone()), Path::new("/model")).unwrap();
+    let mut writer = CheckpointWriter::create_on(Box::new(files.clone()), Path::new(DIR)).unwrap();
     // A block takes more than 256 bytes of the manifest.
     for table in 0..(64 << 20) / (BLOCKS_MAX * 256) {
         config.name = table.to_string();
@@ -304,4 +321,21 @@ fn a_manifest_that_is_too_large_to_read_is_not_committed() {
     let error = writer.commit().unwrap_err();
     assert!(matches!(&error, StoreError::Io { .. }) && error.to_string().contains("at most"), "{error}");
     assert_eq!(files.0.lock().unwrap().entries, before, "what was written is removed, and nothing else");
+}
+
+/// A save of the same generation would write over files that the checkpoint there may be made of.
+#[test]
+fn no_generation_is_used_twice() {
+    let files = Memory::default();
+    save(&files, 1).unwrap();
+    let entries = |files: &Memory| files.0.lock().unwrap().entries.clone();
+    for (generation, expected) in [(u64::MAX - 1, Some(u64::MAX)), (u64::MAX, None)] {
+        files.create(Path::new(&file_name(generation, 0, "table"))).unwrap();
+        let before = entries(&files);
+        match (save(&files, 2), expected) {
+            (Ok(saved), Some(expected)) => assert_eq!(saved, expected),
+            (Err(StoreError::Damaged { .. }), None) => assert_eq!(entries(&files), before),
+            (result, _) => panic!("{result:?} after generation {generation}"),
+        }
+    }
 }

@@ -14,7 +14,8 @@ pub(crate) trait Sink {
 
 /// What a save asks of the file system.
 pub(crate) trait Files: Send {
-    fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// Creates the directory, in one that is there, unless it is there itself; was it not?
+    fn create_dir(&self, path: &Path) -> io::Result<bool>;
     /// The whole content, or `None` when there is no such file.
     fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>>;
     /// Creates the file, or empties it.
@@ -43,8 +44,12 @@ impl Sink for File {
 }
 
 impl Files for Disk {
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(path)
+    fn create_dir(&self, path: &Path) -> io::Result<bool> {
+        match fs::create_dir(path) {
+            Ok(()) => Ok(true),
+            Err(_) if path.is_dir() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {

@@ -54,21 +54,27 @@ impl Tally<'_> {
 }
 
 impl CheckpointWriter {
-    /// Creates the directory where needed. Fails when it holds a checkpoint whose manifest is damaged: move it away.
+    /// Creates the directory where needed. Fails when it holds a checkpoint whose manifest is damaged, or a file of the last
+    /// generation there can be: move it away.
     pub fn create(dir: impl AsRef<Path>) -> Result<CheckpointWriter, StoreError> {
         CheckpointWriter::create_on(Box::new(Disk), dir.as_ref())
     }
 
     pub(crate) fn create_on(files: Box<dyn Files>, dir: &Path) -> Result<CheckpointWriter, StoreError> {
-        files.create_dir(dir).map_err(|source| io_error(dir, "create directory", source))?;
+        create_dirs(files.as_ref(), dir).map_err(|source| io_error(dir, "create directory", source))?;
         let path = dir.join(MANIFEST);
         let bytes = files.read(&path).map_err(|source| io_error(&path, "read", source))?;
         let previous = bytes.map(|bytes| Manifest::decode(&path, &bytes)).transpose()?;
         // Beyond every file that is there, so that leftovers of an interrupted save are not mixed in.
         let names = files.list(dir).map_err(|source| io_error(dir, "list", source))?;
         let leftover = names.iter().filter_map(|name| parse_file_name(name)).max().unwrap_or(0);
-        let generation = previous.map_or(0, |manifest| manifest.generation).max(leftover).saturating_add(1);
-        let (dir, manifest) = (dir.to_path_buf(), Manifest::new(generation));
+        let latest = previous.map_or(0, |manifest| manifest.generation).max(leftover);
+        let dir = dir.to_path_buf();
+        let Some(generation) = latest.checked_add(1) else {
+            let reason = format!("it has a file of generation {latest}, the last there can be; move it away");
+            return Err(StoreError::Damaged { path: dir, reason });
+        };
+        let manifest = Manifest::new(generation);
         Ok(CheckpointWriter { dir, files, manifest, pending: Vec::new(), failed: false })
     }
 
@@ -198,6 +204,24 @@ impl Drop for CheckpointWriter {
             let _ = self.files.remove(&self.dir.join(name));
         }
     }
+}
+
+/// Creates a directory and those above it that are missing, and syncs all that these are in: syncing a directory keeps what
+/// is in it, but not itself.
+fn create_dirs(files: &dyn Files, dir: &Path) -> io::Result<()> {
+    let mut dirs: Vec<&Path> = dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()).collect();
+    dirs.reverse();
+    for dir in dirs {
+        let is_new = files.create_dir(dir)?;
+        let Some(parent) = dir.parent() else { continue };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        // Those that were there as well, since who made them may not have come to this; but not all may be looked into.
+        let synced = files.sync_dir(parent);
+        if is_new {
+            synced?;
+        }
+    }
+    Ok(())
 }
 
 fn io_error(path: &Path, action: &'static str, source: io::Error) -> StoreError {
