@@ -377,8 +377,9 @@ fn help_and_exit_codes() {
         assert_eq!(place.read(name), text, "{name} after commands that were refused");
     }
     assert!(!place.path("runs/unknown").exists());
+    assert_eq!(place.run("train c.toml --name changed --quiet").code, Some(0));
     place.write("train.svm", &format!("1 7:1\n{}", place.read("train.svm")));
-    let changed = place.run("train c.toml --passes 2 --resume");
+    let changed = place.run("train c.toml --name changed --passes 2 --resume");
     assert_eq!(changed.code, Some(4), "{}", changed.err);
     assert!(changed.err.contains("the size of the files of data.train changed"), "{}", changed.err);
 }
