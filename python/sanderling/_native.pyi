@@ -69,6 +69,7 @@ __all__ = [
     "load",
     "metrics",
     "note_fork",
+    "read_once",
     "render_report",
     "save_tables",
     "train",
