@@ -1,5 +1,6 @@
 //! The distinct keys of a request. Knows nothing of tables.
 
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
 use crate::hash::GOLDEN;
@@ -9,11 +10,29 @@ const SLOTS_MIN: usize = 64;
 /// Keys that are looked at together; their places in a chunk fit into a byte.
 const CHUNK: usize = 64;
 
-/// Where the search for a key begins: by Fibonacci hashing (Knuth 1973, section 6.4), which is enough for keys that
-/// nobody else's memory depends on.
-#[inline(always)]
-fn place(key: u64, mask: usize) -> usize {
-    ((key ^ key >> 32).wrapping_mul(GOLDEN) >> 32) as usize & mask
+/// Steps of searches that are too many: so many for each key, and so many more. Usually there are two at most.
+const STEPS_PER_KEY_MAX: usize = 16;
+const STEPS_MORE_MAX: usize = 1024;
+
+/// Where the search for a key begins: by Fibonacci hashing (Knuth 1973, section 6.4), which spreads the usual keys. As keys can
+/// be chosen so that many begin at one slot, other factors take the golden ratio's place when that is felt: by a random one
+/// that is odd, two keys begin at one slot with a probability of two in the number of slots (Dietzfelbinger et al. 1997).
+#[derive(Debug, Clone, Copy)]
+struct Places {
+    factor: u64,
+    shift: u32,
+}
+
+impl Places {
+    /// For `slots` slots, a power of two.
+    fn new(salt: u64, slots: usize) -> Places {
+        Places { factor: GOLDEN ^ salt, shift: u64::BITS - slots.trailing_zeros() }
+    }
+
+    #[inline(always)]
+    fn of(self, key: u64) -> usize {
+        (key.wrapping_mul(self.factor) >> self.shift) as usize
+    }
 }
 
 /// What a slot has that nobody uses.
@@ -37,6 +56,10 @@ pub struct Dedup {
     /// empty one. There are no keys here, so that the slots of a run of samples fit into a cache: a slot is of a key if that
     /// is in its place of `unique`.
     slots: Vec<u32>,
+    /// What the factor of [`Places`] differs from the golden ratio by; even.
+    salt: u64,
+    /// Steps of searches since the last choice of the factor.
+    steps: usize,
 }
 
 impl Dedup {
@@ -49,10 +72,10 @@ impl Dedup {
     /// Forgets all keys and keeps the memory.
     pub fn clear(&mut self) {
         if self.unique.len() < self.slots.len() / SPARSE {
-            let mask = self.slots.len() - 1;
+            let (mask, places) = (self.slots.len() - 1, Places::new(self.salt, self.slots.len()));
             for &key in &self.unique {
                 // All up to the next empty one, so that none is left behind a gap that another key's turn made.
-                let mut at = place(key, mask);
+                let mut at = places.of(key);
                 while std::mem::replace(&mut self.slots[at], EMPTY) != EMPTY {
                     at = (at + 1) & mask;
                 }
@@ -63,6 +86,7 @@ impl Dedup {
         self.unique.clear();
         self.inverse.clear();
         self.counts.clear();
+        self.steps = 0;
     }
 
     /// Takes keys out, asking for each number whether it stays; those that stay are numbered anew, in their order. `inverse`
@@ -112,6 +136,9 @@ impl Dedup {
     fn number(&mut self, keys: &[u64]) {
         for keys in keys.chunks(CHUNK) {
             self.number_chunk(keys);
+            if self.steps > STEPS_MORE_MAX + STEPS_PER_KEY_MAX * self.inverse.len() {
+                self.scatter();
+            }
         }
     }
 
@@ -119,8 +146,9 @@ impl Dedup {
     /// others, in their order: those that are new, and those that others keep from their place.
     #[inline(always)]
     fn number_chunk(&mut self, keys: &[u64]) {
-        let Dedup { unique, inverse, counts, slots } = self;
+        let Dedup { unique, inverse, counts, slots, salt, steps } = self;
         let (mask, slots) = (slots.len() - 1, slots.as_mut_slice());
+        let places = Places::new(*salt, slots.len());
         let (mut others, mut other_len) = ([0_u8; CHUNK], 0);
         let start = inverse.len();
         inverse.resize(start + keys.len(), 0);
@@ -129,7 +157,7 @@ impl Dedup {
             let known = &unique[..=last];
             for (at, (&key, inverse)) in keys.iter().zip(&mut *inverse).enumerate() {
                 // Of an empty slot the last number, which is as good as any: it is right if the key is there.
-                let number = slots[place(key, mask) & mask].min(last as u32);
+                let number = slots[places.of(key) & mask].min(last as u32);
                 others[other_len % CHUNK] = at as u8;
                 other_len += usize::from(known[number as usize] != key);
                 *inverse = number;
@@ -140,7 +168,8 @@ impl Dedup {
         }
         for &other in &others[..other_len] {
             let key = keys[usize::from(other)];
-            let mut at = place(key, mask);
+            let begin = places.of(key);
+            let mut at = begin;
             inverse[usize::from(other)] = loop {
                 let slot = &mut slots[at & mask];
                 if *slot == EMPTY {
@@ -155,6 +184,7 @@ impl Dedup {
                 }
                 at += 1;
             };
+            *steps += at - begin;
         }
         inverse.iter().for_each(|&number| counts[number as usize] += 1);
     }
@@ -164,10 +194,24 @@ impl Dedup {
         let size = self.slots.len() * 2;
         self.slots.clear();
         self.slots.resize(size, EMPTY);
+        self.fill_slots();
+    }
+
+    /// Gives all keys other slots, which nobody can foresee.
+    #[cold]
+    fn scatter(&mut self) {
+        self.salt = RandomState::new().hash_one(self.salt) & !1;
+        self.steps = 0;
+        self.slots.fill(EMPTY);
+        self.fill_slots();
+    }
+
+    fn fill_slots(&mut self) {
+        let (mask, places) = (self.slots.len() - 1, Places::new(self.salt, self.slots.len()));
         for (number, &key) in (0..).zip(&self.unique) {
-            let mut at = place(key, size - 1);
+            let mut at = places.of(key);
             while self.slots[at] != EMPTY {
-                at = (at + 1) & (size - 1);
+                at = (at + 1) & mask;
             }
             self.slots[at] = number;
         }
@@ -246,6 +290,27 @@ mod tests {
             assert_eq!(dedup.counts, vec![2; dedup.unique.len()]);
             dedup.assign(&keys);
             check(&dedup, &keys);
+        }
+    }
+
+    /// Whoever knows the factor can choose keys that all begin at one slot: they do not stay there, be they many.
+    #[test]
+    fn chosen_keys_are_spread() {
+        const KEYS: u64 = if cfg!(miri) { 1 << 9 } else { 1 << 15 };
+        // Newton's method doubles the digits that are right.
+        let inverse = (0..6).fold(GOLDEN, |inverse, _| {
+            inverse.wrapping_mul(2_u64.wrapping_sub(GOLDEN.wrapping_mul(inverse)))
+        });
+        assert_eq!(inverse.wrapping_mul(GOLDEN), 1);
+        let mut dedup = Dedup::new();
+        for many in [KEYS, KEYS / 3, KEYS] {
+            let keys: Vec<u64> = (0..many).map(|key| key.wrapping_mul(inverse)).collect();
+            dedup.assign(&keys);
+            assert_eq!(dedup.unique, keys);
+            assert!(dedup.inverse.iter().copied().eq(0..many as u32));
+            let runs = dedup.slots.split(|&slot| slot == EMPTY);
+            let longest = runs.map(<[u32]>::len).max().unwrap_or_default();
+            assert!(longest < 256, "{longest} of {many}");
         }
     }
 }
