@@ -37,8 +37,8 @@ impl FeedQueue {
     /// Starts reading. With tables, minibatches come looked up.
     ///
     /// # Errors
-    /// Impossible options, several passes over what can be read only once, and a feature of the tables that the data does not have. What goes wrong with the input is said
-    /// by [`FeedQueue::next`].
+    /// Impossible options, several passes over what can be read only once, and a feature of the tables that the data does not
+    /// have. What goes wrong with the input is said by [`FeedQueue::next`].
     pub fn open(
         source: Source,
         embedding: Option<Arc<Embedding>>,

@@ -3,27 +3,39 @@
 
 use std::path::Path;
 
-use sanderling_store::Checkpoint;
+use sanderling_store::{Block, Checkpoint, RowRef, TableEntry};
 
 use crate::error::LearnError;
 use crate::report::{TableSummary, TableTally, zero_weights};
 
-/// Summaries of the tables in a directory, in the order of its manifest. How many bytes each takes in memory is said by name.
+/// Adds a row of a table of these blocks.
+pub(crate) fn tally_row(tally: &mut TableTally, blocks: &[Block], row: RowRef<'_>) {
+    let zeros = zero_weights(blocks, row.weights, row.state);
+    tally.add(row.key, u64::from(row.frequency), row.weights, zeros);
+}
+
+/// Most important first.
+pub(crate) fn sort(summaries: &mut [TableSummary]) {
+    summaries.sort_by(|a, b| b.importance.total_cmp(&a.importance));
+}
+
+/// Summaries of the tables in a directory, most important first. How many bytes each takes in memory is said by name.
 pub(crate) fn table_summaries(
     path: &Path,
     bytes: &[(String, u64)],
     examples: u64,
 ) -> Result<Vec<TableSummary>, LearnError> {
     let checkpoint = Checkpoint::open(path)?;
-    let summary = |table: &sanderling_store::TableEntry| {
+    let summary = |table: &TableEntry| -> Result<TableSummary, LearnError> {
         let mut tally = TableTally::new(&table.name, table.dim);
         checkpoint.for_each_row::<LearnError>(&table.name, |row| {
-            let zeros = zero_weights(&table.config.blocks, row.weights, row.state);
-            tally.add(row.key, u64::from(row.frequency), row.weights, zeros);
+            tally_row(&mut tally, &table.config.blocks, row);
             Ok(())
         })?;
         let found = bytes.iter().find(|(name, _)| *name == table.name);
         Ok(tally.finish(found.map_or(0, |(_, bytes)| *bytes), examples))
     };
-    checkpoint.tables().iter().map(summary).collect()
+    let mut summaries = checkpoint.tables().iter().map(summary).collect::<Result<Vec<_>, _>>()?;
+    sort(&mut summaries);
+    Ok(summaries)
 }

@@ -26,7 +26,7 @@ use crate::metrics::{Metrics, Scores};
 use crate::metrics_log::MetricsLog;
 use crate::model::{Model, config_of, encoder};
 use crate::not_a_model::check_replaceable;
-use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally, zero_weights};
+use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
 use crate::timing::Timing;
 use crate::train::{StageList, Trainer, remove_dir};
@@ -217,13 +217,13 @@ fn run(
     let sizes = model.table_sizes()?;
     let is_kept = state.is_best() && !model.is_remote() && !is_cut;
     let config = model.config().clone();
-    let mut tables = if is_kept { table_summaries(&model, state.examples) } else { Vec::new() };
+    let tables = is_kept.then(|| table_summaries(&model, state.examples));
     // Else what is kept is on disk alone, and these tables have served.
     drop(model);
-    if !is_kept {
-        tables = kept::table_summaries(&model_dir, &sizes, state.examples)?;
-    }
-    tables.sort_by(|a, b| b.importance.total_cmp(&a.importance));
+    let tables = match tables {
+        Some(tables) => tables,
+        None => kept::table_summaries(&model_dir, &sizes, state.examples)?,
+    };
     if plot_scores.is_none() && state.best.is_some() {
         // The best validation was before this session, which resumed the run: score it again for the plots.
         plot_scores = validate_again(&Model::load(&model_dir)?, stop)?;
@@ -318,8 +318,9 @@ fn validate_again(model: &Model, stop: &AtomicBool) -> Result<Option<Scores>, Le
     }
 }
 
-/// Loads the latest checkpoint of the run that was begun last in a folder, from where it saves, and checks that the configuration still fits it. How long, with how many threads
-/// and on which servers, if any, to train may change; what the tables and the data mean may not.
+/// Loads the latest checkpoint of the run that was begun last in a folder, from where it saves, and checks that the
+/// configuration still fits it. How long, with how many threads and on which servers, if any, to train may change; what the
+/// tables and the data mean may not.
 fn resume(
     config: &Config,
     options: &RunOptions,
@@ -427,7 +428,7 @@ fn fitted_like(config: &Config, saved: &Config) -> Config {
 pub fn table_summaries(model: &Model, examples: u64) -> Vec<TableSummary> {
     let tables = model.client().tables().iter();
     let mut summaries: Vec<TableSummary> = tables.map(|table| table_summary(table, examples)).collect();
-    summaries.sort_by(|a, b| b.importance.total_cmp(&a.importance));
+    kept::sort(&mut summaries);
     summaries
 }
 
@@ -436,10 +437,7 @@ pub fn table_summaries(model: &Model, examples: u64) -> Vec<TableSummary> {
 pub fn table_summary(table: &Table, examples: u64) -> TableSummary {
     let mut tally = TableTally::new(table.name(), table.dim());
     let blocks = &table.config().blocks;
-    table.for_each_row(|row| {
-        let zeros = zero_weights(blocks, row.weights, row.state);
-        tally.add(row.key, u64::from(row.frequency), row.weights, zeros);
-    });
+    table.for_each_row(|row| kept::tally_row(&mut tally, blocks, row));
     tally.finish(table.bytes(), examples)
 }
 
