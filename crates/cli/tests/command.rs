@@ -599,20 +599,30 @@ fn interrupted_and_killed() {
 #[test]
 fn interrupted_while_standard_input_is_silent() {
     let place = Place::with_synth();
-    place.write(
-        "stream.toml",
-        "data = { train = \"-\", format = \"libsvm\" }\ntrain = { shuffle = 0, print_every = 1 }",
-    );
-    let mut child = place.spawn("train stream.toml");
-    let mut input = child.stdin.take().unwrap();
-    let rows = "1 1:1 2:1\n0 2:1 3:1\n".repeat(40_000);
-    input.write_all(rows.as_bytes()).unwrap();
-    input.flush().unwrap();
-    wait_for_steps(&place, "stream");
-    signal(&child, "-INT");
-    // The pipe is still open here.
-    let status = child.wait().unwrap();
-    assert_eq!(status.code(), Some(130));
-    drop(input);
-    assert_eq!(place.run("inspect runs/stream/model").code, Some(0));
+    for (name, threads, options) in [("stream", 1, ""), ("two", 2, ""), ("job", 1, "--algorithm ftrl")] {
+        let config = format!(
+            "data = {{ train = \"-\", format = \"libsvm\" }}\n\
+             train = {{ shuffle = 0, print_every = 1, threads = {threads} }}"
+        );
+        place.write(&format!("{name}.toml"), &config);
+        let mut child = place.spawn(&format!("train {name}.toml {options}"));
+        let mut input = child.stdin.take().unwrap();
+        let rows = "1 1:1 2:1\n0 2:1 3:1\n".repeat(40_000);
+        input.write_all(rows.as_bytes()).unwrap();
+        input.flush().unwrap();
+        wait_for_steps(&place, name);
+        signal(&child, "-INT");
+        // The pipe is still open here.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let status = loop {
+            assert!(Instant::now() < deadline, "{name} does not end");
+            match child.try_wait().unwrap() {
+                Some(status) => break status,
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        assert_eq!(status.code(), Some(130), "{name}");
+        drop(input);
+        assert_eq!(place.run(&format!("inspect runs/{name}/model")).code, Some(0), "{name}");
+    }
 }

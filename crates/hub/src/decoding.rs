@@ -69,11 +69,15 @@ impl Decoding {
 
     fn read(&mut self, shared: &Shared, timer: &mut StageTimer) -> Result<bool, SampleError> {
         timer.switch(READ);
-        if shared.stopped.load(Ordering::Relaxed) || !lock(&shared.source).next_unit(&mut self.unit)? {
+        if shared.stopped.load(Ordering::Relaxed) {
             return Ok(false);
         }
+        let more = match lock(&shared.source).next_unit(&mut self.unit) {
+            Err(SampleError::Unwanted) => false,
+            more => more?,
+        };
         timer.switch(DECODE);
-        Ok(true)
+        Ok(more)
     }
 }
 

@@ -119,7 +119,10 @@ impl Pass {
     ) -> Result<Self, SampleError> {
         let source = Source::open(inputs, config, encoder)?;
         let unit_bytes_max = if source.has_stream() { BLOCK_BYTES } else { usize::MAX };
-        let mut source = source.with_unit_bytes(options.unit_bytes.min(unit_bytes_max));
+        let told = Arc::clone(&stopped);
+        let mut source = source
+            .with_unit_bytes(options.unit_bytes.min(unit_bytes_max))
+            .while_wanted(Arc::new(move || !told.load(Ordering::Relaxed)));
         let skip = skipped_rows(&options);
         let (bytes_read, bytes_total) = (source.bytes_counter(), source.bytes_total());
         let mut going_on = || {
@@ -222,7 +225,12 @@ fn skip_rows(
     let mut decoder = Decoder::new(Arc::clone(encoder), Arc::clone(bad_rows));
     let mut unit = Unit::default();
     let mut decoded = Decoded::new(encoder);
-    while going_on() && source.next_unit(&mut unit)? {
+    while going_on() {
+        match source.next_unit(&mut unit) {
+            Ok(true) => {}
+            Ok(false) | Err(SampleError::Unwanted) => break,
+            Err(error) => return Err(error),
+        }
         decoder.decode_in_place(&unit, &mut decoded)?;
         let rows = decoded.len() as u64;
         if rows >= skip {

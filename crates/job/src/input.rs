@@ -62,7 +62,10 @@ impl Units {
         // Also where the rows of a pass are shared out anew. A worker of this process that is ahead may skip a few more.
         input.bad_rows.begin_pass();
         let decoder = Decoder::new(Arc::clone(&input.encoder), Arc::clone(&input.bad_rows));
-        let source = source.with_unit_bytes(unit_bytes as usize);
+        let watched = halt.clone();
+        let source = source
+            .with_unit_bytes(unit_bytes as usize)
+            .while_wanted(Arc::new(move || watched.check().is_ok()));
         Ok(Units { source, decoder, unit: Unit::default(), next: 0, halt: halt.clone() })
     }
 
@@ -78,16 +81,20 @@ impl Units {
         is_wanted: impl Fn(u64) -> bool,
     ) -> Result<Option<u64>, JobError> {
         timer.switch(READ);
-        self.halt.check()?;
-        while self.source.next_unit(&mut self.unit)? {
+        loop {
+            self.halt.check()?;
+            let more = self.source.next_unit(&mut self.unit);
+            // What a silent stream fails of is that nobody waits for it any more.
+            self.halt.check()?;
+            if !more? {
+                return Ok(None);
+            }
             let number = self.next;
             self.next += 1;
             if is_wanted(number) {
                 return Ok(Some(number));
             }
-            self.halt.check()?;
         }
-        Ok(None)
     }
 
     /// Puts the rows of the unit that was read last in place of what `into` held.

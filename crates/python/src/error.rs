@@ -183,7 +183,7 @@ fn of_sample(error: &SampleError) -> PyErr {
     let text = error.to_string();
     match error {
         SampleError::Spec(_) => ConfigError::new_err(text),
-        SampleError::Io { .. } => FileError::new_err(text),
+        SampleError::Io { .. } | SampleError::Unwanted => FileError::new_err(text),
         SampleError::BadRow { .. } => BadRowError::new_err(text),
         SampleError::BadFile { .. } => BadFileError::new_err(text),
         SampleError::TooManyBadRows { .. } => TooManyBadRowsError::new_err(text),

@@ -38,6 +38,9 @@ pub enum SampleError {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// Standard input or a pipe that nobody wants to read on.
+    #[error("the input is not wanted any more")]
+    Unwanted,
     /// More rows were bad than `on_bad_row` allows.
     #[error("more than {max} bad rows; the last: {last}")]
     TooManyBadRows {

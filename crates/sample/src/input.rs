@@ -11,6 +11,7 @@ use flate2::bufread::MultiGzDecoder;
 use crate::by_url::{self, is_url};
 use crate::error::SampleError;
 use crate::format::Compression;
+use crate::patient::{Patient, Wanted};
 
 /// The name of standard input.
 pub const STDIN: &str = "-";
@@ -167,16 +168,23 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Opens an input and unpacks it on the way; adds the bytes read, as stored, to `count`.
+/// Opens an input and unpacks it on the way; adds the bytes read, as stored, to `count`. Standard input and pipes are read
+/// while they are wanted.
 ///
 /// # Errors
 /// What opening says; a file that is named `.gz` or `.zst` and is not.
-pub fn open(file: &InputFile, count: &Arc<AtomicU64>) -> Result<Box<dyn Read + Send>, SampleError> {
+pub fn open(
+    file: &InputFile,
+    count: &Arc<AtomicU64>,
+    wanted: Option<&Wanted>,
+) -> Result<Box<dyn Read + Send>, SampleError> {
     let failed = |source| SampleError::Io { path: file.path.clone(), source };
     if file.is_stdin() {
-        unpack(io::stdin(), &file.path, count)
+        unpack(Patient::stdin(wanted).map_err(failed)?, &file.path, count)
     } else if is_url(&file.path) {
         unpack(by_url::open(&file.path)?, &file.path, count)
+    } else if file.bytes.is_none() {
+        unpack(Patient::open(&file.path, wanted).map_err(failed)?, &file.path, count)
     } else {
         unpack(File::open(&file.path).map_err(failed)?, &file.path, count)
     }

@@ -39,6 +39,9 @@ pub use format::{BadRowPolicy, Compression, DataConfig, Format};
 
 mod by_url;
 
+mod patient;
+pub use patient::Wanted;
+
 pub mod input;
 
 mod temporary;

@@ -136,7 +136,7 @@ pub fn profile(
         profile_columnar(&mut profile, config, options)?;
     } else {
         let file = InputFile { path: path.to_path_buf(), bytes: None };
-        let mut lines = LineBlocks::new(input::open(&file, &Arc::new(AtomicU64::new(0)))?, path);
+        let mut lines = LineBlocks::new(input::open(&file, &Arc::new(AtomicU64::new(0)), None)?, path);
         let mut block = Block::default();
         let more = lines.next_block(&mut block)?;
         if named.is_none() {

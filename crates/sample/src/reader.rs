@@ -23,6 +23,7 @@ use crate::input::{self, InputFile};
 use crate::libsvm::{self, Lines, Scratch};
 use crate::messages;
 use crate::packed::{PackedBatch, PackedBuffer};
+use crate::patient::Wanted;
 use crate::records::{RecordBlock, RecordBlocks};
 use crate::rows::Rows;
 use crate::scan::Isa;
@@ -75,6 +76,7 @@ pub struct Source {
     open: Option<(Open, Arc<FileContext>)>,
     unit_bytes: usize,
     bytes_read: Arc<AtomicU64>,
+    wanted: Option<Wanted>,
 }
 
 impl Source {
@@ -99,6 +101,7 @@ impl Source {
             open: None,
             unit_bytes: BLOCK_BYTES,
             bytes_read: Arc::default(),
+            wanted: None,
         })
     }
 
@@ -107,6 +110,13 @@ impl Source {
     #[must_use]
     pub fn with_unit_bytes(self, unit_bytes: usize) -> Source {
         Source { unit_bytes: unit_bytes.max(1), ..self }
+    }
+
+    /// The same for whoever may lose interest: standard input and pipes are not waited for any more then. It is asked now and
+    /// then while one is silent.
+    #[must_use]
+    pub fn while_wanted(self, wanted: Wanted) -> Source {
+        Source { wanted: Some(wanted), ..self }
     }
 
     /// Whether an input is a stream, which can be read only once.
@@ -141,8 +151,16 @@ impl Source {
     ///
     /// # Errors
     /// A file that cannot be opened, read or unpacked, lacks a column, or has a line beyond
-    /// [`crate::LINE_BYTES_MAX`] or a record beyond [`crate::RECORD_BYTES_MAX`].
+    /// [`crate::LINE_BYTES_MAX`] or a record beyond [`crate::RECORD_BYTES_MAX`]; a stream that is not wanted any more.
     pub fn next_unit(&mut self, unit: &mut Unit) -> Result<bool, SampleError> {
+        self.next_piece(unit).map_err(|error| match &self.wanted {
+            // Its reader fails for that, and formats say in their own ways where.
+            Some(wanted) if self.has_stream() && !wanted() => SampleError::Unwanted,
+            _ => error,
+        })
+    }
+
+    fn next_piece(&mut self, unit: &mut Unit) -> Result<bool, SampleError> {
         loop {
             if let Some((open, file)) = &mut self.open {
                 let more = match open {
@@ -191,8 +209,12 @@ impl Source {
         let format = format_of(file, &self.config)?;
         if let Some(message) = format.message() {
             let layout = messages::Layout::open(message, path, &self.encoder)?;
-            let records = RecordBlocks::new(input::open(file, &self.bytes_read)?, path, message.framing())
-                .with_block_bytes(self.unit_bytes);
+            let records = RecordBlocks::new(
+                input::open(file, &self.bytes_read, self.wanted.as_ref())?,
+                path,
+                message.framing(),
+            )
+            .with_block_bytes(self.unit_bytes);
             return Ok((Open::Messages(records), self.context(index, RowLayout::Messages(layout))));
         }
         if format == Format::Batch {
@@ -201,7 +223,7 @@ impl Source {
             return Ok((Open::Batches(batches, None), self.context(index, layout)));
         }
         let (open, rows) = if format.is_text() {
-            let stream = input::open(file, &self.bytes_read)?;
+            let stream = input::open(file, &self.bytes_read, self.wanted.as_ref())?;
             let mut lines = LineBlocks::new(stream, path).with_block_bytes(self.unit_bytes);
             let rows = match format {
                 Format::Libsvm => RowLayout::Libsvm,

@@ -26,7 +26,8 @@ pub(crate) fn copy_of(path: &Path) -> Result<File, SampleError> {
         );
         failed(io::Error::new(error.kind(), reason))
     };
-    let mut plain = input::open(&InputFile { path: path.to_path_buf(), bytes: None }, &Default::default())?;
+    let mut plain =
+        input::open(&InputFile { path: path.to_path_buf(), bytes: None }, &Default::default(), None)?;
     let mut file = tempfile::tempfile().map_err(no_room)?;
     let mut buffer = vec![0; COPY_BYTES];
     let mut written = 0u64;

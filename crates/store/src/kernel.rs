@@ -195,7 +195,7 @@ impl FtrlStep {
     /// The same for who keeps the root of n beside it: new (w, z, n, root of n).
     #[inline(always)]
     pub(crate) fn update_rooted(self, w: f32, z: f32, n: f32, root: f32, g: f32) -> (f32, f32, f32, f32) {
-        let n_new = n + g * g;
+        let n_new = finite(n + g * g);
         let root_new = n_new.sqrt();
         let sigma = (root_new - root) * self.alpha_inverse;
         let z_new = z + (g - sigma * w);
@@ -213,7 +213,7 @@ impl FtrlStep {
 
 /// A sum of squares that has become too large stays the largest there is: an infinite one is a state that no import takes.
 #[inline(always)]
-fn finite(sum: f32) -> f32 {
+pub(crate) fn finite(sum: f32) -> f32 {
     // Not `f32::min`, which looks for NaN as well.
     if sum < f32::MAX { sum } else { f32::MAX }
 }

@@ -96,6 +96,7 @@ fn rows_stay_finite_under_the_largest_gradients() {
         for optimizer in [
             Optimizer::Adagrad { lr, eps: 0.0, initial: 0.0, l2: 0.0 },
             Optimizer::RowAdagrad { lr, eps: 0.0, initial: 0.0, l2: 0.0 },
+            FTRL,
         ] {
             let t = table(dim, Init::Zero, optimizer);
             for push in 0..400 {
@@ -103,7 +104,7 @@ fn rows_stay_finite_under_the_largest_gradients() {
                 let row = t.get(7).unwrap();
                 let finite = row.weights.iter().chain(&row.state).all(|value| value.is_finite());
                 assert!(finite, "{optimizer:?}, dim {dim}, push {push}");
-                if push == 0 {
+                if push == 0 && optimizer != FTRL {
                     // Whatever the gradient, the first step is as long as the learning rate.
                     assert!(row.weights.iter().all(|w| (w + lr).abs() < 1e-5), "{optimizer:?}, dim {dim}");
                 }

@@ -267,7 +267,7 @@ pub fn spec_of(inputs: &[String]) -> Result<Spec, SampleError> {
     }
     // Of what comes by url only the beginning is fetched.
     let bad = |reason: String| bad_file(path, reason);
-    let mut stream = input::open(file, &Arc::default())?;
+    let mut stream = input::open(file, &Arc::default(), None)?;
     let mut frame: Frame = [0; FRAME_BYTES];
     stream.read_exact(&mut frame).map_err(io_error(path))?;
     let header = FileHeader::parse(&frame).map_err(bad)?;

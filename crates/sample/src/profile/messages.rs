@@ -30,7 +30,7 @@ pub(super) fn profile_messages(
     options: &ProfileOptions,
 ) -> Result<(), SampleError> {
     let file = InputFile { path: profile.path.clone(), bytes: None };
-    let stream = input::open(&file, &Arc::new(AtomicU64::new(0)))?;
+    let stream = input::open(&file, &Arc::new(AtomicU64::new(0)), None)?;
     let mut records = RecordBlocks::new(stream, &profile.path, message.framing());
     let (mut block, mut columns) = (RecordBlock::default(), Columns::default());
     // Of the record at hand: all values, and which of them are whose. A name that comes again replaces what it said.

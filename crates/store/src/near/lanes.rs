@@ -112,7 +112,7 @@ mod x86 {
     /// alpha, beta, l1, l2], in registers of one width.
     macro_rules! update {
         ($name:ident, $register:ty, $set:ident, $zero:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $sqrt:ident,
-            $and:ident, $andnot:ident, $or:ident, $xor:ident, $cmp:ident, $mask_mov:ident) => {
+            $min:ident, $and:ident, $andnot:ident, $or:ident, $xor:ident, $cmp:ident, $mask_mov:ident) => {
             #[inline]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,fma")]
             fn $name(
@@ -121,7 +121,7 @@ mod x86 {
                 g: $register,
             ) -> [$register; PARTS] {
                 let sign = $set(-0.0);
-                let n_new = $add(n, $mul(g, g));
+                let n_new = $min($add(n, $mul(g, g)), $set(f32::MAX));
                 let root_new = $sqrt(n_new);
                 let sigma = $mul($sub(root_new, root), alpha_inverse);
                 let z_new = $add(z, $sub(g, $mul(sigma, w)));
@@ -144,6 +144,7 @@ mod x86 {
         _mm256_mul_ps,
         _mm256_div_ps,
         _mm256_sqrt_ps,
+        _mm256_min_ps,
         _mm256_and_ps,
         _mm256_andnot_ps,
         _mm256_or_ps,
@@ -161,6 +162,7 @@ mod x86 {
         _mm512_mul_ps,
         _mm512_div_ps,
         _mm512_sqrt_ps,
+        _mm512_min_ps,
         _mm512_and_ps,
         _mm512_andnot_ps,
         _mm512_or_ps,

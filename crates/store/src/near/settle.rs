@@ -3,6 +3,7 @@
 use super::{NearBlock, NearTable, PARTS};
 use crate::StoreError;
 use crate::index::NO_ROW;
+use crate::kernel::finite;
 use crate::lookup::{CHUNK_KEYS, Known, Lookup, with_lookup};
 use crate::push::{Edit, edit_rows};
 use crate::slab::Change;
@@ -176,13 +177,11 @@ impl Copies<'_> {
         for block in self.blocks {
             for i in 0..block.dims {
                 let at = block.first + i;
-                let added = |word: usize, now: f32, before: f32| {
-                    let sum = f32::from_bits(row.get(word)) + (now - before);
-                    row.set(word, sum.to_bits());
-                    sum
-                };
-                let z = added(block.z_at + i, copy[dim + at], fetched[at]);
-                let n = added(block.n_at + i, copy[2 * dim + at], fetched[dim + at]);
+                let sum = |word: usize, now: f32, before: f32| f32::from_bits(row.get(word)) + (now - before);
+                let z = sum(block.z_at + i, copy[dim + at], fetched[at]);
+                let n = finite(sum(block.n_at + i, copy[2 * dim + at], fetched[dim + at]));
+                row.set(block.z_at + i, z.to_bits());
+                row.set(block.n_at + i, n.to_bits());
                 row.set(at, block.step.weight(z, n.sqrt()).to_bits());
             }
         }

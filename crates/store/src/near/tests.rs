@@ -97,6 +97,41 @@ fn runs_at_the_same_time_add_up() {
     }
 }
 
+/// The largest gradients there may be, more of them than squares fit into a float: a state that is not finite would not be taken
+/// by an import, and its weights are no numbers.
+#[test]
+fn sums_of_squares_stay_finite() {
+    let gradient = crate::GRADIENT_ABS_MAX * 0.999;
+    let is_finite = |table: &Table| {
+        table.for_each_row(|row| {
+            assert!(row.weights.iter().chain(row.state).all(|value| value.is_finite()), "{row:?}");
+        });
+    };
+    for factors in [0, 8] {
+        let (by_push, by_run, by_two) = (table(factors), table(factors), table(factors));
+        let gradients = vec![gradient; 3 * (factors + 1)];
+        let learn = |table: &Table, pushes: usize, then: &dyn Fn()| {
+            let (mut near, mut handles) = (NearRows::default(), Vec::new());
+            let mut rows = table.near(PushScale::default(), &mut near).unwrap();
+            rows.resolve(&[1, 2, 3], &mut handles);
+            (0..pushes).for_each(|_| rows.update_all(&handles, &gradients));
+            then();
+        };
+        learn(&by_run, 400, &|| {});
+        for _ in 0..400 {
+            by_push.push(&[1, 2, 3], &gradients, PushScale::default()).unwrap();
+        }
+        by_push.for_each_row(|row| {
+            let twin = by_run.get(row.key).unwrap();
+            assert_eq!((row.weights, row.state), (&twin.weights[..], &twin.state[..]));
+        });
+        is_finite(&by_run);
+        // What two have added is more than there may be.
+        learn(&by_two, 250, &|| learn(&by_two, 250, &|| {}));
+        is_finite(&by_two);
+    }
+}
+
 #[test]
 fn tables_of_other_optimizers_lend_nothing() {
     let sgd = Optimizer::Sgd { lr: 0.1, l2: 0.0 };
