@@ -202,13 +202,12 @@ impl Pipeline {
                     ragged.clear(links.len());
                     ragged.add(placement, table.home(), keys, None, &offsets[run.start..=run.end]);
                     for (server, share) in ragged.shares.iter().enumerate() {
-                        if share.share.keys.is_empty() {
+                        if share.keys.is_empty() {
                             continue;
                         }
                         let (number, format) = (table.number(server), links.row_format(server));
                         let (table, dim) = (number.table, dim as u32);
-                        let ragged =
-                            Ragged { keys: &share.share.keys, offsets: &share.offsets, values: None };
+                        let ragged = Ragged { keys: &share.keys, offsets: &share.offsets, values: None };
                         let part = Part { keys: ragged.keys.len(), rows: run.len() };
                         let request =
                             Request::PullPooled(PullPooled { table, dim, pooling, absent, format, ragged });
@@ -289,7 +288,7 @@ fn shares<'a>(
         fan.assign(placement, table.home(), keys);
     }
     let fan: &'a Fan = fan;
-    let of = move |server: usize| if alone { keys } else { &fan.shares[server].keys[..] };
+    let of = move |server: usize| if alone { keys } else { fan.share(server).keys };
     (0..placement.servers).map(move |server| (server, of(server)))
 }
 

@@ -231,7 +231,7 @@ impl RemoteTable {
             let keys_max = session.rows_per_request(2).min(EXPORT_ROWS);
             let mut fan = Fan::default();
             fan.assign(session.placement(), self.home(), keys);
-            for (server, share) in fan.shares.iter().enumerate() {
+            for (server, share) in fan.shares().enumerate() {
                 for keys in share.keys.chunks(keys_max) {
                     let request = Request::Delete(Delete { table: self.number(server).table, keys });
                     removed += session.ask_table(self, server, &request, |reply| match reply {
@@ -305,7 +305,7 @@ impl RemoteTable {
             let rows_max = session.rows_per_request(dim + state + 5).min(EXPORT_ROWS);
             let mut fan = Fan::default();
             fan.assign(session.placement(), self.home(), keys);
-            for (server, share) in fan.shares.iter().enumerate() {
+            for (server, share) in fan.shares().enumerate() {
                 for positions in share.positions.chunks(rows_max) {
                     part.clear();
                     positions.iter().for_each(|&at| part.push(all.row(at as usize, dim, state)));

@@ -169,7 +169,7 @@ impl Caller for FramedCaller {
         match decode(frame.ok_or(BenchError::Answer(self.transport))?, &self.agreed)? {
             (id, Reply::Pull(reply)) if id == batch as u64 => {
                 let mut rows = vec![0.0; reply.values.len()];
-                reply.values.copy_to(0, &mut rows);
+                reply.values.copy_to(&mut rows);
                 Ok(rows)
             }
             _ => Err(BenchError::Answer(self.transport)),

@@ -134,14 +134,14 @@ impl Session {
         let names = links.names();
         for (server, (share, positions)) in ragged.shares.iter().zip(&mut into.positions).enumerate() {
             positions.clear();
-            positions.extend_from_slice(&share.share.positions);
+            positions.extend_from_slice(&share.positions);
             into.keys[server] = positions.len() as u32;
             if positions.is_empty() {
                 continue;
             }
             let there = table.number(server);
             let values = values.map(|_| &share.values[..]);
-            let ragged = Ragged { keys: &share.share.keys, offsets: &share.offsets, values };
+            let ragged = Ragged { keys: &share.keys, offsets: &share.offsets, values };
             let feed = Request::Feed(Feed { table: there.table, batch, feature, pooling, ragged });
             let mut sink = |server: usize, tag: u64, result: Result<Reply<'_>, CallError>| {
                 pushes.note(&names, server, tag, result);

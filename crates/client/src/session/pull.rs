@@ -79,7 +79,7 @@ impl Session {
                 missing.clear();
             }
             let step = rows_per_pull(&self.links, table.dim());
-            for (server, share) in fan.shares.iter().enumerate() {
+            for (server, share) in fan.shares().enumerate() {
                 for first_key in (0..share.keys.len()).step_by(step) {
                     let keys = step.min(share.keys.len() - first_key);
                     self.asked.push(Asked {
@@ -97,18 +97,16 @@ impl Session {
         self.pull_asked(
             |asked, format| {
                 let PullPart { table, fan } = parts[asked.part];
-                let keys = &fan.shares[asked.server].keys[asked.first_key..][..asked.keys];
+                let keys = &fan.share(asked.server).keys[asked.first_key..][..asked.keys];
                 let (number, dim) = (table.number(asked.server).table, table.dim() as u32);
                 (table, Request::Pull(Pull { table: number, dim, absent, format, keys }))
             },
             |asked, reply| {
                 let positions =
-                    &parts[asked.part].fan.shares[asked.server].positions[asked.first_key..][..asked.keys];
+                    &parts[asked.part].fan.share(asked.server).positions[asked.first_key..][..asked.keys];
                 let dim = parts[asked.part].table.dim();
                 let PullInto { out, missing } = &mut into[asked.part];
-                for (row, &position) in positions.iter().enumerate() {
-                    reply.values.copy_to(row * dim, &mut out[position as usize * dim..][..dim]);
-                }
+                reply.values.scatter(dim, positions, out);
                 if let Some(missing) = missing {
                     missing.extend(reply.absent.positions().map(|at| positions[at]));
                 }
@@ -146,12 +144,12 @@ impl Session {
         for (part, run) in sample_runs(&self.links, dim, offsets).enumerate() {
             let firsts = self.asked.len();
             for (server, share) in ragged.shares.iter().enumerate() {
-                let (first_key, first_row) = (share.share.keys.len(), run.start);
+                let (first_key, first_row) = (share.keys.len(), run.start);
                 self.asked.push(Asked { server, part, first_key, keys: 0, first_row, rows: run.len() });
             }
             ragged.add(&self.placement, table.home(), keys, values, &offsets[run.start..=run.end]);
             for (asked, share) in self.asked[firsts..].iter_mut().zip(&ragged.shares) {
-                asked.keys = share.share.keys.len() - asked.first_key;
+                asked.keys = share.keys.len() - asked.first_key;
             }
         }
         out.fill(0.0);
@@ -167,7 +165,7 @@ impl Session {
                 let share = &ragged.shares[asked.server];
                 let span = asked.first_key..asked.first_key + asked.keys;
                 let ragged = Ragged {
-                    keys: &share.share.keys[span.clone()],
+                    keys: &share.keys[span.clone()],
                     offsets: &share.offsets[offsets_first(asked)..][..=asked.rows],
                     values: values.map(|_| &share.values[span]),
                 };
@@ -178,12 +176,12 @@ impl Session {
             |asked, reply| {
                 let out = &mut out[asked.first_row * dim..][..asked.rows * dim];
                 if alone {
-                    reply.values.copy_to(0, out);
+                    reply.values.copy_to(out);
                 } else {
                     add_rows(reply.values, &mut part, out);
                 }
                 if let Some(missing) = &mut missing {
-                    let positions = &ragged.shares[asked.server].share.positions[asked.first_key..];
+                    let positions = &ragged.shares[asked.server].positions[asked.first_key..];
                     missing.extend(reply.absent.positions().map(|at| positions[at]));
                 }
             },
@@ -264,7 +262,7 @@ pub(super) fn add_rows(values: wire::RowValues<'_>, room: &mut Vec<f32>, out: &m
         wire::RowValues::F32(rows) => rows,
         halves @ wire::RowValues::F16(_) => {
             room.resize(out.len(), 0.0);
-            halves.copy_to(0, room);
+            halves.copy_to(room);
             &room[..]
         }
     };

@@ -7,7 +7,7 @@ use sanderling_wire::{Push, Reply, Request, WireError};
 use super::Session;
 use crate::error::{ClientError, Names};
 use crate::exchange::CallError;
-use crate::fan::Fan;
+use crate::fan::{Fan, gather};
 use crate::random::unique;
 use crate::remote::RemoteTable;
 
@@ -190,14 +190,10 @@ impl Outgoing {
     ) -> Result<(), ClientError> {
         check_push(table, fan, grads, scale)?;
         let dim = table.dim();
-        for (server, share) in fan.shares.iter().enumerate() {
+        for (server, share) in fan.shares().enumerate() {
             for (keys, positions) in share.keys.chunks(step).zip(share.positions.chunks(step)) {
-                self.counts.clear();
-                self.counts.extend(positions.iter().map(|&at| counts[at as usize]));
-                self.grads.clear();
-                for &at in positions {
-                    self.grads.extend_from_slice(&grads[at as usize * dim..][..dim]);
-                }
+                gather(positions, 1, counts, &mut self.counts);
+                gather(positions, dim, grads, &mut self.grads);
                 let (client, sequence) = self.next(server);
                 let number = table.number(server);
                 let push = Push {
@@ -250,7 +246,7 @@ pub(crate) fn check_push(
     scale.check(table.name())?;
     let Some(at) = bad_gradient(grads) else { return Ok(()) };
     let (position, coordinate) = ((at / table.dim()) as u32, at % table.dim());
-    let shares = fan.shares.iter().flat_map(|share| share.positions.iter().zip(&share.keys));
+    let shares = fan.shares().flat_map(|share| share.positions.iter().zip(share.keys));
     let key = shares.filter(|(at, _)| **at == position).map(|(_, key)| *key).next().unwrap_or_default();
     let table = table.name().to_owned();
     Err(StoreError::BadGradient { table, key, coordinate, value: grads[at] }.into())

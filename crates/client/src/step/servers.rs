@@ -14,7 +14,7 @@ use super::{CalledOff, Handed, nap};
 use crate::cluster::Cluster;
 use crate::error::{ClientError, Names};
 use crate::exchange::CallError;
-use crate::fan::Fan;
+use crate::fan::{Fan, gather};
 use crate::links::Links;
 use crate::placement::Placement;
 use crate::remote::RemoteTable;
@@ -159,20 +159,16 @@ impl Servers {
             };
             failed.get_or_insert(error);
         };
-        for (server, share) in fan.shares.iter().enumerate() {
+        for (server, share) in fan.shares().enumerate() {
             for (keys, positions) in share.keys.chunks(rows).zip(share.positions.chunks(rows)) {
-                let places = || positions.iter().map(|&at| at as usize);
-                self.counts.clear();
-                self.counts.extend(places().map(|at| counts[at]));
+                gather(positions, 1, counts, &mut self.counts);
                 let gradients = match gradients {
                     StepGradients::Single(values) => {
-                        self.singles.clear();
-                        places().for_each(|at| self.singles.extend_from_slice(&values[at * dim..][..dim]));
+                        gather(positions, dim, values, &mut self.singles);
                         StepGradients::Single(&self.singles)
                     }
                     StepGradients::Fixed { unit_log2, sums } => {
-                        self.sums.clear();
-                        places().for_each(|at| self.sums.extend_from_slice(&sums[at * dim..][..dim]));
+                        gather(positions, dim, sums, &mut self.sums);
                         StepGradients::Fixed { unit_log2, sums: &self.sums }
                     }
                 };

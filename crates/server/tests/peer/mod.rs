@@ -169,7 +169,7 @@ pub(crate) fn rows(reply: Reply<'_>) -> (Vec<f32>, Vec<usize>) {
     match reply {
         Reply::Pull(reply) | Reply::PullPooled(reply) | Reply::PullFed(reply) => {
             let mut rows = vec![0.0; reply.values.len()];
-            reply.values.copy_to(0, &mut rows);
+            reply.values.copy_to(&mut rows);
             (rows, reply.absent.positions().collect())
         }
         other => panic!("{other:?}"),

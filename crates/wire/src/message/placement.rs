@@ -8,6 +8,7 @@ use crate::writer::Writer;
 /// The slot of a key, of `slots` (at least 1): `MurmurHash3`'s finalizer (Appleby 2011), scaled. It shares nothing with the
 /// hash of a store's index, so that the keys of one server fill its index evenly.
 #[must_use]
+#[inline]
 pub fn slot_of(key: u64, slots: usize) -> usize {
     let mut hash = key;
     hash = (hash ^ (hash >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);

@@ -232,11 +232,30 @@ impl RowValues<'_> {
         self.len() == 0
     }
 
-    /// The values from `at` on, as many as `out` holds, as f32. Panics beyond the end.
-    pub fn copy_to(&self, at: usize, out: &mut [f32]) {
+    /// Copies row after row, `dim` values each as f32, to where each stands among those of `out`. Panics beyond the end.
+    pub fn scatter(&self, dim: usize, positions: &[u32], out: &mut [f32]) {
         match self {
-            RowValues::F32(values) => out.copy_from_slice(&values[at..][..out.len()]),
-            RowValues::F16(values) => widen(&values[at..][..out.len()], out),
+            RowValues::F32(rows) if dim == 1 => {
+                rows.iter().zip(positions).for_each(|(value, &at)| out[at as usize] = *value);
+            }
+            RowValues::F32(rows) => {
+                for (row, &at) in rows.chunks_exact(dim).zip(positions) {
+                    out[at as usize * dim..][..dim].copy_from_slice(row);
+                }
+            }
+            RowValues::F16(rows) => {
+                for (row, &at) in rows.chunks_exact(dim).zip(positions) {
+                    widen(row, &mut out[at as usize * dim..][..dim]);
+                }
+            }
+        }
+    }
+
+    /// All values as f32. Panics if `out` does not hold as many.
+    pub fn copy_to(&self, out: &mut [f32]) {
+        match self {
+            RowValues::F32(values) => out.copy_from_slice(values),
+            RowValues::F16(values) => widen(values, out),
         }
     }
 }
