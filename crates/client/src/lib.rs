@@ -55,6 +55,7 @@ pub use pipeline::{Answered, Call, Pipeline, SLOTS_MAX};
 mod step;
 pub use step::{Meeting, Reduce, SyncGroup, SyncOptions};
 
+mod dealt;
 mod fan;
 mod placement;
 

@@ -5,9 +5,10 @@ use sanderling_store::{Dedup, PushScale, StoreError, bad_gradient};
 use sanderling_wire::{Push, Reply, Request, WireError};
 
 use super::Session;
+use crate::dealt::gather;
 use crate::error::{ClientError, Names};
 use crate::exchange::CallError;
-use crate::fan::{Fan, gather};
+use crate::fan::Fan;
 use crate::random::unique;
 use crate::remote::RemoteTable;
 

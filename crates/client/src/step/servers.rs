@@ -12,9 +12,10 @@ use sanderling_wire::{self as wire, Meet, Member, Met, PushStep, Reply, Request,
 
 use super::{CalledOff, Handed, nap};
 use crate::cluster::Cluster;
+use crate::dealt::gather;
 use crate::error::{ClientError, Names};
 use crate::exchange::CallError;
-use crate::fan::{Fan, gather};
+use crate::fan::Fan;
 use crate::links::Links;
 use crate::placement::Placement;
 use crate::remote::RemoteTable;

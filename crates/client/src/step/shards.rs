@@ -7,6 +7,8 @@ use sanderling_meet::{Gradients, Part};
 use sanderling_store::{PushScale, index_part};
 use sanderling_wire::StepGradients;
 
+use crate::dealt::{Dealt, gather};
+
 /// There are as many shards as workers, and at most so many.
 const SHARDS_MAX: u32 = 32;
 /// Bytes of lists that are kept for their memory, of each kind of gradients.
@@ -24,6 +26,8 @@ pub(super) struct Shards {
 struct Spare {
     single: Lists<f32>,
     fixed: Lists<i64>,
+    /// One per worker that cuts at the same time.
+    dealt: Vec<Dealt>,
 }
 
 #[derive(Debug)]
@@ -93,22 +97,17 @@ impl Shards {
         gradients: &[T],
         mut lists: Vec<List<T>>,
     ) -> Vec<List<T>> {
-        for ((&key, &count), gradient) in keys.iter().zip(counts).zip(gradients.chunks_exact(dim)) {
-            let list = &mut lists[self.of_key(key)];
-            list.keys.push(key);
-            list.counts.push(count);
-            match gradient {
-                // Not a call to copy four bytes.
-                &[one] => list.gradients.push(one),
-                more => list.gradients.extend_from_slice(more),
-            }
+        let mut dealt = self.spare().dealt.pop().unwrap_or_default();
+        // Whoever applies a shard has a part of the tables' indexes for itself.
+        dealt.deal(self.count as usize, keys, |key| index_part(key, self.count) as usize);
+        for (shard, list) in lists.iter_mut().enumerate() {
+            let positions = dealt.part(shard);
+            gather(positions, 1, keys, &mut list.keys);
+            gather(positions, 1, counts, &mut list.counts);
+            gather(positions, dim, gradients, &mut list.gradients);
         }
+        self.spare().keep(dealt);
         lists
-    }
-
-    /// Whoever applies a shard has a part of the tables' indexes for itself.
-    fn of_key(&self, key: u64) -> usize {
-        index_part(key, self.count) as usize
     }
 
     /// Takes back what is applied, for its memory.
@@ -124,6 +123,15 @@ impl Shards {
 
     fn spare(&self) -> MutexGuard<'_, Spare> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Spare {
+    /// For who deals next; unless it has become very large.
+    fn keep(&mut self, dealt: Dealt) {
+        if dealt.bytes() <= SPARE_BYTES_MAX {
+            self.dealt.push(dealt);
+        }
     }
 }
 
