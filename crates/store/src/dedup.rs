@@ -155,12 +155,14 @@ impl Dedup {
         let inverse = &mut inverse[start..];
         if let Some(last) = unique.len().checked_sub(1) {
             let known = &unique[..=last];
-            for (at, (&key, inverse)) in keys.iter().zip(&mut *inverse).enumerate() {
+            // Each loop by itself, so that as many loads as can be are under way at a time.
+            for (&key, inverse) in keys.iter().zip(&mut *inverse) {
                 // Of an empty slot the last number, which is as good as any: it is right if the key is there.
-                let number = slots[places.of(key) & mask].min(last as u32);
+                *inverse = slots[places.of(key) & mask].min(last as u32);
+            }
+            for (at, (&key, &number)) in keys.iter().zip(&*inverse).enumerate() {
                 others[other_len % CHUNK] = at as u8;
                 other_len += usize::from(known[number as usize] != key);
-                *inverse = number;
             }
         } else {
             others.iter_mut().zip(0..keys.len()).for_each(|(other, at)| *other = at as u8);
