@@ -172,6 +172,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     args.refuse_deep()?;
+    output::not_a_url("--runs-dir", &args.runs_dir)?;
     let config = args.config()?;
     let bar = Bar::new(args.quiet);
     let say = |line: &str| {
