@@ -139,9 +139,10 @@ const OF_LISTENING: [(&str, &str); 4] = [
 ];
 
 /// The same for what parameter servers refuse.
-const OF_SERVERS: [(&str, &str); 2] = [
+const OF_SERVERS: [(&str, &str); 3] = [
     ("the token is missing or wrong", "name its file with --ps-token-file"),
     ("it talks TLS, and this connection does not", "name its certificate with --ps-ca"),
+    ("raise budget_bytes", "of a run it is model.table_budget_bytes, of a server --table-budget"),
 ];
 
 fn find(known: &[(&str, &'static str)], text: &str) -> Option<&'static str> {

@@ -84,6 +84,15 @@ pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     OutputFile::check(path).map_err(|error| not_written(path, &error))
 }
 
+/// Refuses a url where a local folder is written: one would be made of that name, and go with the machine.
+pub(crate) fn not_a_url(option: &str, folder: &Path) -> Result<(), Failure> {
+    if !folder.to_string_lossy().contains("://") {
+        return Ok(());
+    }
+    let reason = "only input is read by url; name a local folder, and copy it from there";
+    Err(Failure::Usage(format!("{option} {}: {reason}", folder.display())))
+}
+
 /// Refuses an output that would replace one of the files that are read.
 pub(crate) fn not_over<'a>(
     option: &str,

@@ -43,4 +43,4 @@ pub use share::Share;
 mod deal;
 
 mod steps;
-pub use steps::Steps;
+pub use steps::{Steps, lanes_of};

@@ -126,7 +126,10 @@ impl Worker {
 }
 
 /// The largest power of two that divides the batch, if the workers can share so many.
-fn lanes_of(batch: usize, workers: u32) -> Result<u32, JobError> {
+///
+/// # Errors
+/// [`JobError::Options`], which says what batch would do.
+pub fn lanes_of(batch: usize, workers: u32) -> Result<u32, JobError> {
     let lanes = if batch == 0 { 0 } else { 1 << batch.trailing_zeros().min(LANES_MAX.ilog2()) };
     if lanes >= workers {
         return Ok(lanes);

@@ -462,7 +462,11 @@ impl Config {
     fn check(&self) -> Result<(), String> {
         let name_is_plain = self.name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
         if self.name.is_empty() || !name_is_plain || self.name.starts_with('.') {
-            return Err(format!("name = {:?}: letters, digits, '-', '_' and '.' only", self.name));
+            return Err(format!(
+                "name = {:?}: letters, digits, '-', '_' and '.' only, no '.' first; it is the configuration's file name \
+                 unless name or --name says otherwise",
+                self.name
+            ));
         }
         let within = |name: &str, value: usize, least: usize, most: usize| {
             let fits = (least..=most).contains(&value);

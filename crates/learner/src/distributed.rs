@@ -82,6 +82,10 @@ impl JobOptions {
             );
             return Err(bad(reason));
         }
+        if self.algorithm.is_in_step() {
+            // Else it is found out when an earlier run of this name cannot be resumed any more.
+            job::lanes_of(config.train.batch, self.job.workers)?;
+        }
         Ok(())
     }
 

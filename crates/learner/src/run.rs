@@ -158,7 +158,7 @@ fn run(
         }
         let spec = fit(&config.spec(), &config.data.train.0, &config.data.reading)?;
         let config = Config { feature: spec.feature, ..config };
-        check_inputs(&config)?;
+        check_inputs(&config, model_dir.exists() || last_dir.exists())?;
         let model = match &options.servers {
             Some(cluster) => Model::on_servers(config, cluster)?,
             None => Model::new(config)?,
@@ -256,22 +256,25 @@ fn check_servers(config: &Config, options: &RunOptions) -> Result<(), LearnError
 }
 
 /// Finds out that a file is missing, or has no rows to validate on, before an earlier run of this name is touched, and
-/// before a pass is trained.
-fn check_inputs(config: &Config) -> Result<(), LearnError> {
+/// before a pass is trained. If there is an earlier run, the first rows to train on are read, too: with a column that is
+/// not there it could not be resumed any more.
+fn check_inputs(config: &Config, has_earlier: bool) -> Result<(), LearnError> {
     let encoder = encoder(config, LabelUse::Required, true)?;
     let data = &config.data;
     Source::open(&data.train.0, &data.reading, &encoder)?;
-    if data.valid.is_empty() {
-        return Ok(());
-    }
-    let mut valid = Reader::open(&data.valid.0, &data.reading, &encoder)?;
-    if valid.stream().is_some() {
-        return Ok(());
-    }
-    let mut batch = encoder.new_batch();
-    while batch.is_empty() {
-        if !valid.next(&mut batch)? {
-            return Err(LearnError::no_rows(&data.valid.0, valid.bad_rows()));
+    for (inputs, is_read) in [(&data.train.0, has_earlier), (&data.valid.0, !data.valid.is_empty())] {
+        if !is_read {
+            continue;
+        }
+        let mut reader = Reader::open(inputs, &data.reading, &encoder)?;
+        if reader.stream().is_some() {
+            continue;
+        }
+        let mut batch = encoder.new_batch();
+        while batch.is_empty() {
+            if !reader.next(&mut batch)? {
+                return Err(LearnError::no_rows(inputs, reader.bad_rows()));
+            }
         }
     }
     Ok(())

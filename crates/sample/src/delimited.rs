@@ -154,7 +154,8 @@ impl Layout {
                     let more = if listed.len() < columns.len() { ", ..." } else { "" };
                     let listed = quote_names(listed);
                     return bad(format!(
-                        "no column {wanted:?} among {listed}{more}; if the file has no header, give data.columns"
+                        "no column {wanted:?} among {listed}{more}; if the file has no header, give data.columns, \
+                         or --columns"
                     ));
                 }
             }

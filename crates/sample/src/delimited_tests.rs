@@ -121,7 +121,7 @@ fn headers() {
             "1,2,3\n",
             config(),
             Err(
-                "no column \"label\" among \"1\", \"2\", \"3\"; if the file has no header, give data.columns",
+                "no column \"label\" among \"1\", \"2\", \"3\"; if the file has no header, give data.columns, or --columns",
             ),
         ),
         ("größe,a\n", config(), Err("no column \"label\" among \"größe\", \"a\";")),

@@ -30,6 +30,13 @@ pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, 
             let same = fitted.feature.iter().find(|other| other.name == feature.name);
             feature.boundaries = same.and_then(|same| same.boundaries.clone());
         }
+        if let Some(feature) = spec.unfitted().next() {
+            let reason = format!(
+                "it has no quantile boundaries of feature {:?}; convert the source with this configuration",
+                feature.name
+            );
+            return Err(SampleError::BadFile { path: inputs[0].clone().into(), reason });
+        }
         return Ok(spec);
     }
     // The same fields read as plain numbers; a missing one becomes the number that no field can hold.

@@ -250,7 +250,10 @@ impl Source {
 fn format_of(file: &InputFile, config: &DataConfig) -> Result<Format, SampleError> {
     config.format_of(&file.path).ok_or_else(|| SampleError::BadFile {
         path: file.path.clone(),
-        reason: format!("its name does not tell the format; set data.format to one of {}", Format::names()),
+        reason: format!(
+            "its name does not tell the format; set data.format, or --format, to one of {}",
+            Format::names()
+        ),
     })
 }
 

@@ -38,7 +38,8 @@ impl Refusal {
     }
 
     pub(crate) fn no_table(which: &str) -> Refusal {
-        Refusal::new(Fault::UnknownTable, format!("there is no table {which}; open or create it"))
+        let reason = format!("there is no table {which}; create it, or look for a slip in its name");
+        Refusal::new(Fault::UnknownTable, reason)
     }
 
     /// The failure of a file operation.

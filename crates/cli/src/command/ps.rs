@@ -270,6 +270,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     let file = args.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
     let options = args.options.or(file);
     let wanted = options.control()?;
+    options.data.as_ref().map_or(Ok(()), |folder| output::not_a_url("--data", folder))?;
     let mut config = options.config()?;
     // Before anything is restored, which may take long.
     let grpc_listeners = listen_for_frames(&mut config)?;

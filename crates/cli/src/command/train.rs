@@ -52,7 +52,7 @@ there, by any number of workers. With --hosts each worker is a command of its ow
 pub(crate) struct Args {
     /// Configuration, TOML
     config: PathBuf,
-    /// Go on from the run's last checkpoint
+    /// Go on from the run's last checkpoint; without it the run begins anew, and replaces what is saved under its name
     #[arg(long)]
     resume: bool,
     /// Parent of the run's directory
@@ -172,6 +172,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     args.refuse_deep()?;
+    output::not_a_url("--runs-dir", &args.runs_dir)?;
     let config = args.config()?;
     let bar = Bar::new(args.quiet);
     let say = |line: &str| {
@@ -322,10 +323,16 @@ fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
     if summary.valid_bad_rows > 0 {
         rows.push(("bad valid rows", output::count(summary.valid_bad_rows)));
     }
-    rows.extend([
-        ("model", summary.model.display().to_string()),
-        ("report", summary.report.display().to_string()),
-    ]);
+    if summary.model.as_os_str().is_empty() {
+        // A worker on a host of its own: it has neither tables nor a run's folder.
+        rows.retain(|(name, _)| !["table rows", "memory"].contains(name));
+        rows.push(("model", "saved by worker 0".to_string()));
+    } else {
+        rows.extend([
+            ("model", summary.model.display().to_string()),
+            ("report", summary.report.display().to_string()),
+        ]);
+    }
     if let Some(Written { svg, rpc }) = profile {
         rows.push(("profile", format!("{}, {rpc}; more in profile.txt there", svg.display())));
     }

@@ -130,7 +130,7 @@ impl ServiceConfig {
         } else if !(1..=limit::BATCH_MAX).contains(&self.batch) {
             format!("batch: {} rows; 1 to {} are possible", self.batch, limit::BATCH_MAX)
         } else if self.passes == 0 {
-            "passes: 0".to_owned()
+            "passes: 0; at least 1".to_owned()
         } else if let Some(name) = self.inputs.iter().find(|name| self.passes > 1 && input::read_once(name)) {
             format!("passes: {} need files: {name} can be read only once", self.passes)
         } else if !(1..=limit::THREADS_MAX).contains(&self.threads) {

@@ -79,9 +79,13 @@ impl Algorithm {
         }
     }
 
-    /// Makes the model of a configuration, before it is checked, the one that this algorithm trains.
+    /// Makes the model of a configuration, before it is checked, the one that this algorithm trains. What only a
+    /// factorization machine has is left out of logistic regression.
     pub fn preset(self, config: &mut Config) {
         config.model.kind = self.kind();
+        if self.kind() == ModelKind::Lr {
+            config.factor_optimizer = None;
+        }
     }
 
     /// Whether a configuration, and a bound of staleness, are something that this algorithm can do.

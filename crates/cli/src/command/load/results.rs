@@ -66,7 +66,8 @@ enum Kind {
 Example:
   sanderling load list
   sanderling load list ctr
-  sanderling load list serve --source > my.rn          a script to begin with")]
+  # a script to begin with
+  sanderling load list serve --source > my.rn")]
 pub(super) struct ListArgs {
     /// One of them, or the path of a script
     workload: Option<String>,
