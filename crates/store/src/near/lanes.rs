@@ -28,8 +28,8 @@ pub(super) fn update_ones(
     gradients: &[f32],
 ) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if width == Width::Sixteen && handles.len() > 2 && std::arch::is_x86_feature_detected!("avx512cd") {
-        // SAFETY: both were detected; the first stands for the others.
+    if matches!(width, Width::Eight | Width::Sixteen) && handles.len() > 2 {
+        // SAFETY: detected; each stands for AVX2.
         return unsafe { x86::update_ones(step, rows, handles, gradients) };
     }
     let _ = width;
@@ -55,6 +55,12 @@ pub(super) struct Constants {
 }
 
 impl Constants {
+    /// Those of one.
+    fn of(&self, lane: usize) -> FtrlStep {
+        let Constants { alpha_inverse, beta, l1, l2 } = self;
+        FtrlStep { alpha_inverse: alpha_inverse[lane], beta: beta[lane], l1: l1[lane], l2: l2[lane] }
+    }
+
     /// Those of all coordinates.
     pub(super) fn of_row(blocks: &[NearBlock], dim: usize) -> Vec<Constants> {
         let mut all = vec![Constants::default(); dim.div_ceil(WIDE)];
@@ -83,9 +89,12 @@ pub(super) fn update_rows(
     gradients: &[f32],
 ) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if width == Width::Sixteen {
+    match width {
         // SAFETY: detected; it stands for the others.
-        return unsafe { x86::update_rows(constants, dim, rows, handles, gradients) };
+        Width::Sixteen => return unsafe { x86::update_rows_16(constants, dim, rows, handles, gradients) },
+        // SAFETY: as before.
+        Width::Eight => return unsafe { x86::update_rows_8(constants, dim, rows, handles, gradients) },
+        Width::One | Width::Four => {}
     }
     let _ = (width, constants);
     for (handle, gradient) in handles.iter().zip(gradients.chunks_exact(dim)) {
@@ -111,10 +120,10 @@ mod x86 {
     /// The operations of [`FtrlStep::update_rooted`], one by one, on [w, z, n, root of n] with the constants [inverse of
     /// alpha, beta, l1, l2], in registers of one width.
     macro_rules! update {
-        ($name:ident, $register:ty, $set:ident, $zero:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $sqrt:ident,
-            $min:ident, $and:ident, $andnot:ident, $or:ident, $xor:ident, $cmp:ident, $mask_mov:ident) => {
+        ($name:ident, $features:literal, $register:ty, $set:ident, $add:ident, $sub:ident, $mul:ident, $div:ident,
+            $sqrt:ident, $min:ident, $and:ident, $andnot:ident, $or:ident, $xor:ident, $beyond:ident) => {
             #[inline]
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,fma")]
+            #[target_feature(enable = $features)]
             fn $name(
                 [alpha_inverse, beta, l1, l2]: [$register; 4],
                 [w, z, n, root]: [$register; PARTS],
@@ -127,18 +136,17 @@ mod x86 {
                 let z_new = $add(z, $sub(g, $mul(sigma, w)));
                 let shrunk = $sub(z_new, $or($and(z_new, sign), l1));
                 let slope = $add($mul($add(beta, root_new), alpha_inverse), l2);
-                let is_zero = $cmp::<_CMP_LE_OQ>($andnot(sign, z_new), l1);
                 let quotient = $div($xor(shrunk, sign), slope);
-                [$mask_mov(quotient, is_zero, $zero()), z_new, n_new, root_new]
+                [$beyond(quotient, $andnot(sign, z_new), l1), z_new, n_new, root_new]
             }
         };
     }
 
     update!(
         update_8,
+        "avx2,bmi1,bmi2,lzcnt,fma",
         __m256,
         _mm256_set1_ps,
-        _mm256_setzero_ps,
         _mm256_add_ps,
         _mm256_sub_ps,
         _mm256_mul_ps,
@@ -149,14 +157,13 @@ mod x86 {
         _mm256_andnot_ps,
         _mm256_or_ps,
         _mm256_xor_ps,
-        _mm256_cmp_ps_mask,
-        _mm256_mask_mov_ps
+        beyond_8
     );
     update!(
         update_16,
+        "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,fma",
         __m512,
         _mm512_set1_ps,
-        _mm512_setzero_ps,
         _mm512_add_ps,
         _mm512_sub_ps,
         _mm512_mul_ps,
@@ -167,11 +174,23 @@ mod x86 {
         _mm512_andnot_ps,
         _mm512_or_ps,
         _mm512_xor_ps,
-        _mm512_cmp_ps_mask,
-        _mm512_mask_mov_ps
+        beyond_16
     );
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512cd,bmi1,bmi2,lzcnt,fma")]
+    /// The weight, or 0 where the size of z is within l1.
+    #[inline]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,fma")]
+    fn beyond_8(weight: __m256, size: __m256, l1: __m256) -> __m256 {
+        _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LE_OQ>(size, l1), weight)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,fma")]
+    fn beyond_16(weight: __m512, size: __m512, l1: __m512) -> __m512 {
+        _mm512_mask_mov_ps(weight, _mm512_cmp_ps_mask::<_CMP_LE_OQ>(size, l1), _mm512_setzero_ps())
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,fma")]
     pub(super) fn update_ones(step: FtrlStep, rows: &mut [One], handles: &[RowHandle], gradients: &[f32]) {
         let (whole, rest) = handles.as_chunks::<LANES>();
         let (whole_gradients, rest_gradients) = gradients.as_chunks::<LANES>();
@@ -188,8 +207,22 @@ mod x86 {
         }
     }
 
+    /// Is a number there twice? Each is compared with the four that follow it, around the end; of the others it is one of the
+    /// four.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512cd,bmi1,bmi2,lzcnt,fma")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,fma")]
+    fn has_twice(numbers: __m256i) -> bool {
+        let halves = _mm256_permute2x128_si256::<0x01>(numbers, numbers);
+        let same = |other| _mm256_cmpeq_epi32(numbers, other);
+        let one = same(_mm256_alignr_epi8::<4>(halves, numbers));
+        let two = same(_mm256_alignr_epi8::<8>(halves, numbers));
+        let three = same(_mm256_alignr_epi8::<12>(halves, numbers));
+        let any = _mm256_or_si256(_mm256_or_si256(one, two), _mm256_or_si256(three, same(halves)));
+        _mm256_testz_si256(any, any) == 0
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,fma")]
     fn update_eight(
         step: FtrlStep,
         rows: &mut [One],
@@ -201,9 +234,9 @@ mod x86 {
         let (all, g) =
             unsafe { (_mm256_loadu_si256(numbers.as_ptr().cast()), _mm256_loadu_ps(gradients.as_ptr())) };
         let len = _mm256_set1_epi32(i32::try_from(rows.len()).unwrap_or(i32::MAX));
-        assert!(_mm256_cmpge_epu32_mask(all, len) == 0, "a handle of this run");
-        let conflicts = _mm256_conflict_epi32(all);
-        if _mm256_test_epi32_mask(conflicts, conflicts) != 0 {
+        let is_beyond = _mm256_cmpeq_epi32(_mm256_max_epu32(all, len), all);
+        assert!(_mm256_testz_si256(is_beyond, is_beyond) == 1, "a handle of this run");
+        if has_twice(all) {
             return update_each(step, rows, handles, gradients);
         }
         let row = |lane: usize| {
@@ -239,7 +272,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,fma")]
-    pub(super) fn update_rows(
+    pub(super) fn update_rows_16(
         constants: &[Constants],
         dim: usize,
         rows: &mut [f32],
@@ -264,6 +297,49 @@ mod x86 {
                         update_16(constants, old, _mm512_maskz_loadu_ps(mask, gradient.as_ptr().add(first)));
                     for (part, new) in parts.into_iter().zip(new) {
                         _mm512_mask_storeu_ps(part, mask, new);
+                    }
+                }
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,fma")]
+    pub(super) fn update_rows_8(
+        constants: &[Constants],
+        dim: usize,
+        rows: &mut [f32],
+        handles: &[RowHandle],
+        gradients: &[f32],
+    ) {
+        assert_eq!(constants.len(), dim.div_ceil(WIDE));
+        for first in (0..dim).step_by(LANES) {
+            let (some, lane) = (&constants[first / WIDE], first % WIDE);
+            let all = handles.iter().zip(gradients.chunks_exact(dim));
+            if first + LANES > dim {
+                // A store of some lanes takes longer than these one by one.
+                for (handle, gradient) in all {
+                    let row = &mut rows[handle.0 as usize * PARTS * dim..][..PARTS * dim];
+                    for at in first..dim {
+                        let (z, n, root) = (dim + at, 2 * dim + at, 3 * dim + at);
+                        let step = some.of(at % WIDE);
+                        (row[at], row[z], row[n], row[root]) =
+                            step.update_rooted(row[at], row[z], row[n], row[root], gradient[at]);
+                    }
+                }
+                break;
+            }
+            let constants = [&some.alpha_inverse, &some.beta, &some.l1, &some.l2];
+            // SAFETY: 8 readable values each from `lane` on, which is 0 or 8 of 16; any alignment.
+            let constants = constants.map(|values| unsafe { _mm256_loadu_ps(values.as_ptr().add(lane)) });
+            for (handle, gradient) in all {
+                let row = rows[handle.0 as usize * PARTS * dim..][..PARTS * dim].as_mut_ptr();
+                // SAFETY: the parts of a row and its gradient have `dim` values each, of which 8 from `first` on are among them.
+                unsafe {
+                    let parts = [0, 1, 2, 3].map(|part| row.add(part * dim + first));
+                    let old = parts.map(|part| _mm256_loadu_ps(part));
+                    let new = update_8(constants, old, _mm256_loadu_ps(gradient.as_ptr().add(first)));
+                    for (part, new) in parts.into_iter().zip(new) {
+                        _mm256_storeu_ps(part, new);
                     }
                 }
             }

@@ -1,6 +1,8 @@
 //! Copies of rows hold what pushes one by one leave in a table, alone and with others.
 
-use crate::{Absent, Block, Init, NearRows, Optimizer, PushScale, RowColumns, Table, TableConfig};
+use super::lanes;
+use crate::words::Width;
+use crate::{Absent, Block, Init, NearRows, Optimizer, PushScale, RowColumns, RowHandle, Table, TableConfig};
 
 fn ftrl(l1: f32) -> Optimizer {
     Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1, l2: 0.1 }
@@ -94,6 +96,56 @@ fn runs_at_the_same_time_add_up() {
             let expected = -shrunk / ((1.0 + n.sqrt()) / 0.1 + 0.1);
             assert!((f64::from(row.weights[0]) - expected).abs() < 1e-5, "{} {expected}", row.weights[0]);
         });
+    }
+}
+
+/// However many coordinates are updated at once, the bits are the same, also where a row is there twice.
+#[test]
+fn all_widths_give_the_same_bits() {
+    let value = |at: usize| ((at * 37 % 101) as f32 - 50.0) / 17.0;
+    for width in Width::all() {
+        for dim in [1, 2, 7, 8, 9, 16, 17, 24, 33] {
+            let table = match dim {
+                1 => table(0),
+                dim => table(dim - 1),
+            };
+            let mut near = NearRows::default();
+            let rows = table.near(PushScale::default(), &mut near).unwrap();
+            let (blocks, constants) = (rows.blocks.as_slice(), rows.constants.as_slice());
+            for count in [0, 1, 2, 3, 8, 11, 29] {
+                let handles: Vec<RowHandle> = (0..count).map(|at| RowHandle(at * 5 % 23)).collect();
+                let gradients: Vec<f32> = (0..count as usize * dim).map(value).collect();
+                // Of each row the parts w, z, n and the root of n.
+                let mut expected: Vec<f32> = (0..(23 + lanes::LANES) * 4 * dim).map(value).collect();
+                for row in expected.chunks_mut(4 * dim) {
+                    for at in 0..dim {
+                        row[2 * dim + at] = row[2 * dim + at].abs();
+                        row[3 * dim + at] = row[2 * dim + at].sqrt();
+                    }
+                }
+                let mut found = expected.clone();
+                for (handle, gradient) in handles.iter().zip(gradients.chunks(dim)) {
+                    let row = &mut expected[handle.0 as usize * 4 * dim..][..4 * dim];
+                    for block in blocks {
+                        for at in block.first..block.first + block.dims {
+                            let (z, n, root) = (dim + at, 2 * dim + at, 3 * dim + at);
+                            (row[at], row[z], row[n], row[root]) =
+                                block.step.update_rooted(row[at], row[z], row[n], row[root], gradient[at]);
+                        }
+                    }
+                }
+                if dim == 1 {
+                    let rows = found.as_chunks_mut().0;
+                    lanes::update_ones(width, blocks[0].step, rows, &handles, &gradients);
+                } else {
+                    lanes::update_rows(width, (blocks, constants), dim, &mut found, &handles, &gradients);
+                }
+                let bits = |values: &[f32]| -> Vec<u32> {
+                    values[..23 * 4 * dim].iter().map(|value| value.to_bits()).collect()
+                };
+                assert_eq!(bits(&found), bits(&expected), "{width:?}, dim {dim}, {count} rows");
+            }
+        }
     }
 }
 
