@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// Says whether an input is still to be read.
 pub type Wanted = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -45,12 +46,15 @@ impl Read for Patient {
             if self.wanted.as_ref().is_some_and(|wanted| !wanted()) {
                 return Err(io::Error::other("it is not wanted any more"));
             }
-            if poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], timeout)? > 0 {
-                match self.stream.read(buffer) {
-                    // Somebody else has read it.
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    read => return read,
-                }
+            match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], timeout) {
+                // Nothing came, or a signal, which may be why it is not wanted any more.
+                Ok(0) | Err(Errno::INTR) => continue,
+                found => found?,
+            };
+            match self.stream.read(buffer) {
+                // Somebody else has read it.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
             }
         }
     }
