@@ -133,6 +133,7 @@ fn run(
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Summary, LearnError> {
+    check_runs_dir(&options.runs_dir)?;
     match &options.job {
         Some(job) => job.check(&config)?,
         None => check_servers(&config, options)?,
@@ -268,6 +269,17 @@ fn run_in(
     let json = serde_json::to_vec_pretty(&summary).unwrap_or_default();
     std::fs::write(&summary_path, json).map_err(LearnError::io(&summary_path))?;
     Ok(summary)
+}
+
+/// What tells whoever names a url where files are written.
+pub const ONLY_INPUT_BY_URL: &str = "only input is read by url; name a local folder, and copy it from there";
+
+/// A folder of that name would be made here.
+fn check_runs_dir(path: &Path) -> Result<(), LearnError> {
+    match path.to_string_lossy().contains("://") {
+        true => Err(LearnError::Config { path: path.into(), reason: ONLY_INPUT_BY_URL.to_owned() }),
+        false => Ok(()),
+    }
 }
 
 /// What tables on servers cannot do.
