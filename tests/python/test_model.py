@@ -232,6 +232,8 @@ def test_a_bad_configuration_names_the_entry(clicks: Path, tmp_path: Path) -> No
     for changes, text in rows:
         with pytest.raises(sanderling.ConfigError, match=text):
             sanderling.train(broken(clicks, **changes), runs_dir=tmp_path)
+    with pytest.raises(sanderling.ConfigError, match="only input is read by url"):
+        sanderling.train(config_of(clicks), runs_dir="s3://bucket/runs")
 
 
 def test_bad_data_name_file_and_line(clicks: Path, result: sanderling.TrainResult, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ fn of_store(error: &StoreError) -> u8 {
 
 fn of_sample(error: &SampleError) -> u8 {
     match error {
-        SampleError::Spec(_) => USAGE,
+        SampleError::Spec(_) | SampleError::Settings(_) => USAGE,
         SampleError::Io { .. } | SampleError::Unwanted => FAILED,
         _ => BAD_DATA,
     }

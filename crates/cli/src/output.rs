@@ -7,6 +7,7 @@ use std::fs::canonicalize;
 use std::io::Write;
 use std::path::Path;
 
+use sanderling_learner::ONLY_INPUT_BY_URL;
 use sanderling_sample::OutputFile;
 use serde::Serialize;
 
@@ -84,13 +85,12 @@ pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     OutputFile::check(path).map_err(|error| not_written(path, &error))
 }
 
-/// Refuses a url where a local folder is written: one would be made of that name, and go with the machine.
-pub(crate) fn not_a_url(option: &str, folder: &Path) -> Result<(), Failure> {
-    if !folder.to_string_lossy().contains("://") {
+/// Refuses a url where a local folder or file is written: one would be made of that name, and go with the machine.
+pub(crate) fn not_a_url(option: &str, path: &Path) -> Result<(), Failure> {
+    if !path.to_string_lossy().contains("://") {
         return Ok(());
     }
-    let reason = "only input is read by url; name a local folder, and copy it from there";
-    Err(Failure::Usage(format!("{option} {}: {reason}", folder.display())))
+    Err(Failure::Usage(format!("{option} {}: {ONLY_INPUT_BY_URL}", path.display())))
 }
 
 /// Refuses an output that would replace one of the files that are read.

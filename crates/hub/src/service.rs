@@ -4,6 +4,7 @@
 //! machine without input and output (`desk`); `docs/hub.md` says what trainers may rely on.
 
 use std::collections::hash_map::RandomState;
+use std::fs::File;
 use std::hash::BuildHasher;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,6 +74,8 @@ pub struct Service {
     hall: Arc<Hall>,
     watch: Arc<Watch>,
     position: Option<(PathBuf, Fingerprint)>,
+    /// Nobody else writes to the position while this is held.
+    _claim: Option<File>,
     save_every: Duration,
     linger: Duration,
     trainer_timeout: Duration,
@@ -138,7 +141,8 @@ impl Service {
     /// threads.
     ///
     /// # Errors
-    /// The configuration makes no sense, an address is taken, an input is not there, or the position is of another input.
+    /// The configuration makes no sense, an address is taken, an input is not there, or the position is of another input or used
+    /// by another hub.
     pub fn start(
         config: &ServiceConfig,
         on_event: impl Fn(Event) + Send + Sync + 'static,
@@ -163,6 +167,7 @@ impl Service {
         }
         let plan = config.plan()?;
         let fingerprint = config.fingerprint(&plan)?;
+        let claim = config.position.as_deref().map(position::claim).transpose()?;
         let position = match &config.position {
             Some(path) => Position::read(path, &fingerprint)?,
             None => None,
@@ -208,6 +213,7 @@ impl Service {
             addresses: listeners.iter().map(|listener| listener.address().clone()).collect(),
             hall: Arc::clone(&hall),
             position: config.position.clone().map(|path| (path, fingerprint)),
+            _claim: claim,
             save_every: config.save_every,
             linger: config.linger,
             trainer_timeout: config.trainer_timeout,

@@ -4,20 +4,40 @@
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::LearnError;
 
 /// The file's name.
 const NAME: &str = "begun";
 
-/// Marks a run's folder anew. Returns the run's number, which the state in its checkpoints carries.
-pub(crate) fn mark(run_dir: &Path) -> Result<u64, LearnError> {
+/// The mark of a run that was begun, and what stood in its place.
+pub(crate) struct Mark {
+    /// The run's number, which the state in its checkpoints carries.
+    pub(crate) run_id: u64,
+    path: PathBuf,
+    before: Option<Vec<u8>>,
+}
+
+/// Marks a run's folder anew.
+pub(crate) fn mark(run_dir: &Path) -> Result<Mark, LearnError> {
     let path = run_dir.join(NAME);
+    let before = fs::read(&path).ok();
     // By std's word, different from one to the next.
     let run_id = RandomState::new().hash_one(0_u8);
     fs::write(&path, format!("{run_id}\n")).map_err(LearnError::io(&path))?;
-    Ok(run_id)
+    Ok(Mark { run_id, path, before })
+}
+
+impl Mark {
+    /// Puts back what was there, for a run that has saved nothing: the run before can be resumed then. If that fails, the new
+    /// mark stays, as it does where the process is killed.
+    pub(crate) fn take_back(self) {
+        let _ = match self.before {
+            Some(before) => fs::write(&self.path, before),
+            None => fs::remove_file(&self.path),
+        };
+    }
 }
 
 /// The number of the run that was begun last in this folder; none if that was by a version that does not mark it.

@@ -581,6 +581,12 @@ mod tests {
             (format!("{head}[optimizer]\nalpha = inf"), Err("optimizer.alpha = inf must be")),
             (format!("{head}[optimizer]\nlr = 0.3"), Err("unknown field `lr`, expected one of `alpha`")),
             (format!("{head}[optimizer]\ntype = \"x\""), Err("unknown variant `x`, expected one of `sgd`")),
+            (
+                format!("{head}[train]\nschedule = \"exponential\""),
+                Err(
+                    "expected a table, such as { type = \"exponential\", factor = 0.9 }; its types are constant",
+                ),
+            ),
             (format!("{head}[train]\nbatch = 0"), Err("train.batch")),
             (format!("{head}[train]\nbatches = 1"), Err("batches")),
             (format!("{head}[train]\nearly_stop = 1"), Err("data.valid")),

@@ -163,6 +163,8 @@ pub(crate) fn run(
     );
     match worked {
         _ if judge.failed.is_some() => judge.failed.map_or(Ok(end), Err),
+        // On several hosts the others may have said that it is saved.
+        Err(error) if options.is_here() && judge.trainer.leaves_earlier() => Err(error),
         Err(error) if error.is_stop() => {
             let is_whole = judge.trainer.state.pass_to_judge;
             if is_whole {

@@ -5,7 +5,7 @@ use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sanderling_client::{ClientError, Cluster};
@@ -15,7 +15,7 @@ use sanderling_sample::{BadRows, LabelUse, Reader, Source};
 use sanderling_store::{Checkpoint, Table};
 use serde::Serialize;
 
-use crate::begun;
+use crate::begun::{self, Mark};
 use crate::config::Config;
 use crate::distributed::{self, JobOptions};
 use crate::error::LearnError;
@@ -29,7 +29,7 @@ use crate::not_a_model::check_replaceable;
 use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
 use crate::timing::Timing;
-use crate::train::{StageList, Trainer, remove_dir};
+use crate::train::{StageList, Trainer};
 
 /// Points of the ROC curve in a report.
 pub const ROC_POINTS: usize = 200;
@@ -133,8 +133,7 @@ fn run(
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Summary, LearnError> {
-    let started = Instant::now();
-    let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    check_runs_dir(&options.runs_dir)?;
     match &options.job {
         Some(job) => job.check(&config)?,
         None => check_servers(&config, options)?,
@@ -149,8 +148,33 @@ fn run(
         [&model_dir, &last_dir].into_iter().try_for_each(|dir| check_replaceable(dir))?;
     }
     let _claim = claim(&run_dir)?;
+    let mut mark = None;
+    let result = run_in(&run_dir, config, options, stop, observer, &mut mark);
+    if let Some(mark) = mark.filter(|_| result.is_err()) {
+        let is_saved = [&model_dir, &last_dir].into_iter().any(|dir| is_of(dir, mark.run_id));
+        if !is_saved {
+            // What an earlier run has saved is all there is to resume. A process that is killed leaves its mark.
+            mark.take_back();
+        }
+    }
+    result
+}
+
+/// Trains in a folder that nobody else has. `begun` becomes the mark of a run that is not resumed.
+fn run_in(
+    run_dir: &Path,
+    config: Config,
+    options: &RunOptions,
+    stop: &AtomicBool,
+    observer: &mut dyn FnMut(&Event<'_>),
+    begun: &mut Option<Mark>,
+) -> Result<Summary, LearnError> {
+    let started = Instant::now();
+    let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
+    let has_earlier = !options.resume && (model_dir.exists() || last_dir.exists());
     let (model, state, scores) = if options.resume {
-        resume(&config, options, &run_dir, [&last_dir, &model_dir])?
+        resume(&config, options, run_dir, [&last_dir, &model_dir])?
     } else {
         let unfitted = config.spec().unfitted().count();
         if unfitted > 0 {
@@ -158,14 +182,13 @@ fn run(
         }
         let spec = fit(&config.spec(), &config.data.train.0, &config.data.reading)?;
         let config = Config { feature: spec.feature, ..config };
-        check_inputs(&config, model_dir.exists() || last_dir.exists())?;
+        check_inputs(&config, has_earlier)?;
         let model = match &options.servers {
             Some(cluster) => Model::on_servers(config, cluster)?,
             None => Model::new(config)?,
         };
         // What an earlier run of this name left to resume from is not this run's.
-        let run_id = Some(begun::mark(&run_dir)?);
-        remove_dir(&last_dir)?;
+        let run_id = Some(begun.insert(begun::mark(run_dir)?).run_id);
         let algorithm = options.job.as_ref().map(|job| job.algorithm);
         let data_bytes = data_bytes(model.config())?;
         let state = RunState { run_id, algorithm, data_bytes, ..RunState::default() };
@@ -177,7 +200,10 @@ fn run(
         None => model.config().model.describe(),
     };
     let threads = options.job.as_ref().map_or(train.threads, JobOptions::threads);
-    observer(&Event::Started { model: &words, run_dir: &run_dir, resumed_step: state.step });
+    observer(&Event::Started { model: &words, run_dir, resumed_step: state.step });
+    if has_earlier && stop.load(Ordering::Relaxed) {
+        return Err(LearnError::Stopped);
+    }
     let log_path = run_dir.join("metrics.jsonl");
     let mut log =
         if options.resume { MetricsLog::resume(&log_path, &state)? } else { MetricsLog::create(&log_path)? };
@@ -192,7 +218,7 @@ fn run(
     let stages = options.job.as_ref().map_or_else(StageList::default, |_| distributed::STAGE_LIST);
     let dirs = (model_dir.clone(), last_dir);
     let mut trainer = Trainer::new(model, state, scores, dirs, stages, stop, &mut watch);
-    trainer.threads = threads;
+    (trainer.threads, trainer.has_earlier) = (threads, has_earlier);
     let job_end = match &options.job {
         Some(job) => Some(distributed::run(&mut trainer, job, options.servers.as_ref())?),
         None => {
@@ -243,6 +269,17 @@ fn run(
     let json = serde_json::to_vec_pretty(&summary).unwrap_or_default();
     std::fs::write(&summary_path, json).map_err(LearnError::io(&summary_path))?;
     Ok(summary)
+}
+
+/// What tells whoever names a url where files are written.
+pub const ONLY_INPUT_BY_URL: &str = "only input is read by url; name a local folder, and copy it from there";
+
+/// A folder of that name would be made here.
+fn check_runs_dir(path: &Path) -> Result<(), LearnError> {
+    match path.to_string_lossy().contains("://") {
+        true => Err(LearnError::Config { path: path.into(), reason: ONLY_INPUT_BY_URL.to_owned() }),
+        false => Ok(()),
+    }
 }
 
 /// What tables on servers cannot do.
@@ -303,6 +340,14 @@ fn claim(run_dir: &Path) -> Result<Option<File>, LearnError> {
         // A file system without locks: whoever uses one looks after this.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(dir)),
     }
+}
+
+/// Whether what was saved in a directory is of the run with this number.
+fn is_of(dir: &Path, run_id: u64) -> bool {
+    let saved = Checkpoint::open(dir).ok().and_then(|checkpoint| {
+        RunState::from_checkpoint(&checkpoint, dir).ok().map(|(state, _)| state.run_id)
+    });
+    saved.flatten() == Some(run_id)
 }
 
 /// Bytes of the training files, if they can be told.

@@ -8,6 +8,9 @@ const FACTOR_MIN: f32 = 1e-12;
 /// How the learning rate changes over a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(
+    expecting = "a table, such as { type = \"exponential\", factor = 0.9 }; its types are constant, exponential (factor), inverse_sqrt (steps) and plateau (factor, min)"
+)]
 pub enum Schedule {
     /// It does not.
     #[default]

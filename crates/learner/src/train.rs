@@ -60,6 +60,8 @@ pub(crate) struct Trainer<'a> {
     /// Where the served model and the state to resume from are saved.
     pub(crate) model_dir: PathBuf,
     pub(crate) last_dir: PathBuf,
+    /// Whether what is saved there is of an earlier run: this one, which is not resumed, has saved nothing yet.
+    pub(crate) has_earlier: bool,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) observer: &'a mut dyn FnMut(&Event<'_>),
     line: LineClock,
@@ -103,6 +105,7 @@ impl<'a> Trainer<'a> {
             passes: Vec::new(),
             model_dir,
             last_dir,
+            has_earlier: false,
             stop,
             observer,
             line,
@@ -405,8 +408,16 @@ impl<'a> Trainer<'a> {
         Ok(best)
     }
 
+    /// Whether a run that stops here saves nothing: an untrained model is not worth what an earlier run has saved.
+    pub(crate) fn leaves_earlier(&self) -> bool {
+        self.has_earlier && self.state.step == 0
+    }
+
     /// Saves a run that ends here: before the first validation, what was trained so far is the best there is.
     pub(crate) fn save_stopped(&mut self) -> Result<(), LearnError> {
+        if self.leaves_earlier() {
+            return Err(LearnError::Stopped);
+        }
         if self.validates() && self.state.best.is_none() {
             self.save(&self.model_dir.clone())?;
         }
@@ -424,6 +435,10 @@ impl<'a> Trainer<'a> {
         let mut timer = self.stages.timer();
         timer.switch(self.stage_list.save);
         self.model.save(path, &self.state.to_blobs(&self.pass_scores))?;
+        if std::mem::take(&mut self.has_earlier) && *path != self.last_dir {
+            // What an earlier run left to resume from goes when there is something of this one.
+            remove_dir(&self.last_dir)?;
+        }
         timer.stop();
         (self.observer)(&Event::Saved { path });
         self.line.since += start.elapsed();

@@ -4,7 +4,9 @@
 mod runs;
 
 use runs::{Place, RowBits, contents};
-use sanderling_learner::{Event, Summary, ValidLine};
+use sanderling_job::Options;
+use sanderling_learner::distributed::JobOptions;
+use sanderling_learner::{Event, LearnError, RunOptions, Summary, ValidLine};
 
 const ROWS: u64 = 900;
 const PASSES: u64 = 4;
@@ -264,6 +266,53 @@ fn what_an_earlier_run_saved_is_not_resumed() {
     };
     let (resumed, _) = place.run_with(&toml, true, watch).unwrap();
     assert_eq!((from.get(), resumed.steps, resumed.auc), (7, whole.steps, whole.auc));
+}
+
+/// What a start that comes to nothing leaves of the run before it: all that it takes to go on.
+#[test]
+fn a_start_that_saves_nothing_takes_nothing() {
+    let place = Place::new();
+    let (train, valid) = (place.synth("train.svm", 0, 300), place.synth("valid.svm", 300, 100));
+    // So many that the first ones are read before the last.
+    let rows: String = (0..100_000).map(|row| format!("{} {}:1\n", row % 2, 1 + row % 9)).collect();
+    let bad_last = place.file("bad_last.svm", &format!("{rows}1 x\n"));
+    let sync = || {
+        let job = Options { workers: 2, ..Options::default() };
+        let job = JobOptions { algorithm: "ftrl-sync".parse().unwrap(), staleness: None, job };
+        RunOptions { job: Some(job), ..place.options() }
+    };
+    let goes_on = RunOptions { resume: true, ..place.options() };
+    for valid in [String::new(), format!(", valid = {valid}")] {
+        for (what, options, train_there, rest) in [
+            ("stopped", place.options(), &train, ""),
+            ("several threads, stopped", place.options(), &train, "threads = 3"),
+            ("a job, stopped", sync(), &train, ""),
+            ("a bad row", place.options(), &bad_last, ""),
+            ("a bad row for a job", sync(), &bad_last, ""),
+        ] {
+            let toml = |train: &str, max_steps: u64, rest: &str| {
+                format!(
+                    "data = {{ train = {train}{valid} }}\n\
+                     train = {{ batch = 10, passes = 3, max_steps = {max_steps}, {rest} }}"
+                )
+            };
+            let run = |toml: &str, options: &RunOptions, stop_at: fn(&Event<'_>) -> bool| {
+                place.run_as(toml, options, stop_at).map(|(summary, _)| summary)
+            };
+            // One and a half passes, so that with validation there is something beside the model.
+            let half = run(&toml(&train, 45, ""), &place.options(), |_| false).unwrap();
+            assert_eq!((half.steps, place.run_dir("run").join("last").exists()), (45, !valid.is_empty()));
+            let stops = train_there == &train;
+            let stop_at: fn(&Event<'_>) -> bool = match stops {
+                true => |event| matches!(event, Event::Started { .. }),
+                false => |_| false,
+            };
+            let error = run(&toml(train_there, 0, rest), &options, stop_at).unwrap_err();
+            assert_eq!(matches!(error, LearnError::Stopped), stops, "{what}{valid}: {error}");
+            let whole = run(&toml(&train, 0, ""), &goes_on, |_| false);
+            assert_eq!(whole.unwrap_or_else(|error| panic!("{what}{valid}: {error}")).steps, 90);
+        }
+    }
 }
 
 /// With and without validation, stopped, resumed, and with nothing left to do.

@@ -40,6 +40,8 @@ impl ObjectError {
         ]) {
             // Where there are no credentials, the library asks the machine for some, which only one in the cloud can answer.
             (io::ErrorKind::PermissionDenied, format!("there are no credentials: {}", credentials(kind)))
+        } else if kind == Kind::Azure && has(&["Account must be specified"]) {
+            (io::ErrorKind::PermissionDenied, format!("no account is named: {}", credentials(kind)))
         } else if kind == Kind::S3
             && has(&[
                 "Received redirect without LOCATION",

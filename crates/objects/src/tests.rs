@@ -269,6 +269,9 @@ fn settings_that_are_missing_are_named() {
     let error = said(&[&endpoint, &http, &metadata]).unwrap_err();
     assert!(error.reason.contains("there are no credentials: set AWS_ACCESS_KEY_ID"), "{error}");
     assert_eq!(error.kind, ErrorKind::PermissionDenied);
+    // No account of Azure's has a name of its own.
+    let error = find(&network(Vec::new()), &["az://b/x"]).unwrap_err();
+    assert!(error.reason.contains("no account is named: set AZURE_STORAGE_ACCOUNT_NAME"), "{error}");
     // Nobody listens there.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = find(&network(Vec::new()), &[&format!("http://{nobody}/x")]).unwrap_err();

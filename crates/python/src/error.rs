@@ -182,7 +182,7 @@ pub(crate) fn of_job(error: JobError) -> PyErr {
 fn of_sample(error: &SampleError) -> PyErr {
     let text = error.to_string();
     match error {
-        SampleError::Spec(_) => ConfigError::new_err(text),
+        SampleError::Spec(_) | SampleError::Settings(_) => ConfigError::new_err(text),
         SampleError::Io { .. } | SampleError::Unwanted => FileError::new_err(text),
         SampleError::BadRow { .. } => BadRowError::new_err(text),
         SampleError::BadFile { .. } => BadFileError::new_err(text),

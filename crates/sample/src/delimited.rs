@@ -36,7 +36,7 @@ pub(crate) struct Layout {
 fn ascii(character: char, what: &str) -> Result<u8, SampleError> {
     let byte = u8::try_from(character).ok().filter(|byte| byte.is_ascii() && !b"\n\r\"".contains(byte));
     byte.ok_or_else(|| {
-        SampleError::Spec(format!("data.{what} must be one ASCII character, not {character:?}"))
+        SampleError::Settings(format!("data.{what} must be one ASCII character, not {character:?}"))
     })
 }
 
@@ -50,8 +50,10 @@ impl Layout {
         encoder: &Encoder,
     ) -> Result<Layout, SampleError> {
         if encoder.is_sparse() {
-            let reason = format!("a feature of type \"sparse\" reads libsvm text, not {format}");
-            return Err(SampleError::Spec(reason));
+            let path = path.display();
+            return Err(SampleError::Settings(format!(
+                "{path}: a feature of type \"sparse\" reads libsvm text, not {format}"
+            )));
         }
         let default = if format == Format::Csv { ',' } else { '\t' };
         let mut layout = Layout {
@@ -153,8 +155,12 @@ impl Layout {
                     let listed = &columns[..columns.len().min(NAMES_LISTED_MAX)];
                     let more = if listed.len() < columns.len() { ", ..." } else { "" };
                     let listed = quote_names(listed);
+                    let one = match columns {
+                        [_] => "one column only: is data.separator right? ",
+                        _ => "",
+                    };
                     return bad(format!(
-                        "no column {wanted:?} among {listed}{more}; if the file has no header, give data.columns, \
+                        "no column {wanted:?} among {listed}{more}; {one}if the file has no header, give data.columns, \
                          or --columns"
                     ));
                 }

@@ -113,7 +113,7 @@ fn headers() {
     let config = DataConfig::default;
     let full = &["label", "a", "b"][..];
     type Row<'a> = (&'a str, DataConfig, Result<(&'a [&'a str], u64), &'a str>);
-    let rows: [Row<'_>; 17] = [
+    let rows: [Row<'_>; 18] = [
         ("label,a,b\n", config(), Ok((full, 2))),
         ("\u{feff}label, \"a\" ,b\r\n1,2,3", config(), Ok((full, 2))),
         ("b,x,a,label", config(), Ok((&["b", "x", "a", "label"], 2))),
@@ -125,6 +125,11 @@ fn headers() {
             ),
         ),
         ("größe,a\n", config(), Err("no column \"label\" among \"größe\", \"a\";")),
+        (
+            "label;a;b\n",
+            config(),
+            Err("among \"label;a;b\"; one column only: is data.separator right? if the file"),
+        ),
         ("label,a,a,b\n", config(), Err("two columns are named \"a\"")),
         ("", config(), Err("is empty; expected a first line that names the columns")),
         ("label,\"a,b\n", config(), Err("x:1: column 2: expected a closing quote")),

@@ -8,6 +8,9 @@ pub enum SampleError {
     /// The feature spec contradicts itself or the data.
     #[error("spec: {0}")]
     Spec(String),
+    /// Inputs, an output or a setting that are wrong whatever the spec says, or a file of a kind that the spec does not read.
+    #[error("{0}")]
+    Settings(String),
     /// A file or pattern could not be opened or read.
     #[error("{}: {source}", path.display())]
     Io {

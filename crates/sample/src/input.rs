@@ -94,7 +94,7 @@ pub(crate) fn cut_short(path: &Path, unit: &str, count: u64, error: &io::Error) 
 /// A file that does not exist, a pattern that matches nothing, a directory, standard input named twice; what a store says.
 pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
     if let Some(hubs) = patterns.iter().find(|name| name.starts_with("hub://")) {
-        return Err(SampleError::Spec(format!(
+        return Err(SampleError::Settings(format!(
             "{hubs}: hubs serve feed queues and deep models (`sanderling train --model deepfm`); this reads files"
         )));
     }
@@ -138,7 +138,7 @@ pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
         }
     }
     if files.is_empty() {
-        return Err(SampleError::Spec("no input files are named".to_string()));
+        return Err(SampleError::Settings("no input files are named".to_string()));
     }
     Ok(files)
 }

@@ -77,8 +77,10 @@ pub(crate) fn decode(
     batch: &mut Batch,
 ) -> Result<(), SampleError> {
     if batch.columns.len() != 1 || !batch.columns[0].is_weighted() || !lines.encoder.is_sparse() {
-        let reason = "libsvm input feeds one feature of type \"sparse\"; this spec reads columns";
-        return Err(SampleError::Spec(reason.to_string()));
+        let path = lines.path.display();
+        return Err(SampleError::Settings(format!(
+            "{path}: libsvm input feeds one feature of type \"sparse\"; the features here read columns"
+        )));
     }
     let padded = block.padded();
     let (mut from, end) = (0, block.text().len());

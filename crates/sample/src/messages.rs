@@ -72,7 +72,7 @@ impl Layout {
                 "{}: a feature of type \"sparse\" reads libsvm text; here features read columns by name",
                 path.display()
             );
-            return Err(SampleError::Spec(reason));
+            return Err(SampleError::Settings(reason));
         }
         let columns = encoder.input_columns();
         let inputs = match message {

@@ -27,7 +27,7 @@ pub use suggest::suggest;
 use crate::batch_file::is_batch_file;
 use crate::blocks::{Block, LineBlocks};
 use crate::columnar::{Cells, ColumnarFile, cells_of};
-use crate::error::SampleError;
+use crate::error::{SampleError, quote_text};
 use crate::field::{Field, with_text};
 use crate::format::{Compression, DataConfig, Format};
 use crate::input::{self, InputFile};
@@ -89,7 +89,7 @@ pub struct DataProfile {
     /// What was wrong with the first of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_bad_row: Option<String>,
-    /// What the file cannot show, of a format that keeps less than the source had.
+    /// What the file cannot show, of a format that keeps less than the source had, or which of its columns cannot be told apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The column that looks like the label.
@@ -294,7 +294,24 @@ fn profile_delimited(
         text.next()?;
     }
     profile.columns = stats.into_iter().map(|stats| stats.finish(options.top.max(LABEL_VALUES))).collect();
+    if let Some(name) = repeated(&profile.columns).first() {
+        let name = quote_text(name.as_bytes());
+        profile.note = Some(format!(
+            "more than one column is named {name}: they cannot be told apart, and are left out; to use them, set header = true \
+             and name all columns in columns = [...]"
+        ));
+    }
     Ok(())
+}
+
+/// Names that more than one column has.
+fn repeated(columns: &[ColumnProfile]) -> Vec<&str> {
+    let mut names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+    names.sort_unstable();
+    let mut repeated: Vec<&str> =
+        names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    repeated.dedup();
+    repeated
 }
 
 fn criteo_columns() -> Vec<String> {

@@ -94,7 +94,7 @@ impl std::str::FromStr for SynthFormat {
             "parquet" => SynthFormat::Parquet,
             _ => {
                 let found = quote(name.as_bytes());
-                return Err(SampleError::Spec(format!(
+                return Err(SampleError::Settings(format!(
                     "format: expected libsvm, tsv, csv or parquet, found {found}"
                 )));
             }
@@ -159,13 +159,13 @@ impl SynthConfig {
     /// Checks every setting against its bounds.
     ///
     /// # Errors
-    /// [`SampleError::Spec`] names the first setting out of bounds.
+    /// [`SampleError::Settings`] names the first setting out of bounds.
     pub fn validate(&self) -> Result<(), SampleError> {
         let in_range = |name: &str, value: f64, low: f64, high: f64| {
             if (low..=high).contains(&value) {
                 return Ok(());
             }
-            Err(SampleError::Spec(format!("synth: {name} = {value} must lie between {low} and {high}")))
+            Err(SampleError::Settings(format!("synth: {name} = {value} must lie between {low} and {high}")))
         };
         in_range("rows", self.rows as f64, 0.0, 1e15)?;
         in_range("first_row", self.first_row as f64, 0.0, 1e15)?;
@@ -213,7 +213,7 @@ impl Generator {
     /// The stream and the hidden model of a config.
     ///
     /// # Errors
-    /// [`SampleError::Spec`] if a setting is out of bounds.
+    /// [`SampleError::Settings`] if a setting is out of bounds.
     pub fn new(config: &SynthConfig) -> Result<Generator, SampleError> {
         config.validate()?;
         Ok(Generator::build(config))
@@ -225,7 +225,7 @@ impl Generator {
 /// whether to go on; if not, there is no file and no report.
 ///
 /// # Errors
-/// [`SampleError::Spec`] if a setting is out of bounds or the format unknown, [`SampleError::Io`] or
+/// [`SampleError::Settings`] if a setting is out of bounds or the format unknown, [`SampleError::Io`] or
 /// [`SampleError::BadFile`] if the file cannot be written. The file has its name when it is whole.
 pub fn generate(
     config: &SynthConfig,
@@ -235,12 +235,14 @@ pub fn generate(
     let generator = Generator::new(config)?;
     let format = config.format.or_else(|| SynthFormat::of_path(path)).ok_or_else(|| {
         let path = path.display();
-        SampleError::Spec(format!("synth: no format is named and the extension of {path} tells none"))
+        SampleError::Settings(format!(
+            "{path}: its ending tells no format; let it end in .libsvm, .tsv, .csv or .parquet, or name a format"
+        ))
     })?;
     if format == SynthFormat::Parquet && Compression::of_path(path) != Compression::None {
         let path = path.display();
-        return Err(SampleError::Spec(format!(
-            "synth: {path}: Parquet is compressed inside; leave the last part of the name out"
+        return Err(SampleError::Settings(format!(
+            "{path}: Parquet is compressed inside; leave the last part of the name out"
         )));
     }
     let layout = match format {

@@ -154,6 +154,36 @@ fn commas_of_decimals_separate_nothing_and_names_of_files_become_names_of_runs()
 }
 
 /// As pandas writes a frame: its index first, without a name.
+/// They cannot be told apart; all others are what they would be.
+#[test]
+fn columns_of_one_name_are_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = |cell: &dyn Fn(usize) -> String| (0..60).map(|row| cell(row) + "\n").collect::<String>();
+    let numbers = rows(&|row| format!("{},{},{},x{}", row % 2, row % 7, row, row % 5));
+    let path = written(&dir, "twice.csv", &format!("label,size,size,shop\n{numbers}"));
+    let seen = look(&path);
+    assert_eq!(
+        (seen.header, seen.rows, seen.label.as_ref().unwrap().column.as_str()),
+        (Some(true), 60, "label")
+    );
+    let note = seen.note.as_deref().unwrap();
+    assert!(note.contains("more than one column is named \"size\""), "{note}");
+    let toml = suggest(&seen, "twice.csv");
+    assert_eq!(toml.matches("# left out: \"size\" (more than one column has this name").count(), 2, "{toml}");
+    let (_, spec) = read_back(&toml);
+    let names: Vec<_> = spec.expand().unwrap().feature.into_iter().map(|feature| feature.name).collect();
+    assert_eq!(names, ["shop"]);
+    // Nor is one of them the label; and what is no header is none.
+    let both = written(&dir, "both.csv", &format!("label,label,size,shop\n{numbers}"));
+    assert!(look(&both).label.is_none_or(|label| label.column != "label"));
+    let texts = rows(&|row| format!("a,a,b{row}"));
+    let missing = rows(&|row| if row % 9 == 0 { "NA,NA,b".to_owned() } else { format!("{row},{row},b") });
+    for (name, text) in [("texts.csv", texts), ("missing.csv", missing)] {
+        let seen = look(&written(&dir, name, &text));
+        assert_eq!((seen.header, seen.note), (Some(false), None), "{name}");
+    }
+}
+
 #[test]
 fn a_column_that_the_header_does_not_name_is_left_out() {
     let dir = TempDir::new().unwrap();

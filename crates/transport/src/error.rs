@@ -18,7 +18,7 @@ pub enum Error {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// `embedded:` has no server.
-    #[error("{address}: there is no server to reach; open the store in this process instead")]
+    #[error("address {address:?}: there is no server to reach; open the store in this process instead")]
     NoServer {
         /// The address.
         address: String,

@@ -126,6 +126,10 @@ def train(
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
     check_device(device)
     check_files(config)
+    if "://" in str(runs_dir):
+        raise sanderling.ConfigError(
+            f"{runs_dir}: only input is read by url; name a local folder, and copy it from there"
+        )
     run_dir = Path(runs_dir) / config.name
     run_dir.mkdir(parents=True, exist_ok=True)
     ps = sanderling.connect(ps) if isinstance(ps, str) else ps

@@ -82,6 +82,7 @@ struct Converted {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    output::not_a_url("OUT.batch", &args.output)?;
     if Format::of_path(&args.output) != Some(Format::Batch) {
         let path = args.output.display();
         return Err(Failure::Usage(format!("{path}: name it .batch, as what it will be")));

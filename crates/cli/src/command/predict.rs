@@ -64,6 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             "--output {name}: scores are written as CSV or Parquet, not compressed"
         )));
     }
+    output::not_a_url("--output", &args.output)?;
     not_an_input(&args.output, &args.files)?;
     if !to_stdout {
         output::check(&args.output)?;

@@ -63,6 +63,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    output::not_a_url("OUTPUT", &args.output)?;
     let to_stdout = args.output.as_os_str() == "-";
     if args.json && to_stdout {
         return Err(Failure::Usage(

@@ -96,6 +96,12 @@ fn what_cannot_be_written_is_refused_by_name() {
         }
     }
     assert!(names(&place).iter().all(|name| name.starts_with("folder.")), "{:?}", names(&place));
+    for line in ["predict runs/c/model valid.svm -o OUT.csv", "convert c.toml OUT.batch", "synth OUT.tsv"] {
+        let done = place.run(&line.replace("OUT", "s3://bucket/out"));
+        assert_eq!(done.code, Some(2), "{line}: {}", done.err);
+        assert!(done.err.contains("only input is read by url"), "{line}: {}", done.err);
+        assert!(!place.path("s3:").exists(), "{line}");
+    }
     // Before the model is opened, and before there is any load.
     let long = "load run -d 600s -o out/none/a.json";
     for line in ["predict nowhere valid.svm -o out/none/a.csv", long, &long.replace("run", "search")] {

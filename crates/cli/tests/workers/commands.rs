@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use sanderling_store::{Checkpoint, RowRef, StoreError};
@@ -112,6 +113,35 @@ fn one_signal_ends_a_worker_that_waits_for_others_and_another_one_may_come_in_it
     assert!(first.wait().unwrap().success());
     ended_well(site.train("--algorithm ftrl-sync --quiet --name alone").spawn().unwrap());
     assert!(site.model("alone") == site.model("together"), "the models differ");
+}
+
+/// Nothing that keeps workers from meeting takes an earlier run from them.
+#[test]
+fn an_earlier_run_goes_on_after_a_start_that_comes_to_nothing() {
+    let site = Site::new(ROWS / 16);
+    site.write_config();
+    let arguments = "--algorithm ftrl-sync --name again";
+    site.train_together(arguments, 2).into_iter().for_each(|child| drop(ended_well(child)));
+
+    let mut first = site.train_as(arguments, 0, 2);
+    let mut said = Said::of(&mut first);
+    said.wait_for("training a");
+    interrupt("-INT", first, said, "worker 0 was stopped while it waited for workers [1] of 2");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    for (host, part) in [(taken.as_str(), "already in use"), ("0.0.0.0:7399", "not a loopback address")] {
+        let servers: Vec<String> = site.addresses.iter().map(Address::to_string).collect();
+        let hosts = format!("--ps {} --hosts {host},127.0.0.1:1 --rank 0", servers.join(","));
+        let output = site.train(&format!("{arguments} {hosts}")).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(part), "{host}: {errors}");
+    }
+
+    let resumed = format!("{arguments} --resume --passes 3");
+    for child in site.train_together(&resumed, 2) {
+        let said = ended_well(child);
+        assert!(said.contains("pass 3 trained") && !said.contains("pass 1 trained"), "{said}");
+    }
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! that is replaced as a whole. Knows no desk and no input.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{Read, Write as _};
-use std::path::Path;
+use std::fs::{File, TryLockError};
+use std::io::{Error, ErrorKind, Read, Write as _};
+use std::path::{Path, PathBuf};
 
 use sanderling_sample::key::hash;
 use sanderling_sample::quote;
@@ -22,6 +22,27 @@ const SUM_SALT: u64 = 0x706f_7369_7469_6f6e;
 
 /// What decides which rows are in which minibatch, as names and texts: a position is good for the same only.
 pub(crate) type Fingerprint = Vec<(&'static str, String)>;
+
+/// Locks a position until the result is dropped or the process ends: of two hubs that use one, each would write over what was
+/// acknowledged to the other. The lock is on a file of its own, since the position is replaced; that file stays.
+pub(crate) fn claim(path: &Path) -> Result<File, ServiceError> {
+    let io = |source| ServiceError::Io { path: path.to_path_buf(), source };
+    let file = File::create(beside(path, ".lock")).map_err(io)?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let reason = "another hub uses this position; stop that one, or give this one another file";
+            Err(io(Error::new(ErrorKind::ResourceBusy, reason)))
+        }
+        // A file system without locks: whoever uses one looks after this.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
+    }
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(ending);
+    path.with_file_name(name)
+}
 
 /// See the top of this file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +133,7 @@ impl Position {
         let io = |source| ServiceError::Io { path: path.to_path_buf(), source };
         let file = match File::open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io(error)),
         };
         let mut text = String::new();
@@ -124,9 +145,7 @@ impl Position {
     /// Replaces the file: whatever happens, there is the old one or the new one.
     pub(crate) fn write(&self, path: &Path, fingerprint: &Fingerprint) -> Result<(), ServiceError> {
         let io = |source| ServiceError::Io { path: path.to_path_buf(), source };
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(".new");
-        let new = path.with_file_name(name);
+        let new = beside(path, ".new");
         let mut file = File::create(&new).map_err(io)?;
         file.write_all(self.to_text(fingerprint).as_bytes()).map_err(io)?;
         file.sync_all().map_err(io)?;

@@ -87,3 +87,21 @@ fn what_goes_wrong_names_the_hub() {
     assert!(matches!(&error, HubError::Restarted { .. }), "{error}");
     hub.stop().0.unwrap();
 }
+
+/// Else each would write over what was acknowledged to the other.
+#[test]
+fn a_position_is_of_one_hub_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let position = Some(dir.path().join("position"));
+    let config = ServiceConfig { position, ..config(&input(dir.path(), 1)) };
+    let first = Hub::start(&config);
+    let error = Service::start(&config, |_| ()).err().unwrap().to_string();
+    assert!(error.contains("position: another hub uses this position"), "{error}");
+    // Another file, or none, is free, and so is that of one that has ended.
+    let other = ServiceConfig { position: Some(dir.path().join("other")), ..config.clone() };
+    for config in [other, ServiceConfig { position: None, ..config.clone() }] {
+        Hub::start(&config).stop().0.unwrap();
+    }
+    first.stop().0.unwrap();
+    Hub::start(&config).stop().0.unwrap();
+}

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::DataProfile;
 use super::column::{ColumnKind, ColumnProfile};
+use super::{DataProfile, repeated};
 
 /// The column that looks like the label.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,7 +47,11 @@ const NO: [(&str, &str); 6] =
 pub(super) fn guess(profile: &DataProfile) -> Option<LabelGuess> {
     let plain = |name: &str| name.to_lowercase().replace(['_', '-', ' '], "");
     let rank = |column: &ColumnProfile| NAMES.iter().position(|name| *name == plain(&column.name));
-    let can_be = |column: &ColumnProfile| can_be_label(column) || only_value(column).is_some();
+    let repeated = repeated(&profile.columns);
+    let is_one = |column: &ColumnProfile| repeated.binary_search(&column.name.as_str()).is_err();
+    let is_binary = |column: &ColumnProfile| is_binary(column) && is_one(column);
+    let can_be =
+        |column: &ColumnProfile| is_one(column) && (can_be_label(column) || only_value(column).is_some());
     let named = profile.columns.iter().filter(|column| can_be(column) && rank(column).is_some());
     if let Some(column) = named.min_by_key(|column| rank(column)) {
         return Some(match only_value(column) {

@@ -125,8 +125,9 @@ pub(super) fn guess_separator(text: &[u8], format: Format) -> u8 {
     cutting.max().map_or(own, |(.., separator)| separator)
 }
 
-/// Whether the first row names the columns: none of its fields is a number or repeated, only the first may be empty (pandas
-/// writes its index so), and either some column holds numbers below it, or none of the names comes up again in its column.
+/// Whether the first row names the columns: none of its fields is a number, only the first may be empty (pandas writes its index
+/// so), and either some column holds numbers below it, or none of the names comes up again in its column. If one of them is
+/// repeated in the row, both must be so.
 pub(super) fn guess_header(text: &[u8], cut: Cut) -> bool {
     let mut rows = lines(text).take(GUESS_LINES);
     let (mut header, mut fields) = (Vec::new(), Vec::new());
@@ -136,9 +137,10 @@ pub(super) fn guess_header(text: &[u8], cut: Cut) -> bool {
     let named = |name: &Cow<'_, [u8]>| !name.is_empty() && parse_f64(name).is_none();
     let mut sorted = header.clone();
     sorted.sort_unstable();
+    let repeats = sorted.windows(2).any(|pair| pair[0] == pair[1]);
     let named_columns =
         header.get(usize::from(header.len() > 1 && header[0].is_empty())..).unwrap_or_default();
-    if !named_columns.iter().all(named) || sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+    if !named_columns.iter().all(named) {
         return false;
     }
     let (mut again, mut below, mut numbers) = (false, 0, vec![0; header.len()]);
@@ -152,5 +154,6 @@ pub(super) fn guess_header(text: &[u8], cut: Cut) -> bool {
             *numbers += usize::from(parse_f64(field).is_some());
         }
     }
-    below == 0 || numbers.iter().any(|&numbers| 2 * numbers > below) || !again
+    let has_numbers = numbers.iter().any(|&numbers| 2 * numbers > below);
+    if repeats { has_numbers && !again } else { below == 0 || has_numbers || !again }
 }

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::column::{ColumnKind, ColumnProfile};
-use super::{DataProfile, LabelGuess};
+use super::{DataProfile, LabelGuess, repeated};
 use crate::format::Format;
 
 /// Whole numbers with at most this many distinct values are codes.
@@ -24,6 +24,8 @@ const TAIL_RATIO: f64 = 10.0;
 const UNIQUE_SHARE_MIN: f64 = 0.95;
 /// With fewer rows than this nothing is called unique.
 const UNIQUE_ROWS_MIN: u64 = 50;
+/// How columns are used that their header gives no name of their own.
+const NAME_ALL: &str = "to use it, set header = true and name all columns in columns = [...]";
 /// The label's column where none looks like it.
 const NO_LABEL: &str = "label";
 /// Floats within this are used as they are.
@@ -128,14 +130,19 @@ fn write_label(label: Option<&LabelGuess>, out: &mut String) -> std::fmt::Result
 fn write_features(profile: &DataProfile, out: &mut String) -> std::fmt::Result {
     let label = profile.label.as_ref().map_or(NO_LABEL, |label| &label.column);
     let features = profile.columns.iter().filter(|column| column.name != label);
-    let mut roles: Vec<(Role, &ColumnProfile)> =
-        features.map(|column| (role(column, profile.rows), column)).collect();
+    let repeated = repeated(&profile.columns);
+    let is_one = |column: &ColumnProfile| repeated.binary_search(&column.name.as_str()).is_err();
+    let role = |column: &ColumnProfile| match is_one(column) || column.name.is_empty() {
+        true => role(column, profile.rows),
+        false => Role::Out(format!("more than one column has this name; {NAME_ALL}")),
+    };
+    let mut roles: Vec<(Role, &ColumnProfile)> = features.map(|column| (role(column), column)).collect();
     let out_of_use = |role: &Role| matches!(role, Role::Out(_));
     if roles.iter().all(|(role, _)| out_of_use(role)) {
         // Something must remain to train on.
         for (role, column) in &mut roles {
             let is_scalar = matches!(column.kind, ColumnKind::Text | ColumnKind::Integer | ColumnKind::Float);
-            if is_scalar && !column.name.is_empty() {
+            if is_scalar && !column.name.is_empty() && is_one(column) {
                 *role = Role::Categorical;
             }
         }
@@ -180,10 +187,7 @@ fn role(column: &ColumnProfile, rows: u64) -> Role {
     let present = rows - column.missing.min(rows);
     let unique = present >= UNIQUE_ROWS_MIN && column.distinct as f64 >= UNIQUE_SHARE_MIN * present as f64;
     match column.kind {
-        _ if column.name.is_empty() => {
-            let why = "the header does not name it; to use it, set header = true and name all columns in columns = [...]";
-            Role::Out(why.to_string())
-        }
+        _ if column.name.is_empty() => Role::Out(format!("the header does not name it; {NAME_ALL}")),
         ColumnKind::Unsupported => Role::Out("a nested type; flatten it".to_string()),
         ColumnKind::Empty => Role::Out("it has no values".to_string()),
         _ if column.distinct <= 1 && column.missing == 0 => Role::Out("it has only one value".to_string()),

@@ -48,7 +48,7 @@ impl Sink {
         let stdout = path.as_os_str() == "-";
         let output = match (&header, path.extension().and_then(|e| e.to_str())) {
             (None, _) if stdout => {
-                return Err(SampleError::Spec("synth: Parquet needs a file, not standard output".into()));
+                return Err(SampleError::Settings("synth: Parquet needs a file, not standard output".into()));
             }
             (None, _) => Output::Parquet(ParquetFile::new(create()?, path, config)?),
             _ if stdout => Output::Stdout(std::io::stdout()),

@@ -280,7 +280,7 @@ fn edges() {
     ];
     for config in bad {
         let error = generate(&config, Path::new("/nonexistent/a.tsv"), &mut |_, _| true).unwrap_err();
-        assert!(matches!(error, SampleError::Spec(_)), "{error}");
+        assert!(matches!(error, SampleError::Settings(_)), "{error}");
     }
     let error = generate(&config(1), Path::new("/nonexistent/a.tsv"), &mut |_, _| true).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/a.tsv"), "{error}");
