@@ -248,7 +248,7 @@ fn names_that_lead_nowhere() {
             .map(|error| error.to_string())
     };
     let unnamed = write(&folder, "data.txt", b"").to_string_lossy().into_owned();
-    assert!(open(&[&unnamed]).unwrap().contains("set data.format to one of libsvm, csv"));
+    assert!(open(&[&unnamed]).unwrap().contains("set data.format, or --format, to one of libsvm, csv"));
     assert!(open(&["-"]).unwrap().contains("set data.format"));
     assert!(open(&["-", "-"]).unwrap().contains("only once"));
     assert!(open(&[]).unwrap().contains("no input files"));
