@@ -104,7 +104,7 @@ impl Failure {
                 | LearnError::Job(JobError::Options(_)),
             ) => USAGE,
             Failure::Sample(error) | Failure::Learn(LearnError::Sample(error)) => of_sample(error),
-            Failure::Learn(LearnError::NoRows { .. }) => BAD_DATA,
+            Failure::Learn(LearnError::NoRows { .. }) | Failure::Hub(ServiceError::NoRows { .. }) => BAD_DATA,
             Failure::Server(ServerError::Restore(_))
             | Failure::Control(ControlError::Refused { code: Code::NotFound | Code::DataLoss, .. })
             | Failure::Learn(LearnError::Model { .. }) => BAD_MODEL,

@@ -338,6 +338,7 @@ fn help_and_exit_codes() {
         ("train c.toml --train missing.svm", 1, "missing.svm"),
         ("train c.toml --train bad.svm", 3, "bad.svm:2"),
         ("train c.toml --train empty.svm", 3, "no rows"),
+        ("inspect empty.svm --suggest", 3, "empty.svm: no rows to work on"),
         ("train c.toml --valid empty.svm", 3, "empty.svm: no rows"),
         ("train c.toml --valid bad.svm", 3, "bad.svm:2"),
         ("eval runs/c/model bad.svm", 3, "bad.svm:2"),

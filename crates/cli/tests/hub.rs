@@ -240,6 +240,8 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
     assert!(said.contains(&format!("error: {expected}")), "{said}");
 
     std::fs::write(dir.path().join("empty"), " \n").unwrap();
+    std::fs::write(dir.path().join("no_rows.csv"), "label,id\n").unwrap();
+    std::fs::write(dir.path().join("bad_rows.csv"), "label,id\n1,x\n").unwrap();
     for (options, code, expected) in [
         ("day_7.csv", 1, "day_7.csv"),
         ("--share 2/2 day_0.csv", 2, "share: 2/2"),
@@ -248,6 +250,12 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
         ("--queue-bytes 0 day_0.csv", 2, "queue_bytes: 0"),
         ("--position nowhere/position day_0.csv", 1, "nowhere/position"),
         ("--token-file empty day_0.csv", 2, "--token-file: empty is empty"),
+        ("--trainer-timeout 1s no_rows.csv", 3, "no_rows.csv: no rows to work on"),
+        (
+            "--trainer-timeout 1s bad_rows.csv --on-bad-row skip",
+            3,
+            "bad_rows.csv: no rows to work on: all 1 were bad, the first: ",
+        ),
         ("", 2, "name some input"),
     ] {
         let (found, said) = run(dir.path(), &format!("hub --listen 127.0.0.1:0 --spec spec.toml {options}"));

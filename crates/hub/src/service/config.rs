@@ -212,6 +212,7 @@ impl ServiceConfig {
             share = Share { index: 0, of: 1 };
         }
         Ok(Plan {
+            is_whole: of == 1,
             inputs,
             reading: self.reading.clone(),
             encoder: Arc::new(Encoder::new(&self.spec, &options)?),

@@ -18,6 +18,16 @@ pub enum ServiceError {
     /// The input cannot be read as what it should be.
     #[error(transparent)]
     Sample(#[from] SampleError),
+    /// A pass over the whole input came to no row.
+    #[error("{input}: no rows to work on{}", all_bad(*bad_rows, first_bad.as_deref()))]
+    NoRows {
+        /// The files.
+        input: String,
+        /// How many rows were skipped as bad.
+        bad_rows: u64,
+        /// What was wrong with the first of them.
+        first_bad: Option<String>,
+    },
     /// A minibatch cannot be sent.
     #[error("minibatch {number}: {reason}; take fewer rows with --batch")]
     Minibatch {
@@ -54,6 +64,12 @@ pub enum ServiceError {
     /// A thread has ended that must not.
     #[error("{0} panicked, which is a bug; see above")]
     Panicked(&'static str),
+}
+
+/// That rows were there, but none that could be used.
+fn all_bad(count: u64, first: Option<&str>) -> String {
+    let first = first.map_or(String::new(), |first| format!(", the first: {first}"));
+    if count == 0 { first } else { format!(": all {count} were bad{first}") }
 }
 
 impl ServiceError {

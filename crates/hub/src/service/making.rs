@@ -28,6 +28,8 @@ const FULL: usize = 5;
 /// What is made, and from what.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
+    /// Whether no other hub has a part of the input.
+    pub(crate) is_whole: bool,
     /// Files, or `-`; of this hub only, if it has files of its own.
     pub(crate) inputs: Vec<String>,
     pub(crate) reading: DataConfig,
@@ -152,7 +154,9 @@ pub(crate) fn make(
             hall.desk().begin_pass(pass);
         }
         let mut cutting = Cutting::open(plan, pass, stages, stopped)?;
+        let mut has_rows = false;
         while let Some(rows) = cutting.next(&mut timer)? {
+            has_rows = true;
             if stopped.load(Ordering::Relaxed) {
                 return Ok(());
             }
@@ -176,6 +180,11 @@ pub(crate) fn make(
         if skip > 0 {
             let reason = "pass has fewer rows than were used of it: the input has changed".to_owned();
             return Err(ServiceError::Minibatch { number, reason });
+        }
+        if !has_rows && plan.is_whole {
+            let (input, bad_rows) = (plan.inputs.join(", "), plan.bad_rows.count());
+            let first_bad = plan.bad_rows.messages().into_iter().next();
+            return Err(ServiceError::NoRows { input, bad_rows, first_bad });
         }
     }
     hall.desk().end(plan.passes);

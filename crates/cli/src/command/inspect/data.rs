@@ -1,5 +1,6 @@
 //! A data file for a person: its columns, their values, and what looks like the label.
 
+use sanderling_learner::LearnError;
 use sanderling_sample::DataConfig;
 use sanderling_sample::profile::{
     ColumnProfile, DataProfile, ProfileOptions, SparseProfile, ValueCount, profile, suggest,
@@ -15,6 +16,12 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
     let options = ProfileOptions { rows_max: args.rows, top: args.top as usize };
     let found = profile(&args.path, &config, &options)?;
     if args.suggest {
+        // Nothing can be trained on it.
+        if found.rows == 0 {
+            let (input, bad_rows, first_bad) =
+                (args.path.display().to_string(), found.bad_rows, found.first_bad_row);
+            return Err(LearnError::NoRows { input, bad_rows, first_bad }.into());
+        }
         output::text(suggest(&found, &args.path.to_string_lossy()).trim_end())?;
     } else if args.json {
         output::json(&found)?;
