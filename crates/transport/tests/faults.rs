@@ -130,7 +130,7 @@ fn errors_of_opening_name_the_address() {
     refuse(&port, None, &format!("{port}: nobody listens there"));
     refuse("unix:/no/such/folder/s", Some(&plain), "unix:/no/such/folder/s: cannot create the socket's file");
     refuse("embedded:", None, "address \"embedded:\": there is no server to reach");
-    refuse("embedded:", Some(&plain), "embedded:: there is no server");
+    refuse("embedded:", Some(&plain), "address \"embedded:\": there is no server");
     refuse("localhost:1,localhost:2", None, "lists several servers");
     refuse("localhost:1,localhost:2", Some(&plain), "lists several servers");
     let file = folder.path().join("plain");
