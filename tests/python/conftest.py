@@ -19,6 +19,9 @@ from sanderling import RemoteTable, Table
 # small models ten times slower on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A shell has what it starts in the background ignore Ctrl-C, and so would whatever tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 AnyTable = Table | RemoteTable
 
 
