@@ -76,7 +76,9 @@ impl Decoding {
             Err(SampleError::Unwanted) => false,
             more => more?,
         };
-        timer.switch(DECODE);
+        if more {
+            timer.switch(DECODE);
+        }
         Ok(more)
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use sanderling_client::ClientError;
 use sanderling_job::JobError;
-use sanderling_sample::{BadRows, SampleError};
+use sanderling_sample::{BadRows, SampleError, all_bad};
 use sanderling_store::StoreError;
 
 /// What can go wrong in training, evaluation and prediction.
@@ -108,12 +108,6 @@ impl From<JobError> for LearnError {
             error => LearnError::Job(error),
         }
     }
-}
-
-/// That rows were there, but none that could be used.
-fn all_bad(count: u64, first: Option<&str>) -> String {
-    let first = first.map_or(String::new(), |first| format!(", the first: {first}"));
-    if count == 0 { first } else { format!(": all {count} were bad{first}") }
 }
 
 /// What is left of a job that was stopped, and how to go on.

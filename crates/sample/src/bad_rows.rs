@@ -82,3 +82,11 @@ impl BadRows {
         Ok(self.placeholder)
     }
 }
+
+/// What an error about an input without rows adds: that rows were there, but none that could be used, and what was wrong with the
+/// first.
+#[must_use]
+pub fn all_bad(count: u64, first: Option<&str>) -> String {
+    let first = first.map_or(String::new(), |first| format!(", the first: {first}"));
+    if count == 0 { first } else { format!(": all {count} were bad{first}") }
+}

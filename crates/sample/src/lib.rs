@@ -61,7 +61,7 @@ mod blocks;
 pub use blocks::{BLOCK_BYTES, Block, LINE_BYTES_MAX};
 
 mod bad_rows;
-pub use bad_rows::{BAD_ROW_MESSAGES_MAX, BadRows};
+pub use bad_rows::{BAD_ROW_MESSAGES_MAX, BadRows, all_bad};
 
 mod libsvm;
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sanderling_sample::{PackedError, SampleError};
+use sanderling_sample::{PackedError, SampleError, all_bad};
 use sanderling_transport::Error;
 
 /// Why a hub does not start, or cannot go on.
@@ -64,12 +64,6 @@ pub enum ServiceError {
     /// A thread has ended that must not.
     #[error("{0} panicked, which is a bug; see above")]
     Panicked(&'static str),
-}
-
-/// That rows were there, but none that could be used.
-fn all_bad(count: u64, first: Option<&str>) -> String {
-    let first = first.map_or(String::new(), |first| format!(", the first: {first}"));
-    if count == 0 { first } else { format!(": all {count} were bad{first}") }
 }
 
 impl ServiceError {
