@@ -125,7 +125,8 @@ impl Sorted {
                 Ok(())
             })?;
         }
-        self.order.sort_unstable();
+        // No two rows have one place.
+        self.order.sort_unstable_by_key(|&(place, ..)| place);
         for &(place, piece, start, length) in &self.order {
             let lane = self.lanes.of(place);
             if self.lanes.owner(lane) != self.worker {

@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn memory_of_a_large_step_is_given_back_and_that_of_a_small_one_is_kept() {
         const DIM: usize = 1 << 12;
-        for (keys, is_kept) in [(4, true), (SPARE_BYTES_MAX / size_of::<i128>() / DIM + 1, false)] {
+        for (keys, is_kept) in [(4, true), (SPARE_BYTES_MAX / size_of::<i64>() / DIM + 1, false)] {
             let mut group = Group::<()>::new(2, Budget::new(1 << 30)).expect("a group");
             for worker in 0..2 {
                 let who = Who { worker, workers: 2, attempt: 0 };

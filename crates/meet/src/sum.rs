@@ -30,8 +30,11 @@ pub struct OfTable {
 pub(crate) struct Desk {
     dedup: Dedup,
     counts: Vec<u32>,
-    wide: Vec<f64>,
+    /// Sums in fixed point: in 64 bits, which is all that machines have instructions for, and which few need more than.
+    narrow: Vec<i64>,
     exact: Vec<i128>,
+    /// Sums of plain gradients.
+    wide: Vec<f64>,
     gradients: Vec<f32>,
 }
 
@@ -152,7 +155,7 @@ impl Desk {
     pub(crate) fn bytes(&self) -> usize {
         self.dedup.bytes()
             + self.counts.capacity() * size_of::<u32>()
-            + self.wide.capacity() * size_of::<f64>()
+            + (self.wide.capacity() + self.narrow.capacity()) * size_of::<f64>()
             + self.exact.capacity() * size_of::<i128>()
             + self.gradients.capacity() * size_of::<f32>()
     }
@@ -160,82 +163,132 @@ impl Desk {
     fn sum<'a>(&'a mut self, kept: &'a [Kept]) -> Sums<'a> {
         let first = &kept[0].part;
         let (table, lr, dim) = (first.table, first.lr, first.dim);
-        self.dedup.clear();
-        for Kept { part, .. } in kept {
-            self.dedup.add(&part.keys);
+        let Desk { dedup, counts, narrow, exact, wide, gradients } = self;
+        dedup.clear();
+        dedup.add(&first.keys);
+        let is_first_distinct = dedup.unique.len() == first.keys.len();
+        for Kept { part, .. } in &kept[1..] {
+            dedup.add(&part.keys);
         }
-        let Desk { dedup, counts, wide, exact, gradients } = self;
-        let keys = &dedup.unique[..];
-        if kept.len() == 1 && keys.len() == first.keys.len() {
-            // Nothing to add.
-            let values = match &first.gradients {
-                Gradients::Single(values) => values,
-                Gradients::Fixed { unit_log2, sums } => {
-                    let unit = power_of_two(*unit_log2);
-                    gradients.clear();
-                    gradients.extend(sums.iter().map(|&sum| (sum as f64 * unit) as f32));
-                    &gradients[..]
-                }
-            };
-            return Sums { table, lr, keys, counts: &first.counts, gradients: values };
-        }
-        counts.clear();
-        counts.resize(keys.len(), 0);
-        let all_counts = kept.iter().flat_map(|kept| &kept.part.counts);
-        for (&unique, &count) in dedup.inverse.iter().zip(all_counts) {
-            let sum = &mut counts[unique as usize];
-            *sum = sum.saturating_add(count);
-        }
+        let terms = Terms { of: &dedup.inverse, keys: dedup.unique.len(), dim, is_first_distinct };
+        let all_counts = kept.iter().map(|kept| &kept.part.counts[..]);
+        Terms { dim: 1, ..terms }.add(
+            counts,
+            all_counts,
+            |&count| count,
+            |sum, count| sum.saturating_add(count),
+        );
         gradients.clear();
-        let places = || dedup.inverse.iter().map(|&unique| unique as usize * dim);
         let parts = kept.iter().map(|kept| &kept.part.gradients);
         if let Gradients::Fixed { unit_log2, .. } = first.gradients {
-            let rows = parts.filter_map(|gradients| match gradients {
-                Gradients::Fixed { sums, .. } => Some(sums.chunks_exact(dim)),
+            let lists = parts.filter_map(|gradients| match gradients {
+                Gradients::Fixed { sums, .. } => Some(&sums[..]),
                 Gradients::Single(_) => None,
             });
-            add(exact, keys.len() * dim, dim, places(), rows.flatten(), i128::from);
             let unit = power_of_two(unit_log2);
-            gradients.extend(exact.iter().map(|&sum| (to_f64(sum) * unit) as f32));
+            let mut is_narrow = true;
+            terms.add(
+                narrow,
+                lists.clone(),
+                |&sum| sum,
+                |sum, term: i64| {
+                    let (sum, overflows) = sum.overflowing_add(term);
+                    is_narrow &= !overflows;
+                    sum
+                },
+            );
+            if is_narrow {
+                gradients.extend(narrow.iter().map(|&sum| (sum as f64 * unit) as f32));
+            } else {
+                terms.add(exact, lists, |&sum| i128::from(sum), |sum, term| sum + term);
+                gradients.extend(exact.iter().map(|&sum| (sum as f64 * unit) as f32));
+            }
         } else {
-            let rows = parts.filter_map(|gradients| match gradients {
-                Gradients::Single(values) => Some(values.chunks_exact(dim)),
+            let lists = parts.filter_map(|gradients| match gradients {
+                Gradients::Single(values) => Some(&values[..]),
                 Gradients::Fixed { .. } => None,
             });
-            add(wide, keys.len() * dim, dim, places(), rows.flatten(), f64::from);
+            terms.add(wide, lists, |&value| f64::from(value), |sum, term| sum + term);
             gradients.extend(wide.iter().map(|&sum| sum as f32));
         }
-        Sums { table, lr, keys, counts, gradients }
+        Sums { table, lr, keys: &dedup.unique, counts, gradients }
     }
 }
 
-/// The nearest number. Few sums need more than 64 bits, which is all that machines have an instruction for.
-#[inline]
-fn to_f64(sum: i128) -> f64 {
-    i64::try_from(sum).map_or_else(|_| long_to_f64(sum), |sum| sum as f64)
-}
-
-/// Apart, since the compiler would see that it gives the same for short ones, and use it for all.
-#[cold]
-#[inline(never)]
-fn long_to_f64(sum: i128) -> f64 {
-    sum as f64
-}
-
-/// Adds rows to those at their places, of `values` values that were 0.
-fn add<'a, From: Copy + 'a, To: Copy + Default + std::ops::AddAssign>(
-    sums: &mut Vec<To>,
-    values: usize,
+/// What is added up: for each key that was handed in, of which distinct one it is.
+#[derive(Debug, Clone, Copy)]
+struct Terms<'a> {
+    of: &'a [u32],
+    keys: usize,
     dim: usize,
-    places: impl Iterator<Item = usize>,
-    rows: impl Iterator<Item = &'a [From]>,
-    widen: impl Fn(From) -> To,
-) {
-    sums.clear();
-    sums.resize(values, To::default());
-    for (place, row) in places.zip(rows) {
-        for (sum, &value) in sums[place..][..dim].iter_mut().zip(row) {
-            *sum += widen(value);
+    /// The keys of the first list are the first ones, and no other key occurs there.
+    is_first_distinct: bool,
+}
+
+impl Terms<'_> {
+    /// Adds up lists of rows of `dim` values.
+    fn add<'a, From: 'a, To: Copy + Default>(
+        self,
+        sums: &mut Vec<To>,
+        mut lists: impl Iterator<Item = &'a [From]>,
+        widen: impl Fn(&From) -> To,
+        mut add: impl FnMut(To, To) -> To,
+    ) {
+        let Terms { mut of, keys, dim, is_first_distinct } = self;
+        sums.clear();
+        if is_first_distinct && let Some(first) = lists.next() {
+            sums.extend(first.iter().map(&widen));
+            of = &of[first.len() / dim..];
         }
+        sums.resize(keys * dim, To::default());
+        for list in lists {
+            let (of_list, rest) = of.split_at(list.len() / dim);
+            for (&key, row) in of_list.iter().zip(list.chunks_exact(dim)) {
+                let sums = &mut sums[key as usize * dim..][..dim];
+                sums.iter_mut().zip(row).for_each(|(sum, term)| *sum = add(*sum, widen(term)));
+            }
+            of = rest;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+
+    fn check(parts: &[(&[u64], &[i64])], expected: &[(u64, u32, f32)]) {
+        let budget = Budget::new(1 << 20);
+        let kept = parts.iter().map(|&(keys, sums)| {
+            let gradients = Gradients::Fixed { unit_log2: -40, sums: sums.to_vec() };
+            let part = Part {
+                table: 0,
+                lr: 1.0,
+                dim: 1,
+                keys: keys.to_vec(),
+                counts: vec![3; keys.len()],
+                gradients,
+            };
+            part.keep(&budget).expect("there is room")
+        });
+        let kept: Vec<Kept> = kept.collect();
+        let mut desk = Desk::default();
+        for _ in 0..2 {
+            let sums = desk.sum(&kept);
+            let found = sums.keys.iter().zip(sums.counts).zip(sums.gradients);
+            let found: Vec<_> = found.map(|((&key, &count), &gradient)| (key, count, gradient)).collect();
+            assert_eq!(found, expected, "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn sums_are_exact_whether_or_not_they_fit_into_64_bits() {
+        const ONE: i64 = 1 << 40;
+        check(&[(&[7, 8], &[ONE, -ONE])], &[(7, 3, 1.0), (8, 3, -1.0)]);
+        check(&[(&[7, 7], &[ONE, ONE])], &[(7, 6, 2.0)]);
+        check(&[(&[7, 8], &[ONE, ONE]), (&[9, 7], &[ONE, ONE])], &[(7, 6, 2.0), (8, 3, 1.0), (9, 3, 1.0)]);
+        check(&[(&[7], &[i64::MAX]), (&[7, 8], &[i64::MAX, ONE])], &[(7, 6, 2_f32.powi(24)), (8, 3, 1.0)]);
+        // Beyond 64 bits on the way only.
+        check(&[(&[7], &[i64::MAX]), (&[7], &[ONE]), (&[7], &[-i64::MAX])], &[(7, 9, 1.0)]);
     }
 }

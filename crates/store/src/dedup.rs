@@ -117,7 +117,7 @@ impl Dedup {
             self.slots.resize(SLOTS_MIN, EMPTY);
         }
         let start = self.inverse.len();
-        let mut rest = keys;
+        let mut rest = if self.unique.is_empty() { self.add_new(keys) } else { keys };
         while !rest.is_empty() {
             // So many can be new before half of the slots are in use.
             let room = self.slots.len() / 2 - self.unique.len();
@@ -130,6 +130,51 @@ impl Dedup {
             rest = later;
         }
         start..self.inverse.len()
+    }
+
+    /// Adds keys as long as all are new, chunk by chunk: those of a list that was numbered before are. Gives back the others.
+    fn add_new<'a>(&mut self, keys: &'a [u64]) -> &'a [u64] {
+        let mut new = 0;
+        for chunk in keys.chunks(CHUNK) {
+            while self.slots.len() / 2 < self.unique.len() + chunk.len() {
+                self.grow();
+            }
+            let inserted = self.insert_new(chunk);
+            new += inserted;
+            if self.steps > STEPS_MORE_MAX + STEPS_PER_KEY_MAX * self.inverse.len() {
+                self.scatter();
+            }
+            if inserted < chunk.len() {
+                break;
+            }
+        }
+        &keys[new..]
+    }
+
+    /// Adds keys up to the first that is there already; how many. There must be room.
+    fn insert_new(&mut self, keys: &[u64]) -> usize {
+        let Dedup { unique, inverse, counts, slots, salt, steps } = self;
+        let (mask, slots) = (slots.len() - 1, slots.as_mut_slice());
+        let (places, first) = (Places::new(*salt, slots.len()), unique.len());
+        unique.extend_from_slice(keys);
+        let mut new = 0;
+        'keys: for (number, &key) in (first as u32..).zip(keys) {
+            let begin = places.of(key);
+            let mut at = begin;
+            while slots[at & mask] != EMPTY {
+                if unique[slots[at & mask] as usize] == key {
+                    break 'keys;
+                }
+                at += 1;
+            }
+            slots[at & mask] = number;
+            *steps += at - begin;
+            new += 1;
+        }
+        unique.truncate(first + new);
+        inverse.extend(first as u32..(first + new) as u32);
+        counts.resize(first + new, 1);
+        new
     }
 
     /// Adds keys that there is room for even if all are new.
@@ -153,20 +198,17 @@ impl Dedup {
         let start = inverse.len();
         inverse.resize(start + keys.len(), 0);
         let inverse = &mut inverse[start..];
-        if let Some(last) = unique.len().checked_sub(1) {
-            let known = &unique[..=last];
-            // Each loop by itself, so that as many loads as can be are under way at a time.
-            for (&key, inverse) in keys.iter().zip(&mut *inverse) {
-                // Of an empty slot the last number, which is as good as any: it is right if the key is there.
-                *inverse = slots[places.of(key) & mask].min(last as u32);
-            }
-            for (at, (&key, &number)) in keys.iter().zip(&*inverse).enumerate() {
-                others[other_len % CHUNK] = at as u8;
-                other_len += usize::from(known[number as usize] != key);
-            }
-        } else {
-            others.iter_mut().zip(0..keys.len()).for_each(|(other, at)| *other = at as u8);
-            other_len = keys.len();
+        // Some keys are there: of others it would be asked whether all are new.
+        let last = unique.len() - 1;
+        let known = &unique[..=last];
+        // Each loop by itself, so that as many loads as can be are under way at a time.
+        for (&key, inverse) in keys.iter().zip(&mut *inverse) {
+            // Of an empty slot the last number, which is as good as any: it is right if the key is there.
+            *inverse = slots[places.of(key) & mask].min(last as u32);
+        }
+        for (at, (&key, &number)) in keys.iter().zip(&*inverse).enumerate() {
+            others[other_len % CHUNK] = at as u8;
+            other_len += usize::from(known[number as usize] != key);
         }
         for &other in &others[..other_len] {
             let key = keys[usize::from(other)];

@@ -147,20 +147,25 @@ impl Meeting {
     ) -> Result<Progress, ClientError> {
         let mut desk = self.desk();
         desk.group.say(who, step, said)?;
-        self.changed.notify_all();
+        // Who is whole wakes nobody before all are: the others would look, and sleep again.
+        let mut is_news = !matches!(said, Said::Whole { .. });
         loop {
             if let Some(complete) = desk.group.begin() {
                 desk.applying = Some(self.begin(complete));
-                self.changed.notify_all();
+                is_news = true;
             }
             while let Some((mut shard, clock)) = desk.take_shard(self) {
                 // Not under the lock: others apply other shards, or hand something in.
                 drop(desk);
+                if std::mem::take(&mut is_news) {
+                    self.changed.notify_all();
+                }
                 let applied = self.apply(&shard.sums(), clock);
                 desk = self.desk();
                 desk.give_back(self, shard, applied);
             }
-            if desk.end() {
+            if desk.end() || is_news {
+                is_news = false;
                 self.changed.notify_all();
             }
             desk.group.check()?;
