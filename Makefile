@@ -35,7 +35,7 @@ test-rust: $(VENV)/ready ## Rust tests
 test-python: develop ## Python types, stubs and tests
 	$(BIN)/mypy
 	$(BIN)/stubtest sanderling --mypy-config-file pyproject.toml
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 bench: $(VENV)/ready ## Measure what docs/results holds the project to; minutes, on an idle machine
 	cargo build --release --locked --bin sanderling --examples
