@@ -172,12 +172,7 @@ impl Desk {
         }
         let terms = Terms { of: &dedup.inverse, keys: dedup.unique.len(), dim, is_first_distinct };
         let all_counts = kept.iter().map(|kept| &kept.part.counts[..]);
-        Terms { dim: 1, ..terms }.add(
-            counts,
-            all_counts,
-            |&count| count,
-            |sum, count| sum.saturating_add(count),
-        );
+        Terms { dim: 1, ..terms }.add(counts, all_counts, |&count| count, u32::saturating_add);
         gradients.clear();
         let parts = kept.iter().map(|kept| &kept.part.gradients);
         if let Gradients::Fixed { unit_log2, .. } = first.gradients {
