@@ -155,7 +155,8 @@ impl Desk {
     pub(crate) fn bytes(&self) -> usize {
         self.dedup.bytes()
             + self.counts.capacity() * size_of::<u32>()
-            + (self.wide.capacity() + self.narrow.capacity()) * size_of::<f64>()
+            + self.narrow.capacity() * size_of::<i64>()
+            + self.wide.capacity() * size_of::<f64>()
             + self.exact.capacity() * size_of::<i128>()
             + self.gradients.capacity() * size_of::<f32>()
     }

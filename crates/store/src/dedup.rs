@@ -141,9 +141,7 @@ impl Dedup {
             }
             let inserted = self.insert_new(chunk);
             new += inserted;
-            if self.steps > STEPS_MORE_MAX + STEPS_PER_KEY_MAX * self.inverse.len() {
-                self.scatter();
-            }
+            self.bound_steps();
             if inserted < chunk.len() {
                 break;
             }
@@ -181,9 +179,7 @@ impl Dedup {
     fn number(&mut self, keys: &[u64]) {
         for keys in keys.chunks(CHUNK) {
             self.number_chunk(keys);
-            if self.steps > STEPS_MORE_MAX + STEPS_PER_KEY_MAX * self.inverse.len() {
-                self.scatter();
-            }
+            self.bound_steps();
         }
     }
 
@@ -198,7 +194,7 @@ impl Dedup {
         let start = inverse.len();
         inverse.resize(start + keys.len(), 0);
         let inverse = &mut inverse[start..];
-        // Some keys are there: of others it would be asked whether all are new.
+        // There is one: the first key of all was added as a new one.
         let last = unique.len() - 1;
         let known = &unique[..=last];
         // Each loop by itself, so that as many loads as can be are under way at a time.
@@ -231,6 +227,13 @@ impl Dedup {
             *steps += at - begin;
         }
         inverse.iter().for_each(|&number| counts[number as usize] += 1);
+    }
+
+    /// Chooses other slots once searches have become too long.
+    fn bound_steps(&mut self) {
+        if self.steps > STEPS_MORE_MAX + STEPS_PER_KEY_MAX * self.inverse.len() {
+            self.scatter();
+        }
     }
 
     #[cold]
