@@ -114,6 +114,7 @@ impl Failure {
                 LearnError::Stopped
                 | LearnError::Unsaved(_)
                 | LearnError::JobStopped { .. }
+                | LearnError::JobUnsaved { .. }
                 | LearnError::Job(JobError::Interrupted { .. }),
             ) => INTERRUPTED,
             Failure::Output(_)

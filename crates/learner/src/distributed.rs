@@ -163,21 +163,25 @@ pub(crate) fn run(
     );
     match worked {
         _ if judge.failed.is_some() => judge.failed.map_or(Ok(end), Err),
-        // On several hosts the others may have said that it is saved.
-        Err(error) if options.is_here() && judge.trainer.leaves_earlier() => Err(error),
         Err(error) if error.is_stop() => {
+            let by = match &error {
+                LearnError::Job(by) => by.to_string(),
+                _ => "the job was stopped".to_owned(),
+            };
             let is_whole = judge.trainer.state.pass_to_judge;
             if is_whole {
                 // Asked to stop while it validated: the tables are those of the pass.
                 judge.trainer.save_stopped()?;
+            } else if judge.trainer.has_earlier {
+                // An untrained model is not worth what an earlier run has saved.
+                return Err(LearnError::JobUnsaved { by });
             } else {
                 drop(model);
                 judge.go_back()?;
             }
             end.is_cut = !is_whole;
-            let (by, pass) = (error.to_string(), judge.trainer.state.pass);
-            let by = if matches!(error, LearnError::Job(_)) { &by } else { "the job was stopped" };
-            (judge.trainer.observer)(&Event::JobStopped { words: &job_stopped(by, pass) });
+            let pass = judge.trainer.state.pass;
+            (judge.trainer.observer)(&Event::JobStopped { words: &job_stopped(&by, pass) });
             Ok(end)
         }
         Err(error) => Err(error),

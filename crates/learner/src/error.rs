@@ -76,12 +76,21 @@ pub enum LearnError {
         gradient: f32,
     },
     /// A worker of a job was asked to stop, and with it the job, which goes back to the end of a pass.
-    #[error("{who}; {}", job_saved(*pass, " or later"))]
+    #[error("{who}; {}", job_left(*pass))]
     JobStopped {
         /// Which worker, in words.
         who: JobError,
         /// The last pass, from 1, of which worker 0 has said that it is saved; 0: it has said so of none.
         pass: u64,
+    },
+    /// A job was asked to stop before it had saved a pass, and what an earlier run of its name has saved is left as it was.
+    #[error(
+        "{by}; it had saved no pass, so the earlier run of this name is as it was: start all workers without --resume to \
+         begin anew"
+    )]
+    JobUnsaved {
+        /// By whose word, in words.
+        by: String,
     },
     /// The first worker of a job could not validate or save.
     #[error("after pass {pass} worker 0 could not go on: {reason}")]
@@ -114,6 +123,14 @@ impl From<JobError> for LearnError {
 fn job_saved(pass: u64, or: &str) -> String {
     let at = if pass == 0 { "before the first pass".to_owned() } else { format!("after pass {pass}") };
     format!("it is saved as it was {at}{or}: start all workers with --resume to go on")
+}
+
+/// The same, as far as a worker knows that does not save. What is left of a job without a pass depends on the run before it.
+fn job_left(pass: u64) -> String {
+    match pass {
+        0 => "it had saved no pass that this worker knows of: worker 0 says how to go on".to_owned(),
+        pass => job_saved(pass, " or later"),
+    }
 }
 
 /// The end of a job by somebody's word, as the process says it that saves.

@@ -282,13 +282,18 @@ fn a_start_that_saves_nothing_takes_nothing() {
         RunOptions { job: Some(job), ..place.options() }
     };
     let goes_on = RunOptions { resume: true, ..place.options() };
+    type At = fn(&Event<'_>) -> bool;
+    let at_start: At = |event| matches!(event, Event::Started { .. });
+    let at_step: At = |event| matches!(event, Event::Step(_));
+    let never: At = |_| false;
     for valid in [String::new(), format!(", valid = {valid}")] {
-        for (what, options, train_there, rest) in [
-            ("stopped", place.options(), &train, ""),
-            ("several threads, stopped", place.options(), &train, "threads = 3"),
-            ("a job, stopped", sync(), &train, ""),
-            ("a bad row", place.options(), &bad_last, ""),
-            ("a bad row for a job", sync(), &bad_last, ""),
+        for (what, options, train_there, rest, stop_at) in [
+            ("stopped", place.options(), &train, "", at_start),
+            ("several threads, stopped", place.options(), &train, "threads = 3", at_start),
+            ("a job, stopped", sync(), &train, "", at_start),
+            ("a job, stopped in its first pass", sync(), &train, "print_every = 1", at_step),
+            ("a bad row", place.options(), &bad_last, "", never),
+            ("a bad row for a job", sync(), &bad_last, "", never),
         ] {
             let toml = |train: &str, max_steps: u64, rest: &str| {
                 format!(
@@ -296,19 +301,15 @@ fn a_start_that_saves_nothing_takes_nothing() {
                      train = {{ batch = 10, passes = 3, max_steps = {max_steps}, {rest} }}"
                 )
             };
-            let run = |toml: &str, options: &RunOptions, stop_at: fn(&Event<'_>) -> bool| {
+            let run = |toml: &str, options: &RunOptions, stop_at: At| {
                 place.run_as(toml, options, stop_at).map(|(summary, _)| summary)
             };
             // One and a half passes, so that with validation there is something beside the model.
             let half = run(&toml(&train, 45, ""), &place.options(), |_| false).unwrap();
             assert_eq!((half.steps, place.run_dir("run").join("last").exists()), (45, !valid.is_empty()));
-            let stops = train_there == &train;
-            let stop_at: fn(&Event<'_>) -> bool = match stops {
-                true => |event| matches!(event, Event::Started { .. }),
-                false => |_| false,
-            };
             let error = run(&toml(train_there, 0, rest), &options, stop_at).unwrap_err();
-            assert_eq!(matches!(error, LearnError::Stopped), stops, "{what}{valid}: {error}");
+            let is_stop = matches!(error, LearnError::Stopped | LearnError::JobUnsaved { .. });
+            assert_eq!(is_stop, train_there == &train, "{what}{valid}: {error}");
             let whole = run(&toml(&train, 0, ""), &goes_on, |_| false);
             assert_eq!(whole.unwrap_or_else(|error| panic!("{what}{valid}: {error}")).steps, 90);
         }

@@ -109,7 +109,9 @@ pub(crate) fn of_learner(error: LearnError) -> PyErr {
         LearnError::Diverged { .. } | LearnError::GradientRange { .. } => DivergedError::new_err(text),
         LearnError::Unjudged { .. } => GroupError::new_err(text),
         LearnError::Job(error) => of_job(error),
-        LearnError::JobStopped { .. } | LearnError::Stopped => StoppedError::new_err(text),
+        LearnError::JobStopped { .. } | LearnError::JobUnsaved { .. } | LearnError::Stopped => {
+            StoppedError::new_err(text)
+        }
     }
 }
 

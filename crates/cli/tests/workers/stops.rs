@@ -59,10 +59,16 @@ impl Worker {
         self.child.id()
     }
 
-    /// It ends as one that was interrupted; the pass after which it says that the job is saved.
-    fn ends_saying(mut self, words: &str) -> u64 {
+    /// It ends as one that was interrupted; what it says with these words.
+    fn ends_with(mut self, words: &str) -> String {
         let line = self.said.wait_for(words);
         assert_eq!(self.child.wait().unwrap().code(), Some(INTERRUPTED), "{line}");
+        line
+    }
+
+    /// The same; the pass after which it says that the job is saved.
+    fn ends_saying(self, words: &str) -> u64 {
+        let line = self.ends_with(words);
         let pass = line.rsplit_once("as it was after pass ").unwrap_or_else(|| panic!("{line}")).1;
         let (pass, next) = pass.split_once(':').unwrap();
         assert_eq!(next, " start all workers with --resume to go on");
@@ -115,6 +121,36 @@ fn one_worker_is_stopped_and_all_end_and_go_on_later() {
         if algorithm.contains("sync") {
             site.goes_on(&arguments, "stopped", saved, 3);
         }
+    }
+}
+
+/// Over an earlier run of its name, a job that has saved no pass saves nothing, and nobody says to go on with it.
+#[test]
+fn who_is_stopped_in_the_first_pass_leaves_an_earlier_run_as_it_was() {
+    // So many steps that nobody comes to their end.
+    let site = Site::new(2 * ROWS);
+    site.write_config();
+    let text = std::fs::read_to_string(site.folder.path().join("c.toml")).unwrap();
+    std::fs::write(site.folder.path().join("c.toml"), text.replace("passes", "print_every = 1, passes"))
+        .unwrap();
+    let arguments = "--algorithm ftrl-sync --name again";
+    let together = |more: &str| [0, 1].map(|rank| site.train_as(&format!("{arguments} {more}"), rank, 2));
+    together("--quiet").into_iter().for_each(|child| drop(ended_well(child)));
+    let earlier = site.model("again");
+    for told in [0, 1] {
+        let mut workers = together("--batch 2").map(Worker::of);
+        workers[0].said.wait_for("step 1,");
+        signal("-INT", workers[told].id());
+        let [first, second] = workers;
+        let said = first.ends_with("the earlier run of this name is as it was");
+        assert_eq!(said.contains("worker 1 at unix:"), told == 1, "{said}");
+        let said = second.ends_with("worker 0 says how to go on");
+        assert!(said.contains("was stopped"), "{said}");
+        assert!(site.model("again") == earlier, "the models differ");
+    }
+    for child in together("--resume --passes 3") {
+        let said = ended_well(child);
+        assert!(said.contains("pass 3 trained") && !said.contains("pass 1 trained"), "{said}");
     }
 }
 
