@@ -7,11 +7,10 @@ use std::path::Path;
 use sanderling_store::{Checkpoint, StoreError};
 
 use crate::error::LearnError;
+use crate::metrics_log::METRICS;
 
 /// What there is in every checkpoint, and in that of a deep model as well.
 const MANIFEST: &str = "manifest.json";
-/// Of a run: there from its first line of metrics on.
-const METRICS: &str = "metrics.jsonl";
 /// The blob that servers add to their checkpoints.
 const SERVER_BLOB: &str = "server.json";
 /// Servers of several shards each have a part.

@@ -23,7 +23,7 @@ use crate::evaluate::evaluate;
 use crate::event::Event;
 use crate::kept;
 use crate::metrics::{Metrics, Scores};
-use crate::metrics_log::MetricsLog;
+use crate::metrics_log::{self, METRICS, MetricsLog};
 use crate::model::{Model, config_of, encoder};
 use crate::not_a_model::check_replaceable;
 use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
@@ -155,6 +155,7 @@ fn run(
         if !is_saved {
             // What an earlier run has saved is all there is to resume. A process that is killed leaves its mark.
             mark.take_back();
+            metrics_log::put_back(&run_dir.join(METRICS));
         }
     }
     result
@@ -204,9 +205,11 @@ fn run_in(
     if has_earlier && stop.load(Ordering::Relaxed) {
         return Err(LearnError::Stopped);
     }
-    let log_path = run_dir.join("metrics.jsonl");
-    let mut log =
-        if options.resume { MetricsLog::resume(&log_path, &state)? } else { MetricsLog::create(&log_path)? };
+    let log_path = run_dir.join(METRICS);
+    let mut log = match options.resume {
+        true => MetricsLog::resume(&log_path, &state)?,
+        false => MetricsLog::create(&log_path, has_earlier)?,
+    };
     let mut bad_row_messages = Vec::new();
     let mut watch = |event: &Event<'_>| {
         log.write(event);

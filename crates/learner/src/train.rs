@@ -409,7 +409,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Whether a run that stops here saves nothing: an untrained model is not worth what an earlier run has saved.
-    pub(crate) fn leaves_earlier(&self) -> bool {
+    fn leaves_earlier(&self) -> bool {
         self.has_earlier && self.state.step == 0
     }
 

@@ -3,6 +3,9 @@
 
 mod runs;
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
 use runs::{Place, RowBits, contents};
 use sanderling_job::Options;
 use sanderling_learner::distributed::JobOptions;
@@ -268,7 +271,20 @@ fn what_an_earlier_run_saved_is_not_resumed() {
     assert_eq!((from.get(), resumed.steps, resumed.auc), (7, whole.steps, whole.auc));
 }
 
-/// What a start that comes to nothing leaves of the run before it: all that it takes to go on.
+/// What is in the files of a folder and those below it.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(files(&path)),
+            false => drop(found.insert(path.clone(), std::fs::read(path).unwrap())),
+        }
+    }
+    found
+}
+
+/// What a start that comes to nothing leaves of the run before it: all of it.
 #[test]
 fn a_start_that_saves_nothing_takes_nothing() {
     let place = Place::new();
@@ -292,8 +308,8 @@ fn a_start_that_saves_nothing_takes_nothing() {
             ("several threads, stopped", place.options(), &train, "threads = 3", at_start),
             ("a job, stopped", sync(), &train, "", at_start),
             ("a job, stopped in its first pass", sync(), &train, "print_every = 1", at_step),
-            ("a bad row", place.options(), &bad_last, "", never),
-            ("a bad row for a job", sync(), &bad_last, "", never),
+            ("a bad row", place.options(), &bad_last, "print_every = 1000", never),
+            ("a bad row for a job", sync(), &bad_last, "print_every = 1000", never),
         ] {
             let toml = |train: &str, max_steps: u64, rest: &str| {
                 format!(
@@ -307,9 +323,11 @@ fn a_start_that_saves_nothing_takes_nothing() {
             // One and a half passes, so that with validation there is something beside the model.
             let half = run(&toml(&train, 45, ""), &place.options(), |_| false).unwrap();
             assert_eq!((half.steps, place.run_dir("run").join("last").exists()), (45, !valid.is_empty()));
+            let there = files(&place.run_dir("run"));
             let error = run(&toml(train_there, 0, rest), &options, stop_at).unwrap_err();
             let is_stop = matches!(error, LearnError::Stopped | LearnError::JobUnsaved { .. });
             assert_eq!(is_stop, train_there == &train, "{what}{valid}: {error}");
+            assert!(files(&place.run_dir("run")) == there, "{what}{valid}");
             let whole = run(&toml(&train, 0, ""), &goes_on, |_| false);
             assert_eq!(whole.unwrap_or_else(|error| panic!("{what}{valid}: {error}")).steps, 90);
         }
