@@ -7,6 +7,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use sanderling_client::{SyncGroup, SyncOptions};
@@ -33,6 +34,7 @@ pub(crate) mod worker;
 
 use control::{Control, Line};
 use desk::{Desk, Note};
+use door::Door;
 use said::Said;
 use seen::Seen;
 use worker::Crew;
@@ -294,6 +296,14 @@ fn say_why<E: From<JobError> + fmt::Display>(hosts: &Hosts, seen: &Seen, error: 
     seen.say(Said::Fail { worker: hosts.rank, reason });
     seen.await_silence(Instant::now() + hosts.silence.min(FAREWELL));
     lost.map_or_else(E::from, |()| error)
+}
+
+/// Tells workers of higher rank that come why this one does not, for a while.
+pub(crate) fn turn_away(hosts: &Hosts, stop: &AtomicBool, reason: &str) {
+    // Who cannot listen there has nobody to tell it to.
+    if let Ok(door) = Door::shut(hosts, reason) {
+        door.wait_until_told(Instant::now() + FAREWELL, stop);
+    }
 }
 
 /// How long a worker that fails tries to say why.

@@ -30,7 +30,7 @@ pub use hosts::{Hosts, JobEvent, Observer, SILENCE_DEFAULT};
 pub use sanderling_transport::TlsServer;
 
 mod job;
-pub use job::{OnLoss, Options, Place, STAGES, Tables, run, run_lent};
+pub use job::{OnLoss, Options, Place, STAGES, Tables, run, run_lent, turn_away};
 
 mod worker;
 pub use worker::{Lent, Worker};

@@ -103,6 +103,14 @@ impl JobOptions {
         self.rank() == 0
     }
 
+    /// Tells workers on other hosts, which wait for this one, that it failed before it came to them. A stop is not told: whoever was
+    /// stopped may be started again.
+    pub(crate) fn turn_away(&self, error: &LearnError) {
+        if !error.is_stop() {
+            job::turn_away(&self.job, &format!("it could not start: {error}"));
+        }
+    }
+
     /// The worker of this process; the first one, if all are here.
     fn rank(&self) -> u32 {
         match &self.job.place {

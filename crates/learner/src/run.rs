@@ -141,6 +141,31 @@ fn run(
     if let Some(job) = options.job.as_ref().filter(|job| !job.leads()) {
         return distributed::follow(config, job, options.servers.as_ref(), stop, observer);
     }
+    let mut begun = Begun::default();
+    let result = lead(config, options, stop, observer, &mut begun);
+    if let (Err(error), Some(job), false) = (&result, &options.job, begun.meets) {
+        job.turn_away(error);
+    }
+    result
+}
+
+/// How far a run has come.
+#[derive(Default)]
+struct Begun {
+    /// That of one that is not resumed.
+    mark: Option<Mark>,
+    /// Whether it has come to where the workers of a job meet, if it is one.
+    meets: bool,
+}
+
+/// Trains, or leads those who do, in a folder that nobody else has.
+fn lead(
+    config: Config,
+    options: &RunOptions,
+    stop: &AtomicBool,
+    observer: &mut dyn FnMut(&Event<'_>),
+    begun: &mut Begun,
+) -> Result<Summary, LearnError> {
     let run_dir = options.runs_dir.join(&config.name);
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
     if !options.resume {
@@ -148,9 +173,8 @@ fn run(
         [&model_dir, &last_dir].into_iter().try_for_each(|dir| check_replaceable(dir))?;
     }
     let _claim = claim(&run_dir)?;
-    let mut mark = None;
-    let result = run_in(&run_dir, config, options, stop, observer, &mut mark);
-    if let Some(mark) = mark.filter(|_| result.is_err()) {
+    let result = run_in(&run_dir, config, options, stop, observer, begun);
+    if let Some(mark) = begun.mark.take_if(|_| result.is_err()) {
         let is_saved = [&model_dir, &last_dir].into_iter().any(|dir| is_of(dir, mark.run_id));
         if !is_saved {
             // What an earlier run has saved is all there is to resume. A process that is killed leaves its mark.
@@ -161,14 +185,14 @@ fn run(
     result
 }
 
-/// Trains in a folder that nobody else has. `begun` becomes the mark of a run that is not resumed.
+/// Does so when the folder is there.
 fn run_in(
     run_dir: &Path,
     config: Config,
     options: &RunOptions,
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Event<'_>),
-    begun: &mut Option<Mark>,
+    begun: &mut Begun,
 ) -> Result<Summary, LearnError> {
     let started = Instant::now();
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
@@ -189,7 +213,7 @@ fn run_in(
             None => Model::new(config)?,
         };
         // What an earlier run of this name left to resume from is not this run's.
-        let run_id = Some(begun.insert(begun::mark(run_dir)?).run_id);
+        let run_id = Some(begun.mark.insert(begun::mark(run_dir)?).run_id);
         let algorithm = options.job.as_ref().map(|job| job.algorithm);
         let data_bytes = data_bytes(model.config())?;
         let state = RunState { run_id, algorithm, data_bytes, ..RunState::default() };
@@ -222,6 +246,7 @@ fn run_in(
     let dirs = (model_dir.clone(), last_dir);
     let mut trainer = Trainer::new(model, state, scores, dirs, stages, stop, &mut watch);
     (trainer.threads, trainer.has_earlier) = (threads, has_earlier);
+    begun.meets = true;
     let job_end = match &options.job {
         Some(job) => Some(distributed::run(&mut trainer, job, options.servers.as_ref())?),
         None => {

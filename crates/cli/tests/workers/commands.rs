@@ -226,6 +226,31 @@ fn workers_on_hosts_go_on_where_the_run_stands() {
 }
 
 #[test]
+fn why_the_first_worker_could_not_start_those_that_wait_for_it_hear() {
+    let site = Site::new(ROWS / 16);
+    let text = "data = { train = \"rows.svm\", valid = \"nowhere.svm\" }\ntrain = { batch = 64 }\n";
+    std::fs::write(site.folder.path().join("c.toml"), text).unwrap();
+    let start = |rank| {
+        let mut child = site.train_as("--algorithm ftrl-sync --quiet", rank, 3);
+        let said = Said::of(&mut child);
+        (child, said)
+    };
+    let mut others = [1, 2].map(start);
+    for (_, said) in &mut others {
+        said.wait_for("worker 0 at unix:");
+    }
+    for (rank, (mut child, mut said)) in std::iter::once(start(0)).chain(others).enumerate() {
+        let line = said.wait_for("nowhere.svm");
+        assert_eq!(
+            line.contains("worker 0 at unix:") && line.contains("could not start"),
+            rank > 0,
+            "{line}"
+        );
+        assert!(!child.wait().unwrap().success());
+    }
+}
+
+#[test]
 fn what_the_first_worker_cannot_judge_all_hear() {
     let site = Site::new(ROWS / 16);
     let rows = std::fs::read_to_string(site.folder.path().join("rows.svm")).unwrap();

@@ -2,15 +2,15 @@
 //! told once per host and cause. Knows nothing of what those do that come in.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sanderling_transport::{Connection, Error, ListenOptions, Listener, NotAccepted, Stopper};
 use sanderling_wire::{Join, Joined, Way};
 
-use super::gather::{Comer, HELLO_WITHIN, Joint, LOOK, ROWS_WAIT, Who, framing, spawn, tell};
+use super::gather::{AGAIN_MIN, Comer, HELLO_WITHIN, Joint, LOOK, ROWS_WAIT, Who, framing, spawn, tell};
 use super::greet::{Ungreeted, welcome};
 use super::{Hosts, JobEvent, Observer};
 use crate::error::JobError;
@@ -51,6 +51,20 @@ impl Door {
         observer: Option<Observer>,
         comers: Sender<Comer>,
     ) -> Result<Door, JobError> {
+        Self::of(hosts, observer, comers, None)
+    }
+
+    /// One behind which nobody is let in any more: whoever belongs to the job hears why.
+    pub(super) fn shut(hosts: &Hosts, reason: &str) -> Result<Door, JobError> {
+        Self::of(hosts, None, channel().0, Some(reason.to_owned()))
+    }
+
+    fn of(
+        hosts: &Hosts,
+        observer: Option<Observer>,
+        comers: Sender<Comer>,
+        shut: Option<String>,
+    ) -> Result<Door, JobError> {
         let mut options = ListenOptions::new(framing());
         (options.expose, options.insecure) = (hosts.expose, hosts.insecure);
         options.token = !hosts.token.is_empty();
@@ -62,6 +76,8 @@ impl Door {
         let doorkeeper = Arc::new(Doorkeeper {
             join: hosts.join(Way::Rows),
             token: (!hosts.token.is_empty()).then(|| hosts.token.clone()),
+            shut,
+            told: Mutex::default(),
             here: Mutex::default(),
             gone: Condvar::new(),
             strangers: AtomicUsize::new(0),
@@ -77,6 +93,15 @@ impl Door {
     pub(super) fn forget(&self, who: Who) {
         self.keeper.forget(who);
     }
+
+    /// Waits until all workers of higher rank have heard why they are not let in, or somebody asks to stop.
+    pub(super) fn wait_until_told(&self, until: Instant, stop: &AtomicBool) {
+        let Join { rank, workers, .. } = self.keeper.join;
+        let all = workers.saturating_sub(rank + 1) as usize;
+        while self.keeper.told().len() < all && Instant::now() < until && !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(AGAIN_MIN);
+        }
+    }
 }
 
 impl Drop for Door {
@@ -90,6 +115,10 @@ struct Doorkeeper {
     /// Of this worker.
     join: Join,
     token: Option<String>,
+    /// Why nobody is let in.
+    shut: Option<String>,
+    /// Those workers that have been told so.
+    told: Mutex<BTreeSet<u32>>,
     here: Mutex<BTreeSet<Who>>,
     /// One of those that were here is not any more.
     gone: Condvar,
@@ -142,11 +171,16 @@ impl Doorkeeper {
             // It was cut off, and comes again.
             (Err(_), Some(who)) => self.forget(who),
             (Err(Ungreeted::Refused(reason) | Ungreeted::Unheard(reason)), None) => {
+                self.told().extend(claimed);
                 self.tell(connection.peer(), claimed, &reason);
             }
             // It went by itself: somebody looked whether anybody listens here.
             (Err(Ungreeted::Broken(_)), None) => {}
         }
+    }
+
+    fn told(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn forget(&self, who: Who) {
@@ -187,6 +221,9 @@ impl Doorkeeper {
         if theirs.rank <= ours.rank {
             let (theirs, ours) = (theirs.rank, ours.rank);
             return Err(format!("worker {theirs} does not come to worker {ours}: is --rank of both right?"));
+        }
+        if let Some(reason) = &self.shut {
+            return Err(reason.clone());
         }
         let who = (theirs.rank, theirs.way);
         let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
