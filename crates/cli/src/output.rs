@@ -7,8 +7,7 @@ use std::fs::canonicalize;
 use std::io::Write;
 use std::path::Path;
 
-use sanderling_learner::ONLY_INPUT_BY_URL;
-use sanderling_sample::OutputFile;
+use sanderling_sample::{OutputFile, refuse_url};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -85,12 +84,9 @@ pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     OutputFile::check(path).map_err(|error| not_written(path, &error))
 }
 
-/// Refuses a url where a local folder or file is written: one would be made of that name, and go with the machine.
+/// Refuses a url where a local folder or file is written.
 pub(crate) fn not_a_url(option: &str, path: &Path) -> Result<(), Failure> {
-    if !path.to_string_lossy().contains("://") {
-        return Ok(());
-    }
-    Err(Failure::Usage(format!("{option} {}: {ONLY_INPUT_BY_URL}", path.display())))
+    refuse_url(path).map_err(|reason| Failure::Usage(format!("{option} {}: {reason}", path.display())))
 }
 
 /// Refuses an output that would replace one of the files that are read.

@@ -47,10 +47,7 @@ mod kept;
 mod metrics_log;
 
 mod run;
-pub use run::{
-    CALIBRATION_BINS, ONLY_INPUT_BY_URL, ROC_POINTS, RunOptions, Summary, table_summaries, table_summary,
-    train,
-};
+pub use run::{CALIBRATION_BINS, ROC_POINTS, RunOptions, Summary, table_summaries, table_summary, train};
 
 mod timing;
 pub use timing::{PassTotal, Timing};

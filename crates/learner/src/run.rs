@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use sanderling_client::{ClientError, Cluster};
 use sanderling_observe::{Machine, Resident, StageTotal};
 use sanderling_sample::fit::fit;
-use sanderling_sample::{BadRows, LabelUse, Reader, Source};
+use sanderling_sample::{BadRows, LabelUse, Reader, Source, refuse_url};
 use sanderling_store::{Checkpoint, Table};
 use serde::Serialize;
 
@@ -133,7 +133,9 @@ fn run(
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Summary, LearnError> {
-    check_runs_dir(&options.runs_dir)?;
+    let runs_dir = &options.runs_dir;
+    refuse_url(runs_dir)
+        .map_err(|reason| LearnError::Config { path: runs_dir.clone(), reason: reason.to_owned() })?;
     match &options.job {
         Some(job) => job.check(&config)?,
         None => check_servers(&config, options)?,
@@ -297,17 +299,6 @@ fn run_in(
     let json = serde_json::to_vec_pretty(&summary).unwrap_or_default();
     std::fs::write(&summary_path, json).map_err(LearnError::io(&summary_path))?;
     Ok(summary)
-}
-
-/// What tells whoever names a url where files are written.
-pub const ONLY_INPUT_BY_URL: &str = "only input is read by url; name a local folder, and copy it from there";
-
-/// A folder of that name would be made here.
-fn check_runs_dir(path: &Path) -> Result<(), LearnError> {
-    match path.to_string_lossy().contains("://") {
-        true => Err(LearnError::Config { path: path.into(), reason: ONLY_INPUT_BY_URL.to_owned() }),
-        false => Ok(()),
-    }
 }
 
 /// What tables on servers cannot do.

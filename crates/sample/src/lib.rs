@@ -47,7 +47,7 @@ pub mod input;
 mod temporary;
 
 mod output_file;
-pub use output_file::OutputFile;
+pub use output_file::{OutputFile, refuse_url};
 
 mod scan;
 pub use scan::{Isa, count_newlines};

@@ -8,8 +8,21 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+use crate::by_url::is_url;
+
 /// The system follows no more links than these, either.
 const LINKS_MAX: usize = 40;
+
+/// Refuses a url where a file or folder is written: one of that name would be made here, and go with the machine.
+///
+/// # Errors
+/// What to name instead.
+pub fn refuse_url(path: &Path) -> Result<(), &'static str> {
+    match is_url(path) {
+        true => Err("only input is read by url; name a local file or folder, and copy it from there"),
+        false => Ok(()),
+    }
+}
 
 /// A file beside its destination until it is whole. One that is dropped before [`OutputFile::finish`] leaves nothing behind,
 /// and what had the name before stays. A link stays a link: what it leads to is replaced.

@@ -44,7 +44,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
 
 /// Refuses a place where the result cannot be written.
 fn check(json: Option<&Path>) -> Result<(), Failure> {
-    json.filter(|path| path.as_os_str() != "-").map_or(Ok(()), output::check)
+    let Some(path) = json.filter(|path| path.as_os_str() != "-") else { return Ok(()) };
+    output::not_a_url("--json", path)?;
+    output::check(path)
 }
 
 /// Prints a report for people, and writes it as JSON if that is asked for: to standard output alone, if it is `-`.

@@ -285,6 +285,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if print_every.is_some_and(|every| every.is_zero()) {
         return Err(usage("print-every", "must be more than 0"));
     }
+    args.position.as_deref().map_or(Ok(()), |path| output::not_a_url("--position", path))?;
     let mut config = args.service_config()?;
     let stop = crate::stop::flag();
     let feeder = args.feeding.feeder(&mut config)?;

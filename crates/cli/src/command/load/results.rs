@@ -98,6 +98,7 @@ pub(super) fn show(args: &ShowArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     if let Some(path) = &args.hdr_log {
+        output::not_a_url("--hdr-log", path)?;
         output::not_over("--hdr-log", path, std::iter::once(args.result.as_path()))?;
         let logs: Vec<String> = file.runs.iter().map(hdr_log::hdr_log).collect();
         output::save(path, logs.concat().as_bytes())?;
@@ -115,6 +116,7 @@ pub(super) fn show(args: &ShowArgs) -> Result<u8, Failure> {
 }
 
 pub(super) fn plot(args: &PlotArgs) -> Result<u8, Failure> {
+    output::not_a_url("--out", &args.out)?;
     let files = args.results.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
     let several = files.iter().any(|file| file.runs.len() > 1);
     let single = files.len() == 1;

@@ -165,9 +165,10 @@ pub(super) fn failed_too_often(run: &RunResult, plan: &Plan) -> bool {
     calls == 0 || failed as f64 > plan.failures_max * calls as f64
 }
 
-/// Refuses a file that cannot be written, or that is the script itself, if one was named.
+/// Refuses a file that cannot be written, a url, or the script itself, if one was named.
 pub(super) fn check(path: Option<&PathBuf>, workload: &str) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
+    output::not_a_url("--out", path)?;
     output::not_over("--out", path, Program::path(workload).into_iter())?;
     output::check(path)
 }
