@@ -339,6 +339,8 @@ fn help_and_exit_codes() {
         ("train c.toml --train bad.svm", 3, "bad.svm:2"),
         ("train c.toml --train empty.svm", 3, "no rows"),
         ("inspect empty.svm --suggest", 3, "empty.svm: no rows to work on"),
+        ("inspect none-*.svm", 1, "none-*.svm: no file matches this pattern"),
+        ("train c.toml --train none-*.svm", 1, "none-*.svm: no file matches this pattern"),
         ("train c.toml --valid empty.svm", 3, "empty.svm: no rows"),
         ("train c.toml --valid bad.svm", 3, "bad.svm:2"),
         ("eval runs/c/model bad.svm", 3, "bad.svm:2"),
@@ -383,6 +385,23 @@ fn help_and_exit_codes() {
     let changed = place.run("train c.toml --name changed --passes 2 --resume");
     assert_eq!(changed.code, Some(4), "{}", changed.err);
     assert!(changed.err.contains("the size of the files of data.train changed"), "{}", changed.err);
+}
+
+/// As training reads it, but for the other files.
+#[test]
+fn of_a_pattern_the_first_file_is_inspected() {
+    let place = Place::with_synth();
+    let one = place.run("inspect train.svm --json").json();
+    assert_eq!(place.run("inspect t*.svm --json").json(), one);
+    let mut first = place.run("inspect *.svm --json").json();
+    let note = first.as_object_mut().unwrap().remove("note").unwrap();
+    assert_eq!(note, "the first of 2 files that match *.svm; the others were not looked at");
+    assert_eq!(first, one);
+    let suggested = place.run("inspect *.svm --suggest").out;
+    assert!(suggested.contains("from the first 3000 rows of \"*.svm\""), "{suggested}");
+    place.write("all.toml", &suggested);
+    let trained = place.run("train all.toml --passes 1 -q --json").json();
+    assert_eq!(trained["examples"], 4000);
 }
 
 /// No fault of the model's.

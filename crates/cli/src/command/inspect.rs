@@ -14,12 +14,14 @@ mod model;
 Example:
   # columns, values, positives
   sanderling inspect clicks.csv
+  # the first file of many
+  sanderling inspect 'clicks-*.csv'
   # a first configuration
   sanderling inspect clicks.csv --suggest > clicks.toml
   # tables, rows, norms, frequent keys
   sanderling inspect runs/clicks/model")]
 pub(crate) struct Args {
-    /// Directory of a model, or a data file or its url, or - for standard input
+    /// Directory of a model, or a data file or its url, or - for standard input; of a pattern, the first file that matches
     path: PathBuf,
     /// Print a configuration for `sanderling train` that fits the file
     #[arg(long)]

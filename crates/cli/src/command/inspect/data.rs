@@ -1,10 +1,12 @@
 //! A data file for a person: its columns, their values, and what looks like the label.
 
+use std::path::Path;
+
 use sanderling_learner::LearnError;
-use sanderling_sample::DataConfig;
 use sanderling_sample::profile::{
     ColumnProfile, DataProfile, ProfileOptions, SparseProfile, ValueCount, profile, suggest,
 };
+use sanderling_sample::{DataConfig, input};
 
 use super::Args;
 use crate::failure::Failure;
@@ -14,7 +16,18 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
     let mut config = DataConfig::default();
     args.reading.apply(&mut config);
     let options = ProfileOptions { rows_max: args.rows, top: args.top as usize };
-    let found = profile(&args.path, &config, &options)?;
+    // A name need not be text; what a pattern stands for is asked only where there is no such file.
+    let files = match args.path.exists() {
+        true => vec![args.path.clone()],
+        false => {
+            let files = input::expand(&[args.path.to_string_lossy().into_owned()])?;
+            files.into_iter().map(|file| file.path).collect()
+        }
+    };
+    let mut found = profile(&files[0], &config, &options)?;
+    if files.len() > 1 {
+        note_others(&mut found, &args.path, files.len());
+    }
     if args.suggest {
         // Nothing can be trained on it.
         if found.rows == 0 {
@@ -22,6 +35,7 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
                 (args.path.display().to_string(), found.bad_rows, found.first_bad_row);
             return Err(LearnError::NoRows { input, bad_rows, first_bad }.into());
         }
+        found.complete &= files.len() == 1;
         output::text(suggest(&found, &args.path.to_string_lossy()).trim_end())?;
     } else if args.json {
         output::json(&found)?;
@@ -29,6 +43,16 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
         output::text(&describe(&found))?;
     }
     Ok(0)
+}
+
+/// Says that a pattern stands for more than what was looked at.
+fn note_others(found: &mut DataProfile, pattern: &Path, files: usize) {
+    let note = format!(
+        "the first of {} files that match {}; the others were not looked at",
+        output::count(files as u64),
+        pattern.display()
+    );
+    found.note = Some(found.note.take().map_or(note.clone(), |before| format!("{before}; {note}")));
 }
 
 fn describe(found: &DataProfile) -> String {
