@@ -241,6 +241,7 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
 
     std::fs::write(dir.path().join("empty"), " \n").unwrap();
     std::fs::write(dir.path().join("no_rows.csv"), "label,id\n").unwrap();
+    std::fs::write(dir.path().join("few.csv"), HEAD.to_owned() + &lines(0..10)).unwrap();
     std::fs::write(dir.path().join("bad_rows.csv"), "label,id\n1,x\n").unwrap();
     for (options, code, expected) in [
         ("day_7.csv", 1, "day_7.csv"),
@@ -256,10 +257,26 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
             3,
             "bad_rows.csv: no rows to work on: all 1 were bad, the first: ",
         ),
+        // Nobody has a row: neither where each hub has files of its own, nor where they share one.
+        ("--trainer-timeout 1s --share 1/2 no_rows.csv no_rows.csv", 3, "no_rows.csv: no rows to work on"),
+        ("--trainer-timeout 1s --share 1/2 no_rows.csv", 3, "no_rows.csv: no rows to work on"),
+        // Another hub has some.
+        (
+            "--trainer-timeout 1s --share 1/2 few.csv no_rows.csv",
+            0,
+            "warning: share 1/2 of no_rows.csv: no rows to work on; this hub hands nothing out",
+        ),
+        (
+            "--trainer-timeout 1s --share 1/2 few.csv bad_rows.csv --on-bad-row skip",
+            0,
+            "warning: share 1/2 of bad_rows.csv: no rows to work on: all 1 were bad, the first: ",
+        ),
+        ("--trainer-timeout 1s --share 1/2 few.csv --passes 2", 0, "warning: share 1/2 of few.csv: no rows"),
         ("", 2, "name some input"),
     ] {
         let (found, said) = run(dir.path(), &format!("hub --listen 127.0.0.1:0 --spec spec.toml {options}"));
         assert!(found == Some(code) && said.contains(expected), "{options}: {found:?} {said}");
+        assert_eq!(said.matches("warning").count(), usize::from(code == 0), "{options}: {said}");
     }
     for (data, code, expected) in [("day_7.csv", 1, "day_7.csv: "), ("day_0.csv", 2, "name them with --spec")]
     {

@@ -246,7 +246,7 @@ impl Service {
         let (stages, stopped) = (service.watch.stages.clone(), Arc::clone(&service.stopped));
         let on_event = Arc::clone(&service.on_event);
         service.making = Some(spawn("make", move || {
-            told(making::make(&plan, from, &hall, &stages, &stopped), &hall, &on_event)
+            told(making::make(&plan, from, &hall, &stages, &stopped, &*on_event), &hall, &on_event)
         })?);
         Ok(service)
     }

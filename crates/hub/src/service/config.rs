@@ -204,6 +204,7 @@ impl ServiceConfig {
         let (index, of) = self.share;
         let mut inputs: Vec<String> =
             files.iter().map(|file| file.path.to_string_lossy().into_owned()).collect();
+        let all = inputs.clone();
         let mut share = Share { index, of };
         if inputs.len() as u64 >= of {
             let mine = |at: &usize| *at as u64 % of == index;
@@ -212,7 +213,8 @@ impl ServiceConfig {
             share = Share { index: 0, of: 1 };
         }
         Ok(Plan {
-            is_whole: of == 1,
+            hub: self.share,
+            all,
             inputs,
             reading: self.reading.clone(),
             encoder: Arc::new(Encoder::new(&self.spec, &options)?),

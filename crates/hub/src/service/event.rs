@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sanderling_sample::all_bad;
+
 /// What a running hub tells who runs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -23,6 +25,17 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// This hub's share has no rows, and it hands nothing out; other hubs have some.
+    NoRows {
+        /// Which hub it is, and of how many.
+        share: (u64, u64),
+        /// The files that it reads.
+        input: String,
+        /// How many rows were skipped as bad.
+        bad_rows: u64,
+        /// What was wrong with the first of them.
+        first_bad: Option<String>,
+    },
     /// The position could not be saved; it is tried again.
     NotSaved {
         /// Why.
@@ -41,6 +54,12 @@ impl fmt::Display for Event {
             }
             Event::NotAccepted { reason } => write!(out, "a connection was not accepted: {reason}"),
             Event::Failed { reason } => write!(out, "cannot go on: {reason}"),
+            Event::NoRows { share: (index, of), input, bad_rows, first_bad } => write!(
+                out,
+                "warning: share {index}/{of} of {input}: no rows to work on{}; this hub hands nothing out, all rows are the \
+                 others': start fewer hubs, or name more files",
+                all_bad(*bad_rows, first_bad.as_deref())
+            ),
             Event::NotSaved { reason } => write!(out, "the position was not saved: {reason}"),
         }
     }

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sanderling_observe::{StageTimer, Stages};
-use sanderling_sample::{BadRows, Batch, DataConfig, Encoder, Rows, Source, pack_into, packed_bytes_max};
+use sanderling_sample::{
+    BadRows, Batch, DataConfig, Encoder, Reader, Rows, Source, input, pack_into, packed_bytes_max,
+};
 
 use crate::permute::seed_of;
 use crate::shuffle::Shuffle;
 
 use super::desk::{Minibatch, PassStart};
 use super::error::ServiceError;
+use super::event::Event;
 use super::hall::Hall;
 use super::units::{Share, Units};
 
@@ -28,8 +31,10 @@ const FULL: usize = 5;
 /// What is made, and from what.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// Whether no other hub has a part of the input.
-    pub(crate) is_whole: bool,
+    /// Which hub this is, and of how many that share the input.
+    pub(crate) hub: (u64, u64),
+    /// The input of all of them.
+    pub(crate) all: Vec<String>,
     /// Files, or `-`; of this hub only, if it has files of its own.
     pub(crate) inputs: Vec<String>,
     pub(crate) reading: DataConfig,
@@ -138,13 +143,15 @@ impl<'a> Cutting<'a> {
 }
 
 /// Makes all minibatches from number `first` on, as there is room for them; `start` is where its pass begins. They are what
-/// the desk began with: asked for now, it might know of acknowledgements since. Returns early when it is stopped.
+/// the desk began with: asked for now, it might know of acknowledgements since. Returns early when it is stopped; tells `on_event`
+/// when there are none to make.
 pub(crate) fn make(
     plan: &Plan,
     (start, first): (PassStart, u64),
     hall: &Hall,
     stages: &Stages,
     stopped: &Arc<AtomicBool>,
+    on_event: &dyn Fn(Event),
 ) -> Result<(), ServiceError> {
     let mut timer = stages.timer();
     let mut number = first;
@@ -181,14 +188,34 @@ pub(crate) fn make(
             let reason = "pass has fewer rows than were used of it: the input has changed".to_owned();
             return Err(ServiceError::Minibatch { number, reason });
         }
-        if !has_rows && plan.is_whole {
-            let (input, bad_rows) = (plan.inputs.join(", "), plan.bad_rows.count());
-            let first_bad = plan.bad_rows.messages().into_iter().next();
-            return Err(ServiceError::NoRows { input, bad_rows, first_bad });
+        if !has_rows && (plan.hub.1 == 1 || pass == start.pass) {
+            on_event(without_rows(plan, stopped)?);
         }
     }
     hall.desk().end(plan.passes);
     Ok(())
+}
+
+/// That this hub has nothing to hand out, while others that share the input may have; an error where nobody has.
+fn without_rows(plan: &Plan, stopped: &AtomicBool) -> Result<Event, ServiceError> {
+    let account = |bad_rows: &BadRows| (bad_rows.count(), bad_rows.messages().into_iter().next());
+    let input = plan.inputs.join(", ");
+    let (bad_rows, first_bad) = account(&plan.bad_rows);
+    if plan.hub.1 == 1 {
+        return Err(ServiceError::NoRows { input, bad_rows, first_bad });
+    }
+    // The others' part of a stream went to them.
+    if !plan.all.iter().any(|name| input::read_once(name)) {
+        let mut reader = Reader::open(&plan.all, &plan.reading, &plan.encoder)?;
+        let mut rows = plan.encoder.new_batch();
+        while rows.is_empty() && !stopped.load(Ordering::Relaxed) {
+            if !reader.next(&mut rows)? {
+                let (bad_rows, first_bad) = account(reader.bad_rows());
+                return Err(ServiceError::NoRows { input: plan.all.join(", "), bad_rows, first_bad });
+            }
+        }
+    }
+    Ok(Event::NoRows { share: plan.hub, input, bad_rows, first_bad })
 }
 
 fn pack(rows: &Rows<'_>, number: u64, bytes_max: usize) -> Result<Vec<u8>, ServiceError> {
@@ -236,7 +263,7 @@ mod tests {
         assert_eq!(desk.next(1, false, &held), Some((Vec::new(), Answer::Nothing)));
 
         let hall = Hall::new(desk);
-        make(&plan, (start, 1), &hall, &Stages::new(&SERVICE_STAGES), &Arc::default()).unwrap();
+        make(&plan, (start, 1), &hall, &Stages::new(&SERVICE_STAGES), &Arc::default(), &|_| {}).unwrap();
         let mut desk = hall.desk();
         for expected in 2..5 {
             let Some((_, Answer::Batch { number, batch })) = desk.next(1, true, &[]) else { panic!("none") };
