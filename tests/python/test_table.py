@@ -147,6 +147,26 @@ def test_empty_tables_have_empty_arrays(make: Make) -> None:
     assert uint64(1)[0] not in table
 
 
+def test_a_single_key_is_found_by_its_bits_as_in_an_array(make: Make) -> None:
+    table = make("t", DIM)
+    table.push(np.array([-1, 7], dtype=np.int64), np.ones((2, DIM), dtype=np.float32))
+    found: list[tuple[Any, bool]] = [
+        (-1, True),
+        (2**64 - 1, True),
+        (np.int64(-1), True),
+        (7, True),
+        (-2, False),
+        (-(2**63), False),
+        # No 64 bits: no key, and so not there.
+        (2**64, False),
+        (-(2**63) - 1, False),
+    ]
+    for key, there in found:
+        assert (key in table) == there, key
+    with pytest.raises(TypeError):
+        assert "7" in table  # type: ignore[operator]
+
+
 def test_remove_and_clear(make: Make) -> None:
     table = make("t", DIM)
     table.push(KEYS, np.ones((len(KEYS), DIM), dtype=np.float32))

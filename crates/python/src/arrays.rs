@@ -5,7 +5,7 @@ use numpy::{
     Element, PyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray, PyReadonlyArray1,
     PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods,
 };
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 
 /// uint64 [n], or int64 [n], which numpy and torch make unless told otherwise: the bits are the key.
@@ -33,6 +33,23 @@ impl<'py> FromPyObject<'_, 'py> for Keys<'py> {
             return Ok(Keys(keys.try_readonly()?));
         }
         Err(not_an_array("keys", "uint64 or int64 [n]", given))
+    }
+}
+
+/// One of them, from an int: none where there is no such key, since it has more bits.
+pub(crate) struct Key(pub(crate) Option<u64>);
+
+impl<'py> FromPyObject<'_, 'py> for Key {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Key> {
+        match given.extract::<u64>() {
+            Ok(key) => Ok(Key(Some(key))),
+            Err(error) if error.is_instance_of::<PyOverflowError>(given.py()) => {
+                Ok(Key(given.extract::<i64>().ok().map(i64::cast_unsigned)))
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, TlsClient, addresses, compression};
 
-use crate::arrays::{Grads, Keys};
+use crate::arrays::{Grads, Key, Keys};
 use crate::error::{FileError, of_client};
 use crate::interrupt;
 use crate::requests::{self, PooledArguments};
@@ -171,7 +171,7 @@ impl PyRemoteTable {
         Ok(py.detach(|| self.table.size()).map_err(of_client)?.0 as usize)
     }
 
-    fn __contains__(&self, py: Python<'_>, key: u64) -> PyResult<bool> {
+    fn __contains__(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
         requests::contains(py, &self.table, key)
     }
 

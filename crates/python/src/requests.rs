@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use sanderling_client::{ClientError, RemoteTable, RowBlock};
 use sanderling_store::{Absent, Pooling, PushScale, Table};
 
-use crate::arrays::{Grads, Keys, side_by_side};
+use crate::arrays::{Grads, Key, Keys, side_by_side};
 use crate::error::{LengthError, of_client};
 
 /// A bag of keys per sample.
@@ -136,7 +136,8 @@ fn exported<T>(table: &RemoteTable, of: impl Fn(&RowBlock<'_>, &mut Vec<T>)) -> 
 }
 
 /// Has the key a row?
-pub(crate) fn contains(py: Python<'_>, table: &impl Requests, key: u64) -> PyResult<bool> {
+pub(crate) fn contains(py: Python<'_>, table: &impl Requests, key: Key) -> PyResult<bool> {
+    let Key(Some(key)) = key else { return Ok(false) };
     py.detach(|| table.contains(key)).map_err(of_client)
 }
 

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use sanderling_store::{Checkpoint, CheckpointWriter, Init, Optimizer, StoreError, Table, TableConfig};
 
-use crate::arrays::{Grads, Keys};
+use crate::arrays::{Grads, Key, Keys};
 use crate::error::of_store;
 use crate::requests::{self, PooledArguments};
 use crate::value::{from_python, to_python};
@@ -138,7 +138,7 @@ impl PyTable {
         self.table.len()
     }
 
-    fn __contains__(&self, py: Python<'_>, key: u64) -> PyResult<bool> {
+    fn __contains__(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
         requests::contains(py, &*self.table, key)
     }
 
