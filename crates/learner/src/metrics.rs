@@ -470,30 +470,49 @@ mod tests {
         assert!(json.contains("\"auc\":null"), "{json}");
     }
 
+    /// All ways to count the same rows, of a score, a label and a weight each, give one result.
+    fn check_rows(rows: &[(i8, bool, u8)], ways: impl Fn(&Scores, &[(f32, f32, f32)]) -> Vec<Scores>) {
+        let rows: Vec<(f32, f32, f32)> =
+            rows.iter().map(|(s, y, w)| (f32::from(*s), f32::from(*y), f32::from(*w))).collect();
+        let expected = auc_by_pairs(&rows);
+        let whole = collect(&rows);
+        for scores in ways(&whole, &rows).iter().chain([&whole]) {
+            let (auc, logloss) = (scores.metrics().auc, scores.metrics().logloss);
+            assert!((auc - expected).abs() < 1e-9 || (auc.is_nan() && expected.is_nan()), "{auc} {expected}");
+            assert!((logloss - whole.metrics().logloss).abs() < 1e-9 || whole.weight.value() == 0.0);
+        }
+        let calibrated: f64 = whole.calibration(5).iter().map(|bin| bin.weight).sum();
+        assert!((calibrated - whole.weight.value()).abs() < 1e-6);
+    }
+
     proptest! {
         #[test]
         fn auc_equals_its_definition(
             rows in proptest::collection::vec((-4i8..4, any::<bool>(), 0u8..4), 2..80),
             cut in 0usize..80,
         ) {
-            let rows: Vec<(f32, f32, f32)> =
-                rows.iter().map(|(s, y, w)| (f32::from(*s), f32::from(*y), f32::from(*w))).collect();
-            let expected = auc_by_pairs(&rows);
-            let whole = collect(&rows);
-            let (left, right) = rows.split_at(cut.min(rows.len()));
-            let mut merged = collect(left);
-            merged.merge(&collect(right));
-            let mut binned = Scores::with_exact_rows(1);
-            binned.merge(&whole);
-            let restored = Scores::from_bytes(&binned.to_bytes(), 1).unwrap();
-            let again = Scores::from_bytes(&whole.to_bytes(), 1 << 20).unwrap();
-            for scores in [&whole, &merged, &binned, &restored, &again] {
-                let got = scores.metrics().auc;
-                prop_assert!(got == expected || (got - expected).abs() < 1e-9 || (got.is_nan() && expected.is_nan()));
-                prop_assert!((scores.metrics().logloss - whole.metrics().logloss).abs() < 1e-9 || whole.weight.value() == 0.0);
-            }
-            let calibrated: f64 = whole.calibration(5).iter().map(|bin| bin.weight).sum();
-            prop_assert!((calibrated - whole.weight.value()).abs() < 1e-6);
+            check_rows(&rows, |whole, rows| {
+                let (left, right) = rows.split_at(cut.min(rows.len()));
+                let mut merged = collect(left);
+                merged.merge(&collect(right));
+                vec![merged, Scores::from_bytes(&whole.to_bytes(), 1 << 20).unwrap()]
+            });
+        }
+    }
+
+    proptest! {
+        // A million bins each.
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn auc_of_bins_is_that_of_rows(
+            rows in proptest::collection::vec((-4i8..4, any::<bool>(), 0u8..4), 2..80),
+        ) {
+            check_rows(&rows, |whole, _| {
+                let mut binned = Scores::with_exact_rows(1);
+                binned.merge(whole);
+                let restored = Scores::from_bytes(&binned.to_bytes(), 1).unwrap();
+                vec![binned, restored]
+            });
         }
     }
 

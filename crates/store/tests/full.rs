@@ -82,29 +82,37 @@ fn check(config: &TableConfig, threads: u64, keys_per_push: u64) {
 
 #[test]
 fn a_full_table_loads_its_checkpoint() {
+    check_shapes(Writes::InPlace);
+    for budget_bytes in [8 << 20, 23 << 20] {
+        let config =
+            TableConfig { budget_bytes: Some(budget_bytes), ..TableConfig::single("t", 2, Init::Zero, SGD) };
+        check(&config, 1, 5000);
+    }
+}
+
+#[test]
+fn a_full_table_that_copies_loads_its_checkpoint() {
+    check_shapes(Writes::CopyOnWrite);
+}
+
+/// Full tables of rows and budgets of many sizes, filled by one thread and by several.
+fn check_shapes(writes: Writes) {
     let shapes =
         [(2, SGD, Dtype::F32), (1, ADAM, Dtype::F32), (37, SGD, Dtype::Bf16), (64, ADAM, Dtype::F16)];
     let kib = [150, 256, 411, 777, 1024, 1500, 2048];
     for (number, budget_kib) in (0..).zip(kib) {
         for (dims, optimizer, dtype) in shapes {
-            for writes in [Writes::InPlace, Writes::CopyOnWrite] {
-                for eviction in [Eviction::Never, Eviction::Clock, Eviction::Age { pushes: 1 << 20 }] {
-                    let config = TableConfig {
-                        dtype,
-                        writes,
-                        eviction,
-                        budget_bytes: Some(budget_kib << 10),
-                        ..TableConfig::single("t", dims, Init::Zero, optimizer)
-                    };
-                    check(&config, 1 + number % 3, [100, 1, 5000][number as usize % 3]);
-                }
+            for eviction in [Eviction::Never, Eviction::Clock, Eviction::Age { pushes: 1 << 20 }] {
+                let config = TableConfig {
+                    dtype,
+                    writes,
+                    eviction,
+                    budget_bytes: Some(budget_kib << 10),
+                    ..TableConfig::single("t", dims, Init::Zero, optimizer)
+                };
+                check(&config, 1 + number % 3, [100, 1, 5000][number as usize % 3]);
             }
         }
-    }
-    for budget_bytes in [8 << 20, 23 << 20] {
-        let config =
-            TableConfig { budget_bytes: Some(budget_bytes), ..TableConfig::single("t", 2, Init::Zero, SGD) };
-        check(&config, 1, 5000);
     }
 }
 

@@ -76,9 +76,14 @@ impl Said {
 
     /// The first line with these words.
     pub(crate) fn wait_for(&mut self, part: &str) -> String {
-        let mut lines = self.0.by_ref().map_while(Result::ok);
-        let found = lines.find(|line| line.contains(part));
-        found.unwrap_or_else(|| panic!("it ended without saying {part:?}"))
+        let mut others = Vec::new();
+        for line in self.0.by_ref().map_while(Result::ok) {
+            if line.contains(part) {
+                return line;
+            }
+            others.push(line);
+        }
+        panic!("it ended without saying {part:?}, but {others:?}")
     }
 }
 
