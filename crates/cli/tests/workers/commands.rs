@@ -4,12 +4,14 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use sanderling_store::{Checkpoint, RowRef, StoreError};
 use sanderling_transport::Address;
 
-use crate::{ROWS, Site};
+use crate::{LONG, ROWS, Site};
 
 /// Table, key, and weights and state.
 pub(crate) type RowBits = (String, u64, Vec<u32>);
@@ -40,6 +42,16 @@ impl Site {
         let host = |rank| format!("unix:{}/host-{rank}", self.folder.path().display());
         let hosts = join((0..workers).map(host).collect());
         self.train(&format!("{arguments} --ps {servers} --hosts {hosts} --rank {rank}")).spawn().unwrap()
+    }
+
+    /// Waits until a worker listens for others, and so waits for them.
+    fn wait_until_it_listens(&self, rank: u32) {
+        let socket = self.folder.path().join(format!("host-{rank}"));
+        let until = Instant::now() + LONG;
+        while UnixStream::connect(&socket).is_err() {
+            assert!(Instant::now() < until, "nobody listens at {}", socket.display());
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Every row that was saved, by table and key, to the bit.
@@ -100,8 +112,8 @@ fn one_signal_ends_a_worker_that_waits_for_others_and_another_one_may_come_in_it
     site.write_config();
     let arguments = "--algorithm ftrl-sync --name together";
     let mut first = site.train_as(arguments, 0, 3);
-    let mut said = Said::of(&mut first);
-    said.wait_for("training a");
+    let said = Said::of(&mut first);
+    site.wait_until_it_listens(0);
     interrupt("-TERM", first, said, "worker 0 was stopped while it waited for workers [1, 2] of 3");
     assert!(!site.folder.path().join("runs/together/model").exists());
 
@@ -129,8 +141,8 @@ fn an_earlier_run_goes_on_after_a_start_that_comes_to_nothing() {
     site.train_together(arguments, 2).into_iter().for_each(|child| drop(ended_well(child)));
 
     let mut first = site.train_as(arguments, 0, 2);
-    let mut said = Said::of(&mut first);
-    said.wait_for("training a");
+    let said = Said::of(&mut first);
+    site.wait_until_it_listens(0);
     interrupt("-INT", first, said, "worker 0 was stopped while it waited for workers [1] of 2");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listener.local_addr().unwrap().to_string();
