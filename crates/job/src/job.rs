@@ -165,7 +165,8 @@ where
 }
 
 /// For a worker on a host of its own that fails before it has come to [`run`], while those of higher rank wait for it: tells them
-/// why, for some seconds or until all have heard it. They end with [`JobError::Worker`]. Who comes later goes on waiting.
+/// why, until all have heard it, for two seconds if none comes and five at most. They end with [`JobError::Worker`]. Who comes
+/// later goes on waiting.
 pub fn turn_away(options: &Options, reason: &str) {
     if let Place::Hosts(hosts) = &options.place {
         hosts::turn_away(hosts, &options.stop, reason);

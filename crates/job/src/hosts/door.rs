@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use sanderling_transport::{Connection, Error, ListenOptions, Listener, NotAccepted, Stopper};
 use sanderling_wire::{Join, Joined, Way};
 
-use super::gather::{AGAIN_MIN, Comer, HELLO_WITHIN, Joint, LOOK, ROWS_WAIT, Who, framing, spawn, tell};
+use super::gather::{
+    AGAIN_MAX, AGAIN_MIN, Comer, HELLO_WITHIN, Joint, LOOK, ROWS_WAIT, Who, framing, spawn, tell,
+};
 use super::greet::{Ungreeted, welcome};
 use super::{Hosts, JobEvent, Observer};
 use crate::error::JobError;
@@ -20,6 +22,8 @@ const STRANGERS_MAX: usize = 256;
 /// Hosts of whom it is told that somebody was turned away, and causes for each: whoever tries all ports does not fill the log.
 const HOSTS_TOLD_MAX: usize = 64;
 const CAUSES_TOLD_MAX: usize = 8;
+/// Whoever waits for this worker tries again after [`AGAIN_MAX`] at the latest: if nobody has come by then, nobody waits.
+const FIRST_COMES_WITHIN: Duration = AGAIN_MAX.saturating_mul(4);
 /// Whoever comes as a worker that is here already waits for so long: that one may have gone, which nobody has noticed yet.
 const TWIN_WAIT: Duration = LOOK.saturating_mul(10);
 
@@ -94,11 +98,17 @@ impl Door {
         self.keeper.forget(who);
     }
 
-    /// Waits until all workers of higher rank have heard why they are not let in, or somebody asks to stop.
+    /// Waits until all workers of higher rank have heard why they are not let in, or somebody asks to stop; not for long where
+    /// nobody comes, since whoever waits for this worker tries often.
     pub(super) fn wait_until_told(&self, until: Instant, stop: &AtomicBool) {
         let Join { rank, workers, .. } = self.keeper.join;
         let all = workers.saturating_sub(rank + 1) as usize;
-        while self.keeper.told().len() < all && Instant::now() < until && !stop.load(Ordering::Relaxed) {
+        let first_until = until.min(Instant::now() + FIRST_COMES_WITHIN);
+        while !stop.load(Ordering::Relaxed) {
+            let (told, now) = (self.keeper.told().len(), Instant::now());
+            if told >= all || now >= until || (told == 0 && now >= first_until) {
+                return;
+            }
             std::thread::sleep(AGAIN_MIN);
         }
     }

@@ -18,7 +18,7 @@ use crate::job::Options;
 
 /// First and longest time between two attempts to reach a worker.
 pub(super) const AGAIN_MIN: Duration = Duration::from_millis(20);
-const AGAIN_MAX: Duration = Duration::from_millis(500);
+pub(super) const AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Why a worker is not reached is said after so long, and again when it has taken this many times as long.
 const UNREACHED: Duration = Duration::from_secs(5);
 const UNREACHED_AGAIN: u32 = 10;
