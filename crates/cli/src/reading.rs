@@ -24,7 +24,7 @@ pub(crate) struct ReadArgs {
     /// Column names, separated by commas, for files that do not name them
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub(crate) columns: Option<Vec<String>>,
-    /// Lines that start with this character are comments
+    /// Lines of CSV and TSV files that start with this character are comments
     #[arg(long, value_name = "CHAR")]
     pub(crate) comment: Option<char>,
     /// What to do with rows that cannot be read: fail, skip or skip:MAX

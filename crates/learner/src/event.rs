@@ -102,6 +102,11 @@ pub enum Event<'a> {
     },
     /// A pass was validated.
     Valid(&'a ValidLine),
+    /// A pass could not be validated, which the run ends with; it is saved, and resumed it is validated again.
+    Unvalidated {
+        /// The pass, first is 1.
+        pass: u64,
+    },
     /// Something was written.
     Saved {
         /// The model's or checkpoint's directory.

@@ -1,5 +1,5 @@
-//! What a path is that was named as a model's and is none, and what to name instead; and whose model a run may replace. Opens
-//! no table.
+//! What a path is that was named as a model's and is none, and what to name instead; whether anything is there, and whose model
+//! a run may replace. Opens no table.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -30,6 +30,11 @@ pub(crate) fn not_a_model(error: StoreError, path: &Path) -> LearnError {
         _ => return error.into(),
     };
     LearnError::Model { path: path.into(), reason }
+}
+
+/// Whether something was ever saved there. A folder alone is what a process leaves that is killed in its first save.
+pub(crate) fn is_saved(path: &Path) -> bool {
+    path.join(MANIFEST).exists()
 }
 
 /// Why a checkpoint without a configuration is no model.

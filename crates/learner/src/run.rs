@@ -25,7 +25,7 @@ use crate::kept;
 use crate::metrics::{Metrics, Scores};
 use crate::metrics_log::{self, METRICS, MetricsLog};
 use crate::model::{Model, config_of, encoder};
-use crate::not_a_model::check_replaceable;
+use crate::not_a_model::{check_replaceable, is_saved};
 use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
 use crate::timing::Timing;
@@ -199,7 +199,7 @@ fn run_in(
     let started = Instant::now();
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let (model_dir, last_dir) = (run_dir.join("model"), run_dir.join("last"));
-    let has_earlier = !options.resume && (model_dir.exists() || last_dir.exists());
+    let has_earlier = !options.resume && (is_saved(&model_dir) || is_saved(&last_dir));
     let (model, state, scores) = if options.resume {
         resume(&config, options, run_dir, [&last_dir, &model_dir])?
     } else {
@@ -405,7 +405,7 @@ fn resume(
     };
     let mut saves = Vec::new();
     for path in saved_dirs {
-        if path.exists() {
+        if is_saved(path) {
             saves.push(open(path)?);
         }
     }

@@ -150,7 +150,14 @@ impl<'a> Trainer<'a> {
         let validates = self.validates();
         let best = match validates.then(|| self.validate()) {
             Some(Err(LearnError::Stopped)) => return Ok(false),
-            Some(best) => best?,
+            Some(Err(error)) => {
+                // Training took long, and is not what failed. If it cannot be saved either, the first error is the one to mend.
+                if self.save_stopped().is_ok() {
+                    (self.observer)(&Event::Unvalidated { pass: self.state.pass });
+                }
+                return Err(error);
+            }
+            Some(Ok(best)) => best,
             None => true,
         };
         self.state.pass_to_judge = false;

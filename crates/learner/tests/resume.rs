@@ -271,6 +271,82 @@ fn what_an_earlier_run_saved_is_not_resumed() {
     assert_eq!((from.get(), resumed.steps, resumed.auc), (7, whole.steps, whole.auc));
 }
 
+/// A folder without a save in it, which a process leaves that is killed in the first one, is no obstacle.
+#[test]
+fn a_save_that_was_never_made_is_passed_over() {
+    let place = Place::new();
+    let (train, valid) = (place.synth("train.svm", 0, 300), place.synth("valid.svm", 300, 100));
+    let toml = |passes: u64| {
+        format!("data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch = 10, passes = {passes} }}")
+    };
+    let cut = |dir: &str| {
+        std::fs::create_dir_all(place.run_dir("run").join(dir)).unwrap();
+        std::fs::write(place.run_dir("run").join(dir).join("half a file"), "").unwrap();
+    };
+    cut("model");
+    cut("last");
+    let error = place.resume(&toml(1)).unwrap_err().to_string();
+    assert!(error.contains("nothing was saved here to resume; start the run without --resume"), "{error}");
+    place.run(&toml(1)).unwrap();
+    cut("last");
+    let resumed = place.resume(&toml(2)).unwrap();
+    assert_eq!(resumed.steps, 60);
+}
+
+/// A pass that cannot be validated is not lost: resumed, it is validated, and the run ends as one that was not cut.
+#[test]
+fn a_pass_that_cannot_be_validated_is_kept() {
+    let place = Place::new();
+    let (train, valid) = (place.synth("train.svm", 0, 300), place.synth("valid.svm", 300, 100));
+    let (there, away) = (place.path("valid.svm"), place.path("away.svm"));
+    for algorithm in [None, Some("ftrl"), Some("ftrl-sync")] {
+        let options = |resume: bool| {
+            let job = algorithm.map(|name| {
+                let job = Options { workers: 1, ..Options::default() };
+                JobOptions { algorithm: name.parse().unwrap(), staleness: None, job }
+            });
+            RunOptions { job, resume, ..place.options() }
+        };
+        let toml = |name: &str| {
+            format!(
+                "name = {name:?}\ndata = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch = 10, passes = 3 }}"
+            )
+        };
+        let cut = format!("cut-{}", algorithm.unwrap_or("plain"));
+        let whole = cut.replace("cut", "whole");
+        let (summary, lines) = place.run_as(&toml(&whole), &options(false), |_| false).unwrap();
+        let expected = end(&place, &whole, &summary, &lines);
+        let lines = std::cell::RefCell::new(Vec::new());
+        for (number, pass) in (0..).zip([1, 2]) {
+            // It goes when the pass before it is saved, or when the run begins.
+            let is_time = |event: &Event<'_>| match event {
+                Event::Valid(line) => line.pass + 1 == pass,
+                Event::Started { .. } => pass == 1,
+                _ => false,
+            };
+            let said = std::cell::Cell::new(0);
+            let failed = place.run_as(&toml(&cut), &options(number > 0), |event| {
+                if is_time(event) {
+                    std::fs::rename(&there, &away).unwrap();
+                }
+                match event {
+                    Event::Unvalidated { pass } => said.set(*pass),
+                    Event::Valid(line) => lines.borrow_mut().push(**line),
+                    _ => {}
+                }
+                false
+            });
+            let error = failed.unwrap_err().to_string();
+            assert!(error.contains("valid.svm") && said.get() == pass, "{algorithm:?}: {error}");
+            std::fs::rename(&away, &there).unwrap();
+        }
+        let (summary, more) = place.run_as(&toml(&cut), &options(true), |_| false).unwrap();
+        let mut lines = lines.into_inner();
+        lines.extend(more);
+        assert_same(&end(&place, &cut, &summary, &lines), &expected, &cut);
+    }
+}
+
 /// What is in the files of a folder and those below it.
 fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();

@@ -222,7 +222,10 @@ fn warnings(a: &Run, b: &Run) -> Vec<String> {
             warnings.push(format!("{side} was stopped before its end"));
         }
         if was_resumed(run) {
-            warnings.push(format!("{side} was resumed: its times are those of its last session only"));
+            warnings.push(format!(
+                "{side} was resumed: its total, its stages and its calls are those of its last session, while training and \
+                 examples/s are of all sessions"
+            ));
         }
     }
     warnings

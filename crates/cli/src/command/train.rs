@@ -258,6 +258,10 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             let head = format!("{} bad rows were left out; the first of them:", output::count(*count));
             std::iter::once(head).chain(messages.iter().map(|message| format!("  {message}"))).collect()
         }
+        Event::Unvalidated { pass } => vec![format!(
+            "pass {pass} could not be validated, and is saved as it was trained: mend what the error below names, and go on with \
+             --resume"
+        )],
         Event::JobStopped { words } => vec![(*words).to_owned()],
         Event::EarlyStop { best_pass } => {
             vec![format!("stopped early: validation was best after pass {best_pass}")]

@@ -81,7 +81,7 @@ fn other_work_is_said() {
     let work = |what: &str| format!("the two runs did not do the same work: {what}");
     check("/examples", json!(2000), &work("examples 1,000 and 2,000"));
     check("/passes", json!(1), &work("passes 2 and 1"));
-    let resumed = "B was resumed: its times are those of its last session only";
+    let resumed = "B was resumed: its total, its stages and its calls are those of its last session, while training and examples/s are of all sessions";
     check("/timing/passes", json!([{"anything": 2}]), resumed);
     check("/train_s", json!(4.5), resumed);
     check("/timing/algorithm", Value::Null, &work("algorithm ftrl and none"));
