@@ -102,6 +102,13 @@ pub enum Event<'a> {
     },
     /// A pass was validated.
     Valid(&'a ValidLine),
+    /// The files of `data.train` are not those any more that the run began with, as far as their sizes tell, at the end of a pass.
+    InputChanged {
+        /// Bytes of all of them when the run began.
+        before: u64,
+        /// And now.
+        now: u64,
+    },
     /// A pass could not be validated, which the run ends with; it is saved, and resumed it is validated again.
     Unvalidated {
         /// The pass, first is 1.

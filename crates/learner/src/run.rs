@@ -27,7 +27,7 @@ use crate::metrics_log::{self, METRICS, MetricsLog};
 use crate::model::{Model, config_of, encoder};
 use crate::not_a_model::{check_replaceable, is_saved};
 use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
-use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
+use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
 use crate::timing::Timing;
 use crate::train::{StageList, Trainer};
 
@@ -367,11 +367,6 @@ fn is_of(dir: &Path, run_id: u64) -> bool {
         RunState::from_checkpoint(&checkpoint, dir).ok().map(|(state, _)| state.run_id)
     });
     saved.flatten() == Some(run_id)
-}
-
-/// Bytes of the training files, if they can be told.
-fn data_bytes(config: &Config) -> Result<Option<u64>, LearnError> {
-    Ok(sanderling_sample::input::expand(&config.data.train.0)?.iter().map(|file| file.bytes).sum())
 }
 
 /// The scores of the validation files, or none where somebody asks to stop.

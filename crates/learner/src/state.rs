@@ -3,7 +3,7 @@
 use sanderling_store::Checkpoint;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Train;
+use crate::config::{Config, Train};
 use crate::distributed::Algorithm;
 use crate::error::LearnError;
 use crate::metrics::{Metrics, Scores};
@@ -16,6 +16,11 @@ pub(crate) const SCORES_BLOB: &str = "scores.bin";
 pub(crate) const PROGRESSIVE_ROWS_MAX: usize = 1 << 22;
 /// Points of the learning curves that are kept; beyond, every second one goes.
 const CURVE_POINTS_MAX: usize = 2048;
+
+/// Bytes of the training files, if they can be told.
+pub(crate) fn data_bytes(config: &Config) -> Result<Option<u64>, LearnError> {
+    Ok(sanderling_sample::input::expand(&config.data.train.0)?.iter().map(|file| file.bytes).sum())
+}
 
 /// Where a run stands.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

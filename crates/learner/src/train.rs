@@ -19,7 +19,7 @@ use crate::evaluate::{ScanProgress, evaluate, join};
 use crate::event::{Event, StepLine, ValidLine};
 use crate::metrics::{Metrics, Scores};
 use crate::model::Model;
-use crate::state::{PROGRESSIVE_ROWS_MAX, RunState};
+use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
 use crate::timing::PassTotal;
 use crate::worker::{EVALUATE, SAVE, STAGES, Segment, Window, Worker};
 
@@ -62,6 +62,8 @@ pub(crate) struct Trainer<'a> {
     pub(crate) last_dir: PathBuf,
     /// Whether what is saved there is of an earlier run: this one, which is not resumed, has saved nothing yet.
     pub(crate) has_earlier: bool,
+    /// Bytes of the training files when they were last looked at.
+    bytes_seen: Option<u64>,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) observer: &'a mut dyn FnMut(&Event<'_>),
     line: LineClock,
@@ -93,7 +95,7 @@ impl<'a> Trainer<'a> {
         let scores = Scores::with_exact_rows(PROGRESSIVE_ROWS_MAX);
         let line = LineClock { scores, steps: 0, since: Instant::now() };
         let stages = Stages::new(stage_list.names);
-        let threads = model.config().train.threads;
+        let (threads, bytes_seen) = (model.config().train.threads, state.data_bytes);
         Trainer {
             model: Arc::new(model),
             state,
@@ -106,6 +108,7 @@ impl<'a> Trainer<'a> {
             model_dir,
             last_dir,
             has_earlier: false,
+            bytes_seen,
             stop,
             observer,
             line,
@@ -142,6 +145,16 @@ impl<'a> Trainer<'a> {
             self.pass_scores.clear();
         } else {
             self.plot_scores = Some(std::mem::take(&mut self.pass_scores));
+        }
+        self.look_at_input();
+    }
+
+    /// Tells if the training files have changed meanwhile. That they cannot be found is said by the next pass, if there is one.
+    fn look_at_input(&mut self) {
+        let now = data_bytes(self.model.config()).ok().flatten();
+        if let (Some(before), Some(now), true) = (self.state.data_bytes, now, now != self.bytes_seen) {
+            self.bytes_seen = Some(now);
+            (self.observer)(&Event::InputChanged { before, now });
         }
     }
 

@@ -293,6 +293,41 @@ fn a_save_that_was_never_made_is_passed_over() {
     assert_eq!(resumed.steps, 60);
 }
 
+/// Files that change while they are trained on are told of once, with what they had and have.
+#[test]
+fn files_that_change_under_a_run_are_told_of() {
+    for algorithm in [None, Some("ftrl-sync")] {
+        let place = Place::new();
+        let rows: String = (0..3000).map(|row| format!("{} {}:1\n", row % 2, 1 + row % 9)).collect();
+        let train = place.file("train.svm", &rows);
+        let toml = format!("data = {{ train = {train} }}\ntrain = {{ batch = 10, passes = 4 }}");
+        for change in [None, Some(rows.len() / 2), Some(rows.len() * 2)] {
+            std::fs::write(place.path("train.svm"), &rows).unwrap();
+            let job = algorithm.map(|name| {
+                let job = Options { workers: 2, ..Options::default() };
+                JobOptions { algorithm: name.parse().unwrap(), staleness: None, job }
+            });
+            let (saves, told) = (std::cell::Cell::new(0), std::cell::RefCell::new(Vec::new()));
+            let watch = |event: &Event<'_>| {
+                match event {
+                    Event::Saved { .. } => saves.set(saves.get() + 1),
+                    Event::InputChanged { before, now } => told.borrow_mut().push((*before, *now)),
+                    _ => {}
+                }
+                if let (Event::Saved { .. }, 1, Some(bytes)) = (event, saves.get(), change) {
+                    let changed: String = rows.chars().cycle().take(bytes).collect();
+                    std::fs::write(place.path("train.svm"), changed).unwrap();
+                }
+                false
+            };
+            place.run_as(&toml, &RunOptions { job, ..place.options() }, watch).unwrap();
+            let expected: Vec<(u64, u64)> =
+                change.iter().map(|&bytes| (rows.len() as u64, bytes as u64)).collect();
+            assert_eq!(*told.borrow(), expected, "{algorithm:?}");
+        }
+    }
+}
+
 /// A pass that cannot be validated is not lost: resumed, it is validated, and the run ends as one that was not cut.
 #[test]
 fn a_pass_that_cannot_be_validated_is_kept() {

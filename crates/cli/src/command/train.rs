@@ -258,6 +258,12 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             let head = format!("{} bad rows were left out; the first of them:", output::count(*count));
             std::iter::once(head).chain(messages.iter().map(|message| format!("  {message}"))).collect()
         }
+        Event::InputChanged { before, now } => vec![format!(
+            "warning: the files of data.train had {} bytes when the run began and have {} now: its passes are not over the same rows, \
+             and it cannot be resumed unless they are as they were",
+            output::count(*before),
+            output::count(*now)
+        )],
         Event::Unvalidated { pass } => vec![format!(
             "pass {pass} could not be validated, and is saved as it was trained: mend what the error below names, and go on with \
              --resume"
