@@ -28,7 +28,7 @@ test: ## Build and pass every test, Rust and Python
 # Clippy is a compiler, too. Where it is told to be the workspace's (continuous integration does so), the tests are linted as
 # they are compiled, and no dependency is compiled a second time for the lints alone.
 ifeq ($(RUSTC_WORKSPACE_WRAPPER),clippy-driver)
-LINT_RUST := cargo test --workspace --all-targets --locked --no-run
+LINT_RUST := cargo test --workspace --locked --no-run && cargo test --workspace --locked --no-run --benches
 else
 LINT_RUST := cargo clippy --workspace --all-targets --locked -- -D warnings
 endif
