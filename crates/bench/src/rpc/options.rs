@@ -201,7 +201,7 @@ impl RpcOptions {
         self.in_flight.iter().try_for_each(|&n| in_range("in-flight", n as u64, 1, IN_FLIGHT_MAX as u64))?;
         let most = self.in_flight.iter().max().copied().unwrap_or_default();
         let problem = if !(self.seconds > 0.0 && self.seconds <= 3600.0) {
-            format!("seconds = {} must lie between 0 and 3600", self.seconds)
+            format!("seconds = {} must be more than 0 and at most 3600", self.seconds)
         } else if self.transports.is_empty() || self.in_flight.is_empty() || self.pinnings.is_empty() {
             "transports, in-flight and pinnings must each name at least one".to_owned()
         } else if self.reply_bytes() > crate::rpc::FRAME_BYTES_MAX as usize {

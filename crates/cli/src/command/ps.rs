@@ -211,6 +211,10 @@ impl Options {
         config.write_timeout = time("write_timeout", &self.write_timeout)?.unwrap_or(config.write_timeout);
         config.drain_within = time("drain_within", &self.drain_within)?.unwrap_or(config.drain_within);
         config.table_budget_bytes = bytes("table_budget", &self.table_budget)?;
+        if config.table_budget_bytes == Some(0) {
+            let reason = "no table fits in 0 bytes; leave it out where tables are to have what they ask for";
+            return Err(usage("table_budget", reason.to_owned()));
+        }
         if let Some(frame_bytes_max) = bytes("frame_max", &self.frame_max)? {
             config.frame_bytes_max = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
         }
@@ -367,6 +371,7 @@ mod tests {
             ("listen = ['x']", "listen: address \"x\""),
             ("shard = '1'", "shard: \"1\" is not of the form 0/2"),
             ("save_every = '5 lightyears'", "--save-every: "),
+            ("table_budget = '0'", "--table-budget: no table fits in 0 bytes"),
             ("tls_cert = 'c'", "one needs the other"),
             ("token_file = '/nowhere'", "--token-file: /nowhere"),
         ] {
