@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,6 +11,7 @@ use sanderling_store::{Checkpoint, CheckpointWriter, StoreError, Table};
 use sanderling_wire::{Fault, Home, Restored, Saved};
 use serde::{Deserialize, Serialize};
 
+mod origin;
 mod parts;
 mod together;
 
@@ -37,6 +39,9 @@ pub(crate) struct Checkpoints {
     shards: u16,
     /// Two may not write to one folder.
     working: Mutex<()>,
+    /// When what was restored had been saved. What is saved next says that it was later, by whatever clock: of two numbers
+    /// of shards, that decides.
+    restored_unix_ms: AtomicU64,
     /// Who is told how far it is, once known.
     log: OnceLock<Log>,
 }
@@ -62,7 +67,8 @@ struct AboutTable {
 impl Checkpoints {
     /// Those below `root`.
     pub(crate) fn new(root: PathBuf, shard: u16, shards: u16) -> Checkpoints {
-        Checkpoints { root, shard, shards, working: Mutex::default(), log: OnceLock::new() }
+        let (working, restored_unix_ms, log) = <_>::default();
+        Checkpoints { root, shard, shards, working, restored_unix_ms, log }
     }
 
     /// Says from now on how far a restore of many parts is.
@@ -120,8 +126,9 @@ impl Checkpoints {
             },
             config: serde_json::from_str(&entry.config).expect("it was made from a value"),
         });
-        let saved_unix_ms =
+        let now_unix_ms =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
+        let saved_unix_ms = now_unix_ms.max(self.restored_unix_ms.load(Ordering::Relaxed).saturating_add(1));
         let about = About { shard: self.shard, shards: self.shards, saved_unix_ms, tables: about.collect() };
         let mut writer = CheckpointWriter::create(&folder)?;
         for entry in &directory.entries {
@@ -131,6 +138,7 @@ impl Checkpoints {
         writer.blob(PUSHES_BLOB, &serde_json::to_vec(&pushes).expect("numbers become JSON"))?;
         writer.blob(BLOB, &serde_json::to_vec(&about).expect("names and numbers become JSON"))?;
         let generation = writer.commit()?;
+        origin::remove(&folder)?;
         let written = Checkpoint::open(&folder)?;
         let (rows, bytes) = written
             .tables()
@@ -153,13 +161,22 @@ impl Checkpoints {
             .map_err(|error| Refusal::io(format!("{}: list: {error}", base.display()), &error))?;
         let saved_unix_ms =
             |folder: &Path| Ok(About::read(&Checkpoint::open(folder)?, folder)?.saved_unix_ms);
-        let (candidates, pushes) = match parts::choose(found, self.shard, self.shards, saved_unix_ms)? {
+        // After the parts: who has saved one had noted before what it was made of.
+        let noted = origin::noted(&self.folder(name)?);
+        let source = parts::choose(found, self.shard, self.shards, noted, saved_unix_ms)?;
+        let (candidates, pushes, saved_unix_ms) = match source {
             Source::Own => self.own(tables, name)?,
-            Source::Parts(folders) => {
-                Together { shard: self.shard, shards: self.shards, log: self.log.get() }
-                    .read(tables, &folders)?
+            Source::Parts { folders, origin, noted } => {
+                // Servers save that one by themselves, each at its own time.
+                if name == LATEST && !noted && self.shards > 1 {
+                    origin::note(&base, self.shard, self.shards, origin)?;
+                }
+                let together = Together { shard: self.shard, shards: self.shards, log: self.log.get() };
+                let (candidates, pushes) = together.read(tables, &folders)?;
+                (candidates, pushes, origin.saved_unix_ms)
             }
         };
+        self.restored_unix_ms.fetch_max(saved_unix_ms, Ordering::Relaxed);
         let rows = candidates.iter().map(|candidate| candidate.table.len() as u64).sum();
         let restored = Restored { tables: candidates.len() as u64, rows };
         // Pushes go on meanwhile, and none may be applied twice to the tables that are restored. To them none comes before it
@@ -172,8 +189,12 @@ impl Checkpoints {
         Ok(restored)
     }
 
-    /// What this server has saved, each table within the limit that holds now.
-    fn own(&self, tables: &Tables, name: &str) -> Result<(Vec<Candidate>, Option<SavedPushers>), Refusal> {
+    /// What this server has saved, each table within the limit that holds now, and when.
+    fn own(
+        &self,
+        tables: &Tables,
+        name: &str,
+    ) -> Result<(Vec<Candidate>, Option<SavedPushers>, u64), Refusal> {
         let folder = self.folder(name)?;
         let checkpoint = Checkpoint::open(&folder).map_err(|error| unknown(name, error))?;
         let about = About::read(&checkpoint, &folder)?;
@@ -186,7 +207,7 @@ impl Checkpoints {
             let home = pinned.map_or(Home::Sharded, Home::Pinned);
             candidates.push(Candidate { home, config, table });
         }
-        Ok((candidates, pushes(&checkpoint, &folder)?))
+        Ok((candidates, pushes(&checkpoint, &folder)?, about.saved_unix_ms))
     }
 }
 
@@ -285,5 +306,26 @@ mod tests {
         }
         let sharded = Checkpoints::new("/data".into(), 1, 2);
         assert_eq!(sharded.folder("x").ok(), Some("/data/x/shard-1-of-2".into()));
+    }
+    /// Of two numbers of shards, the later one is read: also where the clock has gone back since.
+    #[test]
+    fn what_is_saved_is_later_than_what_was_restored() {
+        let root = tempfile::tempdir().unwrap();
+        let (tables, pushers) = (Tables::new(None), Pushers::default());
+        let of = |shard, shards| Checkpoints::new(root.path().to_path_buf(), shard, shards);
+        let saved = |by: &Checkpoints| {
+            by.save(&tables, &pushers, LATEST).unwrap();
+            let folder = by.folder(LATEST).unwrap();
+            About::read(&Checkpoint::open(&folder).unwrap(), &folder).unwrap().saved_unix_ms
+        };
+        let ahead = of(0, 1);
+        ahead.restored_unix_ms.store(1 << 60, Ordering::Relaxed);
+        assert_eq!(saved(&ahead), (1 << 60) + 1);
+        // From the one server's part, and then from its own.
+        for later in [2, 3] {
+            let one_of_two = of(0, 2);
+            one_of_two.restore(&tables, &pushers, LATEST).unwrap();
+            assert_eq!(saved(&one_of_two), (1 << 60) + later);
+        }
     }
 }

@@ -213,6 +213,82 @@ fn a_part_that_is_missing_is_named() {
     Server::start(&config, |_| {}).unwrap();
 }
 
+/// From one server to two, of which the second starts when the first has saved: it finds the rows of the one, until it has
+/// saved once. After that it starts with what it has saved or not at all.
+#[test]
+fn a_shard_whose_part_is_lost_does_not_go_back_to_what_was_saved_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, lost) = (folder.path().join("data"), folder.path().join("lost"));
+    let (keys, part) = ((0..300).collect::<Vec<u64>>(), data.join("latest/shard-1-of-2"));
+    let start = |shard, shards| {
+        let place = Place::new(|config| {
+            config.data = Some(data.clone());
+            (config.shard, config.shards) = (shard, shards);
+        });
+        let mut peer = Peer::new(&place.address("tcp"));
+        let table = peer.create("t", TABLE).unwrap();
+        (place, peer, table)
+    };
+    // Starts, pushes and ends: the rows before and after.
+    let run = |shard: u16, shards: u16, sequence| {
+        let (place, mut peer, table) = start(shard, shards);
+        let share = &shares(&keys, usize::from(shards))[usize::from(shard)];
+        let before = peer.pull(table, share).unwrap().0;
+        peer.push(table, sequence, share, 0.5).unwrap();
+        let after = peer.pull(table, share).unwrap().0;
+        place.server.unwrap().finish().unwrap();
+        (before, after)
+    };
+    let refused = |why: &str| {
+        let mut config =
+            Config { data: Some(data.clone()), runtime_dir: data.join("run"), ..Config::default() };
+        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        (config.shard, config.shards) = (1, 2);
+        let error = Server::start(&config, |_| {}).unwrap_err().to_string();
+        let expected =
+            format!("{} is {why}, but {}", part.display(), part.with_file_name("shard-0-of-2").display());
+        assert!(error.contains(&expected) && error.contains("put back"), "{error}");
+    };
+    run(0, 1, 1);
+    run(0, 2, 2);
+    // Killed before it has saved by itself.
+    drop(start(1, 2));
+    assert!(!part.join("manifest.json").exists());
+    let (of_one, saved) = run(1, 2, 3);
+    assert_ne!(of_one, saved);
+
+    std::fs::rename(&part, &lost).unwrap();
+    refused("missing");
+    // However little of it is left, and whatever the other one does meanwhile.
+    std::fs::create_dir(&part).unwrap();
+    run(0, 2, 3);
+    refused("missing");
+    std::fs::remove_dir_all(&part).unwrap();
+    std::fs::rename(&lost, &part).unwrap();
+    let (found, latest) = run(1, 2, 4);
+    assert_eq!(found, saved);
+
+    // Back to one, and to two again: who has not started yet finds what the one has, beside what it had itself.
+    std::fs::create_dir(&lost).unwrap();
+    for file in std::fs::read_dir(&part).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), lost.join(file.file_name())).unwrap();
+    }
+    run(0, 1, 5);
+    run(0, 2, 6);
+    let (found, _) = run(1, 2, 7);
+    assert_ne!(found, latest);
+    // What it had saved before that, in the place of what it saved last.
+    std::fs::remove_dir_all(&part).unwrap();
+    std::fs::rename(&lost, &part).unwrap();
+    refused("older than that");
+
+    // Deliberately back to what the one has.
+    std::fs::remove_dir_all(&part).unwrap();
+    std::fs::rename(part.with_file_name("shard-0-of-2"), &lost).unwrap();
+    run(0, 2, 8);
+    assert_eq!(run(1, 2, 9).0, found);
+}
+
 /// Shards start one after the other, and may be killed before they save by themselves.
 #[test]
 fn a_shard_without_rows_has_a_part_from_its_start_on() {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use sanderling_wire::Fault;
 
+use super::origin::Origin;
 use crate::refusal::Refusal;
 
 /// The parts that servers of one number of shards have saved, by shard.
@@ -18,8 +19,8 @@ pub(super) struct Parts(BTreeMap<u16, PathBuf>);
 pub(super) enum Source {
     /// What it has saved itself.
     Own,
-    /// The parts of all shards of another number, in their order.
-    Parts(Vec<PathBuf>),
+    /// The parts of all shards of another number, in their order. `noted`: that is known on disk of all shards.
+    Parts { folders: Vec<PathBuf>, origin: Origin, noted: bool },
 }
 
 /// Where a part is.
@@ -71,23 +72,28 @@ pub(super) fn any(
 }
 
 /// What shard `shard` of `shards` reads. If servers of several numbers have saved, that is what was saved last, if one
-/// number's parts were all saved after all others; `saved_unix_ms` says when a part was.
+/// number's parts were all saved after all others; `saved_unix_ms` says when a part was. Other shards of its own number that
+/// have saved after those of another say that this one may have, too, unless it is `noted` that it has not yet.
 pub(super) fn choose(
     mut found: BTreeMap<u16, Parts>,
     shard: u16,
     shards: u16,
+    noted: Option<Origin>,
     saved_unix_ms: impl Fn(&Path) -> Result<u64, Refusal>,
 ) -> Result<Source, Refusal> {
     // Of its own number, the others' parts are the others' business, but for what they say of its own.
-    let beside = found.get(&shards).and_then(|parts| parts.0.values().next().cloned());
-    if let Some(own) = found.get_mut(&shards) {
-        own.0.retain(|&part, _| part == shard);
+    let mut beside = Vec::new();
+    if let Some(Parts(of_own)) = found.get_mut(&shards) {
+        let own = of_own.remove(&shard);
+        beside.extend(std::mem::take(of_own).into_values());
+        of_own.extend(own.map(|own| (shard, own)));
     }
     found.retain(|_, parts| !parts.0.is_empty());
+    let is_there = found.contains_key(&shards);
     let latest = match found.len() {
         0 => {
-            let Some(beside) = beside else { return Ok(Source::Own) };
-            let base = beside.parent().unwrap_or(&beside);
+            let Some(beside) = beside.first() else { return Ok(Source::Own) };
+            let base = beside.parent().unwrap_or(beside);
             let reason = format!(
                 "{} is missing, but other shards of {shards} have saved this checkpoint beside it; put it back, or move \
                  theirs away, too, to start without rows",
@@ -96,15 +102,15 @@ pub(super) fn choose(
             return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
         }
         1 => found.into_iter().next(),
-        _ => latest(found, saved_unix_ms)?,
+        _ => latest(found, &saved_unix_ms)?,
     };
-    let Some((of, Parts(parts))) = latest else { return Ok(Source::Own) };
+    let Some((of, parts)) = latest else { return Ok(Source::Own) };
     if of == shards {
         return Ok(Source::Own);
     }
-    let first = parts.values().next().cloned().unwrap_or_default();
+    let first = parts.0.values().next().cloned().unwrap_or_default();
     let base = if of == 1 { first.as_path() } else { first.parent().unwrap_or(&first) };
-    if let Some(missing) = (0..of).find(|part| !parts.contains_key(part)) {
+    if let Some(missing) = (0..of).find(|part| !parts.0.contains_key(part)) {
         let reason = format!(
             "{} is missing: {of} servers saved this checkpoint, and all of their parts are needed to restore it on {shards}; \
              copy it there",
@@ -112,7 +118,33 @@ pub(super) fn choose(
         );
         return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
     }
-    Ok(Source::Parts(parts.into_values().collect()))
+    let (oldest, newest) = parts.span(&saved_unix_ms)?;
+    let origin = Origin { shards: of, saved_unix_ms: newest };
+    let noted = noted == Some(origin);
+    for beside in beside.iter().filter(|_| !noted) {
+        // As well where it lies between theirs: what is in doubt is not replaced.
+        if saved_unix_ms(beside)? >= oldest {
+            let is = if is_there { "older than that" } else { "missing" };
+            let reason = format!(
+                "{of} servers saved this checkpoint, and {} is {is}, but {} was saved later; put back what this shard has \
+                 saved, or, to restore what {of} saved, move away the parts of all {shards}",
+                folder(base, shard, shards).display(),
+                beside.display()
+            );
+            return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
+        }
+    }
+    Ok(Source::Parts { folders: parts.0.into_values().collect(), origin, noted })
+}
+
+impl Parts {
+    /// When the first and the last of them was saved.
+    fn span(&self, saved_unix_ms: impl Fn(&Path) -> Result<u64, Refusal>) -> Result<(u64, u64), Refusal> {
+        self.0.values().try_fold((u64::MAX, 0), |(oldest, newest), folder| {
+            let at = saved_unix_ms(folder)?;
+            Ok((at.min(oldest), at.max(newest)))
+        })
+    }
 }
 
 type Numbered = Option<(u16, Parts)>;
@@ -123,9 +155,7 @@ fn latest(
 ) -> Result<Numbered, Refusal> {
     let mut spans = Vec::new();
     for (&of, parts) in &found {
-        let times = parts.0.values().map(|folder| saved_unix_ms(folder));
-        let times = times.collect::<Result<Vec<u64>, Refusal>>()?;
-        let (oldest, newest) = times.iter().fold((u64::MAX, 0), |(a, b), &at| (a.min(at), b.max(at)));
+        let (oldest, newest) = parts.span(&saved_unix_ms)?;
         spans.push((of, oldest, newest));
     }
     let wins = |&&(of, oldest, _): &&(u16, u64, u64)| {
@@ -151,27 +181,47 @@ fn latest(
 mod tests {
     use super::*;
 
-    /// Saves, as (shard, shards, when), and what shard 0 of 2 makes of them: "own", the parts of another number, or the
-    /// error. What was saved at 1 has no rows.
+    /// Saves, as (shard, shards, when), what is noted for shard 0 of 2, as (shards, when), and what that makes of them:
+    /// "own", the parts of another number (with "noted" if it is), or the error. What was saved at 1 has no rows.
     #[test]
     fn what_was_saved_last_is_read_whole() {
-        for (saves, expected) in [
-            (&[][..], "own"),
-            (&[(0, 2, 1)], "own"),
-            (&[(0, 1, 1)], "1"),
-            (&[(0, 3, 1), (1, 3, 1), (2, 3, 1)], "3"),
-            (&[(0, 3, 1), (2, 3, 1)], "shard-1-of-3 is missing"),
-            (&[(1, 2, 1)], "shard-0-of-2 is missing"),
-            (&[(1, 2, 9)], "shard-0-of-2 is missing"),
-            (&[(1, 2, 9), (0, 1, 1)], "1"),
-            // It went from 1 to 2, and saved since.
-            (&[(0, 1, 1), (0, 2, 2), (1, 2, 2)], "own"),
-            // It was 2 before, and is 2 again.
-            (&[(0, 2, 1), (1, 2, 1), (0, 1, 2)], "1"),
-            (&[(0, 2, 1), (0, 3, 2), (1, 3, 3)], "shard-2-of-3 is missing"),
+        for (saves, noted, expected) in [
+            (&[][..], None, "own"),
+            (&[(0, 2, 1)], None, "own"),
+            (&[(0, 1, 1)], None, "1"),
+            (&[(0, 3, 1), (1, 3, 1), (2, 3, 1)], None, "3"),
+            (&[(0, 3, 1), (2, 3, 1)], None, "shard-1-of-3 is missing"),
+            (&[(1, 2, 1)], None, "shard-0-of-2 is missing"),
+            (&[(1, 2, 9)], None, "shard-0-of-2 is missing"),
+            // It went from 1 to 2, and saved since, whatever the others did.
+            (&[(0, 1, 1), (0, 2, 2), (1, 2, 2)], None, "own"),
+            (&[(0, 1, 2), (0, 2, 3)], None, "own"),
+            (&[(0, 1, 2), (0, 2, 3), (1, 2, 1)], None, "own"),
+            // A note that was left over says nothing of rows that are there.
+            (&[(0, 1, 2), (0, 2, 3), (1, 2, 4)], Some((1, 2)), "own"),
+            // It goes from 1 to 2, as the first and as the second of them.
+            (&[(0, 1, 2)], Some((1, 2)), "1 noted"),
+            (&[(0, 1, 2), (1, 2, 9)], Some((1, 2)), "1 noted"),
+            (&[(0, 3, 2), (1, 3, 4), (2, 3, 3), (1, 2, 9)], Some((3, 4)), "3 noted"),
+            // It had saved, and that is gone; also where the others have no rows, or were saved while the three did.
+            (&[(0, 1, 2), (1, 2, 9)], None, "shard-0-of-2 is missing, but"),
+            (&[(0, 1, 0), (1, 2, 1)], None, "shard-0-of-2 is missing, but"),
+            (&[(0, 1, 2), (1, 2, 2)], None, "shard-0-of-2 is missing, but"),
+            (&[(0, 3, 2), (1, 3, 5), (2, 3, 3), (1, 2, 4)], None, "shard-0-of-2 is missing, but"),
+            // What is noted is of what others had saved, or of what these had before.
+            (&[(0, 1, 2), (1, 2, 9)], Some((3, 2)), "shard-0-of-2 is missing, but"),
+            (&[(0, 1, 4), (1, 2, 9)], Some((1, 2)), "shard-0-of-2 is missing, but"),
+            // Others of its number are from before: they say nothing of what came after.
+            (&[(0, 1, 2), (1, 2, 1)], None, "1"),
+            // It was 2 before, and is 2 again; so is the second of them.
+            (&[(0, 2, 1), (1, 2, 1), (0, 1, 2)], None, "1"),
+            (&[(0, 2, 1), (1, 2, 9), (0, 1, 2)], Some((1, 2)), "1 noted"),
+            // Here it has saved since, and what is there is from before.
+            (&[(0, 2, 1), (1, 2, 9), (0, 1, 2)], None, "shard-0-of-2 is older than that, but"),
+            (&[(0, 2, 1), (0, 3, 2), (1, 3, 3)], None, "shard-2-of-3 is missing"),
             // Some of three have saved since two did, and some have not.
-            (&[(0, 2, 2), (0, 3, 1), (1, 3, 3), (2, 3, 3)], "move away"),
-            (&[(0, 2, 2), (0, 1, 2)], "move away"),
+            (&[(0, 2, 2), (0, 3, 1), (1, 3, 3), (2, 3, 3)], None, "move away"),
+            (&[(0, 2, 2), (0, 1, 2)], None, "move away"),
         ] {
             let root = tempfile::tempdir().unwrap();
             for &(shard, shards, at) in saves {
@@ -188,11 +238,17 @@ mod tests {
             let has_rows = |folder: &Path| when(folder).unwrap() > 1;
             let others = saves.iter().any(|&(shard, shards, at)| shards != 2 || shard == 0 || at > 1);
             assert_eq!(any(&found, 0, 2, has_rows), others, "{saves:?}");
-            match choose(found, 0, 2, when) {
-                Ok(Source::Own) => assert_eq!(expected, "own", "{saves:?}"),
-                Ok(Source::Parts(parts)) => assert_eq!(expected, parts.len().to_string(), "{saves:?}"),
-                Err(refusal) => assert!(refusal.reason.contains(expected), "{saves:?}: {}", refusal.reason),
-            }
+            let noted = noted.map(|(shards, saved_unix_ms)| Origin { shards, saved_unix_ms });
+            let said = match choose(found, 0, 2, noted, when) {
+                Ok(Source::Own) => "own".to_owned(),
+                Ok(Source::Parts { folders, noted: true, .. }) => format!("{} noted", folders.len()),
+                Ok(Source::Parts { folders, .. }) => folders.len().to_string(),
+                Err(refusal) => {
+                    assert!(refusal.reason.contains(expected), "{saves:?}: {}", refusal.reason);
+                    continue;
+                }
+            };
+            assert_eq!(said, expected, "{saves:?} {noted:?}");
         }
     }
 }
