@@ -811,7 +811,8 @@ class Worker:
 
         Together they have every row once, as it lies in the files or shuffled over all of them, anew in each pass. With
         `in_step` all have as many, some of them perhaps empty: those with the same number have `batch_size` rows
-        together, the same rows however many workers there are. With `on_worker_loss="redo"` each of them ends with
+        together, the same rows however many workers there are. Gradients that were handed in for one of them and not
+        ended with `end_step` are an error at the next one. With `on_worker_loss="redo"` each of them ends with
         `end_step`, before which nothing else is done together.
         """
     def sum(self, name: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -843,7 +844,7 @@ class Worker:
 
         Each is rounded once, to a multiple of 2^-40, and the sums are exact: with a gradient per sample they do not
         depend on who had which. Threads name the tables to their Job (`tables`). `counts` says how often each key
-        occurred.
+        occurred. Nothing is applied before `end_step`; to go on, or to return, without it is a ConfigError.
         """
     def end_step(self) -> bool:
         """Wait until all have handed in their parts of the step, which may be nothing, and it is applied, once.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sanderling
-from sanderling import Job, Worker
+from sanderling import Job, Table, Worker
 
 ROOT = Path(__file__).parents[2]
 ROWS = 3000
@@ -101,6 +101,28 @@ def test_the_first_error_stops_all(rows: Path) -> None:
         Job(rows).run(lambda worker: worker.batches(0, 1, order="other"))  # type: ignore[arg-type]
     with pytest.raises(sanderling.FileError):
         Job(rows.with_name("nothing.libsvm")).run(lambda worker: list(worker.batches(0, 1)))
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_handed_in_is_applied_or_an_error(rows: Path, ended: int, goes_on: bool, workers: int) -> None:
+    table = Table("weights", 1, optimizer={"type": "sgd", "lr": 1.0})
+
+    def work(worker: Worker) -> None:
+        batches = worker.batches(0, 256, in_step=True)
+        for number in range(ended + 1):
+            keys = next(batches).keys("features")
+            worker.push_step(table, keys, np.ones((len(keys), 1), np.float32))
+            worker.barrier("in the middle of a step")
+            if number < ended:
+                assert worker.end_step()
+        if goes_on:
+            next(batches)
+
+    with pytest.raises(sanderling.ConfigError, match=rf"step {ended + 1} would be lost.*call end_step\(\)"):
+        Job(rows, workers=workers, tables=[table]).run(work)
+    assert len(table) == 256 * ended
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ pub struct SyncGroup {
     called_off: CalledOff,
     /// The last step that is applied, as far as this worker knows.
     applied: u64,
+    /// The last step that this worker handed something in for.
+    handed: u64,
     /// The next meeting.
     round: u64,
 }
@@ -128,7 +130,7 @@ impl SyncGroup {
         let mut servers = Box::new(Servers::new(cluster, tables, group, who)?);
         let (applied, round) = servers.recover(options.timeout)?;
         let (way, called_off) = (Way::Servers(servers), CalledOff::default());
-        Ok(SyncGroup { way, who, timeout: options.timeout, called_off, applied, round })
+        Ok(SyncGroup { way, who, timeout: options.timeout, called_off, applied, handed: 0, round })
     }
 
     /// Joins a group whose workers are threads of this process.
@@ -141,7 +143,7 @@ impl SyncGroup {
         let Progress { applied, round, .. } = meeting.recover(who, options.timeout)?;
         let way = Way::Here(Arc::clone(meeting), Handed::default());
         let called_off = CalledOff::default();
-        Ok(SyncGroup { way, who, timeout: options.timeout, called_off, applied, round })
+        Ok(SyncGroup { way, who, timeout: options.timeout, called_off, applied, handed: 0, round })
     }
 
     /// From when this is true, or what was given before, waits end with [`ClientError::CalledOff`], within moments: for
@@ -208,10 +210,19 @@ impl SyncGroup {
             Way::Here(meeting, handed) => {
                 let at = (step, handed.next(step));
                 let taken = meeting.take(self.who, at, table, (keys, counts), gradients, scale);
-                taken.inspect_err(|_| *handed = Handed::default())
+                taken.inspect_err(|_| *handed = Handed::default())?;
             }
-            Way::Servers(servers) => servers.push(step, table, keys, counts, gradients, scale),
+            Way::Servers(servers) => servers.push(step, table, keys, counts, gradients, scale)?,
         }
+        self.handed = self.handed.max(step);
+        Ok(())
+    }
+
+    /// The step that this worker has handed something in for and not waited for. Nothing of it is applied before all workers
+    /// do, and what one leaves behind is lost.
+    #[must_use]
+    pub fn open_step(&self) -> Option<u64> {
+        (self.handed > self.applied).then_some(self.handed)
     }
 
     /// Where in the list this table is, which is added if it is not there; `None`: the workers do not meet at servers.

@@ -98,6 +98,18 @@ pub enum JobError {
         /// What it saw.
         reason: String,
     },
+    /// Gradients were handed in for a step that this worker does not end.
+    #[error(
+        "worker {worker}: what it handed in for step {step} would be lost, since it does not end the step: call end_step() \
+         (Worker::wait_applied in Rust) when all of a minibatch's step is handed in, before the next minibatch and before the \
+         function returns"
+    )]
+    OpenStep {
+        /// Whose.
+        worker: u32,
+        /// Which.
+        step: u64,
+    },
     /// What another worker sent, or what was read back from a temporary file, is not what was written.
     #[error("rows that were exchanged are damaged: {0}")]
     Damaged(&'static str),

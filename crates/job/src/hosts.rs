@@ -231,25 +231,8 @@ impl Observing {
     }
 }
 
-/// Runs the worker of this process; its result.
+/// Runs the worker of this process with a function that gives it back; its result.
 pub(crate) fn run<T, E>(
-    hosts: &Hosts,
-    options: &Options,
-    tables: &Tables,
-    stages: &Stages,
-    work: impl Fn(&mut Worker) -> Result<T, E>,
-) -> Result<T, E>
-where
-    E: From<JobError> + fmt::Display,
-{
-    run_owned(hosts, options, tables, stages, |mut worker| {
-        let done = work(&mut worker);
-        (Some(worker), done)
-    })
-}
-
-/// The same for a function that gives the worker back.
-pub(crate) fn run_owned<T, E>(
     hosts: &Hosts,
     options: &Options,
     tables: &Tables,

@@ -134,11 +134,10 @@ where
     T: Send,
     E: From<JobError> + std::fmt::Display + Send,
 {
-    check(options, stages)?;
-    match &options.place {
-        Place::Here => run_here(options, tables, stages, |mut worker| work(&mut worker)),
-        Place::Hosts(hosts) => Ok(vec![hosts::run(hosts, options, tables, stages, work)?]),
-    }
+    run_owned(options, tables, stages, |mut worker| {
+        let done = work(&mut worker);
+        (Some(worker), done)
+    })
 }
 
 /// The same with workers that are lent: for an interpreter, which keeps them among its objects.
@@ -152,15 +151,36 @@ where
     T: Send,
     E: From<JobError> + std::fmt::Display + Send,
 {
-    check(options, stages)?;
-    let lend = |worker: Worker| {
+    run_owned(options, tables, stages, |worker| {
         let lent = Lent::new(worker);
         let done = work(lent.clone());
         (lent.take_back(), done)
+    })
+}
+
+/// The same for a function that gives the worker back, which is to leave no step behind.
+fn run_owned<T, E>(
+    options: &Options,
+    tables: &Tables,
+    stages: &Stages,
+    work: impl Fn(Worker) -> (Option<Worker>, Result<T, E>) + Sync,
+) -> Result<Vec<T>, E>
+where
+    T: Send,
+    E: From<JobError> + std::fmt::Display + Send,
+{
+    check(options, stages)?;
+    let work = |worker: Worker| {
+        let (worker, done) = work(worker);
+        let done = done.and_then(|done| {
+            worker.as_ref().map_or(Ok(()), Worker::check_step_ended)?;
+            Ok(done)
+        });
+        (worker, done)
     };
     match &options.place {
-        Place::Here => run_here(options, tables, stages, |worker| lend(worker).1),
-        Place::Hosts(hosts) => Ok(vec![hosts::run_owned(hosts, options, tables, stages, lend)?]),
+        Place::Here => run_here(options, tables, stages, |worker| work(worker).1),
+        Place::Hosts(hosts) => Ok(vec![hosts::run(hosts, options, tables, stages, work)?]),
     }
 }
 

@@ -171,7 +171,11 @@ impl Steps {
 
     /// This worker's rows of the next step, perhaps none; None when nobody has any more. When another worker was lost, its
     /// rows are shared out anew, and the step that was not made is given once more ([`Worker::wait_applied`]).
+    ///
+    /// # Errors
+    /// [`JobError::OpenStep`] if gradients were handed in for the step before, and it was not waited for.
     pub fn next(&mut self, worker: &mut Worker) -> Result<Option<Rows<'_>>, JobError> {
+        worker.check_step_ended()?;
         while !self.is_over {
             worker.check_others()?;
             if let Some(made) = worker.take_redo() {

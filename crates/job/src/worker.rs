@@ -245,6 +245,12 @@ impl Worker {
         self.halt.check()
     }
 
+    /// Fails where this worker handed gradients in for a step and goes on without its end: nobody would apply them.
+    pub(crate) fn check_step_ended(&self) -> Result<(), JobError> {
+        let open = self.group.open_step();
+        open.map_or(Ok(()), |step| Err(JobError::OpenStep { worker: self.rank, step }))
+    }
+
     /// What a wait ended with; called off it was, if somebody asked, to stop.
     pub(crate) fn called_off(&self, error: ClientError) -> JobError {
         match (&error, self.check_halt()) {

@@ -172,7 +172,7 @@ pub(crate) fn of_job(error: JobError) -> PyErr {
     match error {
         JobError::Sample(error) => of_sample(&error),
         JobError::Client(error) => of_client(error),
-        JobError::Options(_) => ConfigError::new_err(text),
+        JobError::Options(_) | JobError::OpenStep { .. } => ConfigError::new_err(text),
         JobError::Halted { .. } => PyKeyboardInterrupt::new_err(text),
         JobError::HaltedBy { .. } => StoppedError::new_err(text),
         JobError::Io { .. } | JobError::Scratch { .. } => FileError::new_err(text),
