@@ -97,6 +97,8 @@ def test_the_first_error_stops_all(rows: Path) -> None:
         Job(rows, workers=3).run(lambda worker: worker.batches(0, 3, in_step=True))
     with pytest.raises(sanderling.GroupError, match="worker 1 did not come"):
         Job(rows, workers=2, timeout_s=0.2).run(only_the_first)
+    with pytest.raises(sanderling.GroupError, match=r'table "unnamed": .*Job\(..., tables=\[table\]\)'):
+        Job(rows).run(lambda worker: worker.push_step(Table("unnamed", 1), np.ones(1, np.uint64), np.ones((1, 1), np.float32)))
     with pytest.raises(ValueError, match='"other"'):
         Job(rows).run(lambda worker: worker.batches(0, 1, order="other"))  # type: ignore[arg-type]
     with pytest.raises(sanderling.FileError):

@@ -415,7 +415,7 @@ impl PyWorker {
         })?;
         self.with(py, |worker| {
             let group = worker.group();
-            let (step, place) = (group.applied() + 1, table.place_in(group));
+            let (step, place) = (group.applied() + 1, table.place_in(group)?);
             let gradients = StepGradients::Fixed { unit_log2: Fixed::default().unit_log2(), sums: &sums };
             Ok(group.push_step(step, place, &keys, &counts, gradients, PushScale { lr })?)
         })

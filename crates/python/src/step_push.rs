@@ -6,7 +6,7 @@ use std::sync::Arc;
 use numpy::{PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use sanderling_client::{RemoteTable, SyncGroup};
+use sanderling_client::{ClientError, RemoteTable, SyncGroup};
 use sanderling_store::Table;
 
 use crate::arrays::{Grads, Keys, side_by_side};
@@ -45,13 +45,23 @@ impl StepTable {
         }
     }
 
-    /// Its place in the list of a group; one that the group does not have is refused there.
-    pub(crate) fn place_in(&self, group: &mut SyncGroup) -> usize {
-        let place = match self {
-            StepTable::Here(table) => group.place_of(table),
-            StepTable::Remote(table) => group.place_of_remote(table),
+    /// Its place in the list of a group.
+    pub(crate) fn place_in(&self, group: &mut SyncGroup) -> Result<usize, ClientError> {
+        let (place, reason) = match self {
+            StepTable::Here(table) => (
+                group.place_of(table),
+                "the workers were not told of it: Job(..., tables=[table]) or Meeting([table], workers), where they are threads of \
+                 this process; others go in step over tables of their servers, connection.table(...)",
+            ),
+            StepTable::Remote(table) => (
+                group.place_of_remote(table),
+                "it is on servers, and workers that meet in this process go in step over tables of this process, Table(...)",
+            ),
         };
-        place.unwrap_or(usize::MAX)
+        place.ok_or_else(|| ClientError::Group {
+            place: format!("table {:?}", self.name()),
+            reason: reason.to_owned(),
+        })
     }
 }
 

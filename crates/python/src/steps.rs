@@ -119,7 +119,7 @@ impl PySyncGroup {
     ) -> PyResult<()> {
         let StepPush { table, keys, counts, grads } = StepPush::of(table, keys, grads, counts)?;
         self.with(py, |group| {
-            let place = table.place_in(group);
+            let place = table.place_in(group)?;
             group.push_step(step, place, &keys, &counts, StepGradients::Single(&grads), PushScale { lr })
         })
     }
