@@ -807,7 +807,7 @@ class Worker:
         order: Literal["input", "shuffled"] = "input",
         in_step: bool = False,
     ) -> Batches:
-        """Minibatches of this worker in pass `number`; all workers must call it, with the same arguments.
+        """Minibatches of this worker in pass `number`; all workers must call it, with the same arguments (GroupError).
 
         Together they have every row once, as it lies in the files or shuffled over all of them, anew in each pass. With
         `in_step` all have as many, some of them perhaps empty: those with the same number have `batch_size` rows

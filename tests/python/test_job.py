@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -103,6 +103,31 @@ def test_the_first_error_stops_all(rows: Path) -> None:
         Job(rows).run(lambda worker: worker.batches(0, 1, order="other"))  # type: ignore[arg-type]
     with pytest.raises(sanderling.FileError):
         Job(rows.with_name("nothing.libsvm")).run(lambda worker: list(worker.batches(0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ({"batch_size": 64}, {"batch_size": 128}, "steps of 64 rows|steps of 128 rows"),
+        ({"number": 0}, {"number": 1}, "pass 0|pass 1"),
+        ({"order": "input"}, {"order": "shuffled"}, "in the order of the input|shuffled"),
+        (
+            {"number": 2, "order": "shuffled", "in_step": False},
+            {"number": 3, "order": "shuffled", "in_step": False},
+            "exchanged in pass 2|exchanged in pass 3",
+        ),
+    ],
+)
+def test_workers_that_go_over_different_steps_are_told_what_differs(
+    rows: Path, one: dict[str, Any], other: dict[str, Any], words: str
+) -> None:
+    def work(worker: Worker) -> int:
+        given = {"number": 0, "batch_size": 64, "in_step": True, **(one, other)[worker.rank]}
+        return sum(len(batch) for batch in worker.batches(**given))
+
+    first, second = words.split("|")
+    with pytest.raises(sanderling.GroupError, match=f"(?=.*{first})(?=.*{second})"):
+        Job(rows, workers=2).run(work)
 
 
 @pytest.mark.parametrize("ended", [0, 1])

@@ -111,7 +111,9 @@ pub(crate) fn exchange(
     }
     worker.timer.switch(WAIT);
     // Also the barrier at the end of every use of the mesh.
-    let counted = worker.group.all_reduce_counts("rows exchanged", &mut lane_rows, Reduce::Sum);
+    // In another pass rows have other places: some would be given twice, and others to nobody.
+    let name = format!("rows exchanged in pass {pass}");
+    let counted = worker.group.all_reduce_counts(&name, &mut lane_rows, Reduce::Sum);
     counted.map_err(|error| worker.called_off(error))?;
     let expected = lanes.of_worker(rank).map(|lane| lane_rows[lane as usize]).sum();
     Ok((Sorted::new(receiving.kept, lanes, rank, expected), lane_rows))

@@ -80,7 +80,7 @@ struct Ready {
 
 impl Worker {
     /// This worker's parts of the steps of a pass, `batch` rows each over all workers. All workers must call it, with the same
-    /// input, pass, order and batch.
+    /// input, pass, order and batch; all but the input is compared.
     pub fn steps(&mut self, input: &Input, pass: u64, order: Order, batch: usize) -> Result<Steps, JobError> {
         let plan = Plan { input: input.clone(), pass, order, batch };
         let turn = self.begin_turn();
@@ -92,6 +92,13 @@ impl Worker {
         let losses = self.losses_known();
         let (worker, workers) = (self.place(), self.living());
         let lanes = Lanes { count: lanes_of(batch, workers)?, workers };
+        if workers > 1 {
+            // Each would be given parts of other steps, and nothing else would show it.
+            self.timer.switch(WAIT);
+            let order = if order == Order::Input { "in the order of the input" } else { "shuffled" };
+            let met = self.group.barrier(&format!("pass {pass}, {order}, in steps of {batch} rows"));
+            met.map_err(|error| self.called_off(error))?;
+        }
         let mut dealer = Dealer::new(lanes.count, batch);
         let (rows, is_all) = match order {
             Order::Input => {
