@@ -56,9 +56,18 @@ def test_lengths_must_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("labels", math.nan), ("logits", math.nan), ("weights", -1.0), ("weights", math.inf)]
+    ("name", "value"),
+    [
+        ("labels", math.nan),
+        ("labels", 0.5),
+        ("labels", -1.0),
+        ("labels", 2.0),
+        ("logits", math.nan),
+        ("weights", -1.0),
+        ("weights", math.inf),
+    ],
 )
-def test_what_is_no_number_is_refused(name: str, value: float) -> None:
+def test_what_is_no_label_logit_or_weight_is_refused(name: str, value: float) -> None:
     arrays = {which: np.ones(3, dtype=np.float32) for which in ("labels", "logits", "weights")}
     arrays[name][1] = value
     with pytest.raises(ValueError, match=rf"{name}\[1\] = "):

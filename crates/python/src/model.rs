@@ -214,13 +214,13 @@ pub(crate) fn scores_of<'py>(
     let weights = weights.map(side_by_side).transpose()?;
     let weights = weights.as_ref().map(|weights| weights.as_slice()).transpose()?;
     for (name, values, fits) in [
-        ("labels", labels, (|label| !label.is_nan()) as fn(f32) -> bool),
+        ("labels", labels, (|label| label == 0.0 || label == 1.0) as fn(f32) -> bool),
         ("logits", logits, |logit| !logit.is_nan()),
         ("weights", weights.unwrap_or_default(), |weight| weight.is_finite() && weight >= 0.0),
     ] {
         if let Some(row) = values.iter().position(|&value| !fits(value)) {
             return Err(PyValueError::new_err(format!(
-                "{name}[{row}] = {}: labels and logits must be numbers, weights finite and not negative; leave out rows \
+                "{name}[{row}] = {}: labels must be 0 or 1, logits numbers, weights finite and not negative; leave out rows \
                  that have none",
                 values[row]
             )));
