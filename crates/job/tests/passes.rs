@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sanderling_client::StepGradients;
 use sanderling_job::{Input, JobError, Options, Order, STAGES, Tables, Worker, run};
 use sanderling_observe::Stages;
 use sanderling_sample::batch_file::{BatchFileOptions, BatchFileWriter};
@@ -16,6 +17,7 @@ use sanderling_sample::{
     BLOCK_BYTES, BadRows, DataConfig, Decoder, EncodeOptions, Encoder, LabelUse, Reader, Rows, Source, Spec,
     Unit,
 };
+use sanderling_store::{Init, Optimizer, PushScale, Table, TableConfig};
 
 const SEED: u64 = 11;
 const PASS: u64 = 3;
@@ -404,6 +406,29 @@ fn the_first_error_stops_all_wherever_they_wait() {
 }
 
 #[test]
+fn what_is_handed_in_for_a_step_is_waited_for_or_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = input(dir.path(), &[("libsvm", 500)]);
+    let config = TableConfig::single("weights", 1, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
+    let table = Arc::new(Table::new(config).unwrap());
+    let (tables, (_, stages)) = (Tables::Embedded(vec![Arc::clone(&table)]), here());
+    for goes_on in [false, true] {
+        let failed = run(&options(2), &tables, &stages, |worker| -> Result<(), JobError> {
+            let mut steps = worker.steps(&input, 0, Order::Input, 64)?;
+            steps.next(worker)?;
+            let gradients = StepGradients::Single(&[1.0]);
+            worker.group().push_step(1, 0, &[1], &[1], gradients, PushScale { lr: 1.0 })?;
+            if goes_on {
+                steps.next(worker)?;
+            }
+            Ok(())
+        });
+        assert!(matches!(failed, Err(JobError::OpenStep { step: 1, .. })), "{failed:?}");
+    }
+    assert_eq!(table.len(), 0);
+}
+
+#[test]
 fn what_cannot_be_is_said_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let input = input(dir.path(), &[("libsvm", 500)]);
@@ -428,6 +453,12 @@ fn what_cannot_be_is_said_with_what_to_do() {
         (failure(&options(1), &stages, &steps(0)), "take 1, or another multiple of 1"),
         (failure(&options(65), &stages, &steps(640)), "65 workers cannot go in step: at most 64"),
         (failure(&nowhere, &stages, &steps(8)), "name a directory with room as the job's scratch directory"),
+        (
+            failure(&options(2), &stages, &|worker| {
+                worker.steps(&input, 0, Order::Input, 64 << worker.rank()).map(|_| ())
+            }),
+            "pass 0, in the order of the input, in steps of",
+        ),
         (
             failure(&options(2), &stages, &|worker| worker.share(&bad, 0, Order::Shuffled).map(|_| ())),
             "bad.libsvm:2: column 1: expected",
