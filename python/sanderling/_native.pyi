@@ -936,8 +936,8 @@ def metrics(
 ) -> Metrics:
     """AUC, logloss and calibration of logits against labels of 0 and 1, all float32 [rows].
 
-    Raises LengthError, and ValueError for other labels, for NaN, and for weights that are negative or not finite: nothing
-    is left out.
+    Raises LengthError, and ValueError for other labels, for NaN, and for weights that are negative or not finite:
+    nothing is left out.
     """
 
 def give_up_silent(told: bool) -> None:

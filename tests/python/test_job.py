@@ -1,5 +1,6 @@
 """Jobs of several threads: who is given which rows, what they agree on, how they fail, and the examples."""
 
+import math
 import runpy
 import sys
 from collections.abc import Iterable
@@ -97,12 +98,38 @@ def test_the_first_error_stops_all(rows: Path) -> None:
         Job(rows, workers=3).run(lambda worker: worker.batches(0, 3, in_step=True))
     with pytest.raises(sanderling.GroupError, match="worker 1 did not come"):
         Job(rows, workers=2, timeout_s=0.2).run(only_the_first)
+    unnamed, key, grad = Table("unnamed", 1), np.ones(1, np.uint64), np.ones((1, 1), np.float32)
     with pytest.raises(sanderling.GroupError, match=r'table "unnamed": .*Job\(..., tables=\[table\]\)'):
-        Job(rows).run(lambda worker: worker.push_step(Table("unnamed", 1), np.ones(1, np.uint64), np.ones((1, 1), np.float32)))
+        Job(rows).run(lambda worker: worker.push_step(unnamed, key, grad))
     with pytest.raises(ValueError, match='"other"'):
         Job(rows).run(lambda worker: worker.batches(0, 1, order="other"))  # type: ignore[arg-type]
     with pytest.raises(sanderling.FileError):
         Job(rows.with_name("nothing.libsvm")).run(lambda worker: list(worker.batches(0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("gradient", "words"),
+    [(math.nan, "NaN is no number"), (1e30, "1e30 is too large"), (-math.inf, "-inf is too large")],
+)
+def test_a_gradient_that_no_sum_can_hold_is_named(rows: Path, gradient: float, words: str) -> None:
+    table = Table("weights", 2)
+
+    def work(worker: Worker) -> None:
+        grads = np.zeros((3, 2), np.float32)
+        grads[1, 1] = gradient
+        worker.push_step(table, np.array([5, 6, 7]), grads)
+
+    with pytest.raises(sanderling.GradientError, match=f'table "weights": key 6: .*{words}.*clip gradients'):
+        Job(rows, tables=[table]).run(work)
+
+
+@pytest.mark.parametrize(
+    ("source", "workers", "words"),
+    [([], 1, "source: an empty list"), (None, 0, "a job of 0 workers"), (None, 1025, "a job of 1025 workers")],
+)
+def test_a_job_of_nothing_or_nobody_is_refused(rows: Path, source: object, workers: int, words: str) -> None:
+    with pytest.raises(sanderling.ConfigError, match=words):
+        Job(rows if source is None else source, workers=workers)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

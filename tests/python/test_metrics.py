@@ -72,3 +72,11 @@ def test_what_is_no_label_logit_or_weight_is_refused(name: str, value: float) ->
     arrays[name][1] = value
     with pytest.raises(ValueError, match=rf"{name}\[1\] = "):
         sanderling.metrics(**arrays)
+
+
+@pytest.mark.parametrize("name", ["labels", "logits", "weights"])
+def test_an_array_of_another_type_is_named(name: str) -> None:
+    arrays = {which: np.ones(3, dtype=np.float32) for which in ("labels", "logits", "weights")}
+    arrays[name] = np.ones(3)  # type: ignore[assignment]
+    with pytest.raises(TypeError, match=rf"{name} must be .* float32 \[n\], not float64 \[3\]"):
+        sanderling.metrics(**arrays)

@@ -102,6 +102,17 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Refuses numbers of workers that cannot be, as [`run`] does before anything else.
+    pub fn check(&self) -> Result<(), JobError> {
+        if self.workers == 0 || self.workers > WORKERS_MAX {
+            let found = self.workers;
+            return Err(JobError::Options(format!("a job of {found} workers: there are 1 to {WORKERS_MAX}")));
+        }
+        Ok(())
+    }
+}
+
 /// Nobody has failed.
 const NOBODY: u32 = u32::MAX;
 
@@ -194,10 +205,7 @@ pub fn turn_away(options: &Options, reason: &str) {
 }
 
 fn check(options: &Options, stages: &Stages) -> Result<(), JobError> {
-    if options.workers == 0 || options.workers > WORKERS_MAX {
-        let found = options.workers;
-        return Err(JobError::Options(format!("a job of {found} workers: there are 1 to {WORKERS_MAX}")));
-    }
+    options.check()?;
     let names = stages.totals();
     if !names.iter().map(|total| &*total.name).take(STAGES.len()).eq(STAGES) {
         return Err(JobError::Options(format!("the list of stages must begin with {STAGES:?}")));

@@ -4,7 +4,7 @@
 /// One contribution, or a sum, that the unit does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error(
-    "a gradient of {gradient} is too large for multiples of 2^{unit_log2} in 64 bits; choose a larger unit"
+    "a gradient of {gradient:e} is {}, for sums of multiples of 2^{unit_log2} in 64 bits", if gradient.is_nan() { "no number" } else { "too large" }
 )]
 pub struct OutOfRange {
     /// The gradient with which it was noticed.

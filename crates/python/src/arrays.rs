@@ -3,7 +3,7 @@
 use numpy::ndarray::Dimension;
 use numpy::{
     Element, PyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray, PyReadonlyArray1,
-    PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods,
+    PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods, dtype,
 };
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
@@ -60,9 +60,28 @@ impl<'py> FromPyObject<'_, 'py> for Grads<'py> {
     type Error = PyErr;
 
     fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Grads<'py>> {
-        match given.cast::<PyArray2<f32>>() {
-            Ok(grads) => Ok(Grads(grads.try_readonly()?)),
-            Err(_) => Err(not_an_array("grads", "float32 [n, dim]", given)),
+        Ok(Grads(rows("grads", &given)?.try_readonly()?))
+    }
+}
+
+/// float32 [n, dim], for the argument of this name.
+pub(crate) fn rows<'a, 'py>(
+    what: &str,
+    given: &'a Bound<'py, PyAny>,
+) -> PyResult<&'a Bound<'py, PyArray2<f32>>> {
+    given.cast().map_err(|_| not_an_array(what, "float32 [n, dim]", given.as_borrowed()))
+}
+
+/// [n] of one kind of elements, side by side, for the argument of this name.
+pub(crate) fn vector<'py, T: Element>(
+    what: &str,
+    given: &Bound<'py, PyAny>,
+) -> PyResult<PyReadonlyArray1<'py, T>> {
+    match given.cast::<PyArray1<T>>() {
+        Ok(array) => side_by_side(array.try_readonly()?),
+        Err(_) => {
+            let expected = format!("{} [n]", dtype::<T>(given.py()));
+            Err(not_an_array(what, &expected, given.as_borrowed()))
         }
     }
 }

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use sanderling_feed::{Recycled, Recycler, Sampled};
 use sanderling_sample::Batch;
 
-use crate::arrays::{Keys, side_by_side};
+use crate::arrays::{Keys, vector};
 use crate::error::{LengthError, OffsetsError, of_feed};
 use crate::lookup::PyLookup;
 use crate::view::{of_batch, of_rows};
@@ -21,7 +21,7 @@ pub(crate) struct PyBatch {
 }
 
 /// A column as Python gives it: name, keys, offsets, values.
-type GivenColumn<'py> = (String, Keys<'py>, PyReadonlyArray1<'py, u32>, Option<PyReadonlyArray1<'py, f32>>);
+type GivenColumn<'py> = (String, Keys<'py>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 
 #[pymethods]
 impl PyBatch {
@@ -29,15 +29,16 @@ impl PyBatch {
     #[pyo3(signature = (columns, labels = None, weights = None))]
     fn new(
         columns: Vec<GivenColumn<'_>>,
-        labels: Option<PyReadonlyArray1<'_, f32>>,
-        weights: Option<PyReadonlyArray1<'_, f32>>,
+        labels: Option<&Bound<'_, PyAny>>,
+        weights: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyBatch> {
         let mut names: Vec<String> = Vec::new();
         let mut rows = None;
         let weighted: Vec<bool> = columns.iter().map(|(_, _, _, values)| values.is_some()).collect();
         let mut batch = Batch::new(&weighted);
         for ((name, keys, offsets, values), column) in columns.into_iter().zip(&mut batch.columns) {
-            let (keys, offsets) = (keys.side_by_side()?, side_by_side(offsets)?);
+            let what = |what: &str| format!("feature {name:?}: {what}");
+            let (keys, offsets) = (keys.side_by_side()?, vector(&what("offsets"), &offsets)?);
             let (keys, offsets) = (keys.as_slice()?, offsets.as_slice()?);
             let whole = offsets.first() == Some(&0)
                 && offsets.is_sorted()
@@ -58,7 +59,7 @@ impl PyBatch {
             column.keys.extend_from_slice(keys);
             column.offsets.splice(.., offsets.iter().copied());
             if let Some(values) = values {
-                let values = side_by_side(values)?;
+                let values = vector(&what("values"), &values)?;
                 let values = values.as_slice()?;
                 if values.len() != keys.len() {
                     return Err(LengthError::new_err(format!(
@@ -71,11 +72,13 @@ impl PyBatch {
             }
             names.push(name);
         }
-        let given = labels.as_ref().or(weights.as_ref()).map(|given| given.as_array().len());
+        let labels = labels.map(|labels| vector("labels", labels)).transpose()?;
+        let weights = weights.map(|weights| vector("weights", weights)).transpose()?;
+        let given = labels.as_ref().or(weights.as_ref()).map(|given| given.len());
         let rows = rows.or(given).unwrap_or(0);
         let of_rows = |what: &str, given: Option<PyReadonlyArray1<'_, f32>>, default: f32| {
             let Some(given) = given else { return Ok(vec![default; rows]) };
-            let given = side_by_side(given)?.as_slice()?.to_vec();
+            let given = given.as_slice()?.to_vec();
             if given.len() == rows {
                 return Ok(given);
             }

@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -24,7 +24,7 @@ use sanderling_sample::{BadRows, Batch};
 use sanderling_store::PushScale;
 
 use self::hosts::HostWords;
-use crate::arrays::{Grads, Keys, side_by_side};
+use crate::arrays::{Grads, Keys, vector};
 use crate::batch::PyBatch;
 use crate::error::{ConfigError, GradientError, of_feed, of_job};
 use crate::model::Interrupt;
@@ -152,6 +152,7 @@ impl PyJob {
         // Whatever makes rows and their order.
         let same = format!("{inputs:?} {reading:?} {:?} {seed} {train}", source.spec());
         words.apply(connection.is_some(), &same, &mut options)?;
+        options.check().map_err(of_job)?;
         let cluster = connection.map(|connection| Arc::clone(&connection.cluster));
         let names = Arc::clone(source.names());
         let tables = tables_of(&tables, cluster)?;
@@ -264,10 +265,10 @@ impl PyWorker {
     fn reduce<'py>(
         &self,
         py: Python<'py>,
-        values: PyReadonlyArray1<'py, f64>,
+        values: &Bound<'py, PyAny>,
         work: impl FnOnce(&mut Worker, &mut [f64]) -> Result<(), JobError> + Send,
     ) -> PyResult<Bound<'py, PyArray1<f64>>> {
-        let mut values = side_by_side(values)?.as_slice()?.to_vec();
+        let mut values = vector("values", values)?.as_slice()?.to_vec();
         self.together(py, |worker| work(worker, &mut values))?;
         Ok(PyArray1::from_vec(py, values))
     }
@@ -320,7 +321,7 @@ impl PyWorker {
         &self,
         py: Python<'py>,
         name: &str,
-        values: PyReadonlyArray1<'py, f64>,
+        values: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<f64>>> {
         self.reduce(py, values, |worker, values| worker.sum(name, values))
     }
@@ -330,7 +331,7 @@ impl PyWorker {
         &self,
         py: Python<'py>,
         name: &str,
-        values: PyReadonlyArray1<'py, f64>,
+        values: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<f64>>> {
         self.reduce(py, values, |worker, values| worker.mean(name, values))
     }
@@ -340,7 +341,7 @@ impl PyWorker {
         &self,
         py: Python<'py>,
         name: &str,
-        values: PyReadonlyArray1<'py, f64>,
+        values: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<f64>>> {
         self.reduce(py, values, |worker, values| worker.max(name, values))
     }
@@ -350,9 +351,9 @@ impl PyWorker {
         &self,
         py: Python<'py>,
         name: &str,
-        counts: PyReadonlyArray1<'py, u64>,
+        counts: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<u64>>> {
-        let mut counts = side_by_side(counts)?.as_slice()?.to_vec();
+        let mut counts = vector("counts", counts)?.as_slice()?.to_vec();
         self.together(py, |worker| worker.histogram(name, &mut counts))?;
         Ok(PyArray1::from_vec(py, counts))
     }
@@ -406,12 +407,17 @@ impl PyWorker {
         keys: Keys<'_>,
         grads: Grads<'_>,
         lr: f32,
-        counts: Option<PyReadonlyArray1<'_, u32>>,
+        counts: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let StepPush { table, keys, counts, grads } = StepPush::of(table, keys, grads, counts)?;
         let mut sums = vec![0; grads.len()];
         Fixed::default().add(&mut sums, &grads).map_err(|error| {
-            GradientError::new_err(format!("table {:?}: {error}; nothing was handed in", table.name()))
+            let at = grads.iter().position(|grad| grad.to_bits() == error.gradient.to_bits());
+            let key = keys[at.unwrap_or(0) / table.dim()];
+            GradientError::new_err(format!(
+                "table {:?}: key {key}: {error}; nothing was handed in; lower the learning rate or clip gradients",
+                table.name()
+            ))
         })?;
         self.with(py, |worker| {
             let group = worker.group();

@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyString};
 use sanderling_learner::{LearnError, Metrics, Model, Scores, evaluate, predict};
 use sanderling_sample::{BadRows, DataConfig};
 
-use crate::arrays::side_by_side;
+use crate::arrays::vector;
 use crate::error::{LengthError, NotFoundError, of_learner};
 use crate::table::PyTable;
 use crate::value::{from_python, merged, to_python};
@@ -185,9 +185,9 @@ pub(crate) fn load(py: Python<'_>, directory: PathBuf) -> PyResult<PyModel> {
 #[pyo3(signature = (labels, logits, weights = None))]
 pub(crate) fn metrics<'py>(
     py: Python<'py>,
-    labels: PyReadonlyArray1<'py, f32>,
-    logits: PyReadonlyArray1<'py, f32>,
-    weights: Option<PyReadonlyArray1<'py, f32>>,
+    labels: &Bound<'py, PyAny>,
+    logits: &Bound<'py, PyAny>,
+    weights: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let scores = scores_of(py, labels, logits, weights)?;
     let metrics = py.detach(|| scores.metrics());
@@ -195,12 +195,16 @@ pub(crate) fn metrics<'py>(
 }
 
 /// Scored rows, from arrays of equal lengths.
-pub(crate) fn scores_of<'py>(
-    py: Python<'py>,
-    labels: PyReadonlyArray1<'py, f32>,
-    logits: PyReadonlyArray1<'py, f32>,
-    weights: Option<PyReadonlyArray1<'py, f32>>,
+pub(crate) fn scores_of(
+    py: Python<'_>,
+    labels: &Bound<'_, PyAny>,
+    logits: &Bound<'_, PyAny>,
+    weights: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Scores> {
+    let labels: PyReadonlyArray1<'_, f32> = vector("labels", labels)?;
+    let logits: PyReadonlyArray1<'_, f32> = vector("logits", logits)?;
+    let weights: Option<PyReadonlyArray1<'_, f32>> =
+        weights.map(|weights| vector("weights", weights)).transpose()?;
     let weight_count = weights.as_ref().map_or(labels.len(), |weights| weights.len());
     if logits.len() != labels.len() || weight_count != labels.len() {
         return Err(LengthError::new_err(format!(
@@ -209,9 +213,7 @@ pub(crate) fn scores_of<'py>(
             logits.len()
         )));
     }
-    let (labels, logits) = (side_by_side(labels)?, side_by_side(logits)?);
     let (labels, logits) = (labels.as_slice()?, logits.as_slice()?);
-    let weights = weights.map(side_by_side).transpose()?;
     let weights = weights.as_ref().map(|weights| weights.as_slice()).transpose()?;
     for (name, values, fits) in [
         ("labels", labels, (|label| label == 0.0 || label == 1.0) as fn(f32) -> bool),

@@ -17,7 +17,7 @@ use sanderling_sample::{DataConfig, Spec};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::PyBatch;
-use crate::error::{FileError, of_feed};
+use crate::error::{ConfigError, FileError, of_feed};
 use crate::hubs::{PyHubs, facts};
 use crate::interrupt;
 use crate::lookup::{PyEmbedding, PyLookup};
@@ -310,8 +310,12 @@ pub(crate) fn inputs(source: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
         let path: std::path::PathBuf = source.extract()?;
         Ok(path.to_string_lossy().into_owned())
     };
-    match source.extract::<std::path::PathBuf>() {
-        Ok(_) => Ok(vec![path(source)?]),
-        Err(_) => source.try_iter()?.map(|source| path(&source?)).collect(),
+    if source.extract::<std::path::PathBuf>().is_ok() {
+        return Ok(vec![path(source)?]);
     }
+    let inputs = source.try_iter()?.map(|source| path(&source?)).collect::<PyResult<Vec<_>>>()?;
+    if inputs.is_empty() {
+        return Err(ConfigError::new_err("source: an empty list; give a path, a pattern, or a list of them"));
+    }
+    Ok(inputs)
 }

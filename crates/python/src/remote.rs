@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use numpy::{PyArray1, PyArray2, PyReadonlyArray1};
+use numpy::{PyArray1, PyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, TlsClient, addresses, compression};
@@ -186,7 +186,7 @@ impl PyRemoteTable {
         py: Python<'py>,
         keys: Keys<'py>,
         absent: &str,
-        out: Option<Bound<'py, PyArray2<f32>>>,
+        out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         requests::pull(py, &self.table, keys, absent, out)
     }
@@ -198,11 +198,11 @@ impl PyRemoteTable {
         &self,
         py: Python<'py>,
         keys: Keys<'py>,
-        offsets: PyReadonlyArray1<'py, u32>,
-        values: Option<PyReadonlyArray1<'py, f32>>,
+        offsets: &Bound<'py, PyAny>,
+        values: Option<&Bound<'py, PyAny>>,
         pooling: &str,
         absent: &str,
-        out: Option<Bound<'py, PyArray2<f32>>>,
+        out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let arguments = PooledArguments { keys, offsets, values, pooling, absent };
         requests::pull_pooled(py, &self.table, arguments, out)

@@ -1,7 +1,6 @@
 //! The report of a run that Python led, as the built-in learners' is made. Conversion only: what it says comes in as a
 //! dictionary, arrays and tables.
 
-use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use sanderling_learner::report::{self, CurvePoint, RunReport};
 use sanderling_learner::{CALIBRATION_BINS, Metrics, ROC_POINTS, table_summary};
@@ -70,9 +69,9 @@ impl Line {
 pub(crate) fn render_report<'py>(
     py: Python<'py>,
     facts: &Bound<'py, PyAny>,
-    labels: PyReadonlyArray1<'py, f32>,
-    logits: PyReadonlyArray1<'py, f32>,
-    weights: PyReadonlyArray1<'py, f32>,
+    labels: &Bound<'py, PyAny>,
+    logits: &Bound<'py, PyAny>,
+    weights: &Bound<'py, PyAny>,
     tables: Vec<Bound<'py, PyTable>>,
 ) -> PyResult<String> {
     let facts: Facts = from_python("facts", facts)?;

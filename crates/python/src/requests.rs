@@ -2,13 +2,13 @@
 //! tables in this process and on servers. Contiguous arrays are read and written in place; the interpreter is released
 //! while the table works.
 
-use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadwriteArray2, PyUntypedArrayMethods};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadwriteArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sanderling_client::{ClientError, RemoteTable, RowBlock};
 use sanderling_store::{Absent, Pooling, PushScale, Table};
 
-use crate::arrays::{Grads, Key, Keys, side_by_side};
+use crate::arrays::{self, Grads, Key, Keys, side_by_side, vector};
 use crate::error::{LengthError, of_client};
 
 /// A bag of keys per sample.
@@ -147,7 +147,7 @@ pub(crate) fn pull<'py>(
     table: &impl Requests,
     keys: Keys<'py>,
     absent: &str,
-    out: Option<Bound<'py, PyArray2<f32>>>,
+    out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyArray2<f32>>> {
     let absent = self::absent(absent)?;
     let keys = keys.side_by_side()?;
@@ -158,8 +158,8 @@ pub(crate) fn pull<'py>(
 /// The arguments of a pooled pull.
 pub(crate) struct PooledArguments<'py, 'a> {
     pub(crate) keys: Keys<'py>,
-    pub(crate) offsets: PyReadonlyArray1<'py, u32>,
-    pub(crate) values: Option<PyReadonlyArray1<'py, f32>>,
+    pub(crate) offsets: &'a Bound<'py, PyAny>,
+    pub(crate) values: Option<&'a Bound<'py, PyAny>>,
     pub(crate) pooling: &'a str,
     pub(crate) absent: &'a str,
 }
@@ -169,12 +169,12 @@ pub(crate) fn pull_pooled<'py>(
     py: Python<'py>,
     table: &impl Requests,
     arguments: PooledArguments<'py, '_>,
-    out: Option<Bound<'py, PyArray2<f32>>>,
+    out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyArray2<f32>>> {
     let PooledArguments { keys, offsets, values, pooling, absent } = arguments;
     let (pooling, absent) = (self::pooling(pooling)?, self::absent(absent)?);
-    let (keys, offsets) = (keys.side_by_side()?, side_by_side(offsets)?);
-    let values = values.map(side_by_side).transpose()?;
+    let (keys, offsets) = (keys.side_by_side()?, vector("offsets", offsets)?);
+    let values = values.map(|values| vector("values", values)).transpose()?;
     let values = values.as_ref().map(|values| values.as_slice()).transpose()?;
     let bags = Bags { keys: keys.as_slice()?, offsets: offsets.as_slice()?, values, pooling };
     let samples = bags.offsets.len().saturating_sub(1);
@@ -231,18 +231,25 @@ fn fill<'py>(
     py: Python<'py>,
     table: &impl Requests,
     rows: usize,
-    out: Option<Bound<'py, PyArray2<f32>>>,
+    out: Option<&Bound<'py, PyAny>>,
     work: impl FnOnce(&mut [f32]) -> Result<usize, ClientError> + Send,
 ) -> PyResult<Bound<'py, PyArray2<f32>>> {
     let shape = [rows, table.dim()];
     let array = match out {
         None => PyArray2::zeros(py, shape, false),
-        Some(out) if out.shape() == shape && out.is_c_contiguous() && out.is_aligned() => out,
         Some(out) => {
-            let (name, found) = (table.name(), out.shape());
-            return Err(LengthError::new_err(format!(
-                "table {name:?}: out must be a C-contiguous array of shape {shape:?}, found {found:?}"
-            )));
+            let out = arrays::rows("out", out)?;
+            let reason = if out.shape() != shape {
+                format!("must have shape {shape:?}, found {:?}", out.shape())
+            } else if !out.is_c_contiguous() || !out.is_aligned() {
+                "must be C-contiguous, row after row, as numpy.empty makes it; it is strided or in Fortran order".to_owned()
+            } else {
+                String::new()
+            };
+            if !reason.is_empty() {
+                return Err(LengthError::new_err(format!("table {:?}: out {reason}", table.name())));
+            }
+            out.clone()
         }
     };
     let mut rows: PyReadwriteArray2<'_, f32> = array.try_readwrite()?;

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use numpy::{PyReadonlyArray1, PyUntypedArrayMethods};
+use numpy::PyUntypedArrayMethods;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use sanderling_client::{ClientError, RemoteTable, SyncGroup};
 use sanderling_store::Table;
 
-use crate::arrays::{Grads, Keys, side_by_side};
+use crate::arrays::{Grads, Keys, side_by_side, vector};
 use crate::error::LengthError;
 use crate::remote::PyRemoteTable;
 use crate::table::PyTable;
@@ -38,7 +38,7 @@ impl StepTable {
         }
     }
 
-    fn dim(&self) -> usize {
+    pub(crate) fn dim(&self) -> usize {
         match self {
             StepTable::Here(table) => table.dim(),
             StepTable::Remote(table) => table.dim(),
@@ -79,7 +79,7 @@ impl StepPush {
         table: &Bound<'_, PyAny>,
         keys: Keys<'_>,
         Grads(grads): Grads<'_>,
-        counts: Option<PyReadonlyArray1<'_, u32>>,
+        counts: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<StepPush> {
         let table = StepTable::of(table)?;
         let expected = [keys.len(), table.dim()];
@@ -89,7 +89,7 @@ impl StepPush {
             return Err(LengthError::new_err(text));
         }
         let counts = match counts {
-            Some(counts) => side_by_side(counts)?.as_slice()?.to_vec(),
+            Some(counts) => vector("counts", counts)?.as_slice()?.to_vec(),
             None => vec![1; keys.len()],
         };
         let (keys, grads) = (keys.side_by_side()?, side_by_side(grads)?);

@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::PyArray1;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use sanderling_client::{ClientError, Meeting, Reduce, StepGradients, SyncGroup, SyncOptions};
 use sanderling_store::PushScale;
 
-use crate::arrays::{Grads, Keys, side_by_side};
+use crate::arrays::{Grads, Keys, vector};
 use crate::error::of_client;
 use crate::remote::{PyConnection, seconds};
 use crate::step_push::StepPush;
@@ -115,7 +115,7 @@ impl PySyncGroup {
         keys: Keys<'_>,
         grads: Grads<'_>,
         lr: f32,
-        counts: Option<PyReadonlyArray1<'_, u32>>,
+        counts: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let StepPush { table, keys, counts, grads } = StepPush::of(table, keys, grads, counts)?;
         self.with(py, |group| {
@@ -167,7 +167,7 @@ impl PySyncGroup {
         &self,
         py: Python<'py>,
         name: &str,
-        values: PyReadonlyArray1<'py, f64>,
+        values: &Bound<'py, PyAny>,
         reduce: &str,
     ) -> PyResult<Bound<'py, PyArray1<f64>>> {
         let reduce = match reduce {
@@ -178,7 +178,7 @@ impl PySyncGroup {
                 return Err(PyValueError::new_err(format!("{reduce:?} is none of 'sum', 'mean', 'max'")));
             }
         };
-        let mut values = side_by_side(values)?.as_slice()?.to_vec();
+        let mut values = vector("values", values)?.as_slice()?.to_vec();
         self.with(py, |group| group.all_reduce(name, &mut values, reduce))?;
         Ok(PyArray1::from_vec(py, values))
     }

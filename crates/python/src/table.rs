@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use numpy::{PyArray1, PyArray2, PyReadonlyArray1};
+use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use sanderling_store::{Checkpoint, CheckpointWriter, Init, Optimizer, StoreError, Table, TableConfig};
@@ -159,7 +159,7 @@ impl PyTable {
         py: Python<'py>,
         keys: Keys<'py>,
         absent: &str,
-        out: Option<Bound<'py, PyArray2<f32>>>,
+        out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         requests::pull(py, &*self.table, keys, absent, out)
     }
@@ -171,11 +171,11 @@ impl PyTable {
         &self,
         py: Python<'py>,
         keys: Keys<'py>,
-        offsets: PyReadonlyArray1<'py, u32>,
-        values: Option<PyReadonlyArray1<'py, f32>>,
+        offsets: &Bound<'py, PyAny>,
+        values: Option<&Bound<'py, PyAny>>,
         pooling: &str,
         absent: &str,
-        out: Option<Bound<'py, PyArray2<f32>>>,
+        out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let arguments = PooledArguments { keys, offsets, values, pooling, absent };
         requests::pull_pooled(py, &*self.table, arguments, out)
