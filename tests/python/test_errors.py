@@ -56,6 +56,26 @@ REQUESTS: list[tuple[Callable[[AnyTable], object], type[Exception], str]] = [
     (lambda t: t.push(cast("Any", ONE.astype(">u8")), GRAD), TypeError, "not >u8"),
     (lambda t: t.pull(cast("Any", [1])), TypeError, "not list"),
     (lambda t: t.pull(ONE.reshape(1, 1)), TypeError, r"not uint64 \[1, 1\]"),
+    (
+        lambda t: t.pull(ONE, out=cast("Any", np.zeros((1, 2)))),
+        TypeError,
+        r"out must be .* float32 \[n, dim\], not float64 \[1, 2\]",
+    ),
+    (
+        lambda t: t.pull(np.arange(3, dtype=np.uint64), out=np.zeros((3, 2), np.float32, order="F")),
+        sanderling.LengthError,
+        "out must be C-contiguous, .* in Fortran order",
+    ),
+    (
+        lambda t: t.pull_pooled(ONE, cast("Any", np.array([0, 1]))),
+        TypeError,
+        r"offsets must be .* uint32 \[n\], not int64 \[2\]",
+    ),
+    (
+        lambda t: t.pull_pooled(ONE, np.array([0, 1], np.uint32), values=cast("Any", [1.0])),
+        TypeError,
+        r"values must be .* float32 \[n\], not list",
+    ),
     (lambda t: t.pull(ONE, absent=cast("Any", "maybe")), ValueError, "'init' or 'zero'"),
     (lambda t: t.pull_pooled(ONE, ONE.astype(np.uint32), pooling=cast("Any", "max")), ValueError, "'sum' or 'mean'"),
 ]
@@ -89,6 +109,19 @@ def test_a_bad_request_is_refused_whole(
 def test_a_bad_configuration_names_the_entry(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(sanderling.ConfigError, match=text):
         Table(**{"name": "clicks", "dim": 2, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"train": {"batch": "x"}}, r'config: train\.batch: invalid type: string "x", expected usize$'),
+        ({"feature": [{"columns": ["a"]}, {"columns": 3}]}, r"config: feature\[1\]\.columns: .*integer `3`"),
+        ({"train": {"batches": 1}}, r"config: train\.batches: unknown field"),
+    ],
+)
+def test_a_value_of_another_type_is_named_by_its_entry(config: dict[str, Any], text: str) -> None:
+    with pytest.raises(sanderling.ConfigError, match=text):
+        sanderling.train(config)
 
 
 def test_a_configuration_holds_plain_values_only() -> None:

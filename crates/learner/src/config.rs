@@ -12,6 +12,7 @@ use serde::de::Error;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LearnError;
+use crate::json::from_json;
 use crate::schedule::Schedule;
 
 /// Everything that decides what a run does.
@@ -375,8 +376,8 @@ impl Config {
     /// Parses and checks a JSON value of the same structure, as other languages send it.
     pub fn from_json(text: &str, name: &str) -> Result<Self, LearnError> {
         let path = Path::new("config");
-        let config: Self = serde_json::from_str(text)
-            .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })?;
+        let config: Self =
+            from_json(text).map_err(|reason| LearnError::Config { path: path.into(), reason })?;
         config.complete(path, name)
     }
 

@@ -8,6 +8,9 @@ pub use error::LearnError;
 
 pub mod schedule;
 
+mod json;
+pub use json::from_json;
+
 pub mod config;
 pub use config::Config;
 

@@ -4,6 +4,7 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use sanderling_learner::from_json;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
@@ -15,8 +16,7 @@ const DEPTH_MAX: usize = 32;
 
 /// Reads a structure from a dictionary (or a string, where the structure reads from one).
 pub(crate) fn from_python<T: DeserializeOwned>(what: &str, object: &Bound<'_, PyAny>) -> PyResult<T> {
-    let value = to_json(what, object, 0)?;
-    serde_json::from_value(value).map_err(|error| ConfigError::new_err(format!("{what}: {error}")))
+    read(what, &to_json(what, object, 0)?)
 }
 
 /// A structure with some of its entries replaced by those of a dictionary.
@@ -30,7 +30,11 @@ pub(crate) fn merged<T: Serialize + DeserializeOwned>(
     if let (Value::Object(map), Value::Object(changes)) = (&mut value, to_json(what, changes, 0)?) {
         map.extend(changes);
     }
-    serde_json::from_value(value).map_err(wrong)
+    read(what, &value)
+}
+
+fn read<T: DeserializeOwned>(what: &str, value: &Value) -> PyResult<T> {
+    from_json(&value.to_string()).map_err(|reason| ConfigError::new_err(format!("{what}: {reason}")))
 }
 
 /// A configuration as JSON text, for those who parse it themselves.
