@@ -124,12 +124,12 @@ pub(super) fn choose(
     for beside in beside.iter().filter(|_| !noted) {
         // As well where it lies between theirs: what is in doubt is not replaced.
         if saved_unix_ms(beside)? >= oldest {
-            let is = if is_there { "older than that" } else { "missing" };
+            let is = if is_there { "from before" } else { "missing" };
             let reason = format!(
-                "{of} servers saved this checkpoint, and {} is {is}, but {} was saved later; put back what this shard has \
-                 saved, or, to restore what {of} saved, move away the parts of all {shards}",
-                folder(base, shard, shards).display(),
-                beside.display()
+                "the number of shards changed from {of} to {shards}, {} was saved after that, and {} is {is}; put back what \
+                 this shard saved last, or, to restore what was saved on {of}, move away the parts of all {shards}",
+                beside.display(),
+                folder(base, shard, shards).display()
             );
             return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
         }
@@ -204,20 +204,20 @@ mod tests {
             (&[(0, 1, 2), (1, 2, 9)], Some((1, 2)), "1 noted"),
             (&[(0, 3, 2), (1, 3, 4), (2, 3, 3), (1, 2, 9)], Some((3, 4)), "3 noted"),
             // It had saved, and that is gone; also where the others have no rows, or were saved while the three did.
-            (&[(0, 1, 2), (1, 2, 9)], None, "shard-0-of-2 is missing, but"),
-            (&[(0, 1, 0), (1, 2, 1)], None, "shard-0-of-2 is missing, but"),
-            (&[(0, 1, 2), (1, 2, 2)], None, "shard-0-of-2 is missing, but"),
-            (&[(0, 3, 2), (1, 3, 5), (2, 3, 3), (1, 2, 4)], None, "shard-0-of-2 is missing, but"),
+            (&[(0, 1, 2), (1, 2, 9)], None, "shard-0-of-2 is missing; put back"),
+            (&[(0, 1, 0), (1, 2, 1)], None, "shard-0-of-2 is missing; put back"),
+            (&[(0, 1, 2), (1, 2, 2)], None, "shard-0-of-2 is missing; put back"),
+            (&[(0, 3, 2), (1, 3, 5), (2, 3, 3), (1, 2, 4)], None, "shard-0-of-2 is missing; put back"),
             // What is noted is of what others had saved, or of what these had before.
-            (&[(0, 1, 2), (1, 2, 9)], Some((3, 2)), "shard-0-of-2 is missing, but"),
-            (&[(0, 1, 4), (1, 2, 9)], Some((1, 2)), "shard-0-of-2 is missing, but"),
+            (&[(0, 1, 2), (1, 2, 9)], Some((3, 2)), "shard-0-of-2 is missing; put back"),
+            (&[(0, 1, 4), (1, 2, 9)], Some((1, 2)), "shard-0-of-2 is missing; put back"),
             // Others of its number are from before: they say nothing of what came after.
             (&[(0, 1, 2), (1, 2, 1)], None, "1"),
             // It was 2 before, and is 2 again; so is the second of them.
             (&[(0, 2, 1), (1, 2, 1), (0, 1, 2)], None, "1"),
             (&[(0, 2, 1), (1, 2, 9), (0, 1, 2)], Some((1, 2)), "1 noted"),
             // Here it has saved since, and what is there is from before.
-            (&[(0, 2, 1), (1, 2, 9), (0, 1, 2)], None, "shard-0-of-2 is older than that, but"),
+            (&[(0, 2, 1), (1, 2, 9), (0, 1, 2)], None, "shard-0-of-2 is from before; put back"),
             (&[(0, 2, 1), (0, 3, 2), (1, 3, 3)], None, "shard-2-of-3 is missing"),
             // Some of three have saved since two did, and some have not.
             (&[(0, 2, 2), (0, 3, 1), (1, 3, 3), (2, 3, 3)], None, "move away"),
