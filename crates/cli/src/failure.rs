@@ -140,9 +140,13 @@ const OF_LISTENING: [(&str, &str); 4] = [
 ];
 
 /// The same for what parameter servers refuse.
-const OF_SERVERS: [(&str, &str); 3] = [
+const OF_SERVERS: [(&str, &str); 4] = [
     ("the token is missing or wrong", "name its file with --ps-token-file"),
     ("it talks TLS, and this connection does not", "name its certificate with --ps-ca"),
+    (
+        "it does not talk TLS, and this connection does",
+        "leave out --ps-ca, or start the server with --tls-cert and --tls-key",
+    ),
     ("raise budget_bytes", "of a run it is model.table_budget_bytes, of a server --table-budget"),
 ];
 

@@ -408,7 +408,7 @@ impl Links {
                 }
             }
             // Neither certificates nor what the server talks become others by trying again.
-            Err(error @ (Error::Tls { .. } | Error::TalksTls { .. })) => {
+            Err(error @ (Error::Tls { .. } | Error::TalksTls { .. } | Error::TalksNoTls { .. })) => {
                 link.exchange.hopeless(now_us, without_place(&error, &link.address));
             }
             Err(error) => link.exchange.disconnected(now_us, error.to_string()),

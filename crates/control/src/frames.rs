@@ -3,6 +3,7 @@
 //! the queues of a [`Relay`](sanderling_transport::Relay).
 
 mod connector;
+mod plain;
 mod server;
 
 use std::future::poll_fn;

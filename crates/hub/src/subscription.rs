@@ -521,7 +521,12 @@ impl Subscription {
         let now_us = self.now_us();
         let link = &mut self.links[at].0;
         link.disconnected(now_us, cause.to_string());
-        if let Lost::Failed(error @ (TransportError::Tls { .. } | TransportError::TalksTls { .. })) = cause {
+        if let Lost::Failed(
+            error @ (TransportError::Tls { .. }
+            | TransportError::TalksTls { .. }
+            | TransportError::TalksNoTls { .. }),
+        ) = cause
+        {
             link.unfit(error.to_string());
         }
     }

@@ -146,6 +146,14 @@ pub enum Error {
         /// The peer.
         peer: String,
     },
+    /// The peer answered as TLS does not, and this connection is one.
+    #[error(
+        "{peer}: it does not talk TLS, and this connection does: name no certificate authority, or let the peer talk TLS"
+    )]
+    TalksNoTls {
+        /// The peer.
+        peer: String,
+    },
     /// The connection ended in the middle of a frame.
     #[error("{peer}: the connection was cut after {bytes} bytes of a frame")]
     Cut {

@@ -54,4 +54,4 @@ pub use options::{ConnectOptions, Connector, Framing, ListenOptions};
 pub use poller::{Poller, Token, Waker};
 pub use relay::{Incoming, Outgoing, PIECE_BYTES_MAX, Relay, RelayOptions, relayed};
 pub use spin::SPIN_US_DEFAULT;
-pub use tls::{TlsClient, TlsServer, tls_reason};
+pub use tls::{TlsClient, TlsServer, is_no_tls, is_tls_alert, tls_reason};

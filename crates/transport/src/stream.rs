@@ -11,11 +11,10 @@ use crate::options::Framing;
 use crate::pipe::Pipe;
 use crate::socket::{IOV_MAX, Read};
 use crate::spin::Spin;
+use crate::tls::{NO_TLS, is_tls_alert, is_tls_hello};
 
 /// Buffers start so small that a thousand idle connections cost little.
 const BUFFER_BYTES_MIN: usize = 16 << 10;
-/// How an alert of TLS begins, by which a server ends what does not begin as TLS does (RFC 8446, section 5.1).
-const TLS_ALERT: [u8; 2] = [21, 3];
 /// As far as a buffer grows to hold several frames; for one longer frame it grows as that comes in.
 const BUFFER_BYTES_BATCH: usize = 256 << 10;
 /// Frames are lent at addresses that are multiples of this.
@@ -273,7 +272,17 @@ impl StreamReceiver {
         }
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.buffer);
         let peer = self.pipe.peer();
-        match self.framing.frame_bytes(&bytes[self.start..self.filled], peer)? {
+        let rest = &bytes[self.start..self.filled];
+        let frame = self.framing.frame_bytes(rest, peer).map_err(|error| {
+            if !matches!(self.pipe, Pipe::Plain(_)) || !is_tls_hello(rest) {
+                return error;
+            }
+            // A close alone would look as if this side had died.
+            let _ = self.pipe.try_write(&[IoSlice::new(NO_TLS)]);
+            let reason = "it begins as TLS does, which is not talked here".to_owned();
+            Error::NotAFrame { peer: peer.to_owned(), reason }
+        })?;
+        match frame {
             Some(frame) if frame <= self.filled - self.start => {
                 // Only frames of odd lengths ever leave the next one at an odd place.
                 let aligned = self.start - self.start % FRAME_ALIGN_BYTES;
@@ -287,7 +296,7 @@ impl StreamReceiver {
             }
             _ if self.ended && self.filled > self.start => {
                 let (peer, rest) = (peer.to_owned(), &bytes[self.start..self.filled]);
-                if matches!(self.pipe, Pipe::Plain(_)) && rest.starts_with(&TLS_ALERT) {
+                if matches!(self.pipe, Pipe::Plain(_)) && is_tls_alert(rest) {
                     return Err(Error::TalksTls { peer });
                 }
                 Err(Error::Cut { peer, bytes: rest.len() })

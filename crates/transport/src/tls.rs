@@ -8,13 +8,19 @@ use std::time::Instant;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use rustls::{ClientConfig, ClientConnection, InvalidMessage, RootCertStore, ServerConfig, ServerConnection};
 
 use crate::error::Error;
 use crate::socket::{Read, Socket};
 
 /// Encrypted bytes that may wait to be sent; more plain text is not taken until they are gone.
 const TLS_BUFFER_BYTES_MAX: usize = 256 << 10;
+/// How an alert of TLS begins, by which a server ends what does not begin as TLS does (RFC 8446, section 5.1).
+const ALERT: [u8; 2] = [21, 3];
+/// How a client's hello begins, in the same place.
+const HELLO: [u8; 2] = [22, 3];
+/// What a peer without TLS says to such a hello: what is no TLS, so that the other need not wait, and can tell a reader why.
+pub(crate) const NO_TLS: &[u8] = b"sanderling: no TLS here\n";
 static VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
 /// What a server proves who it is with.
@@ -38,6 +44,23 @@ pub fn tls_reason(said: &str) -> String {
             .to_owned(),
         false => said.to_owned(),
     }
+}
+
+/// Is this how a server that talks TLS answers who does not?
+#[must_use]
+pub fn is_tls_alert(answer: &[u8]) -> bool {
+    answer.starts_with(&ALERT)
+}
+
+/// Is this how a client that talks TLS begins?
+pub(crate) fn is_tls_hello(bytes: &[u8]) -> bool {
+    bytes.starts_with(&HELLO)
+}
+
+/// Does this error of a client say that what it got, before anything was agreed, is no TLS?
+#[must_use]
+pub fn is_no_tls(error: &rustls::Error) -> bool {
+    matches!(error, rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
@@ -242,6 +265,12 @@ impl TlsChannel {
                 Err(error) => return Err(Error::io(&self.socket.peer, "receive", error)),
             };
             if let Err(error) = state.process_new_packets() {
+                if is_no_tls(&error)
+                    && matches!(state, rustls::Connection::Client(_))
+                    && state.protocol_version().is_none()
+                {
+                    return Err(Error::TalksNoTls { peer: self.socket.peer.clone() });
+                }
                 // The peer should hear why, if it still listens.
                 let _ = self.send_encrypted(state);
                 return Err(tls_error(&self.socket.peer, error));

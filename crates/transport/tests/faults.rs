@@ -211,7 +211,7 @@ fn tls_with_whom_it_should_not_be() {
     for (mut place, expected) in [
         (strange, "TLS: invalid peer certificate"),
         (elsewhere, "TLS: invalid peer certificate: certificate not valid for name \"localhost\""),
-        (plain, "the peer closed the connection"),
+        (plain, "it does not talk TLS, and this connection does"),
     ] {
         let listener = place.listener();
         let (address, options) = (place.address.clone(), place.connect.clone());

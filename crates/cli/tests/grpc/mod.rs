@@ -99,9 +99,13 @@ fn certificates_that_do_not_fit_are_not_waited_for() {
         "the server's certificate is itself a CA certificate; make a server certificate with CA:FALSE";
     let server = start("--tls-cert cert.pem --tls-key cert.key");
     server.addresses.iter().for_each(|address| check(address, Some("other"), "invalid peer certificate"));
-    check(&server.addresses[0], None, "it talks TLS, and this connection does not");
+    let no_tls_here = "it talks TLS, and this connection does not";
+    server.addresses.iter().for_each(|address| check(address, None, no_tls_here));
     let server = start("--tls-cert ca.pem --tls-key ca.key");
     server.addresses.iter().for_each(|address| check(address, Some("ca"), itself));
+    let server = start("");
+    let no_tls_there = "it does not talk TLS, and this connection does";
+    server.addresses.iter().for_each(|address| check(address, Some("cert"), no_tls_there));
 }
 
 #[test]

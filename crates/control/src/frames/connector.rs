@@ -2,6 +2,7 @@
 //! Tries nothing again; who lost a connection asks for another.
 
 use std::io::ErrorKind;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -9,7 +10,8 @@ use std::time::{Duration, Instant};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use sanderling_transport::{
-    Address, ConnectOptions, Connection, Connector, Error, Relay, RelayOptions, dial, relayed, tls_reason,
+    Address, ConnectOptions, Connection, Connector, Error, Relay, RelayOptions, dial, is_no_tls, relayed,
+    tls_reason,
 };
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -17,6 +19,7 @@ use tonic::Code;
 use tonic::codegen::Service;
 use tonic::transport::{Endpoint, Uri};
 
+use super::plain::Plain;
 use super::{Carriers, Pieces, receive, words};
 use crate::client::root_cause;
 use crate::frames_proto::frames_client::FramesClient;
@@ -94,8 +97,13 @@ async fn open(
     };
     let socket = TcpStream::from_std(socket).map_err(failed)?;
     let line = Line::of(&socket).map_err(failed)?;
+    let mut talks_tls = None;
     let stream: Box<dyn Stream> = match &options.tls {
-        None => Box::new(socket),
+        None => {
+            let (plain, known) = Plain::new(socket);
+            talks_tls = Some(known);
+            Box::new(plain)
+        }
         Some(tls) => {
             let mut config = (*tls.config()).clone();
             config.alpn_protocols = vec![b"h2".to_vec()];
@@ -103,16 +111,23 @@ async fn open(
                 |reason: String| Error::Tls { peer: address.to_string(), reason: tls_reason(&reason) };
             let name = ServerName::try_from(host.host.clone()).map_err(|error| wrong(error.to_string()))?;
             let connecting = TlsConnector::from(Arc::new(config)).connect(name, socket);
-            Box::new(connecting.await.map_err(|error| match error.kind() {
-                // What TLS says; anything else is the line.
-                ErrorKind::InvalidData => wrong(error.to_string()),
-                _ => failed(error),
+            Box::new(connecting.await.map_err(|error| {
+                let said = error.get_ref().and_then(|said| said.downcast_ref::<rustls::Error>());
+                match error.kind() {
+                    _ if said.is_some_and(is_no_tls) => Error::TalksNoTls { peer: address.to_string() },
+                    // What TLS says; anything else is the line.
+                    ErrorKind::InvalidData => wrong(error.to_string()),
+                    _ => failed(error),
+                }
             })?)
         }
     };
-    let wrong = |error: tonic::transport::Error| {
-        carrier(&address, format!("no HTTP/2 there: {}", root_cause(&error)))
+    // Whatever the library makes of it.
+    let ended = |reason: String| match talks_tls.as_ref().is_some_and(|known| known.load(Ordering::Relaxed)) {
+        true => Error::TalksTls { peer: address.to_string() },
+        false => carrier(&address, reason),
     };
+    let wrong = |error: tonic::transport::Error| ended(format!("no HTTP/2 there: {}", root_cause(&error)));
     // To the library it is plain HTTP, over a socket that is there already.
     let uri = |scheme| Uri::try_from(format!("{scheme}://{host}"));
     let origin = if options.tls.is_some() { "https" } else { "http" };
@@ -135,7 +150,7 @@ async fn open(
             }
             _ => "",
         };
-        carrier(&address, format!("{}{hint}", words(&status)))
+        ended(format!("{}{hint}", words(&status)))
     })?;
     tokio::spawn(async move {
         receive(stream.into_inner(), incoming, Some(line.clone())).await;

@@ -306,6 +306,9 @@ fn unreached(error: Error) -> Ungreeted {
         Error::Tls { .. } | Error::Options { .. } | Error::NoServer { .. } | Error::SeveralServers { .. } => {
             Ungreeted::Refused(error.to_string())
         }
+        Error::TalksNoTls { .. } => {
+            Ungreeted::Refused(format!("{error}; do all workers talk TLS (--worker-tls-cert)?"))
+        }
         // In the middle of the greeting of TLS. It may also have died just then.
         Error::Closed { .. } => {
             Ungreeted::Broken(format!("{error}; do all workers talk TLS (--worker-tls-cert)?"))
