@@ -22,7 +22,7 @@ const STRANGERS_MAX: usize = 256;
 /// Hosts of whom it is told that somebody was turned away, and causes for each: whoever tries all ports does not fill the log.
 const HOSTS_TOLD_MAX: usize = 64;
 const CAUSES_TOLD_MAX: usize = 8;
-/// Whoever waits for this worker tries again after [`AGAIN_MAX`] at the latest: if nobody has come by then, nobody waits.
+/// Whoever waits for this worker tries again every [`AGAIN_MAX`] or sooner: if nobody has come in so long, nobody waits.
 const FIRST_COMES_WITHIN: Duration = AGAIN_MAX.saturating_mul(4);
 /// Whoever comes as a worker that is here already waits for so long: that one may have gone, which nobody has noticed yet.
 const TWIN_WAIT: Duration = LOOK.saturating_mul(10);
