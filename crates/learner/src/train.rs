@@ -146,7 +146,6 @@ impl<'a> Trainer<'a> {
         } else {
             self.plot_scores = Some(std::mem::take(&mut self.pass_scores));
         }
-        self.look_at_input();
     }
 
     /// Tells if the training files have changed meanwhile. That they cannot be found is said by the next pass, if there is one.
@@ -185,6 +184,8 @@ impl<'a> Trainer<'a> {
         } else if validates {
             self.save(&self.last_dir.clone())?;
         }
+        // Only now: of inputs by url it asks others, who may be slow.
+        self.look_at_input();
         if early {
             let best_pass = self.state.best.map_or(0, |best| best.0);
             (self.observer)(&Event::EarlyStop { best_pass });

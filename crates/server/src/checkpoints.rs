@@ -307,6 +307,7 @@ mod tests {
         let sharded = Checkpoints::new("/data".into(), 1, 2);
         assert_eq!(sharded.folder("x").ok(), Some("/data/x/shard-1-of-2".into()));
     }
+
     /// Of two numbers of shards, the later one is read: also where the clock has gone back since.
     #[test]
     fn what_is_saved_is_later_than_what_was_restored() {
