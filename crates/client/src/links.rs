@@ -1,6 +1,7 @@
 //! The connections of one thread, one per server, or two when pulls are hedged: opens them, moves frames between them and
 //! the exchanges, and waits. What is asked and answered is not known here.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -216,7 +217,7 @@ impl Links {
             std::thread::sleep(BLOCKED_LOOK);
         }
         if ready.is_empty() {
-            self.give_up_if_told();
+            self.give_up_if_told(0..self.links.len());
         }
         for link in 0..self.links.len() {
             let token = self.links[link].connection;
@@ -228,11 +229,11 @@ impl Links {
         self.ready = ready;
     }
 
-    /// Gives up servers that are silent, if it is to stop.
-    fn give_up_if_told(&mut self) {
+    /// Gives up those of these links whose servers are silent, if it is to stop.
+    fn give_up_if_told(&mut self, links: Range<usize>) {
         let Some((since, grace)) = self.watch.look() else { return };
         let (now_us, told_us) = (self.now_us(), since.duration_since(self.start).as_micros() as u64);
-        for link in &mut self.links {
+        for link in &mut self.links[links] {
             link.exchange.stop(now_us, told_us, grace.as_micros() as u64);
         }
     }
@@ -283,7 +284,7 @@ impl Links {
         let mut committed = false;
         loop {
             let now_us = self.now_us();
-            self.notice(now_us);
+            self.notice(now_us, None);
             self.links[at].exchange.expire(now_us);
             match self.links[at].exchange.want(now_us) {
                 Want::Connect => self.connect(at),
@@ -312,11 +313,13 @@ impl Links {
         }
     }
 
-    /// Time in which nobody looked is no delay of the servers: their answers may have been here all the while.
-    fn notice(&mut self, now_us: u64) {
+    /// Time in which nobody looked is no delay of the servers: their answers may have been here all the while. It is one of
+    /// the server that was `waited_for`.
+    fn notice(&mut self, now_us: u64, waited_for: Option<usize>) {
         let looked_us = std::mem::replace(&mut self.looked_us, now_us);
         if now_us.saturating_sub(looked_us) > UNSEEN_US_MIN {
-            self.links.iter_mut().for_each(|link| link.exchange.postpone(now_us, looked_us));
+            let links = self.links.iter_mut().enumerate().filter(|(at, _)| Some(*at) != waited_for);
+            links.for_each(|(_, link)| link.exchange.postpone(now_us, looked_us));
         }
     }
 
@@ -394,11 +397,14 @@ impl Links {
     }
 
     fn connect(&mut self, at: usize) {
-        let now_us = self.now_us();
         let link = &mut self.links[at];
         let options = self.options.transport(FRAMING);
         link.packing.restart();
         let connected = connect(&link.address, &options).and_then(|connection| self.poller.add(connection));
+        // A server that does not answer was waited for until now.
+        let now_us = self.now_us();
+        self.notice(now_us, Some(at));
+        let link = &mut self.links[at];
         match connected {
             Ok(token) => {
                 link.connection = Some(token);
@@ -411,7 +417,11 @@ impl Links {
             Err(error @ (Error::Tls { .. } | Error::TalksTls { .. } | Error::TalksNoTls { .. })) => {
                 link.exchange.hopeless(now_us, without_place(&error, &link.address));
             }
-            Err(error) => link.exchange.disconnected(now_us, error.to_string()),
+            Err(error) => {
+                link.exchange.disconnected(now_us, error.to_string());
+                // Only this one: who has sent to the others takes their failures one after the other.
+                self.give_up_if_told(at..at + 1);
+            }
         }
     }
 

@@ -4,11 +4,14 @@
 
 mod servers;
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use sanderling_client::{Client, ClientError, Cluster, ConnectOptions, RemoteTable};
+use sanderling_client::{Client, ClientError, Cluster, ConnectOptions, RemoteTable, Stop};
 use sanderling_sample::{Batch, Rows};
 use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
 use servers::{Misdeed, Server};
@@ -104,6 +107,30 @@ fn time_in_which_nobody_looks_is_no_delay_of_the_server() {
     // Who is silent then is still found out.
     server.misbehave(&[Misdeed::Silent]);
     assert!(pull(&table).unwrap_err().contains("no answer within 1s"));
+}
+
+/// Who answers when somebody connects to shared memory, and never says where the memory is. The flag: whether who connects
+/// is told to stop.
+fn check_silent_greeting(name: &str, connect_timeout: Duration, is_told: bool, expected: &str) {
+    let user = std::fs::metadata("/proc/self").unwrap().uid();
+    let name = format!("silent-{}-{name}", std::process::id());
+    let bound = SocketAddr::from_abstract_name(format!("sanderling-shm-{user}-{name}")).unwrap();
+    let _silent = UnixListener::bind_addr(&bound).unwrap();
+    let stop = is_told.then(|| Stop::flag(&Arc::new(AtomicBool::new(true))));
+    let options = ConnectOptions { connect_timeout, stop, ..servers::options() };
+    let address = format!("shm:{name}");
+    let (said, is_said) = mpsc::channel();
+    let addresses = [address.parse().unwrap()];
+    std::thread::spawn(move || said.send(Cluster::connect(&addresses, options).map(|_| ())));
+    let error = is_said.recv_timeout(Duration::from_secs(40)).expect("it is waited for without end");
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains(&address) && error.contains(expected), "{error}");
+}
+
+#[test]
+fn a_server_that_does_not_greet_is_given_up() {
+    check_silent_greeting("late", Duration::from_millis(300), false, "no answer within 300ms: ");
+    check_silent_greeting("told", Duration::from_secs(600), true, "stopped while this server did not answer");
 }
 
 #[test]
