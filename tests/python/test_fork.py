@@ -52,6 +52,16 @@ def test_a_connection_is_its_process(two_servers: str) -> None:
     assert np.all(np.abs(table.pull(keys) + 3.0) <= 1.0 + np.abs(start))
 
 
+def test_what_forked_siblings_push_is_theirs(two_servers: str) -> None:
+    """Neither may be taken for the other, whose push with the same number was applied before."""
+    keys, ones = np.arange(100, dtype=np.uint64), np.ones((100, 2), np.float32)
+    connection = sanderling.connect(two_servers)
+    table = connection.table("siblings", 2, init={"type": "zero"}, optimizer={"type": "sgd", "lr": 1.0})
+    for _ in range(2):
+        assert in_child(lambda: sanderling.connect(two_servers).open("siblings").push(keys, ones)) == "nothing"
+    assert np.all(table.pull(keys) == -2.0)
+
+
 def test_queues_and_embeddings_are_their_process(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("label,a\n" + "".join(f"{row % 2},{row}\n" for row in range(100)))
     embedding = sanderling.Embedding([sanderling.Table("t", 2)], [("a", 0, "sum")])

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use sanderling_observe::unique;
 use sanderling_store::{Dedup, Pooling};
 
 use crate::cluster::Cluster;
 use crate::error::ClientError;
 use crate::fed::Feedable;
-use crate::random::unique;
 use crate::remote::RemoteTable;
 use crate::session::{FedBatch, FedKeys, Session};
 

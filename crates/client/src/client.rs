@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sanderling_observe::unique;
 use sanderling_sample::Rows;
 use sanderling_store::{Absent, PushScale, Table};
 
 use crate::error::ClientError;
 use crate::lookup::{Lookup, TableLookup};
-use crate::random::unique;
 use crate::remote::RemoteTable;
 use crate::session::{PullInto, PullPart, Session, check_push};
 use crate::shared_push::push_shared;

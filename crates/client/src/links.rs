@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sanderling_observe::unique;
 use sanderling_transport::{Address, Error, Framing, Poller, Received, Token, connect};
 use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit};
 
@@ -12,7 +13,6 @@ use crate::error::{ClientError, Names};
 use crate::exchange::{Answer, CallError, Exchange, Hedging, Patience, Peer, Want};
 use crate::options::ConnectOptions;
 use crate::packing::Packing;
-use crate::random::unique;
 use crate::statistics::Recorder;
 use crate::stop::Watch;
 

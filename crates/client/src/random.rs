@@ -1,4 +1,4 @@
-//! Random numbers for backoff and client numbers: `SplitMix64` (Steele et al. 2014). Not for secrets.
+//! Random numbers for backoff: `SplitMix64` (Steele et al. 2014). Not for secrets.
 
 /// A seeded sequence.
 #[derive(Debug, Clone)]
@@ -21,11 +21,4 @@ impl Random {
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
-}
-
-/// A number that no other process and no other call has got, as far as chance can say.
-pub(crate) fn unique() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    // The standard library seeds these from the system's randomness, differently for each.
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }

@@ -3,9 +3,7 @@
 //! [`Service::start`] reads, and answers trainers, on threads of its own. What a trainer is answered is decided by a state
 //! machine without input and output (`desk`); `docs/hub.md` says what trainers may rely on.
 
-use std::collections::hash_map::RandomState;
 use std::fs::File;
-use std::hash::BuildHasher;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -173,7 +171,7 @@ impl Service {
             None => None,
         };
         let position = position.unwrap_or_else(|| Position {
-            stream: RandomState::new().hash_one(std::process::id()) | 1,
+            stream: sanderling_observe::unique() | 1,
             start: PassStart::default(),
             done: done::Done::default(),
             holders: Vec::new(),

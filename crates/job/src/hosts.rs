@@ -5,7 +5,6 @@
 //! rank 0 for all else ([`control`]), whose desk ([`desk`]) decides who is lost. See `docs/design/0012-*.md`.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -328,7 +327,7 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
     )?;
     let far = ways::Far::new(hosts.rank, party.rows, &seen)?;
     if hosts.rank == 0 {
-        let group = RandomState::new().hash_one(std::process::id());
+        let group = sanderling_observe::unique();
         seen.say(Said::Start { group });
     }
     gather::spawn("talk", move || control.run())?;

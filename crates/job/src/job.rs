@@ -1,6 +1,5 @@
 //! Running a job: its options, and one thread per worker of this process. Knows nothing of what workers do.
 
-use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -232,7 +231,7 @@ where
         }
         Tables::Servers(..) => None,
     };
-    let number = RandomState::new().hash_one(std::process::id());
+    let number = sanderling_observe::unique();
     let join = |rank: u32| -> Result<SyncGroup, JobError> {
         let sync = SyncOptions { attempt: 0, timeout: options.timeout };
         let group = match (tables, &meeting) {

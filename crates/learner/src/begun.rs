@@ -2,7 +2,6 @@
 //! for its own. Knows no model.
 
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -23,8 +22,7 @@ pub(crate) struct Mark {
 pub(crate) fn mark(run_dir: &Path) -> Result<Mark, LearnError> {
     let path = run_dir.join(NAME);
     let before = fs::read(&path).ok();
-    // By std's word, different from one to the next.
-    let run_id = RandomState::new().hash_one(0_u8);
+    let run_id = sanderling_observe::unique();
     fs::write(&path, format!("{run_id}\n")).map_err(LearnError::io(&path))?;
     Ok(Mark { run_id, path, before })
 }

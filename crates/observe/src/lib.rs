@@ -8,9 +8,11 @@ pub mod latency_table;
 pub mod machine;
 pub mod plot;
 pub mod stages;
+pub mod unique;
 
 pub use exposition::{EXPOSITION_CONTENT_TYPE, Exposition, Labels};
 pub use latency::{Latency, LatencySummary};
 pub use latency_table::LatencyTable;
 pub use machine::{Machine, Resident, SimdLevel};
 pub use stages::{StageTimer, StageTotal, StageWatch, Stages};
+pub use unique::unique;

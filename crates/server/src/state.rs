@@ -1,7 +1,6 @@
 //! What all sessions of a server share: tables, what is remembered of clients, and who the server is. Knows no socket and
 //! no thread.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
@@ -79,8 +78,7 @@ impl State {
             token: config.token.clone(),
             frame_bytes_max: config.frame_bytes_max,
             name: config.name.clone(),
-            // Every hasher has another random start.
-            boot_id: RandomState::new().hash_one(std::process::id()),
+            boot_id: sanderling_observe::unique(),
             host_id: sanderling_observe::machine::host_id(),
             local_url: OnceLock::new(),
             draining: AtomicBool::new(false),

@@ -1,6 +1,7 @@
 //! Pushes of one thread: numbers them so that a server applies each at most once, and sends them without waiting for the
 //! answers. Knows not how frames travel.
 
+use sanderling_observe::unique;
 use sanderling_store::{Dedup, PushScale, StoreError, bad_gradient};
 use sanderling_wire::{Push, Reply, Request, WireError};
 
@@ -9,7 +10,6 @@ use crate::dealt::gather;
 use crate::error::{ClientError, Names};
 use crate::exchange::CallError;
 use crate::fan::Fan;
-use crate::random::unique;
 use crate::remote::RemoteTable;
 
 /// Tags with this bit are pushes, whose answers have no place to go to; the others are positions in `asked`. Below it are the

@@ -1,6 +1,5 @@
 //! What a hub is told when it starts, and what follows from it. Opens nothing.
 
-use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -282,7 +281,7 @@ impl ServiceConfig {
             name: name.chars().take(wire_limit::NAME_BYTES_MAX / 4).collect(),
             token: self.token.clone(),
             frame_bytes_max: self.frame_bytes_max,
-            boot_id: RandomState::new().hash_one(std::process::id()),
+            boot_id: sanderling_observe::unique(),
             host_id: sanderling_observe::machine::host_id(),
             passes: self.passes,
             rows: self.batch as u32,

@@ -34,7 +34,6 @@ pub struct SubscribeOptions {
 
 impl Default for SubscribeOptions {
     fn default() -> SubscribeOptions {
-        use std::hash::{BuildHasher, RandomState};
         SubscribeOptions {
             window: 8,
             rank: None,
@@ -43,7 +42,7 @@ impl Default for SubscribeOptions {
             timeout: Duration::from_secs(20),
             patience: Duration::from_secs(60),
             spin_us: SPIN_US_DEFAULT,
-            instance: RandomState::new().hash_one(std::process::id()),
+            instance: sanderling_observe::unique(),
             compression: None,
             takes_fed: false,
         }
