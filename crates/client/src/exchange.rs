@@ -203,7 +203,7 @@ impl Exchange {
         boot_id: Option<u64>,
         request: &Request<'_>,
     ) -> Result<(), WireError> {
-        let timeout_us = self.patience.timeout.as_micros().min(u128::from(u32::MAX)) as u64;
+        let timeout_us = u64::try_from(self.patience.timeout.as_micros()).unwrap_or(u64::MAX);
         let slot = self.calls.begin(now_us, timeout_us, tag, boot_id, request, &self.agreed)?;
         if let (Phase::Up | Phase::Leaving, Some(peer)) = (self.phase, &self.peer) {
             self.calls.check_start(slot, peer.boot_id);

@@ -91,7 +91,9 @@ impl Calls {
         let id = self.new_id(slot);
         let call = &mut self.calls[slot as usize];
         call.frame.clear();
-        if let Err(error) = call.frame.append(|out| request.encode(agreed, id, timeout_us as u32, out)) {
+        // More than 71 minutes a frame cannot say; the client's own deadline is as it was asked for.
+        let within_us = u32::try_from(timeout_us).unwrap_or(u32::MAX);
+        if let Err(error) = call.frame.append(|out| request.encode(agreed, id, within_us, out)) {
             self.free.push(slot);
             return Err(error);
         }

@@ -340,6 +340,18 @@ fn requests_that_nobody_looked_after_have_more_time() {
 }
 
 #[test]
+fn a_request_may_take_longer_than_a_frame_can_say() {
+    let patience = Patience { timeout: Duration::from_secs(7200), seed: 1 };
+    let mut exchange = Exchange::new(patience, "", "test");
+    exchange.begin(0, 1, None, &Request::Tables).expect("small");
+    assert_eq!(exchange.calls.next_frame()[16..20], [0xFF; 4]);
+    for (now_us, is_late) in [(u64::from(u32::MAX) + 1, false), (7_200_000_000, true)] {
+        exchange.expire(now_us);
+        assert_eq!(exchange.next_failure().is_some(), is_late, "{now_us}");
+    }
+}
+
+#[test]
 fn a_server_that_is_not_there_is_late_and_says_why() {
     let mut world = World::new(1, Weather { refuse: 1000, ..Weather::default() });
     world.push(1, None);
