@@ -727,7 +727,10 @@ class SyncGroup:
     def barrier(self, name: str) -> None:
         """Wait until all workers are here."""
     def all_gather(self, name: str, value: bytes) -> list[bytes]:
-        """Everybody's bytes, at most 1 MiB each, in the order of workers."""
+        """Everybody's bytes, in the order of workers.
+
+        At most 1 MiB each, and where the workers meet at servers not quite 16 MiB of all together.
+        """
     def broadcast(self, name: str, source: int, value: bytes) -> bytes:
         """The bytes of one worker, for all."""
     def all_reduce(
@@ -826,7 +829,10 @@ class Worker:
     def all_to_all(self, name: str, parts: list[bytes]) -> list[bytes]:
         """Give each worker its part, `parts[n]` to worker `n`; what each gave this one, in their order."""
     def all_gather(self, name: str, value: bytes) -> list[bytes]:
-        """Everybody's bytes, at most 1 MiB each, in the order of workers."""
+        """Everybody's bytes, in the order of workers.
+
+        At most 1 MiB each, and where the workers meet at servers not quite 16 MiB of all together.
+        """
     def broadcast(self, name: str, source: int, value: bytes) -> bytes:
         """The bytes of one worker, for all."""
     def barrier(self, name: str) -> None:

@@ -3,6 +3,8 @@
 
 use std::time::Instant;
 
+use sanderling_meet::limit::MEETING_BYTES_MAX;
+
 use super::{SyncGroup, Way};
 use crate::error::ClientError;
 
@@ -26,8 +28,30 @@ impl SyncGroup {
         self.all_gather(name, &[]).map(|_| ())
     }
 
-    /// Everybody's bytes, at most 1 MiB each, in the order of workers.
+    /// Everybody's bytes, in the order of workers: at most 1 MiB each, and what fits one frame of the servers together (of 16 MiB
+    /// unless they are told otherwise).
     pub fn all_gather(&mut self, name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ClientError> {
+        self.gather(name, bytes, self.who.workers)
+    }
+
+    /// Bytes of each, if so many of the workers bring any.
+    fn part_bytes_max(&self, givers: u32) -> usize {
+        match &self.way {
+            Way::Here(..) => MEETING_BYTES_MAX,
+            Way::Servers(servers) => servers.part_bytes_max(givers),
+        }
+    }
+
+    fn gather(&mut self, name: &str, bytes: &[u8], givers: u32) -> Result<Vec<Vec<u8>>, ClientError> {
+        let bytes_max = self.part_bytes_max(givers);
+        if bytes.len() > bytes_max {
+            // Before anybody has what would be too much for all.
+            let (worker, found) = (self.who.worker, bytes.len());
+            let reason = format!(
+                "meeting {name:?}: {found} bytes of worker {worker} are above the limit, {bytes_max} for each of {givers}"
+            );
+            return Err(ClientError::Group { place: self.place(), reason });
+        }
         let until = Instant::now() + self.timeout;
         let met = match &mut self.way {
             Way::Here(meeting, _) => {
@@ -44,10 +68,10 @@ impl SyncGroup {
         }
     }
 
-    /// The bytes of one worker, for all; what the others give is ignored.
+    /// The bytes of one worker, at most 1 MiB, for all; what the others give is ignored.
     pub fn broadcast(&mut self, name: &str, from: u32, bytes: &[u8]) -> Result<Vec<u8>, ClientError> {
         let mine = if from == self.who.worker { bytes } else { &[] };
-        let mut parts = self.all_gather(name, mine)?;
+        let mut parts = self.gather(name, mine, 1)?;
         if from as usize >= parts.len() {
             let reason = format!("broadcast {name:?} from worker {from} of {}", parts.len());
             return Err(ClientError::Group { place: self.place(), reason });
@@ -96,7 +120,8 @@ impl SyncGroup {
         words: &mut [u64],
         combine: impl Fn(u64, u64) -> u64,
     ) -> Result<(), ClientError> {
-        let step = (MEETING_BYTES / 8 / self.who.workers as usize).max(1);
+        let workers = self.who.workers;
+        let step = ((MEETING_BYTES / workers as usize).min(self.part_bytes_max(workers)) / 8).max(1);
         let mut mine = Vec::new();
         // Also when there are none: everybody comes.
         let mut at = 0;

@@ -307,6 +307,11 @@ impl Servers {
         answers
     }
 
+    /// Bytes that each may bring to a meeting, if so many of the workers bring any.
+    pub(super) fn part_bytes_max(&self, givers: u32) -> usize {
+        Met::part_bytes_max(self.links.frame_bytes_max(), self.member.workers as usize, givers as usize)
+    }
+
     /// Comes to a meeting, at the first server, and asks until all are there; who is missing then.
     pub(super) fn meet(
         &mut self,

@@ -282,8 +282,18 @@ pub enum Met<'a> {
 
 /// An empty part.
 const PART_BYTES_MIN: usize = 8;
+/// Header, member, round and name of the longest question, and what the answer has beside its parts.
+const MEET_HEAD_BYTES: usize = 512;
 
 impl<'a> Met<'a> {
+    /// Bytes that each of so many workers may bring if `givers` of them bring any: such that everybody's fit one frame.
+    #[must_use]
+    pub fn part_bytes_max(frame_bytes_max: usize, workers: usize, givers: usize) -> usize {
+        let room = frame_bytes_max.saturating_sub(MEET_HEAD_BYTES + workers * PART_BYTES_MIN);
+        // Each part is padded to a multiple of 8.
+        (room / givers.max(1) / 8 * 8).min(MEET_BYTES_MAX)
+    }
+
     pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
         let (missing, parts) = match self {
             Met::Waiting(missing) => (*missing, &[][..]),
@@ -314,4 +324,40 @@ fn check_one_of(missing: usize, parts: usize) -> Result<(), WireError> {
         return Ok(());
     }
     Err(WireError::Value { what: "parts of a meeting", found: parts as u64 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Agreed, Buffer, Features, Reply, Request};
+
+    /// Parts of the most bytes fit an answer and a question of the longest name, and one more of them would not, where it is
+    /// the frame that bounds them.
+    #[test]
+    fn parts_of_a_meeting_fit_a_frame() {
+        for (frame_bytes_max, workers, givers) in
+            [(1 << 24, 1, 1), (1 << 24, 15, 15), (1 << 24, 16, 16), (1 << 24, 1024, 1), (1 << 24, 1024, 1024)]
+                .into_iter()
+                .chain([(1 << 16, 1, 1), (1 << 16, 3, 3), (1 << 16, 1024, 1), (1 << 16, 1024, 1024)])
+        {
+            let bytes_max = Met::part_bytes_max(frame_bytes_max, workers, givers);
+            let agreed =
+                Agreed { version: 1, features: Features::NONE, frame_bytes_max: frame_bytes_max as u32 };
+            let what = format!("{frame_bytes_max} {workers} {givers} {bytes_max}");
+            let part = vec![7; bytes_max];
+            let parts = (0..workers).map(|at| if at < givers { &part[..] } else { &[] }).collect();
+            let mut frame = Buffer::new(frame_bytes_max);
+            let answer = Reply::Meet(Met::All(parts));
+            let answered = frame.append(|out| answer.encode(&agreed, 1, out));
+            assert!(answered.is_ok(), "{what}: {answered:?}");
+            let spare = frame_bytes_max - frame.len();
+            assert!(bytes_max == MEET_BYTES_MAX || spare < 512 + 8 * givers, "{what}: {spare} bytes more");
+            let name = "x".repeat(NAME_BYTES_MAX);
+            let member = Member { group: 1, worker: 0, workers: workers as u32, attempt: 0 };
+            let question = Request::Meet(Meet { member, round: 1, name: &name, bytes: &part });
+            frame.clear();
+            let asked = frame.append(|out| question.encode(&agreed, 1, 0, out));
+            assert!(asked.is_ok(), "{what}: {asked:?}");
+        }
+    }
 }
