@@ -185,7 +185,7 @@ impl Cluster {
         let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
         let mut links = Links::new(&ways, &self.options, timeout, hedging)?;
         for (at, server) in self.servers.iter().enumerate() {
-            links.expect_frames(at, server.peer.frame_bytes_max);
+            links.expect(at, &server.peer);
         }
         Ok(links)
     }

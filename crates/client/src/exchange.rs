@@ -124,6 +124,8 @@ pub(crate) struct Exchange {
     offer: Offer,
     agreed: Agreed,
     peer: Option<Peer>,
+    /// Which shard it must be, of how many; None: any.
+    place: Option<(u32, u32)>,
     hello: Buffer,
     calls: Calls,
     /// Consecutive attempts that came to nothing.
@@ -154,6 +156,7 @@ impl Exchange {
                 frame_bytes_max: offer.frame_bytes_max,
             },
             peer: None,
+            place: None,
             hello: Buffer::new(limit::HELLO_BYTES_MAX),
             calls: Calls::default(),
             attempts: 0,
@@ -174,9 +177,11 @@ impl Exchange {
         if matches!(self.phase, Phase::Up | Phase::Leaving) { self.agreed } else { Agreed::BEFORE_HELLO }
     }
 
-    /// The server, which has not been greeted here yet, takes frames of this length, as is known from elsewhere.
-    pub(crate) fn expect_frames(&mut self, frame_bytes_max: u32) {
-        self.agreed.frame_bytes_max = frame_bytes_max;
+    /// The server has not been greeted here yet: elsewhere it said this. It is asked nothing once it is another shard, which
+    /// has other rows.
+    pub(crate) fn expect(&mut self, peer: &Peer) {
+        self.agreed.frame_bytes_max = peer.frame_bytes_max;
+        self.place = Some((peer.shard, peer.shards));
     }
 
     /// Longest frame.

@@ -102,10 +102,10 @@ impl Links {
         })
     }
 
-    /// Before a server is greeted, requests to it are no longer than this.
-    pub(crate) fn expect_frames(&mut self, server: usize, frame_bytes_max: u32) {
+    /// Before a server is greeted here, it is taken for what it said of itself elsewhere.
+    pub(crate) fn expect(&mut self, server: usize, peer: &Peer) {
         for link in self.links.iter_mut().skip(server).step_by(self.servers) {
-            link.exchange.expect_frames(frame_bytes_max);
+            link.exchange.expect(peer);
         }
     }
 

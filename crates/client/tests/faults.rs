@@ -168,6 +168,31 @@ fn a_server_that_is_gone_is_named_and_one_that_comes_back_is_another() {
     assert_eq!(pull(&table).unwrap(), 2.0);
 }
 
+/// What it has is not all of what the client takes it for, and other shards have the rest.
+#[test]
+fn a_server_that_has_become_another_shard_is_asked_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut both = servers::start(&folder, "unix", 2);
+    let cluster = servers::connect(&both, servers::options());
+    let table = RemoteTable::create(&cluster, &config(2)).unwrap();
+    push(&table).unwrap();
+    let mut first = both.remove(0);
+    first.stop();
+    first.misbehave(&[Misdeed::CutBefore]);
+    let (address, memory) = (first.address.to_string(), Arc::clone(&first.memory));
+    drop(first);
+    let _again = Server::start_with(&address, 0, 3, memory);
+    for found in
+        [push(&table), pull(&table).map(|_| ()), table.size().map(|_| ()).map_err(|error| error.to_string())]
+    {
+        let error = found.unwrap_err();
+        assert!(
+            error.contains(&address) && error.contains("it is now shard 0 of 3; connect anew"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -69,7 +69,8 @@ impl Placement {
     }
 
     fn elsewhere(&self, what: &str) -> Refusal {
-        let reason = format!("{what}, this is {} of {}; fetch the placement", self.shard, self.shards);
+        let advice = "if the number of shards has changed, connect anew and name each of them once";
+        let reason = format!("{what}, this is {} of {}; {advice}", self.shard, self.shards);
         Refusal::new(Fault::NotHere { placement_version: VERSION }, reason)
     }
 }

@@ -45,7 +45,7 @@ impl Exchange {
         let reply = Reply::decode(&frame)?;
         let id = frame.header.id;
         match (self.phase, reply) {
-            (Phase::Greeting { sent: true }, Reply::Hello(identity)) => self.greeted(&identity)?,
+            (Phase::Greeting { sent: true }, Reply::Hello(identity)) => self.greeted(now_us, &identity)?,
             (Phase::Greeting { sent: true }, Reply::Failed(failure)) => {
                 if !matches!(failure.fault, Fault::Busy { .. } | Fault::Draining) {
                     self.calls.fail_all(&CallError::Refused {
@@ -68,7 +68,14 @@ impl Exchange {
         Ok(Answer::None)
     }
 
-    fn greeted(&mut self, identity: &Identity<'_>) -> Result<(), WireError> {
+    fn greeted(&mut self, now_us: u64, identity: &Identity<'_>) -> Result<(), WireError> {
+        let place = (identity.shard, identity.shards);
+        if self.place.is_some_and(|expected| expected != place) {
+            let reason = format!("it is now shard {} of {}; connect anew", place.0, place.1);
+            self.calls.fail_all(&CallError::Protocol { reason: reason.clone() });
+            self.give_up(now_us, &reason);
+            return Ok(());
+        }
         self.agreed = self.offer.accept(identity.agreed)?;
         self.peer = Some(Peer::of(identity));
         self.calls.greeted(identity.boot_id, &self.agreed);
