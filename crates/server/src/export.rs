@@ -2,11 +2,12 @@
 //! on is a key, so that any server with the same rows can. Knows no connection.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 
 use sanderling_store::{RowColumns, WholeRows};
 use sanderling_wire::{Exported, Fault, RowBlock};
 
-use crate::limit::EXPORT_KEYS_MAX;
+use crate::limit::{EXPORT_KEYS_MAX, EXPORT_WINDOWS_MAX};
 use crate::refusal::Refusal;
 use crate::tables::Entry;
 
@@ -15,16 +16,24 @@ const HEAD_BYTES: usize = 256;
 /// Key, frequency, last use and version of a row.
 const ROW_HEAD_BYTES: usize = 8 + 3 * 4;
 
-/// The next keys of the table that is being exported, and the block that was made last.
+/// The next keys of the tables that are being exported, and the block that was made last.
 #[derive(Debug, Default)]
 pub(crate) struct Exporter {
-    /// Number of the table, and from which key on `keys` are all there are up to their last.
-    window: Option<(u32, u64)>,
+    /// Those of which a block was made last come last; each export that goes on at the same time has one.
+    windows: VecDeque<Window>,
+    block: RowColumns,
+}
+
+/// Keys of a table: all that there were from a key on up to their last.
+#[derive(Debug)]
+struct Window {
+    /// Number of the table.
+    table: u32,
+    from: u64,
     /// Ascending.
     keys: Vec<u64>,
     /// Were there more keys than these?
     more: bool,
-    block: RowColumns,
 }
 
 impl Exporter {
@@ -45,32 +54,50 @@ impl Exporter {
             let reason = "not even one row fits, or none was asked for";
             return Err(Refusal::new(Fault::TooLarge { bytes, bytes_max }, reason));
         }
-        let covered = self.window.is_some_and(|(table, start)| table == entry.number && start <= from)
-            && (!self.more || self.keys.last().is_some_and(|&last| from <= last));
-        // The first block of an export sees the table as it is.
-        if from == 0 || !covered {
-            self.look(entry, from);
-        }
-        let first = self.keys.partition_point(|&key| key < from);
-        let taken = self.keys.len().min(first + rows_max);
+        let window = self.take_window(entry, from);
+        let (keys, first) = (&window.keys, window.keys.partition_point(|&key| key < from));
+        let taken = keys.len().min(first + rows_max);
         self.block.clear();
         // Rows may have gone since.
-        entry.table.copy_rows(&self.keys[first..taken], &mut self.block);
-        let next = match self.keys.get(taken) {
+        entry.table.copy_rows(&keys[first..taken], &mut self.block);
+        let next = match keys.get(taken) {
             Some(&key) => Some(key),
-            None if self.more => self.keys.last().and_then(|last| last.checked_add(1)),
+            None if window.more => keys.last().and_then(|last| last.checked_add(1)),
             None => None,
         };
+        // After the last block of an export its keys are of no use.
+        if next.is_some() {
+            self.windows.push_back(window);
+        }
         let WholeRows { keys, frequencies, last_uses, versions, weights, states } = self.block.rows();
         let rows = RowBlock { dim, state, keys, frequencies, last_uses, versions, weights, states };
         Ok(Exported { next, rows })
     }
 
-    /// Sets the smallest keys from `from` on aside.
-    fn look(&mut self, entry: &Entry, from: u64) {
-        let keys = &mut self.keys;
-        keys.clear();
-        self.more = false;
+    /// The window to go on in, or a new one; in the place of the one that nobody has used for longest, if there are too many.
+    fn take_window(&mut self, entry: &Entry, from: u64) -> Window {
+        let covers = |window: &Window| window.table == entry.number && window.covers(from);
+        // The first block of an export sees the table as it is.
+        let known = if from == 0 { None } else { self.windows.iter().rposition(covers) };
+        if let Some(window) = known.and_then(|at| self.windows.remove(at)) {
+            return window;
+        }
+        if self.windows.len() == EXPORT_WINDOWS_MAX {
+            self.windows.pop_front();
+        }
+        Window::look(entry, from)
+    }
+}
+
+impl Window {
+    /// Does it say which key is the first from `from` on?
+    fn covers(&self, from: u64) -> bool {
+        self.from <= from && (!self.more || self.keys.last().is_some_and(|&last| from <= last))
+    }
+
+    /// The smallest keys from `from` on.
+    fn look(entry: &Entry, from: u64) -> Window {
+        let (mut keys, mut more) = (Vec::new(), false);
         let last = Cell::new(u64::MAX);
         let wants = |key: u64| (from..=last.get()).contains(&key);
         entry.table.for_each_key(wants, |key| {
@@ -79,12 +106,13 @@ impl Exporter {
                 keys.select_nth_unstable(EXPORT_KEYS_MAX - 1);
                 keys.truncate(EXPORT_KEYS_MAX);
                 last.set(keys[EXPORT_KEYS_MAX - 1]);
-                self.more = true;
+                more = true;
             }
         });
         keys.sort_unstable();
-        self.more |= keys.len() > EXPORT_KEYS_MAX;
+        more |= keys.len() > EXPORT_KEYS_MAX;
         keys.truncate(EXPORT_KEYS_MAX);
-        self.window = Some((entry.number, from));
+        keys.shrink_to_fit();
+        Window { table: entry.number, from, keys, more }
     }
 }

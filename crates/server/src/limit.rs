@@ -41,6 +41,8 @@ pub const BATCHES_BYTES_MAX: usize = 1 << 30;
 pub const BATCH_AGE_MAX: Duration = Duration::from_secs(300);
 /// Peers that have statistics of their own, per worker; the others are counted together.
 pub const PEERS_MAX: usize = 64;
+/// Exports whose next keys are set aside; of more at once, the one that was asked for longest ago looks anew.
+pub const EXPORT_WINDOWS_MAX: usize = 8;
 /// Keys that one pass over a table sets aside for exports.
 pub const EXPORT_KEYS_MAX: usize = 1 << 20;
 /// Memory that a worker keeps between requests, for each of its uses.

@@ -1,6 +1,7 @@
 //! What requests are answered, case by case, and that answering takes no memory.
 
 use super::*;
+use crate::limit::EXPORT_WINDOWS_MAX;
 
 /// An outlet that the peer never empties.
 struct Full;
@@ -154,6 +155,35 @@ fn exports_hold_every_row_with_its_state_in_blocks() {
         from = next;
     }
     assert_eq!(found, keys);
+}
+
+/// So many exports in turn, block by block. A key that comes up behind where each is, is not in its next block, and not the
+/// one to go on from, unless it has to look anew.
+fn check_exports_in_turn(exports: usize, expected: u64) {
+    let state = Fixture::new().state;
+    let named = |at: usize| state.create(&format!("t{at}"), Home::Sharded, TABLE).unwrap();
+    let tables: Vec<_> = (0..exports).map(named).collect();
+    let push = |keys: &[u64]| {
+        for entry in &tables {
+            entry.table.push(keys, &vec![0.5; keys.len() * DIM], PushScale::default()).unwrap();
+        }
+    };
+    let mut exporter = crate::export::Exporter::default();
+    let mut next_of_all = |from: u64| -> Vec<Option<u64>> {
+        tables.iter().map(|entry| exporter.rows(entry, from, 1, 1 << 16).unwrap().next).collect()
+    };
+    push(&[10, 20, 30]);
+    assert_eq!(next_of_all(0), vec![Some(20); exports]);
+    push(&[25]);
+    assert_eq!(next_of_all(20), vec![Some(expected); exports], "{exports} exports");
+    assert_eq!(next_of_all(30), vec![None; exports]);
+}
+
+#[test]
+fn exports_that_go_on_at_once_look_once_each() {
+    check_exports_in_turn(1, 30);
+    check_exports_in_turn(EXPORT_WINDOWS_MAX, 30);
+    check_exports_in_turn(EXPORT_WINDOWS_MAX + 1, 25);
 }
 
 /// All rows of a server's first table, by key.
