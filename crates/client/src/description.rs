@@ -48,3 +48,34 @@ pub(crate) fn describe(config: &TableConfig, servers: usize) -> String {
     // A struct of numbers has a JSON form.
     serde_json::to_string(&description).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table's configuration with defaults, and one without: what servers must understand, whose tests read the same file.
+    #[test]
+    fn configurations_are_those_that_servers_are_tested_with() {
+        let sgd = |l2| Optimizer::Sgd { lr: 0.5, l2 };
+        let plain = TableConfig::single("t", 1, Init::Zero, sgd(0.0));
+        let momentum = Optimizer::Momentum { lr: 0.5, momentum: 0.5, l2: 0.0 };
+        let full = TableConfig {
+            name: "t".to_owned(),
+            blocks: vec![
+                Block { dims: 3, init: Init::Uniform { bound: 0.5 }, optimizer: sgd(0.25) },
+                Block { dims: 5, init: Init::Zero, optimizer: momentum },
+            ],
+            seed: 7,
+            budget_bytes: Some(9_000_000),
+            dtype: Dtype::F16,
+            admission: Admission::Sightings { sightings: 3, filter_bytes: 4096 },
+            eviction: Eviction::Clock,
+            writes: Writes::CopyOnWrite,
+        };
+        let golden = include_str!("../../wire/tests/golden/configuration.json");
+        let golden: Vec<serde_json::Value> = serde_json::from_str(golden).expect("JSON");
+        let described = [plain, full].map(|config| describe(&config, 1));
+        let described = described.map(|text| serde_json::from_str::<serde_json::Value>(&text).expect("JSON"));
+        assert_eq!(golden, described);
+    }
+}

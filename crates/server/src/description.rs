@@ -92,6 +92,18 @@ mod tests {
         }
     }
 
+    /// What clients send, whose tests write the same file, loses nothing here.
+    #[test]
+    fn what_clients_describe_is_understood() {
+        let golden = include_str!("../../wire/tests/golden/configuration.json");
+        let golden: Vec<serde_json::Value> = serde_json::from_str(golden).expect("JSON");
+        for described in golden {
+            let config = parse("t", &described.to_string()).expect("a configuration");
+            let again: serde_json::Value = serde_json::from_str(&describe(&config)).expect("JSON");
+            assert_eq!(again, described);
+        }
+    }
+
     #[test]
     fn what_is_not_a_configuration_is_refused() {
         for (text, expected) in [
