@@ -1,9 +1,6 @@
 //! Which server has a key, as of a version of the placement. Small enough for every thread to have its own copy.
 
-use sanderling_wire::{Home, slot_of};
-
-/// Slots of servers that have no placement.
-pub(crate) const SLOTS_DEFAULT: usize = 4096;
+use sanderling_wire::{Home, even_slots, slot_of};
 
 /// Slots to servers; see `docs/wire-format.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,8 +14,7 @@ pub(crate) struct Placement {
 impl Placement {
     /// The one that holds where nobody has decided otherwise. `servers` fit 16 bits.
     pub(crate) fn even(servers: usize) -> Placement {
-        let slots = (0..SLOTS_DEFAULT).map(|slot| (slot * servers / SLOTS_DEFAULT) as u16).collect();
-        Placement { version: 0, servers, slots }
+        Placement { version: 0, servers, slots: even_slots(servers) }
     }
 
     /// The server of each slot, all below `servers`; there is at least one slot.

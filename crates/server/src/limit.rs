@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-/// Slots that keys are spread over; a slot is on one server.
-pub const SLOTS: usize = 4096;
 /// Open connections; a further one is told that the server is busy, and closed.
 pub const CONNECTIONS_MAX: usize = 4096;
 /// Longest frame unless configured otherwise; a connection's buffers grow up to it.
@@ -41,10 +39,10 @@ pub const BATCHES_BYTES_MAX: usize = 1 << 30;
 pub const BATCH_AGE_MAX: Duration = Duration::from_secs(300);
 /// Peers that have statistics of their own, per worker; the others are counted together.
 pub const PEERS_MAX: usize = 64;
-/// Exports whose next keys are set aside; of more at once, the one that was asked for longest ago looks anew.
-pub const EXPORT_WINDOWS_MAX: usize = 8;
 /// Keys that one pass over a table sets aside for exports.
 pub const EXPORT_KEYS_MAX: usize = 1 << 20;
+/// Exports whose next keys are set aside; of more at once, the one that was asked for longest ago looks anew.
+pub const EXPORT_WINDOWS_MAX: usize = 8;
 /// Memory that a worker keeps between requests, for each of its uses.
 pub const SCRATCH_BYTES_MAX: usize = 16 << 20;
 /// Folders in the name of a checkpoint.

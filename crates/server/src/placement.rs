@@ -1,8 +1,7 @@
 //! Which keys are this server's. Knows slots and shards, no table.
 
-use sanderling_wire::{Fault, Home, PlacementMap, PlacementServer, slot_of};
+use sanderling_wire::{Fault, Home, PlacementMap, PlacementServer, even_slots, limit, slot_of};
 
-use crate::limit::SLOTS;
 use crate::refusal::Refusal;
 
 /// The placement that the servers of a cluster start with; nothing changes it yet.
@@ -19,11 +18,10 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Slot `s` is on shard `s * shards / SLOTS`. `urls` has one entry per shard.
+    /// All shards have as many slots. `urls` has one entry per shard.
     pub(crate) fn new(shard: u16, shards: u16, urls: Vec<String>) -> Placement {
         assert!(shard < shards && urls.len() == usize::from(shards), "checked with the configuration");
-        let slots = (0..SLOTS).map(|slot| (slot * usize::from(shards) / SLOTS) as u16).collect();
-        Placement { shard, shards, slots, urls }
+        Placement { shard, shards, slots: even_slots(shards.into()), urls }
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -51,7 +49,7 @@ impl Placement {
 
     /// Is a key of a sharded table here?
     pub(crate) fn is_here(&self, key: u64) -> bool {
-        self.slots[slot_of(key, SLOTS)] == self.shard
+        self.slots[slot_of(key, limit::SLOTS_DEFAULT)] == self.shard
     }
 
     /// All keys must be here.
@@ -64,7 +62,7 @@ impl Placement {
             return Ok(());
         }
         let key = keys.iter().copied().find(|&key| !self.is_here(key)).unwrap_or_default();
-        let server = self.slots[slot_of(key, SLOTS)];
+        let server = self.slots[slot_of(key, limit::SLOTS_DEFAULT)];
         Err(self.elsewhere(&format!("key {key} is on server {server}")))
     }
 

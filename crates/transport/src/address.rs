@@ -128,30 +128,9 @@ impl Address {
     pub fn in_memory(&self) -> bool {
         matches!(self, Address::Embedded | Address::Shm(_) | Address::Unix(_))
     }
-
-    /// The shared-memory name beside one TCP endpoint on the loopback: a server that listens on the port also listens
-    /// there, and a client tries it first. Both belong to the host's network namespace (the name is in the kernel's
-    /// abstract socket namespace), so who owns the port here owns the name here.
-    pub fn beside(&self) -> Option<Address> {
-        match self {
-            Address::Tcp(endpoints) => match &endpoints[..] {
-                [one] if one.port != 0 && one.is_loopback_by_name() => {
-                    Some(Address::Shm(format!("port-{}", one.port)))
-                }
-                _ => None,
-            },
-            _ => None,
-        }
-    }
 }
 
 impl Endpoint {
-    /// Does the host's text alone say that it is this machine?
-    fn is_loopback_by_name(&self) -> bool {
-        let ip = self.host.parse::<std::net::IpAddr>();
-        self.host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.is_loopback())
-    }
-
     fn parse(text: &str, address: &str) -> Result<Endpoint, AddressError> {
         let no_host = || AddressError::Host { address: address.to_owned(), endpoint: text.to_owned() };
         let no_port = || AddressError::Port { address: address.to_owned(), endpoint: text.to_owned() };
@@ -304,22 +283,6 @@ mod tests {
         check(&format!("shm:{}", "x".repeat(SHM_NAME_BYTES_MAX + 1)), "the name must be");
         check(&format!("unix:{}", "x".repeat(UNIX_PATH_BYTES_MAX + 1)), "the path must be");
         check(&vec!["a:1"; ENDPOINTS_MAX + 1].join(","), "at most 1024");
-    }
-
-    #[test]
-    fn only_one_loopback_endpoint_has_shared_memory_beside_it() {
-        for (text, expected) in [
-            ("127.0.0.1:7000", Some("shm:port-7000")),
-            ("localhost:1", Some("shm:port-1")),
-            ("[::1]:2", Some("shm:port-2")),
-            ("127.0.0.1:0", None),
-            ("10.0.0.1:7000", None),
-            ("localhost:1,localhost:2", None),
-            ("shm:x", None),
-        ] {
-            let beside = text.parse::<Address>().unwrap().beside().map(|address| address.to_string());
-            assert_eq!(beside.as_deref(), expected, "{text}");
-        }
     }
 
     fn endpoint() -> impl Strategy<Value = Endpoint> {

@@ -34,6 +34,8 @@ pub const PING_BYTES_MAX: usize = 1 << 20;
 pub const TABLES_MAX: usize = 4096;
 /// Most servers in a placement.
 pub const SERVERS_MAX: usize = 1024;
+/// Slots of servers that have no placement, and of the placement that servers start with.
+pub const SLOTS_DEFAULT: usize = 4096;
 /// Most slots in a placement.
 pub const SLOTS_MAX: usize = 1 << 16;
 /// Most latencies, and most counters, in one reply.

@@ -18,7 +18,7 @@ pub use checkpoint::{Restore, Restored, Save, Saved};
 pub use feed::{Feed, Forget, PullFed};
 pub use hello::{Goaway, Hello, Identity, Ping, Pong};
 pub use hub::{Ahead, Column, Keys, Leave, Left, Next, NextReply, Outcome, Subscribe, Subscribed};
-pub use placement::{PlacementMap, PlacementServer, slot_of};
+pub use placement::{PlacementMap, PlacementServer, even_slots, slot_of};
 pub use pull::{
     Absent, Pooling, Pull, PullAreas, PullPooled, PullReply, PullShape, Ragged, RowFormat, RowValues, RowsMut,
 };

@@ -1,7 +1,7 @@
 //! The placement: which slot a key belongs to, and which server has which slot. Knows no table.
 
 use crate::WireError;
-use crate::limit::{SERVERS_MAX, SLOTS_MAX, URL_BYTES_MAX};
+use crate::limit::{SERVERS_MAX, SLOTS_DEFAULT, SLOTS_MAX, URL_BYTES_MAX};
 use crate::reader::Reader;
 use crate::writer::Writer;
 
@@ -15,6 +15,12 @@ pub fn slot_of(key: u64, slots: usize) -> usize {
     hash = (hash ^ (hash >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
     hash ^= hash >> 33;
     ((u128::from(hash) * slots as u128) >> 64) as usize
+}
+
+/// The server of each slot where nobody has decided otherwise: so many of them, which fit 16 bits, have as many each.
+#[must_use]
+pub fn even_slots(servers: usize) -> Vec<u16> {
+    (0..SLOTS_DEFAULT).map(|slot| (slot * servers / SLOTS_DEFAULT) as u16).collect()
 }
 
 /// The map from slots to servers, as of a version.
@@ -43,12 +49,6 @@ impl PlacementServer<'_> {
 }
 
 impl<'a> PlacementMap<'a> {
-    /// The index of the server that has a key; `None` when there are no slots.
-    #[must_use]
-    pub fn server_of(&self, key: u64) -> Option<usize> {
-        self.slots.get(slot_of(key, self.slots.len())).map(|&server| server.into())
-    }
-
     pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
         self.check()?;
         out.u64(self.version);
