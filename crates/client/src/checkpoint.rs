@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use sanderling_wire::{Reply, Request, Restore, Save};
+use sanderling_observe::unique;
+use sanderling_wire::{Features, Ping, Reply, Request, Restore, Save, SaveAs};
 
 use crate::cluster::Cluster;
 use crate::error::ClientError;
 use crate::exchange::CallError;
+use crate::links::Links;
 
 /// What the servers of a cluster saved or restored, all together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,56 +22,115 @@ pub struct CheckpointSize {
 }
 
 impl Cluster {
-    /// Has every server save all its tables under this name, all at once, each as of its own moment. When one fails, others
-    /// may have saved theirs; what they had saved before is intact.
+    /// Has every server save all its tables under this name, all at once, each as of its own moment, once all are reached. When
+    /// one fails, others may have saved theirs, which the error says; what that one had saved before is intact.
     pub fn save(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
-        self.ask_all(&Request::Save(Save { name }), timeout, |reply| match reply {
-            Reply::Save(saved) => Some(CheckpointSize { rows: saved.rows, tables: 0, bytes: saved.bytes }),
-            _ => None,
-        })
-    }
-
-    /// Has every server restore all its tables from what it saved under this name. Tables must be opened again.
-    pub fn restore(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
-        self.ask_all(&Request::Restore(Restore { name }), timeout, |reply| match reply {
-            Reply::Restore(found) => {
-                Some(CheckpointSize { rows: found.rows, tables: found.tables, bytes: 0 })
-            }
-            _ => None,
-        })
-    }
-
-    /// Asks all servers at once and adds up what they answer.
-    fn ask_all(
-        &self,
-        request: &Request<'_>,
-        timeout: Duration,
-        read: impl Fn(Reply<'_>) -> Option<CheckpointSize>,
-    ) -> Result<CheckpointSize, ClientError> {
         let mut links = self.patient_links(timeout)?;
-        let names = links.names();
-        let (mut sum, mut failed) = (CheckpointSize::default(), None);
-        let mut sink = |server: usize, _: u64, result: Result<Reply<'_>, CallError>| {
-            let found = match result {
-                Ok(reply) => read(reply).ok_or_else(|| names.misfit(server, "")),
-                Err(error) => Err(names.error(server, "", error)),
-            };
-            match found {
-                Ok(CheckpointSize { rows, tables, bytes }) => {
-                    (sum.rows, sum.tables, sum.bytes) =
-                        (sum.rows + rows, sum.tables + tables, sum.bytes + bytes);
-                }
-                Err(error) => {
-                    failed.get_or_insert(error);
-                }
-            }
+        let request = match greet(&mut links)? {
+            // By it a restore finds out whether all servers have the same save.
+            true => Request::SaveAs(SaveAs { number: unique().max(1), name }),
+            false => Request::Save(Save { name }),
         };
-        let mut begun = Ok(());
-        for server in 0..links.len() {
-            begun = begun.and(links.begin(server, 0, None, request, &mut sink));
-        }
-        links.settle(&mut sink);
-        begun.map_err(|source| ClientError::Request { table: String::new(), source })?;
-        failed.map_or(Ok(sum), Err)
+        let sizes = ask_to(&mut links, "saved", &request, |reply| match reply {
+            Reply::Save(saved) | Reply::SaveAs(saved) => {
+                Some(CheckpointSize { rows: saved.rows, tables: 0, bytes: saved.bytes })
+            }
+            _ => None,
+        })?;
+        Ok(CheckpointSize::sum(sizes))
     }
+
+    /// Has every server restore all its tables from what it saved under this name, if all of them have the same save. Tables must
+    /// be opened again. When one fails, others may have restored theirs, which the error says.
+    pub fn restore(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
+        let mut links = self.patient_links(timeout)?;
+        if greet(&mut links)? {
+            let numbers = ask_all(&mut links, &Request::Saved(name), |reply| match reply {
+                Reply::Saved(number) => Some(number),
+                _ => None,
+            });
+            let numbers = numbers.into_iter().collect::<Result<Vec<u64>, _>>()?;
+            check_numbers(name, &numbers, &links.names().servers)?;
+        }
+        let sizes =
+            ask_to(&mut links, "restored", &Request::Restore(Restore { name }), |reply| match reply {
+                Reply::Restore(found) => {
+                    Some(CheckpointSize { rows: found.rows, tables: found.tables, bytes: 0 })
+                }
+                _ => None,
+            })?;
+        Ok(CheckpointSize::sum(sizes))
+    }
+}
+
+impl CheckpointSize {
+    fn sum(sizes: Vec<CheckpointSize>) -> CheckpointSize {
+        sizes.into_iter().fold(CheckpointSize::default(), |sum, size| CheckpointSize {
+            rows: sum.rows + size.rows,
+            tables: sum.tables + size.tables,
+            bytes: sum.bytes + size.bytes,
+        })
+    }
+}
+
+/// Reaches all servers, before any does what others might not. Can all of them number what they save?
+fn greet(links: &mut Links) -> Result<bool, ClientError> {
+    let answers = ask_all(links, &Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()));
+    answers.into_iter().collect::<Result<Vec<()>, _>>()?;
+    Ok((0..links.len()).all(|server| links.can(server, Features::SAVES)))
+}
+
+/// All servers must have the same save: one that failed on some of them left the others with another.
+fn check_numbers(name: &str, numbers: &[u64], servers: &[String]) -> Result<(), ClientError> {
+    let Some(other) = numbers.iter().position(|number| *number != numbers[0]) else { return Ok(()) };
+    let reason = format!(
+        "checkpoint {name:?}: {} and {} have different saves of this name, since one of them was not made by all servers; \
+         nothing was restored: restore another checkpoint",
+        servers[0], servers[other]
+    );
+    Err(ClientError::Cluster { reason })
+}
+
+/// Asks all servers at once to do something; what each answers.
+fn ask_to<T>(
+    links: &mut Links,
+    done: &'static str,
+    request: &Request<'_>,
+    read: impl Fn(Reply<'_>) -> Option<T>,
+) -> Result<Vec<T>, ClientError> {
+    let answers = ask_all(links, request, read);
+    let names = links.names();
+    let did = answers.iter().zip(&*names.servers).filter(|(answer, _)| answer.is_ok());
+    let by: Vec<String> = did.map(|(_, server)| server.clone()).collect();
+    answers.into_iter().collect::<Result<Vec<T>, _>>().map_err(|error| match by.is_empty() {
+        true => error,
+        false => ClientError::Partly { error: Box::new(error), done, by },
+    })
+}
+
+/// Asks all servers at once; what is made of the answer of each.
+fn ask_all<T>(
+    links: &mut Links,
+    request: &Request<'_>,
+    read: impl Fn(Reply<'_>) -> Option<T>,
+) -> Vec<Result<T, ClientError>> {
+    let names = links.names();
+    let mut answers: Vec<_> = (0..links.len()).map(|server| Err(names.misfit(server, ""))).collect();
+    let mut sink = |server: usize, _: u64, result: Result<Reply<'_>, CallError>| {
+        answers[server] = match result {
+            Ok(reply) => read(reply).ok_or_else(|| names.misfit(server, "")),
+            Err(error) => Err(names.error(server, "", error)),
+        };
+    };
+    let mut refused = None;
+    for server in 0..links.len() {
+        if let Err(source) = links.begin(server, 0, None, request, &mut sink) {
+            refused = Some((server, source));
+        }
+    }
+    links.settle(&mut sink);
+    if let Some((server, source)) = refused {
+        answers[server] = Err(ClientError::Request { table: String::new(), source });
+    }
+    answers
 }

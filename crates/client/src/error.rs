@@ -158,6 +158,16 @@ pub enum ClientError {
         /// Why not, and what to do.
         reason: String,
     },
+    /// Some servers did what others failed to do.
+    #[error("{error}; {done} by: {}", by.join(", "))]
+    Partly {
+        /// The first of the failures.
+        error: Box<ClientError>,
+        /// What it is, in one word.
+        done: &'static str,
+        /// Addresses of those that did it.
+        by: Vec<String>,
+    },
     /// The system has no room for another thread's connections.
     #[error(transparent)]
     Transport(#[from] sanderling_transport::Error),

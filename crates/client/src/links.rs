@@ -451,6 +451,7 @@ fn without_place(error: &Error, address: &Address) -> String {
 
 /// What is offered to a server at this address.
 fn features(address: &Address, options: &ConnectOptions) -> Features {
-    let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE } | Features::FORGET;
+    let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE };
+    let rows = rows | Features::FORGET | Features::SAVES;
     if address.in_memory() { rows | Features::NO_CHECKSUM } else { rows }
 }

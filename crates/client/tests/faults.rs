@@ -193,6 +193,34 @@ fn a_server_that_has_become_another_shard_is_asked_nothing() {
     }
 }
 
+/// Two servers, of which the second fails: who has done what is said, and different saves are not restored.
+#[test]
+fn what_not_all_servers_saved_is_not_restored() {
+    let folder = tempfile::tempdir().unwrap();
+    let both = servers::start(&folder, "unix", 2);
+    let cluster = servers::connect(&both, servers::options());
+    let address = |at: usize| both[at].address.to_string();
+    let fail = |fails| both[1].memory.has_no_disk.store(fails, Ordering::Relaxed);
+    let patience = Duration::from_secs(20);
+    let check = |is_restore: bool, expected: &[&str]| {
+        let done = if is_restore { cluster.restore("x", patience) } else { cluster.save("x", patience) };
+        let said = done.map_or_else(|error| error.to_string(), |size| format!("{} rows", size.rows));
+        assert!(expected.iter().all(|part| said.contains(part)), "{said}, not {expected:?}");
+    };
+    check(true, &["x", &address(0)]);
+    check(false, &["4 rows"]);
+    check(true, &["4 rows"]);
+    fail(true);
+    check(true, &[&address(1), "no space; restored by: ", &address(0)]);
+    check(false, &[&address(1), "no space; saved by: ", &address(0)]);
+    fail(false);
+    let restores = both[0].memory.restores.load(Ordering::Relaxed);
+    check(true, &["different saves", "nothing was restored"]);
+    assert_eq!(both[0].memory.restores.load(Ordering::Relaxed), restores);
+    check(false, &["4 rows"]);
+    check(true, &["4 rows"]);
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -125,6 +125,7 @@ pub(crate) fn of_client(error: ClientError) -> PyErr {
 fn saying(error: &ClientError, text: String) -> PyErr {
     match error {
         ClientError::Store(error) => of_store_saying(error, text),
+        ClientError::Partly { error, .. } => saying(error, text),
         ClientError::UnknownTable { .. } | ClientError::NotHere | ClientError::Address(_) => {
             ConfigError::new_err(text)
         }

@@ -53,6 +53,9 @@ struct About {
     /// When; absent in checkpoints from before this was written.
     #[serde(default)]
     saved_unix_ms: u64,
+    /// Of which save of all servers it is part; 0: of none, or it is from before this was written.
+    #[serde(default)]
+    number: u64,
     tables: Vec<AboutTable>,
 }
 
@@ -112,7 +115,13 @@ impl Checkpoints {
     }
 
     /// Saves all tables while requests go on. The checkpoint that was there is intact until the new one is whole.
-    pub(crate) fn save(&self, tables: &Tables, pushers: &Pushers, name: &str) -> Result<Saved, Refusal> {
+    pub(crate) fn save(
+        &self,
+        tables: &Tables,
+        pushers: &Pushers,
+        name: &str,
+        number: u64,
+    ) -> Result<Saved, Refusal> {
         let folder = self.folder(name)?;
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
         // Before it is decided which tables are saved, let alone which rows.
@@ -129,7 +138,10 @@ impl Checkpoints {
         let now_unix_ms =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
         let saved_unix_ms = now_unix_ms.max(self.restored_unix_ms.load(Ordering::Relaxed).saturating_add(1));
-        let about = About { shard: self.shard, shards: self.shards, saved_unix_ms, tables: about.collect() };
+        // That one each server saves by itself, too.
+        let number = if name == LATEST { 0 } else { number };
+        let (shard, shards, tables) = (self.shard, self.shards, about.collect());
+        let about = About { shard, shards, saved_unix_ms, number, tables };
         let mut writer = CheckpointWriter::create(&folder)?;
         for entry in &directory.entries {
             writer.table(&entry.table)?;
@@ -157,14 +169,7 @@ impl Checkpoints {
     ) -> Result<Restored, Refusal> {
         let base = self.base(name)?;
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = parts::find(&base)
-            .map_err(|error| Refusal::io(format!("{}: list: {error}", base.display()), &error))?;
-        let saved_unix_ms =
-            |folder: &Path| Ok(About::read(&Checkpoint::open(folder)?, folder)?.saved_unix_ms);
-        // After the parts: who has saved one had noted before what it was made of.
-        let noted = origin::noted(&self.folder(name)?);
-        let source = parts::choose(found, self.shard, self.shards, noted, saved_unix_ms)?;
-        let (candidates, pushes, saved_unix_ms) = match source {
+        let (candidates, pushes, saved_unix_ms) = match self.source(name)? {
             Source::Own => self.own(tables, name)?,
             Source::Parts { folders, origin, noted } => {
                 // Servers save that one by themselves, each at its own time.
@@ -187,6 +192,29 @@ impl Checkpoints {
         }
         tables.restore(candidates);
         Ok(restored)
+    }
+
+    /// What is read to restore the checkpoint of this name.
+    fn source(&self, name: &str) -> Result<Source, Refusal> {
+        let base = self.base(name)?;
+        let found = parts::find(&base)
+            .map_err(|error| Refusal::io(format!("{}: list: {error}", base.display()), &error))?;
+        let saved_unix_ms = |folder: &Path| Ok(About::of(folder)?.saved_unix_ms);
+        // After the parts: who has saved one had noted before what it was made of.
+        let noted = origin::noted(&self.folder(name)?);
+        parts::choose(found, self.shard, self.shards, noted, saved_unix_ms)
+    }
+
+    /// Of which save of all servers the checkpoint of this name is part; 0: of none.
+    pub(crate) fn saved(&self, name: &str) -> Result<u64, Refusal> {
+        let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = match self.source(name)? {
+            Source::Own => self.folder(name)?,
+            // That the others are of the same is looked at where they are read.
+            Source::Parts { folders, .. } => folders.into_iter().next().unwrap_or_default(),
+        };
+        let checkpoint = Checkpoint::open(&folder).map_err(|error| unknown(name, error))?;
+        Ok(About::read(&checkpoint, &folder)?.number)
     }
 
     /// What this server has saved, each table within the limit that holds now, and when.
@@ -218,6 +246,10 @@ impl About {
         }
         let about = checkpoint.blob(BLOB)?;
         serde_json::from_slice(&about).map_err(|error| damaged(folder, &format!("{BLOB}: {error}")))
+    }
+
+    fn of(folder: &Path) -> Result<About, Refusal> {
+        About::read(&Checkpoint::open(folder)?, folder)
     }
 
     /// It must be of this server.
@@ -315,9 +347,10 @@ mod tests {
         let (tables, pushers) = (Tables::new(None), Pushers::default());
         let of = |shard, shards| Checkpoints::new(root.path().to_path_buf(), shard, shards);
         let saved = |by: &Checkpoints| {
-            by.save(&tables, &pushers, LATEST).unwrap();
-            let folder = by.folder(LATEST).unwrap();
-            About::read(&Checkpoint::open(&folder).unwrap(), &folder).unwrap().saved_unix_ms
+            by.save(&tables, &pushers, LATEST, 7).unwrap();
+            let about = About::of(&by.folder(LATEST).unwrap()).unwrap();
+            assert_eq!(about.number, 0);
+            about.saved_unix_ms
         };
         let ahead = of(0, 1);
         ahead.restored_unix_ms.store(1 << 60, Ordering::Relaxed);

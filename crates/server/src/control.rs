@@ -195,7 +195,7 @@ impl Control {
     /// it saves by itself.
     pub fn save(&self, name: &str) -> Result<Saved, Refusal> {
         self.check_serving()?;
-        let result = self.state.save(name);
+        let result = self.state.save(name, 0);
         self.log.say(errand::saved(name, result.clone()));
         result
     }

@@ -32,9 +32,23 @@ pub struct Errand {
 /// What is to be done.
 #[derive(Debug)]
 pub(crate) enum Work {
-    Save { name: String },
-    Restore { name: String },
-    Export { entry: Arc<Entry>, from: u64, rows_max: u32 },
+    /// As part of the save of all servers that has this number; 0: of none.
+    Save {
+        name: String,
+        number: u64,
+    },
+    /// Says of which save a checkpoint is part.
+    Saved {
+        name: String,
+    },
+    Restore {
+        name: String,
+    },
+    Export {
+        entry: Arc<Entry>,
+        from: u64,
+        rows_max: u32,
+    },
 }
 
 /// An errand and where its reply goes.
@@ -68,7 +82,7 @@ impl Postbox {
     /// `false`: too many wait.
     pub(crate) fn post(&self, posted: Posted) -> bool {
         let thread = match posted.errand.work {
-            Work::Save { .. } | Work::Restore { .. } => &self.checkpoints,
+            Work::Save { .. } | Work::Saved { .. } | Work::Restore { .. } => &self.checkpoints,
             Work::Export { .. } => &self.exports,
         };
         thread.try_send(posted).is_ok()
@@ -81,7 +95,7 @@ pub(crate) fn run(state: &State, posted: &Receiver<Posted>, save_every: Option<D
     let mut next_save = save_every.map(|every| Instant::now() + every);
     loop {
         if next_save.is_some_and(|at| at <= Instant::now()) {
-            log.say(saved(LATEST, state.save(LATEST)));
+            log.say(saved(LATEST, state.save(LATEST, 0)));
             next_save = save_every.map(|every| Instant::now() + every);
         }
         let next = match next_save {
@@ -115,10 +129,14 @@ impl Errand {
         let waited = self.since.elapsed();
         let done = match &self.work {
             _ if !self.within.is_zero() && waited > self.within => Err(Refusal::late(waited, self.within)),
-            Work::Save { name } => {
-                let result = state.save(name);
+            Work::Save { name, number } => {
+                let result = state.save(name, *number);
                 log.say(saved(name, result.clone()));
-                result.and_then(|saved| self.write(&Reply::Save(saved), &mut frame))
+                let reply = if self.kind == Kind::SaveAs { Reply::SaveAs } else { Reply::Save };
+                result.and_then(|saved| self.write(&reply(saved), &mut frame))
+            }
+            Work::Saved { name } => {
+                state.saved(name).and_then(|number| self.write(&Reply::Saved(number), &mut frame))
             }
             Work::Restore { name } => {
                 let result = state.restore(name);

@@ -195,7 +195,7 @@ impl Server {
         let failed = self.stop(Instant::now() + self.drain_within);
         let saved = match self.data {
             true => {
-                let saved = self.control.state.save(LATEST);
+                let saved = self.control.state.save(LATEST, 0);
                 self.log.say(errand::saved(LATEST, saved.clone()));
                 Some(saved.map_err(ServerError::Save)?)
             }
@@ -292,7 +292,7 @@ fn begin(state: &State, config: &Config, log: &Log) -> Result<(), ServerError> {
     if config.data.is_none() || config.shards == 1 {
         return Ok(());
     }
-    let saved = state.save(LATEST);
+    let saved = state.save(LATEST, 0);
     log.say(errand::saved(LATEST, saved.clone()));
     saved.map(|_| ()).map_err(ServerError::Start)
 }

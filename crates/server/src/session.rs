@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sanderling_wire::{
     Agreed, Buffer, Codec, Compression, Fault, Features, Frame, HEADER_BYTES, Hello, Kind, Offer, Parsed,
-    Reply, Request, WireError, flag, same_token,
+    Reply, Request, SaveAs, WireError, flag, same_token,
 };
 
 use crate::call::{Call, Desk, unwritten, write_failure};
@@ -66,7 +66,7 @@ impl Session {
         let frame_bytes_max = state.frame_bytes_max;
         let buffer = || Buffer::new(frame_bytes_max as usize);
         Session {
-            offer: Offer { frame_bytes_max, ..Offer::of(features | Features::FORGET) },
+            offer: Offer { frame_bytes_max, ..Offer::of(features | Features::FORGET | Features::SAVES) },
             agreed: Agreed::BEFORE_HELLO,
             greeted: false,
             closing: false,
@@ -340,7 +340,11 @@ impl Session {
             Request::Stats(scope) => command::stats::stats(state, *scope, &mut write),
             Request::WaitStep(wait) => command::step::wait(state, when.now, wait, &mut write),
             Request::Meet(meet) => command::step::meet(state, when.now, meet, &mut write),
-            Request::Save(save) => later(Work::Save { name: save.name.to_owned() }),
+            Request::Save(save) => later(Work::Save { name: save.name.to_owned(), number: 0 }),
+            Request::SaveAs(SaveAs { number, name }) => {
+                later(Work::Save { name: (*name).to_owned(), number: *number })
+            }
+            Request::Saved(name) => later(Work::Saved { name: (*name).to_owned() }),
             Request::Restore(restore) => later(Work::Restore { name: restore.name.to_owned() }),
             Request::Export(export) => later(command::rows::export(state, export)?),
             Request::Subscribe(_)

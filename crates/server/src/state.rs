@@ -128,8 +128,9 @@ impl State {
         self.checkpoints.as_ref().ok_or_else(|| Refusal::new(Fault::UnknownCheckpoint, none))
     }
 
-    pub(crate) fn save(&self, name: &str) -> Result<Saved, Refusal> {
-        let saved = self.checkpoints()?.save(&self.tables, &self.pushers, name);
+    /// As part of the save of all servers that has this number; 0: of none.
+    pub(crate) fn save(&self, name: &str, number: u64) -> Result<Saved, Refusal> {
+        let saved = self.checkpoints()?.save(&self.tables, &self.pushers, name, number);
         let failure = match &saved {
             Ok(_) => {
                 self.saves.fetch_add(1, Ordering::Relaxed);
@@ -145,6 +146,11 @@ impl State {
         };
         *self.save_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
         saved
+    }
+
+    /// Of which save of all servers a checkpoint is part; 0: of none.
+    pub(crate) fn saved(&self, name: &str) -> Result<u64, Refusal> {
+        self.checkpoints()?.saved(name)
     }
 
     /// Why the last attempt to save failed; empty: it did not, or there was none.

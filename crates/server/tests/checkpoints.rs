@@ -184,6 +184,36 @@ fn what_some_servers_saved_is_restored_on_another_number_of_them() {
 }
 
 #[test]
+fn parts_of_different_saves_are_not_restored_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let save_as = |peer: &mut Peer, number| {
+        peer.ask(&Request::SaveAs(SaveAs { number, name: "x" }), |reply| matches!(reply, Reply::SaveAs(_)))
+            .unwrap()
+    };
+    let saved = |peer: &mut Peer| {
+        peer.ask(&Request::Saved("x"), |reply| match reply {
+            Reply::Saved(number) => number,
+            other => panic!("{other:?}"),
+        })
+        .map_err(|(fault, _)| fault)
+    };
+    let mut two = cluster(&data, 2);
+    for (number, savers, expected) in [(5, 2, [5, 5]), (6, 1, [6, 5]), (7, 2, [7, 7]), (8, 1, [8, 7])] {
+        for (_, peer, _) in &mut two[..savers] {
+            assert!(save_as(peer, number));
+        }
+        assert_eq!(two.iter_mut().map(|(_, peer, _)| saved(peer).unwrap()).collect::<Vec<_>>(), expected);
+    }
+    assert_eq!(save(&mut two[1].1, "y").map(|saved| saved.generation), Ok(1));
+    drop(two);
+    let mut one = cluster(&data, 1);
+    let (_, peer, _) = &mut one[0];
+    let refused = peer.ask(&Request::Restore(Restore { name: "x" }), |_| ()).unwrap_err();
+    assert!(refused.0 == Fault::UnknownCheckpoint && refused.1.contains("different saves"), "{refused:?}");
+}
+
+#[test]
 fn a_part_that_is_missing_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");

@@ -29,6 +29,9 @@ impl Features {
     /// A trainer takes minibatches of which a hub has fed keys to the servers ([`Outcome::Fed`](crate::Outcome::Fed)), and
     /// asks for their keys where it needs them after all ([`Kind::Keys`](crate::Kind::Keys)).
     pub const FED: Features = Features(1 << 7);
+    /// A server keeps with a checkpoint by which save of all servers it was made ([`Kind::SaveAs`](crate::Kind::SaveAs)), and
+    /// says so ([`Kind::Saved`](crate::Kind::Saved)).
+    pub const SAVES: Features = Features(1 << 8);
 
     /// Has it all of `others`?
     #[must_use]

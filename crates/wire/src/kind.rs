@@ -47,11 +47,13 @@ pub enum Kind {
     Forget = 38,
     Keys = 39,
     Stop = 44,
+    SaveAs = 45,
+    Saved = 46,
 }
 
 impl Kind {
     /// All of them, in the order of their numbers, which start at 1 and may have gaps.
-    pub const ALL: [Kind; 40] = [
+    pub const ALL: [Kind; 42] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -92,6 +94,8 @@ impl Kind {
         Kind::Forget,
         Kind::Keys,
         Kind::Stop,
+        Kind::SaveAs,
+        Kind::Saved,
     ];
 
     /// The kind of this number.
@@ -144,13 +148,16 @@ impl Kind {
             Kind::Forget => "forget",
             Kind::Keys => "keys",
             Kind::Stop => "stop",
+            Kind::SaveAs => "save_as",
+            Kind::Saved => "saved",
         }
     }
 
     /// May the request be sent again when its fate is unknown? Pushes may, since the server knows their sequence numbers.
     #[must_use]
     pub fn is_repeatable(self) -> bool {
-        !matches!(self, Kind::Drop | Kind::Save | Kind::Restore | Kind::Goaway) && !self.is_told()
+        use Kind::{Drop, Goaway, Restore, Save, SaveAs};
+        !matches!(self, Drop | Save | SaveAs | Restore | Goaway) && !self.is_told()
     }
 
     /// Is it what one worker of a job tells another, without an answer?

@@ -14,7 +14,7 @@ mod step;
 mod table;
 mod worker;
 
-pub use checkpoint::{Restore, Restored, Save, Saved};
+pub use checkpoint::{Restore, Restored, Save, SaveAs, Saved};
 pub use feed::{Feed, Forget, PullFed};
 pub use hello::{Goaway, Hello, Identity, Ping, Pong};
 pub use hub::{Ahead, Column, Keys, Leave, Left, Next, NextReply, Outcome, Subscribe, Subscribed};
@@ -74,6 +74,9 @@ pub enum Request<'a> {
     Leave(Leave<'a>),
     Forget(Forget),
     Keys(Keys),
+    SaveAs(SaveAs<'a>),
+    /// Asks by which save of all servers the checkpoint of this name was made.
+    Saved(&'a str),
 }
 
 /// What a server answers, or says on its own. Slices borrow from the received frame.
@@ -116,6 +119,9 @@ pub enum Reply<'a> {
     Forget,
     /// The whole minibatch, as if it were the next one, or why there is none.
     Keys(Outcome<'a>),
+    SaveAs(Saved),
+    /// Number of the save; 0: it had none.
+    Saved(u64),
     /// Any request may fail.
     Failed(Failure<'a>),
 }
@@ -155,6 +161,8 @@ impl<'a> Request<'a> {
             Request::Leave(_) => Kind::Leave,
             Request::Forget(_) => Kind::Forget,
             Request::Keys(_) => Kind::Keys,
+            Request::SaveAs(_) => Kind::SaveAs,
+            Request::Saved(_) => Kind::Saved,
         }
     }
 
@@ -236,6 +244,8 @@ impl<'a> Request<'a> {
             Request::Leave(leave) => leave.write(out),
             Request::Forget(forget) => forget.write(out),
             Request::Keys(keys) => keys.write(out),
+            Request::SaveAs(save) => save.write(out),
+            Request::Saved(name) => out.text("checkpoint", name, limit::PATH_BYTES_MAX),
         }
     }
 
@@ -276,6 +286,8 @@ impl<'a> Request<'a> {
             Kind::Leave => Request::Leave(Leave::read(from)?),
             Kind::Forget => Request::Forget(Forget::read(table, from)?),
             Kind::Keys => Request::Keys(Keys::read(from)?),
+            Kind::SaveAs => Request::SaveAs(SaveAs::read(from)?),
+            Kind::Saved => Request::Saved(from.text("checkpoint", limit::PATH_BYTES_MAX)?),
             kind => {
                 let tell = Tell::read(kind, from)?;
                 Request::Tell(tell.ok_or(WireError::Direction { kind, expected: "a plain request" })?)
@@ -321,6 +333,8 @@ impl<'a> Reply<'a> {
             Reply::Leave(_) => Kind::Leave,
             Reply::Forget => Kind::Forget,
             Reply::Keys(_) => Kind::Keys,
+            Reply::SaveAs(_) => Kind::SaveAs,
+            Reply::Saved(_) => Kind::Saved,
             Reply::Failed(failure) => failure.kind,
         }
     }
@@ -353,11 +367,11 @@ impl<'a> Reply<'a> {
             Reply::Pull(reply) | Reply::PullPooled(reply) | Reply::PullFed(reply) => reply.write(out),
             Reply::Push(pushed) | Reply::PushFed(pushed) => pushed.write(out),
             Reply::Export(exported) => exported.write(out),
-            Reply::Import(count) | Reply::Delete(count) => {
-                out.u64(*count);
+            Reply::Import(number) | Reply::Delete(number) | Reply::Saved(number) => {
+                out.u64(*number);
                 Ok(())
             }
-            Reply::Save(saved) => saved.write(out),
+            Reply::Save(saved) | Reply::SaveAs(saved) => saved.write(out),
             Reply::Restore(restored) => restored.write(out),
             Reply::Stats(statistics) => statistics.write(out),
             Reply::Placement(map) => map.write(out),
@@ -414,6 +428,8 @@ impl<'a> Reply<'a> {
             Kind::Leave => Reply::Leave(Left::read(from)?),
             Kind::Forget => Reply::Forget,
             Kind::Keys => Reply::Keys(Keys::read_reply(from)?),
+            Kind::SaveAs => Reply::SaveAs(Saved::read(from)?),
+            Kind::Saved => Reply::Saved(from.u64("number of a save")?),
             kind => return Err(WireError::Direction { kind, expected: "a plain reply" }),
         };
         from.finish()?;

@@ -5,7 +5,7 @@
 pub(crate) mod fed;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -59,6 +59,11 @@ pub(crate) struct Memory {
     /// Misdeeds to come, the last first, for pulls and pushes.
     pub(crate) misdeeds: Mutex<Vec<Misdeed>>,
     pub(crate) token: Mutex<String>,
+    /// By name, the number of the save.
+    pub(crate) saves: Mutex<HashMap<String, u64>>,
+    /// Saves and restores fail.
+    pub(crate) has_no_disk: AtomicBool,
+    pub(crate) restores: AtomicU64,
     pub(crate) local_url: Mutex<String>,
     /// Longest frame; 0: as long as any may be.
     pub(crate) frame_bytes_max: AtomicU32,
@@ -296,7 +301,7 @@ impl Talk {
                     return Err((Fault::Unauthorized, String::new()));
                 }
                 let frame_bytes_max = self.memory.frame_bytes_max();
-                let offer = Offer { frame_bytes_max, ..Offer::of(Features::NO_CHECKSUM) };
+                let offer = Offer { frame_bytes_max, ..Offer::of(Features::NO_CHECKSUM | Features::SAVES) };
                 let agreed = offer.meet(&hello.offer).unwrap();
                 let local_url = self.memory.local_url.lock().unwrap().clone();
                 let (shard, shards) = self.shard;
@@ -446,6 +451,22 @@ impl Talk {
                 };
                 let next = Some(done as u64).filter(|_| done < all.len());
                 self.reply(id, &Reply::Export(Exported { next, rows: block }));
+            }
+            Request::SaveAs(_) | Request::Restore(_) if self.memory.has_no_disk.load(Ordering::Relaxed) => {
+                return Err((Fault::Io { os_error: 28 }, "no space".to_owned()));
+            }
+            Request::SaveAs(save) => {
+                self.memory.saves.lock().unwrap().insert(save.name.to_owned(), save.number);
+                self.reply(id, &Reply::SaveAs(wire::Saved { generation: 1, rows: 2, bytes: 3 }));
+            }
+            Request::Saved(name) => {
+                let number = self.memory.saves.lock().unwrap().get(*name).copied();
+                let number = number.ok_or_else(|| (Fault::UnknownCheckpoint, (*name).to_owned()))?;
+                self.reply(id, &Reply::Saved(number));
+            }
+            Request::Restore(_) => {
+                self.memory.restores.fetch_add(1, Ordering::Relaxed);
+                self.reply(id, &Reply::Restore(wire::Restored { tables: 1, rows: 2 }));
             }
             other => return Err((Fault::BadRequest, format!("{} is not for this server", other.kind()))),
         }

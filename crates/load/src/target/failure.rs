@@ -9,6 +9,7 @@ use crate::request::Failure;
 pub(crate) fn failure(error: &ClientError) -> Failure {
     let kind = match error {
         ClientError::Store(error) => store(error),
+        ClientError::Partly { error, .. } => failure(error).kind,
         ClientError::Refused { fault, .. } => refused(fault),
         ClientError::BadGradient { .. } => "bad_gradient",
         ClientError::Late { .. } | ClientError::Awaited { .. } | ClientError::CalledOff { .. } => "late",

@@ -28,6 +28,20 @@ struct Part<'a> {
     about: About,
 }
 
+/// What is read together was saved together.
+fn check_numbers(parts: &[Part<'_>]) -> Result<(), Refusal> {
+    let Some((first, others)) = parts.split_first() else { return Ok(()) };
+    let Some(other) = others.iter().find(|part| part.about.number != first.about.number) else {
+        return Ok(());
+    };
+    let reason = format!(
+        "{} and {} are of different saves, since one of them failed on some servers; restore another checkpoint",
+        first.folder.display(),
+        other.folder.display()
+    );
+    Err(Refusal::new(Fault::UnknownCheckpoint, reason))
+}
+
 impl Together<'_> {
     /// The tables with this server's rows, of parts by the number of their shard. Of all pushes that were known, it is
     /// unknown whether they were applied here.
@@ -43,6 +57,7 @@ impl Together<'_> {
             about.check(folder, shard, folders.len() as u16)?;
             parts.push(Part { folder, checkpoint, about });
         }
+        check_numbers(&parts)?;
         let mut candidates = self.tables(tables, &parts)?;
         let placement =
             Placement::new(self.shard, self.shards, vec![String::new(); usize::from(self.shards)]);

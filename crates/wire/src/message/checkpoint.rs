@@ -22,7 +22,28 @@ impl<'a> Save<'a> {
     }
 }
 
-/// Answer to [`Save`].
+/// The same, and says which save of all servers it is part of. The latest checkpoint, which each server saves at its own
+/// times, has no number all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaveAs<'a> {
+    /// Chosen at random by who has all servers save; not 0.
+    pub number: u64,
+    /// As in [`Save`].
+    pub name: &'a str,
+}
+
+impl<'a> SaveAs<'a> {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
+        out.u64(self.number);
+        out.text("checkpoint", self.name, PATH_BYTES_MAX)
+    }
+
+    pub(crate) fn read(from: &mut Reader<'a>) -> Result<SaveAs<'a>, WireError> {
+        Ok(SaveAs { number: from.u64("number of a save")?, name: from.text("checkpoint", PATH_BYTES_MAX)? })
+    }
+}
+
+/// Answer to [`Save`] and [`SaveAs`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Saved {
     /// Number of the save in that checkpoint.

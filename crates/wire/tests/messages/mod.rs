@@ -7,8 +7,8 @@ use sanderling_wire::{
     Feed, Forget, Goaway, Hello, Home, Identity, Import, Join, Joined, Keys, Kind, Latency, Leave, Left,
     Meet, Member, Met, Next, NextReply, Offer, Outcome, Ping, PlacementMap, PlacementServer, Pong, Pooling,
     Pull, PullFed, PullPooled, PullReply, Push, PushFed, PushStep, Pushed, Ragged, Reply, Request, Restore,
-    Restored, RowBlock, RowFormat, RowValues, Said, Save, Saved, Statistics, StatsScope, StepGradients,
-    StepState, Subscribe, Subscribed, TableInfo, Tell, WaitStep, Way,
+    Restored, RowBlock, RowFormat, RowValues, Said, Save, SaveAs, Saved, Statistics, StatsScope,
+    StepGradients, StepState, Subscribe, Subscribed, TableInfo, Tell, WaitStep, Way,
 };
 
 /// Everything agreed, but with a checksum.
@@ -260,6 +260,8 @@ impl Parts {
             Request::Leave(Leave { used: keys }),
             Request::Forget(Forget { table, batch, feature }),
             Request::Keys(Keys { number: self.number }),
+            Request::SaveAs(SaveAs { number: self.number, name: text }),
+            Request::Saved(text),
         ]
         .into_iter()
         .chain(self.told().map(Request::Tell))
@@ -365,6 +367,8 @@ impl Parts {
             Reply::Leave(Left { late: &self.keys }),
             Reply::Forget,
             Reply::Keys(if self.yes { self.fed() } else { self.outcome() }),
+            Reply::SaveAs(Saved { generation: n, rows: n, bytes: n }),
+            Reply::Saved(n),
         ];
         let failed = |fault| Reply::Failed(Failure { kind: Kind::Push, fault, reason: text });
         replies.extend(self.faults().map(failed));
