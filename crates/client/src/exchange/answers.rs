@@ -6,6 +6,9 @@ use crate::error::said;
 
 use super::{Answer, BACKOFF_MAX_US, BACKOFF_MIN_US, CallError, Exchange, Peer, Phase};
 
+/// Why a pull is asked for again.
+const OVERTOOK: &str = "the server had no time for a push before it";
+
 impl Exchange {
     /// Takes a received frame, which `codec` decompresses. If it shows that the connection is of no use, [`Exchange::want`]
     /// will say so.
@@ -101,7 +104,7 @@ impl Exchange {
                     self.attempts = self.attempts.saturating_add(1);
                     let least = retry_after_us.clamp(BACKOFF_MIN_US, BACKOFF_MAX_US);
                     self.hold_until_us = now_us + least + self.random.below(least << self.attempts.min(4));
-                    self.calls.ask_again(slot, said(&failure.fault, failure.reason));
+                    self.calls.put_off(slot, &said(&failure.fault, failure.reason));
                     return Ok(Answer::None);
                 }
                 Fault::Draining => {
@@ -109,11 +112,15 @@ impl Exchange {
                     let why = said(&failure.fault, failure.reason);
                     self.cause = Some(why.clone());
                     self.phase = Phase::Leaving;
-                    self.calls.ask_again(slot, why);
+                    self.calls.put_off(slot, &why);
                     return Ok(Answer::None);
                 }
                 _ => {}
             }
+        }
+        if self.calls.is_early(slot) {
+            self.calls.ask_again(slot, OVERTOOK);
+            return Ok(Answer::None);
         }
         self.attempts = 0;
         Ok(Answer::To(self.calls.answered(slot), reply))

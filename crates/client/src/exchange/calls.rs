@@ -35,6 +35,8 @@ struct Call {
     busy: Option<String>,
     /// Is it a pull that is asked for over another connection, too, or that was asked for over another one first?
     is_hedged: bool,
+    /// Is it a pull, sent behind a push that the server had no time for? Then its answer may be of rows without the push.
+    is_early: bool,
     began_us: u64,
     deadline_us: u64,
     frame: Buffer,
@@ -117,6 +119,7 @@ impl Calls {
                 was_sent_before: false,
                 busy: None,
                 is_hedged: false,
+                is_early: false,
                 began_us: 0,
                 deadline_us: 0,
                 frame: Buffer::new(limit::FRAME_BYTES_MAX),
@@ -204,7 +207,7 @@ impl Calls {
         if let Some(slot) = self.queue.pop_front() {
             let call = &mut self.calls[slot as usize];
             call.was_sent_before = std::mem::replace(&mut call.was_sent, true);
-            call.state = State::Sent { at_us: now_us };
+            (call.state, call.is_early) = (State::Sent { at_us: now_us }, false);
             self.sent += 1;
         }
     }
@@ -229,11 +232,29 @@ impl Calls {
         Done { tag, began_us, is_hedged }
     }
 
+    /// The server had no time for a call: to be sent again. Of a push, pulls that were sent behind it are so, too, once they
+    /// are answered: they must see it.
+    pub(super) fn put_off(&mut self, slot: u32, why: &str) {
+        let &Call { id, kind, .. } = &self.calls[slot as usize];
+        if matches!(kind, Kind::Push | Kind::PushFed) {
+            let behind = |call: &&mut Call| {
+                matches!(call.state, State::Sent { .. }) && call.id > id && call.kind.has_rows()
+            };
+            self.calls.iter_mut().filter(behind).for_each(|call| call.is_early = true);
+        }
+        self.ask_again(slot, why);
+    }
+
+    /// Is this the answer to a pull that was sent behind a push, and overtook it?
+    pub(super) fn is_early(&self, slot: u32) -> bool {
+        self.calls[slot as usize].is_early
+    }
+
     /// Puts a call that was sent back into the queue, where it stood: the server has not carried it out.
-    pub(super) fn ask_again(&mut self, slot: u32, why: String) {
+    pub(super) fn ask_again(&mut self, slot: u32, why: &str) {
         self.sent -= 1;
         let call = &mut self.calls[slot as usize];
-        (call.state, call.was_sent, call.busy) = (State::Queued, call.was_sent_before, Some(why));
+        (call.state, call.was_sent, call.busy) = (State::Queued, call.was_sent_before, Some(why.to_owned()));
         self.queue.push_front(slot);
         let calls = &self.calls;
         self.queue.make_contiguous().sort_unstable_by_key(|&at| calls[at as usize].id);

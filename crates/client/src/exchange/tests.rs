@@ -3,7 +3,10 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use sanderling_wire::{Codec, Failure, Frame, Goaway, Identity, Kind, Parsed, Push, Pushed};
+use sanderling_wire::{
+    Absent, Bits, Codec, Failure, Frame, Goaway, Identity, Kind, Parsed, Pull, PullReply, Push, Pushed,
+    RowValues,
+};
 
 use super::*;
 
@@ -212,7 +215,29 @@ impl World {
                 let goaway = leaves.then(|| encoded(|out| Reply::Goaway(goaway).encode(&AGREED, 0, out)));
                 (encoded(|out| Reply::Push(Pushed { repeated }).encode(&AGREED, id, out)), goaway)
             }
+            Request::Pull(_) => {
+                let absent = Bits::new(&[0], 1).expect("one bit");
+                let reply = Reply::Pull(PullReply { dim: 1, absent, values: RowValues::F32(&[0.0]) });
+                (encoded(|out| reply.encode(&AGREED, id, out)), None)
+            }
             other => panic!("{} was not asked for", other.kind()),
+        }
+    }
+
+    /// Sends the next frame; what it is answered, which is not received yet.
+    fn send_one(&mut self) -> Vec<u8> {
+        assert_eq!(self.exchange.want(self.now_us), Want::Send);
+        let frame = self.exchange.outgoing().to_vec();
+        self.exchange.sent(self.now_us);
+        let greeted = frame[5] != Kind::Hello as u8;
+        self.answer(&aligned(&frame), greeted).0
+    }
+
+    /// The tag of the request that a frame is the answer to.
+    fn receive_one(&mut self, frame: &[u8]) -> Option<u64> {
+        match self.exchange.receive(self.now_us, aligned(frame).bytes(), &mut Codec::new()) {
+            Answer::To(done, _) => Some(done.tag),
+            Answer::None => None,
         }
     }
 
@@ -327,6 +352,26 @@ fn a_server_that_stays_busy_says_why() {
         panic!("{:?}", world.outcomes)
     };
     assert!(cause.ends_with(": no room"), "{cause}");
+}
+
+#[test]
+fn a_pull_does_not_overtake_a_push_that_the_server_had_no_time_for() {
+    let mut world = World::new(1, Weather { busy: 1000, ..Weather::default() });
+    world.push(1, None);
+    let pull = Pull { table: 1, dim: 1, absent: Absent::Zero, format: RowFormat::F32, keys: &[7] };
+    world.exchange.begin(0, 2, None, &Request::Pull(pull)).expect("small");
+    assert_eq!(world.exchange.want(0), Want::Connect);
+    world.exchange.connected(Features::NONE).expect("a hello is small");
+    let hello = world.send_one();
+    assert_eq!(world.receive_one(&hello), None);
+    // Both are under way when the push is put off; in the second round it is not.
+    for (busy, expected) in [(1000, [None, None]), (0, [Some(1), Some(2)])] {
+        world.weather.busy = busy;
+        let answers = [world.send_one(), world.send_one()];
+        assert_eq!(answers.map(|answer| world.receive_one(&answer)), expected);
+        world.now_us += 10_000;
+    }
+    assert_eq!(world.seen.len(), 1);
 }
 
 #[test]
