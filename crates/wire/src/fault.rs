@@ -34,7 +34,7 @@ pub enum Fault {
     /// The server takes no new requests, for it is going to stop.
     #[error("the server is draining")]
     Draining,
-    /// Keys or table live on another server; fetch the placement.
+    /// Keys or table live on another server, as the placement says.
     #[error("not on this server as of placement {placement_version}")]
     NotHere {
         /// Placement that the server knows.
