@@ -77,7 +77,7 @@ struct Judge<'a> {
 
 impl<'a> Judge<'a> {
     fn new(table: &'a Table, lane: usize) -> Judge<'a> {
-        let now = table.clock.total() as u32;
+        let now = table.clock.now();
         Judge { table, lane, now, oldest: now, words: Vec::new() }
     }
 
@@ -163,7 +163,7 @@ impl Table {
         let window = (wanted * LOOKED_AT_PER_ROW).min(SCANNED_MAX);
         let rows = if rows_max == usize::MAX { rows_max } else { window };
         self.look(hand, rows, window, good);
-        let now = self.clock.total() as u32;
+        let now = self.clock.now();
         let found = &mut hand.found;
         let part = if found.len() < window { SMALL_TABLE_PART } else { LOOKED_AT_PER_ROW };
         let wanted = wanted.min(found.len().div_ceil(part));

@@ -99,7 +99,7 @@ impl Table {
         }
         if self.evicts_by_use() {
             let view = self.directory.view(lane());
-            let (now, last_use) = (self.clock.total() as u32, self.layout.header_at() + 3);
+            let (now, last_use) = (self.clock.now(), self.layout.header_at() + 3);
             for &hash in &heat.hashes {
                 let row = view.index().find(hash);
                 if row != NO_ROW && age(now, self.slab.word(row, last_use)) > 0 {
