@@ -11,6 +11,7 @@ use crate::index::NO_ROW;
 use crate::layout::HEADER_WORDS;
 use crate::prefetch::To;
 use crate::rights::Sharing;
+use crate::rows::RESERVE_MAX;
 use crate::sync::lock;
 use crate::table::Table;
 
@@ -21,9 +22,8 @@ const LOOKED_AT_PER_ROW: usize = 4;
 const SMALL_TABLE_PART: usize = 8;
 /// Rows that are evicted together at least, so that it pays to wait for readers.
 const EVICTED_MIN: usize = 256;
-/// The part of all rows that is kept in reserve for keys to come, and at most so many.
+/// The part of all rows that is kept in reserve for keys to come, and at most [`RESERVE_MAX`].
 const RESERVE_PART: u64 = 64;
-const RESERVE_MAX: u64 = 1 << 14;
 /// A table of which more than such a part is free has room again, wherever that is.
 const ROOMY_PART: u64 = 16;
 /// Rows that are looked at in one go, at most.
@@ -213,7 +213,7 @@ impl Table {
             self.pressed.store(false, Relaxed);
             return 0;
         }
-        let enough = (rows / RESERVE_PART).min(RESERVE_MAX) as usize;
+        let enough = (rows / RESERVE_PART).min(RESERVE_MAX as u64) as usize;
         // In turns: pushes that have to make room themselves wait for the hand meanwhile.
         let turn = (enough / 4).clamp(1, EVICTED_MIN);
         let mut refilled = 0;
@@ -314,7 +314,7 @@ impl Table {
         self.counters.get(lane).evicted.fetch_add(removed as u64, Relaxed);
         match heir {
             Heir::Lane => self.rows.retire(lane, &self.slab, &self.directory, &mut retired),
-            Heir::All => self.rows.retire_for_all(&self.directory, &mut retired),
+            Heir::All => self.rows.retire_for_all(&self.slab, &self.directory, &mut retired),
         }
         removed
     }

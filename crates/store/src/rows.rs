@@ -28,6 +28,8 @@ const PIECE_BYTES: usize = HUGE_BYTES;
 const LIMBO_ROWS: usize = 256;
 /// A lane takes so many rows at a time from the reserve, so that it is seldom there.
 const RESERVED_ROWS: usize = 256;
+/// Rows whose numbers the reserve has at hand; further ones are on a list, which takes no memory beside theirs.
+pub(crate) const RESERVE_MAX: usize = 1 << 14;
 /// Removed rows that are asked for before they are put on a list.
 const AHEAD_ROWS: usize = 8;
 /// End of a list of removed rows.
@@ -36,8 +38,8 @@ const NO_NEXT: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct Rows {
     lanes: Lanes<Mutex<Lane>>,
-    /// Rows for all lanes, which no reader can see. Locked after a lane.
-    reserve: Mutex<Vec<u32>>,
+    /// Rows for all lanes. Locked after a lane.
+    reserve: Mutex<Reserve>,
     charge: Mutex<Charge>,
     /// Rows of the first piece, and the most rows of a piece; powers of two.
     first_piece: u64,
@@ -58,35 +60,86 @@ struct Charge {
     bytes: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Lane {
     /// Rows that were never used.
     run: Range<u32>,
-    /// Head of the list of removed rows; each holds the next one's number in its first word.
-    free: u32,
-    free_len: u32,
-    /// Removed rows that readers may still see.
+    /// Removed rows.
+    free: List,
+    /// Those that readers may still see.
     limbo: Vec<u32>,
     /// Those that no reader can see any more, which are taken first: most are wanted at once, and on the list each of them
     /// would be written and read once more.
     ready: Vec<u32>,
 }
 
-impl Default for Lane {
-    fn default() -> Lane {
-        Lane { run: 0..0, free: NO_NEXT, free_len: 0, limbo: Vec::new(), ready: Vec::new() }
+/// Rows that no reader can see; each holds the next one's number in its first word.
+#[derive(Debug)]
+struct List {
+    first: u32,
+    len: u32,
+}
+
+/// Rows that no reader can see, for all lanes.
+#[derive(Debug, Default)]
+struct Reserve {
+    /// At most [`RESERVE_MAX`]; they are taken first, as in a lane.
+    ready: Vec<u32>,
+    free: List,
+}
+
+impl Default for List {
+    fn default() -> List {
+        List { first: NO_NEXT, len: 0 }
+    }
+}
+
+impl List {
+    fn push(&mut self, slab: &Slab, row: u32) {
+        slab.unseen(row).set(0, self.first);
+        self.first = row;
+        self.len += 1;
+    }
+
+    fn push_all(&mut self, slab: &Slab, rows: &[u32]) {
+        for (at, &row) in rows.iter().enumerate() {
+            if let Some(&later) = rows.get(at + AHEAD_ROWS) {
+                slab.prefetch_word(later, 0, To::Change);
+            }
+            self.push(slab, row);
+        }
+    }
+
+    fn pop(&mut self, slab: &Slab) -> Option<u32> {
+        let row = Some(self.first).filter(|&row| row != NO_NEXT)?;
+        self.first = slab.word(row, 0);
+        self.len -= 1;
+        Some(row)
+    }
+}
+
+impl Reserve {
+    fn rows(&self) -> usize {
+        self.ready.len() + self.free.len as usize
+    }
+
+    fn take(&mut self, slab: &Slab, rows: usize, taken: &mut Vec<u32>) {
+        let ready = rows.min(self.ready.len());
+        taken.extend(self.ready.drain(self.ready.len() - ready..));
+        taken.extend((ready..rows).map_while(|_| self.free.pop(slab)));
+    }
+
+    fn append(&mut self, slab: &Slab, rows: &mut Vec<u32>) {
+        let ready = rows.len().min(RESERVE_MAX.saturating_sub(self.ready.len()));
+        self.ready.extend_from_slice(&rows[..ready]);
+        self.free.push_all(slab, &rows[ready..]);
+        rows.clear();
     }
 }
 
 impl Lane {
     fn free_rows(&self) -> usize {
-        self.free_len as usize + self.limbo.len() + self.ready.len()
-    }
-
-    fn release(&mut self, slab: &Slab, row: u32) {
-        slab.unseen(row).set(0, self.free);
-        self.free = row;
-        self.free_len += 1;
+        self.free.len as usize + self.limbo.len() + self.ready.len()
     }
 
     /// Waits for the readers who may still see removed rows, and then has these ready.
@@ -96,12 +149,7 @@ impl Lane {
         }
         directory.synchronize();
         let mut before = std::mem::take(&mut self.ready);
-        for (at, &row) in before.iter().enumerate() {
-            if let Some(&later) = before.get(at + AHEAD_ROWS) {
-                slab.prefetch_word(later, 0, To::Change);
-            }
-            self.release(slab, row);
-        }
+        self.free.push_all(slab, &before);
         before.clear();
         self.ready = std::mem::replace(&mut self.limbo, before);
     }
@@ -111,10 +159,9 @@ impl Lane {
         let ready = rows.min(self.ready.len());
         taken.extend(self.ready.drain(self.ready.len() - ready..));
         rows -= ready;
-        while rows > 0 && self.free != NO_NEXT {
-            let row = self.free;
-            self.free = slab.word(row, 0);
-            self.free_len -= 1;
+        while rows > 0
+            && let Some(row) = self.free.pop(slab)
+        {
             taken.push(row);
             rows -= 1;
         }
@@ -169,7 +216,7 @@ impl Rows {
 
     /// Those of them that are for all lanes.
     pub(crate) fn reserved_rows(&self) -> usize {
-        lock(&self.reserve).len()
+        lock(&self.reserve).rows()
     }
 
     /// Appends `rows` rows of unspecified content, which no reader can see, to `taken`; fewer when the budget, the memory
@@ -187,10 +234,7 @@ impl Rows {
             let mut own = lock(self.lanes.get(lane));
             let mut missing = own.take(slab, rows, taken);
             if missing > 0 {
-                let mut reserve = lock(&self.reserve);
-                let left = reserve.len().saturating_sub(missing.max(RESERVED_ROWS));
-                own.ready.extend(reserve.drain(left..));
-                drop(reserve);
+                lock(&self.reserve).take(slab, missing.max(RESERVED_ROWS), &mut own.ready);
                 missing = own.take(slab, missing, taken);
             }
             while missing > 0 {
@@ -253,7 +297,7 @@ impl Rows {
     pub(crate) fn give_back(&self, lane: usize, slab: &Slab, rows: &mut Vec<u32>) {
         if !rows.is_empty() {
             let mut lane = lock(self.lanes.get(lane));
-            rows.drain(..).rev().for_each(|row| lane.release(slab, row));
+            rows.drain(..).rev().for_each(|row| lane.free.push(slab, row));
         }
     }
 
@@ -276,17 +320,17 @@ impl Rows {
     }
 
     /// As [`Rows::retire`], for all lanes and at once.
-    pub(crate) fn retire_for_all(&self, directory: &Directory, rows: &mut Vec<u32>) {
+    pub(crate) fn retire_for_all(&self, slab: &Slab, directory: &Directory, rows: &mut Vec<u32>) {
         if !rows.is_empty() {
             directory.synchronize();
-            lock(&self.reserve).append(rows);
+            lock(&self.reserve).append(slab, rows);
         }
     }
 
     /// Forgets all rows and gives their memory back. The caller has made sure that nobody can reach a row.
     pub(crate) fn clear(&self, slab: &Slab, budget: &Budget) {
         self.lanes.iter().for_each(|lane| *lock(lane) = Lane::default());
-        lock(&self.reserve).clear();
+        *lock(&self.reserve) = Reserve::default();
         let charge = std::mem::take(&mut *lock(&self.charge));
         // A walk that goes on marks rows that are made from now on; those from before it would not find at its end.
         self.forget_visited(charge.rows);
@@ -401,6 +445,28 @@ mod tests {
         assert!(Slab::of(Region::zeroed(36).unwrap(), 37).is_none());
     }
 
+    /// Any lane finds all rows that were removed for all, and their numbers take no more memory than a bound.
+    #[test]
+    fn the_reserve_keeps_few_numbers_and_loses_no_row() {
+        if cfg!(miri) {
+            return;
+        }
+        let (slab, budget) = (Slab::new(8, u64::MAX).unwrap(), Budget::new(None));
+        let (rows, directory) = (Rows::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));
+        let mut taken = Vec::new();
+        rows.take(0, 3 * RESERVE_MAX, &slab, &budget, &directory, &mut taken);
+        for part in taken.chunks(1000) {
+            rows.retire_for_all(&slab, &directory, &mut part.to_vec());
+            assert!(lock(&rows.reserve).ready.capacity() <= 2 * RESERVE_MAX);
+        }
+        let (removed, charged) = (taken.len(), rows.charged());
+        assert_eq!((rows.reserved_rows(), rows.free_rows()), (removed, removed));
+        let mut again = Vec::new();
+        (0..removed / 1024).for_each(|_| rows.take(1, 1024, &slab, &budget, &directory, &mut again));
+        again.sort_unstable();
+        assert!(again == taken && rows.charged() == charged);
+    }
+
     /// No row of the budget is out of reach of any lane.
     #[test]
     fn lanes_help_each_other_out() {
@@ -413,7 +479,7 @@ mod tests {
             rows.take(lane, 10, &slab, &budget, &directory, &mut taken);
         }
         rows.retire(0, &slab, &directory, &mut taken.split_off(30));
-        rows.retire_for_all(&directory, &mut taken.split_off(10));
+        rows.retire_for_all(&slab, &directory, &mut taken.split_off(10));
         assert_eq!((rows.reserved_rows(), rows.free_rows()), (20, 30));
         rows.take(1, 6000, &slab, &budget, &directory, &mut taken);
         taken.sort_unstable();
