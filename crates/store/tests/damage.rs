@@ -5,6 +5,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 
 use sanderling_store::{
     Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, StoreError, Table, TableConfig,
@@ -142,4 +145,36 @@ fn requests_that_cannot_be_met_say_so() {
     assert!(matches!(writer.blob("fm", b""), Err(StoreError::DuplicateName { kind: "blob", .. })));
     fs::write(dir.path().join("manifest.json"), "{}").unwrap();
     assert!(matches!(CheckpointWriter::create(dir.path()), Err(StoreError::Damaged { .. })));
+}
+
+/// What was opened can be read, whatever is saved into the directory since.
+#[test]
+fn a_later_save_takes_nothing_from_who_has_opened_one() {
+    let dir = tempfile::tempdir().unwrap();
+    save(dir.path(), 100);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    save(dir.path(), 200);
+    checkpoint.verify().unwrap();
+    let tables = [(); 2].map(|()| checkpoint.load_table("fm").unwrap().len());
+    assert_eq!((tables, checkpoint.blob("spec").unwrap().as_slice()), ([100; 2], b"rank = 2".as_slice()));
+    assert_eq!(load(dir.path()).unwrap().len(), 200);
+}
+
+/// A save that ends while a checkpoint is opened removes the files that it was about to open.
+#[test]
+fn who_opens_while_others_save_finds_one_of_the_checkpoints() {
+    let dir = tempfile::tempdir().unwrap();
+    save(dir.path(), 1);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let saver = scope.spawn(|| (0..100).for_each(|_| save(dir.path(), 1)));
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                Checkpoint::open(dir.path()).unwrap();
+            }
+        });
+        let saved = saver.join();
+        done.store(true, Relaxed);
+        saved.unwrap();
+    });
 }

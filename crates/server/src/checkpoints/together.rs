@@ -21,10 +21,10 @@ pub(super) struct Together<'a> {
     pub(super) log: Option<&'a Log>,
 }
 
-/// A part, opened.
+/// A part. Parts are opened one at a time, since each may have thousands of files.
 struct Part<'a> {
     folder: &'a Path,
-    checkpoint: Checkpoint,
+    generation: u64,
     about: About,
 }
 
@@ -42,6 +42,18 @@ fn check_numbers(parts: &[Part<'_>]) -> Result<(), Refusal> {
     Err(Refusal::new(Fault::UnknownCheckpoint, reason))
 }
 
+impl Part<'_> {
+    /// It must be what it was.
+    fn open_again(&self) -> Result<Checkpoint, Refusal> {
+        let checkpoint = Checkpoint::open(self.folder)?;
+        if checkpoint.generation() == self.generation {
+            return Ok(checkpoint);
+        }
+        let reason = format!("{}: it was saved again while it was restored", self.folder.display());
+        Err(Refusal::new(Fault::Damaged, reason))
+    }
+}
+
 impl Together<'_> {
     /// The tables with this server's rows, of parts by the number of their shard. Of all pushes that were known, it is
     /// unknown whether they were applied here.
@@ -55,15 +67,16 @@ impl Together<'_> {
             let checkpoint = Checkpoint::open(folder)?;
             let about = About::read(&checkpoint, folder)?;
             about.check(folder, shard, folders.len() as u16)?;
-            parts.push(Part { folder, checkpoint, about });
+            parts.push(Part { folder, generation: checkpoint.generation(), about });
         }
         check_numbers(&parts)?;
         let mut candidates = self.tables(tables, &parts)?;
         let placement =
             Placement::new(self.shard, self.shards, vec![String::new(); usize::from(self.shards)]);
         let mut known = Vec::new();
-        for Part { folder, checkpoint, about } in &parts {
-            for AboutTable { name, .. } in &about.tables {
+        for part in &parts {
+            let (folder, checkpoint) = (part.folder, part.open_again()?);
+            for AboutTable { name, .. } in &part.about.tables {
                 let Some(candidate) = candidates.iter_mut().find(|candidate| candidate.table.name() == name)
                 else {
                     continue;
@@ -76,7 +89,7 @@ impl Together<'_> {
                     log.say(Event::RowsTaken { folder, table, rows });
                 }
             }
-            known.extend(pushes(checkpoint, folder)?);
+            known.extend(pushes(&checkpoint, folder)?);
         }
         // Parts from before this was saved say nothing of pushes; then what the server knows stays.
         let known = (!known.is_empty()).then(|| SavedPushers::together(known));

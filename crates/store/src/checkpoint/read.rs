@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use crc_fast::Digest;
@@ -17,12 +19,21 @@ use crate::{RowRef, StoreError, Table, TableConfig};
 /// Bytes read from a table file at once.
 const READ_BYTES: usize = 256 * 1024;
 
+/// Files that a checkpoint holds open, at most: the first ones. A process may have a thousand or so, and has other uses for
+/// them.
+const FILES_HELD_MAX: usize = 256;
+/// Saves that may end one after the other while a checkpoint is opened.
+const OVERTAKEN_MAX: usize = 16;
+
 /// A checkpoint on disk. Opening it reads the manifest and compares the files' sizes; contents are verified as they
-/// are loaded.
+/// are loaded. A later save into the directory changes nothing of it: its files are held open (the first 256; further ones
+/// are gone then).
 #[derive(Debug)]
 pub struct Checkpoint {
     dir: PathBuf,
     manifest: Manifest,
+    /// The first of the manifest's.
+    files: Vec<Arc<File>>,
     tables: Vec<TableEntry>,
     blobs: Vec<BlobEntry>,
 }
@@ -51,28 +62,30 @@ impl<R: Read> Read for Checked<R> {
     }
 }
 
+/// A file from its beginning, whoever else reads it at the same time.
+struct Input {
+    file: Arc<File>,
+    at: u64,
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
 impl Checkpoint {
     /// Opens the checkpoint of a directory.
     pub fn open(dir: impl AsRef<Path>) -> Result<Checkpoint, StoreError> {
         let dir = dir.as_ref().to_path_buf();
-        let path = dir.join(MANIFEST);
-        let mut bytes = Vec::new();
-        let limit = MANIFEST_BYTES_MAX as u64 + 1;
-        let file = File::open(&path).map_err(|source| io_error(&path, "open", source))?;
-        file.take(limit).read_to_end(&mut bytes).map_err(|source| io_error(&path, "read", source))?;
-        if bytes.len() > MANIFEST_BYTES_MAX {
-            return Err(damaged(&path, format!("it is larger than {MANIFEST_BYTES_MAX} bytes")));
-        }
-        let manifest = Manifest::decode(&path, &bytes)?;
+        let (manifest, files) = open_files(&dir)?;
         let tables = manifest.tables.iter().map(TableRecord::entry).collect();
         let blobs = &manifest.blobs;
         let blobs =
             blobs.iter().map(|blob| BlobEntry { name: blob.name.clone(), bytes: blob.file.bytes }).collect();
-        let checkpoint = Checkpoint { dir, manifest, tables, blobs };
-        for file in checkpoint.manifest.files() {
-            checkpoint.open_file(file)?;
-        }
-        Ok(checkpoint)
+        Ok(Checkpoint { dir, manifest, files, tables, blobs })
     }
 
     /// Number of saves that this directory has seen.
@@ -184,7 +197,7 @@ impl Checkpoint {
         each: impl FnMut(Header, &[f32]) -> Result<(), RowsError>,
     ) -> Result<(), StoreError> {
         let path = self.dir.join(&record.file.name);
-        let file = self.open_file(&record.file)?;
+        let file = self.input(&record.file)?;
         let expected =
             Expected { generation: self.manifest.generation, rows: record.rows, bytes: record.file.bytes };
         // The buffer lies outside of the checksum, or bytes read ahead would count before they are used.
@@ -207,7 +220,7 @@ impl Checkpoint {
         };
         let path = self.dir.join(&record.file.name);
         // The size has been compared with the file's, so that it may be read whole.
-        let mut file = self.open_file(&record.file)?.take(record.file.bytes.saturating_add(1));
+        let mut file = self.input(&record.file)?.take(record.file.bytes.saturating_add(1));
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|source| io_error(&path, "read", source))?;
         if bytes.len() as u64 != record.file.bytes {
@@ -221,7 +234,7 @@ impl Checkpoint {
     pub fn verify(&self) -> Result<(), StoreError> {
         for record in self.manifest.files() {
             let path = self.dir.join(&record.name);
-            let mut input = Checked::new(self.open_file(record)?);
+            let mut input = Checked::new(self.input(record)?);
             let mut buffer = vec![0; buffer_bytes(record)];
             while input.read(&mut buffer).map_err(|source| io_error(&path, "read", source))? > 0 {}
             check_crc(&path, record, input.crc32c())?;
@@ -229,15 +242,13 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Opens a data file and compares its size.
-    fn open_file(&self, record: &FileRecord) -> Result<File, StoreError> {
-        let path = self.dir.join(&record.name);
-        let file = File::open(&path).map_err(|source| io_error(&path, "open", source))?;
-        let found = file.metadata().map_err(|source| io_error(&path, "read the size of", source))?.len();
-        if found != record.bytes {
-            return Err(damaged(&path, format!("it has {found} bytes, the manifest says {}", record.bytes)));
-        }
-        Ok(file)
+    /// A data file to be read from its beginning.
+    fn input(&self, record: &FileRecord) -> Result<Input, StoreError> {
+        let at = self.manifest.files().position(|file| file.name == record.name);
+        let held = at.and_then(|at| self.files.get(at));
+        let file =
+            held.map_or_else(|| open_file(&self.dir, record).map(Arc::new), |file| Ok(Arc::clone(file)))?;
+        Ok(Input { file, at: 0 })
     }
 
     fn not_found<'a>(
@@ -249,6 +260,60 @@ impl Checkpoint {
         let available = names.collect::<Vec<_>>().join(", ");
         StoreError::NotFound { path: self.dir.clone(), kind, name: name.to_string(), available }
     }
+}
+
+fn read_manifest(dir: &Path) -> Result<Manifest, StoreError> {
+    let path = dir.join(MANIFEST);
+    let mut bytes = Vec::new();
+    let limit = MANIFEST_BYTES_MAX as u64 + 1;
+    let file = File::open(&path).map_err(|source| io_error(&path, "open", source))?;
+    file.take(limit).read_to_end(&mut bytes).map_err(|source| io_error(&path, "read", source))?;
+    if bytes.len() > MANIFEST_BYTES_MAX {
+        return Err(damaged(&path, format!("it is larger than {MANIFEST_BYTES_MAX} bytes")));
+    }
+    Manifest::decode(&path, &bytes)
+}
+
+/// The manifest, and the first of its files. A save that ends in between removes them: then those of the next are opened.
+fn open_files(dir: &Path) -> Result<(Manifest, Vec<Arc<File>>), StoreError> {
+    let (mut manifest, mut overtaken) = (read_manifest(dir)?, 0);
+    loop {
+        let gone = match hold_files(dir, &manifest) {
+            Ok(files) => return Ok((manifest, files)),
+            Err(StoreError::Io { path, action, source }) if source.kind() == io::ErrorKind::NotFound => {
+                StoreError::Io { path, action, source }
+            }
+            Err(error) => return Err(error),
+        };
+        let newest = read_manifest(dir)?;
+        if newest.generation == manifest.generation || overtaken == OVERTAKEN_MAX {
+            return Err(gone);
+        }
+        (manifest, overtaken) = (newest, overtaken + 1);
+    }
+}
+
+/// Opens all of a manifest's files, and keeps the first of them open.
+fn hold_files(dir: &Path, manifest: &Manifest) -> Result<Vec<Arc<File>>, StoreError> {
+    let mut held = Vec::new();
+    for record in manifest.files() {
+        let file = open_file(dir, record)?;
+        if held.len() < FILES_HELD_MAX {
+            held.push(Arc::new(file));
+        }
+    }
+    Ok(held)
+}
+
+/// Opens a data file and compares its size.
+fn open_file(dir: &Path, record: &FileRecord) -> Result<File, StoreError> {
+    let path = dir.join(&record.name);
+    let file = File::open(&path).map_err(|source| io_error(&path, "open", source))?;
+    let found = file.metadata().map_err(|source| io_error(&path, "read the size of", source))?.len();
+    if found != record.bytes {
+        return Err(damaged(&path, format!("it has {found} bytes, the manifest says {}", record.bytes)));
+    }
+    Ok(file)
 }
 
 fn shape(record: &TableRecord) -> Result<RowShape, StoreError> {
