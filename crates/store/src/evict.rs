@@ -289,9 +289,12 @@ impl Table {
         rows - left
     }
 
-    /// Removes what was found, except rows that are not in use (anything may be in those) or were used meanwhile.
+    /// Removes what was found, except rows that are not in use (anything may be in those) or were used meanwhile. Those that
+    /// are to go by their norm are judged again: some may have been looked at while they were made.
     fn remove_all(&self, lane: usize, heir: Heir, hand: &mut Hand) -> usize {
         let mut retired = Vec::with_capacity(hand.found.len());
+        let mut judge =
+            matches!(self.config().eviction, Eviction::Norm { .. }).then(|| Judge::new(self, lane));
         let _removing = self.removals.begin();
         for group in hand.found.chunks(GROUP as usize) {
             {
@@ -304,7 +307,10 @@ impl Table {
                 let word = |at: usize| self.slab.word(row.row, self.layout.header_at() + at);
                 // By the version, too: pushes of several threads may read the same of the use clock.
                 let is_unused = || (word(3), word(4)) == (row.last_use, row.version);
-                if locked.index().remove_if(hash, |found| found == row.row && is_unused()) != NO_ROW {
+                // Whoever makes a row has the key's lock until it is whole.
+                let mut is_small = || judge.as_mut().is_none_or(|judge| judge.is_stale(*row));
+                let is_to_go = |found| found == row.row && is_unused() && is_small();
+                if locked.index().remove_if(hash, is_to_go) != NO_ROW {
                     retired.push(row.row);
                 }
             }
@@ -391,15 +397,17 @@ mod tests {
         assert_eq!((t.get(0), t.stats().evicted), (None, 1));
     }
 
+    /// The row of key 1, chosen.
+    fn chosen(t: &Table) -> Hand {
+        let mut hand = Hand::default();
+        t.look(&mut hand, usize::MAX, usize::MAX, |row| row.key == 1 && t.is_in_use(lane(), row));
+        hand
+    }
+
     #[test]
     fn rows_that_change_after_they_were_chosen_stay() {
-        let t = full(Eviction::Norm { below: 1.0 }, Writes::InPlace);
-        let chosen = || {
-            let mut hand = Hand::default();
-            t.look(&mut hand, usize::MAX, usize::MAX, |row| row.key == 1 && t.is_in_use(lane(), row));
-            hand
-        };
-        let mut hand = chosen();
+        let t = full(Eviction::Age { pushes: PUSHES as u32 }, Writes::InPlace);
+        let mut hand = chosen(&t);
         // At the reading of the use clock that the row has.
         let row = t.get(1).unwrap();
         let mut columns = RowColumns::default();
@@ -407,7 +415,26 @@ mod tests {
         t.import(columns.rows()).unwrap();
         assert_eq!(t.remove_all(lane(), Heir::Lane, &mut hand), 0);
         assert!(t.get(1).is_some());
-        assert_eq!(t.remove_all(lane(), Heir::Lane, &mut chosen()), 1);
+        assert_eq!(t.remove_all(lane(), Heir::Lane, &mut chosen(&t)), 1);
         assert!(t.get(1).is_none());
+    }
+
+    /// A row's header is written before its weights, so that a look in between sees what was in its place before.
+    #[test]
+    fn rows_that_are_not_small_when_they_are_to_go_stay() {
+        let t = full(Eviction::Norm { below: 1.0 }, Writes::InPlace);
+        let import = |weight: f32| {
+            let mut columns = RowColumns::default();
+            columns.push(crate::Row { weights: vec![weight], ..t.get(1).unwrap() }.as_ref());
+            t.import(columns.rows()).unwrap();
+        };
+        for (weight, removed) in [(3.0, 0), (0.5, 1)] {
+            // With the same header.
+            import(0.0);
+            let mut hand = chosen(&t);
+            import(weight);
+            assert_eq!(t.remove_all(lane(), Heir::Lane, &mut hand), removed, "{weight}");
+            assert_eq!(t.get(1).is_none(), removed == 1, "{weight}");
+        }
     }
 }
