@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::lanes::Lanes;
+use crate::sync::{Mutex, lock};
 
 /// Pushes that a lane counts before it publishes them.
 const BLOCK: u64 = 64;
@@ -19,11 +20,13 @@ pub(crate) const AGE_MAX: u32 = u32::MAX / 2;
 pub(crate) struct Clock {
     published: AtomicU64,
     lanes: Lanes<AtomicU64>,
+    /// All pushes when it last went by the readings of another clock.
+    followed: Mutex<Option<u64>>,
 }
 
 impl Clock {
     pub(crate) fn new() -> Clock {
-        Clock { published: AtomicU64::new(0), lanes: Lanes::new() }
+        Clock { published: AtomicU64::new(0), lanes: Lanes::new(), followed: Mutex::default() }
     }
 
     pub(crate) fn bytes() -> usize {
@@ -55,8 +58,21 @@ impl Clock {
         published + self.lanes.iter().map(|own| own.load(Relaxed) % BLOCK).max().unwrap_or(0)
     }
 
-    /// Moves on to a reading that somebody else's clock had, if this one is behind it.
-    pub(crate) fn catch_up(&self, reading: u32) {
+    /// To be called before rows come that another clock has these readings of. If nobody depends on this one, because the
+    /// table is empty or has only had such rows since it was, it moves on to the latest where it is behind, and they may keep
+    /// theirs: a whole table comes in parts. Otherwise it stays, and the result is the latest that they may have.
+    pub(crate) fn follow(&self, readings: &[u32], is_empty: bool) -> Option<u32> {
+        let followed = &mut *lock(&self.followed);
+        if !is_empty && *followed != Some(self.total()) {
+            return Some(self.now());
+        }
+        readings.iter().for_each(|&reading| self.catch_up(reading));
+        *followed = Some(self.total());
+        None
+    }
+
+    /// Moves on to a reading if it is behind.
+    fn catch_up(&self, reading: u32) {
         let catch_up = |published| {
             let behind = u64::from(age(reading, self.now_from(published) as u32));
             Some(published + behind).filter(|_| behind > 0)
@@ -68,6 +84,7 @@ impl Clock {
     pub(crate) fn set(&mut self, total: u64) {
         self.lanes.iter_mut().for_each(|own| *own.get_mut() = 0);
         *self.published.get_mut() = total;
+        *lock(&self.followed) = None;
     }
 }
 
@@ -75,6 +92,11 @@ impl Clock {
 pub(crate) fn age(now: u32, last_use: u32) -> u32 {
     let age = now.wrapping_sub(last_use);
     if age > AGE_MAX { 0 } else { age }
+}
+
+/// The earlier of two readings.
+pub(crate) fn earlier(one: u32, other: u32) -> u32 {
+    if age(one, other) > 0 { other } else { one }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -134,7 +156,28 @@ mod tests {
     }
 
     #[test]
+    fn it_follows_another_until_somebody_pushes() {
+        let mut clock = Clock::new();
+        let check = |clock: &Clock, readings: &[u32], is_empty, expected, total| {
+            assert_eq!((clock.follow(readings, is_empty), clock.total()), (expected, total), "{readings:?}");
+        };
+        check(&clock, &[70, 5], true, None, 70);
+        check(&clock, &[3], false, None, 70);
+        check(&clock, &[90], false, None, 90);
+        clock.tick(0);
+        check(&clock, &[100], false, Some(91), 91);
+        check(&clock, &[100], true, None, 100);
+        // That of a table that was loaded is not another's.
+        clock.set(100);
+        check(&clock, &[200], false, Some(100), 100);
+    }
+
+    #[test]
     fn ages_pass_the_end_of_the_clock_and_are_never_negative() {
         assert_eq!([age(10, 3), age(2, u32::MAX), age(3, 3), age(3, 5)], [7, 3, 0, 0]);
+        assert_eq!(
+            [earlier(10, 3), earlier(3, 10), earlier(3, 3), earlier(2, u32::MAX)],
+            [3, 3, 3, u32::MAX]
+        );
     }
 }

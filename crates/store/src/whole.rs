@@ -2,6 +2,7 @@
 //! into a table beside its readers and pushers. Knows neither files nor the network.
 
 use crate::StoreError;
+use crate::clock::earlier;
 use crate::lanes::lane;
 use crate::layout::{HEADER_WORDS, Layout};
 use crate::lookup::{CHUNK_KEYS, Lookup, with_lookup};
@@ -110,8 +111,11 @@ impl<'a> WholeRows<'a> {
 impl Table {
     /// Puts whole rows into the table as they are, metadata included; rows of these keys that are there are replaced, and
     /// all others stay. Keys need no admission. Readers see each row before or after, pushes come before or after. Weights
-    /// of tables of halves are rounded to the nearest, which changes nothing if they were halves before. The table's use
-    /// clock moves on to the latest use among the rows if it was behind, so that none is from its future.
+    /// of tables of halves are rounded to the nearest, which changes nothing if they were halves before.
+    ///
+    /// Into a table that is empty, and until somebody pushes to it, rows bring their use clock: that of the table moves on to
+    /// the latest use among them. Later its clock stays, and a row from its future counts as used now. (One that was not used
+    /// for long by its clock is old here, and for eviction to take.)
     ///
     /// Fails with [`StoreError::Length`] or [`StoreError::BadRow`] before any row is touched: columns do not fit, a key occurs
     /// twice, a value is not finite, or a sum of squares is below 0. With [`StoreError::TableFull`], the rows whose keys were
@@ -120,7 +124,7 @@ impl Table {
         self.check_rows(&rows)?;
         let (dim, state) = (self.dim(), self.state_len());
         let lane = lane();
-        rows.last_uses.iter().for_each(|&last_use| self.clock.catch_up(last_use));
+        let latest_use = self.clock.follow(rows.last_uses, self.is_empty());
         // A row that is replaced is another one to who remembers it. Who is at it already is waited for.
         let _removing = self.removals.begin();
         self.directory.synchronize();
@@ -128,7 +132,9 @@ impl Table {
             let firsts = (0..rows.keys.len()).step_by(CHUNK_KEYS);
             let parts =
                 firsts.map(|first| rows.part(first, CHUNK_KEYS.min(rows.keys.len() - first), dim, state));
-            parts.map(|rows| words::run(self.width(), Import { table: self, lane, lookup, rows })).sum()
+            parts
+                .map(|rows| words::run(self.width(), Import { table: self, lane, lookup, rows, latest_use }))
+                .sum()
         });
         self.end_rest();
         if rejected > 0 {
@@ -185,6 +191,7 @@ struct Import<'a> {
     lane: usize,
     lookup: &'a mut Lookup,
     rows: WholeRows<'a>,
+    latest_use: Option<u32>,
 }
 
 impl Work for Import<'_> {
@@ -192,9 +199,9 @@ impl Work for Import<'_> {
 
     #[inline(always)]
     fn run(self, vector: impl Vector) -> u64 {
-        let Import { table, lane, lookup, rows } = self;
+        let Import { table, lane, lookup, rows, latest_use } = self;
         lookup.assign(rows.keys);
-        let replace = Replace { layout: &table.layout, rows, weights: vec![0.0; table.dim()] };
+        let replace = Replace { layout: &table.layout, rows, latest_use, weights: vec![0.0; table.dim()] };
         edit_rows(table, lane, lookup, rows.keys, None, replace, vector)
     }
 }
@@ -203,6 +210,8 @@ impl Work for Import<'_> {
 struct Replace<'a> {
     layout: &'a Layout,
     rows: WholeRows<'a>,
+    /// If that is not the latest among them.
+    latest_use: Option<u32>,
     /// Those of one row while they are packed.
     weights: Vec<f32>,
 }
@@ -233,7 +242,7 @@ impl Edit for Replace<'_> {
         // The key in front of these is the row's already.
         let header = layout.header_at();
         row.set(header + 2, frequency);
-        row.set(header + 3, last_use);
+        row.set(header + 3, self.latest_use.map_or(last_use, |latest| earlier(last_use, latest)));
         row.set(header + 4, version);
         row.store(header + HEADER_WORDS, state);
     }

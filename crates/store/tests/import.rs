@@ -88,21 +88,32 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
+/// A use clock, and where it stood when it last followed that of imported rows.
+#[derive(Default)]
+struct Clock {
+    now: u32,
+    followed: Option<u32>,
+}
+
 /// What an operation does, without a table.
-fn apply(model: &mut HashMap<u64, Row>, clock: &mut u32, operation: &Operation) {
+fn apply(model: &mut HashMap<u64, Row>, clock: &mut Clock, operation: &Operation) {
     match operation {
         Operation::Import(rows) => {
-            *clock = rows.iter().map(|row| row.last_use).fold(*clock, u32::max);
-            model.extend(rows.iter().map(|row| (row.key, row.clone())));
+            if model.is_empty() || clock.followed == Some(clock.now) {
+                clock.now = rows.iter().map(|row| row.last_use).fold(clock.now, u32::max);
+                clock.followed = Some(clock.now);
+            }
+            let row = |row: &Row| Row { last_use: row.last_use.min(clock.now), ..row.clone() };
+            model.extend(rows.iter().map(|imported| (imported.key, row(imported))));
         }
         Operation::Push(gradients) => {
-            *clock += 1;
+            clock.now += 1;
             for &(key, gradient) in gradients {
                 let (weights, state) = (vec![0.0; DIM], vec![0.0]);
                 let new = Row { key, frequency: 0, last_use: 0, version: 0, weights, state };
                 let row = model.entry(key).or_insert(new);
                 row.frequency = row.frequency.saturating_add(1);
-                (row.last_use, row.version) = (*clock, row.version.saturating_add(1));
+                (row.last_use, row.version) = (clock.now, row.version.saturating_add(1));
                 let gradient = f32::from(gradient);
                 row.weights[..2].iter_mut().for_each(|weight| *weight -= RATE * gradient);
                 row.state[0] = MOMENTUM * row.state[0] + gradient;
@@ -110,7 +121,8 @@ fn apply(model: &mut HashMap<u64, Row>, clock: &mut u32, operation: &Operation) 
             }
         }
         Operation::Remove(key) => _ = model.remove(key),
-        Operation::Maintain | Operation::Save => {}
+        Operation::Save => clock.followed = None,
+        Operation::Maintain => {}
     }
 }
 
@@ -160,12 +172,12 @@ proptest! {
     fn imports_among_other_changes(operations in prop::collection::vec(operation(), 1..16)) {
         for writes in [Writes::InPlace, Writes::CopyOnWrite] {
             let mut table = Table::new(config(Dtype::F32, writes)).unwrap();
-            let (mut model, mut clock) = (HashMap::new(), 0);
+            let (mut model, mut clock) = (HashMap::new(), Clock::default());
             for operation in &operations {
                 apply(&mut model, &mut clock, operation);
                 table = carry_out(table, operation);
                 prop_assert_eq!(&rows_of(&table), &model);
-                prop_assert_eq!((table.len(), table.stats().pushes), (model.len(), u64::from(clock)));
+                prop_assert_eq!((table.len(), table.stats().pushes), (model.len(), u64::from(clock.now)));
             }
         }
     }
@@ -192,6 +204,27 @@ fn rows_go_from_table_to_table() {
             assert!(rows_of(&to) == rows_of(&from), "{dtype:?} {writes:?}");
         }
     }
+}
+
+/// A whole table comes in parts of any order, and with it its clock; but a row from elsewhere makes no other one old.
+#[test]
+fn the_clock_follows_rows_until_somebody_pushes() {
+    let old = Eviction::Age { pushes: 100 };
+    let table = Table::new(TableConfig { eviction: old, ..config(Dtype::F32, Writes::InPlace) }).unwrap();
+    let row = |key: u64, last_use: u32| Row { last_use, ..some_row(key) };
+    let parts = [[row(1, 500), row(2, 450)], [row(3, 990), row(4, 1)], [row(5, 1000), row(6, 999)]];
+    for part in &parts {
+        import(&table, part).unwrap();
+    }
+    assert_eq!((rows_of(&table).len(), table.stats().pushes), (6, 1000));
+    assert!(parts.iter().flatten().all(|row| table.get(row.key).as_ref() == Some(row)));
+    table.push(&[5], &[0.0; DIM], PushScale::default()).unwrap();
+    import(&table, &[row(7, 5_000_000), row(8, 990)]).unwrap();
+    assert_eq!([7, 8].map(|key| table.get(key).unwrap().last_use), [1001, 990]);
+    while table.maintain(1000).evicted > 0 {}
+    let mut left: Vec<u64> = rows_of(&table).into_keys().collect();
+    left.sort_unstable();
+    assert_eq!((left, table.stats().pushes), (vec![3, 5, 6, 7, 8], 1001));
 }
 
 #[test]
