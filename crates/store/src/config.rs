@@ -65,8 +65,8 @@ pub enum Admission {
     Always,
     /// Those pushed in at least this many requests, this one included, as a counting filter (count-min sketch of
     /// saturating 8-bit counters, Cormode & Muthukrishnan 2005) remembers: now and then fewer are enough, and more
-    /// are needed where threads lose a count to each other. All counts are halved after as many sightings as the filter has
-    /// bytes, so that rare keys are forgotten.
+    /// are needed where threads lose a count to each other. Each count is halved once in as many sightings as the filter
+    /// has bytes, so that rare keys are forgotten.
     Sightings {
         /// 2 to 255.
         sightings: u8,

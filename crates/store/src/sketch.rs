@@ -2,8 +2,9 @@
 //! (Cormode & Muthukrishnan 2005; Estan & Varghese 2002). Never less than the truth since the last halving, now and then
 //! more. Knows nothing of what is counted.
 //!
-//! The counters of a hash lie in one cache line. All are halved after as many sightings as there are counters, so that
-//! the rare are forgotten (as in TinyLFU, Einziger et al. 2017). Threads may lose a count to each other.
+//! The counters of a hash lie in one cache line. Each is halved once in as many sightings as there are counters, so that
+//! the rare are forgotten (as in TinyLFU, Einziger et al. 2017): one per sighting, in turn, since all at once would keep
+//! somebody waiting for long. Threads may lose a count to each other.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicUsize};
@@ -17,7 +18,7 @@ const DEPTH: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Sketch {
     counters: Region<AtomicU8>,
-    /// Since the last halving.
+    /// So far. The first so many halve nothing: no count is older.
     sightings: AtomicUsize,
 }
 
@@ -61,17 +62,19 @@ impl Sketch {
         seen.saturating_add(1)
     }
 
-    /// To be called after so many sightings, now and then.
+    /// To be called after so many sightings, now and then. Two threads that do so at once halve different counters.
     pub(crate) fn age(&self, sightings: usize) {
+        let len = self.counters.len(); // a power of two
         let before = self.sightings.fetch_add(sightings, Relaxed);
-        if before + sightings >= self.counters.len() {
-            self.sightings.store(0, Relaxed);
-            self.counters.iter().for_each(|counter| counter.store(counter.load(Relaxed) / 2, Relaxed));
+        let turns = before.max(len)..before + sightings;
+        for counter in turns.take(len).map(|turn| &self.counters[turn & (len - 1)]) {
+            counter.store(counter.load(Relaxed) / 2, Relaxed);
         }
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&self) {
+        self.sightings.store(0, Relaxed);
         self.counters.iter().for_each(|counter| counter.store(0, Relaxed));
     }
 }
@@ -95,9 +98,17 @@ mod tests {
         assert!((0..keys).all(|key| u64::from(sketch.count(mix(key))) >= key % 5));
         assert!(wrong < keys as usize / 20, "{wrong} of {keys} are too high");
         sketch.age(65_535);
-        assert_eq!(sketch.count(mix(4)), 4);
         sketch.age(1);
+        assert_eq!(sketch.count(mix(4)), 4);
+        // Every further sighting halves one counter: all of them once per round, however it is cut.
+        let halved = || (0..keys).filter(|&key| key % 5 == 4 && sketch.count(mix(key)) <= 3).count();
+        for (sightings, expected) in [(100, 0), (32_668, keys as usize / 10), (32_768, keys as usize / 5)] {
+            sketch.age(sightings);
+            assert!(halved().abs_diff(expected) <= keys as usize / 50, "{} after {sightings}", halved());
+        }
         assert_eq!(sketch.count(mix(4)), 2);
+        sketch.age(65_536);
+        assert_eq!(sketch.count(mix(4)), 1);
         sketch.clear();
         assert!((0..keys).all(|key| sketch.count(mix(key)) == 0));
         (0..300).for_each(|_| assert!(sketch.add(7) > 0));

@@ -83,14 +83,14 @@ fn sightings_are_forgotten() {
     let seen = |filter_bytes: u64| {
         let admission = Admission::Sightings { sightings: 200, filter_bytes };
         let t = Table::new(TableConfig { admission, ..config(1) }).unwrap();
-        for key in 1..=6 {
+        for key in 1..=11 {
             (0..199).for_each(|_| push(&t, &[key]).unwrap());
         }
-        assert_eq!((t.len(), t.stats().rejected), (0, 6 * 199));
+        assert_eq!((t.len(), t.stats().rejected), (0, 11 * 199));
         push(&t, &[1]).unwrap();
         t.len()
     };
-    assert_eq!((seen(1024), seen(1 << 16)), (0, 1), "1194 sightings halve the counts of 1024 counters only");
+    assert_eq!((seen(1024), seen(1 << 16)), (0, 1), "2189 sightings halve the counts of 1024 counters only");
 }
 
 #[test]
