@@ -14,8 +14,14 @@ pub(crate) const HUGE_BYTES: usize = 2 << 20;
 const MAPPED_BYTES_MIN: usize = 128 * 1024;
 /// Can address space be had without memory?
 const CAN_RESERVE: bool = cfg!(all(target_os = "linux", not(miri)));
-/// Where it cannot, a reservation is memory: this much, and little for Miri, which is slow.
-const RESERVED_BYTES_MAX: usize = if cfg!(any(miri, loom)) { 1 << 20 } else { 1 << 30 };
+/// A reservation is at most what an object can be; and where it is memory, this much, and little for Miri, which is slow.
+pub(crate) const RESERVED_BYTES_MAX: usize = if cfg!(any(miri, loom)) {
+    1 << 20
+} else if CAN_RESERVE {
+    isize::MAX as usize
+} else {
+    1 << 30
+};
 /// Alignment of smaller regions: a cache line.
 const LINE_BYTES: usize = 64;
 

@@ -193,6 +193,11 @@ impl Rows {
         }
     }
 
+    /// Rows that there is address space for.
+    pub(crate) fn rows_max(&self) -> u64 {
+        self.rows_max
+    }
+
     /// Bytes beside those of the rows.
     pub(crate) fn new_bytes() -> usize {
         Lanes::<Mutex<Lane>>::bytes()

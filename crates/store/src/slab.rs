@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::half::Half;
 use crate::index::NO_ROW;
-use crate::memory::{Region, machine_bytes};
+use crate::memory::{RESERVED_BYTES_MAX, Region, machine_bytes};
 use crate::prefetch::{To, prefetch, prefetch_lines};
 use crate::rights::{Alone, Sharing};
 use crate::versions::{Odd, RowVersions, Versions};
@@ -46,11 +46,16 @@ pub(crate) fn stride_words(words: usize, hot: usize) -> usize {
 impl Slab {
     /// A slab for rows of `stride` words, of which the budget allows `limit_bytes`. `None` without address space.
     pub(crate) fn new(stride: usize, limit_bytes: u64) -> Option<Slab> {
+        Slab::of(Region::reserved(Slab::rows_wanted(stride, limit_bytes) * stride)?, stride)
+    }
+
+    /// So many rows address space is asked for.
+    pub(crate) fn rows_wanted(stride: usize, limit_bytes: u64) -> usize {
         let row_bytes = stride * size_of::<u32>();
         let reserve_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX);
-        let reserve_bytes = reserve_bytes.min(machine_bytes().saturating_mul(RESERVE_FACTOR)).max(row_bytes);
-        let rows = (reserve_bytes / row_bytes).min(ROWS_MAX);
-        Slab::of(Region::reserved(rows * stride)?, stride)
+        let machine_bytes = machine_bytes().saturating_mul(RESERVE_FACTOR);
+        let reserve_bytes = reserve_bytes.min(machine_bytes).min(RESERVED_BYTES_MAX).max(row_bytes);
+        (reserve_bytes / row_bytes).min(ROWS_MAX)
     }
 
     /// A slab of as many rows as these words have room for, which may be fewer than were asked for. `None` if it is none.

@@ -86,6 +86,15 @@ impl Table {
         else {
             return fail("no memory for an empty table".to_string());
         };
+        // Without a budget, rows end where the address space does.
+        let wanted = Slab::rows_wanted(layout.stride, budget.limit_bytes()) as u64;
+        if config.budget_bytes.is_some() && rows.rows_max() < wanted {
+            let [granted, wanted] = [rows.rows_max(), wanted].map(|rows| rows * slab.row_bytes() as u64);
+            return fail(format!(
+                "budget_bytes asks for {wanted} bytes of address space for rows, and the system grants {granted}: raise its \
+                 limit (ulimit -v; vm.overcommit_ratio where vm.overcommit_memory is 2) or lower budget_bytes"
+            ));
+        }
         let heat = Heat::new(&budget);
         Ok(Table {
             config,

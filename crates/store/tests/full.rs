@@ -145,3 +145,28 @@ fn rows_from_a_larger_table_evict_others() {
         assert!(matches!(error, StoreError::TableFull { .. }), "{error}");
     }
 }
+
+/// A limit of address space is a process's: this test runs itself again with one.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_budget_that_there_is_no_address_space_for_is_refused() {
+    const LIMITED: &str = "SANDERLING_TEST_OF_LITTLE_ADDRESS_SPACE";
+    if std::env::var_os(LIMITED).is_none() {
+        let mut again = std::process::Command::new("sh");
+        again.args(["-c", "ulimit -v 1000000 && exec \"$0\" --exact \"$1\""]);
+        again.arg(std::env::current_exe().unwrap());
+        again.arg("a_budget_that_there_is_no_address_space_for_is_refused").env(LIMITED, "");
+        let done = again.output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+        return;
+    }
+    let new = |budget_bytes| {
+        let config = TableConfig::single("t", 8, Init::Zero, Optimizer::Sgd { lr: 0.1, l2: 0.0 });
+        Table::new(TableConfig { budget_bytes, ..config })
+    };
+    let error = new(Some(1 << 30)).unwrap_err().to_string();
+    for part in ["asks for 1073741", "the system grants 5", "ulimit -v"] {
+        assert!(error.contains(part), "{error}");
+    }
+    drop((new(None).unwrap(), new(Some(10 << 20)).unwrap()));
+}
