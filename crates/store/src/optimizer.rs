@@ -196,6 +196,18 @@ impl Optimizer {
         crate::kernel::Kernel::new(self).state_len(dims)
     }
 
+    /// What its state means, whatever its settings: the name of the first optimizer whose state means the same.
+    pub(crate) fn state_name(self) -> &'static str {
+        match self {
+            Optimizer::Sgd { .. } => "sgd",
+            Optimizer::Momentum { .. } => "momentum",
+            Optimizer::Adagrad { .. } => "adagrad",
+            Optimizer::RowAdagrad { .. } => "row_adagrad",
+            Optimizer::Adam { .. } | Optimizer::AdamW { .. } => "adam",
+            Optimizer::Ftrl { .. } => "ftrl",
+        }
+    }
+
     /// # Errors
     ///
     /// Which number is impossible, alone or for rows that begin so, and what is possible.

@@ -178,3 +178,31 @@ fn who_opens_while_others_save_finds_one_of_the_checkpoints() {
         saved.unwrap();
     });
 }
+
+/// Rows of one shape may hold different things: what momentum keeps per weight is no sum of squares.
+#[test]
+fn rows_go_only_where_their_state_means_the_same() {
+    let (lr, l2, eps, beta1, beta2) = (0.1, 0.0, 1e-8, 0.9, 0.999);
+    let adagrad = |lr: f32| Optimizer::Adagrad { lr, eps, initial: 0.0, l2 };
+    let adam = Optimizer::Adam { lr, beta1, beta2, eps, l2 };
+    let config = |optimizer| TableConfig::single("t", 2, Init::Zero, optimizer);
+    let check = |saved: TableConfig, wanted: TableConfig, fits: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let table = Table::new(saved).unwrap();
+        table.push(&[1], &[0.5; 2], PushScale::default()).unwrap();
+        let mut writer = CheckpointWriter::create(dir.path()).unwrap();
+        writer.table(&table).and_then(|()| writer.commit()).unwrap();
+        let mut other = Table::new(wanted).unwrap();
+        match Checkpoint::open(dir.path()).unwrap().load_rows("t", &mut other, |_| true) {
+            Ok(rows) => assert!(fits && rows == 1),
+            Err(error) => assert!(!fits && error.to_string().contains("are wanted"), "{error}"),
+        }
+    };
+    check(config(adagrad(0.1)), config(adagrad(0.5)), true);
+    check(config(adagrad(0.1)), config(Optimizer::Momentum { lr, momentum: 0.9, l2 }), false);
+    check(config(adam), config(Optimizer::AdamW { lr, beta1, beta2, eps, decay: 0.1 }), true);
+    check(config(adam), config(Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1: 0.0, l2 }), false);
+    // All first moments, then all second ones; or those of the first weight, then those of the second.
+    let block = Block { dims: 1, init: Init::Zero, optimizer: adam };
+    check(config(adam), TableConfig::new("t", vec![block; 2]), false);
+}

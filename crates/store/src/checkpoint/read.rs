@@ -14,7 +14,7 @@ use super::manifest::{
 };
 use super::rows::{self, Expected, RowShape, RowsError};
 use crate::layout::Header;
-use crate::{RowRef, StoreError, Table, TableConfig};
+use crate::{Block, RowRef, StoreError, Table, TableConfig};
 
 /// Bytes read from a table file at once.
 const READ_BYTES: usize = 256 * 1024;
@@ -131,9 +131,10 @@ impl Checkpoint {
         Ok(table)
     }
 
-    /// Adds the rows of a table of the checkpoint whose keys `keep` says to a table with rows of the same shape, bit for bit,
-    /// and verifies all of it; the table must have none of these keys. How many. Where they are more than its budget holds,
-    /// its eviction makes room, as for pushes. After an error the table has some of them.
+    /// Adds the rows of a table of the checkpoint whose keys `keep` says to a table with rows of the same kind (the same
+    /// blocks, whose optimizers may have other settings), bit for bit, and verifies all of it; the table must have none of
+    /// these keys. How many. Where they are more than its budget holds, its eviction makes room, as for pushes. After an error
+    /// the table has some of them.
     pub fn load_rows(
         &self,
         name: &str,
@@ -141,10 +142,10 @@ impl Checkpoint {
         mut keep: impl FnMut(u64) -> bool,
     ) -> Result<u64, StoreError> {
         let record = self.table_record(name)?;
-        let (found, expected) = (shape(record)?, RowShape { dim: table.dim(), state: table.state_len() });
+        let (found, expected) = (row_kind(&record.config()), row_kind(table.config()));
         if found != expected {
             let reason =
-                format!("rows of {expected:?} are wanted, those of {} are {found:?}", self.dir.display());
+                format!("rows of {expected} are wanted, those of {} are of {found}", self.dir.display());
             return Err(StoreError::Config { table: name.to_string(), reason });
         }
         // Eviction goes by it.
@@ -314,6 +315,12 @@ fn open_file(dir: &Path, record: &FileRecord) -> Result<File, StoreError> {
         return Err(damaged(&path, format!("it has {found} bytes, the manifest says {}", record.bytes)));
     }
     Ok(file)
+}
+
+/// What rows are made of: per block, how many weights and what state.
+fn row_kind(config: &TableConfig) -> String {
+    let block = |block: &Block| format!("{} x {}", block.dims, block.optimizer.state_name());
+    config.blocks.iter().map(block).collect::<Vec<_>>().join(" + ")
 }
 
 fn shape(record: &TableRecord) -> Result<RowShape, StoreError> {
