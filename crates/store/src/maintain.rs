@@ -21,6 +21,8 @@ const HEAT_BYTES: usize = 1 << 16;
 const HOT: u8 = 2;
 /// What [`Maintenance`] does for a table in one round, at most.
 const ROUND_BUDGET: usize = 4096;
+/// Sampled look-ups that wait for the next round, at most, where pushes have to read the samples: no more than it can use.
+const WAITING_MAX: usize = ROUND_BUDGET;
 /// Pauses between its rounds: half as long as the one before if there was something to do, else twice as long, up to a bound for
 /// tables that are in use and another for those that are not. In the shortest, a table that makes rows as fast as it can
 /// uses up less than its reserve.
@@ -33,6 +35,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Heat {
     /// Up to where the samples were read, per lane.
     read: Vec<usize>,
+    /// What was sampled since the last round.
     hashes: Vec<u64>,
     /// Made when it is first needed, and never without budget.
     counts: Option<Sketch>,
@@ -76,8 +79,10 @@ impl Table {
         let lane = lane();
         let sharing = self.rights.share(lane);
         let mut heat = lock(&self.heat);
-        let sampled = self.collect(&mut heat, &sharing);
+        self.collect(&mut heat, &sharing);
         let moved_home = self.bring_home(&mut heat, budget);
+        let sampled = heat.hashes.len();
+        heat.hashes.clear();
         drop(heat);
         let evicted = self.sweep(lane, budget) + self.refill(lane, budget, &sharing);
         Maintained { sampled, moved_home, evicted }
@@ -85,29 +90,31 @@ impl Table {
 
     /// Notes sampled look-ups as uses of their rows, for eviction to see. The caller must have no key locked.
     pub(crate) fn note_use(&self, sharing: &Sharing<'_>) {
-        self.collect(&mut lock(&self.heat), sharing);
+        let heat = &mut *lock(&self.heat);
+        self.collect(heat, sharing);
+        heat.hashes.truncate(WAITING_MAX);
     }
 
     /// Reads the samples, counts them, and notes them as uses where eviction goes by that.
-    fn collect(&self, heat: &mut Heat, sharing: &Sharing<'_>) -> usize {
-        heat.hashes.clear();
+    fn collect(&self, heat: &mut Heat, sharing: &Sharing<'_>) {
+        let before = heat.hashes.len();
         self.samples.collect(&mut heat.read, &mut heat.hashes);
         heat.make_counts(&self.budget);
+        let hashes = &heat.hashes[before..];
         if let Some(counts) = &heat.counts {
-            heat.hashes.iter().for_each(|&hash| _ = counts.add(hash));
-            counts.age(heat.hashes.len());
+            hashes.iter().for_each(|&hash| _ = counts.add(hash));
+            counts.age(hashes.len());
         }
         if self.evicts_by_use() {
             let view = self.directory.view(lane());
             let (now, last_use) = (self.clock.now(), self.layout.header_at() + 3);
-            for &hash in &heat.hashes {
+            for &hash in hashes {
                 let row = view.index().find(hash);
                 if row != NO_ROW && age(now, self.slab.word(row, last_use)) > 0 {
                     self.slab.change(row, sharing).row.set(last_use, now);
                 }
             }
         }
-        heat.hashes.len()
     }
 
     fn bring_home(&self, heat: &mut Heat, budget: usize) -> usize {
@@ -192,6 +199,27 @@ impl Drop for Maintenance {
         if let Some(thread) = self.thread.take() {
             // Its panic was its own report.
             drop(thread.join());
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Absent, Init, Optimizer, TableConfig};
+
+    /// Pushes that evict read the samples, too: the next round has them all the same, as far as it has use for them.
+    #[test]
+    fn what_pushes_read_of_the_samples_is_left_for_the_next_round() {
+        let config = TableConfig::single("t", 1, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
+        let t = Table::new(config).expect("a table");
+        for (pulls, expected) in [(3, 3..=3), (0, 0..=0), (2 * WAITING_MAX, WAITING_MAX..=WAITING_MAX)] {
+            for _ in 0..pulls {
+                t.pull(&[1], Absent::Zero, &mut [0.0], None).expect("a pull");
+                t.note_use(&t.rights.share(lane()));
+            }
+            let sampled = t.maintain(10).sampled;
+            assert!(expected.contains(&sampled), "{sampled} of {pulls}");
         }
     }
 }
