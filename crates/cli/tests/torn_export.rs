@@ -96,11 +96,11 @@ fn save(table: &RemoteTable, directory: &Path) -> Result<(), ClientError> {
     let mut writer = CheckpointWriter::create(directory)?;
     writer.rows(&config(), |each| {
         let mut clock = 0;
-        table.export(|block| {
+        table.try_export(|block| {
             let RowBlock { keys, frequencies, last_uses, versions, weights, states, .. } = *block;
             let rows = WholeRows { keys, frequencies, last_uses, versions, weights, states };
-            (0..keys.len()).for_each(|at| each(rows.row(at, DIM, DIM)));
             clock = last_uses.iter().copied().fold(clock, u32::max);
+            (0..keys.len()).try_for_each(|at| each(rows.row(at, DIM, DIM)))
         })?;
         Ok::<u64, ClientError>(clock.into())
     })?;

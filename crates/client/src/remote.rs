@@ -1,5 +1,6 @@
 //! A table whose rows are on servers, with the interface of one in this process. Knows not how requests travel.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sanderling_store::{Absent, Pooling, PushScale, RowColumns, StoreError, TableConfig, WholeRows};
@@ -255,6 +256,17 @@ impl RemoteTable {
     /// Calls `each` on all rows, in blocks, server after server. Rows that are made or removed meanwhile may be seen or
     /// not.
     pub fn export(&self, mut each: impl FnMut(&RowBlock<'_>)) -> Result<(), ClientError> {
+        self.try_export(|rows| {
+            each(rows);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// The same until `each` breaks off, which is no error.
+    pub fn try_export(
+        &self,
+        mut each: impl FnMut(&RowBlock<'_>) -> ControlFlow<()>,
+    ) -> Result<(), ClientError> {
         self.cluster.with_session(|session| {
             for server in self.servers() {
                 let (table, mut cursor) = (self.number(server).table, 0);
@@ -267,14 +279,14 @@ impl RemoteTable {
                         Reply::Export(exported)
                             if (exported.rows.dim as usize, exported.rows.state as usize) == (dim, state) =>
                         {
-                            each(&exported.rows);
-                            Some(exported.next)
+                            Some(each(&exported.rows).is_continue().then_some(exported.next))
                         }
                         _ => None,
                     })?;
                     match next {
-                        Some(next) => cursor = next,
-                        None => break,
+                        None => return Ok(()),
+                        Some(Some(next)) => cursor = next,
+                        Some(None) => break,
                     }
                 }
             }

@@ -23,11 +23,11 @@ pub(crate) fn save(
     let config = TableConfig { budget_bytes: None, ..config.clone() };
     writer.rows(&config, |each| {
         let mut clock = 0;
-        remote.export(|block| {
+        remote.try_export(|block| {
             let RowBlock { keys, frequencies, last_uses, versions, weights, states, .. } = *block;
             let rows = WholeRows { keys, frequencies, last_uses, versions, weights, states };
-            (0..keys.len()).for_each(|at| each(rows.row(at, dim, state)));
             clock = last_uses.iter().copied().fold(clock, u32::max);
+            (0..keys.len()).try_for_each(|at| each(rows.row(at, dim, state)))
         })?;
         // The last push was to some row.
         Ok::<u64, LearnError>(clock.into())

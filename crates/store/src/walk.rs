@@ -1,5 +1,7 @@
 //! Every row of a table, once, while others go on changing it; or every key. Knows nothing of requests.
 
+use std::ops::ControlFlow;
+
 use crate::directory::Directory;
 use crate::hash::{mix, unmix};
 use crate::index::NO_ROW;
@@ -17,6 +19,14 @@ impl Table {
     /// are seen before or after, each key at most once, and every key that is there all the time exactly once; keys that
     /// come meanwhile may be seen or not. `f` may use this table in every other way, but must not call this again.
     pub fn for_each_row(&self, mut f: impl FnMut(RowRef<'_>)) {
+        let _ = self.try_for_each_row(|row| {
+            f(row);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// The same until `f` breaks off.
+    pub fn try_for_each_row(&self, mut f: impl FnMut(RowRef<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
         let _one_at_a_time = lock(&self.walk);
         let made = self.rows.begin_walk(&self.directory.lock_all()) as u32;
         // Also when a caller's function panics: what is left of this walk would hide rows from the next.
@@ -24,20 +34,19 @@ impl Table {
         let lane = crate::lanes::lane();
         let mut words = vec![0.0; self.layout.unpacked()];
         let mut visit = |key: u64, row: Option<u32>| {
-            if self.take(key, row, &mut words) {
-                f(self.layout.parts(&words));
-            }
+            let is_taken = self.take(key, row, &mut words);
+            if is_taken { f(self.layout.parts(&words)) } else { ControlFlow::Continue(()) }
         };
         for first in (0..made).step_by(GROUP as usize) {
-            let rows = first..made.min(first.saturating_add(GROUP));
+            let mut rows = first..made.min(first.saturating_add(GROUP));
             {
                 let view = self.directory.view(lane);
                 rows.clone().for_each(|row| view.index().prefetch(mix(self.key_of(row))));
             }
-            rows.for_each(|row| visit(self.key_of(row), Some(row)));
+            rows.try_for_each(|row| visit(self.key_of(row), Some(row)))?;
         }
         // Copy-on-write has moved these while they were still to come.
-        self.rows.moved().into_iter().for_each(|key| visit(key, None));
+        self.rows.moved().into_iter().try_for_each(|key| visit(key, None))
     }
 
     /// Calls `f` on every key that `wants`, which must not use this table, in no particular order, under the same terms. It

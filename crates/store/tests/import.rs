@@ -141,7 +141,7 @@ fn carry_out(table: Table, operation: &Operation) -> Table {
             let dir = tempfile::tempdir().unwrap();
             let mut writer = CheckpointWriter::create(dir.path()).unwrap();
             let written = writer.rows::<StoreError>(table.config(), |each| {
-                table.for_each_row(each);
+                assert!(table.try_for_each_row(each).is_continue());
                 Ok(table.stats().pushes)
             });
             written.and_then(|()| writer.commit()).unwrap();

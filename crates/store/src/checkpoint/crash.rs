@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 
 use super::files::{Files, Sink};
 use super::manifest::{MANIFEST, file_name};
+use super::rows::{RowShape, encode};
 use crate::config::BLOCKS_MAX;
 use crate::{
-    Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, StoreError, Table, TableConfig,
+    Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, RowRef, StoreError, Table, TableConfig,
 };
 
 /// Where checkpoints are saved. Nothing of it is there at first.
@@ -338,4 +339,24 @@ fn no_generation_is_used_twice() {
             (result, _) => panic!("{result:?} after generation {generation}"),
         }
     }
+}
+
+/// Whoever shows rows is told when nothing can be written any more: a walk goes over them all, an export fetches them.
+#[test]
+fn rows_are_asked_for_until_a_write_fails() {
+    const DIM: usize = 1000;
+    let row = RowRef { key: 1, frequency: 1, last_use: 1, version: 1, weights: &[0.5; DIM], state: &[] };
+    let (mut written, mut shown) = (0, 0);
+    let write = |bytes: &[u8]| {
+        written += bytes.len();
+        if written < 200_000 { Ok(()) } else { Err(io::Error::other("the disk is full")) }
+    };
+    let error = encode(RowShape { dim: DIM, state: 0 }, 1, write, |each| {
+        (0..1000).try_for_each(|_| {
+            shown += 1;
+            each(row)
+        })
+    });
+    assert!(error.is_err_and(|error| error.to_string() == "the disk is full"));
+    assert!((50..70).contains(&shown), "{shown} rows of 4 kB");
 }

@@ -2,6 +2,7 @@
 //! a function and reads from a reader.
 
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 
 use crate::RowRef;
 use crate::layout::Header;
@@ -54,12 +55,12 @@ pub(crate) struct RowShape {
     pub(crate) state: usize,
 }
 
-/// Writes the rows that `each` shows, which must have this shape; how many, and the result of `each`.
+/// Writes the rows that `each` shows, which must have this shape, until that fails; how many, and the result of `each`.
 pub(crate) fn encode<T>(
     shape: RowShape,
     generation: u64,
     mut write: impl FnMut(&[u8]) -> io::Result<()>,
-    each: impl FnOnce(&mut dyn FnMut(RowRef<'_>)) -> T,
+    each: impl FnOnce(&mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> T,
 ) -> io::Result<(u64, T)> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     header.extend(MAGIC);
@@ -89,7 +90,7 @@ pub(crate) fn encode<T>(
     };
     let made = each(&mut |row| {
         if result.is_err() {
-            return;
+            return ControlFlow::Break(());
         }
         assert_eq!((row.weights.len(), row.state.len()), (shape.dim, shape.state), "rows have one shape");
         block.extend_from_slice(&row.key.to_le_bytes());
@@ -108,6 +109,7 @@ pub(crate) fn encode<T>(
         if block.len() >= BLOCK_BYTES {
             result = close(&mut block, &mut block_rows);
         }
+        if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     result?;
     if block_rows > 0 {

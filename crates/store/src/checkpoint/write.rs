@@ -2,6 +2,7 @@
 //! table file.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
@@ -82,20 +83,22 @@ impl CheckpointWriter {
     pub fn table(&mut self, table: &Table) -> Result<(), StoreError> {
         let pushes = table.clock();
         self.rows(table.config(), |each| {
-            table.for_each_row(each);
+            // Where it was cut short, writing has failed, which is the error.
+            let _ = table.try_for_each_row(each);
             Ok(pushes)
         })
     }
 
     /// Writes a table that is not in this process: `each_row` is to call its argument with every row, each key once, and
-    /// to say where the table's use clock stands (its number of pushes).
+    /// to say where the table's use clock stands (its number of pushes). When the argument answers with a break, the rows
+    /// cannot be written, and it need not go on.
     ///
     /// # Panics
     /// If a row does not have the shape that the configuration says.
     pub fn rows<E: From<StoreError>>(
         &mut self,
         config: &TableConfig,
-        each_row: impl FnOnce(&mut dyn FnMut(RowRef<'_>)) -> Result<u64, E>,
+        each_row: impl FnOnce(&mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<u64, E>,
     ) -> Result<(), E> {
         self.check_name("table", &config.name)?;
         config.check()?;
