@@ -39,8 +39,9 @@ impl<'a> TableWriter<'a> {
     /// Appends the row of every key to `handles`; keys without a row get one. Keys may repeat.
     ///
     /// Fails with [`StoreError::TableFull`] when the budget has no room; rows created until then stay, with their
-    /// first weights. (A writer does not evict: the rows of its handles stay.)
+    /// first weights, and `handles` is as it was. (A writer does not evict: the rows of its handles stay.)
     pub fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) -> Result<(), StoreError> {
+        let before = handles.len();
         handles.reserve(keys.len());
         with_lookup(|lookup| {
             for keys in keys.chunks(CHUNK_KEYS) {
@@ -65,7 +66,7 @@ impl<'a> TableWriter<'a> {
                     let mut made = Made { handles: &mut handles[first..] };
                     let rejected = self.table.create_absent(self.lane, lookup, keys, None, &mut made);
                     if rejected > 0 {
-                        handles.truncate(first);
+                        handles.truncate(before);
                         return Err(self.table.full(rejected));
                     }
                 }

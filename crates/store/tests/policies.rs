@@ -429,6 +429,7 @@ fn a_writer_in_a_full_table_says_so() {
     let mut writer = t.writer(PushScale::default()).unwrap();
     let error = writer.resolve(&(0..100_000).collect::<Vec<_>>(), &mut handles).unwrap_err();
     assert!(matches!(error, StoreError::TableFull { .. }), "{error:?}");
+    assert!(handles.is_empty(), "{} handles of earlier chunks", handles.len());
     drop(writer);
     push(&t, &(1 << 30..(1 << 30) + 3000).collect::<Vec<_>>()).unwrap();
     assert!(t.stats().evicted >= 256 && t.stats().full > 0);
