@@ -292,6 +292,10 @@ impl Table {
     /// Removes what was found, except rows that are not in use (anything may be in those) or were used meanwhile. Those that
     /// are to go by their norm are judged again: some may have been looked at while they were made.
     fn remove_all(&self, lane: usize, heir: Heir, hand: &mut Hand) -> usize {
+        if hand.found.is_empty() {
+            // Who remembers rows need not look them up again.
+            return 0;
+        }
         let mut retired = Vec::with_capacity(hand.found.len());
         let mut judge =
             matches!(self.config().eviction, Eviction::Norm { .. }).then(|| Judge::new(self, lane));

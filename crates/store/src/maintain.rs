@@ -56,6 +56,9 @@ impl Heat {
     fn make_counts(&mut self, budget: &Budget) {
         if self.counts.is_none() && budget.take(HEAT_BYTES) {
             self.counts = Sketch::new(HEAT_BYTES);
+            if self.counts.is_none() {
+                budget.give_back(HEAT_BYTES);
+            }
         }
     }
 }

@@ -363,7 +363,7 @@ impl Table {
         row != NO_ROW
     }
 
-    /// Removes all rows and frees their memory.
+    /// Removes all rows and frees their memory. Without memory for an empty index nothing is done, and the rows stay.
     pub fn clear(&self) {
         let _alone = self.rights.exclude();
         let _removing = self.removals.begin();

@@ -100,7 +100,7 @@ impl CheckpointWriter {
         config: &TableConfig,
         each_row: impl FnOnce(&mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<u64, E>,
     ) -> Result<(), E> {
-        self.check_name("table", &config.name)?;
+        self.check_is_new("table", &config.name)?;
         config.check()?;
         let generation = self.manifest.generation;
         let shape = RowShape { dim: config.dim(), state: config.state() };
@@ -115,7 +115,12 @@ impl CheckpointWriter {
 
     /// Writes named bytes: whatever else makes up a model.
     pub fn blob(&mut self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        self.check_name("blob", name)?;
+        self.check_is_new("blob", name)?;
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            let reason =
+                format!("the name of a blob must have 1 to {NAME_BYTES_MAX} bytes, not {}", name.len());
+            return Err(io_error(&self.dir, "write", io::Error::new(io::ErrorKind::InvalidInput, reason)));
+        }
         let ((), file) = self.write_file("blob", |tally| tally.write(bytes))?;
         self.manifest.blobs.push(BlobRecord { name: name.to_string(), file });
         Ok(())
@@ -164,17 +169,13 @@ impl CheckpointWriter {
         self.files.sync_dir(&self.dir).map_err(|source| io_error(&self.dir, "sync directory", source))
     }
 
-    fn check_name(&self, kind: &'static str, name: &str) -> Result<(), StoreError> {
+    fn check_is_new(&self, kind: &'static str, name: &str) -> Result<(), StoreError> {
         let taken = match kind {
             "table" => self.manifest.tables.iter().any(|table| table.name == name),
             _ => self.manifest.blobs.iter().any(|blob| blob.name == name),
         };
         if taken {
             return Err(StoreError::DuplicateName { kind, name: name.to_string() });
-        }
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            let reason = format!("the name of a {kind} must have 1 to {NAME_BYTES_MAX} bytes");
-            return Err(StoreError::Config { table: name.to_string(), reason });
         }
         Ok(())
     }
