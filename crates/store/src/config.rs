@@ -131,9 +131,10 @@ pub struct TableConfig {
     pub blocks: Vec<Block>,
     /// Seed of the initialisation.
     pub seed: u64,
-    /// Most bytes of index and slab; `None` for no limit. A push that needs more gives
-    /// [`StoreError::TableFull`]. While the index grows, its old one exists beside the new one for a moment and is not
-    /// counted.
+    /// Most bytes of index and slab; `None` for no limit. For a push that needs more, [`Eviction`] makes room; where it
+    /// finds none, the push gives [`StoreError::TableFull`]. Not counted are: while the index grows, the old one beside the new
+    /// one, for a moment; and while a checkpoint is written, a bit per row, and with [`Writes::CopyOnWrite`] 8 bytes per key
+    /// that is pushed before its turn comes.
     pub budget_bytes: Option<u64>,
     /// How weights are kept.
     pub dtype: Dtype,

@@ -80,7 +80,8 @@ impl Table {
             && self.layout.half.is_none()
     }
 
-    /// Begins a run in which one worker updates copies of rows. `scale` holds for all updates. Fails for tables whose
+    /// Begins a run in which one worker updates copies of rows. `scale` is checked, and otherwise does nothing: FTRL
+    /// does not look at it ([`PushScale`]). Fails for tables whose
     /// [`Table::lends_rows`] is false.
     pub fn near<'a>(&'a self, scale: PushScale, near: &'a mut NearRows) -> Result<NearTable<'a>, StoreError> {
         scale.check(self.name())?;

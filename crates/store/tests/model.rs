@@ -364,7 +364,7 @@ proptest! {
     }
 }
 
-/// Many more keys than one chunk of a request, through several doublings of the indexes and several extents.
+/// Many more keys than one chunk of a request, through several doublings of the indexes and several pieces of the slab.
 #[test]
 fn growth_over_many_chunks() {
     let mut pair =
