@@ -68,19 +68,22 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 /// Declares a record of this format that mirrors a configuration enum, and the conversions between them.
 macro_rules! mirror {
-    ($record:ident of $config:ident { $first:ident, $($name:ident $({ $($field:ident: $type:ty),+ })?),+ }) => {
-        #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+    (
+        $(#[$on_record:meta])*
+        $record:ident of $config:ident {
+            $($(#[$on_name:meta])* $name:ident $({ $($field:ident: $type:ty),+ })?),+ $(,)?
+        }
+    ) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case", deny_unknown_fields)]
+        $(#[$on_record])*
         pub(crate) enum $record {
-            #[default]
-            $first,
-            $($name $({ $($field: $type),+ })?),+
+            $($(#[$on_name])* $name $({ $($field: $type),+ })?),+
         }
 
         impl From<$config> for $record {
             fn from(config: $config) -> $record {
                 match config {
-                    $config::$first => $record::$first,
                     $($config::$name $({ $($field),+ })? => $record::$name $({ $($field),+ })?),+
                 }
             }
@@ -89,7 +92,6 @@ macro_rules! mirror {
         impl From<$record> for $config {
             fn from(record: $record) -> $config {
                 match record {
-                    $record::$first => $config::$first,
                     $($record::$name $({ $($field),+ })? => $config::$name $({ $($field),+ })?),+
                 }
             }
@@ -97,10 +99,34 @@ macro_rules! mirror {
     };
 }
 
-mirror!(DtypeRecord of Dtype { F32, F16, Bf16 });
-mirror!(AdmissionRecord of Admission { Always, Sightings { sightings: u8, filter_bytes: u64 }, Probability { probability: f32 } });
-mirror!(EvictionRecord of Eviction { Never, Clock, Age { pushes: u32 }, Norm { below: f32 } });
-mirror!(WritesRecord of Writes { InPlace, CopyOnWrite });
+mirror!(#[derive(Default)] DtypeRecord of Dtype { #[default] F32, F16, Bf16 });
+mirror!(
+    #[derive(Default)]
+    AdmissionRecord of Admission {
+        #[default]
+        Always,
+        Sightings { sightings: u8, filter_bytes: u64 },
+        Probability { probability: f32 },
+    }
+);
+mirror!(
+    #[derive(Default)]
+    EvictionRecord of Eviction { #[default] Never, Clock, Age { pushes: u32 }, Norm { below: f32 } }
+);
+mirror!(#[derive(Default)] WritesRecord of Writes { #[default] InPlace, CopyOnWrite });
+mirror!(InitRecord of Init { Zero, Normal { std: f32 }, Uniform { bound: f32 } });
+mirror!(
+    OptimizerRecord of Optimizer {
+        Sgd { lr: f32, l2: f32 },
+        Momentum { lr: f32, momentum: f32, l2: f32 },
+        Adagrad { lr: f32, eps: f32, initial: f32, l2: f32 },
+        RowAdagrad { lr: f32, eps: f32, initial: f32, l2: f32 },
+        Adam { lr: f32, beta1: f32, beta2: f32, eps: f32, l2: f32 },
+        #[serde(rename = "adamw")]
+        AdamW { lr: f32, beta1: f32, beta2: f32, eps: f32, decay: f32 },
+        Ftrl { alpha: f32, beta: f32, l1: f32, l2: f32 },
+    }
+);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,61 +141,6 @@ pub(crate) struct BlockRecord {
     dims: usize,
     init: InitRecord,
     optimizer: OptimizerRecord,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum InitRecord {
-    Zero,
-    Normal { std: f32 },
-    Uniform { bound: f32 },
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum OptimizerRecord {
-    Sgd {
-        lr: f32,
-        l2: f32,
-    },
-    Momentum {
-        lr: f32,
-        momentum: f32,
-        l2: f32,
-    },
-    Adagrad {
-        lr: f32,
-        eps: f32,
-        initial: f32,
-        l2: f32,
-    },
-    RowAdagrad {
-        lr: f32,
-        eps: f32,
-        initial: f32,
-        l2: f32,
-    },
-    Adam {
-        lr: f32,
-        beta1: f32,
-        beta2: f32,
-        eps: f32,
-        l2: f32,
-    },
-    #[serde(rename = "adamw")]
-    AdamW {
-        lr: f32,
-        beta1: f32,
-        beta2: f32,
-        eps: f32,
-        decay: f32,
-    },
-    Ftrl {
-        alpha: f32,
-        beta: f32,
-        l1: f32,
-        l2: f32,
-    },
 }
 
 /// A table that a checkpoint holds.
@@ -316,53 +287,13 @@ impl TableRecord {
 }
 
 impl From<&Block> for BlockRecord {
-    fn from(block: &Block) -> BlockRecord {
-        let init = match block.init {
-            Init::Zero => InitRecord::Zero,
-            Init::Normal { std } => InitRecord::Normal { std },
-            Init::Uniform { bound } => InitRecord::Uniform { bound },
-        };
-        let optimizer = match block.optimizer {
-            Optimizer::Sgd { lr, l2 } => OptimizerRecord::Sgd { lr, l2 },
-            Optimizer::Momentum { lr, momentum, l2 } => OptimizerRecord::Momentum { lr, momentum, l2 },
-            Optimizer::RowAdagrad { lr, eps, initial, l2 } => {
-                OptimizerRecord::RowAdagrad { lr, eps, initial, l2 }
-            }
-            Optimizer::AdamW { lr, beta1, beta2, eps, decay } => {
-                OptimizerRecord::AdamW { lr, beta1, beta2, eps, decay }
-            }
-            Optimizer::Adagrad { lr, eps, initial, l2 } => OptimizerRecord::Adagrad { lr, eps, initial, l2 },
-            Optimizer::Adam { lr, beta1, beta2, eps, l2 } => {
-                OptimizerRecord::Adam { lr, beta1, beta2, eps, l2 }
-            }
-            Optimizer::Ftrl { alpha, beta, l1, l2 } => OptimizerRecord::Ftrl { alpha, beta, l1, l2 },
-        };
-        BlockRecord { dims: block.dims, init, optimizer }
+    fn from(&Block { dims, init, optimizer }: &Block) -> BlockRecord {
+        BlockRecord { dims, init: init.into(), optimizer: optimizer.into() }
     }
 }
 
 impl From<&BlockRecord> for Block {
-    fn from(record: &BlockRecord) -> Block {
-        let init = match record.init {
-            InitRecord::Zero => Init::Zero,
-            InitRecord::Normal { std } => Init::Normal { std },
-            InitRecord::Uniform { bound } => Init::Uniform { bound },
-        };
-        let optimizer = match record.optimizer {
-            OptimizerRecord::Sgd { lr, l2 } => Optimizer::Sgd { lr, l2 },
-            OptimizerRecord::Momentum { lr, momentum, l2 } => Optimizer::Momentum { lr, momentum, l2 },
-            OptimizerRecord::RowAdagrad { lr, eps, initial, l2 } => {
-                Optimizer::RowAdagrad { lr, eps, initial, l2 }
-            }
-            OptimizerRecord::AdamW { lr, beta1, beta2, eps, decay } => {
-                Optimizer::AdamW { lr, beta1, beta2, eps, decay }
-            }
-            OptimizerRecord::Adagrad { lr, eps, initial, l2 } => Optimizer::Adagrad { lr, eps, initial, l2 },
-            OptimizerRecord::Adam { lr, beta1, beta2, eps, l2 } => {
-                Optimizer::Adam { lr, beta1, beta2, eps, l2 }
-            }
-            OptimizerRecord::Ftrl { alpha, beta, l1, l2 } => Optimizer::Ftrl { alpha, beta, l1, l2 },
-        };
-        Block { dims: record.dims, init, optimizer }
+    fn from(&BlockRecord { dims, init, optimizer }: &BlockRecord) -> Block {
+        Block { dims, init: init.into(), optimizer: optimizer.into() }
     }
 }
