@@ -4,7 +4,7 @@ Shapes: `n` keys of a request, `dim` weights of a row, `rows` rows of a table.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, final
 
@@ -73,6 +73,7 @@ __all__ = [
     "render_report",
     "save_tables",
     "train",
+    "value_key",
 ]
 
 __version__: str
@@ -957,6 +958,9 @@ def note_fork() -> None:
 
 def read_once(name: str) -> bool:
     """Whether an input gives its rows only once: standard input (`-`), a pipe, or a pattern that matches one."""
+
+def value_key(feature: Mapping[str, Any]) -> int:
+    """The key that a number of a `numeric` or `log` feature has unless it is missing; the feature as in specs."""
 
 def render_report(
     facts: dict[str, Any],

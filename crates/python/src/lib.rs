@@ -59,7 +59,7 @@ mod _native {
     #[pymodule_export]
     use crate::model::{PyModel, load, metrics};
     #[pymodule_export]
-    use crate::queue::{PyFeedQueue, read_once};
+    use crate::queue::{PyFeedQueue, read_once, value_key};
     #[pymodule_export]
     use crate::remote::{PyConnection, PyRemoteTable, connect};
     #[pymodule_export]

@@ -56,6 +56,12 @@ pub(crate) fn read_once(name: &str) -> bool {
     sanderling_sample::input::read_once(name)
 }
 
+/// The key that a number of a feature has, if it is not missing.
+#[pyfunction]
+pub(crate) fn value_key(feature: &Bound<'_, PyAny>) -> PyResult<u64> {
+    Ok(from_python::<Feature>("feature", feature)?.value_key())
+}
+
 /// Minibatches in line, read and looked up by threads.
 #[pyclass(name = "FeedQueue", module = "sanderling", frozen)]
 pub(crate) struct PyFeedQueue {

@@ -5,6 +5,7 @@ use crate::batch::Column;
 use crate::error::FieldError;
 use crate::field::{Field, is_missing, number_of, wanted, with_text};
 use crate::key;
+use crate::number::parse_u64;
 use crate::spec::{DefaultField, Feature, FeatureKind, KeyRule, Pooling};
 
 #[derive(Debug)]
@@ -33,8 +34,7 @@ impl Compiled {
             }
             None => (None, None),
         };
-        // A table may be shared by several numeric features: their keys carry the feature's name.
-        let own = key::hash(feature.name.as_bytes(), salt);
+        let value_key = feature.value_key();
         Compiled {
             kind: feature.kind,
             inputs,
@@ -45,8 +45,8 @@ impl Compiled {
             default_text,
             default_number,
             boundaries: feature.boundaries.clone().unwrap_or_default(),
-            value_key: own,
-            missing_key: key::hash(b"missing", own),
+            value_key,
+            missing_key: key::hash(b"missing", value_key),
         }
     }
 
@@ -189,7 +189,7 @@ impl Compiled {
             let key = match field {
                 Field::Unsigned(number) => Some(number),
                 Field::Int(number) => u64::try_from(number).ok(),
-                Field::Text(text) => key::raw(text),
+                Field::Text(text) => parse_u64(text),
                 _ => None,
             };
             return key.ok_or_else(|| wanted(input, "an unsigned integer (key = \"raw\")", field));

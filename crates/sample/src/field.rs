@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use crate::error::{FieldError, quote};
+use crate::number::parse_f64;
 
 /// One field of a row, as text or as a columnar file types it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,26 +38,13 @@ pub(crate) fn is_missing(field: Field<'_>, missing: &[Vec<u8>]) -> bool {
 /// The field's number, if it has a finite one.
 pub(crate) fn number_of(field: Field<'_>) -> Option<f64> {
     let number = match field {
-        Field::Text(text) => parse_number(text)?,
+        Field::Text(text) => parse_f64(text)?,
         Field::Int(number) => number as f64,
         Field::Unsigned(number) => number as f64,
         Field::Float(number) => number,
         Field::Missing | Field::List(_) => return None,
     };
     number.is_finite().then_some(number)
-}
-
-/// A decimal number; short integers take a fast path.
-fn parse_number(text: &[u8]) -> Option<f64> {
-    let (negative, digits) = match text {
-        [b'-', rest @ ..] => (true, rest),
-        rest => (false, rest),
-    };
-    if !digits.is_empty() && digits.len() <= 15 && digits.iter().all(u8::is_ascii_digit) {
-        let number = digits.iter().fold(0u64, |n, digit| n * 10 + u64::from(digit - b'0')) as f64;
-        return Some(if negative { -number } else { number });
-    }
-    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// Calls `f` with the field as the text that a text file would hold; None for lists.

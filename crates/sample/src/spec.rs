@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::SampleError;
+use crate::key;
 
 /// What a spec demands of every row: the label, the weight, the features.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -211,6 +212,13 @@ impl Feature {
     #[must_use]
     pub fn key_rule(&self) -> KeyRule {
         self.key.unwrap_or(if self.kind == FeatureKind::Sparse { KeyRule::Raw } else { KeyRule::Hash })
+    }
+
+    /// The key of a number, for features of type numeric and log; a number that is missing has another one.
+    #[must_use]
+    pub fn value_key(&self) -> u64 {
+        // A table may be shared by several numeric features: their keys carry the feature's name.
+        key::hash(self.name.as_bytes(), key::salt(self.salt()))
     }
 
     /// Whether the feature takes a number from its field.

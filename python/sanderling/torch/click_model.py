@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import sanderling
+from sanderling import _native
 from sanderling.torch import checkpoint, models
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.embedding import EmbeddingCollection
@@ -54,7 +55,8 @@ class ClickModel(nn.Module):
         for name in (model.history, model.candidate):
             if name and name not in names:
                 raise sanderling.ConfigError(f"model: there is no feature {name!r} among {', '.join(names)}")
-        self.numbers = [feature["name"] for feature in features if feature.get("type") in _NUMBERS]
+        # A number that is missing has another key than a number.
+        self.numbers = {f["name"]: _native.value_key(f) for f in features if f.get("type") in _NUMBERS}
         for name in (model.history, model.candidate):
             if name in self.numbers:
                 raise sanderling.ConfigError(f"model: DIN compares keys, but feature {name!r} is a number")
@@ -116,12 +118,12 @@ class ClickModel(nn.Module):
         if not self.numbers:
             return None
         columns = np.zeros((len(self.numbers), len(batch)), np.float32)
-        for column, name in zip(columns, self.numbers, strict=True):
-            offsets = batch.offsets(name)
-            there = offsets[1:] > offsets[:-1]
-            values = batch.values(name)
-            if values is not None:
-                column[there] = values[offsets[:-1][there]]
+        for column, (name, key) in zip(columns, self.numbers.items(), strict=True):
+            offsets, keys, values = batch.offsets(name), batch.keys(name), batch.values(name)
+            # Rows that could not be read have no key.
+            rows = np.flatnonzero(offsets[1:] > offsets[:-1])
+            rows = rows[keys[offsets[rows]] == key]
+            column[rows] = 1.0 if values is None else values[offsets[rows]]
         return torch.from_numpy(np.ascontiguousarray(columns.T)).to(self.emb.device)
 
 
