@@ -142,6 +142,23 @@ def test_what_goes_wrong_is_raised_where_it_is_waited_for(clicks: Path) -> None:
         FeedQueue("hub://127.0.0.1:1", hub_patience_s=0.0)
 
 
+def test_batch_files_say_what_a_spec_does_not(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("income,n,a\nhigh,2,x\nlow,3,y\n")
+    said = '[label]\ncolumn = "income"\npositive = ["high"]\n[weight]\ncolumn = "n"\n'
+    (tmp_path / "c.toml").write_text(f'[data]\ntrain = "a.csv"\n{said}[[feature]]\nname = "a"\n')
+    convert = [sys.executable, "-m", "sanderling", "convert", "c.toml", "a.batch"]
+    subprocess.run(convert, check=True, cwd=tmp_path)
+    found = [(batch.labels.tolist(), batch.weights.tolist()) for batch in FeedQueue(tmp_path / "a.batch")]
+    assert found == [([1.0, 0.0], [2.0, 3.0])]
+    other = {"label": {"column": "income", "threshold": 3.0}}
+    with pytest.raises(sanderling.Error, match=r"the labels: .* in the file and .* in the spec"):
+        next(FeedQueue(tmp_path / "a.batch", spec=other))
+    built_in = {"data": {"train": str(tmp_path / "a.batch")}}
+    with pytest.raises(sanderling.Error, match=r"the labels: .* in the file and .* in the spec"):
+        sanderling.train(built_in | other, runs_dir=tmp_path / "runs")
+    assert sanderling.train(built_in, runs_dir=tmp_path / "runs").summary["examples"] == 2
+
+
 def test_trainers_share_a_hub(clicks: Path, tmp_path: Path) -> None:
     spec = tmp_path / "spec.toml"
     spec.write_text('[[feature]]\nname = "id"\nkey = "raw"\n')

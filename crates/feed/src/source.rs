@@ -7,7 +7,7 @@ use sanderling_client::Stop;
 use sanderling_hub::{
     Description, FedFeature, HubError, Served, SubscribeOptions, Subscription, hub_addresses,
 };
-use sanderling_sample::batch_file::spec_of;
+use sanderling_sample::batch_file::completed;
 use sanderling_sample::{DataConfig, EncodeOptions, Encoder, Format, LabelUse, Spec, fit, input};
 
 use crate::error::FeedError;
@@ -62,16 +62,16 @@ impl Source {
         let format = || data.format_of(inputs.first()?);
         let mut spec = spec.clone();
         if spec.feature.is_empty() {
-            spec.feature = match format() {
-                Some(Format::Libsvm) => Spec::libsvm().feature,
-                Some(Format::Criteo) => Spec::criteo().feature,
-                Some(Format::Batch) => spec_of(&inputs)?.feature,
+            match format() {
+                Some(Format::Libsvm) => spec.feature = Spec::libsvm().feature,
+                Some(Format::Criteo) => spec.feature = Spec::criteo().feature,
+                Some(Format::Batch) => spec = completed(&spec, &inputs)?,
                 _ => {
                     let reason =
                         "there is none; only libsvm, Criteo and batch files imply their features".to_owned();
                     return Err(FeedError::Option { option: "feature", reason });
                 }
-            };
+            }
         }
         let mut spec = spec.expand()?;
         if spec.unfitted().next().is_some() {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use sanderling_sample::batch_file::spec_of;
+use sanderling_sample::batch_file::completed;
 use sanderling_sample::input::read_once;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
 use sanderling_sample::{DataConfig, Format, Spec};
@@ -389,7 +389,7 @@ impl Config {
         self.check().map_err(|reason| LearnError::Config { path: path.into(), reason })?;
         if self.feature.is_empty() && self.format() == Some(Format::Batch) {
             // The file says by which spec its rows were encoded.
-            let spec = spec_of(&self.data.train.0)?;
+            let spec = completed(&self.spec(), &self.data.train.0)?;
             (self.label, self.weight, self.feature) = (spec.label, spec.weight, spec.feature);
         }
         if self.feature.is_empty() && self.format().is_none() {

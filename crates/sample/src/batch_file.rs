@@ -13,8 +13,8 @@ mod agreement;
 mod read;
 mod write;
 
-pub use read::spec_of;
 pub(crate) use read::{BatchFile, Block, Unpacker};
+pub use read::{completed, spec_of};
 pub use write::{BatchFileOptions, BatchFileWriter, Written};
 
 /// Blocks of more bytes than this, unpacked, are refused; the writer stays far below it.

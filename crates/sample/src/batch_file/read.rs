@@ -19,7 +19,7 @@ use crate::format::Compression;
 use crate::input;
 use crate::mapped::MappedFile;
 use crate::packed::{PackedBatch, PackedBuffer};
-use crate::spec::Spec;
+use crate::spec::{Label, Spec};
 use crate::temporary;
 
 /// An open batch file.
@@ -274,6 +274,18 @@ pub fn spec_of(inputs: &[String]) -> Result<Spec, SampleError> {
     let mut json = vec![0; spec_bytes_of(&header).map_err(bad)?];
     stream.read_exact(&mut json).map_err(io_error(path))?;
     spec_at(&header, &json).map_err(bad)
+}
+
+/// A spec without features, made whole with what batch files say. What it says itself of label and weight stands: rows that were
+/// encoded by something else are refused where they are read.
+///
+/// # Errors
+/// As of [`spec_of`].
+pub fn completed(spec: &Spec, inputs: &[String]) -> Result<Spec, SampleError> {
+    let file = spec_of(inputs)?;
+    let label = if spec.label == Label::default() { file.label } else { spec.label.clone() };
+    let weight = spec.weight.clone().or(file.weight);
+    Ok(Spec { label, weight, negatives: spec.negatives.clone(), feature: file.feature })
 }
 
 /// Working memory of one thread that unpacks blocks.
