@@ -60,7 +60,7 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 struct Line {
     ready: BTreeMap<u64, Ready>,
-    /// Numbers of which there is no minibatch, as it became another trainer's before it was looked up.
+    /// Numbers of which there is no minibatch, if they are handed out in order, as it became another trainer's before it was looked up.
     gone: BTreeSet<u64>,
     ready_bytes: usize,
     /// Begun and not yet ready.
@@ -214,7 +214,9 @@ impl Shared {
             let fed = self.look_up(Arc::new(sampled), &account);
             if let Err(FeedError::Late { .. }) = fed {
                 // Whoever has it uses it.
-                self.lock().gone.insert(at);
+                if self.options.ordered {
+                    self.lock().gone.insert(at);
+                }
                 self.put(Ok(None));
                 continue;
             }

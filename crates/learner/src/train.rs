@@ -232,9 +232,11 @@ impl<'a> Trainer<'a> {
             }
             let mut workers: Vec<Worker<'_>> = (0..train.threads)
                 .map(|_| {
-                    // Several workers decode for themselves; one has nobody else to do it meanwhile.
-                    let ahead = train.decodes_ahead();
-                    let feed = if ahead { pass.feed_ahead(self.stages.timer()) } else { pass.feed() };
+                    let feed = if reads_ahead(train, &pass) {
+                        pass.feed_ahead(self.stages.timer())
+                    } else {
+                        pass.feed()
+                    };
                     Worker::new(&self.model, feed, self.stages.timer())
                 })
                 .collect();
@@ -340,14 +342,14 @@ impl<'a> Trainer<'a> {
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
                 let scan = ScanProgress { bytes_read: pass.bytes_read(), bytes_total: pass.bytes_total() };
-                let (pass, passes) = (self.state.pass + 1, config.train.passes);
-                (self.observer)(&Event::Training { pass, passes, scan });
+                let (number, passes) = (self.state.pass + 1, config.train.passes);
+                (self.observer)(&Event::Training { pass: number, passes, scan });
                 if self.stop.load(Ordering::Relaxed) {
                     // One worker stops where it is; several finish what they hold, which makes it a prefix.
                     let alone = segment.train.threads == 1;
                     halt.fetch_or(alone, Ordering::Relaxed);
-                    if !alone || segment.train.decodes_ahead() {
-                        segment.pass.stop();
+                    if !alone || reads_ahead(segment.train, pass) {
+                        pass.stop();
                     }
                 }
             }
@@ -473,6 +475,12 @@ pub(crate) fn remove_dir(path: &Path) -> Result<(), LearnError> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(LearnError::io(path)(error)),
         _ => Ok(()),
     }
+}
+
+/// Whether another thread decodes for a worker. Several decode for themselves; one has nobody else to do it meanwhile, or to wait
+/// for a stream, which may be silent.
+fn reads_ahead(train: &Train, pass: &Pass) -> bool {
+    train.threads == 1 && (train.decodes_ahead() || pass.bytes_total().is_none())
 }
 
 /// Online learning: rows that are looked up together are of one unit where they are in order, and the more they are, the fewer

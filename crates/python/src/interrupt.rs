@@ -2,6 +2,7 @@
 //! what the call ends with. Conversion only; who waits, and what is given up, is the client's business.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -20,6 +21,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// and an exception that came between two calls of this module nobody here has seen.
 const LEAVING_GRACE: Duration = Duration::from_secs(5);
 
+/// How often the thread that hears signals looks whether there was one, while another one works.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// The thread that imported the module, the main one as a rule: only that one hears signals.
 static MAIN: OnceLock<ThreadId> = OnceLock::new();
 static RAISED: Mutex<(Option<PyErr>, Option<Instant>)> = Mutex::new((None, None));
@@ -33,6 +37,22 @@ pub(crate) fn register(py: Python<'_>) -> PyResult<()> {
     MAIN.get_or_init(|| std::thread::current().id());
     let leave = PyCFunction::new_closure(py, None, None, |_, _| LEAVING.store(true, Ordering::Relaxed))?;
     py.import("atexit")?.call_method1("register", (leave,)).map(|_| ())
+}
+
+/// Does work on a thread of its own. This one, which hears signals, has a look every now and then meanwhile.
+pub(crate) fn while_looking<T: Send>(work: impl FnOnce() -> T + Send, mut look: impl FnMut()) -> T {
+    std::thread::scope(|scope| {
+        let (ends, ended) = channel::<()>();
+        let running = scope.spawn(move || {
+            // Closed when it ends, however it ends.
+            let _ends = ends;
+            work()
+        });
+        while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            look();
+        }
+        running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// What waits of this module's calls look at.

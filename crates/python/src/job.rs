@@ -6,9 +6,7 @@ mod hosts;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
@@ -27,6 +25,7 @@ use self::hosts::HostWords;
 use crate::arrays::{Grads, Keys, vector};
 use crate::batch::PyBatch;
 use crate::error::{ConfigError, GradientError, of_feed, of_job};
+use crate::interrupt::while_looking;
 use crate::model::Interrupt;
 use crate::queue::{inputs, source_of};
 use crate::remote::{PyConnection, seconds};
@@ -80,8 +79,6 @@ impl fmt::Display for Ended {
     }
 }
 
-/// How often the thread that runs a job asks whether somebody pressed Ctrl-C.
-const LOOK: Duration = Duration::from_millis(100);
 /// What the process ends with when somebody presses it once more, and its workers go on; as of a shell.
 const INTERRUPTED: i32 = 130;
 
@@ -177,26 +174,17 @@ impl PyJob {
         };
         let mut interrupt = Interrupt::default();
         let ended = py.detach(|| {
-            std::thread::scope(|scope| {
-                let (ends, ended) = channel::<()>();
-                let (options, tables, one) = (&options, &self.tables, &one);
-                let running = scope.spawn(move || {
-                    // Closed when it ends, however it ends.
-                    let _ends = ends;
-                    run_lent(options, tables, &Stages::new(&STAGES), one)
-                });
-                while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                    if stop.load(Ordering::Relaxed) && interrupt.is_raised_again() {
-                        // A function that computes on and on does not let the job end.
-                        std::process::exit(INTERRUPTED);
-                    }
-                    if interrupt.is_raised() {
-                        stop.store(true, Ordering::Relaxed);
-                        // The workers' threads hear no signals.
-                        crate::interrupt::tell();
-                    }
+            let work = || run_lent(&options, &self.tables, &Stages::new(&STAGES), one);
+            while_looking(work, || {
+                if stop.load(Ordering::Relaxed) && interrupt.is_raised_again() {
+                    // A function that computes on and on does not let the job end.
+                    std::process::exit(INTERRUPTED);
                 }
-                running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                if interrupt.is_raised() {
+                    stop.store(true, Ordering::Relaxed);
+                    // The workers' threads hear no signals.
+                    crate::interrupt::tell();
+                }
             })
         });
         interrupt.first()?;

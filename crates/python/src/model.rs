@@ -13,6 +13,7 @@ use sanderling_sample::{BadRows, DataConfig};
 
 use crate::arrays::vector;
 use crate::error::{LengthError, NotFoundError, of_learner};
+use crate::interrupt::while_looking;
 use crate::table::PyTable;
 use crate::value::{from_python, merged, to_python};
 
@@ -128,12 +129,15 @@ impl PyModel {
         let bad_rows = Arc::new(BadRows::new(reading.on_bad_row).placeholder(true));
         let mut interrupt = Interrupt::default();
         let mut probabilities = Vec::new();
-        let result = py.detach(|| {
-            predict(&self.model, &files, &reading, &bad_rows, &Arc::default(), |rows, _progress| {
+        let stop = Arc::new(AtomicBool::new(false));
+        let work = || {
+            predict(&self.model, &files, &reading, &bad_rows, &stop, |rows, _progress| {
                 probabilities.extend_from_slice(rows);
-                if interrupt.is_raised() { Err(LearnError::Stopped) } else { Ok(()) }
+                Ok(())
             })
-        });
+        };
+        let result =
+            py.detach(|| while_looking(work, || stop.store(interrupt.is_raised(), Ordering::Relaxed)));
         interrupt.or(result)?;
         Ok(PyArray1::from_vec(py, probabilities))
     }
