@@ -32,7 +32,11 @@ def main() -> None:
     source = spec["data"].pop("train")
     spec["data"].pop("valid", None)
     spec = {section: spec[section] for section in ("data", "label", "feature") if section in spec}
-    features = [name for feature in spec["feature"] for name in feature.get("each", [feature.get("name")])]
+    features = [
+        name
+        for feature in spec["feature"]
+        for name in feature.get("each", [feature.get("name", feature.get("column"))])
+    ]
 
     servers = sanderling.connect(sys.argv[1])
     workers = join(servers, "sync")

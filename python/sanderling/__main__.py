@@ -14,6 +14,9 @@ from sanderling._native import cli_main
 # What `model.type` says of models that are trained in PyTorch.
 _DEEP = ("dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din")
 
+# No file of more bytes is looked into for `model.type`.
+_CONFIG_BYTES_MAX = 1 << 20
+
 
 def main() -> int:
     """Run the command line of this process; returns its exit code."""
@@ -26,13 +29,16 @@ def main() -> int:
 
 
 def _is_deep(arguments: list[str]) -> bool:
-    """Whether the arguments after `train` ask for a deep model: by `--model`, or by the TOML file that they name."""
+    """Whether the arguments after `train` ask for a deep model: by `--model`, or by a configuration that they name."""
     for argument, value in zip(arguments, [*arguments[1:], ""], strict=True):
         if argument == "--model" or argument.startswith("--model="):
             return (argument.partition("=")[2] or value) in _DEEP
     for argument in arguments:
         try:
-            config = tomllib.loads(Path(argument).read_text()) if argument.endswith(".toml") else {}
+            file = Path(argument)
+            # Data may be named, too, and pipes can be read only once.
+            is_config = file.is_file() and file.stat().st_size <= _CONFIG_BYTES_MAX
+            config = tomllib.loads(file.read_text()) if is_config else {}
         except (OSError, ValueError):
             continue  # the native command says what is wrong with it
         model = config.get("model")

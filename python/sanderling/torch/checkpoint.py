@@ -50,6 +50,7 @@ def save(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     collections = [emb] if isinstance(emb, EmbeddingCollection) else list(emb)
+    local = _local_tables(collections)
     before = _read_manifest(directory) if (directory / MANIFEST).exists() else None
     generation = 1 + (0 if before is None else int(before["generation"]))
     manifest: dict[str, Any] = {"format": FORMAT, "generation": generation}
@@ -77,7 +78,6 @@ def save(
         ) from error
     manifest["dense"] = {"file": dense.name, "bytes": dense.stat().st_size, "sha256": _sha256(dense)}
 
-    local = {name: table for collection in collections for name, table in _tables(collection, sanderling.Table).items()}
     if local:
         manifest["rows"] = f"rows-{generation}"
         shutil.rmtree(directory / manifest["rows"], ignore_errors=True)
@@ -175,6 +175,19 @@ def _servers_stem(directory: Path, before: Mapping[str, Any] | None) -> str:
 def _tables(collection: EmbeddingCollection, kind: type) -> dict[str, Any]:
     """The collection's tables of one kind, by name."""
     return {name: table for name, table in collection.tables.items() if isinstance(table, kind)}
+
+
+def _local_tables(collections: Sequence[EmbeddingCollection]) -> dict[str, sanderling.Table]:
+    """The tables in this process by name, by which a checkpoint tells them apart."""
+    found: dict[str, sanderling.Table] = {}
+    for collection in collections:
+        for name, table in _tables(collection, sanderling.Table).items():
+            if found.setdefault(name, table) is not table:
+                raise sanderling.DuplicateNameError(
+                    f"table {name!r}: two collections have a table of this name, each its own; name them differently,"
+                    " or let both features be of one collection"
+                )
+    return found
 
 
 def _connection(collections: Sequence[EmbeddingCollection]) -> sanderling.Connection | None:

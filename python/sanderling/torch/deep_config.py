@@ -6,6 +6,7 @@ What is read and which features there are is left to `sanderling.FeedQueue`, whi
 import json
 import math
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -194,6 +195,11 @@ class DeepConfig:
             )
         if "factor" not in train.schedule and kind == "exponential":
             raise sanderling.ConfigError("train.schedule: exponential needs a factor, such as 0.9")
+        for key, lowest, highest in (("factor", math.ulp(0.0), sys.float_info.max), ("min", 0.0, 1.0)):
+            number = train.schedule.get(key, highest)
+            if not isinstance(number, int | float) or not lowest <= number <= highest:
+                wanted = "a number above 0" if key == "factor" else "a number from 0 to 1"
+                raise sanderling.ConfigError(f"train.schedule.{key} = {number!r}: must be {wanted}")
         if any(name.startswith(HUBS) for name in self.valid_inputs):
             raise sanderling.ConfigError(
                 "data.valid: a hub hands each row out once per pass, and validation reads the same rows after each;"

@@ -98,7 +98,7 @@ class FileInputs:
             threads=train.threads,
             depth=train.depth,
             shuffle=train.shuffle,
-            seed=self.config.seed + number,
+            seed=(self.config.seed + number) % (1 << 64),
             rank=0 if workers is None else workers.rank,
             ranks=1 if workers is None else workers.size,
             used_rows=used_rows,

@@ -31,7 +31,7 @@ SCORES_MAX = 1 << 26
 
 
 class Scores:
-    """Rows scored since the last line: logits, labels and weights; the last `most` ones."""
+    """Rows scored since they were taken: labels, logits and weights; the last `most` ones."""
 
     def __init__(self, most: int = SCORES_MAX) -> None:
         """No rows yet."""
@@ -49,19 +49,20 @@ class Scores:
             self.rows -= first
             self.forgotten += first
 
-    def columns(self) -> Columns:
-        """The rows."""
+    def take(self) -> Columns:
+        """The rows; then there are none again."""
         none = (np.zeros(0, np.float32),) * 3
         labels, logits, weights = (np.concatenate(column) for column in zip(none, *self._parts, strict=True))
+        self._parts, self.rows, self.forgotten = deque(), 0, 0
         return labels, logits, weights
 
-    def metrics(self) -> Line:
-        """Their metrics, as `sanderling.metrics` gives them; then there are no rows again."""
-        labels, logits, weights = self.columns()
-        self._parts, self.rows, self.forgotten = deque(), 0, 0
-        if not np.isfinite(logits).all():
-            raise sanderling.DivergedError("a prediction became infinite or undefined; lower the learning rates")
-        return dict(sanderling.metrics(labels, logits, weights))
+
+def metrics_of(rows: Columns) -> Line:
+    """Metrics of rows, as `sanderling.metrics` gives them."""
+    labels, logits, weights = rows
+    if not np.isfinite(logits).all():
+        raise sanderling.DivergedError("a prediction became infinite or undefined; lower the learning rates")
+    return dict(sanderling.metrics(labels, logits, weights))
 
 
 class RunLog:

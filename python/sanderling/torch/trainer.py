@@ -11,6 +11,7 @@ Knows no command line, and not where minibatches come from.
 """
 
 import dataclasses
+import fcntl
 import json
 import os
 import shutil
@@ -36,7 +37,7 @@ from sanderling.torch import checkpoint
 from sanderling.torch.click_model import ClickModel, check_device
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.inputs import FileInputs, HubInputs, check_files, check_valid, for_scoring, no_rows
-from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores
+from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores, metrics_of
 from sanderling.torch.workers import Workers, join
 
 # Rows between two lines of metrics, where the configuration does not say.
@@ -135,50 +136,75 @@ def train(
     ps = sanderling.connect(ps) if isinstance(ps, str) else ps
     workers = _workers(config, ps, mode)
     first = workers is None or workers.rank == 0
-    torch.manual_seed(config.seed)
-    extra = checkpoint.read_extra(run_dir / "last") if resume else None
-    if first and not resume:
-        checkpoint.check_replaceable(run_dir / "model")
-    if extra is not None:
-        _check_unchanged(config, run_dir / "last", extra)
-    inputs: FileInputs | HubInputs
-    if config.from_hubs:
-        hubs = ", ".join(config.train_inputs)
-        waiting = f"waiting for {hubs} to answer, for up to {hub_patience_s:g} s (--hub-patience); are they running?"
-        with _notice(None if quiet or not first else waiting):
-            saved = _of_hubs(run_dir, extra)
-            inputs = HubInputs(config, workers, hub_token, hub_patience_s, saved, hub_compression, hub_ca_file)
-    else:
-        inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
-    check_valid(config, inputs.spec)
-    run = _Run(config, run_dir, ps, device, inputs, workers, fresh=not resume)
-    if resume:
-        run.resume()
-    elif first and (run_dir / "last").exists():
-        # What an earlier run of this name left to resume from is not this run's.
-        shutil.rmtree(run_dir / "last")
-    if ps is not None and not resume:
-        # That a server has no folder for checkpoints, or a full one, is found out before a pass is trained.
-        run.save("last")
-    if workers is not None:
-        # Alike until here; what is dropped out need not be.
-        torch.manual_seed(config.seed + workers.rank)
-    log = RunLog(
-        run_dir if workers is None or first else _made(run_dir / f"trainer-{workers.rank}"),
-        resumed_step=run.progress.step if resume else None,
-        tensorboard=tensorboard and first,
-        quiet=quiet or not first,
-        on_line=on_line,
-    )
+    with _claimed(run_dir if first else None):
+        torch.manual_seed(config.seed)
+        extra = checkpoint.read_extra(run_dir / "last") if resume else None
+        if first and not resume:
+            checkpoint.check_replaceable(run_dir / "model")
+        if extra is not None:
+            _check_unchanged(config, run_dir / "last", extra)
+        inputs: FileInputs | HubInputs
+        if config.from_hubs:
+            hubs = ", ".join(config.train_inputs)
+            waiting = (
+                f"waiting for {hubs} to answer, for up to {hub_patience_s:g} s (--hub-patience); are they running?"
+            )
+            with _notice(None if quiet or not first else waiting):
+                saved = _of_hubs(run_dir, extra)
+                inputs = HubInputs(config, workers, hub_token, hub_patience_s, saved, hub_compression, hub_ca_file)
+        else:
+            inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
+        check_valid(config, inputs.spec)
+        run = _Run(config, run_dir, ps, device, inputs, workers, fresh=not resume)
+        if resume:
+            run.resume()
+        elif first and (run_dir / "last").exists():
+            # What an earlier run of this name left to resume from is not this run's.
+            shutil.rmtree(run_dir / "last")
+        if ps is not None and not resume:
+            # That a server has no folder for checkpoints, or a full one, is found out before a pass is trained.
+            run.save("last")
+        if workers is not None:
+            # Alike until here; what is dropped out need not be.
+            torch.manual_seed((config.seed + workers.rank) % (1 << 64))
+        log = RunLog(
+            run_dir if workers is None or first else _made(run_dir / f"trainer-{workers.rank}"),
+            resumed_step=run.progress.step if resume else None,
+            tensorboard=tensorboard and first,
+            quiet=quiet or not first,
+            on_line=on_line,
+        )
+        try:
+            run.passes(log)
+        finally:
+            log.close()
+        summary = run.summary()
+        if first:
+            (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+            run.report(summary)
+        return DeepResult(summary, run_dir, run.model)
+
+
+@contextmanager
+def _claimed(run_dir: Path | None) -> Iterator[None]:
+    """Locks the run's directory, as built-in runs do: two runs of one name would write over each other's files."""
+    if run_dir is None:
+        yield
+        return
+    directory = os.open(run_dir, os.O_RDONLY)
     try:
-        run.passes(log)
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(directory)
+        raise sanderling.FileError(
+            f"{run_dir}: another process trains a run of this name here; wait for it, or give this one another name"
+        ) from error
+    except OSError:
+        pass  # a file system without locks: whoever uses one looks after this
+    try:
+        yield
     finally:
-        log.close()
-    summary = run.summary()
-    if first:
-        (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-        run.report(summary)
-    return DeepResult(summary, run_dir, run.model)
+        os.close(directory)
 
 
 @contextmanager
@@ -200,8 +226,11 @@ def _workers(config: DeepConfig, ps: sanderling.Connection | None, mode: str) ->
         return None
     if ps is None:
         raise sanderling.ConfigError("several trainers share their rows on parameter servers: name them (--ps)")
-    if mode == "sync" and config.train.clip_norm > 0.0:
-        raise sanderling.ConfigError("train.clip_norm: trainers in step know their own gradients only; leave it out")
+    if config.train.clip_norm > 0.0:
+        raise sanderling.ConfigError(
+            "train.clip_norm: each of several trainers knows the norm of its own rows alone, and would clip the dense"
+            " part, which is to be the same everywhere, otherwise than the others; leave it out"
+        )
     return join(ps, mode, step_timeout_s=_STEP_TIMEOUT_S)
 
 
@@ -220,6 +249,23 @@ def _say_bad_rows(log: RunLog, stats: Mapping[str, Any]) -> int:
     if stats["bad_rows"]:
         log.say(f"{stats['bad_rows']:,} bad rows were left out; the first: {stats['bad_row_messages'][0]}")
     return int(stats["bad_rows"])
+
+
+def _added(before: list[Line], stages: list[Line]) -> list[Line]:
+    """The times of stages together, and the share of each."""
+    none = {"seconds": 0.0, "count": 0}
+    earlier = {stage["name"]: stage for stage in before}
+    pairs = [(stage, earlier.get(stage["name"], none)) for stage in stages]
+    total = sum(one["seconds"] + other["seconds"] for one, other in pairs)
+    return [
+        {
+            "name": one["name"],
+            "seconds": one["seconds"] + other["seconds"],
+            "count": one["count"] + other["count"],
+            "share": (one["seconds"] + other["seconds"]) / total if total > 0.0 else 0.0,
+        }
+        for one, other in pairs
+    ]
 
 
 def _of_hubs(run_dir: Path, extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -278,8 +324,10 @@ class _Run:
         self.progress = Progress()
         self.started_unix_s = int(time.time())
         # What the report plots: the best validation, or without one the last pass.
-        self.plotted = Scores().columns()
-        self.stages: list[dict[str, Any]] = []
+        self.plotted = Scores().take()
+        self.stages: list[Line] = []
+        # Of them, what the queue that is open has not measured.
+        self.stages_before: list[Line] = []
         # What was wrong with the first bad rows of the last pass.
         self.bad_row_messages: list[str] = []
         # Set by a signal: stop after this step.
@@ -301,6 +349,7 @@ class _Run:
             labels, logits, weights = (column.numpy() for column in shown["plotted"])
             self.plotted = labels, logits, weights
             self.stages, self.bad_row_messages = shown["stages"], shown["bad_row_messages"]
+            self.stages_before = self.stages
 
     def meet(self) -> None:
         """Waits until all trainers are here."""
@@ -404,6 +453,17 @@ class _Run:
         whole, recent = Scores(), Scores()
         began = line_began = time.perf_counter()
         line_step, line_examples, steps = progress.step, progress.examples, 0
+
+        def say() -> None:
+            nonlocal line_began, line_step, line_examples
+            seconds = time.perf_counter() - line_began
+            speed = {
+                "steps_per_s": (progress.step - line_step) / seconds,
+                "examples_per_s": (progress.examples - line_examples) / seconds,
+            }
+            log.line("step", {**self.place(progress.passes + 1), **metrics_of(recent.take()), **speed})
+            line_began, line_step, line_examples = time.perf_counter(), progress.step, progress.examples
+
         self.model.train()
         self.set_rates()
         # Rows that are looked up ahead miss steps, which trainers in step do not allow.
@@ -429,19 +489,13 @@ class _Run:
             log.progress(
                 f"pass {progress.passes + 1}/{self.inputs.passes}, step {progress.step}, {progress.examples:,} examples"
             )
-            if progress.step % print_steps == 0:
-                seconds = time.perf_counter() - line_began
-                speed = {
-                    "steps_per_s": (progress.step - line_step) / seconds,
-                    "examples_per_s": (progress.examples - line_examples) / seconds,
-                }
-                log.line("step", {**self.place(progress.passes + 1), **recent.metrics(), **speed})
-                line_began, line_step, line_examples = time.perf_counter(), progress.step, progress.examples
+            if progress.step - line_step >= print_steps:
+                say()
             if self.stopped():
                 break
             told = self.is_told()
             if told and not config.valid_inputs:
-                progress.last = whole.metrics()
+                progress.last = metrics_of(whole.take())
             if told or (config.train.save_every and progress.step % config.train.save_every == 0):
                 progress.train_s, began = progress.train_s + time.perf_counter() - began, time.perf_counter()
                 self.save_stopped() if told else self.save("last")
@@ -449,16 +503,23 @@ class _Run:
                 line_began, began = line_began + time.perf_counter() - began, time.perf_counter()
             if told:
                 raise _ToldError
+        if progress.step > line_step:
+            say()
         self.model.emb.finish()
         progress.train_s += time.perf_counter() - began
         if steps > 0:
             assert self.inputs.queue is not None
             stats = self.inputs.queue.stats()
-            self.stages, self.bad_row_messages = stats["stages"], stats["bad_row_messages"]
+            self.stages = _added(self.stages_before, stats["stages"])
+            if not config.from_hubs:
+                # The next pass has a queue of its own.
+                self.stages_before = self.stages
+            self.bad_row_messages = stats["bad_row_messages"]
             progress.bad_rows = _say_bad_rows(log, stats)
+            columns = whole.take()
             if not config.valid_inputs:
-                self.plotted = whole.columns()
-            progress.last = whole.metrics()
+                self.plotted = columns
+            progress.last = metrics_of(columns)
         if not self.stopped():
             progress.passes += 1
             progress.used_rows = 0
@@ -524,14 +585,14 @@ class _Run:
         self.progress.valid_bad_rows = _say_bad_rows(log, queue.stats())
         if self.workers is not None:
             shares: list[Any] = [None] * self.workers.size
-            torch.distributed.all_gather_object(shares, scores.columns())
+            torch.distributed.all_gather_object(shares, scores.take())
             scores = Scores()
             for share in shares:
                 scores.add(share[0], share[1], share[2])
         if scores.forgotten:
             raise sanderling.ConfigError(f"data.valid: more than {SCORES_MAX:,} rows; name fewer files")
-        columns = scores.columns()
-        return scores.metrics(), columns
+        columns = scores.take()
+        return metrics_of(columns), columns
 
     def valid_queue(self, spec: dict[str, Any]) -> sanderling.FeedQueue:
         """The batches of the validation files that are this trainer's."""

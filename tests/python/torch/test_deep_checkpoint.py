@@ -171,6 +171,15 @@ def test_what_could_not_be_loaded_again_replaces_nothing(tmp_path: Path) -> None
     assert len(list(tmp_path.glob("dense-*"))) == 1
 
 
+def test_tables_of_one_name_are_told_apart_or_refused(tmp_path: Path) -> None:
+    spec = Spec.alike(["a"], DIM)
+    one, other = EmbeddingCollection(spec), EmbeddingCollection(spec)
+    with pytest.raises(sanderling.DuplicateNameError, match="table 'a': two collections have"):
+        sanderling.torch.save(tmp_path, nn.Linear(1, 1), None, [one, other])
+    other.use_tables(one.tables)
+    sanderling.torch.save(tmp_path, nn.Linear(1, 1), None, [one, other])
+
+
 def test_damage_is_found_before_anything_changes(tmp_path: Path) -> None:
     training = Training(1)
     training.save(tmp_path)

@@ -1,5 +1,6 @@
 """The ready trainer: it learns, says what the built-in one says, can be watched, stopped and resumed."""
 
+import fcntl
 import json
 import os
 import runpy
@@ -15,8 +16,10 @@ from conftest import await_server
 
 import sanderling
 import sanderling.torch
+from sanderling.__main__ import _is_deep
+from sanderling.torch import checkpoint
 from sanderling.torch.event_file import EventFile
-from sanderling.torch.run_log import Scores
+from sanderling.torch.run_log import Scores, metrics_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -76,12 +79,27 @@ def test_every_model_learns_what_is_in_pairs(model: str, device: str, data: Path
     assert sanderling.metrics(labels, probabilities)["auc"] == pytest.approx(result.summary["auc"], abs=1e-3)
 
 
+@pytest.mark.parametrize("number", ["numeric", "log"])
+def test_a_missing_number_is_zero(number: str, data: Path, tmp_path: Path) -> None:
+    deep = config(data, "dnn", passes=1)
+    deep["feature"][2] = {"name": "x", "type": number, "table": "numbers"}
+    model = sanderling.torch.train(deep, runs_dir=tmp_path / "runs").run_dir / "model"
+    scores = []
+    # As a text 1 and as one that is its own logarithm, where a missing one would be taken for a one.
+    for text in ("", "0", "1", str(np.expm1(1.0))):
+        (tmp_path / "one.csv").write_text(f"label,a,b,x,seen\n1,0,1,{text},\n0,2,1,5,1\n")
+        scores.append(sanderling.torch.predict(model, tmp_path / "one.csv")[0])
+    assert scores[0] == scores[1]
+    assert scores[0] not in scores[2:]
+
+
 def test_its_lines_are_those_of_the_built_in_learners(data: Path, tmp_path: Path) -> None:
-    deep = config(data, "deepfm", passes=2)
+    # A pass is 24 steps, so that its last line is of three.
+    deep = config(data, "deepfm", passes=2, print_every=7)
     seen: list[dict[str, Any]] = []
     result = sanderling.torch.train(deep, runs_dir=tmp_path / "deep", on_line=seen.append)
     built_in = {key: deep[key] for key in ("name", "data", "feature")}
-    built_in["train"] = {"batch": 64, "passes": 2, "print_every": 8}
+    built_in["train"] = {"batch": 64, "passes": 2, "print_every": 7}
     native = sanderling.train(built_in, runs_dir=tmp_path / "native")
     ours, theirs = lines(result.run_dir), lines(tmp_path / "native" / "run")
     with pytest.raises(sanderling.ModelError, match="model: holds no deep model, but this run would save over it"):
@@ -103,6 +121,42 @@ def test_its_lines_are_those_of_the_built_in_learners(data: Path, tmp_path: Path
     for shown in ("<h1>run</h1>", "deepfm in PyTorch", f"{result.summary['auc']:.4f}", f"valid.csv: {rows} examples"):
         assert shown in report, shown
     assert report.count("<svg") >= 5, "curves of AUC and logloss, ROC, calibration, tables"
+
+
+def test_a_deep_configuration_is_known_by_what_it_says(tmp_path: Path) -> None:
+    for name, text, expected in [
+        ("deep.conf", '[model]\ntype = "dnn"\n', True),
+        ("fm.toml", '[model]\ntype = "fm"\n', False),
+        ("clicks.csv", "label,a\n1,2\n", False),
+        ("large.toml", '[model]\ntype = "dnn"\n' + "#" * (1 << 20), False),
+    ]:
+        (tmp_path / name).write_text(text)
+        assert _is_deep(["--quiet", str(tmp_path / name)]) == expected, name
+
+
+def test_a_name_is_one_run_s_at_a_time(data: Path, tmp_path: Path) -> None:
+    # The next pass has the next seed.
+    settings = {**config(data, "dnn", passes=2), "seed": (1 << 64) - 1}
+    run_dir = sanderling.torch.train(settings, runs_dir=tmp_path / "runs").run_dir
+    directory = os.open(run_dir, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        with pytest.raises(sanderling.FileError, match="another process trains a run of this name here"):
+            sanderling.torch.train(settings, runs_dir=tmp_path / "runs")
+    finally:
+        os.close(directory)
+
+
+def test_times_are_those_of_all_passes(data: Path, tmp_path: Path) -> None:
+    settings = config(data, "dnn", passes=1)
+    counts = []
+    for passes in (1, 2):
+        settings["train"]["passes"] = passes
+        run_dir = sanderling.torch.train(settings, runs_dir=tmp_path / "runs", resume=passes > 1).run_dir
+        stages = checkpoint.read_extra(run_dir / "last")["report"]["stages"]
+        assert sum(stage["share"] for stage in stages) == pytest.approx(1.0)
+        counts.append(sum(stage["count"] for stage in stages))
+    assert counts[1] > 1.5 * counts[0]
 
 
 def test_bad_rows_are_in_the_summary_and_in_the_report(data: Path, tmp_path: Path) -> None:
@@ -310,7 +364,7 @@ def test_scores_that_are_not_finite_end_the_run() -> None:
     scores = Scores()
     scores.add(*(np.array([value], np.float32) for value in (1.0, np.nan, 1.0)))
     with pytest.raises(sanderling.DivergedError):
-        scores.metrics()
+        metrics_of(scores.take())
 
 
 def test_scores_are_bounded() -> None:
@@ -318,7 +372,7 @@ def test_scores_are_bounded() -> None:
     for label in (0.0, 1.0, 1.0):
         scores.add(*(np.full(2, value, np.float32) for value in (label, 0.0, 1.0)))
     assert (scores.rows, scores.forgotten) == (4, 2)
-    assert scores.metrics()["real_mean"] == 1.0
+    assert metrics_of(scores.take())["real_mean"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -353,6 +407,9 @@ def test_scores_are_bounded() -> None:
         ({"train": {"shuffle": -1}}, "train.shuffle = -1: must be at least 0"),
         ({"train": {"shuffle": 1 << 64}}, "and below 2"),
         ({"train": {"clip_norm": float("nan")}}, "train.clip_norm = nan"),
+        ({"train": {"schedule": {"type": "exponential", "factor": "x"}}}, "train.schedule.factor = 'x'"),
+        ({"train": {"schedule": {"type": "exponential", "factor": -0.5}}}, "train.schedule.factor = -0.5"),
+        ({"train": {"schedule": {"type": "plateau", "min": 2}}}, "train.schedule.min = 2"),
         ({"model": {"table_budget_bytes": -1}}, "model.table_budget_bytes = -1"),
         ({"model": {"hidden": [-1]}}, r"model.hidden = \[-1\]: must be a list of whole numbers"),
         ({"model": {"type": "dcn", "cross_layers": 0}}, "model.cross_layers = 0"),

@@ -136,7 +136,7 @@ def test_a_run_that_is_told_to_stop_goes_on_with_the_rest(folder: Path) -> None:
         again = command("--resume", "--train", address)
         with subprocess.Popen(again, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
-            assert process.stderr.readline().startswith("step 8,")
+            assert process.stderr.readline().startswith("step 11,")
             process.send_signal(signal.SIGTERM)
             said = process.stderr.read()
         if process.returncode == 0:  # it was done before it was told
