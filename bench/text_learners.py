@@ -21,7 +21,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,10 +43,10 @@ XLEARN_ROWS_PER_S = 185_000
 
 @dataclasses.dataclass
 class Timing:
-    """One run: seconds of training, and of processor time of the whole process."""
+    """One run: seconds of training, and of processor time of the whole process, if it does nothing else."""
 
     train_s: float
-    cpu_s: float
+    cpu_s: float | None
 
 
 @dataclasses.dataclass
@@ -58,7 +57,7 @@ class Row:
     rate: float
     rate_min: float
     rate_max: float
-    cpu_rate: float
+    cpu_rate: float | None
     logloss: float | None
     auc: float | None
 
@@ -157,7 +156,8 @@ class Bench:
     def note(self, number: int, name: str, timing: Timing) -> None:
         """Keeps a timing."""
         self.timings.setdefault(name, []).append(timing)
-        say(f"round {number + 1}: {name:28} training {timing.train_s:6.2f} s, processor {timing.cpu_s:6.2f} s")
+        processor = "" if timing.cpu_s is None else f", processor {timing.cpu_s:6.2f} s"
+        say(f"round {number + 1}: {name:28} training {timing.train_s:6.2f} s{processor}")
 
     def train(self, name: str, binary: Path, model: str, batch: int, threads: int) -> Timing:
         """Trains once, pinned to as many cores as threads."""
@@ -208,18 +208,18 @@ decode_ahead = false
     def floor(self, number: int) -> None:
         """Reading alone, and with a table that is indexed by the key."""
         command = [str(self.arguments.floor), str(self.rows_of.train), "1"]
-        begin = time.perf_counter()
         lines = ftrl_vs_vw.run(command, self.folder, self.arguments.core).strip().splitlines()
         for line in lines:
             name, rate = line.split("rows/s")[0].strip().rsplit(None, 1)
             train_s = self.rows_of.rows / float(rate.replace(",", ""))
-            self.note(number, f"floor: {name.strip()}", Timing(train_s, time.perf_counter() - begin))
+            self.note(number, f"floor: {name.strip()}", Timing(train_s, None))
 
     def row(self, name: str) -> Row:
         """Medians of a learner."""
         rows, timings = self.rows_of.rows, self.timings[name]
         rates = [rows / timing.train_s for timing in timings]
-        cpu_rate = statistics.median(rows / max(timing.cpu_s, 1e-9) for timing in timings)
+        seconds = [timing.cpu_s for timing in timings if timing.cpu_s is not None]
+        cpu_rate = rows / max(statistics.median(seconds), 1e-9) if seconds else None
         logloss, auc = self.quality.get(name, (None, None))
         return Row(name, statistics.median(rates), min(rates), max(rates), cpu_rate, logloss, auc)
 
@@ -264,11 +264,12 @@ def markdown(arguments: argparse.Namespace, rows: list[Row], features_per_row: f
         ns = 1e9 / row.rate / features_per_row if features_per_row else 0.0
         of_floor = f"{row.rate / floor:.2f}" if floor else ""
         to_vw = f"{row.rate / vw:.2f}" if vw else ""
+        cpu_rate = f"{row.cpu_rate:,.0f}" if row.cpu_rate is not None else ""
         logloss = f"{row.logloss:.6f}" if row.logloss is not None else ""
         auc = f"{row.auc:.5f}" if row.auc is not None else ""
         lines.append(
             f"| {row.name} | {row.rate:,.0f} ({row.rate_min:,.0f} to {row.rate_max:,.0f}) | {ns:.1f} | {of_floor} "
-            f"| {to_vw} | {row.cpu_rate:,.0f} | {logloss} | {auc} |"
+            f"| {to_vw} | {cpu_rate} | {logloss} | {auc} |"
         )
     for name in [row.name for row in rows if f"{row.name}, before" in rate]:
         lines += ["", f"{name}: {rate[name] / rate[f'{name}, before']:.2f} times the speed before."]

@@ -6,7 +6,7 @@ use std::path::Path;
 use sanderling_store::{Block, Checkpoint, RowRef, TableEntry};
 
 use crate::error::LearnError;
-use crate::report::{TableSummary, TableTally, zero_weights};
+use crate::report::{TOP_KEYS_MAX, TableSummary, TableTally, zero_weights};
 
 /// Adds a row of a table of these blocks.
 pub(crate) fn tally_row(tally: &mut TableTally, blocks: &[Block], row: RowRef<'_>) {
@@ -27,7 +27,7 @@ pub(crate) fn table_summaries(
 ) -> Result<Vec<TableSummary>, LearnError> {
     let checkpoint = Checkpoint::open(path)?;
     let summary = |table: &TableEntry| -> Result<TableSummary, LearnError> {
-        let mut tally = TableTally::new(&table.name, table.dim);
+        let mut tally = TableTally::new(&table.name, table.dim, TOP_KEYS_MAX);
         checkpoint.for_each_row::<LearnError>(&table.name, |row| {
             tally_row(&mut tally, &table.config.blocks, row);
             Ok(())

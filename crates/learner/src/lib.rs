@@ -50,7 +50,7 @@ mod kept;
 mod metrics_log;
 
 mod run;
-pub use run::{CALIBRATION_BINS, ROC_POINTS, RunOptions, Summary, table_summaries, table_summary, train};
+pub use run::{CALIBRATION_BINS, ROC_POINTS, RunOptions, Summary, table_summary, train};
 
 mod timing;
 pub use timing::{PassTotal, Timing};

@@ -56,6 +56,8 @@ pub struct RunReport {
     pub tables: Vec<TableSummary>,
     /// Where the time went, in the order of the path.
     pub stages: Vec<StageTotal>,
+    /// The training examples whose time that is: of a run that was resumed, those of this session.
+    pub timed_examples: u64,
     /// Where it ran.
     pub machine: Machine,
     /// The most memory that the process held.

@@ -26,7 +26,7 @@ use crate::metrics::{Metrics, Scores};
 use crate::metrics_log::{self, METRICS, MetricsLog};
 use crate::model::{Model, config_of, encoder};
 use crate::not_a_model::{check_replaceable, is_saved};
-use crate::report::{self, CurvePoint, RunReport, TableSummary, TableTally};
+use crate::report::{self, CurvePoint, RunReport, TOP_KEYS_MAX, TableSummary, TableTally};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
 use crate::timing::Timing;
 use crate::train::{StageList, Trainer};
@@ -246,6 +246,7 @@ fn run_in(
     };
     let stages = options.job.as_ref().map_or_else(StageList::default, |_| distributed::STAGE_LIST);
     let dirs = (model_dir.clone(), last_dir);
+    let examples_before = state.examples;
     let mut trainer = Trainer::new(model, state, scores, dirs, stages, stop, &mut watch);
     (trainer.threads, trainer.has_earlier) = (threads, has_earlier);
     begun.meets = true;
@@ -289,7 +290,8 @@ fn run_in(
     let (config, state, pass_scores) = (&config, &state, &pass_scores);
     let outcome = Outcome { config, table_bytes, state, pass_scores, plot_scores, threads, tables };
     let mut summary = outcome.summary(&model_dir, &report_path, stopped, timing);
-    let page = outcome.report(&summary, stages, bad_row_messages, started_unix_s);
+    let timed = (stages, state.examples - examples_before);
+    let page = outcome.report(&summary, timed, bad_row_messages, started_unix_s);
     std::fs::write(&report_path, report::render(&page)).map_err(LearnError::io(&report_path))?;
     if let Some(cluster) = servers {
         summary.timing.calls = cluster.latencies();
@@ -486,18 +488,18 @@ fn fitted_like(config: &Config, saved: &Config) -> Config {
 }
 
 /// Summaries of a model's tables, most important first.
-#[must_use]
-pub fn table_summaries(model: &Model, examples: u64) -> Vec<TableSummary> {
+fn table_summaries(model: &Model, examples: u64) -> Vec<TableSummary> {
     let tables = model.client().tables().iter();
-    let mut summaries: Vec<TableSummary> = tables.map(|table| table_summary(table, examples)).collect();
+    let mut summaries: Vec<TableSummary> =
+        tables.map(|table| table_summary(table, examples, TOP_KEYS_MAX)).collect();
     kept::sort(&mut summaries);
     summaries
 }
 
-/// The summary of a table that so many examples were trained on.
+/// The summary of a table that so many examples were trained on, with as many keys of large norm as that.
 #[must_use]
-pub fn table_summary(table: &Table, examples: u64) -> TableSummary {
-    let mut tally = TableTally::new(table.name(), table.dim());
+pub fn table_summary(table: &Table, examples: u64, top_max: usize) -> TableSummary {
+    let mut tally = TableTally::new(table.name(), table.dim(), top_max);
     let blocks = &table.config().blocks;
     table.for_each_row(|row| kept::tally_row(&mut tally, blocks, row));
     tally.finish(table.bytes(), examples)
@@ -560,7 +562,7 @@ impl Outcome<'_> {
     fn report(
         self,
         summary: &Summary,
-        stages: Vec<StageTotal>,
+        (stages, timed_examples): (Vec<StageTotal>, u64),
         bad_row_messages: Vec<String>,
         started_unix_s: u64,
     ) -> RunReport {
@@ -594,6 +596,7 @@ impl Outcome<'_> {
             calibration: scores.map(|scores| scores.calibration(CALIBRATION_BINS)).unwrap_or_default(),
             tables: self.tables,
             stages,
+            timed_examples,
             machine: Machine::detect(),
             memory_peak_bytes: summary.memory_peak_bytes,
             bad_rows: summary.bad_rows,

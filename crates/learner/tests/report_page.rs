@@ -1,7 +1,7 @@
 //! The report as a page: every section there, hostile text harmless, nothing from outside, and no run too odd.
 
 use sanderling_learner::metrics::{CalibrationBin, Metrics, RocPoint};
-use sanderling_learner::report::{CurvePoint, RunReport, TableTally, render};
+use sanderling_learner::report::{CurvePoint, RunReport, TOP_KEYS_MAX, TableTally, render};
 use sanderling_observe::{Machine, Resident, StageTotal};
 
 const SECTIONS: [&str; 8] =
@@ -47,7 +47,7 @@ fn typical() -> RunReport {
     });
     let names = "user item daytime weekday isweekend homework cost weather country city";
     let tables = names.split(' ').enumerate().map(|(i, name)| {
-        let mut tally = TableTally::new(name, 11);
+        let mut tally = TableTally::new(name, 11, TOP_KEYS_MAX);
         for key in 0..4000 / (1 + 7 * i as u64 * i as u64) {
             let size = 1.0 / (1.0 + key as f32 / 50.0) / (1.0 + i as f32 * 0.4);
             tally.add(
@@ -96,6 +96,7 @@ fn typical() -> RunReport {
         calibration: calibration.collect(),
         tables: tables.collect(),
         stages: stages.to_vec(),
+        timed_examples: 614_400,
         machine: Machine::detect(),
         memory_peak_bytes: Resident::read().peak_bytes,
         bad_rows: 2,
@@ -233,7 +234,7 @@ fn odd_runs() {
     });
     assert!(!page.contains("<svg ") && page.contains("The model has no table."));
     let page = variant("many_tables", |report| {
-        let empty = TableTally::new("empty", 1).finish(0, 0);
+        let empty = TableTally::new("empty", 1, TOP_KEYS_MAX).finish(0, 0);
         report.tables = (0..200)
             .map(|i| {
                 let mut table = empty.clone();

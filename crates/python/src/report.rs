@@ -2,7 +2,7 @@
 //! dictionary, arrays and tables.
 
 use pyo3::prelude::*;
-use sanderling_learner::report::{self, CurvePoint, RunReport};
+use sanderling_learner::report::{self, CurvePoint, RunReport, TOP_KEYS_MAX};
 use sanderling_learner::{CALIBRATION_BINS, Metrics, ROC_POINTS, table_summary};
 use sanderling_observe::{Machine, Resident, StageTotal};
 use serde::Deserialize;
@@ -78,7 +78,7 @@ pub(crate) fn render_report<'py>(
     let scores = scores_of(py, labels, logits, Some(weights))?;
     let tables: Vec<_> = tables.iter().map(|table| table.get().table.clone()).collect();
     Ok(py.detach(|| {
-        let summaries = tables.iter().map(|table| table_summary(table, facts.examples));
+        let summaries = tables.iter().map(|table| table_summary(table, facts.examples, TOP_KEYS_MAX));
         report::render(&RunReport {
             tables: summaries.collect(),
             metrics: facts.metrics,
@@ -97,6 +97,7 @@ pub(crate) fn render_report<'py>(
             train_curve: facts.train_curve.iter().map(Line::point).collect(),
             valid_curve: facts.valid_curve.iter().map(Line::point).collect(),
             stages: facts.stages,
+            timed_examples: facts.examples,
             machine: Machine::detect(),
             memory_peak_bytes: Resident::read().peak_bytes,
             bad_rows: facts.bad_rows,

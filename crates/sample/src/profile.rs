@@ -77,6 +77,9 @@ pub struct DataProfile {
     /// Of delimited text: whether the first row names the columns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<bool>,
+    /// Of delimited text: whether the names of the columns were given, and are not the file's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub named: bool,
     /// Of CSV and TSV: the character that opens comment lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<char>,
@@ -118,6 +121,7 @@ pub fn profile(
         format_guessed: named.is_none(),
         separator: None,
         header: None,
+        named: config.columns.is_some(),
         comment: config.comment,
         rows: 0,
         complete: true,

@@ -173,6 +173,13 @@ fn columns_of_one_name_are_left_out() {
     let (_, spec) = read_back(&toml);
     let names: Vec<_> = spec.expand().unwrap().feature.into_iter().map(|feature| feature.name).collect();
     assert_eq!(names, ["shop"]);
+    // Named otherwise, they are told apart, also by who reads the suggestion.
+    let columns = ["label", "width", "depth", "shop"].map(str::to_owned).to_vec();
+    let config = DataConfig { columns: Some(columns), header: Some(true), ..DataConfig::default() };
+    let named = profile(&path, &config, &ProfileOptions::default()).unwrap();
+    let names: Vec<_> =
+        check_suggestion(&path, &named).feature.into_iter().map(|feature| feature.name).collect();
+    assert_eq!(names, ["width", "shop"], "all depths differ, as ids of rows do");
     // Nor is one of them the label; and what is no header is none.
     let both = written(&dir, "both.csv", &format!("label,label,size,shop\n{numbers}"));
     assert!(look(&both).label.is_none_or(|label| label.column != "label"));

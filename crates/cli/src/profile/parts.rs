@@ -25,8 +25,22 @@ pub(super) const PARTS: [Part; 5] = [
     Part { name: "other", about: "everything else" },
 ];
 
-/// Modules of the client that tables in this process need, too; all its others are there for servers.
-const CLIENT_ALWAYS: [&str; 6] = ["client", "lookup", "error", "options", "checkpoint", "random"];
+/// Modules of the client that are there for servers alone; what tables in this process need, too, is not among them.
+const CLIENT_OF_SERVERS: [&str; 13] = [
+    "ahead",
+    "cluster",
+    "exchange",
+    "fan",
+    "fed",
+    "links",
+    "packing",
+    "pipeline",
+    "placement",
+    "remote",
+    "session",
+    "statistics",
+    "stop",
+];
 /// Libraries that nobody but messages to servers use here.
 const RPC_LIBRARIES: [&str; 11] = [
     "tonic",
@@ -50,7 +64,8 @@ pub(super) fn part(function: &str) -> Option<usize> {
     }
     Some(match home.strip_prefix("sanderling_")? {
         "wire" | "transport" => RPC,
-        "client" if !CLIENT_ALWAYS.contains(&module) => RPC,
+        "client" if CLIENT_OF_SERVERS.contains(&module) => RPC,
+        "client" if function.contains("sanderling_client::step::servers") => RPC,
         "sample" | "hub" => PARSE,
         "store" | "meet" | "client" => TABLE,
         "learner" | "job" => COMPUTE,
@@ -94,6 +109,9 @@ mod tests {
             ("<sanderling_transport::poller::Poller>::wait", Some(RPC)),
             ("<sanderling_client::links::Links as core::ops::drop::Drop>::drop", Some(RPC)),
             ("<sanderling_client::lookup::Lookup>::pull", Some(TABLE)),
+            ("sanderling_client::shared_push::push_shared", Some(TABLE)),
+            ("<sanderling_client::step::here::Meeting>::wait", Some(TABLE)),
+            ("<sanderling_client::step::servers::Servers>::wait", Some(RPC)),
             ("tokio::runtime::park::Inner::park", Some(RPC)),
             ("<&mut sanderling_sample::libsvm::Rows>::next", Some(PARSE)),
             ("<f32 as sanderling_store::kernel::Number>::add", Some(TABLE)),

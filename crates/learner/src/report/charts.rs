@@ -47,10 +47,13 @@ pub(super) fn roc_curve(report: &RunReport) -> String {
 
 /// The calibration plot.
 pub(super) fn calibration_plot(report: &RunReport) -> String {
+    // As many examples as the mean weight makes of a bin: weights alone say nothing of how sure its rate is.
+    let weight: f64 = report.calibration.iter().map(|bin| bin.weight).sum();
+    let per_weight = report.metrics.examples as f64 / weight;
     let point = |bin: &super::CalibrationBin| CalibrationPoint {
         predicted: bin.prob_mean,
         observed: bin.real_mean,
-        examples: bin.weight,
+        examples: bin.weight * per_weight,
     };
     calibration("Calibration", &report.calibration.iter().map(point).collect::<Vec<_>>())
 }

@@ -192,7 +192,10 @@ pub(super) fn top_keys(report: &RunReport) -> Markup {
 }
 
 pub(super) fn timings(report: &RunReport) -> Markup {
-    let lead = "Time of every stage, added up over threads.";
+    let lead = match report.timed_examples < report.examples {
+        true => "Time of every stage since the run was resumed, added up over threads.",
+        false => "Time of every stage, added up over threads.",
+    };
     let body = html! {
         @if report.stages.is_empty() {
             p.none { "No stage was timed." }
@@ -208,7 +211,7 @@ pub(super) fn timings(report: &RunReport) -> Markup {
                     td.number { (numbers::duration(stage.seconds)) }
                     td.number { (numbers::percent(stage.share)) }
                     td.number { (numbers::count(stage.count)) }
-                    td.number { (nanoseconds_each(stage.seconds, report.examples)) }
+                    td.number { (nanoseconds_each(stage.seconds, report.timed_examples)) }
                 } } }
             } }
         }

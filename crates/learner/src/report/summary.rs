@@ -34,7 +34,7 @@ pub struct TableSummary {
     /// Mean L2 norm that the table brought to a training example: the norms weighted by frequency, over the
     /// examples. For logistic regression, the mean absolute part of the logit. The order of the report.
     pub importance: f64,
-    /// Keys with the largest norms, largest first, at most [`TOP_KEYS_MAX`].
+    /// Keys with the largest norms, largest first, as many as were asked for.
     pub top: Vec<KeyNorm>,
 }
 
@@ -66,13 +66,14 @@ pub struct TableTally {
     weighted_sum: f64,
     frequency_total: u64,
     top: Vec<KeyNorm>,
+    top_max: usize,
     /// Smallest norm that can still be among the top.
     norm_least: f64,
 }
 
 impl TableTally {
-    /// A tally without rows.
-    pub fn new(name: impl Into<String>, dim: usize) -> Self {
+    /// A tally without rows, which is to show so many keys at most.
+    pub fn new(name: impl Into<String>, dim: usize, top_max: usize) -> Self {
         Self {
             name: name.into(),
             dim,
@@ -83,7 +84,8 @@ impl TableTally {
             norm_max: 0.0,
             weighted_sum: 0.0,
             frequency_total: 0,
-            top: Vec::with_capacity(2 * TOP_KEYS_MAX),
+            top: Vec::new(),
+            top_max,
             norm_least: 0.0,
         }
     }
@@ -100,7 +102,7 @@ impl TableTally {
         self.frequency_total += frequency;
         // Most rows of a large table cannot be among the top: they cost one comparison.
         if norm > 0.0 && norm >= self.norm_least {
-            if self.top.len() == 2 * TOP_KEYS_MAX {
+            if self.top.len() >= 2 * self.top_max {
                 self.keep_top();
             }
             let weight = weights.first().copied().unwrap_or(0.0);
@@ -129,9 +131,9 @@ impl TableTally {
 
     fn keep_top(&mut self) {
         self.top.sort_by(by_norm);
-        self.top.truncate(TOP_KEYS_MAX);
-        if self.top.len() == TOP_KEYS_MAX {
-            self.norm_least = self.top[TOP_KEYS_MAX - 1].norm;
+        self.top.truncate(self.top_max);
+        if self.top.len() == self.top_max {
+            self.norm_least = self.top.last().map_or(f64::INFINITY, |least| least.norm);
         }
     }
 }
@@ -147,7 +149,7 @@ mod tests {
 
     #[test]
     fn sums_and_order() {
-        let mut tally = TableTally::new("t", 2);
+        let mut tally = TableTally::new("t", 2, TOP_KEYS_MAX);
         for key in 0..100u64 {
             tally.add(key, 2, &[3.0 * key as f32, -4.0 * key as f32], 2 * usize::from(key == 0));
         }
@@ -165,7 +167,7 @@ mod tests {
 
     #[test]
     fn no_rows_no_examples() {
-        let summary = TableTally::new("t", 0).finish(0, 0);
+        let summary = TableTally::new("t", 0, TOP_KEYS_MAX).finish(0, 0);
         assert_eq!((summary.norm_mean, summary.importance, summary.top.len()), (0.0, 0.0, 0));
     }
 }

@@ -93,10 +93,12 @@ fn write_data(profile: &DataProfile, data_path: &str, out: &mut String) -> std::
     if let Some(comment) = profile.comment {
         writeln!(out, "comment = {}", quoted(&comment.to_string()))?;
     }
-    if profile.header == Some(false) && profile.format != Format::Criteo {
-        writeln!(out, "header = false")?;
+    if let Some(header) = profile.header.filter(|&header| profile.named || !header)
+        && profile.format != Format::Criteo
+    {
         let names: Vec<String> = profile.columns.iter().map(|column| quoted(&column.name)).collect();
-        writeln!(out, "columns = {}    # the file has no names; give better ones", list(&names))?;
+        let note = if profile.named { "" } else { "    # the file has no names; give better ones" };
+        writeln!(out, "header = {header}\ncolumns = {}{note}", list(&names))?;
     }
     if profile.bad_rows > 0 {
         writeln!(out, "# {} rows could not be read, the first:", profile.bad_rows)?;

@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use sanderling_learner::report::TableSummary;
-use sanderling_learner::{Model, table_summaries};
+use sanderling_learner::{Model, table_summary};
 use sanderling_store::Table;
 use serde::Serialize;
 
@@ -53,12 +52,7 @@ struct KeyView {
 pub(super) fn show(args: &Args) -> Result<u8, Failure> {
     let model = Model::load(&args.path)?;
     let top = args.top as usize;
-    // Importance is not shown here, so the number of examples behind it does not matter.
-    let summaries = table_summaries(&model, 1);
-    let tables = model.client().tables().iter().filter_map(|table| {
-        let summary = summaries.iter().find(|summary| summary.name == table.name())?;
-        Some(view(table, summary, top))
-    });
+    let tables = model.client().tables().iter().map(|table| view(table, top));
     let view = ModelView {
         model: model.config().model.describe(),
         path: args.path.clone(),
@@ -74,7 +68,9 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn view(table: &Table, summary: &TableSummary, top: usize) -> TableView {
+fn view(table: &Table, top: usize) -> TableView {
+    // Importance is not shown here, so the number of examples behind it does not matter.
+    let summary = table_summary(table, 1, top);
     let blocks = table.config().blocks.iter();
     TableView {
         name: summary.name.clone(),
@@ -89,7 +85,6 @@ fn view(table: &Table, summary: &TableSummary, top: usize) -> TableView {
         largest_norms: summary
             .top
             .iter()
-            .take(top)
             .map(|key| KeyView { key: key.key, frequency: key.frequency, norm: key.norm })
             .collect(),
         most_frequent: most_frequent(table, top),
