@@ -1,35 +1,22 @@
 //! Seeded permutations. Knows nothing of what it permutes.
 
-/// SplitMix64 (Steele, Lea, Flood 2014): a full-period generator whose streams are told apart by their seed.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform below `bound`, without bias that could be measured (Lemire 2019, multiply and shift on 64 bits).
-    fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-}
+use sanderling_sample::random::{SPLITMIX_STEP, splitmix};
 
 /// Mixes the parts of a seed into one.
 pub(crate) fn seed_of(parts: &[u64]) -> u64 {
-    parts.iter().fold(0, |seed, part| SplitMix(seed ^ part).next())
+    parts.iter().fold(0, |seed, part| splitmix(seed ^ part))
 }
 
 /// Fills `order` with a permutation of `0..rows` that depends on the seed alone (Fisher and Yates).
 pub(crate) fn permutation(rows: usize, seed: u64, order: &mut Vec<u32>) {
     order.clear();
     order.extend(0..rows as u32);
-    let mut random = SplitMix(seed);
+    let mut state = seed;
     for i in (1..rows).rev() {
-        order.swap(i, random.below(i as u64 + 1) as usize);
+        let drawn = splitmix(state);
+        state = state.wrapping_add(SPLITMIX_STEP);
+        // Uniform up to `i`, without bias that could be measured (Lemire 2019, multiply and shift on 64 bits).
+        order.swap(i, ((u128::from(drawn) * (i as u128 + 1)) >> 64) as usize);
     }
 }
 

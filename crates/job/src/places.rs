@@ -1,6 +1,8 @@
 //! Where a row comes in the shuffled order of a pass: a number that is a function of seed, pass and the row's position in
 //! the input, so that it depends neither on how many workers there are nor on who read the row.
 
+use sanderling_sample::random::splitmix;
+
 use crate::error::JobError;
 
 /// Rows of a unit; a unit of more is refused.
@@ -18,12 +20,12 @@ pub(crate) struct Places {
 
 impl Places {
     pub(crate) fn new(seed: u64, pass: u64) -> Places {
-        Places { key: mix(mix(seed).wrapping_add(pass)) }
+        Places { key: splitmix(splitmix(seed).wrapping_add(pass)) }
     }
 
     /// Of the rows of a unit. Different rows have different places.
     pub(crate) fn of(self, unit: u64, row: usize) -> u64 {
-        mix((unit << UNIT_ROWS_MAX.ilog2() | row as u64) ^ self.key)
+        splitmix((unit << UNIT_ROWS_MAX.ilog2() | row as u64) ^ self.key)
     }
 
     /// Refuses a unit with more rows than it may have.
@@ -35,14 +37,6 @@ impl Places {
         }
         Ok(())
     }
-}
-
-/// The finalizer of `SplitMix64` (Steele, Lea, Flood 2014): one to one.
-fn mix(x: u64) -> u64 {
-    let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// The range of places in equal slices, a power of two of them: rows are kept by slice, so that they can be sorted slice by

@@ -16,7 +16,7 @@ impl Rng {
     pub fn new(seed: u64, stream: u64, chunk: u64) -> Self {
         let mut z = mix(mix(seed ^ mix(stream)).wrapping_add(chunk));
         Rng(std::array::from_fn(|_| {
-            z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            z = z.wrapping_add(SPLITMIX_STEP);
             mix(z)
         }))
     }
@@ -51,6 +51,16 @@ pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// From one state of splitmix64 to the next.
+pub const SPLITMIX_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The number that splitmix64 (Steele, Lea, Flood 2014) draws in state `n`: one to one.
+#[inline]
+#[must_use]
+pub fn splitmix(n: u64) -> u64 {
+    mix(n.wrapping_add(SPLITMIX_STEP))
 }
 
 /// Maps 32 random bits to `0..n`.
