@@ -289,6 +289,12 @@ struct Ran {
     stopped_by_watch: bool,
 }
 
+/// Calls under way at a time, per thread.
+fn concurrency(target: &Target, plan: &Plan) -> usize {
+    // What is carried out where it is begun is never under way.
+    if target.cluster().is_none() { 1 } else { plan.concurrency }
+}
+
 /// What a thread tells while it runs, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -301,9 +307,7 @@ struct Tally {
 
 fn threads(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Ran, EngineError> {
     plan.check()?;
-    let embedded = target.cluster().is_none();
-    // What is carried out where it is begun is never under way.
-    let concurrency = if embedded { 1 } else { plan.concurrency };
+    let concurrency = concurrency(target, plan);
     let stop = AtomicBool::new(false);
     let tallies: Vec<Tally> = (0..plan.threads).map(|_| Tally::default()).collect();
     std::thread::scope(|scope| {

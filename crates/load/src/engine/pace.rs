@@ -48,7 +48,7 @@ impl Pace {
         let times = match plan.schedule {
             Schedule::Closed => None,
             Schedule::Open { per_s, arrivals } => {
-                let mut times = ArrivalTimes::new(&arrivals, per_s, plan.seeds.arrivals)?;
+                let mut times = ArrivalTimes::new(&arrivals, per_s, plan.seeds.arrivals, plan.cycles.start)?;
                 let mut first = times.next();
                 for _ in 0..number {
                     first = times.next();

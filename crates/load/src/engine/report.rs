@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use sanderling_observe::Machine;
 
-use super::{Length, Plan, Ran, Schedule, verdict};
+use super::{Length, Plan, Ran, Schedule, concurrency, verdict};
 use crate::result::{Asked, ClientCpu, Limit, Load, RunResult, Script, ServerLatency, Versions};
 use crate::target::Target;
 
@@ -47,7 +47,7 @@ fn asked(target: &Target, plan: &Plan) -> Asked {
         functions: plan.mix.parts().to_vec(),
         seeds: seeds.map(|(name, seed)| (name.to_owned(), seed)).into(),
         threads: plan.threads,
-        concurrency: plan.threads * plan.concurrency,
+        concurrency: plan.threads * concurrency(target, plan),
         load: match plan.schedule {
             Schedule::Closed => Load::Closed,
             Schedule::Open { per_s, arrivals } => {

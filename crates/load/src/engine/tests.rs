@@ -76,6 +76,9 @@ fn calls_are_counted_wherever_the_tables_are() {
             } else {
                 run(target, &plan, &mut |_| true).unwrap()
             };
+            // In this process calls are never under way beside each other.
+            let under_way = if target.cluster().is_none() { threads } else { threads * concurrency };
+            assert_eq!(run.asked.concurrency, under_way);
             let measured = &run.measured;
             let of = |name: &str| measured.functions.iter().find(|one| one.name == name).unwrap().calls;
             assert_eq!((measured.calls(), measured.failed(), measured.missing()), (200, 0, 0));

@@ -134,16 +134,17 @@ pub struct ArrivalTimes {
 
 impl ArrivalTimes {
     /// At a mean rate per second, which need not be a whole number; if it is, equal gaps are exact to the
-    /// nanosecond in all of their multiples.
+    /// nanosecond in all of their multiples. `first` is the first cycle of whoever waits for these times: clients that share a
+    /// load would otherwise all call at the same times.
     ///
     /// # Errors
     /// If the rate is not above 0 and at most 10^9, or the law's numbers are impossible.
-    pub fn new(law: &Arrivals, per_s: f64, seed: u64) -> Result<Self, GenerateError> {
+    pub fn new(law: &Arrivals, per_s: f64, seed: u64, first: u64) -> Result<Self, GenerateError> {
         law.check()?;
         let per_s = within("the rate per second", per_s, "more than 0 and at most 10^9", |rate| {
             rate > 0.0 && rate <= RATE_MAX
         })?;
-        let rng = Rng::new(seed, Purpose::Arrivals as u64, 0);
+        let rng = Rng::new(seed, Purpose::Arrivals as u64, first);
         Ok(ArrivalTimes { law: *law, per_s, rng, cycle: 0, ns: 0, part: 0.0 })
     }
 
@@ -196,7 +197,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn times(law: &Arrivals, per_s: f64, seed: u64, count: usize) -> Vec<Duration> {
-        let mut times = ArrivalTimes::new(law, per_s, seed).unwrap();
+        let mut times = ArrivalTimes::new(law, per_s, seed, 0).unwrap();
         (0..count).map(|_| times.next()).collect()
     }
 
@@ -336,8 +337,8 @@ mod tests {
             assert!(error.contains(reason) && error.contains("there are poisson"), "{text:?}: {error}");
         }
         for per_s in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e10] {
-            assert!(ArrivalTimes::new(&Arrivals::Poisson, per_s, 1).is_err(), "{per_s}");
+            assert!(ArrivalTimes::new(&Arrivals::Poisson, per_s, 1, 0).is_err(), "{per_s}");
         }
-        assert!(ArrivalTimes::new(&burst(0.5, SECOND), 1.0, 1).is_err());
+        assert!(ArrivalTimes::new(&burst(0.5, SECOND), 1.0, 1, 0).is_err());
     }
 }

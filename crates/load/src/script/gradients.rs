@@ -1,9 +1,9 @@
 //! Gradients that a push sends: made natively, once, and sent again and again. Knows no table: how many values are needed is
 //! told to it.
 
-use crate::generate::{At, Seeds};
+use sanderling_sample::random::splitmix;
 
-use super::mix::scramble;
+use crate::generate::{At, Seeds};
 
 /// Kinds of gradients that a thread keeps ready.
 const KINDS_MAX: usize = 16;
@@ -28,7 +28,7 @@ pub(super) struct Gradients {
 
 impl Gradients {
     pub(super) fn new(seeds: &Seeds) -> Gradients {
-        Gradients { seed: scramble(seeds.keys ^ 0x6772_6164), kinds: Vec::new() }
+        Gradients { seed: splitmix(seeds.keys ^ 0x6772_6164), kinds: Vec::new() }
     }
 
     /// So many values.
@@ -54,9 +54,9 @@ impl Gradients {
                 let first = values.len();
                 if first < count + STARTS {
                     values
-                        .extend((first..count + STARTS).map(|at| between(scale, scramble(seed ^ at as u64))));
+                        .extend((first..count + STARTS).map(|at| between(scale, splitmix(seed ^ at as u64))));
                 }
-                let drawn = scramble(seed ^ scramble(at.cycle) ^ (u64::from(at.draw) << 48));
+                let drawn = splitmix(seed ^ splitmix(at.cycle) ^ (u64::from(at.draw) << 48));
                 let start = (drawn % STARTS as u64) as usize;
                 &values[start..start + count]
             }

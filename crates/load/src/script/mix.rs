@@ -1,5 +1,7 @@
 //! Which function a cycle calls, by weight: `pull:98,push:2`. Knows no script, only names.
 
+use sanderling_sample::random::splitmix;
+
 use crate::generate::Seeds;
 
 use super::params::did_you_mean;
@@ -91,15 +93,7 @@ impl Mix {
             return 0;
         }
         // The seed of arrivals: what a cycle does and when it does it belong together.
-        let drawn = scramble(seeds.arrivals ^ scramble(cycle ^ 0x6d69_7831));
+        let drawn = splitmix(seeds.arrivals ^ splitmix(cycle ^ 0x6d69_7831));
         self.ends.iter().position(|end| drawn <= *end).unwrap_or(0)
     }
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea & Flood 2014): every bit of the answer depends on all bits.
-pub(super) fn scramble(n: u64) -> u64 {
-    let mut z = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use rune::alloc::fmt::TryWrite;
 use rune::runtime::{Formatter, Object, Protocol, VmResult};
 use rune::{Any, ContextError, Module};
+use sanderling_sample::random::splitmix;
 use sanderling_store::Pooling;
 
 use crate::request::{Failure, Request, TableId};
@@ -14,7 +15,7 @@ use crate::request::{Failure, Request, TableId};
 use super::params::{self, Params};
 use super::scene::{Reply, Scene, told};
 use super::values::{self, Asked, Bags, Grads, Keys, Law, SizeLaw};
-use super::{GRADIENTS_PER_PUSH_MAX, mix, table};
+use super::{GRADIENTS_PER_PUSH_MAX, table};
 
 /// The first argument of every function.
 #[derive(Any)]
@@ -133,8 +134,8 @@ impl Ctx {
             return raise(format!("random({n}): there is no number from 0 to below {n}"));
         }
         let at = rune::vm_try!(self.scene.draw());
-        let seed = mix::scramble(self.scene.seeds.keys ^ 0x7261_6e64);
-        let bits = mix::scramble(seed ^ mix::scramble(at.cycle) ^ (u64::from(at.draw) << 40));
+        let seed = splitmix(self.scene.seeds.keys ^ 0x7261_6e64);
+        let bits = splitmix(seed ^ splitmix(at.cycle) ^ (u64::from(at.draw) << 40));
         VmResult::Ok(((u128::from(bits) * u128::from(n.unsigned_abs())) >> 64) as i64)
     }
 

@@ -148,6 +148,13 @@ pub(super) fn plot(args: &PlotArgs) -> Result<u8, Failure> {
                 "--kind time draws one run, not {count}; choose another kind"
             )));
         }
+        (Kind::Percentiles, runs) if runs.len() > plot::OVERLAID_MAX => {
+            return Err(Failure::Usage(format!(
+                "--kind percentiles draws at most {} runs, not {}; name fewer files",
+                plot::OVERLAID_MAX,
+                runs.len()
+            )));
+        }
         (Kind::Percentiles, runs) => plot::percentiles(runs),
     };
     let bytes = match args.out.extension().and_then(|extension| extension.to_str()) {
