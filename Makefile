@@ -20,10 +20,11 @@ demo: ## Build, train on the bundled Adult data, say where model and report are
 	cargo build --release --locked --bin sanderling
 	target/release/sanderling train examples/adult_fm.toml
 
-# PyTorch is a gigabyte to fetch: meanwhile the processors have the lints.
+# PyTorch is a gigabyte to fetch: meanwhile the processors have the lints. Many tests wait, for time or for one another: those of
+# Rust and of Python do so together.
 test: ## Build and pass every test, Rust and Python
 	$(MAKE) --no-print-directory --jobs lint $(VENV)/torch
-	$(MAKE) --no-print-directory test-rust test-python
+	$(MAKE) --no-print-directory --jobs test-rust test-python
 
 # Clippy is a compiler, too. Where it is told to be the workspace's (continuous integration does so), the tests are linted as
 # they are compiled, and no dependency is compiled a second time for the lints alone.
