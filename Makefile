@@ -5,7 +5,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench proof lint test-rust test-python develop
+.PHONY: help demo test bench proof lint lint-rust lint-python test-rust test-python develop
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -20,7 +20,7 @@ demo: ## Build, train on the bundled Adult data, say where model and report are
 	cargo build --release --locked --bin sanderling
 	target/release/sanderling train examples/adult_fm.toml
 
-# PyTorch is a gigabyte to fetch: meanwhile the processors have the lints. Many tests wait, for time or for one another: those of
+# What Python needs is a gigabyte to fetch: meanwhile the processors have the lints. Many tests wait, for time or for one another: those of
 # Rust and of Python do so together.
 test: ## Build and pass every test, Rust and Python
 	$(MAKE) --no-print-directory --jobs lint $(VENV)/torch
@@ -34,11 +34,15 @@ else
 LINT_RUST := cargo clippy --workspace --all-targets --locked -- -D warnings
 endif
 
-lint: $(VENV)/ready ## Formatting, lints, and the rules of the tree
-	cargo fmt --all --check
+lint: lint-python lint-rust ## Formatting, lints, and the rules of the tree
+
+lint-python: $(VENV)/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pytest tests/test_structure.py
+
+lint-rust: $(BIN)/python
+	cargo fmt --all --check
 	$(LINT_RUST)
 
 test-rust: $(VENV)/ready ## Rust tests
@@ -65,8 +69,10 @@ proof: ## Model checker, Miri, sanitizers, fuzzing and a soak of the store, as f
 develop: $(VENV)/ready ## Build the Python module into .venv (dev profile, the artifacts of the Rust tests)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop
 
-$(VENV)/ready: requirements-dev.txt
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/ready: requirements-dev.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 
