@@ -41,7 +41,7 @@ lint-python: $(VENV)/ready
 	$(BIN)/ruff format --check
 	$(BIN)/pytest tests/test_structure.py
 
-lint-rust: $(BIN)/python
+lint-rust: $(VENV)/made
 	cargo fmt --all --check
 	$(LINT_RUST)
 
@@ -69,10 +69,11 @@ proof: ## Model checker, Miri, sanitizers, fuzzing and a soak of the store, as f
 develop: $(VENV)/ready ## Build the Python module into .venv (dev profile, the artifacts of the Rust tests)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop
 
-$(BIN)/python:
+$(VENV)/made:
 	$(PYTHON) -m venv $(VENV)
+	touch $@
 
-$(VENV)/ready: requirements-dev.txt | $(BIN)/python
+$(VENV)/ready: requirements-dev.txt | $(VENV)/made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 
