@@ -17,8 +17,10 @@ const HEAD_BYTES: usize = 256;
 const ROW_HEAD_BYTES: usize = 8 + 3 * 4;
 
 /// The next keys of the tables that are being exported, and the block that was made last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Exporter {
+    /// Keys of a window, at most.
+    keys_max: usize,
     /// Those of which a block was made last come last; each export that goes on at the same time has one.
     windows: VecDeque<Window>,
     block: RowColumns,
@@ -36,7 +38,17 @@ struct Window {
     more: bool,
 }
 
+impl Default for Exporter {
+    fn default() -> Exporter {
+        Exporter::new(EXPORT_KEYS_MAX)
+    }
+}
+
 impl Exporter {
+    pub(crate) fn new(keys_max: usize) -> Exporter {
+        Exporter { keys_max, windows: VecDeque::new(), block: RowColumns::default() }
+    }
+
     /// Up to `rows_max` rows with keys from `from` on, as many as a frame of `frame_bytes_max` takes.
     pub(crate) fn rows(
         &mut self,
@@ -65,8 +77,8 @@ impl Exporter {
             None if window.more => keys.last().and_then(|last| last.checked_add(1)),
             None => None,
         };
-        // After the last block of an export its keys are of no use.
-        if next.is_some() {
+        // After the last block of its keys a window is of no use.
+        if taken < keys.len() {
             self.windows.push_back(window);
         }
         let WholeRows { keys, frequencies, last_uses, versions, weights, states } = self.block.rows();
@@ -76,16 +88,19 @@ impl Exporter {
 
     /// The window to go on in, or a new one; in the place of the one that nobody has used for longest, if there are too many.
     fn take_window(&mut self, entry: &Entry, from: u64) -> Window {
+        // An export sees all keys that were there when it began: it goes on in no window that is older.
+        if from == 0 {
+            self.windows.retain(|window| window.table != entry.number);
+        }
         let covers = |window: &Window| window.table == entry.number && window.covers(from);
-        // The first block of an export sees the table as it is.
-        let known = if from == 0 { None } else { self.windows.iter().rposition(covers) };
+        let known = self.windows.iter().rposition(covers);
         if let Some(window) = known.and_then(|at| self.windows.remove(at)) {
             return window;
         }
         if self.windows.len() == EXPORT_WINDOWS_MAX {
             self.windows.pop_front();
         }
-        Window::look(entry, from)
+        Window::look(entry, from, self.keys_max)
     }
 }
 
@@ -96,22 +111,22 @@ impl Window {
     }
 
     /// The smallest keys from `from` on.
-    fn look(entry: &Entry, from: u64) -> Window {
+    fn look(entry: &Entry, from: u64, keys_max: usize) -> Window {
         let (mut keys, mut more) = (Vec::new(), false);
         let last = Cell::new(u64::MAX);
         let wants = |key: u64| (from..=last.get()).contains(&key);
         entry.table.for_each_key(wants, |key| {
             keys.push(key);
-            if keys.len() == 2 * EXPORT_KEYS_MAX {
-                keys.select_nth_unstable(EXPORT_KEYS_MAX - 1);
-                keys.truncate(EXPORT_KEYS_MAX);
-                last.set(keys[EXPORT_KEYS_MAX - 1]);
+            if keys.len() == 2 * keys_max {
+                keys.select_nth_unstable(keys_max - 1);
+                keys.truncate(keys_max);
+                last.set(keys[keys_max - 1]);
                 more = true;
             }
         });
         keys.sort_unstable();
-        more |= keys.len() > EXPORT_KEYS_MAX;
-        keys.truncate(EXPORT_KEYS_MAX);
+        more |= keys.len() > keys_max;
+        keys.truncate(keys_max);
         keys.shrink_to_fit();
         Window { table: entry.number, from, keys, more }
     }

@@ -186,6 +186,32 @@ fn exports_that_go_on_at_once_look_once_each() {
     check_exports_in_turn(EXPORT_WINDOWS_MAX + 1, 25);
 }
 
+/// An export that was broken off, or ended, leaves nothing behind that a later one could take for the table as it is.
+#[test]
+fn an_export_sees_what_was_there_when_it_began() {
+    let mut fixture = Fixture::new();
+    let mut exporter = crate::export::Exporter::new(100);
+    let mut keys: Vec<u64> = Vec::new();
+    for round in 0..4_u64 {
+        let made: Vec<u64> = (0..350).map(|at| at * 4 + round).collect();
+        fixture.done(&push(round + 1, &made, &[1; 350], &[0.5; 350 * DIM])).unwrap();
+        keys.extend(made);
+        keys.sort_unstable();
+        let table = &fixture.state.tables.directory().entries[0];
+        for blocks in [1, 5, usize::MAX] {
+            let (mut found, mut from) = (Vec::new(), Some(0));
+            for _ in 0..blocks {
+                let Some(at) = from else { break };
+                let exported = exporter.rows(table, at, 30, 1 << 16).unwrap();
+                found.extend_from_slice(exported.rows.keys);
+                from = exported.next;
+            }
+            assert_eq!(found, keys[..found.len()], "round {round}, {blocks} blocks");
+            assert!(from.is_some() || found.len() == keys.len());
+        }
+    }
+}
+
 /// All rows of a server's first table, by key.
 fn rows_of(fixture: &Fixture) -> Vec<store::Row> {
     let table = &fixture.state.tables.directory().entries[0].table;
