@@ -730,7 +730,7 @@ class SyncGroup:
     def all_gather(self, name: str, value: bytes) -> list[bytes]:
         """Everybody's bytes, in the order of workers.
 
-        At most 1 MiB each, and where the workers meet at servers not quite 16 MiB of all together.
+        At most 1 MiB each, and where the workers meet at servers an equal part of not quite 16 MiB.
         """
     def broadcast(self, name: str, source: int, value: bytes) -> bytes:
         """The bytes of one worker, for all."""
@@ -832,7 +832,7 @@ class Worker:
     def all_gather(self, name: str, value: bytes) -> list[bytes]:
         """Everybody's bytes, in the order of workers.
 
-        At most 1 MiB each, and where the workers meet at servers not quite 16 MiB of all together.
+        At most 1 MiB each, and where the workers meet at servers an equal part of not quite 16 MiB.
         """
     def broadcast(self, name: str, source: int, value: bytes) -> bytes:
         """The bytes of one worker, for all."""

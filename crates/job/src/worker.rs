@@ -182,7 +182,7 @@ impl Worker {
     }
 
     /// Everybody's bytes, in the order of workers; without those of whoever is lost. At most 1 MiB each, and where the workers
-    /// meet at servers not quite 16 MiB of all together.
+    /// meet at servers an equal part of not quite 16 MiB.
     pub fn all_gather(&mut self, name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, JobError> {
         self.meet(|group| group.all_gather(name, bytes))
     }

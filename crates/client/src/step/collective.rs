@@ -28,8 +28,8 @@ impl SyncGroup {
         self.all_gather(name, &[]).map(|_| ())
     }
 
-    /// Everybody's bytes, in the order of workers: at most 1 MiB each, and what fits one frame of the servers together (of 16 MiB
-    /// unless they are told otherwise).
+    /// Everybody's bytes, in the order of workers: at most 1 MiB each, and an equal part of what fits one frame of the servers (of
+    /// 16 MiB unless they are told otherwise). Where one brings more, the others wait for it until the time-out.
     pub fn all_gather(&mut self, name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ClientError> {
         self.gather(name, bytes, self.who.workers)
     }
@@ -42,7 +42,8 @@ impl SyncGroup {
         }
     }
 
-    fn gather(&mut self, name: &str, bytes: &[u8], givers: u32) -> Result<Vec<Vec<u8>>, ClientError> {
+    /// The same, if so many of the workers bring any bytes, and each an equal part of a frame.
+    pub fn gather(&mut self, name: &str, bytes: &[u8], givers: u32) -> Result<Vec<Vec<u8>>, ClientError> {
         let bytes_max = self.part_bytes_max(givers);
         if bytes.len() > bytes_max {
             // Before anybody has what would be too much for all.

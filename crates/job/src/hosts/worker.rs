@@ -272,7 +272,7 @@ impl Worker {
     /// The bytes of the worker of one rank, for all; what the others give is ignored.
     pub fn broadcast(&mut self, name: &str, from: u32, bytes: &[u8]) -> Result<Vec<u8>, JobError> {
         let rank = self.rank();
-        let found = self.meet(|group| group.all_gather(name, if from == rank { bytes } else { &[] }))?;
+        let found = self.meet(|group| group.gather(name, if from == rank { bytes } else { &[] }, 1))?;
         let place = self
             .crew
             .as_ref()
