@@ -206,10 +206,7 @@ impl Observing {
     fn note(&self, note: &Note) {
         let Some(Observer(observer)) = &self.observer else { return };
         let stage = |stage: u32| {
-            self.stages
-                .get(stage as usize)
-                .cloned()
-                .unwrap_or_else(|| "something that is no stage".to_owned())
+            self.stages.get(stage as usize).cloned().unwrap_or_else(|| "its own code".to_owned())
         };
         let address = |worker: u32| self.names.get(worker as usize).cloned().unwrap_or_default();
         observer(&match *note {

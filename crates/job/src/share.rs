@@ -18,7 +18,8 @@ pub struct Share {
 
 enum Given {
     InOrder(Box<InOrder>),
-    Shuffled(Box<Sorted>, Batch, Option<Turn>),
+    /// With the turn, and after how many losses it has these rows: nobody else has a later lost one's.
+    Shuffled(Box<Sorted>, Batch, Option<(Turn, usize)>),
     Owned(Box<Owned>),
 }
 
@@ -49,7 +50,11 @@ impl Worker {
             Order::Shuffled => {
                 let turn = self.begin_turn();
                 let (sorted, _) = exchange(self, input, pass, Lanes { count: workers, workers })?;
-                Given::Shuffled(Box::new(sorted), input.encoder.new_batch(), Some(turn))
+                Given::Shuffled(
+                    Box::new(sorted),
+                    input.encoder.new_batch(),
+                    Some((turn, self.losses_known())),
+                )
             }
         };
         Ok(Share { given })
@@ -75,8 +80,8 @@ impl Share {
                 minibatch.clear();
                 sorted.take(0, rows, minibatch)?;
                 if rows == 0
-                    && let Some(mut turn) = turn.take()
-                    && !end(worker, &mut turn)?
+                    && let Some((mut turn, losses)) = turn.take()
+                    && !end(worker, &mut turn, losses)?
                 {
                     let reason = "a worker was lost in a pass whose rows are shuffled and not trained in step, where nobody \
                                   else has its rows; start the job again";
@@ -112,9 +117,9 @@ impl Share {
 }
 
 /// All rows are given; `false`: a worker was lost before all others had theirs.
-fn end(worker: &mut Worker, turn: &mut Turn) -> Result<bool, JobError> {
+fn end(worker: &mut Worker, turn: &mut Turn, losses: usize) -> Result<bool, JobError> {
     worker.rest()?;
-    worker.end_turn(turn, worker.losses_known())
+    worker.end_turn(turn, losses)
 }
 
 impl InOrder {

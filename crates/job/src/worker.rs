@@ -229,11 +229,14 @@ impl Worker {
                 }
             }
         }
-        let start = Instant::now();
+        let mut since = Instant::now();
         while !gathering.missing.is_empty() {
             match self.mesh.receive(RECEIVE)? {
-                Some((from, parcel)) => gathering.take(rank, from, parcel)?,
-                None if start.elapsed() < self.timeout => {}
+                Some((from, parcel)) => {
+                    gathering.take(rank, from, parcel)?;
+                    since = Instant::now();
+                }
+                None if since.elapsed() < self.timeout => {}
                 None => return Err(self.awaited(name, gathering.missing)),
             }
         }

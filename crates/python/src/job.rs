@@ -226,7 +226,10 @@ impl PyWorker {
     ) -> PyResult<T> {
         let work = |worker: &mut Worker| {
             worker.check_halt()?;
-            work(worker)
+            let result = work(worker);
+            // What Python does until the next call is no stage, and waits for nobody.
+            worker.timer().stop();
+            result
         };
         py.detach(|| self.worker.with(work)).map_err(of_job)
     }

@@ -56,6 +56,8 @@ fn receive<'a>(
     agreed: &Agreed,
     until: Instant,
 ) -> Result<Frame<'a>, Ungreeted> {
+    // Whoever is not known yet gets no room for more.
+    connection.receiver.limit_frames(limit::FRAME_BYTES_MIN);
     let bytes = connection.receiver.receive(Some(until)).map_err(unreceived)?;
     let bytes = bytes.ok_or_else(|| Ungreeted::Broken("it has closed the connection".to_owned()))?;
     match Frame::parse(bytes, agreed).map_err(refused)? {
@@ -84,7 +86,10 @@ pub(super) fn introduce(
     send(connection, frame(&Request::Join(*join), &agreed, 2).map_err(refused)?.bytes())?;
     let answer = receive(connection, &agreed, until)?;
     match Reply::decode(&answer).map_err(refused)? {
-        Reply::Join(joined) => Ok((agreed, joined)),
+        Reply::Join(joined) => {
+            connection.receiver.limit_frames(limit::FRAME_BYTES_MAX);
+            Ok((agreed, joined))
+        }
         Reply::Failed(failure) => Err(Ungreeted::Refused(failure.reason.to_owned())),
         _ => Err(Ungreeted::Refused("it is no worker: it answers with something else".to_owned())),
     }
@@ -143,6 +148,7 @@ pub(super) fn welcome(
     match admitted {
         Ok(join) => {
             answer(connection, &Reply::Join(ours), &agreed, id)?;
+            connection.receiver.limit_frames(limit::FRAME_BYTES_MAX);
             Ok((agreed, join))
         }
         Err(reason) => {

@@ -272,11 +272,12 @@ impl Worker {
     /// The bytes of the worker of one rank, for all; what the others give is ignored.
     pub fn broadcast(&mut self, name: &str, from: u32, bytes: &[u8]) -> Result<Vec<u8>, JobError> {
         let rank = self.rank();
+        let members = |worker: &Worker| worker.crew.as_ref().map(|crew| crew.members.clone());
+        let before = members(self);
         let found = self.meet(|group| group.gather(name, if from == rank { bytes } else { &[] }, 1))?;
-        let place = self
-            .crew
-            .as_ref()
-            .map_or(Some(from as usize), |crew| crew.members.iter().position(|&worker| worker == from));
+        // It may have taken place before a loss that this worker knows of by now.
+        let came = before.filter(|members| members.len() == found.len()).or_else(|| members(self));
+        let place = came.map_or(Some(from as usize), |came| came.iter().position(|&worker| worker == from));
         let part = place.and_then(|place| found.into_iter().nth(place));
         part.ok_or_else(|| JobError::OutOfStep {
             worker: rank,
