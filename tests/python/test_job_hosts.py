@@ -81,6 +81,19 @@ def stop(worker: Worker) -> None:
     assert counts.tolist() == [1] * ROWS
 
 
+def shuffled(worker: Worker) -> None:
+    """One stops in the middle of a shuffled pass; the others hear of that where all meet, and have none of its rows."""
+    batches = worker.batches(0, 10, order="shuffled")
+    next(batches)
+    if worker.rank == 1:
+        sys.stdout.write("stopped\n")
+        sys.stdout.flush()
+        signal.pause()
+    worker.barrier("between")
+    for _ in batches:
+        pass
+
+
 def meet(worker: Worker) -> None:
     """All but the last one wait for it; the last one sleeps where nobody can wake it."""
     worker.barrier("begin")
@@ -134,6 +147,7 @@ WORK: dict[str, Callable[[Worker], Any]] = {
     "everything": everything,
     "fail": fail,
     "stop": stop,
+    "shuffled": shuffled,
     "meet": meet,
     "look": look,
 }
@@ -217,6 +231,17 @@ def test_a_process_that_is_killed_is_named_and_its_rows_are_given_to_others(site
     assert (first.returncode == 0) == goes_on, err
     assert "worker 1 at unix:" in err
     assert ("the others take its rows over" in err) == goes_on
+
+
+def test_a_shuffled_pass_does_not_end_without_the_rows_of_who_was_killed(site: Site) -> None:
+    options: dict[str, Any] = {"on_worker_loss": "redo", "worker_timeout_s": 120.0}
+    with site.start("shuffled", 0, 2, **options) as first, site.start("shuffled", 1, 2, **options) as second:
+        assert second.stdout is not None
+        assert second.stdout.readline() == "stopped\n"
+        second.kill()
+        _, err = first.communicate()
+    assert first.returncode != 0
+    assert "a worker was lost in a pass whose rows are shuffled" in err
 
 
 def test_who_has_another_token_is_turned_away_and_both_say_so(site: Site) -> None:
