@@ -121,18 +121,20 @@ fn a_restored_table_has_the_limit_that_the_server_is_started_with() {
     assert!(refused.contains("saved with none"), "{refused}");
 }
 
+/// A server, and a connection to it with its table.
+fn start(data: &Path, shard: u16, shards: u16) -> (Place, Peer, u32) {
+    let place = Place::new(|config| {
+        config.data = Some(data.to_path_buf());
+        (config.shard, config.shards) = (shard, shards);
+    });
+    let mut peer = Peer::new(&place.address("tcp"));
+    let table = peer.create("t", TABLE).unwrap();
+    (place, peer, table)
+}
+
 /// Servers that share a folder, and their answers to pulls of all keys: who has a row of it, and what is in the rows.
 fn cluster(data: &Path, shards: u16) -> Vec<(Place, Peer, u32)> {
-    let server = |shard| {
-        let place = Place::new(|config| {
-            config.data = Some(data.to_path_buf());
-            (config.shard, config.shards) = (shard, shards);
-        });
-        let mut peer = Peer::new(&place.address("tcp"));
-        let table = peer.create("t", TABLE).unwrap();
-        (place, peer, table)
-    };
-    (0..shards).map(server).collect()
+    (0..shards).map(|shard| start(data, shard, shards)).collect()
 }
 
 /// The keys of every server.
@@ -250,18 +252,9 @@ fn a_shard_whose_part_is_lost_does_not_go_back_to_what_was_saved_before_it() {
     let folder = tempfile::tempdir().unwrap();
     let (data, lost) = (folder.path().join("data"), folder.path().join("lost"));
     let (keys, part) = ((0..300).collect::<Vec<u64>>(), data.join("latest/shard-1-of-2"));
-    let start = |shard, shards| {
-        let place = Place::new(|config| {
-            config.data = Some(data.clone());
-            (config.shard, config.shards) = (shard, shards);
-        });
-        let mut peer = Peer::new(&place.address("tcp"));
-        let table = peer.create("t", TABLE).unwrap();
-        (place, peer, table)
-    };
     // Starts, pushes and ends: the rows before and after.
     let run = |shard: u16, shards: u16, sequence| {
-        let (place, mut peer, table) = start(shard, shards);
+        let (place, mut peer, table) = start(&data, shard, shards);
         let share = &shares(&keys, usize::from(shards))[usize::from(shard)];
         let before = peer.pull(table, share).unwrap().0;
         peer.push(table, sequence, share, 0.5).unwrap();
@@ -281,7 +274,7 @@ fn a_shard_whose_part_is_lost_does_not_go_back_to_what_was_saved_before_it() {
     run(0, 1, 1);
     run(0, 2, 2);
     // Killed before it has saved by itself.
-    drop(start(1, 2));
+    drop(start(&data, 1, 2));
     assert!(!part.join("manifest.json").exists());
     let (of_one, saved) = run(1, 2, 3);
     assert_ne!(of_one, saved);
