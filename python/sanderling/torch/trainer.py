@@ -253,19 +253,11 @@ def _say_bad_rows(log: RunLog, stats: Mapping[str, Any]) -> int:
 
 def _added(before: list[Line], stages: list[Line]) -> list[Line]:
     """The times of stages together, and the share of each."""
-    none = {"seconds": 0.0, "count": 0}
     earlier = {stage["name"]: stage for stage in before}
-    pairs = [(stage, earlier.get(stage["name"], none)) for stage in stages]
-    total = sum(one["seconds"] + other["seconds"] for one, other in pairs)
-    return [
-        {
-            "name": one["name"],
-            "seconds": one["seconds"] + other["seconds"],
-            "count": one["count"] + other["count"],
-            "share": (one["seconds"] + other["seconds"]) / total if total > 0.0 else 0.0,
-        }
-        for one, other in pairs
-    ]
+    none = {"seconds": 0.0, "count": 0}
+    added = [{**stage, **{key: stage[key] + earlier.get(stage["name"], none)[key] for key in none}} for stage in stages]
+    total = sum(stage["seconds"] for stage in added)
+    return [{**stage, "share": stage["seconds"] / total if total > 0.0 else 0.0} for stage in added]
 
 
 def _of_hubs(run_dir: Path, extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
