@@ -24,6 +24,7 @@ mod desk;
 mod door;
 mod gather;
 mod greet;
+mod observing;
 pub(crate) mod owner;
 pub(crate) mod said;
 pub(crate) mod seen;
@@ -32,8 +33,9 @@ pub(crate) mod ways;
 pub(crate) mod worker;
 
 use control::{Control, Line};
-use desk::{Desk, Note};
+use desk::Desk;
 use door::Door;
+use observing::Observing;
 use said::Said;
 use seen::Seen;
 use worker::Crew;
@@ -195,38 +197,6 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// What turns notes into events.
-struct Observing {
-    names: Vec<String>,
-    stages: Vec<String>,
-    observer: Option<Observer>,
-}
-
-impl Observing {
-    fn note(&self, note: &Note) {
-        let Some(Observer(observer)) = &self.observer else { return };
-        let stage = |stage: u32| {
-            self.stages.get(stage as usize).cloned().unwrap_or_else(|| "its own code".to_owned())
-        };
-        let address = |worker: u32| self.names.get(worker as usize).cloned().unwrap_or_default();
-        observer(&match *note {
-            Note::Straggler { worker, stage: in_stage, waited_us } => JobEvent::Straggler {
-                worker,
-                address: address(worker),
-                stage: stage(in_stage),
-                waited: Duration::from_micros(waited_us),
-            },
-            Note::Lost { worker, stage: in_stage, ref reason, goes_on } => JobEvent::Lost {
-                worker,
-                address: address(worker),
-                stage: stage(in_stage),
-                reason: reason.clone(),
-                goes_on,
-            },
-        });
-    }
-}
-
 /// Runs the worker of this process with a function that gives it back; its result.
 pub(crate) fn run<T, E>(
     hosts: &Hosts,
@@ -312,7 +282,9 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
         Line { rank, connection, agreed, early }
     });
     let stages = stages.totals().into_iter().map(|total| total.name).collect();
-    let observing = Observing { names, stages, observer: options.observer.clone() };
+    // The others have nothing to tell: rank 0 decides.
+    let observer = options.observer.clone().filter(|_| hosts.rank == 0);
+    let observing = Observing::new(names, stages, observer)?;
     let control = Control::new(
         poller,
         lines.collect(),

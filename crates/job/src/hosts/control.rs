@@ -9,8 +9,8 @@ use sanderling_observe::StageWatch;
 use sanderling_transport::{Connection, Poller, Received, Token};
 use sanderling_wire::{Agreed, Frame, Parsed, Request, WireError};
 
-use super::Observing;
 use super::desk::{Desk, Note};
+use super::observing::Observing;
 use super::said::Said;
 use super::seen::Seen;
 use crate::error::JobError;
@@ -91,7 +91,11 @@ impl Control {
         if let Err(error) = self.talk() {
             self.seen.note_failure(self.seen.rank, &error.to_string());
         }
-        self.seen.note_deaf();
+        let Control { poller, seen, observing, .. } = self;
+        // Nobody waits for this worker any more.
+        drop(poller);
+        observing.finish();
+        seen.note_deaf();
     }
 
     fn talk(&mut self) -> Result<(), JobError> {
