@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::compare::{Side, abba};
-use crate::engine::{EngineError, OPEN_CONCURRENCY, Plan, Progress, Schedule, Watch, run};
+use crate::engine::{EngineError, Plan, Progress, Schedule, Watch, run};
 use crate::generate::Arrivals;
 use crate::result::{Limit, Objective, RunResult};
 use crate::target::Target;
@@ -31,8 +31,7 @@ pub type WatchRuns<'a> = dyn FnMut(&str, Progress) -> bool + 'a;
 
 /// A plan at a rate. With a call under way at a time, calls would wait for each other and not for the target.
 fn at_rate(plan: &Plan, per_s: f64, arrivals: Arrivals) -> Plan {
-    let concurrency = if plan.concurrency == 1 { OPEN_CONCURRENCY } else { plan.concurrency };
-    Plan { schedule: Schedule::Open { per_s, arrivals }, concurrency, ..plan.clone() }
+    Plan { schedule: Schedule::Open { per_s, arrivals }, ..plan.clone() }
 }
 
 /// A run with a label; none if it was told to stop: a part of a run is nothing to count.
@@ -157,7 +156,8 @@ pub fn search(
     watch: &mut WatchRuns<'_>,
 ) -> Result<Found, EngineError> {
     let short = Plan { length: crate::engine::Length::Time(search.trial), ..plan.clone() };
-    let probe = Plan { concurrency: short.concurrency.max(4), schedule: Schedule::Closed, ..short.clone() };
+    let closed = Plan { schedule: Schedule::Closed, ..short.clone() };
+    let probe = Plan { concurrency: Some(closed.under_way().max(4)), ..closed };
     seek(search, &mut |at, label| {
         let plan = match at {
             At::ClosedLoop => probe.clone(),

@@ -73,8 +73,8 @@ pub struct Plan {
     pub seeds: Seeds,
     /// Each with a connection, a script and generators of its own.
     pub threads: usize,
-    /// Calls that each thread has under way at most.
-    pub concurrency: usize,
+    /// Calls that each thread has under way at most; if not given, one in a closed loop and [`OPEN_CONCURRENCY`] in an open one.
+    pub concurrency: Option<usize>,
     /// When calls are due.
     pub schedule: Schedule,
     /// What is done before anything is noted.
@@ -153,7 +153,7 @@ impl Plan {
             mix,
             seeds: Seeds::new(1),
             threads: 1,
-            concurrency: 1,
+            concurrency: None,
             schedule: Schedule::Closed,
             warmup: Duration::from_secs(1),
             length: Length::Time(Duration::from_secs(10)),
@@ -162,9 +162,18 @@ impl Plan {
         }
     }
 
+    /// Calls that each thread has under way at most.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.concurrency.unwrap_or(match self.schedule {
+            Schedule::Closed => 1,
+            Schedule::Open { .. } => OPEN_CONCURRENCY,
+        })
+    }
+
     fn check(&self) -> Result<(), EngineError> {
         for (what, value, most) in
-            [("threads", self.threads, THREADS_MAX), ("concurrency", self.concurrency, SLOTS_MAX)]
+            [("threads", self.threads, THREADS_MAX), ("concurrency", self.under_way(), SLOTS_MAX)]
         {
             if value == 0 || value > most {
                 let allowed = format!("1 to {most}");
@@ -292,7 +301,7 @@ struct Ran {
 /// Calls under way at a time, per thread.
 fn concurrency(target: &Target, plan: &Plan) -> usize {
     // What is carried out where it is begun is never under way.
-    if target.cluster().is_none() { 1 } else { plan.concurrency }
+    if target.cluster().is_none() { 1 } else { plan.under_way() }
 }
 
 /// What a thread tells while it runs, on cache lines of its own.

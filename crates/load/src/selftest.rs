@@ -149,7 +149,7 @@ fn requests(transport: &str, batch: usize, dim: u32, each: Duration) -> Result<(
     }
     let mix = Mix::parse("pull", &program.describe()?.functions())?;
     let plan = Plan {
-        concurrency: IN_FLIGHT,
+        concurrency: Some(IN_FLIGHT),
         schedule: Schedule::Closed,
         warmup: each / 10,
         length: Length::Time(each),

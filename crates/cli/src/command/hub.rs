@@ -12,7 +12,7 @@ use sanderling_sample::{DataConfig, Format, Spec, input};
 use serde_json::Value;
 
 use crate::command::hub_feed::FeedArgs;
-use crate::command::ps::quantity;
+use crate::command::quantity;
 use crate::command::train::DEEP_MODELS;
 use crate::failure::Failure;
 use crate::output;

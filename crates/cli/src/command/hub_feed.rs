@@ -4,7 +4,7 @@ use sanderling_client::addresses;
 use sanderling_feed::{FeedError, FeedTo, ServerFeeder};
 use sanderling_hub::service::{KeyFeeder, ServiceConfig};
 
-use crate::command::ps::quantity;
+use crate::command::quantity;
 use crate::failure::Failure;
 use crate::servers::ServerArgs;
 

@@ -1,7 +1,5 @@
 //! `sanderling ps`: a parameter server, from its command line and file to its end by a signal.
 
-pub(super) mod quantity;
-
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,6 +12,7 @@ use sanderling_server::{
 };
 use serde::Deserialize;
 
+use crate::command::quantity;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
 use crate::token::read_token;

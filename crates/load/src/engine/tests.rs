@@ -70,7 +70,7 @@ fn calls_are_counted_wherever_the_tables_are() {
     let embedded = Target::connect("embedded:", Default::default()).unwrap();
     for target in [&embedded, &served] {
         for (threads, concurrency) in [(1, 1), (3, 5)] {
-            let plan = Plan { threads, concurrency, ..plan("pull:3,push:1,both:1") };
+            let plan = Plan { threads, concurrency: Some(concurrency), ..plan("pull:3,push:1,both:1") };
             let run = if threads == 1 {
                 prepared(target, &plan)
             } else {
@@ -122,7 +122,7 @@ fn an_open_loop_makes_every_call_that_is_due() {
         schedule: Schedule::Open { per_s: 2000.0, arrivals },
         length: Length::Time(Duration::from_millis(500)),
         warmup: Duration::from_millis(100),
-        concurrency: 8,
+        concurrency: Some(8),
         threads: 2,
         ..plan("pull")
     };
@@ -130,6 +130,22 @@ fn an_open_loop_makes_every_call_that_is_due() {
     assert_eq!((run.measured.calls(), run.measured.failed()), (1000, 0));
     let (response, service) = (run.measured.response(), run.measured.service());
     assert!(response.mean_ns().unwrap() >= service.mean_ns().unwrap());
+}
+
+/// One call at a time is what an open loop does, too, if that was asked for.
+#[test]
+fn calls_under_way_are_as_many_as_asked_for() {
+    let open = Schedule::Open { per_s: 1.0, arrivals: Arrivals::Uniform };
+    for (schedule, asked, under_way) in [
+        (Schedule::Closed, None, 1),
+        (open, None, OPEN_CONCURRENCY),
+        (Schedule::Closed, Some(1), 1),
+        (open, Some(1), 1),
+        (open, Some(7), 7),
+    ] {
+        let plan = Plan { schedule, concurrency: asked, ..plan("pull") };
+        assert_eq!(plan.under_way(), under_way, "{schedule:?}, asked for {asked:?}");
+    }
 }
 
 /// The server stands still for a second: whoever was due meanwhile has waited, though the client sent nothing.
@@ -142,8 +158,12 @@ fn a_server_that_freezes_shows_in_the_tail() {
     let target = Target::connect(&null.addresses()[0].to_string(), Default::default()).unwrap();
     let freeze = Duration::from_secs(1);
     let frozen = |schedule, concurrency| {
-        let plan =
-            Plan { schedule, concurrency, length: Length::Time(Duration::from_secs(2)), ..plan("pull") };
+        let plan = Plan {
+            schedule,
+            concurrency: Some(concurrency),
+            length: Length::Time(Duration::from_secs(2)),
+            ..plan("pull")
+        };
         schema(&target, &plan).unwrap();
         let mut held = None;
         let mut since = None;
@@ -201,7 +221,7 @@ fn what_cannot_run_says_why() {
         assert!(error.contains(expected), "{error}");
     };
     check(Plan { threads: 0, ..plan("pull") }, "threads is 0: it must be 1 to 1024");
-    check(Plan { concurrency: 1 << 20, ..plan("pull") }, "concurrency is 1048576");
+    check(Plan { concurrency: Some(1 << 20), ..plan("pull") }, "concurrency is 1048576");
     check(Plan { cycles: 5..5, ..plan("pull") }, "the first cycle is 5");
     // The table was not made.
     check(plan("pull"), "\"t\"");

@@ -8,9 +8,10 @@ use sanderling_load::compare::{Side, compare};
 use sanderling_load::result::{Objective, ResultFile, RunResult};
 use sanderling_load::show;
 
-use super::plan::{LoopArgs, WorkloadArgs, duration, reach, target};
+use super::plan::{LoopArgs, WorkloadArgs, reach, target};
 use super::run::{check, prepare, save};
 use super::{failed, watched};
+use crate::command::quantity::time;
 use crate::failure::{FAILED, Failure, INTERRUPTED};
 use crate::output;
 use crate::progress::Bar;
@@ -64,7 +65,7 @@ pub(super) struct SearchArgs {
     #[arg(long, value_name = "P<TIME,...", default_value = "p99<5ms")]
     slo: String,
     /// Length of a trial
-    #[arg(long, default_value = "3s", value_parser = duration)]
+    #[arg(long, default_value = "3s", value_parser = time)]
     trial: Duration,
     /// How well the rate is to be known, in percent
     #[arg(long, default_value_t = 5.0)]

@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::time::Duration;
 
 use sanderling_load::campaign::rate;
-use sanderling_load::engine::{Length, OPEN_CONCURRENCY, Plan, Schedule};
+use sanderling_load::engine::{Length, Plan, Schedule};
 use sanderling_load::generate::{Arrivals, Seeds};
 use sanderling_load::script::{Mix, Program};
 use sanderling_load::target::{EMBEDDED, Target};
 
 use super::failed;
+use crate::command::quantity::time;
 use crate::failure::Failure;
 use crate::servers::{AskArgs, ServerArgs};
 
@@ -51,13 +52,13 @@ pub(super) struct LoopArgs {
     #[arg(short, long)]
     concurrency: Option<usize>,
     /// How long is measured
-    #[arg(short, long, default_value = "10s", value_parser = duration)]
+    #[arg(short, long, default_value = "10s", value_parser = time)]
     duration: Duration,
     /// Measure so many calls, and not a time
     #[arg(short = 'n', long, conflicts_with = "duration")]
     count: Option<u64>,
     /// How long is not measured, before: 1s unless calls are counted
-    #[arg(long, value_parser = duration)]
+    #[arg(long, value_parser = time)]
     warmup: Option<Duration>,
     /// How calls of an open loop are spread: poisson, uniform, burst:FACTOR:PERIOD, sine:AMPLITUDE:PERIOD [default: poisson]
     #[arg(long)]
@@ -143,11 +144,10 @@ impl LoopArgs {
     pub(super) fn apply(&self, plan: Plan, per_s: Option<f64>) -> Plan {
         let arrivals = self.arrivals();
         let schedule = per_s.map_or(Schedule::Closed, |per_s| Schedule::Open { per_s, arrivals });
-        let concurrency = if per_s.is_some() { OPEN_CONCURRENCY } else { 1 };
         let warmup = if self.count.is_some() { Duration::ZERO } else { Duration::from_secs(1) };
         Plan {
             threads: self.threads,
-            concurrency: self.concurrency.unwrap_or(concurrency),
+            concurrency: self.concurrency,
             schedule,
             warmup: self.warmup.unwrap_or(warmup),
             length: self.count.map_or(Length::Time(self.duration), Length::Calls),
@@ -166,16 +166,6 @@ pub(super) fn target(servers: &ServerArgs) -> Result<Target, Failure> {
 /// The same at an address.
 pub(super) fn reach(address: &str, ask: &AskArgs) -> Result<Target, Failure> {
     Target::connect(address, ask.options()?).map_err(|failure| Failure::Load(failure.reason))
-}
-
-/// A time: `500ms`, `10s`, `5m`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 1e-3), ("us", 1e-6), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
-    let read = |(unit, seconds): (&str, f64)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * seconds);
-    let seconds = units.into_iter().find_map(read);
-    seconds
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(|| format!("{text:?} is no time; write 10s, 500ms or 5m"))
 }
 
 fn cycles(text: &str) -> Result<Range<u64>, String> {
@@ -202,11 +192,6 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        for (text, ms) in
-            [("10s", Some(10_000)), ("1.5ms", Some(1)), ("2m", Some(120_000)), ("5", None), ("-1s", None)]
-        {
-            assert_eq!(duration(text).ok().map(|time| time.as_millis()), ms, "{text}");
-        }
         for (text, expected) in
             [("0..1M", Some(0..1_000_000)), ("5..9", Some(5..9)), ("9", None), ("a..b", None)]
         {

@@ -93,7 +93,7 @@ pub(super) fn schema(args: &SchemaArgs) -> Result<u8, Failure> {
 
 pub(super) fn load(args: &LoadArgs) -> Result<u8, Failure> {
     let (target, plan) = (target(&args.servers)?, args.workload.plan()?);
-    let plan = Plan { threads: args.threads, concurrency: args.concurrency, ..plan };
+    let plan = Plan { threads: args.threads, concurrency: Some(args.concurrency), ..plan };
     let tables = engine::schema(&target, &plan).map_err(failed)?;
     let bar = Bar::new(args.quiet);
     let begun = std::time::Instant::now();
@@ -112,7 +112,7 @@ pub(super) fn load(args: &LoadArgs) -> Result<u8, Failure> {
 /// Makes what is missing, unless told not to.
 pub(super) fn prepare(target: &Target, plan: &Plan, looped: &LoopArgs, bar: &Bar) -> Result<(), Failure> {
     // Loading waits for answers more than for anything else.
-    let loading = Plan { concurrency: plan.concurrency.max(4), ..plan.clone() };
+    let loading = Plan { concurrency: Some(plan.under_way().max(4)), ..plan.clone() };
     let mut watch = |progress| watched(bar, "loading", progress);
     let shortage = if looped.no_load {
         engine::schema(target, &loading).and_then(|tables| engine::shortage(target, &loading, &tables))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sanderling_load::selftest::{SelfTest, measure};
 
 use super::failed;
-use super::plan::duration;
+use crate::command::quantity::time;
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Bar;
@@ -23,7 +23,7 @@ pub(super) struct Args {
     #[arg(short, long, default_value_t = 2)]
     threads: usize,
     /// How long each part is measured, three times
-    #[arg(long, default_value = "1s", value_parser = duration)]
+    #[arg(long, default_value = "1s", value_parser = time)]
     each: Duration,
     /// Print the result as JSON
     #[arg(long)]

@@ -11,7 +11,7 @@ use sanderling_job::{Hosts, Observer, OnLoss, Options, Place, TlsServer};
 use sanderling_learner::Config;
 use sanderling_sample::{input, key};
 
-use crate::command::ps::quantity;
+use crate::command::quantity;
 use crate::failure::Failure;
 use crate::token::read_token;
 
