@@ -7,6 +7,7 @@ use std::fs::canonicalize;
 use std::io::Write;
 use std::path::Path;
 
+pub(crate) use sanderling_observe::numbers::{bytes, count};
 use sanderling_sample::{OutputFile, refuse_url};
 use serde::Serialize;
 
@@ -161,32 +162,6 @@ pub(crate) fn quality(
     ]
 }
 
-/// Digits in groups of three.
-pub(crate) fn count(value: u64) -> String {
-    let digits = value.to_string();
-    let mut grouped = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
-/// Bytes in the largest binary unit that leaves at least 1.
-pub(crate) fn bytes(value: u64) -> String {
-    let mut scaled = value as f64;
-    let mut units = ["B", "KiB", "MiB", "GiB", "TiB"].iter();
-    let mut unit = units.next().unwrap_or(&"B");
-    while scaled >= 1024.0 {
-        let Some(next) = units.next() else { break };
-        scaled /= 1024.0;
-        unit = next;
-    }
-    if *unit == "B" { format!("{value} B") } else { format!("{scaled:.1} {unit}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,13 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_for_people() {
-        for (value, expected) in [(0, "0"), (999, "999"), (1000, "1,000"), (12_345_678, "12,345,678")] {
-            assert_eq!(count(value), expected);
-        }
-        for (value, expected) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB")] {
-            assert_eq!(bytes(value), expected);
-        }
+    fn columns_of_numbers_end_at_their_right() {
         let rows = [["a", "10", "x"].map(str::to_string).to_vec()];
         assert_eq!(table(&["name", "n", "last"], &rows), "name   n  last\na     10  x");
     }

@@ -8,7 +8,8 @@ use crate::compare::{Comparison, digits, probability};
 use crate::observed::{Distribution, Measured};
 use crate::result::estimate::{self, Estimate};
 use crate::result::{Limit, Load, Objective, RunResult};
-use numbers::{bytes, count, rate};
+use numbers::{bytes, rate};
+use sanderling_observe::numbers::count;
 use table::Table;
 
 pub(crate) use numbers::{duration, percentile};

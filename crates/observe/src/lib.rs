@@ -6,6 +6,7 @@ pub mod exposition;
 pub mod latency;
 pub mod latency_table;
 pub mod machine;
+pub mod numbers;
 pub mod plot;
 pub mod stages;
 pub mod unique;

@@ -1,22 +1,11 @@
 //! Numbers as a reader wants them: thousands apart, units, few digits, and a dash for what is not a number.
 //! Knows no HTML.
 
+pub(super) use sanderling_observe::numbers::{bytes, count};
+
 const NONE: &str = "–";
 const MINUTE_S: f64 = 60.0;
 const DAY_S: u64 = 86_400;
-
-/// 1234567 as "1,234,567".
-pub(super) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
 
 /// A number with so many digits after the point.
 pub(super) fn decimal(number: f64, digits: usize) -> String {
@@ -43,22 +32,6 @@ pub(super) fn figure(number: f64) -> String {
 /// 0.123 as "12.3 %".
 pub(super) fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.1} %", share * 100.0) } else { NONE.to_owned() }
-}
-
-/// Bytes in binary units.
-pub(super) fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut size = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while size >= 999.5 && unit + 1 < UNITS.len() {
-        size /= 1024.0;
-        unit += 1;
-    }
-    let digits = if size < 9.995 { 2 } else { usize::from(size < 99.95) };
-    format!("{size:.digits$} {}", UNITS[unit])
 }
 
 /// A span of time.
@@ -105,10 +78,6 @@ mod tests {
         fn check(text: impl AsRef<str>, expected: &str) {
             assert_eq!(text.as_ref(), expected);
         }
-        check(count(0), "0");
-        check(count(999), "999");
-        check(count(1_234_567), "1,234,567");
-        check(count(u64::MAX), "18,446,744,073,709,551,615");
         check(decimal(0.98765, 4), "0.9877");
         check(decimal(f64::NAN, 4), "–");
         check(figure(0.012_345_6), "0.01235");
@@ -117,11 +86,6 @@ mod tests {
         check(figure(1e12), "1.00e12");
         check(figure(f64::INFINITY), "–");
         check(percent(0.1234), "12.3 %");
-        check(bytes(1023), "1023 B");
-        check(bytes(1 << 20), "1.00 MiB");
-        check(bytes(123 << 20), "123 MiB");
-        check(bytes(1000 << 20), "0.98 GiB");
-        check(bytes(u64::MAX), "16384 PiB");
         check(duration(0.000_5), "500 µs");
         check(duration(5.0), "5.00 s");
         check(duration(65.0), "1 min 05 s");

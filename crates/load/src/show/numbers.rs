@@ -17,19 +17,6 @@ pub(crate) fn duration(ns: f64) -> String {
     with_unit(ns, &[(1e9, " s"), (1e6, " ms"), (1e3, " us"), (1.0, " ns")])
 }
 
-/// A whole number, with a thin grouping of thousands.
-pub(crate) fn count(number: u64) -> String {
-    let plain = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in plain.chars().enumerate() {
-        if at > 0 && (plain.len() - at).is_multiple_of(3) {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// `p99`, `p99.9`.
 pub(crate) fn percentile(quantile: f64) -> String {
     let text = format!("{:.4}", 100.0 * quantile);

@@ -42,7 +42,7 @@ fn the_head_says_what_was_measured() {
     for (limit, expected) in [
         (Limit::Seconds { seconds: 1.0 }, "4.00 s after".to_owned()),
         (Limit::Calls { calls }, format!("{} calls in 4.00 s after", count(calls))),
-        (Limit::Calls { calls: 1_000_000 }, format!("{} of 1 000 000 calls in 4.00 s after", count(calls))),
+        (Limit::Calls { calls: 1_000_000 }, format!("{} of 1,000,000 calls in 4.00 s after", count(calls))),
     ] {
         run.asked.limit = limit;
         let head = heading(&run);
@@ -74,7 +74,7 @@ fn numbers_have_three_digits() {
     assert_eq!(found, ["0 ns", "7 ns", "999 ns", "1.00 us", "12.3 us", "100 us", "1.00 s", "600 s"]);
     let found: Vec<String> = [0.0, 0.5, 17.0, 2_400.0, 1.234e6, 9.9999e9, f64::NAN].map(rate).into();
     assert_eq!(found, ["0", "0.50", "17", "2.40 k", "1.23 M", "10.0 G", "-"]);
-    assert_eq!((count(7), count(1_234_567)), ("7".to_owned(), "1 234 567".to_owned()));
+    assert_eq!((count(7), count(1_234_567)), ("7".to_owned(), "1,234,567".to_owned()));
     assert_eq!(
         (numbers::percentile(0.999), numbers::percentile(0.5)),
         ("p99.9".to_owned(), "p50".to_owned())
