@@ -9,10 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from sanderling._native import cli_main
-
-# What `model.type` says of models that are trained in PyTorch.
-_DEEP = ("dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din")
+from sanderling._native import DEEP_MODELS, cli_main
 
 # No file of more bytes is looked into for `model.type`.
 _CONFIG_BYTES_MAX = 1 << 20
@@ -32,7 +29,7 @@ def _is_deep(arguments: list[str]) -> bool:
     """Whether the arguments after `train` ask for a deep model: by `--model`, or by a configuration that they name."""
     for argument, value in zip(arguments, [*arguments[1:], ""], strict=True):
         if argument == "--model" or argument.startswith("--model="):
-            return (argument.partition("=")[2] or value) in _DEEP
+            return (argument.partition("=")[2] or value) in DEEP_MODELS
     for argument in arguments:
         try:
             file = Path(argument)
@@ -42,7 +39,7 @@ def _is_deep(arguments: list[str]) -> bool:
         except (OSError, ValueError):
             continue  # the native command says what is wrong with it
         model = config.get("model")
-        if isinstance(model, dict) and model.get("type") in _DEEP:
+        if isinstance(model, dict) and model.get("type") in DEEP_MODELS:
             return True
     return False
 

@@ -25,6 +25,7 @@ class _Collection(Protocol):
     def native(self) -> Embedding: ...
 
 __all__ = [
+    "DEEP_MODELS",
     "BadFileError",
     "BadRowError",
     "Batch",
@@ -75,6 +76,9 @@ __all__ = [
     "train",
     "value_key",
 ]
+
+DEEP_MODELS: tuple[str, ...]
+"""What `model.type` says of models that are trained in PyTorch."""
 
 __version__: str
 

@@ -25,6 +25,8 @@ mod token;
 /// What lets a client of this process reach `grpc://` addresses, for the Python module, which has this crate anyway.
 pub use sanderling_control::connector as grpc_connector;
 
+pub use command::train::DEEP_MODELS;
+
 /// Train, evaluate and look into CTR models whose embedding tables outgrow a laptop.
 #[derive(Debug, Parser)]
 #[command(name = "sanderling", version, max_term_width = 100, after_help = EXAMPLES)]

@@ -43,6 +43,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
 
     #[pymodule_export]
     use crate::batch::PyBatch;
@@ -74,6 +75,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("DEEP_MODELS", PyTuple::new(module.py(), sanderling_cli::DEEP_MODELS)?)?;
         crate::interrupt::register(module.py())?;
         crate::error::register(module)
     }

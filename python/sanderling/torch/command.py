@@ -13,7 +13,8 @@ from typing import Any
 import torch.distributed
 
 import sanderling
-from sanderling.torch.deep_config import MODELS, DeepConfig, read_toml
+from sanderling._native import DEEP_MODELS
+from sanderling.torch.deep_config import DeepConfig, read_toml
 from sanderling.torch.trainer import train
 
 # What a shell gives a program that Ctrl-C ended.
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add = parser.add_argument
     add("config", type=Path, help="configuration, TOML")
-    add("--model", choices=MODELS, help="instead of model.type")
+    add("--model", choices=DEEP_MODELS, help="instead of model.type")
     add("--resume", action="store_true", help="go on where the run was told to stop, or was saved last")
     add("--runs-dir", type=Path, default=Path("runs"), help="parent of the run's directory (runs)")
     add("--json", action="store_true", help="print the result as one JSON object on the last line of standard output")
@@ -128,7 +129,7 @@ def _config(options: argparse.Namespace) -> DeepConfig:
 def _without_learner(text: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """The section `model`, without what a built-in learner is made of: of another model it says nothing."""
     model: dict[str, Any] = text.get("model", {})
-    if not isinstance(model, dict) or model.get("type", "fm") in MODELS:
+    if not isinstance(model, dict) or model.get("type", "fm") in DEEP_MODELS:
         return model
     left_out = [f"[{name}]" for name in ("optimizer", "factor_optimizer") if text.pop(name, None) is not None]
     if "rank" in model:

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import sanderling
-
-MODELS = ("dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din")
-"""What `model.type` may be here; every other type is built into the native learners."""
+from sanderling._native import DEEP_MODELS
 
 HUBS = "hub://"
 """What the address of hubs begins with."""
@@ -149,8 +147,10 @@ class DeepConfig:
             raise sanderling.ConfigError(f"name = {self.name!r}: letters, digits, '-', '_' and '.' only")
         if not self.train_inputs:
             raise sanderling.ConfigError("data.train: name at least one file or pattern")
-        if model.type not in MODELS:
-            raise sanderling.ConfigError(f"model.type = {model.type!r}: a deep model is one of {', '.join(MODELS)}")
+        if model.type not in DEEP_MODELS:
+            raise sanderling.ConfigError(
+                f"model.type = {model.type!r}: a deep model is one of {', '.join(DEEP_MODELS)}"
+            )
         least: dict[str, tuple[float, int]] = {
             "model.dim": (model.dim, 1),
             "model.history_length": (model.history_length, 1),

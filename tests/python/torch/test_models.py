@@ -8,11 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sanderling.torch.models import DCN, DIN, DLRM, DNN, DCNv2, DeepFM, WideDeep
+from sanderling._native import DEEP_MODELS
+from sanderling.torch import click_model
+from sanderling.torch.models import DCN, DIN, DLRM, DCNv2, DeepFM, WideDeep
 
 BATCH, FIELDS, DIM, DENSE, STEPS = 5, 3, 4, 2, 6
 
-MODELS: list[Callable[..., nn.Module]] = [DNN, WideDeep, DeepFM, DCN, DCNv2, DLRM, DIN]
+MODELS: list[Callable[..., nn.Module]] = list(click_model.MODELS.values())
+
+
+def test_every_model_that_may_be_named_is_there() -> None:
+    assert list(click_model.MODELS) == list(DEEP_MODELS)
 
 
 def make(kind: Callable[..., nn.Module], dense: int, **sizes: Any) -> nn.Module:

@@ -19,8 +19,8 @@ use crate::timing;
 mod workers;
 use workers::WorkerArgs;
 
-/// Models that Python trains.
-pub(crate) const DEEP_MODELS: [&str; 7] = ["dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"];
+/// What `model.type` says of models that are trained in PyTorch, by the command of the Python package.
+pub const DEEP_MODELS: [&str; 7] = ["dnn", "wide_deep", "deepfm", "dcn", "dcnv2", "dlrm", "din"];
 
 /// Train a model as a configuration file says
 #[derive(Debug, clap::Args)]
