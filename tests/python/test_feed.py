@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Make
+from conftest import Make, in_threads
 
 import sanderling
 from sanderling import Batch, Embedding, FeedQueue
@@ -32,6 +32,19 @@ def clicks(tmp_path: Path) -> Path:
     lines = [f"{row % 2},{row},{'|'.join(str(row))}" for row in range(ROWS)]
     path.write_text("\n".join(["label,id,tags", *lines]) + "\n")
     return path
+
+
+def test_threads_read_the_same_column() -> None:
+    column = np.arange(200_000, dtype=np.uint64)
+    batch = Batch([("a", column, np.array([0, len(column)], np.uint32), None)])
+    table = sanderling.Table("t", 4)
+
+    def work(worker: int) -> None:
+        for _ in range(20):
+            assert len(table.pull(batch.keys("a"))) == len(column), worker
+            assert not batch.keys("a").flags.writeable
+
+    in_threads(3, work)
 
 
 def test_a_batch_gives_back_what_it_is_made_from() -> None:

@@ -64,6 +64,19 @@ def test_a_checkpoint_has_a_name_and_brings_rows_back(two_servers: str) -> None:
         connection.restore("tests/second")
 
 
+def test_tables_of_two_clusters_are_not_used_together(one_server: str, tmp_path: Path) -> None:
+    with servers(tmp_path, 1) as address:
+        here, there = sanderling.connect(one_server), sanderling.connect(address)
+        tables = [here.table("first", 4), there.table("second", 4)]
+        with pytest.raises(sanderling.ServerError, match=f'"second" is in the cluster of {address}, and not in that of'):
+            sanderling.Embedding(tables, [("a", 0, "sum"), ("b", 1, "sum")])
+        # The same table, from two connections.
+        sanderling.Embedding([tables[0], sanderling.connect(one_server).open("first")], [("a", 1, "sum")])
+        group = sanderling.SyncGroup(here, 7, 0, 1)
+        with pytest.raises(sanderling.ServerError, match='"second" is in the cluster of'):
+            group.push_step(tables[1], 1, KEYS, weights())
+
+
 def test_a_server_that_is_gone_is_named(tmp_path: Path) -> None:
     with servers(tmp_path, 1) as address:
         table = sanderling.connect(address, timeout=0.5).table("t", 4)

@@ -45,16 +45,27 @@ impl Client {
         constant: Option<&'a str>,
     ) -> Result<Self, ClientError> {
         let names: Vec<String> = tables.iter().map(|table| table.name().to_owned()).collect();
+        // Features name their tables, so that two of one name would all be the first.
+        let is_other = |at: usize| {
+            let first = names.iter().position(|name| *name == names[at]).unwrap_or(at);
+            !Arc::ptr_eq(&tables[first], &tables[at])
+        };
+        if let Some(at) = (0..tables.len()).find(|&at| is_other(at)) {
+            return Err(ClientError::TwinTables { table: names[at].clone() });
+        }
         Client::new(Tables::Embedded(tables), &names, features, constant)
     }
 
-    /// A client over tables on servers, each with the name by which features know it.
+    /// A client over tables on the servers of one cluster, each with the name by which features know it.
     pub fn remote<'a>(
         tables: Vec<(String, RemoteTable)>,
         features: impl IntoIterator<Item = (&'a str, &'a str)>,
         constant: Option<&'a str>,
     ) -> Result<Self, ClientError> {
         let (names, tables): (Vec<String>, Vec<RemoteTable>) = tables.into_iter().unzip();
+        if let Some(first) = tables.first() {
+            first.cluster().check_tables(&tables)?;
+        }
         Client::new(Tables::Remote(tables), &names, features, constant)
     }
 

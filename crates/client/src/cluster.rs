@@ -16,6 +16,7 @@ use crate::options::ConnectOptions;
 use crate::origin::Origin;
 use crate::pipeline::Pipeline;
 use crate::placement::Placement;
+use crate::remote::RemoteTable;
 use crate::session::Session;
 use crate::statistics::CallTimes;
 use crate::stop::Stop;
@@ -128,6 +129,29 @@ impl Cluster {
     #[must_use]
     pub fn servers(&self) -> &[Server] {
         &self.servers
+    }
+
+    /// Tables that are used together, over the same connections, must all be here: elsewhere the same number is another table.
+    pub(crate) fn check_tables(&self, tables: &[RemoteTable]) -> Result<(), ClientError> {
+        let is_here = |table: &&RemoteTable| {
+            let ids = |servers: &[Server]| -> Vec<u64> {
+                servers.iter().map(|server| server.peer.server_id).collect()
+            };
+            ids(&self.servers) == ids(&table.cluster().servers)
+        };
+        match tables.iter().find(|table| !is_here(table)) {
+            Some(table) => {
+                let at = |cluster: &Cluster| {
+                    cluster.servers.first().map_or_else(String::new, |one| one.address.to_string())
+                };
+                let (name, there, here) = (table.name(), at(table.cluster()), at(self));
+                let reason = format!(
+                    "table {name:?} is in the cluster of {there}, and not in that of {here}: use tables of one cluster together"
+                );
+                Err(ClientError::Cluster { reason })
+            }
+            None => Ok(()),
+        }
     }
 
     /// What whoever waits for the servers asks now and then.

@@ -15,6 +15,12 @@ pub enum ClientError {
     /// The table refused.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Two tables of this process have the same name.
+    #[error("two tables are named {table:?}: features find theirs by its name; give each one of its own")]
+    TwinTables {
+        /// The name.
+        table: String,
+    },
     /// A feature names a table that the client does not have.
     #[error("feature {feature:?} reads table {table:?}, which is not there")]
     UnknownTable {

@@ -226,10 +226,10 @@ impl SyncGroup {
     }
 
     /// Where in the list this table is, which is added if it is not there; `None`: the workers do not meet at servers.
-    pub fn place_of_remote(&mut self, table: &RemoteTable) -> Option<usize> {
+    pub fn place_of_remote(&mut self, table: &RemoteTable) -> Result<Option<usize>, ClientError> {
         match &mut self.way {
-            Way::Here(..) => None,
-            Way::Servers(servers) => Some(servers.place_of(table)),
+            Way::Here(..) => Ok(None),
+            Way::Servers(servers) => servers.place_of(table).map(Some),
         }
     }
 

@@ -266,6 +266,21 @@ fn features_must_find_their_tables() {
     }
 }
 
+#[test]
+fn tables_of_one_name_are_one_table() {
+    let [first, second] = [(); 2].map(|()| {
+        let config = TableConfig::single("a", 1, Init::Zero, Optimizer::Sgd { lr: 0.1, l2: 0.0 });
+        Arc::new(Table::new(config).unwrap())
+    });
+    let client =
+        |tables: [&Arc<Table>; 2]| Client::embedded(tables.map(Arc::clone).to_vec(), [("x", "a")], None);
+    assert!(client([&first, &first]).is_ok());
+    assert_eq!(
+        client([&first, &second]).unwrap_err().to_string(),
+        "two tables are named \"a\": features find theirs by its name; give each one of its own"
+    );
+}
+
 /// Key, frequency, version, bits of weights and state; the use clock is left out, as it counts calls.
 type RowBits = (u64, u32, u32, Vec<u32>);
 

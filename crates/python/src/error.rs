@@ -126,9 +126,10 @@ fn saying(error: &ClientError, text: String) -> PyErr {
     match error {
         ClientError::Store(error) => of_store_saying(error, text),
         ClientError::Partly { error, .. } => saying(error, text),
-        ClientError::UnknownTable { .. } | ClientError::NotHere | ClientError::Address(_) => {
-            ConfigError::new_err(text)
-        }
+        ClientError::TwinTables { .. }
+        | ClientError::UnknownTable { .. }
+        | ClientError::NotHere
+        | ClientError::Address(_) => ConfigError::new_err(text),
         ClientError::Refused { fault, .. } => match fault {
             Fault::TableExists | Fault::BadConfig | Fault::DimensionMismatch { .. } => {
                 ConfigError::new_err(text)

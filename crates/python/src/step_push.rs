@@ -54,7 +54,7 @@ impl StepTable {
                  this process; others go in step over tables of their servers, connection.table(...)",
             ),
             StepTable::Remote(table) => (
-                group.place_of_remote(table),
+                group.place_of_remote(table)?,
                 "it is on servers, and workers that meet in this process go in step over tables of this process, Table(...)",
             ),
         };

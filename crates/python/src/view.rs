@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // numpy takes a pointer, and the promise that it stays good
 
 use numpy::ndarray::{ArrayView1, ArrayView2};
-use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
+use numpy::{Element, PyArray1, PyArray2};
 use pyo3::prelude::*;
 use sanderling_feed::LookedUp;
 use sanderling_sample::Rows;
@@ -17,7 +17,8 @@ pub(crate) fn of_batch<'py, T: Element>(
     pick: impl for<'a> FnOnce(Rows<'a>) -> &'a [T],
 ) -> PyResult<Bound<'py, PyArray1<T>>> {
     let array = over(batch, pick(batch.get().sampled.rows()));
-    array.try_readwrite()?.make_nonwriteable();
+    // Without a borrow for writing: another thread may read the same column in an array of its own.
+    array.getattr("flags")?.setattr("writeable", false)?;
     Ok(array)
 }
 

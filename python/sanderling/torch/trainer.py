@@ -64,6 +64,8 @@ class Progress:
     examples: int = 0
     passes: int = 0
     """Whole ones."""
+    unjudged: bool = False
+    """Whether the last of them could not be validated yet."""
     used_rows: int = 0
     """Of the pass under way, by all trainers together; over hubs they know it."""
     train_s: float = 0.0
@@ -354,17 +356,18 @@ class _Run:
         used = False
         try:
             with self.orderly():
-                while progress.passes < self.inputs.passes and not self.stopped() and not self.idle():
-                    before = progress.used_rows
-                    steps = self.one_pass(log)
-                    if self.stopped():
-                        log.say(f"stopped after step {progress.step}")
-                        self.save_stopped()
-                        break
-                    if steps == 0 and before == 0:
-                        if not config.from_hubs:
-                            raise no_rows(config.train_inputs, self.inputs.queue)
-                        continue
+                while self.is_left():
+                    if not progress.unjudged:
+                        before = progress.used_rows
+                        steps = self.one_pass(log)
+                        if self.stopped():
+                            log.say(f"stopped after step {progress.step}")
+                            self.save_stopped()
+                            break
+                        if steps == 0 and before == 0:
+                            if not config.from_hubs:
+                                raise no_rows(config.train_inputs, self.inputs.queue)
+                            continue
                     if config.valid_inputs:
                         self.judge(log)
                     else:
@@ -429,6 +432,12 @@ class _Run:
         """Whether a signal ends the run after this step; the same for all trainers."""
         return self.told.is_set() if self.workers is None else self.workers.stopping
 
+    def is_left(self) -> bool:
+        """Whether there is something to do: a pass to validate, or one to train."""
+        progress = self.progress
+        more = progress.passes < self.inputs.passes and not self.stopped() and not self.idle()
+        return progress.unjudged or more
+
     def idle(self) -> bool:
         """Whether validation has not improved for long enough."""
         return 0 < self.config.train.early_stop <= self.progress.idle
@@ -486,7 +495,7 @@ class _Run:
             if self.stopped():
                 break
             told = self.is_told()
-            if told and not config.valid_inputs:
+            if told:
                 progress.last = metrics_of(whole.take())
             if told or (config.train.save_every and progress.step % config.train.save_every == 0):
                 progress.train_s, began = progress.train_s + time.perf_counter() - began, time.perf_counter()
@@ -508,6 +517,10 @@ class _Run:
                 self.stages_before = self.stages
             self.bad_row_messages = stats["bad_row_messages"]
             progress.bad_rows = _say_bad_rows(log, stats)
+            if whole.forgotten:
+                log.say(
+                    f"metrics of this pass are of its last {whole.rows:,} rows: no more than {SCORES_MAX:,} are kept"
+                )
             columns = whole.take()
             if not config.valid_inputs:
                 self.plotted = columns
@@ -549,7 +562,7 @@ class _Run:
         """Validates the pass just ended, and keeps the model if it is the best."""
         progress, monitor = self.progress, self.config.train.monitor
         began = time.perf_counter()
-        metrics, columns = self.validate(log)
+        metrics, columns = self.validated_or_saved(log)
         best = progress.best is None or _improves(monitor, metrics, progress.best)
         if best:
             progress.best, progress.best_pass, progress.idle = metrics, progress.passes, 0
@@ -560,31 +573,65 @@ class _Run:
         seconds = time.perf_counter() - began
         log.line("valid", {**self.place(progress.passes), **metrics, "best": best, "seconds": seconds})
 
+    def validated_or_saved(self, log: RunLog) -> tuple[Line, Columns]:
+        """Validates; a pass with which that fails is saved, and validated first when the run is resumed."""
+        self.progress.unjudged = True
+        try:
+            validated = self.validate(log)
+        except sanderling.DivergedError:
+            raise  # what was saved before is better
+        except Exception as error:
+            number = self.progress.passes
+            try:
+                self.save_stopped()
+            except sanderling.Error as unsaved:
+                log.say(f"pass {number} could not be validated, and is not saved: {unsaved}")
+            else:
+                log.say(f"pass {number} could not be validated; it is saved, and validated first when resumed: {error}")
+            raise
+        self.progress.unjudged = False
+        return validated
+
     def validate(self, log: RunLog) -> tuple[Line, Columns]:
         """Metrics over the validation files, and what they are of; each of several trainers scores its share."""
-        scores = Scores()
         if self.workers is not None:
             self.meet()
             for buffer in self.model.buffers():
                 if buffer.numel() > 0:
                     torch.distributed.broadcast(buffer, src=0)
+        columns = self.score(log) if self.workers is None else self.score_together(log, self.workers)
+        return metrics_of(columns), columns
+
+    def score_together(self, log: RunLog, workers: Workers) -> Columns:
+        """Scores of all trainers; if one of them fails, all do."""
+        mine, failure = None, None
+        try:
+            mine = self.score(log)
+        except Exception as error:
+            failure = error
+        told: list[Any] = [None] * workers.size
+        torch.distributed.all_gather_object(told, (mine, None if failure is None else str(failure)))
+        if failure is not None:
+            raise failure
+        for rank, (_, reason) in enumerate(told):
+            if reason is not None:
+                raise sanderling.GroupError(f"trainer {rank} could not validate: {reason}")
+        labels, logits, weights = (np.concatenate(column) for column in zip(*(share for share, _ in told), strict=True))
+        return labels, logits, weights
+
+    def score(self, log: RunLog) -> Columns:
+        """Scores the validation rows that are this trainer's."""
+        scores = Scores()
         self.model.eval()
         queue = self.valid_queue(for_scoring(self.spec))
         with torch.no_grad():
             for batch in queue:
                 scores.add(batch.labels, self.model(batch).cpu().numpy(), batch.weights)
+                if scores.forgotten:
+                    raise sanderling.ConfigError(f"data.valid: more than {SCORES_MAX:,} rows; name fewer files")
                 log.progress("validating")
         self.progress.valid_bad_rows = _say_bad_rows(log, queue.stats())
-        if self.workers is not None:
-            shares: list[Any] = [None] * self.workers.size
-            torch.distributed.all_gather_object(shares, scores.take())
-            scores = Scores()
-            for share in shares:
-                scores.add(share[0], share[1], share[2])
-        if scores.forgotten:
-            raise sanderling.ConfigError(f"data.valid: more than {SCORES_MAX:,} rows; name fewer files")
-        columns = scores.take()
-        return metrics_of(columns), columns
+        return scores.take()
 
     def valid_queue(self, spec: dict[str, Any]) -> sanderling.FeedQueue:
         """The batches of the validation files that are this trainer's."""
@@ -656,6 +703,7 @@ class _Run:
             "name": self.config.name,
             **{name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()},
             "measured_on": "train" if progress.best is None else "valid",
+            "measured_examples": metrics.get("examples"),
             "examples": progress.examples,
             "examples_per_s": progress.examples / max(progress.train_s, 1e-9),
             "train_s": progress.train_s,

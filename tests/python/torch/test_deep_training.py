@@ -231,6 +231,29 @@ def test_what_cannot_be_validated_or_learned_from_costs_no_pass(data: Path, tmp_
         sanderling.torch.train(settings, runs_dir=tmp_path)
 
 
+def test_a_pass_that_cannot_be_validated_is_not_lost(data: Path, tmp_path: Path) -> None:
+    settings = config(data, "dnn", passes=2)
+    expected = sanderling.torch.train({**settings, "name": "whole"}, runs_dir=tmp_path).summary
+    valid = data / "valid.csv"
+    rows = valid.read_text()
+    # So far behind that it is found only when the pass has been trained.
+    valid.write_text(rows + "1,0,0,no number,1\n")
+    lines_seen: list[dict[str, Any]] = []
+    with pytest.raises(sanderling.BadRowError, match=r"valid\.csv:402"):
+        sanderling.torch.train(settings, runs_dir=tmp_path, on_line=lines_seen.append)
+    assert lines_seen[-1]["step"] == 24
+    with pytest.raises(sanderling.BadRowError, match=r"valid\.csv:402"):
+        sanderling.torch.train(settings, runs_dir=tmp_path, resume=True)
+    valid.write_text(rows)
+    result = sanderling.torch.train(settings, runs_dir=tmp_path, resume=True)
+    for name in ("steps", "passes", "examples", "best_pass", "auc", "logloss", "measured_examples"):
+        assert result.summary[name] == expected[name], name
+    assert [(line["step"], line["pass"]) for line in lines(tmp_path / "run") if line["kind"] == "valid"] == [
+        (24, 1),
+        (48, 2),
+    ]
+
+
 def test_a_resumed_run_has_each_pass_once(device: str, data: Path, tmp_path: Path) -> None:
     def interrupt(line: dict[str, Any]) -> None:
         if line["kind"] == "step" and line["pass"] == 3:

@@ -214,6 +214,25 @@ def test_all_trainers_stop_after_one_step_and_go_on(
             np.testing.assert_allclose(rows[key], row, rtol=1e-4, atol=1e-6)
 
 
+def test_trainers_of_whom_one_cannot_validate_keep_the_pass(folder: Path, one_server: str) -> None:
+    valid = folder / "valid.csv"
+    rows = valid.read_text()
+    valid.write_text(rows + "no label,1,1\n")
+    trainers = Trainers(folder, 2, "--ps", one_server, "--valid", "valid.csv", "--name", "judged")
+    for arguments in ([], ["--resume"]):
+        with trainers.start(*arguments) as process:
+            assert process.stderr is not None
+            said = process.stderr.read()
+            assert process.wait() != 0
+        assert "valid.csv:202" in said, said
+        progress, _ = state(folder / "runs/judged/last")
+        assert (progress["unjudged"], progress["passes"], progress["examples"]) == (True, 1, ROWS)
+    valid.write_text(rows)
+    trainers.run("--resume")
+    progress, _ = state(folder / "runs/judged/last")
+    assert (progress["unjudged"], progress["passes"], progress["examples"]) == (False, PASSES, PASSES * ROWS)
+
+
 def test_trainers_of_a_hub_stop_after_one_step_and_go_on(folder: Path, one_server: str) -> None:
     address = f"unix:{folder}/hub"
     options = ["--config", "clicks.toml", "--listen", address, "--assign", "strided:2", "--linger", "100ms"]

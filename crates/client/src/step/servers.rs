@@ -23,6 +23,7 @@ use crate::session::rows_per_request;
 
 #[derive(Debug)]
 pub(super) struct Servers {
+    cluster: Arc<Cluster>,
     links: Links,
     placement: Placement,
     tables: Vec<RemoteTable>,
@@ -60,10 +61,12 @@ impl Servers {
         group: u64,
         who: Who,
     ) -> Result<Servers, ClientError> {
+        cluster.check_tables(tables)?;
         let (links, placement) = cluster.recorded_links()?;
         let Who { worker, workers, attempt } = who;
         let servers = links.len();
         Ok(Servers {
+            cluster: Arc::clone(cluster),
             links,
             placement,
             tables: tables.to_vec(),
@@ -86,11 +89,13 @@ impl Servers {
         self.tables.get(at)
     }
 
-    pub(super) fn place_of(&mut self, table: &RemoteTable) -> usize {
-        self.tables.iter().position(|other| other.is_same(table)).unwrap_or_else(|| {
-            self.tables.push(table.clone());
-            self.tables.len() - 1
-        })
+    pub(super) fn place_of(&mut self, table: &RemoteTable) -> Result<usize, ClientError> {
+        if let Some(place) = self.tables.iter().position(|other| other.is_same(table)) {
+            return Ok(place);
+        }
+        self.cluster.check_tables(std::slice::from_ref(table))?;
+        self.tables.push(table.clone());
+        Ok(self.tables.len() - 1)
     }
 
     /// Address of a server.

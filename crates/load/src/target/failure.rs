@@ -20,6 +20,7 @@ pub(crate) fn failure(error: &ClientError) -> Failure {
         ClientError::Transport(_) => "transport",
         ClientError::Address(_) | ClientError::Cluster { .. } => "cluster",
         ClientError::Request { .. }
+        | ClientError::TwinTables { .. }
         | ClientError::UnknownTable { .. }
         | ClientError::Group { .. }
         | ClientError::NotHere => "bad_request",
