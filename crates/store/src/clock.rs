@@ -18,15 +18,20 @@ pub(crate) const AGE_MAX: u32 = u32::MAX / 2;
 
 #[derive(Debug)]
 pub(crate) struct Clock {
+    /// Whole blocks of the lanes, and where the clock began.
     published: AtomicU64,
+    /// All pushes of each.
     lanes: Lanes<AtomicU64>,
+    /// Where the clock began: pushes of another one.
+    base: AtomicU64,
     /// All pushes when it last went by the readings of another clock.
     followed: Mutex<Option<u64>>,
 }
 
 impl Clock {
     pub(crate) fn new() -> Clock {
-        Clock { published: AtomicU64::new(0), lanes: Lanes::new(), followed: Mutex::default() }
+        let (published, base) = (AtomicU64::new(0), AtomicU64::new(0));
+        Clock { published, lanes: Lanes::new(), base, followed: Mutex::default() }
     }
 
     pub(crate) fn bytes() -> usize {
@@ -42,10 +47,10 @@ impl Clock {
         (self.published.load(Relaxed) + own % BLOCK) as u32
     }
 
-    /// All pushes. Ahead of every reading by what other lanes have not published, and so not for ages.
+    /// All pushes; never fewer than before. Ahead of every reading by what other lanes have not published, and so not for ages.
     pub(crate) fn total(&self) -> u64 {
-        let own = self.lanes.iter().map(|own| own.load(Relaxed) % BLOCK);
-        self.published.load(Relaxed) + own.sum::<u64>()
+        // Not from what is published, which a lane may do between two looks.
+        self.base.load(Relaxed) + self.lanes.iter().map(|own| own.load(Relaxed)).sum::<u64>()
     }
 
     /// The latest reading, modulo 2^32, for ages: however many lanes there are, that of a push of now is less than a block
@@ -73,17 +78,21 @@ impl Clock {
 
     /// Moves on to a reading if it is behind.
     fn catch_up(&self, reading: u32) {
+        let mut behind = 0;
         let catch_up = |published| {
-            let behind = u64::from(age(reading, self.now_from(published) as u32));
+            behind = u64::from(age(reading, self.now_from(published) as u32));
             Some(published + behind).filter(|_| behind > 0)
         };
         // Nobody else needs to see it at a certain moment.
-        let _ = self.published.fetch_update(Relaxed, Relaxed, catch_up);
+        if self.published.fetch_update(Relaxed, Relaxed, catch_up).is_ok() {
+            self.base.fetch_add(behind, Relaxed);
+        }
     }
 
     pub(crate) fn set(&mut self, total: u64) {
         self.lanes.iter_mut().for_each(|own| *own.get_mut() = 0);
         *self.published.get_mut() = total;
+        *self.base.get_mut() = total;
         *lock(&self.followed) = None;
     }
 }
@@ -101,6 +110,8 @@ pub(crate) fn earlier(one: u32, other: u32) -> u32 {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::thread::ScopedJoinHandle;
+
     use super::*;
 
     #[test]
@@ -116,6 +127,28 @@ mod tests {
         assert_eq!(clock.total(), 1600);
         clock.set(3);
         assert_eq!((clock.total(), clock.tick(1), clock.tick(1)), (3, 4, 5));
+    }
+
+    /// Whoever reads it while others push sees it grow, or a counter of it would seem to start again.
+    #[test]
+    fn the_number_of_all_pushes_never_falls() {
+        let clock = Clock::new();
+        let pushes = if cfg!(miri) { 300 } else { 300_000 };
+        std::thread::scope(|scope| {
+            let pushers: Vec<_> = (0..2)
+                .map(|lane| {
+                    let clock = &clock;
+                    scope.spawn(move || (0..pushes).for_each(|_| _ = clock.tick(lane)))
+                })
+                .collect();
+            let mut last = 0;
+            while !pushers.iter().all(ScopedJoinHandle::is_finished) {
+                let total = clock.total();
+                assert!(total >= last, "{total} after {last}");
+                last = total;
+            }
+        });
+        assert_eq!(clock.total(), 2 * pushes);
     }
 
     /// A row that was pushed a moment ago is not old because many lanes have pushes that they have not published.

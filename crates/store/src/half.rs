@@ -18,8 +18,8 @@ const INFINITY: u32 = 0x7F80_0000;
 const FRACTION_BITS: u32 = 23;
 /// The difference of the exponents' biases of f32 and f16.
 const F16_BIAS: u32 = 127 - 15;
-/// 2 to that power.
-const F16_SCALE: f32 = f32::from_bits((F16_BIAS + 127) << FRACTION_BITS);
+/// The least f16 above 0, 2^-24.
+const F16_LEAST: f32 = f32::from_bits((127 - 24) << FRACTION_BITS);
 /// Bits that an f16's fraction is shorter by.
 const F16_CUT: u32 = 13;
 /// Bits that a bf16 is shorter by.
@@ -79,8 +79,14 @@ impl Half {
                 // Where an f16's exponent is all ones; NaNs become quiet, as the machine makes them.
                 let special = 0x1F << FRACTION_BITS;
                 let quiet = u32::from(magnitude > special) << (FRACTION_BITS - 1);
-                let scaled = (f32::from_bits(magnitude) * F16_SCALE).to_bits();
-                f32::from_bits(sign | if magnitude < special { scaled } else { INFINITY | magnitude | quiet })
+                // Subnormal f16 are no subnormal f32 on the way, which a thread may have been told to take for 0.
+                let subnormal = ((magnitude >> F16_CUT) as f32 * F16_LEAST).to_bits();
+                let finite = if magnitude >> FRACTION_BITS == 0 {
+                    subnormal
+                } else {
+                    magnitude + (F16_BIAS << FRACTION_BITS)
+                };
+                f32::from_bits(sign | if magnitude < special { finite } else { INFINITY | magnitude | quiet })
             }
         }
     }

@@ -14,6 +14,8 @@ use crate::words::halves::Singles;
 /// The least that is added to the root of a sum of squares that is divided by, where settings may say 0: the sum may be 0,
 /// too, as the squares of gradients below 2.6e-23 are. Such gradients are not blown up by this, and all others not changed.
 const ADDED_TO_ROOT_MIN: f32 = 1e-23;
+/// The same where the root is of a mean, to which a square comes with a factor of .001, say.
+const ADDED_TO_MEAN_MIN: f32 = 1e-21;
 /// Coordinates that are updated together: a cache line, and a register of AVX-512.
 const LANES: usize = 16;
 
@@ -100,10 +102,8 @@ impl Kernel {
             Optimizer::Adagrad { eps: added, .. }
             | Optimizer::RowAdagrad { eps: added, .. }
             | Optimizer::Ftrl { beta: added, .. } => *added = added.max(ADDED_TO_ROOT_MIN),
-            Optimizer::Sgd { .. }
-            | Optimizer::Momentum { .. }
-            | Optimizer::Adam { .. }
-            | Optimizer::AdamW { .. } => {}
+            Optimizer::Adam { eps, .. } | Optimizer::AdamW { eps, .. } => *eps = eps.max(ADDED_TO_MEAN_MIN),
+            Optimizer::Sgd { .. } | Optimizer::Momentum { .. } => {}
         }
         Kernel(optimizer)
     }

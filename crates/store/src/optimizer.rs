@@ -73,7 +73,7 @@ pub enum Optimizer {
         /// Decay of the second moment.
         #[serde(default = "default_beta2")]
         beta2: f32,
-        /// Added to the root of the second moment.
+        /// Added to the root of the second moment; less counts as 1e-21.
         #[serde(default = "default_adam_eps")]
         eps: f32,
         /// Weight decay.
@@ -92,7 +92,7 @@ pub enum Optimizer {
         /// Decay of the second moment.
         #[serde(default = "default_beta2")]
         beta2: f32,
-        /// Added to the root of the second moment.
+        /// Added to the root of the second moment; less counts as 1e-21.
         #[serde(default = "default_adam_eps")]
         eps: f32,
         /// Decoupled weight decay.
@@ -238,6 +238,12 @@ impl Optimizer {
                     .and(at_least_zero("beta", beta))
                     .and(at_least_zero("l1", l1))
                     .and(at_least_zero("l2", l2))?;
+                // What may be divided by it: the root of a sum of squares, and `beta`.
+                if !(f32::MAX.sqrt() / alpha).is_finite() || !(beta / alpha + l2).is_finite() {
+                    return Err(format!(
+                        "ftrl with alpha = {alpha}, beta = {beta}, l2 = {l2}: a larger alpha is needed"
+                    ));
+                }
                 if init != Init::Zero && beta / alpha + l2 <= 0.0 {
                     return Err("ftrl with a non-zero init needs beta > 0 or l2 > 0".to_string());
                 }

@@ -377,6 +377,7 @@ impl Table {
         self.rows.clear(&self.slab, &self.budget);
         self.gate.clear();
         self.pressed.store(false, Relaxed);
+        self.end_rest();
     }
 
     /// Makes room in the index for `rows` rows in all, so that it need not grow step by step while they come. False when

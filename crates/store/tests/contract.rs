@@ -39,6 +39,10 @@ fn impossible_configurations_are_refused() {
     );
     let flat = Optimizer::Ftrl { alpha: 1.0, beta: 0.0, l1: 0.0, l2: 0.0 };
     check(block(1, Init::Normal { std: 1.0 }, flat), "beta > 0 or l2 > 0");
+    for (alpha, beta) in [(1e-39, 1.0), (1e-38, 10.0), (1e-20, 0.0)] {
+        let steep = Optimizer::Ftrl { alpha, beta, l1: 0.0, l2: 0.0 };
+        check(block(1, Init::Zero, steep), "a larger alpha is needed");
+    }
     let mut config = TableConfig::single("", 1, Init::Zero, SGD);
     assert!(Table::new(config.clone()).is_err());
     config = TableConfig { name: "x".to_string(), budget_bytes: Some(10), ..config };
@@ -83,6 +87,25 @@ fn weights_stay_finite_at_the_edges_of_settings() {
                     let finite = row.weights.iter().chain(&row.state).all(|value| value.is_finite());
                     assert!(finite, "{optimizer:?} after {gradient} of {gradients:?}: {row:?}");
                 }
+            }
+        }
+    }
+}
+
+/// However small a gradient and `eps` are, a step of Adam is no larger than its rate.
+#[test]
+fn adam_makes_no_large_step_of_a_gradient_whose_square_is_zero() {
+    let (lr, beta1, beta2) = (0.1, 0.9, 0.999);
+    for eps in [f32::from_bits(1), 1e-30, 1e-8] {
+        for optimizer in [
+            Optimizer::Adam { lr, beta1, beta2, eps, l2: 0.0 },
+            Optimizer::AdamW { lr, beta1, beta2, eps, decay: 0.0 },
+        ] {
+            for gradient in [1e-30, 1e-24, 1e-22, 1e-21, 2e-21, 1e-20, 1e-10, 1.0] {
+                let t = table(3, Init::Zero, optimizer);
+                t.push(&[7], &[gradient; 3], PushScale::default()).unwrap();
+                let weights = t.get(7).unwrap().weights;
+                assert!(weights.iter().all(|w| w.abs() < 1.1 * lr), "{optimizer:?} {gradient}: {weights:?}");
             }
         }
     }

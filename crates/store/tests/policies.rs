@@ -308,6 +308,24 @@ fn rows_without_weight_make_room() {
     }
 }
 
+/// That all rows had been looked at in vain says nothing of those that came after they were cleared.
+#[test]
+fn rows_after_a_clear_make_room_at_once() {
+    let eviction = Eviction::Norm { below: 1.0 };
+    let t = Table::new(TableConfig { eviction, budget_bytes: Some(1 << 22), ..config(1) }).unwrap();
+    let fill = |first: u64, weight: f32| {
+        let keys: Vec<u64> = (first..first + 200_000).collect();
+        t.push(&keys, &vec![-weight; keys.len()], PushScale::default())
+    };
+    assert!(matches!(fill(0, 3.0), Err(StoreError::TableFull { .. })));
+    t.clear();
+    // In one push, so that the next ones are soon after.
+    let _ = fill(0, 0.5);
+    for first in 2..5 {
+        t.push(&[first << 40], &[-0.5], PushScale::default()).unwrap();
+    }
+}
+
 #[test]
 fn counters_add_up_with_removals() {
     for eviction in [Eviction::Never, Eviction::Clock, Eviction::Age { pushes: 5 }] {
