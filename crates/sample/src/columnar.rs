@@ -26,6 +26,7 @@ pub use ipc::BUFFER_BYTES_MAX;
 use crate::encode::Encoder;
 use crate::error::SampleError;
 use crate::format::{Compression, Format};
+use crate::patient::Wanted;
 use seekable::Seekable;
 
 /// Rows of a record batch at most: larger ones, as an IPC file may hold, come in slices.
@@ -50,7 +51,7 @@ enum Reader {
 }
 
 /// A column to read.
-struct Wanted<'a> {
+struct Asked<'a> {
     name: &'a str,
     optional: bool,
 }
@@ -62,8 +63,8 @@ impl std::fmt::Debug for ColumnarFile {
 }
 
 impl ColumnarFile {
-    /// Opens a file (or `-`, standard input) for an encoder: only its input columns are read. What is compressed or comes by
-    /// url is copied into a temporary file first, of at most [`TEMPORARY_BYTES_MAX`].
+    /// Opens a file (or `-`, standard input) for an encoder: only its input columns are read. What is compressed, or comes by
+    /// url or by a pipe, is copied into a temporary file first, of at most [`TEMPORARY_BYTES_MAX`].
     ///
     /// # Errors
     /// `Io` if the file cannot be read; `BadFile` if it is not of the format, or lacks a column, or has a column of a
@@ -74,10 +75,23 @@ impl ColumnarFile {
         compression: Compression,
         encoder: &Encoder,
     ) -> Result<ColumnarFile, SampleError> {
+        Self::open_while(path, format, compression, encoder, None)
+    }
+
+    /// The same; a copy is made while it is wanted.
+    pub(crate) fn open_while(
+        path: &Path,
+        format: Format,
+        compression: Compression,
+        encoder: &Encoder,
+        wanted: Option<&Wanted>,
+    ) -> Result<ColumnarFile, SampleError> {
         let names = encoder.input_columns().iter().enumerate();
-        let wanted: Vec<Wanted<'_>> =
-            names.map(|(index, name)| Wanted { name, optional: encoder.is_optional(index) }).collect();
-        guarded(path, "opening", || Self::open_columns(path, format, compression, Some(&wanted)))
+        let asked: Vec<Asked<'_>> =
+            names.map(|(index, name)| Asked { name, optional: encoder.is_optional(index) }).collect();
+        guarded(path, "opening", || {
+            Self::open_columns(path, format, Seekable::open(path, compression, wanted)?, Some(&asked))
+        })
     }
 
     /// Opens a file with all its columns, in their order, whatever their types.
@@ -86,19 +100,20 @@ impl ColumnarFile {
         format: Format,
         compression: Compression,
     ) -> Result<ColumnarFile, SampleError> {
-        guarded(path, "opening", || Self::open_columns(path, format, compression, None))
+        guarded(path, "opening", || {
+            Self::open_columns(path, format, Seekable::open(path, compression, None)?, None)
+        })
     }
 
     fn open_columns(
         path: &Path,
         format: Format,
-        compression: Compression,
-        wanted: Option<&[Wanted<'_>]>,
+        source: Seekable,
+        asked: Option<&[Asked<'_>]>,
     ) -> Result<ColumnarFile, SampleError> {
-        let source = Seekable::open(path, compression)?;
         match format {
-            Format::Parquet => Self::open_parquet(path, source, wanted),
-            Format::Arrow => Self::open_ipc(path, source, wanted),
+            Format::Parquet => Self::open_parquet(path, source, asked),
+            Format::Arrow => Self::open_ipc(path, source, asked),
             other => Err(bad_file(path, format!("{other:?} is a text format, not a columnar one"))),
         }
     }
@@ -106,13 +121,13 @@ impl ColumnarFile {
     fn open_parquet(
         path: &Path,
         source: Seekable,
-        wanted: Option<&[Wanted<'_>]>,
+        asked: Option<&[Asked<'_>]>,
     ) -> Result<ColumnarFile, SampleError> {
         let failed = |error| bad_file(path, format!("does not read as Parquet: {error}"));
         let options = ArrowReaderOptions::new();
         let builder =
             ParquetRecordBatchReaderBuilder::try_new_with_options(source, options).map_err(failed)?;
-        let columns = Projection::new(path, builder.schema(), wanted)?;
+        let columns = Projection::new(path, builder.schema(), asked)?;
         let rows_declared = row_count(path, builder.metadata().row_groups())?;
         let mask = ProjectionMask::roots(builder.parquet_schema(), columns.read.iter().copied());
         let reader = builder.with_projection(mask).with_batch_size(ROWS_PER_BATCH_MAX).build();
@@ -123,14 +138,14 @@ impl ColumnarFile {
     fn open_ipc(
         path: &Path,
         source: Seekable,
-        wanted: Option<&[Wanted<'_>]>,
+        asked: Option<&[Asked<'_>]>,
     ) -> Result<ColumnarFile, SampleError> {
         let failed = |error| bad_file(path, format!("does not read as Arrow IPC: {error}"));
         if source.len_bytes() == 0 {
             return Err(bad_file(path, "is empty; an Arrow IPC file starts with a schema"));
         }
         let mut file = ipc::IpcFile::open(source).map_err(failed)?;
-        let columns = Projection::new(path, file.schema(), wanted)?;
+        let columns = Projection::new(path, file.schema(), asked)?;
         file.project(columns.read.clone());
         Ok(Self::new(path, Reader::Ipc(Box::new(file)), columns, None))
     }
@@ -245,8 +260,8 @@ struct Projection {
 }
 
 impl Projection {
-    fn new(path: &Path, schema: &Schema, wanted: Option<&[Wanted<'_>]>) -> Result<Projection, SampleError> {
-        let Some(wanted) = wanted else {
+    fn new(path: &Path, schema: &Schema, asked: Option<&[Asked<'_>]>) -> Result<Projection, SampleError> {
+        let Some(asked) = asked else {
             let read: Vec<usize> = (0..schema.fields().len()).collect();
             let order = read.iter().copied().map(Some).collect();
             return Ok(Projection {
@@ -255,8 +270,8 @@ impl Projection {
                 schema: Arc::new(nullable(schema.fields().iter().cloned())),
             });
         };
-        let mut found = Vec::with_capacity(wanted.len());
-        for Wanted { name, optional } in wanted {
+        let mut found = Vec::with_capacity(asked.len());
+        for Asked { name, optional } in asked {
             let mut matches = (0..schema.fields().len()).filter(|&index| schema.field(index).name() == name);
             let index = matches.next();
             if matches.next().is_some() {
@@ -282,9 +297,9 @@ impl Projection {
         read.dedup();
         let order =
             found.iter().map(|index| index.and_then(|index| read.binary_search(&index).ok())).collect();
-        let fields = found.iter().zip(wanted).map(|(index, wanted)| match index {
+        let fields = found.iter().zip(asked).map(|(index, asked)| match index {
             Some(index) => Arc::clone(&schema.fields()[*index]),
-            None => Arc::new(SchemaField::new(wanted.name, DataType::Null, true)),
+            None => Arc::new(SchemaField::new(asked.name, DataType::Null, true)),
         });
         Ok(Projection { read, order, schema: Arc::new(nullable(fields)) })
     }

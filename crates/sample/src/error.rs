@@ -41,7 +41,7 @@ pub enum SampleError {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// Standard input or a pipe that nobody wants to read on.
+    /// Standard input or a pipe that nobody wants to read on, or a file whose copy nobody waits for.
     #[error("the input is not wanted any more")]
     Unwanted,
     /// More rows were bad than `on_bad_row` allows.

@@ -112,8 +112,8 @@ impl Source {
         Source { unit_bytes: unit_bytes.max(1), ..self }
     }
 
-    /// The same for whoever may lose interest: standard input and pipes are not waited for any more then. It is asked now and
-    /// then while one is silent.
+    /// The same for whoever may lose interest: standard input and pipes are not waited for any more then, and no copy of a
+    /// file is finished. It is asked now and then while one is silent, and while one is copied.
     #[must_use]
     pub fn while_wanted(self, wanted: Wanted) -> Source {
         Source { wanted: Some(wanted), ..self }
@@ -151,7 +151,8 @@ impl Source {
     ///
     /// # Errors
     /// A file that cannot be opened, read or unpacked, lacks a column, or has a line beyond
-    /// [`crate::LINE_BYTES_MAX`] or a record beyond [`crate::RECORD_BYTES_MAX`]; a stream that is not wanted any more.
+    /// [`crate::LINE_BYTES_MAX`] or a record beyond [`crate::RECORD_BYTES_MAX`]; a stream, or a file
+    /// that has to be copied first, that is not wanted any more.
     pub fn next_unit(&mut self, unit: &mut Unit) -> Result<bool, SampleError> {
         self.next_piece(unit).map_err(|error| match &self.wanted {
             // Its reader fails for that, and formats say in their own ways where.
@@ -218,7 +219,7 @@ impl Source {
             return Ok((Open::Messages(records), self.context(index, RowLayout::Messages(layout))));
         }
         if format == Format::Batch {
-            let batches = Arc::new(BatchFile::open(path, &self.encoder)?);
+            let batches = Arc::new(BatchFile::open(path, &self.encoder, self.wanted.as_ref())?);
             let layout = RowLayout::Batches(Arc::clone(&batches));
             return Ok((Open::Batches(batches, None), self.context(index, layout)));
         }
@@ -235,7 +236,8 @@ impl Source {
             (Open::Text(lines), rows)
         } else {
             let compression = Compression::of_path(path);
-            let columnar = ColumnarFile::open(path, format, compression, &self.encoder)?;
+            let columnar =
+                ColumnarFile::open_while(path, format, compression, &self.encoder, self.wanted.as_ref())?;
             (Open::Columnar(Box::new(columnar)), RowLayout::Columnar)
         };
         Ok((open, self.context(index, rows)))

@@ -8,7 +8,7 @@ use sanderling_sample::batch_file::{BatchFileOptions, BatchFileWriter, BlockComp
 use sanderling_sample::profile::{ProfileOptions, profile};
 use sanderling_sample::synth::{SynthConfig, generate};
 use sanderling_sample::{
-    Batch, DataConfig, EncodeOptions, Encoder, LabelUse, Reader, Rows, SampleError, Source, Spec,
+    Batch, DataConfig, EncodeOptions, Encoder, LabelUse, Reader, Rows, SampleError, Source, Spec, Unit,
 };
 use web::{Fault, Site, Web};
 
@@ -87,6 +87,19 @@ fn rows_by_url_are_the_rows_of_the_files() {
                 assert_eq!(spec_of(&[one]).unwrap(), spec.expand().unwrap());
             }
         }
+    }
+}
+
+#[test]
+fn what_is_not_wanted_is_not_copied() {
+    for extension in ["parquet", "batch"] {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = write(dir.path(), extension);
+        let name = format!("part-0.{extension}");
+        let web = Web::start(Site::new([(name.clone(), std::fs::read(dir.path().join(&name)).unwrap())]));
+        let source = Source::open(&[web.url(&name)], &DataConfig::default(), &encoder(&spec)).unwrap();
+        let found = source.while_wanted(Arc::new(|| false)).next_unit(&mut Unit::default());
+        assert!(matches!(found, Err(SampleError::Unwanted)), "{extension}: {found:?}");
     }
 }
 

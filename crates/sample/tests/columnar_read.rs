@@ -6,7 +6,9 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::{
     ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, FixedSizeBinaryArray,
@@ -22,7 +24,8 @@ use parquet::basic::{BrotliLevel, Compression as PageCompression};
 use parquet::file::properties::WriterProperties;
 use sanderling_sample::columnar::{ColumnarFile, ROWS_PER_BATCH_MAX, decode};
 use sanderling_sample::{
-    Batch, Compression, EncodeOptions, Encoder, Field, Format, LabelUse, Rows, SampleError, Spec,
+    Batch, Compression, DataConfig, EncodeOptions, Encoder, Field, Format, LabelUse, Rows, SampleError,
+    Source, Spec, Unit,
 };
 use tempfile::TempDir;
 
@@ -398,6 +401,56 @@ fn a_cut_file_is_an_error_wherever_it_is_cut() {
             File::create(&path).unwrap().write_all(&whole[..cut]).unwrap();
             check_error(&path, &encoder, &[]);
         }
+    }
+}
+
+fn pipe(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+fn labels_and_numbers(rows: i32) -> RecordBatch {
+    let labels: ArrayRef = Arc::new((0..rows).map(|row| Some(row % 2)).collect::<Int32Array>());
+    let numbers: ArrayRef = Arc::new((0..rows).map(Some).collect::<Int32Array>());
+    records(vec![("label", labels), ("x", numbers)])
+}
+
+#[test]
+fn what_comes_by_a_pipe_is_read_like_the_file() {
+    let encoder = encoder("[[feature]]\nname = \"x\"", LabelUse::Required);
+    let dir = TempDir::new().unwrap();
+    for way in ["a.parquet", "a.parquet.gz", "a.arrow", "a.arrows"] {
+        let path = write(dir.path(), way, &[labels_and_numbers(30_000)]);
+        let (expected, bytes) = (read(&path, &encoder).unwrap(), std::fs::read(&path).unwrap());
+        let piped = dir.path().join(format!("piped-{way}"));
+        pipe(&piped);
+        std::thread::scope(|scope| {
+            // It fails if nobody reads, which is seen below.
+            scope.spawn(|| _ = File::options().write(true).open(&piped).unwrap().write_all(&bytes));
+            assert_eq!(read(&piped, &encoder).unwrap(), expected, "{way}");
+        });
+    }
+}
+
+#[test]
+fn what_has_to_be_copied_is_copied_while_it_is_wanted() {
+    let encoder = Arc::new(encoder("[[feature]]\nname = \"x\"", LabelUse::Required));
+    let dir = TempDir::new().unwrap();
+    let check = |path: &Path, asked_max: usize| {
+        let name = [path.to_string_lossy().into_owned()];
+        let asked = AtomicUsize::new(0);
+        let wanted = Arc::new(move || asked.fetch_add(1, Ordering::Relaxed) < asked_max);
+        let source = Source::open(&name, &DataConfig::default(), &encoder).unwrap();
+        let found = source.while_wanted(wanted).next_unit(&mut Unit::default());
+        assert!(matches!(found, Err(SampleError::Unwanted)), "{name:?}, {asked_max}: {found:?}");
+    };
+    for way in ["a.parquet.gz", "a.arrow.zst", "a.arrows.gz"] {
+        let path = write(dir.path(), way, &[labels_and_numbers(300_000)]);
+        // Before the copy is begun, and in its middle.
+        (0..3).for_each(|asked_max| check(&path, asked_max));
+    }
+    for silent in ["silent.parquet", "silent.arrow"] {
+        pipe(&dir.path().join(silent));
+        check(&dir.path().join(silent), 3);
     }
 }
 

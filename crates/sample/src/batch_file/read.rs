@@ -16,9 +16,10 @@ use super::{
 use crate::encode::Encoder;
 use crate::error::SampleError;
 use crate::format::Compression;
-use crate::input;
+use crate::input::{self, InputFile};
 use crate::mapped::MappedFile;
 use crate::packed::{PackedBatch, PackedBuffer};
+use crate::patient::Wanted;
 use crate::spec::{Label, Spec};
 use crate::temporary;
 
@@ -45,8 +46,9 @@ pub(crate) struct Block {
 }
 
 impl BatchFile {
-    /// Opens a file whose rows are all that the caller wants to know of it.
-    pub(crate) fn open_plain(path: &Path) -> Result<BatchFile, SampleError> {
+    /// Opens a file whose rows are all that the caller wants to know of it. What comes by url is copied first, while it is
+    /// wanted.
+    pub(crate) fn open_plain(path: &Path, wanted: Option<&Wanted>) -> Result<BatchFile, SampleError> {
         let bad = |reason: String| bad_file(path, reason);
         let packed = Compression::of_path(path) != Compression::None;
         if packed || path.as_os_str() == input::STDIN {
@@ -54,11 +56,15 @@ impl BatchFile {
             return Err(bad_file(path, reason));
         }
         let is_local = input::is_local(path);
-        let file =
-            if is_local { File::open(path).map_err(io_error(path))? } else { temporary::copy_of(path)? };
-        if !file.metadata().map_err(io_error(path))?.is_file() {
+        // Asked before it is opened: to open a pipe may take until somebody writes to it.
+        if is_local && !path.metadata().map_err(io_error(path))?.is_file() {
             return Err(bad_file(path, "batch files are mapped: a pipe has to be written into a file first"));
         }
+        let file = if is_local {
+            File::open(path).map_err(io_error(path))?
+        } else {
+            temporary::copy_of(path, wanted)?
+        };
         let map = MappedFile::open(&file).map_err(io_error(path))?;
         let bytes = map.bytes();
         let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) else {
@@ -78,8 +84,12 @@ impl BatchFile {
     }
 
     /// Opens a file for an encoder, by whose spec its rows must have been encoded.
-    pub(crate) fn open(path: &Path, encoder: &Encoder) -> Result<BatchFile, SampleError> {
-        let mut file = Self::open_plain(path)?;
+    pub(crate) fn open(
+        path: &Path,
+        encoder: &Encoder,
+        wanted: Option<&Wanted>,
+    ) -> Result<BatchFile, SampleError> {
+        let mut file = Self::open_plain(path, wanted)?;
         file.order = agreement::order(&file.spec, encoder).map_err(|reason| bad_file(path, reason))?;
         Ok(file)
     }
@@ -260,10 +270,14 @@ fn spec_bytes_of(header: &FileHeader) -> Result<usize, String> {
 /// `Io`, or `BadFile` if it is no whole batch file.
 pub fn spec_of(inputs: &[String]) -> Result<Spec, SampleError> {
     // At least one: `expand` sees to that.
-    let file = &input::expand(inputs)?[0];
+    spec_in(&input::expand(inputs)?[0])
+}
+
+/// The spec by which the rows of a batch file were encoded.
+pub(crate) fn spec_in(file: &InputFile) -> Result<Spec, SampleError> {
     let path = &file.path;
     if input::is_local(path) || file.is_stdin() {
-        return Ok(BatchFile::open_plain(path)?.spec);
+        return Ok(BatchFile::open_plain(path, None)?.spec);
     }
     // Of what comes by url only the beginning is fetched.
     let bad = |reason: String| bad_file(path, reason);

@@ -265,11 +265,16 @@ fn files_that_cannot_be_mapped_or_replaced() {
     out.write(&Rows::all(&rows(3))).unwrap();
     drop(out);
     assert_eq!(std::fs::read_dir(place.0.path()).unwrap().count(), 1);
-    let open = |name: &str| BatchFile::open(&place.path(name), &encoder(SPEC)).err().unwrap().to_string();
+    let open =
+        |name: &str| BatchFile::open(&place.path(name), &encoder(SPEC), None).err().unwrap().to_string();
     std::fs::copy(&path, place.path("a.batch.gz")).unwrap();
     assert!(open("a.batch.gz").contains("unpack it into a file"));
     std::fs::write(place.path("empty.batch"), "").unwrap();
     assert!(open("empty.batch").contains("has 0 bytes, which is too short"));
     std::fs::write(place.path("short.batch"), "SNDLBTCH").unwrap();
     assert!(open("short.batch").contains("too short"));
+    // Nobody writes to it.
+    let pipe = place.path("pipe.batch");
+    assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    assert!(open("pipe.batch").contains("a pipe has to be written into a file first"));
 }

@@ -1,5 +1,5 @@
-//! A columnar file as something to seek in: the file itself, or a temporary copy of what a compressed file, a url or standard
-//! input holds. Knows bytes only, neither Parquet nor Arrow.
+//! A columnar file as something to seek in: the file itself, or a temporary copy of what a compressed file, a url, a pipe or
+//! standard input holds. Knows bytes only, neither Parquet nor Arrow.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -14,6 +14,7 @@ use parquet::file::reader::{ChunkReader, Length};
 use crate::error::SampleError;
 use crate::format::Compression;
 use crate::input::is_local;
+use crate::patient::Wanted;
 use crate::temporary;
 
 /// A file read by position. Clones share the file but no cursor, so that several columns can be read in turn.
@@ -24,14 +25,19 @@ pub(super) struct Seekable {
 }
 
 impl Seekable {
-    /// Opens a file; whatever is compressed, or comes by url or on standard input (`-`), is copied into a temporary file first.
-    pub(super) fn open(path: &Path, compression: Compression) -> Result<Seekable, SampleError> {
+    /// Opens a file; whatever is compressed, or comes by url, by a pipe or on standard input (`-`), is copied into a
+    /// temporary file first, while it is wanted.
+    pub(super) fn open(
+        path: &Path,
+        compression: Compression,
+        wanted: Option<&Wanted>,
+    ) -> Result<Seekable, SampleError> {
         let failed = |source| SampleError::Io { path: path.to_path_buf(), source };
-        let file = if compression == Compression::None && is_local(path) {
-            File::open(path).map_err(failed)?
-        } else {
-            temporary::copy_of(path)?
-        };
+        // Asked before it is opened: to open a pipe may take until somebody writes to it.
+        let is_seekable =
+            compression == Compression::None && is_local(path) && path.metadata().map_err(failed)?.is_file();
+        let file =
+            if is_seekable { File::open(path).map_err(failed)? } else { temporary::copy_of(path, wanted)? };
         let len_bytes = file.metadata().map_err(failed)?.len();
         Ok(Seekable { file: Arc::new(file), len_bytes })
     }

@@ -17,7 +17,7 @@ pub(super) fn profile_batches(
     config: &DataConfig,
     options: &ProfileOptions,
 ) -> Result<(), SampleError> {
-    let file = BatchFile::open_plain(&profile.path)?;
+    let file = BatchFile::open_plain(&profile.path, None)?;
     let spec = file.spec();
     let label = std::iter::once(spec.label.column.clone());
     let names: Vec<String> = label.chain(spec.feature.iter().map(|feature| feature.name.clone())).collect();
