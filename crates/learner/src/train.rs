@@ -328,9 +328,11 @@ impl<'a> Trainer<'a> {
                 .map(|worker| {
                     let sender = sender.clone();
                     scope.spawn(move || {
-                        worker
-                            .run(segment, &sender)
-                            .inspect_err(|_| segment.halt.store(true, Ordering::Relaxed))
+                        worker.run(segment, &sender).inspect_err(|_| {
+                            segment.halt.store(true, Ordering::Relaxed);
+                            // One of the others may be waiting for a stream, which may be silent.
+                            segment.pass.stop();
+                        })
                     })
                 })
                 .collect();
