@@ -143,6 +143,8 @@ impl Compression {
             // Two bytes alone might be the length of the first record of a file; 8 is the one method there is.
             [0x1f, 0x8b, 8, ..] => Compression::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Compression::Zstd,
+            // A frame to be skipped, as pzstd writes first.
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Compression::Zstd,
             _ => Compression::None,
         }
     }
