@@ -283,7 +283,7 @@ fn run_in(
     };
     if plot_scores.is_none() && state.best.is_some() {
         // The best validation was before this session, which resumed the run: score it again for the plots.
-        plot_scores = validate_again(&Model::load(&model_dir)?, stop)?;
+        plot_scores = validate_again(&Model::load(&model_dir)?, stop, observer)?;
     }
     let report_path = run_dir.join("report.html");
     let table_bytes = sizes.iter().map(|(_, bytes)| bytes).sum();
@@ -372,11 +372,16 @@ fn is_of(dir: &Path, run_id: u64) -> bool {
 }
 
 /// The scores of the validation files, or none where somebody asks to stop.
-fn validate_again(model: &Model, stop: &AtomicBool) -> Result<Option<Scores>, LearnError> {
+fn validate_again(
+    model: &Model,
+    stop: &AtomicBool,
+    observer: &mut dyn FnMut(&Event<'_>),
+) -> Result<Option<Scores>, LearnError> {
     let config = model.config();
     let bad_rows = Arc::new(BadRows::new(config.data.reading.on_bad_row));
     let (inputs, reading) = (&config.data.valid.0, &config.data.reading);
-    match evaluate(model, inputs, reading, &bad_rows, config.train.threads, stop, &mut |_| {}) {
+    let mut progress = |scan| observer(&Event::Validating { scan });
+    match evaluate(model, inputs, reading, &bad_rows, config.train.threads, stop, &mut progress) {
         Err(LearnError::Stopped) => Ok(None),
         scores => scores.map(Some),
     }

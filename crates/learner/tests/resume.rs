@@ -469,6 +469,12 @@ fn every_report_has_its_plots() {
         if !valid.is_empty() {
             place.resume(&toml(0)).unwrap();
             check("with nothing left to do");
+            // For its plots it is validated again, which can be watched and stopped.
+            let validating = |event: &Event<'_>| matches!(event, Event::Validating { .. });
+            let page = place.run_dir("run").join("report.html");
+            let (_, lines) = place.run_with(&toml(0), true, validating).unwrap();
+            assert!(lines.is_empty());
+            assert!(std::fs::read_to_string(page).unwrap().contains("No curve was measured"));
         }
     }
 }
