@@ -317,14 +317,16 @@ fn check_servers(config: &Config, options: &RunOptions) -> Result<(), LearnError
 /// before a pass is trained. If there is an earlier run, the first rows to train on are read, too: with a column that is
 /// not there it could not be resumed any more.
 fn check_inputs(config: &Config, has_earlier: bool) -> Result<(), LearnError> {
-    let encoder = encoder(config, LabelUse::Required, true)?;
     let data = &config.data;
-    Source::open(&data.train.0, &data.reading, &encoder)?;
-    for (inputs, is_read) in [(&data.train.0, has_earlier), (&data.valid.0, !data.valid.is_empty())] {
+    let [train, valid] = [true, false].map(|down_sample| encoder(config, LabelUse::Required, down_sample));
+    let (train, valid) = (train?, valid?);
+    Source::open(&data.train.0, &data.reading, &train)?;
+    let inputs = [(&data.train.0, &train, has_earlier), (&data.valid.0, &valid, !data.valid.is_empty())];
+    for (inputs, encoder, is_read) in inputs {
         if !is_read {
             continue;
         }
-        let mut reader = Reader::open(inputs, &data.reading, &encoder)?;
+        let mut reader = Reader::open(inputs, &data.reading, encoder)?;
         if reader.stream().is_some() {
             continue;
         }

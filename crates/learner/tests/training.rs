@@ -336,6 +336,10 @@ fn runs_that_cannot_be() {
         assert!(error.to_string().contains(part), "{toml}\n{error}");
         assert!(!place.run_dir("run").join("model").exists(), "{toml}: left a model");
     }
+    // What validates is not down-sampled.
+    let sampled = place
+        .run(&format!("data = {{ train = {good}, valid = {negatives} }}\nnegatives = {{ keep = 1e-9 }}"));
+    assert_eq!(sampled.unwrap().measured_examples, 2);
     // One class only is odd but no failure: there is no AUC.
     let summary = place.run(&format!("data = {{ train = {negatives} }}")).unwrap();
     assert_eq!((summary.auc, summary.real_mean), (None, Some(0.0)));
