@@ -401,7 +401,8 @@ impl<'a> Rows<'a> {
                 break;
             }
         }
-        if column == inputs.len() && (column > 1 || self.from - line > 1) {
+        // Where there is one column, an empty line is no missing value of it, however lines end.
+        if column == inputs.len() && (column > 1 || !trim_line(&self.text[line..self.from - 1]).is_empty()) {
             return Ok(());
         }
         Err(self.wrong_width(line, column))

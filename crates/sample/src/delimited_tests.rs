@@ -107,6 +107,31 @@ fn lines_that_do_not() {
     }
 }
 
+/// Of a file of one column, too, where it might be a missing value.
+#[test]
+fn an_empty_line_is_bad_however_lines_end() {
+    let spec: Spec = toml::from_str("[[feature]]\nname = \"x\"").unwrap();
+    let options = EncodeOptions { missing: &[], label: LabelUse::Optional, down_sample: false };
+    let encoder = Encoder::new(&spec, &options).unwrap();
+    for (format, empty) in [(Format::Csv, "\"\""), (Format::Tsv, "-")] {
+        for end in ["\n", "\r\n"] {
+            let text = ["x", "a", "", empty, "b", ""].join(end);
+            let mut lines = LineBlocks::new(Box::new(Cursor::new(text.into_bytes())), Path::new("x"));
+            let layout =
+                Layout::open(&mut lines, Path::new("x"), format, &DataConfig::default(), &encoder).unwrap();
+            let (mut block, mut batch) = (Block::default(), encoder.new_batch());
+            assert!(lines.next_block(&mut block).unwrap());
+            let bad_rows = BadRows::new(BadRowPolicy::Skip { max: u64::MAX });
+            let isa = Isa::detect();
+            let lines =
+                Lines { encoder: &encoder, bad_rows: &bad_rows, path: Path::new("x"), row_id_base: 0, isa };
+            decode(&lines, &layout, &block, &mut Vec::new(), &mut batch).unwrap();
+            let expected = ["x:3: column x: expected a row, found an empty line"];
+            assert_eq!((batch.len(), bad_rows.messages().as_slice()), (3, &expected.map(String::from)[..]));
+        }
+    }
+}
+
 #[test]
 fn headers() {
     let columns = |names: &[&str]| Some(names.iter().map(ToString::to_string).collect::<Vec<_>>());

@@ -280,7 +280,7 @@ fn profile_delimited(
                     let expected = "a closing quote, then a separator".to_string();
                     profile.reject(number, column, expected, crate::quote(line));
                 }
-                Ok(()) if line.is_empty() && stats.len() != 1 => {
+                Ok(()) if line.is_empty() => {
                     profile.reject(number, 1, "a row".to_string(), "an empty line".to_string());
                 }
                 Ok(()) if fields.len() != stats.len() => {

@@ -12,7 +12,7 @@ use arrow::datatypes::Int32Type;
 use parquet::arrow::ArrowWriter;
 use sanderling_sample::profile::{ColumnKind, DataProfile, ProfileOptions, profile, suggest};
 use sanderling_sample::spec::FeatureKind;
-use sanderling_sample::{DataConfig, EncodeOptions, Encoder, Format, LabelUse, Reader, Spec};
+use sanderling_sample::{BadRowPolicy, DataConfig, EncodeOptions, Encoder, Format, LabelUse, Reader, Spec};
 use tempfile::TempDir;
 
 fn look(path: &Path) -> DataProfile {
@@ -350,6 +350,25 @@ fn bad_rows_are_counted_and_the_first_is_told() {
     let first = seen.first_bad_row.as_ref().unwrap();
     assert!(first.contains("a.csv:3:") && first.contains("2 fields"), "{first}");
     check_suggestion(&path, &seen);
+}
+
+/// As the reader cuts them, which [`check_suggestion`] sees to.
+#[test]
+fn empty_fields_between_tabs_and_empty_lines_of_one_column() {
+    let dir = TempDir::new().unwrap();
+    let check = |name: &str, text: &str, columns: usize, (rows, bad_rows): (u64, u64)| {
+        let path = written(&dir, name, text);
+        let config = DataConfig { on_bad_row: BadRowPolicy::Skip { max: u64::MAX }, ..DataConfig::default() };
+        let seen = profile(&path, &config, &ProfileOptions::default()).unwrap();
+        assert_eq!((seen.columns.len(), seen.rows, seen.bad_rows), (columns, rows, bad_rows), "{text:?}");
+        if columns > 1 {
+            check_suggestion(&path, &seen);
+        }
+    };
+    check("tabs.csv", "label\tx\ty\n1\t\t\"a\"\n0\t \"b\" \t\n1\ta\tb\n", 3, (3, 0));
+    for end in ["\n", "\r\n"] {
+        check("one.csv", &["x", "1", "", "2", "\"\"", ""].join(end), 1, (3, 1));
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ const GUESS_LINES: usize = 1000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     pub(super) separator: u8,
-    /// CSV: quotes enclose fields, and blanks around a field do not count.
+    /// CSV: quotes enclose fields, and spaces around a field do not count.
     pub(super) quotes: bool,
 }
 
@@ -24,9 +24,9 @@ pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 fn trim(field: &[u8]) -> &[u8] {
-    let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
-    let start = field.iter().position(|byte| !blank(byte)).unwrap_or(field.len());
-    let end = field.iter().rposition(|byte| !blank(byte)).map_or(start, |at| at + 1);
+    // A tab may be the separator.
+    let start = field.iter().position(|&byte| byte != b' ').unwrap_or(field.len());
+    let end = field.iter().rposition(|&byte| byte != b' ').map_or(start, |at| at + 1);
     &field[start..end]
 }
 
