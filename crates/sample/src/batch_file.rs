@@ -13,7 +13,7 @@ mod agreement;
 mod read;
 mod write;
 
-pub(crate) use read::{BatchFile, Block, Unpacker};
+pub(crate) use read::{BatchFile, Block, Unpacker, spec_in};
 pub use read::{completed, spec_of};
 pub use write::{BatchFileOptions, BatchFileWriter, Written};
 

@@ -19,6 +19,8 @@ pub(crate) struct Compiled {
     default_text: Option<Vec<u8>>,
     default_number: Option<f64>,
     boundaries: Vec<f64>,
+    /// Whether a number beyond the range of f32 is the last one within.
+    pub(crate) clamps: bool,
     /// Key of a numeric feature's value, and of its being missing.
     value_key: u64,
     missing_key: u64,
@@ -45,6 +47,7 @@ impl Compiled {
             default_text,
             default_number,
             boundaries: feature.boundaries.clone().unwrap_or_default(),
+            clamps: false,
             value_key,
             missing_key: key::hash(b"missing", value_key),
         }
@@ -123,10 +126,12 @@ impl Compiled {
             }
             _ => {
                 let value = number as f32;
-                if !value.is_finite() {
-                    return Err(wanted(input, "a number within the range of f32", field));
+                match value.is_finite() {
+                    true => (self.value_key, value),
+                    // The least means that there is none.
+                    false if self.clamps => (self.value_key, value.clamp(f32::MIN.next_up(), f32::MAX)),
+                    false => return Err(wanted(input, "a number within the range of f32", field)),
                 }
-                (self.value_key, value)
             }
         })
     }

@@ -93,6 +93,13 @@ impl Encoder {
         })
     }
 
+    /// The same for numbers that are only compared: one beyond the range of f32 is the last one within, but for the least.
+    #[must_use]
+    pub(crate) fn clamping(mut self) -> Self {
+        self.features.iter_mut().for_each(|feature| feature.clamps = true);
+        self
+    }
+
     /// The spec, with one entry per feature.
     #[must_use]
     pub fn spec(&self) -> &Spec {

@@ -6,6 +6,7 @@ use crate::batch_file;
 use crate::encode::{EncodeOptions, Encoder, LabelUse};
 use crate::error::SampleError;
 use crate::format::{DataConfig, Format};
+use crate::input;
 use crate::reader::Reader;
 use crate::spec::{DefaultField, Feature, FeatureKind, Spec};
 
@@ -17,15 +18,17 @@ pub const FIT_VALUES_MAX: usize = 1 << 25;
 
 /// The spec with the boundaries of all quantile features, fitted to the first [`FIT_ROWS_MAX`] rows of the input, or
 /// to as many as hold [`FIT_VALUES_MAX`] values.
-/// Missing fields do not count. Rows are read as `config` says, bad ones included. A batch file has its boundaries.
+/// Missing fields do not count. Rows are read as `config` says, bad ones included. A batch file has its boundaries, which
+/// are those of all the input, since it can be read by no others.
 pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, SampleError> {
     let mut spec = spec.expand()?;
     if spec.unfitted().next().is_none() {
         return Ok(spec);
     }
-    let format = inputs.first().and_then(|input| config.format_of(input));
-    if format == Some(Format::Batch) {
-        let fitted = batch_file::spec_of(inputs)?;
+    // A pattern may not tell what its files are.
+    let files = input::expand(inputs)?;
+    if let Some(file) = files.iter().find(|file| config.format_of(&file.path) == Some(Format::Batch)) {
+        let fitted = batch_file::spec_in(file)?;
         for feature in spec.feature.iter_mut().filter(is_unfitted) {
             let same = fitted.feature.iter().find(|other| other.name == feature.name);
             feature.boundaries = same.and_then(|same| same.boundaries.clone());
@@ -35,7 +38,7 @@ pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, 
                 "it has no quantile boundaries of feature {:?}; convert the source with this configuration",
                 feature.name
             );
-            return Err(SampleError::BadFile { path: inputs[0].clone().into(), reason });
+            return Err(SampleError::BadFile { path: file.path.clone(), reason });
         }
         return Ok(spec);
     }
@@ -53,7 +56,8 @@ pub fn fit(spec: &Spec, inputs: &[String], config: &DataConfig) -> Result<Spec, 
     let rows_max = FIT_ROWS_MAX.min(FIT_VALUES_MAX / numbers.len());
     let numeric = Spec { feature: numbers, weight: None, negatives: None, ..spec.clone() };
     let options = EncodeOptions { missing: &config.missing, label: LabelUse::Optional, down_sample: false };
-    let encoder = Arc::new(Encoder::new(&numeric, &options)?);
+    // Unlike a number that is trained on, one that falls into a bucket may be beyond f32.
+    let encoder = Arc::new(Encoder::new(&numeric, &options)?.clamping());
     let mut reader = Reader::open(inputs, config, &encoder)?;
     if let Some(stream) = reader.stream() {
         let feature = spec.unfitted().next().map_or("", |feature| &feature.name);
@@ -113,6 +117,59 @@ pub fn boundaries(values: &mut [f32], buckets: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch_file::{BatchFileOptions, BatchFileWriter};
+    use crate::rows::Rows;
+
+    const SPEC: &str = "[[feature]]\nname = \"x\"\ntype = \"quantile\"\nbuckets = 4";
+
+    fn encoder(spec: &Spec) -> Arc<Encoder> {
+        let options = EncodeOptions { missing: &[], label: LabelUse::Required, down_sample: false };
+        Arc::new(Encoder::new(spec, &options).unwrap())
+    }
+
+    fn read(inputs: &[String], encoder: &Arc<Encoder>) -> crate::batch::Batch {
+        let mut reader = Reader::open(inputs, &DataConfig::default(), encoder).unwrap();
+        let mut batch = encoder.new_batch();
+        while reader.next(&mut batch).unwrap() {}
+        batch
+    }
+
+    #[test]
+    fn a_batch_file_has_the_boundaries_wherever_it_stands() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        std::fs::write(path("0.csv"), "label,x\n1,1\n0,2\n1,3\n0,4\n").unwrap();
+        let open: Spec = toml::from_str(SPEC).unwrap();
+        let fitted: Spec = toml::from_str(&format!("{SPEC}\nboundaries = [2.5]")).unwrap();
+        let rows = read(&[path("0.csv")], &encoder(&fitted));
+        std::fs::create_dir(path("rows")).unwrap();
+        let out = dir.path().join("rows/1.batch");
+        let mut out = BatchFileWriter::create(&out, &fitted, BatchFileOptions::default()).unwrap();
+        out.write(&Rows::all(&rows)).unwrap();
+        out.finish().unwrap();
+        let check = |inputs: &[String], expected: &[f64]| {
+            let found = fit(&open, inputs, &DataConfig::default()).unwrap();
+            assert_eq!(found.feature[0].boundaries.as_deref(), Some(expected), "{inputs:?}");
+            read(inputs, &encoder(&found));
+        };
+        check(&[path("0.csv")], &[1.5, 2.5, 3.5]);
+        check(&[path("rows/1.batch")], &[2.5]);
+        check(&[path("rows/*")], &[2.5]);
+        check(&[path("0.csv"), path("rows/*")], &[2.5]);
+    }
+
+    #[test]
+    fn numbers_beyond_f32_have_buckets() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.csv");
+        std::fs::write(&path, "label,x\n1,1e39\n0,-1e300\n1,\n0,-1\n1,1\n").unwrap();
+        let input = [path.display().to_string()];
+        let spec = fit(&toml::from_str(SPEC).unwrap(), &input, &DataConfig::default()).unwrap();
+        let ends = spec.feature[0].boundaries.clone().unwrap();
+        let buckets = [-1e300, -1.0, 1.0, 1e39].map(|number| ends.partition_point(|end| *end < number));
+        assert_eq!(buckets, [0, 1, 2, 3], "{ends:?}");
+        assert_eq!(read(&input, &encoder(&spec)).len(), 5);
+    }
 
     #[test]
     fn buckets() {
