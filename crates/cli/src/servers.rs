@@ -66,8 +66,7 @@ impl ServerArgs {
         if found == [Address::Embedded] {
             return Ok(None);
         }
-        let stop = Some(Stop::flag(&crate::stop::told()));
-        Ok(Some(Cluster::connect(&found, ConnectOptions { stop, ..self.ask.options()? })?))
+        Ok(Some(Cluster::connect(&found, self.ask.options_until_told()?)?))
     }
 
     /// Where they are, as it was given.
@@ -87,6 +86,12 @@ impl ServerArgs {
 }
 
 impl AskArgs {
+    /// The same for one who waits for silent servers no longer once the process is told to stop.
+    pub(crate) fn options_until_told(&self) -> Result<ConnectOptions, Failure> {
+        let stop = Some(Stop::flag(&crate::stop::told()));
+        Ok(ConnectOptions { stop, ..self.options()? })
+    }
+
     /// As the client takes them.
     pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
         let mut options = ConnectOptions {

@@ -27,7 +27,7 @@ mod peer;
 pub use peer::Peer;
 
 /// Requests of one server that a thread may have under way, whatever the server allows.
-const IN_FLIGHT_MAX: usize = 64;
+pub const IN_FLIGHT_MAX: usize = 64;
 const SILENT: &str = "it does not answer";
 /// First and longest wait before another attempt.
 const BACKOFF_MIN_US: u64 = 1_000;

@@ -63,7 +63,7 @@ mod links;
 mod packing;
 
 mod exchange;
-pub use exchange::{Hedge, HedgeCounts, Peer};
+pub use exchange::{Hedge, HedgeCounts, IN_FLIGHT_MAX, Peer};
 
 mod checkpoint;
 pub use checkpoint::CheckpointSize;

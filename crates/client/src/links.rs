@@ -10,7 +10,7 @@ use sanderling_transport::{Address, Error, Framing, Poller, Received, Token, con
 use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit};
 
 use crate::error::{ClientError, Names};
-use crate::exchange::{Answer, CallError, Exchange, Hedging, Patience, Peer, Want};
+use crate::exchange::{Answer, CallError, Exchange, Hedging, IN_FLIGHT_MAX, Patience, Peer, Want};
 use crate::options::ConnectOptions;
 use crate::packing::Packing;
 use crate::statistics::Recorder;
@@ -146,6 +146,13 @@ impl Links {
 
     fn now_us(&self) -> u64 {
         self.start.elapsed().as_micros() as u64
+    }
+
+    /// Would so many more requests of a server be taken without waiting? Of more than ever can be under way some wait anyway: then
+    /// it is enough that none is.
+    pub(crate) fn has_room(&self, server: usize, requests: usize) -> bool {
+        let outstanding = self.links[server].exchange.outstanding();
+        outstanding == 0 || outstanding + requests <= IN_FLIGHT_MAX
     }
 
     /// Takes a request, waiting for answers to others (which go to `sink`) while too many are under way. It goes with

@@ -114,6 +114,9 @@ struct State {
     slots: Vec<Slot>,
     /// Slots whose requests have ended, with when they did.
     ended: Vec<(usize, Instant)>,
+    /// Messages to each server of the request that was begun last, and the most that there were.
+    messages: Vec<usize>,
+    messages_max: usize,
 }
 
 impl Pipeline {
@@ -124,7 +127,14 @@ impl Pipeline {
             placement,
             tables: Vec::new(),
             outgoing: Outgoing::new(servers),
-            state: State { names, shapes: Vec::new(), slots: Vec::new(), ended: Vec::new() },
+            state: State {
+                names,
+                shapes: Vec::new(),
+                slots: Vec::new(),
+                ended: Vec::new(),
+                messages: vec![0; servers],
+                messages_max: 1,
+            },
             fan: Fan::default(),
             ragged: RaggedFan::default(),
             dedup: Dedup::new(),
@@ -137,6 +147,12 @@ impl Pipeline {
         self.state.shapes.push((table.name().to_owned(), table.dim()));
         self.tables.push(table);
         self.tables.len() - 1
+    }
+
+    /// Is there room for another request, as large as the largest so far? Where there is none, [`Pipeline::begin`] waits.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        (0..self.links.len()).all(|server| self.links.has_room(server, self.state.messages_max))
     }
 
     /// Begins and sends a request; [`Pipeline::poll`] will tell how the slot's request ended. A request that cannot be made is an
@@ -156,6 +172,7 @@ impl Pipeline {
         (kept.table, kept.answered, kept.failed) = (table, Answered::default(), None);
         // The request itself is one message more, so that it cannot end before all have been begun.
         kept.open = 1;
+        self.state.messages.fill(0);
         let begun = self.begin_all(slot, table, call);
         if let Err(error) = begun {
             if self.state.slots[slot].open == 1 {
@@ -306,6 +323,8 @@ fn send(
     let tag = (slot as u64) << PART_BITS | kept.parts.len() as u64;
     kept.parts.push(part);
     kept.open += 1;
+    state.messages[server] += 1;
+    state.messages_max = state.messages_max.max(state.messages[server]);
     let begun = links.begin(server, tag, Some(boot_id), request, &mut |server, tag, result| {
         state.note(server, tag, result);
     });

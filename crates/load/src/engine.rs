@@ -277,15 +277,27 @@ pub fn prepare(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Pr
 /// What keeps it from starting; `Stopped`, so that nobody takes a part for the whole. Whatever fails while it runs is counted,
 /// and makes the result invalid when it is too much.
 pub fn run(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<RunResult, EngineError> {
+    run_noting_cycles(target, plan, watch).map(|(run, _)| run)
+}
+
+/// The same, and the first cycle behind all that it took.
+pub(crate) fn run_noting_cycles(
+    target: &Target,
+    plan: &Plan,
+    watch: &mut Watch<'_>,
+) -> Result<(RunResult, u64), EngineError> {
     let before = server::statistics(target);
     let ran = threads(target, plan, watch)?;
     let stopped = ran.stopped_by_watch;
     if stopped && ran.measured.calls() == 0 {
         return Err(EngineError::Stopped(None));
     }
-    let server = server::since(&before, server::statistics(target));
+    // Servers that are silent are not asked when it is to end at once.
+    let silent = stopped && ran.ends.iter().any(|end| end.not_ended > 0);
+    let server = if silent { Vec::new() } else { server::since(&before, server::statistics(target)) };
+    let cycles_end = ran.ends.iter().map(|end| end.cycles_end).max().unwrap_or(plan.cycles.start);
     let result = report::result(target, plan, ran, server);
-    if stopped { Err(EngineError::Stopped(Some(Box::new(result)))) } else { Ok(result) }
+    if stopped { Err(EngineError::Stopped(Some(Box::new(result)))) } else { Ok((result, cycles_end)) }
 }
 
 /// What the threads of a run came to.
@@ -352,11 +364,10 @@ fn threads(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Ran, E
             said?;
         }
         let (start, began) = (Instant::now() + START_AFTER, SystemTime::now() + START_AFTER + plan.warmup);
-        let before = cpu::Times::now();
         for waiting in starts {
             let _ = waiting.send(start);
         }
-        let stopped_by_watch = watch_over(plan, start, &tallies, &stop, watch);
+        let (stopped_by_watch, cpu_before) = watch_over(plan, start, &tallies, &stop, watch);
         let mut ends = Vec::new();
         let mut all: Option<Observed> = None;
         for worker in workers {
@@ -369,10 +380,13 @@ fn threads(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Ran, E
             }
         }
         let observed = all.ok_or(EngineError::Stopped(None))?;
-        let cpu = cpu::Times::now().since(before);
+        let cpu = cpu::Times::now().since(cpu_before);
         let last = ends.iter().map(|end| end.last).max().unwrap_or_default();
         let measured = match plan.length {
-            Length::Time(window) if !stopped_by_watch && !ends.iter().all(|end| end.ran_out) => {
+            // Unless it was over before, since all threads were told to stop, had no cycles left or gave up.
+            Length::Time(window)
+                if !stop.load(Ordering::Relaxed) && !ends.iter().all(|end| end.ran_out || end.gave_up) =>
+            {
                 last.max(window)
             }
             Length::Time(_) | Length::Calls(_) => last,
@@ -383,21 +397,25 @@ fn threads(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Ran, E
     })
 }
 
-/// Tells who watches, until all threads have ended. `true`: they were told to end early.
+/// Tells who watches, until all threads have ended. Whether they were told to end early, and the processor time when the
+/// measured part began.
 fn watch_over(
     plan: &Plan,
     start: Instant,
     tallies: &[Tally],
     stop: &AtomicBool,
     watch: &mut Watch<'_>,
-) -> bool {
-    let mut stopped = false;
+) -> (bool, cpu::Times) {
+    let (mut stopped, mut cpu) = (false, None);
     loop {
         let sum = |of: fn(&Tally) -> &AtomicU64| -> u64 {
             tallies.iter().map(|tally| of(tally).load(Ordering::Relaxed)).sum()
         };
         let (calls, failed) = (sum(|tally| &tally.calls), sum(|tally| &tally.failed));
         let elapsed = start.elapsed();
+        if elapsed >= plan.warmup {
+            cpu.get_or_insert_with(cpu::Times::now);
+        }
         let share = match plan.length {
             Length::Time(window) => elapsed.as_secs_f64() / (plan.warmup + window).as_secs_f64().max(1e-9),
             Length::Calls(of) => calls as f64 / of.max(1) as f64,
@@ -406,13 +424,14 @@ fn watch_over(
         let progress = Progress { calls, failed, elapsed, share: if over { 1.0 } else { share.min(1.0) } };
         let goes_on = watch(progress);
         if over {
-            return stopped;
+            return (stopped, cpu.unwrap_or_else(cpu::Times::now));
         }
         if !goes_on {
             stopped = true;
             stop.store(true, Ordering::Relaxed);
         }
-        std::thread::sleep(WATCH_EVERY);
+        let to_warmup = plan.warmup.saturating_sub(start.elapsed());
+        std::thread::sleep(if cpu.is_none() { WATCH_EVERY.min(to_warmup) } else { WATCH_EVERY });
     }
 }
 

@@ -148,6 +148,11 @@ impl Observed {
         self.failures.note(kind, message);
     }
 
+    /// The same of failures that were counted elsewhere.
+    pub fn failures_of(&mut self, failures: &Failures) {
+        self.failures.merge(failures);
+    }
+
     /// Notes the keys of a request, for the share of distinct ones. Takes some 2 ns per key, 5 where all keys
     /// are few; the share is that of the keys which it was shown.
     pub fn unique(&mut self, keys: &[u64]) {

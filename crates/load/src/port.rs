@@ -147,6 +147,15 @@ impl Port {
         self.shapes.get(table.0 as usize)
     }
 
+    /// Is there room for another request? Where there is none, [`Port::begin`] waits for some.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        match &self.way {
+            Way::Remote { pipeline, .. } => pipeline.has_room(),
+            Way::Embedded { .. } | Way::Nowhere => true,
+        }
+    }
+
     /// Begins a request for a slot that has none under way; it ends with a [`Finished`] of that slot, be it at once.
     /// Keys and gradients are copied, or used up, before this returns.
     ///
@@ -321,5 +330,27 @@ mod tests {
         let nothing = expected.map(|outcome| Outcome { missing: 0, ..outcome });
         let asked = [48, 24, 36, 16, 24].map(|bytes| Outcome { bytes, ..nothing[0] });
         check(&Target::connect("nowhere:", Default::default()).unwrap(), &asked);
+    }
+
+    /// A server has so many requests of a connection at most: then there is no room, and there is some when one is answered.
+    #[test]
+    fn there_is_room_for_as_many_requests_as_a_server_takes() {
+        let pause = std::sync::Arc::new(std::sync::Mutex::new(()));
+        let listen = ["tcp://127.0.0.1:0".parse().unwrap()];
+        let null =
+            crate::null::NullServer::start_with_pause(&listen, 2, 0, std::sync::Arc::clone(&pause)).unwrap();
+        let target = Target::connect(&null.addresses()[0].to_string(), Default::default()).unwrap();
+        let mut port = target.port().unwrap();
+        let table = port.create(&config()).unwrap();
+        let held = pause.lock().unwrap();
+        for slot in 0..sanderling_client::IN_FLIGHT_MAX {
+            assert!(port.has_room(), "{slot}");
+            port.begin(slot, &Request::Pull { table, keys: &[1] });
+        }
+        assert!(!port.has_room());
+        drop(held);
+        let mut finished = Vec::new();
+        port.poll(Some(Instant::now() + Duration::from_secs(60)), &mut finished);
+        assert!(!finished.is_empty() && port.has_room());
     }
 }

@@ -53,5 +53,5 @@ pub const BYTES_PER_CALL_MAX: usize = 128 << 10;
 pub const KEYS_PER_DRAW_MAX: usize = 1 << 22;
 /// Most gradients, counted by value, that one push may have.
 pub const GRADIENTS_PER_PUSH_MAX: usize = 1 << 26;
-/// Failures of scripts that a thread draws with place and caret; the others are told in one line.
+/// Failures of scripts that a thread draws with place and caret, from when it counts them; the others are told in one line.
 pub const FAILURES_DRAWN_MAX: u64 = 8;

@@ -75,6 +75,11 @@ fn watched(bar: &Bar, what: &str, progress: Progress) -> bool {
     !stop::flag().load(std::sync::atomic::Ordering::Relaxed)
 }
 
+/// Servers that are not waited for after Ctrl-C are no failure of theirs.
+fn unreached(failure: sanderling_load::request::Failure) -> Failure {
+    if failure.kind == "stopped" { Failure::Stopped } else { Failure::Load(failure.reason) }
+}
+
 /// Wrong arguments are told from what went wrong.
 fn failed(error: EngineError) -> Failure {
     match error {
@@ -83,6 +88,7 @@ fn failed(error: EngineError) -> Failure {
         | EngineError::Generate(_)
         | EngineError::Number { .. } => Failure::Usage(error.to_string()),
         EngineError::Stopped(_) => Failure::Stopped,
+        EngineError::Target(failure) => unreached(failure),
         error => Failure::Load(error.to_string()),
     }
 }

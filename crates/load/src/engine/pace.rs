@@ -29,6 +29,8 @@ pub(super) struct Pace {
     next: u64,
     end: u64,
     step: u64,
+    /// The first cycle behind all that it took.
+    taken_end: u64,
     /// Nothing is due from here on; `None` if calls are counted.
     until: Option<Duration>,
     /// Measured calls that are left, if they are counted.
@@ -57,7 +59,13 @@ impl Pace {
             }
         };
         let next = plan.cycles.start.saturating_add(number);
-        Ok(Pace { next, end: plan.cycles.end, step: threads, until, left, warmup: plan.warmup, times })
+        let (taken_end, end, warmup) = (plan.cycles.start, plan.cycles.end, plan.warmup);
+        Ok(Pace { next, end, step: threads, taken_end, until, left, warmup, times })
+    }
+
+    /// The first cycle behind all that it took.
+    pub(super) fn taken_end(&self) -> u64 {
+        self.taken_end
     }
 
     /// When the next call is due: now, in a closed loop. `None`: never, all have been called.
@@ -72,6 +80,7 @@ impl Pace {
     pub(super) fn take(&mut self, now: Duration) -> Option<Due> {
         let at = self.next_at(now).filter(|&at| at <= now)?;
         let due = Due { cycle: self.next, at };
+        self.taken_end = self.next + 1;
         self.next = self.next.saturating_add(self.step);
         if at >= self.warmup
             && let Some(left) = &mut self.left

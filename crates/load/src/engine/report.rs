@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use sanderling_observe::Machine;
 
 use super::{Length, Plan, Ran, Schedule, concurrency, verdict};
-use crate::result::{Asked, ClientCpu, Limit, Load, RunResult, Script, ServerLatency, Versions};
+use crate::result::{Asked, COUNT_MAX, ClientCpu, Limit, Load, RunResult, Script, ServerLatency, Versions};
 use crate::target::Target;
 
 /// The version of Rune that is pinned.
@@ -59,7 +59,7 @@ fn asked(target: &Target, plan: &Plan) -> Asked {
             Length::Time(window) => Limit::Seconds { seconds: window.as_secs_f64() },
             Length::Calls(calls) => Limit::Calls { calls },
         },
-        cycles: (plan.cycles != (0..u64::MAX)).then_some((plan.cycles.start, plan.cycles.end)),
+        cycles: (plan.cycles != (0..u64::MAX)).then_some((plan.cycles.start, plan.cycles.end.min(COUNT_MAX))),
         objectives: Vec::new(),
     }
 }

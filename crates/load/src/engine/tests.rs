@@ -35,6 +35,7 @@ pub async fn both(ctx, my) {
     ctx.pull(my.rows, my.keys.draw(4)).await?;
     ctx.push(my.rows, my.keys.draw(4), my.grads).await
 }
+pub async fn idle(ctx, my) { }
 pub async fn wrong(ctx, my) { ctx.pull(my.nothing, my.keys.draw(4)).await }
 "#;
 
@@ -322,4 +323,79 @@ fn cycles_are_shared_out_between_clients() {
         run_again(&target, &part).measured.calls()
     };
     assert_eq!((all.measured.calls(), of(0..70), of(70..200)), (200, 70, 130));
+}
+
+/// What is looked at between calls, such as whether to stop, is looked at though no call asks for anything.
+#[test]
+fn calls_without_a_request_leave_a_run_its_turn() {
+    let target = Target::connect("embedded:", Default::default()).unwrap();
+    schema(&target, &plan("pull")).unwrap();
+    let long = Length::Time(Duration::from_secs(20));
+    let stopped = run(&target, &Plan { length: long, ..plan("idle") }, &mut |progress| progress.calls < 100);
+    assert!(matches!(stopped, Err(EngineError::Stopped(Some(_)))), "{stopped:?}");
+    // Too many failures: it gives up, and its rates are those of the time until then.
+    for warmup_s in [0, 20] {
+        let warmup = Duration::from_secs(warmup_s);
+        let run = run_again(&target, &Plan { length: long, warmup, ..plan("wrong") });
+        let Measured { failures, seconds, .. } = &run.measured;
+        assert_eq!(run.measured.calls(), if warmup_s == 0 { 1001 } else { 0 });
+        assert_eq!((failures.len(), failures[0].count), (1, 1001));
+        assert!(failures[0].first.contains('^') && *seconds < 20.0, "{seconds} s: {failures:?}");
+        let reasons = &run.validity.reasons;
+        assert!(reasons.iter().any(|one| one.contains("it was cut short")), "{reasons:?}");
+    }
+    // Loading stops at the first one.
+    let mut failing = plan("pull");
+    failing.program.source = SCRIPT.replace("ctx.push(my.rows, my.all", "ctx.push(my.nothing, my.all");
+    let error = load(&target, &failing, &mut |_| true).unwrap_err().to_string();
+    assert!(error.starts_with("loading stopped after 1 of 10 calls"), "{error}");
+}
+
+#[test]
+fn failures_of_the_measured_part_are_told_with_their_place() {
+    let target = Target::connect("embedded:", Default::default()).unwrap();
+    schema(&target, &plan("pull")).unwrap();
+    let warmup = Duration::from_millis(300);
+    let run = run_again(&target, &Plan { warmup, length: Length::Calls(1000), ..plan("pull:9,wrong:1") });
+    let failures = &run.measured.failures;
+    assert!(failures[0].first.contains('^'), "{failures:?}");
+}
+
+#[test]
+fn processor_time_is_that_of_the_measured_part() {
+    let target = Target::connect("embedded:", Default::default()).unwrap();
+    schema(&target, &plan("pull")).unwrap();
+    let warmup = Duration::from_secs(3);
+    let length = Length::Time(Duration::from_millis(300));
+    let run = run_again(&target, &Plan { warmup, length, ..plan("pull") });
+    // Of one thread; other tests of this process may use all others, also until it is seen that the run is over.
+    let (cores, all) = (run.client_cores(), std::thread::available_parallelism().unwrap().get());
+    assert!(cores < 2.0 * all as f64 + 2.0 && run.client.busiest_thread.unwrap() <= 1.0, "{cores} cores");
+}
+
+/// Told to stop while the server says nothing, and as much is under way as there can be.
+#[test]
+fn a_silent_server_keeps_no_run_from_its_end() {
+    let pause = Arc::new(Mutex::new(()));
+    let listen = ["tcp://127.0.0.1:0".parse().unwrap()];
+    let null = NullServer::start_with_pause(&listen, 4, 0, Arc::clone(&pause)).unwrap();
+    let target = Target::connect(&null.addresses()[0].to_string(), Default::default()).unwrap();
+    let plan =
+        Plan { length: Length::Time(Duration::from_secs(600)), concurrency: Some(100), ..plan("pull") };
+    schema(&target, &plan).unwrap();
+    let (mut held, mut looks) = (None, 0);
+    let stopped = run(&target, &plan, &mut |progress| {
+        if progress.calls > 0 && held.is_none() {
+            held = Some(pause.lock().unwrap());
+        }
+        looks += u32::from(held.is_some());
+        looks < 3
+    });
+    let Err(EngineError::Stopped(Some(part))) = stopped else { panic!("{stopped:?}") };
+    // Nothing was waited for until it failed, or for a minute.
+    let reasons = &part.validity.reasons;
+    assert!(part.measured.failed() == 0 && part.measured.failures.is_empty(), "{:?}", part.measured.failures);
+    assert!(!reasons.iter().any(|one| one.contains("given up")), "{reasons:?}");
+    assert!(reasons.iter().any(|one| one.contains("at most 64 requests at a time")), "{reasons:?}");
+    drop(held);
 }

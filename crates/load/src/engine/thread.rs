@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::pace::{Due, Pace, Share};
 use super::{EngineError, Length, Plan, Schedule, Tally, cpu};
 use crate::generate::Seeds;
-use crate::observed::{Distribution, Observed};
+use crate::observed::{Distribution, Failures, Observed};
 use crate::port::Port;
 use crate::request::Finished;
 use crate::script::{CallFailure, FunctionId, Mix, SCRIPT_KIND, Step, ThreadScript};
@@ -17,23 +17,31 @@ use crate::target::Target;
 
 /// How long a thread waits for what is still under way when its time is over, before it gives up.
 const DRAIN: Duration = Duration::from_secs(60);
+/// The same once it was told to stop: who pressed Ctrl-C waits for nobody who is silent.
+const DRAIN_STOPPED: Duration = Duration::from_millis(500);
 /// The longest time between two looks at whether it is to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Failures after which a run that has too many is cut short.
 const FAILURES_BEFORE_STOP: u64 = 1000;
 
 /// What a thread says of itself when it has ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ThreadEnd {
+    /// Its calls in the measured part.
+    pub(super) calls: u64,
+    /// The first cycle behind all that it took, those of the warm-up too.
+    pub(super) cycles_end: u64,
     /// When its last call ended, since the measured part began.
     pub(super) last: Duration,
-    /// Share of a core that it used.
+    /// Share of a core that it used in the measured part.
     pub(super) cpu: f64,
-    /// Share of its time in which it had nothing to do but wait.
+    /// Share of its time there in which it had nothing to do but wait.
     pub(super) waited: f64,
     /// How much later than due, or than a slot was free, calls were begun: what the client is to blame for.
     pub(super) own_lag: Distribution,
-    /// Calls that were due and had not ended long after the end.
+    /// Did a call wait for room at a server, though fewer than [`slots`](Self::slots) were under way?
+    pub(super) crowded: bool,
+    /// Calls that were due and had not ended long after the end, or soon after it was told to stop.
     pub(super) not_ended: u64,
     /// Was it cut short, since too much failed?
     pub(super) gave_up: bool,
@@ -67,6 +75,8 @@ pub(super) struct Thread {
     slots: Vec<Slot>,
     free: Vec<usize>,
     observed: Observed,
+    /// What failed in the warm-up: told only of a run that gives up there.
+    failures_before: Failures,
     /// Calls and failures, those of the warm-up too.
     calls: u64,
     failed: u64,
@@ -100,6 +110,7 @@ impl Thread {
             // The first is taken first.
             free: (0..share.concurrency).rev().collect(),
             observed: Observed::new(&names, expected),
+            failures_before: Failures::new(),
             calls: 0,
             failed: 0,
             failing: Duration::ZERO,
@@ -112,20 +123,26 @@ impl Thread {
     pub(super) fn run(mut self, start: Instant, stop: &AtomicBool, tally: &Tally) -> (Observed, ThreadEnd) {
         let mut finished: Vec<Finished> = Vec::new();
         let (mut waited, mut not_ended, mut gave_up) = (Duration::ZERO, 0, false);
-        let (mut over_since, mut freed_at) = (None, Duration::ZERO);
-        let mut port_counts = false;
+        let (mut over_since, mut freed_at, mut crowded) = (None, Duration::ZERO, false);
+        let mut measuring = false;
         std::thread::sleep(start.saturating_duration_since(Instant::now()));
-        let cpu_before = cpu::thread();
+        let (mut since, mut cpu_before) = (Duration::ZERO, cpu::thread());
         loop {
             let mut now = start.elapsed();
-            if !port_counts && now >= self.warmup {
-                // Keys are looked at only where they are noted.
+            if !measuring && now >= self.warmup {
+                // Keys, places of failures and the thread's own time are looked at only where they are noted.
                 self.port.borrow_mut().count_distinct_keys();
-                port_counts = true;
+                self.script.draw_failures_anew();
+                (since, cpu_before, waited) = (now, cpu::thread(), Duration::ZERO);
+                measuring = true;
             }
             let stopped = stop.load(Ordering::Relaxed);
+            // After a call without a request all else has its turn: a script whose calls all are so would keep it from that.
+            let mut ended = false;
             while let Some(&slot) = self.free.last()
                 && !stopped
+                && !ended
+                && self.has_room()
                 && let Some(due) = self.pace.take(now)
             {
                 self.free.pop();
@@ -133,7 +150,7 @@ impl Thread {
                     let own = now.saturating_sub(due.at.max(freed_at));
                     self.own_lag.record(u64::try_from(own.as_nanos()).unwrap_or(u64::MAX));
                 }
-                self.start(slot, due, now, start);
+                ended = self.start(slot, due, now, start);
                 now = start.elapsed();
             }
             let idle = self.free.len() == self.slots.len();
@@ -143,13 +160,16 @@ impl Thread {
             }
             // What is still to be done after the end is bounded: a target that serves less than is due never catches up.
             if next.is_none_or(|next| self.pace.is_after_end(now) && next <= now) {
-                let since = *over_since.get_or_insert(now);
-                if now > since + DRAIN {
+                let over_since = *over_since.get_or_insert(now);
+                if now > over_since + if stopped { DRAIN_STOPPED } else { DRAIN } {
                     not_ended = (self.slots.len() - self.free.len()) as u64 + self.pace.count_left(now);
                     break;
                 }
             }
-            let full = self.free.is_empty();
+            let full = !self.has_room();
+            if full && !self.free.is_empty() && next.is_some_and(|next| (self.warmup..=now).contains(&next)) {
+                crowded = true;
+            }
             let mut until = now + LOOK_EVERY;
             if !full && let Some(next) = next {
                 until = until.min(next);
@@ -162,12 +182,14 @@ impl Thread {
                 let (slot, done) = (finished.slot, finished.done.saturating_duration_since(start));
                 if self.slots[slot].due >= self.warmup {
                     self.observed.request(done.saturating_sub(self.warmup), &finished);
+                } else if let Err(failure) = &finished.outcome {
+                    self.failures_before.note(failure.kind, &failure.reason);
                 }
                 if let Step::Done(result) = self.script.resume(slot, finished) {
                     self.end(slot, done, &result);
                 }
             }
-            if full && !self.free.is_empty() {
+            if full && self.has_room() {
                 freed_at = after;
             }
             tally.calls.store(self.calls, Ordering::Relaxed);
@@ -184,20 +206,26 @@ impl Thread {
                 stop.store(true, Ordering::Relaxed);
             }
         }
-        let elapsed = start.elapsed();
+        let elapsed = start.elapsed().saturating_sub(since);
         let share = |part: Duration| part.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
         let cpu = share(cpu::thread().saturating_sub(cpu_before));
         if let Some(keys) = self.port.borrow_mut().distinct_keys() {
             self.observed.unique_of(&keys);
         }
+        if gave_up && self.observed.calls() == 0 {
+            self.observed.failures_of(&self.failures_before);
+        }
         tally.calls.store(self.calls, Ordering::Relaxed);
         tally.failed.store(self.failed, Ordering::Relaxed);
         tally.over.store(true, Ordering::Relaxed);
         let end = ThreadEnd {
+            calls: self.observed.calls(),
+            cycles_end: self.pace.taken_end(),
             last: self.last,
             cpu,
             waited: share(waited),
             own_lag: self.own_lag,
+            crowded,
             not_ended,
             gave_up,
             slots: self.slots.len(),
@@ -207,12 +235,20 @@ impl Thread {
         (self.observed, end)
     }
 
-    fn start(&mut self, slot: usize, due: Due, now: Duration, start: Instant) {
+    /// May another call begin?
+    fn has_room(&self) -> bool {
+        !self.free.is_empty() && self.port.borrow().has_room()
+    }
+
+    /// Begins a call. `true`: it has ended, too.
+    fn start(&mut self, slot: usize, due: Due, now: Duration, start: Instant) -> bool {
         let function = self.mix.pick(&self.seeds, due.cycle);
         self.slots[slot] = Slot { function, due: due.at, started: now };
         if let Step::Done(result) = self.script.start(slot, self.functions[function], due.cycle, due.at) {
             self.end(slot, start.elapsed(), &result);
+            return true;
         }
+        false
     }
 
     /// Notes a call that has ended.
@@ -221,12 +257,17 @@ impl Thread {
         let Slot { function, due, started } = self.slots[slot];
         self.calls += 1;
         self.failed += u64::from(result.is_err());
-        let Some(at) = due.checked_sub(self.warmup) else { return };
+        let at = due.checked_sub(self.warmup);
+        // Those of requests were noted with them.
         if let Err(failure) = result
             && failure.kind == SCRIPT_KIND
         {
-            self.observed.failure(failure.kind, &failure.message);
+            match at {
+                Some(_) => self.observed.failure(failure.kind, &failure.message),
+                None => self.failures_before.note(failure.kind, &failure.message),
+            }
         }
+        let Some(at) = at else { return };
         let (response, service) = (done.saturating_sub(due), done.saturating_sub(started));
         if result.is_err() {
             self.failing += service;

@@ -1,5 +1,7 @@
 //! Whether a run may be taken at its word. Knows no statistics but those of the run itself.
 
+use sanderling_client::IN_FLIGHT_MAX;
+
 use super::{Length, Plan, Ran, Schedule};
 use crate::result::Validity;
 
@@ -52,7 +54,7 @@ pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
         against.push("it was cut short, since most calls failed".to_owned());
     }
     let not_ended: u64 = ran.ends.iter().map(|end| end.not_ended).sum();
-    if not_ended > 0 {
+    if not_ended > 0 && !ran.stopped_by_watch {
         against.push(format!(
             "{not_ended} calls that were due had not ended long after the end and were given up"
         ));
@@ -60,7 +62,9 @@ pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
     if ran.stopped_by_watch {
         against.push(format!("it was stopped before its end, after {:.1} s", measured.seconds));
     }
-    let waited = ran.ends.iter().map(|end| end.waited).fold(1.0, f64::min);
+    // A thread without a call, of more threads than calls, had nothing to wait for.
+    let at_work = ran.ends.iter().filter(|end| end.calls > 0);
+    let waited = at_work.map(|end| end.waited).fold(1.0, f64::min);
     let window_s = match plan.length {
         Length::Time(window) => Some(window.as_secs_f64()),
         Length::Calls(_) => None,
@@ -105,8 +109,52 @@ pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
             }
         }
     }
+    if ran.ends.iter().any(|end| end.crowded) {
+        notes.push(format!(
+            "calls waited though fewer than the concurrency were under way: of a connection a server has at most \
+             {IN_FLIGHT_MAX} requests at a time; use more threads"
+        ));
+    }
     let (valid, only_client) = (against.is_empty() && by_client.is_empty(), against.is_empty());
     against.append(&mut by_client);
     against.append(&mut notes);
     Validity { valid, reasons: against, by_client: !valid && only_client }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::engine::{cpu, thread::ThreadEnd};
+    use crate::observed::Observed;
+    use crate::script::{Mix, Program};
+
+    /// A closed loop of threads with so many calls each, which waited for such a share of their time.
+    fn check(ends: &[(u64, f64)], valid: bool) {
+        let functions = ["f".to_owned()];
+        let program = Program::new("test.rn", "pub async fn f() { }");
+        let plan = Plan::new(program, Mix::parse("f", &functions).unwrap());
+        let mut observed = Observed::new(&functions, Duration::ZERO);
+        for _ in 0..ends.iter().map(|(calls, _)| calls).sum() {
+            observed.call(0, Duration::ZERO, Duration::ZERO, Duration::ZERO, Duration::ZERO, false);
+        }
+        let end = |&(calls, waited)| ThreadEnd { calls, waited, slots: 1, ..ThreadEnd::default() };
+        let ran = Ran {
+            measured: observed.measured(Duration::from_secs(10)),
+            ends: ends.iter().map(end).collect(),
+            began: SystemTime::UNIX_EPOCH,
+            cpu: cpu::Times::default(),
+            stopped_by_watch: false,
+        };
+        let found = validity(&plan, true, &ran);
+        assert_eq!(found.valid, valid, "{ends:?}: {:?}", found.reasons);
+    }
+
+    #[test]
+    fn a_thread_without_a_call_was_no_bottleneck() {
+        check(&[(5, 0.5), (5, 0.2)], true);
+        check(&[(5, 0.5), (5, 0.01)], false);
+        check(&[(1, 0.5), (0, 0.0)], true);
+    }
 }

@@ -129,6 +129,11 @@ impl ThreadScript {
         Ok(())
     }
 
+    /// The next failures are the first ones, which are told with place and caret.
+    pub fn draw_failures_anew(&mut self) {
+        self.failures = 0;
+    }
+
     /// How many cycles `load` has; `None` if there is no such function.
     #[must_use]
     pub fn load_cycles(&self) -> Option<u64> {

@@ -9,7 +9,7 @@ use sanderling_load::generate::{Arrivals, Seeds};
 use sanderling_load::script::{Mix, Program};
 use sanderling_load::target::{EMBEDDED, Target};
 
-use super::failed;
+use super::{failed, unreached};
 use crate::command::quantity::time;
 use crate::failure::Failure;
 use crate::servers::{AskArgs, ServerArgs};
@@ -165,7 +165,7 @@ pub(super) fn target(servers: &ServerArgs) -> Result<Target, Failure> {
 
 /// The same at an address.
 pub(super) fn reach(address: &str, ask: &AskArgs) -> Result<Target, Failure> {
-    Target::connect(address, ask.options()?).map_err(|failure| Failure::Load(failure.reason))
+    Target::connect(address, ask.options_until_told()?).map_err(unreached)
 }
 
 fn cycles(text: &str) -> Result<Range<u64>, String> {

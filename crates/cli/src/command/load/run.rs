@@ -11,7 +11,7 @@ use sanderling_load::show;
 use sanderling_load::target::Target;
 
 use super::plan::{LoopArgs, WorkloadArgs, target};
-use super::{failed, watched};
+use super::{failed, unreached, watched};
 use crate::failure::{FAILED, Failure, INTERRUPTED};
 use crate::output;
 use crate::progress::Bar;
@@ -85,7 +85,7 @@ pub(super) fn schema(args: &SchemaArgs) -> Result<u8, Failure> {
     let (target, plan) = (target(&args.servers)?, args.workload.plan()?);
     let tables = engine::schema(&target, &plan).map_err(failed)?;
     for table in &tables {
-        let rows = target.rows(table).map_err(|failure| Failure::Load(failure.reason))?.unwrap_or(0);
+        let rows = target.rows(table).map_err(unreached)?.unwrap_or(0);
         output::text(&format!("{table}: {} rows", output::count(rows)))?;
     }
     Ok(0)
@@ -102,7 +102,7 @@ pub(super) fn load(args: &LoadArgs) -> Result<u8, Failure> {
     let calls = calls.map_err(failed)?;
     let mut rows = 0;
     for table in &tables {
-        rows += target.rows(table).map_err(|failure| Failure::Load(failure.reason))?.unwrap_or(0);
+        rows += target.rows(table).map_err(unreached)?.unwrap_or(0);
     }
     let (names, seconds) = (tables.join(", "), begun.elapsed().as_secs_f64());
     output::text(&format!("{names}: {} rows, {calls} calls in {seconds:.1} s", output::count(rows)))?;
