@@ -4,13 +4,16 @@
 use std::time::Duration;
 
 use crate::compare::{Side, abba};
-use crate::engine::{EngineError, Plan, Progress, Schedule, Watch, run};
+use crate::engine::{EngineError, Plan, Progress, Schedule, Watch, run_noting_cycles};
 use crate::generate::Arrivals;
 use crate::result::{Limit, Objective, RunResult};
 use crate::target::Target;
 
+mod cycles;
 mod objective;
 mod rates;
+
+use cycles::Cycles;
 
 pub use objective::{OBJECTIVES_MAX, meets, objectives};
 pub use rates::{RATES_MAX, Rates, rate};
@@ -34,16 +37,19 @@ fn at_rate(plan: &Plan, per_s: f64, arrivals: Arrivals) -> Plan {
     Plan { schedule: Schedule::Open { per_s, arrivals }, ..plan.clone() }
 }
 
-/// A run with a label; none if it was told to stop: a part of a run is nothing to count.
+/// A run with a label, over the cycles that are next, and the first cycle behind those that it took; none if it was told to
+/// stop: a part of a run is nothing to count.
 fn labelled(
     target: &Target,
     plan: &Plan,
+    cycles: &Cycles,
     label: &str,
     watch: &mut WatchRuns<'_>,
-) -> Result<Option<RunResult>, EngineError> {
+) -> Result<Option<(RunResult, u64)>, EngineError> {
     let told: &mut Watch<'_> = &mut |progress| watch(label, progress);
-    match run(target, plan, told) {
-        Ok(run) => Ok(Some(RunResult { label: label.to_owned(), ..run })),
+    let plan = Plan { cycles: cycles.next(), ..plan.clone() };
+    match run_noting_cycles(target, &plan, told) {
+        Ok((run, end)) => Ok(Some((RunResult { label: label.to_owned(), ..run }, end))),
         Err(EngineError::Stopped(_)) => Ok(None),
         Err(error) => Err(error),
     }
@@ -80,10 +86,11 @@ pub fn sweep(
     arrivals: Arrivals,
     watch: &mut WatchRuns<'_>,
 ) -> Result<Made, EngineError> {
-    let mut runs = Vec::new();
+    let (mut runs, mut cycles) = (Vec::new(), Cycles::new(&plan.cycles));
     for &per_s in rates.all() {
-        let run = labelled(target, &at_rate(plan, per_s, arrivals), &name(per_s), watch)?;
-        let Some(run) = run else { return Ok(Made { runs, cut: true }) };
+        let run = labelled(target, &at_rate(plan, per_s, arrivals), &cycles, &name(per_s), watch)?;
+        let Some((run, end)) = run else { return Ok(Made { runs, cut: true }) };
+        cycles.used(end);
         let served = kept(&run, per_s) >= SERVED_MIN;
         runs.push(run);
         if !served {
@@ -158,13 +165,18 @@ pub fn search(
     let short = Plan { length: crate::engine::Length::Time(search.trial), ..plan.clone() };
     let closed = Plan { schedule: Schedule::Closed, ..short.clone() };
     let probe = Plan { concurrency: Some(closed.under_way().max(4)), ..closed };
+    let mut cycles = Cycles::new(&plan.cycles);
     seek(search, &mut |at, label| {
         let plan = match at {
             At::ClosedLoop => probe.clone(),
             At::Trial(per_s) => at_rate(&short, per_s, search.arrivals),
             At::Confirmation(per_s) => at_rate(plan, per_s, search.arrivals),
         };
-        labelled(target, &plan, label, watch)
+        let run = labelled(target, &plan, &cycles, label, watch)?;
+        Ok(run.map(|(run, end)| {
+            cycles.used(end);
+            run
+        }))
     })
 }
 
@@ -247,7 +259,8 @@ fn outcome(run: &RunResult, per_s: f64, objectives: &[Objective]) -> Outcome {
     }
 }
 
-/// Runs against two targets in turns, A B B A and so on, so that what drifts while they run touches both alike.
+/// Runs against two targets in turns, A B B A and so on, so that what drifts while they run touches both alike. Both of a pair
+/// ask the same: the pair's cycles are those behind all that the pairs before took.
 pub fn ab(
     a: &Target,
     b: &Target,
@@ -257,7 +270,7 @@ pub fn ab(
 ) -> Result<Made, EngineError> {
     let sides = abba(runs);
     let of = sides.len();
-    let mut runs = Vec::new();
+    let (mut runs, mut cycles, mut pair_end) = (Vec::new(), Cycles::new(&plan.cycles), 0);
     for (number, side) in sides.into_iter().enumerate() {
         let (target, label) = match side {
             Side::A => (a, "A"),
@@ -267,10 +280,14 @@ pub fn ab(
             let share = (number as f64 + progress.share) / of as f64;
             watch(&format!("run {} of {of}, {label}", number + 1), Progress { share, ..progress })
         };
-        let Some(run) = labelled(target, plan, label, &mut told)? else {
+        let Some((run, end)) = labelled(target, plan, &cycles, label, &mut told)? else {
             return Ok(Made { runs, cut: true });
         };
         runs.push(run);
+        pair_end = end.max(pair_end);
+        if number % 2 == 1 {
+            cycles.used(std::mem::take(&mut pair_end));
+        }
     }
     Ok(Made { runs, cut: false })
 }
@@ -287,7 +304,9 @@ fn name(per_s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Length;
     use crate::result::tests::made_up;
+    use crate::script::{Mix, Program};
 
     /// A search of a server that is slow from a rate on, by a client that is late by itself from another one on, always or the
     /// first time; what it finds about these, and how many trials were repeated.
@@ -329,5 +348,27 @@ mod tests {
         check(f64::MAX, 800.0, true, (false, true));
         check(400.0, 800.0, true, (true, false));
         check(800.0, 400.0, true, (false, true));
+    }
+
+    /// Which cycles runs begin with, of campaigns of runs of 50 calls.
+    #[test]
+    fn runs_begin_behind_the_cycles_that_are_used() {
+        let nowhere = Target::connect("nowhere:", Default::default()).expect("it is nowhere");
+        let program = Program::new("test.rn", "pub async fn f() { }");
+        let mix = Mix::parse("f", &["f".to_owned()]).expect("there is one");
+        let (warmup, length) = (Duration::ZERO, Length::Calls(50));
+        let plan = Plan { warmup, length, threads: 2, cycles: 10..190, ..Plan::new(program, mix) };
+        let check = |made: Made, expected: &[u64]| {
+            let begins: Vec<u64> =
+                made.runs.iter().map(|run| run.asked.cycles.expect("a part of all").0).collect();
+            assert_eq!(begins, expected);
+            assert!(made.runs.iter().all(|run| run.measured.calls() == 50));
+        };
+        let watch: &mut WatchRuns<'_> = &mut |_, _| true;
+        // Both of a pair ask the same; the last pair has too few left, and begins anew.
+        let made = ab(&nowhere, &nowhere, &plan, 4, watch).expect("they run");
+        check(made, &[10, 10, 60, 60, 110, 110, 10, 10]);
+        let rates = "10k,20k,30k".parse().expect("rates");
+        check(sweep(&nowhere, &plan, &rates, Arrivals::Uniform, watch).expect("they run"), &[10, 60, 110]);
     }
 }
