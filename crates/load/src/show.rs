@@ -5,6 +5,7 @@ mod numbers;
 mod table;
 
 use crate::compare::{Comparison, digits, probability};
+use crate::observed::distribution::SAMPLES_BEYOND_MIN;
 use crate::observed::{Distribution, Measured};
 use crate::result::estimate::{self, Estimate};
 use crate::result::{Limit, Load, Objective, RunResult};
@@ -22,19 +23,36 @@ const DASH: &str = "-";
 const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
 
-/// The two lines of a run, and one for every reason to doubt it.
+/// Lines of a failure's message below the two lines of a run; all of it are below all of a run.
+const MESSAGE_LINES_MAX: usize = 12;
+/// Kinds of failures that are shown there.
+const KINDS_MAX: usize = 3;
+
+/// The two lines of a run, one for every reason to doubt it, and the first message of each kind of failure.
 #[must_use]
 pub fn summary(run: &RunResult) -> String {
+    let messages = run.measured.failures.iter().take(KINDS_MAX);
+    let messages =
+        messages.map(|kind| message(&format!("  {}: ", kind.kind), &kind.first, MESSAGE_LINES_MAX));
+    lines(run) + &messages.collect::<String>()
+}
+
+/// The two lines of a run, and one for every reason to doubt it.
+fn lines(run: &RunResult) -> String {
     let measured = &run.measured;
     let (response, service) = (measured.response(), measured.service());
     let failures = match measured.failed() {
         0 if measured.failures.is_empty() => "no failures".to_owned(),
         failed => {
-            let kinds =
-                measured.failures.iter().take(3).map(|kind| format!("{} {}", count(kind.count), kind.kind));
-            let kinds: Vec<String> = kinds.collect();
+            let kinds = measured.failures.iter().take(KINDS_MAX);
+            let kinds: Vec<String> =
+                kinds.map(|kind| format!("{} {}", count(kind.count), kind.kind)).collect();
             let kinds = if kinds.is_empty() { String::new() } else { format!(": {}", kinds.join(", ")) };
-            format!("{} of {} calls failed{kinds}", count(failed), count(measured.calls()))
+            match measured.calls() {
+                // It gave up before there was one that counts.
+                0 => format!("failed in the warm-up{kinds}"),
+                calls => format!("{} of {} calls failed{kinds}", count(failed), count(calls)),
+            }
         }
     };
     let mut text = format!(
@@ -63,7 +81,7 @@ pub fn summary(run: &RunResult) -> String {
 #[must_use]
 pub fn one(run: &RunResult) -> String {
     let measured = &run.measured;
-    let mut text = heading(run) + "\n" + &summary(run) + "\n";
+    let mut text = heading(run) + "\n" + &lines(run) + "\n";
 
     let mut table = Table::new(&["", "", "+-"]);
     rates(&mut table, measured);
@@ -103,10 +121,10 @@ pub fn one(run: &RunResult) -> String {
             let service = &class.service;
             let mut row = vec![class.operation.clone(), sizes, count(class.requests), count(class.failed)];
             row.push(percent(class.missing as f64, class.keys as f64));
-            row.extend(
-                [service.average_ns, service.p50_ns, service.p99_ns, service.max_ns]
-                    .map(|ns| if service.count == 0 { DASH.to_owned() } else { duration(ns as f64) }),
-            );
+            let known = |ns: u64| (service.count > 0).then_some(ns);
+            let quantile = |quantile, ns| known(ns).filter(|_| has_beyond(service.count, quantile));
+            let (p50, p99) = (quantile(0.5, service.p50_ns), quantile(0.99, service.p99_ns));
+            row.extend([known(service.average_ns), p50, p99, known(service.max_ns)].map(duration_or_dash));
             table.row(row);
         }
         text += "\n";
@@ -118,8 +136,12 @@ pub fn one(run: &RunResult) -> String {
             let of = &line.summary;
             let mut row = vec![line.command.clone(), line.peer.clone(), count(of.count)];
             // 0: the server cannot tell them from what was before the run.
-            let known = |ns: u64| if ns == 0 { DASH.to_owned() } else { duration(ns as f64) };
-            row.extend([of.average_ns, of.p50_ns, of.p95_ns, of.p99_ns, of.max_ns].map(known));
+            let known = |ns: u64| (ns > 0).then_some(ns);
+            let quantile = |quantile, ns| known(ns).filter(|_| has_beyond(of.count, quantile));
+            let quantiles = [quantile(0.5, of.p50_ns), quantile(0.95, of.p95_ns), quantile(0.99, of.p99_ns)];
+            row.push(duration_or_dash(known(of.average_ns)));
+            row.extend(quantiles.map(duration_or_dash));
+            row.push(duration_or_dash(known(of.max_ns)));
             table.row(row);
         }
         text += "\n";
@@ -128,7 +150,8 @@ pub fn one(run: &RunResult) -> String {
     if !measured.failures.is_empty() {
         text += "\n";
         for failure in &measured.failures {
-            text += &wrapped(&format!("{} {}: ", count(failure.count), failure.kind), &failure.first);
+            let prefix = format!("{} {}: ", count(failure.count), failure.kind);
+            text += &message(&prefix, &failure.first, usize::MAX);
         }
     }
     text
@@ -312,6 +335,11 @@ fn duration_or_dash(ns: Option<u64>) -> String {
     ns.map_or(DASH.to_owned(), |ns| duration(ns as f64))
 }
 
+/// Do so many samples lie beyond a percentile that it is told?
+fn has_beyond(count: u64, quantile: f64) -> bool {
+    (1.0 - quantile) * count as f64 >= SAMPLES_BEYOND_MIN
+}
+
 /// The error in percent of the value.
 fn half(of: Option<Estimate>) -> String {
     match of {
@@ -324,6 +352,23 @@ fn half(of: Option<Estimate>) -> String {
 
 fn percent(part: f64, whole: f64) -> String {
     if whole > 0.0 { format!("{} %", digits(100.0 * part / whole)) } else { DASH.to_owned() }
+}
+
+/// A message after a prefix, in at most so many lines. One of several lines keeps them, below the prefix: it may draw a place.
+fn message(prefix: &str, text: &str, lines_max: usize) -> String {
+    let text = text.trim_end();
+    let all = if text.contains('\n') {
+        let line = |line: &str| format!("    {}", numbers::shortened(line.trim_end(), COLUMNS_MAX - 4));
+        let lines = text.lines().map(|text| line(text).trim_end().to_owned() + "\n");
+        format!("{}\n", prefix.trim_end()) + &lines.collect::<String>()
+    } else {
+        wrapped(prefix, text)
+    };
+    let mut lines: Vec<&str> = all.lines().take(lines_max).collect();
+    if all.lines().count() > lines_max {
+        lines.push("    …");
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 /// Words after a prefix, over as many lines as they need.

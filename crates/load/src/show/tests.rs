@@ -4,6 +4,7 @@ use super::*;
 use crate::compare::{Metric, compare_values};
 use crate::observed::FailureCount;
 use crate::result::tests::made_up;
+use sanderling_observe::LatencySummary;
 
 fn check(name: &str, found: &str, golden: &str) {
     assert_eq!(found, golden, "{name} is now:\n{found}");
@@ -32,6 +33,58 @@ fn a_run() {
     closed.asked.load = Load::Closed;
     check("closed", &summary(&closed), include_str!("golden/closed.txt"));
     check("failing", &one(&failing(run)), include_str!("golden/failing.txt"));
+}
+
+/// What went wrong is told below the two lines, too, and a place stays as it was drawn.
+#[test]
+fn the_first_message_of_each_kind_is_shown() {
+    let mut run = failing(made_up("", 2000.0, 4.0, 500.0, 1));
+    let long = "a line\n".repeat(100);
+    let drawn =
+        "error: Missing item nothing\n  ┌─ mine.rn:2:5\n  │\n2 │     nothing(3)\n  │     ^^^^^^^ Missing";
+    let kind = |kind: &str, first: &str| FailureCount { kind: kind.into(), count: 1, first: first.into() };
+    run.measured.failures.extend([kind("script", drawn), kind("busy", &long), kind("lost", "not shown")]);
+    let found = summary(&run);
+    check("messages", &found, include_str!("golden/messages.txt"));
+    let all = one(&run);
+    for line in drawn.lines() {
+        assert!(found.contains(&format!("    {line}\n")) && all.contains(&format!("    {line}\n")), "{all}");
+    }
+    assert_eq!(all.lines().filter(|line| *line == "    a line").count(), 100);
+    // Of a run that gave up before it began.
+    run.measured.functions.iter_mut().for_each(|function| (function.calls, function.failed) = (0, 0));
+    assert!(summary(&run).contains("failed in the warm-up: 3 late, 1 script"), "{}", summary(&run));
+}
+
+/// Percentiles stand on ten samples beyond them, those of requests and servers, too.
+#[test]
+fn percentiles_of_few_samples_are_not_told() {
+    let check = |count: u64, expected: &str, server: &str| {
+        let mut run = made_up("", 20.0, 1.0, 500.0, 1);
+        let summary = LatencySummary {
+            count,
+            sum_ns: 0,
+            average_ns: 1_000,
+            min_ns: 0,
+            p50_ns: 2_000,
+            p95_ns: 3_000,
+            p99_ns: 4_000,
+            p999_ns: 5_000,
+            max_ns: 6_000,
+        };
+        run.measured.requests.truncate(1);
+        run.measured.requests[0].service = summary;
+        run.server[0].summary = summary;
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<String> = one(&run).lines().map(words).collect();
+        for expected in [expected, server] {
+            assert!(lines.iter().any(|line| line.ends_with(expected)), "{count}: {expected} in {lines:?}");
+        }
+    };
+    check(19, "1.00 us - - 6.00 us", "1.00 us - - - 6.00 us");
+    check(20, "1.00 us 2.00 us - 6.00 us", "1.00 us 2.00 us - - 6.00 us");
+    check(200, "1.00 us 2.00 us - 6.00 us", "1.00 us 2.00 us 3.00 us - 6.00 us");
+    check(1000, "1.00 us 2.00 us 4.00 us 6.00 us", "1.00 us 2.00 us 3.00 us 4.00 us 6.00 us");
 }
 
 /// What was measured, whatever was asked for.
