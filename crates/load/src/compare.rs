@@ -7,6 +7,7 @@
 pub mod permutation;
 pub mod student;
 
+use crate::observed::distribution::PRECISION;
 use crate::result::RunResult;
 
 /// Which of the two.
@@ -51,6 +52,14 @@ impl Metric {
             Metric::P50 => "p50",
             Metric::P99 => "p99",
             Metric::P999 => "p99.9",
+        }
+    }
+
+    /// The ratio, as a logarithm, below which two values are the same one: what histograms do not tell apart.
+    fn precision(self) -> f64 {
+        match self {
+            Metric::P50 | Metric::P99 | Metric::P999 => PRECISION,
+            Metric::KeysPerS | Metric::CallsPerS | Metric::Mean => 0.0,
         }
     }
 
@@ -172,20 +181,24 @@ fn difference(metric: Metric, a: &[f64], b: &[f64], metrics: usize, permute: boo
     let logarithms = |values: &[f64]| values.iter().map(|value| value.ln()).collect::<Vec<f64>>();
     let (a, b) = (logarithms(a), logarithms(b));
     let ((mean_a, error_a), (mean_b, error_b)) = (mean_and_error(&a), mean_and_error(&b));
-    let (change, error) = (mean_b - mean_a, (error_a + error_b).sqrt());
+    let (change, scatter) = (mean_b - mean_a, (error_a + error_b).sqrt());
+    let precision = metric.precision();
+    let error = scatter.max(precision);
     // Below this the runs do not scatter at all, but for rounding.
-    let still = error <= 1e-12;
-    let freedom = if still {
+    let (same, still) = (change.abs() <= precision.max(1e-12), scatter <= 1e-12);
+    let freedom = if still && precision > 0.0 {
+        (a.len() + b.len() - 2) as f64
+    } else if still {
         1.0
     } else {
         let part = |error: f64, runs: usize| error * error / (runs - 1) as f64;
         (error_a + error_b).powi(2) / (part(error_a, a.len()) + part(error_b, b.len()))
     };
     let p = match (still, permute) {
-        (true, _) if change.abs() <= 1e-12 => 1.0,
+        (true, _) if same => 1.0,
         (_, true) => permutation::p_two_sided(&a, &b, PERMUTATION_SEED),
-        (true, false) => 0.0,
-        (false, false) => student::p_two_sided(change / error, freedom),
+        (true, false) if precision == 0.0 => 0.0,
+        (_, false) => student::p_two_sided(change / error, freedom),
     };
     let percent = |logarithm: f64| 100.0 * (logarithm.exp() - 1.0);
     let half = student::quantile_beyond(ALPHA / 2.0, freedom) * error;

@@ -52,6 +52,18 @@ fn runs_that_do_not_scatter() {
     assert_eq!(one(&[3.0; 4], &[3.0; 4]).p, 1.0);
     let other = one(&[3.0; 4], &[6.0; 4]);
     assert!(other.p == 0.0 && (other.percent - 100.0).abs() < 1e-9 && other.percent_low.is_finite());
+    // Percentiles come from histograms, which do not tell apart what differs by less than .1 %.
+    for runs in [2, 4, 6, 10] {
+        let of = |a: f64, b: f64| {
+            let values = [(Metric::P99, vec![a; runs], vec![b; runs])];
+            compare_values(&values, runs, runs).expect("enough runs").differences[0]
+        };
+        for (b, found) in [(1e6, false), (1_000_900.0, false), (1.2e6, true)] {
+            let one = of(1e6, b);
+            assert_eq!(one.found(), found, "{runs} runs, {b}: {one:?}");
+            assert!(one.p > 0.0 && one.detectable_percent > 0.1, "{runs} runs, {b}: {one:?}");
+        }
+    }
     assert_eq!(
         compare_values(&[], 1, 5),
         Err(CompareError::TooFewRuns { a: 1, b: 5 }),

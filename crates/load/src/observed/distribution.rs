@@ -5,6 +5,8 @@ use hdrhistogram::Histogram;
 
 /// Significant decimal digits: a percentile is off by at most .1 %.
 pub const DIGITS: u8 = 3;
+/// The same as a part of a percentile: below it two cannot be told apart.
+pub const PRECISION: f64 = 0.001;
 /// Ten minutes. A longer duration counts as this one in the percentiles, not in mean and maximum.
 pub const NS_MAX: u64 = 600_000_000_000;
 /// A percentile is told only when at least so many samples lie beyond it: below that it is a matter of single

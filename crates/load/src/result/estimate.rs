@@ -11,7 +11,7 @@
 use hdrhistogram::Histogram;
 
 use crate::compare::student;
-use crate::observed::distribution::SAMPLES_BEYOND_MIN;
+use crate::observed::distribution::{PRECISION, SAMPLES_BEYOND_MIN};
 use crate::observed::{Interval, Measured};
 
 /// The most batches: longer ones are less correlated, and more than some 30 hardly make the error any surer.
@@ -20,8 +20,6 @@ const BATCHES_MAX: usize = 32;
 const BATCHES_MIN: usize = 8;
 /// Correlation beyond this cannot be told from a trend.
 const CORRELATION_MAX: f64 = 0.9;
-/// The part of a value below which its error is not told: the precision of the histograms.
-const PRECISION: f64 = 0.001;
 
 /// A number and its error.
 #[derive(Debug, Clone, Copy, PartialEq)]
