@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rune::alloc::limit;
 use rune::ast;
 use rune::runtime::budget;
 use rune::runtime::{RuntimeContext, Unit, Value};
@@ -10,7 +11,7 @@ use rune::{Context, ContextError, Diagnostics, Options, Source, SourceId, Source
 use super::errors::{self, Failed, ScriptError};
 use super::params::{Declared, Params, did_you_mean};
 use super::program::{Function, Program};
-use super::{INSTRUCTIONS_PER_CALL_MAX, SOURCE_BYTES_MAX, natives};
+use super::{BYTES_PER_CALL_MAX, INSTRUCTIONS_PER_CALL_MAX, SOURCE_BYTES_MAX, natives};
 
 /// A script that can run, on one thread.
 pub(super) struct Compiled {
@@ -32,7 +33,8 @@ impl Compiled {
     /// Calls a function that takes nothing and asks nothing.
     pub(super) fn call(&self, name: &str) -> Result<Value, ScriptError> {
         let mut vm = Vm::new(Arc::clone(&self.context), Arc::clone(&self.unit));
-        let called = budget::with(INSTRUCTIONS_PER_CALL_MAX, || vm.call([name], ())).call();
+        let limited = limit::with(BYTES_PER_CALL_MAX, || vm.call([name], ()));
+        let called = budget::with(INSTRUCTIONS_PER_CALL_MAX, || limited.call()).call();
         let ip = vm.ip();
         called.map_err(|error| self.failed(name, &Failed { error, ip }))
     }

@@ -78,6 +78,11 @@ fn errors_name_the_file_and_the_line_and_show_the_place() {
     );
     check("pub fn prepare(ctx, my) { }", &["prepare takes one argument"]);
     check("pub async fn load(ctx) { }", &["load_cycles"]);
+    let much = "let all = []; for n in 0..50_000 { all.push(n); } all.len()";
+    check(
+        &format!("pub async fn load(ctx) {{ }}\npub fn load_cycles() {{ {much} }}"),
+        &["in load_cycles", "script values", "mine.rn:2:"],
+    );
     check("pub async fn g(ctx) { }", &["no `pub async fn f`", "there is g"]);
     check("pub async fn f(ctx, my, more) { }", &["3 arguments"]);
     let large = TABLE.replace("dim: 2", "dim: 65536");
