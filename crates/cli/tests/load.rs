@@ -166,6 +166,7 @@ fn mistakes_are_told_with_their_place() {
     check_wrong(folder, "search --slo 5ms", 2, &["p99<5ms"]);
     check_wrong(folder, "sweep --rates 5k..1k", 2, &["empty"]);
     check_wrong(folder, "ab embedded: embedded: --runs 1", 2, &["--runs"]);
+    check_wrong(folder, "ab embedded: embedded: --runs 2049", 2, &["--runs: 2049", "at most 2048"]);
     check_wrong(folder, "run --arrivals uniform", 2, &["--arrivals", "--rate"]);
     check_wrong(folder, "ab embedded: embedded: --arrivals uniform", 2, &["--arrivals", "--rate"]);
     check_wrong(folder, "show bad.rn", 1, &["bad.rn"]);
@@ -175,6 +176,12 @@ fn mistakes_are_told_with_their_place() {
     let text = String::from_utf8_lossy(&done.stdout);
     assert_eq!(done.status.code(), Some(1), "{text}");
     assert!(text.contains("20 of 20 calls failed") && text.contains("script"), "{text}");
+    // With the place, whatever the warm-up was.
+    for (options, expected) in [("-n 20", "20 of 20"), ("", "failed in the warm-up")] {
+        let text = String::from_utf8(run(folder, &format!("run ./stop.rn {options}")).stdout).unwrap();
+        assert!(text.contains(expected), "{text}");
+        assert!(text.contains("stop.rn:3:5") && text.lines().any(|line| line.contains("^^^^")), "{text}");
+    }
 }
 
 /// Ends a command by a signal when something can have been measured: later and later, since machines are slow.

@@ -110,6 +110,17 @@ fn a_file_is_read_as_it_was_written() {
 }
 
 #[test]
+fn a_run_against_many_servers_is_read_as_it_was_written() {
+    let mut run = small();
+    let row = run.server[0].clone();
+    run.server =
+        (0..1024 * 16).map(|at| ServerLatency { peer: format!("server-{at}"), ..row.clone() }).collect();
+    let file = ResultFile::new("run", vec![run]);
+    let text = serde_json::to_vec(&file).expect("JSON");
+    assert_eq!(ResultFile::parse(&text, Path::new("x")).expect("it is read"), file);
+}
+
+#[test]
 fn damaged_files_are_refused_by_name() {
     let path = Path::new("some/result.json");
     let good =

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sanderling_load::campaign::{self, Made, Rates, Search, objectives};
 use sanderling_load::compare::{Side, compare};
-use sanderling_load::result::{Objective, ResultFile, RunResult};
+use sanderling_load::result::{Objective, RUNS_MAX, ResultFile, RunResult};
 use sanderling_load::show;
 
 use super::plan::{LoopArgs, WorkloadArgs, reach, target};
@@ -209,6 +209,10 @@ pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
     let plan = args.looped.apply(workload.plan()?, args.rate);
     if args.runs < 2 {
         return Err(Failure::Usage("--runs: what runs vary by shows from 2 on; 10 are better".to_owned()));
+    }
+    if args.runs > RUNS_MAX / 2 {
+        let most = RUNS_MAX / 2;
+        return Err(Failure::Usage(format!("--runs: {} of each are too many; at most {most}", args.runs)));
     }
     let (a, b) = (reach(&args.a, &args.ask)?, reach(&args.b, &args.ask)?);
     check(args.out.as_ref(), &args.workload.workload)?;
