@@ -127,6 +127,8 @@ pub struct ArrivalTimes {
     per_s: f64,
     rng: Rng,
     cycle: u64,
+    /// Of equal gaps, how much of one comes before the first.
+    phase: f64,
     /// Time so far: nanoseconds, and a part of one. Two numbers, so that small gaps add up without loss.
     ns: u64,
     part: f64,
@@ -135,7 +137,7 @@ pub struct ArrivalTimes {
 impl ArrivalTimes {
     /// At a mean rate per second, which need not be a whole number; if it is, equal gaps are exact to the
     /// nanosecond in all of their multiples. `first` is the first cycle of whoever waits for these times: clients that share a
-    /// load would otherwise all call at the same times.
+    /// load would otherwise all call at the same times. With equal gaps who has cycle 0 begins at 0, and others within a gap.
     ///
     /// # Errors
     /// If the rate is not above 0 and at most 10^9, or the law's numbers are impossible.
@@ -144,8 +146,9 @@ impl ArrivalTimes {
         let per_s = within("the rate per second", per_s, "more than 0 and at most 10^9", |rate| {
             rate > 0.0 && rate <= RATE_MAX
         })?;
-        let rng = Rng::new(seed, Purpose::Arrivals as u64, first);
-        Ok(ArrivalTimes { law: *law, per_s, rng, cycle: 0, ns: 0, part: 0.0 })
+        let mut rng = Rng::new(seed, Purpose::Arrivals as u64, first);
+        let phase = if *law == Arrivals::Uniform && first > 0 { rng.unit() } else { 0.0 };
+        Ok(ArrivalTimes { law: *law, per_s, rng, cycle: 0, phase, ns: 0, part: 0.0 })
     }
 
     /// The next cycle's intended time since the start; never earlier than the one before.
@@ -156,7 +159,7 @@ impl ArrivalTimes {
         match self.law {
             Arrivals::Uniform => {
                 // Correctly rounded, so a quotient that is a whole number comes out as one.
-                Duration::from_nanos((cycle as f64 * NS_PER_S / self.per_s).round() as u64)
+                Duration::from_nanos(((cycle as f64 + self.phase) * NS_PER_S / self.per_s).round() as u64)
             }
             Arrivals::Poisson => Duration::from_nanos(self.step(self.per_s)),
             Arrivals::Burst { factor, period } => {
@@ -293,6 +296,23 @@ mod tests {
             assert_ne!(times(&law, 100.0, 1, 50), times(&law, 100.0, 2, 50), "{law}");
         }
         assert_eq!(times(&Arrivals::Uniform, 9.0, 1, 50), times(&Arrivals::Uniform, 9.0, 2, 50));
+    }
+
+    #[test]
+    fn clients_that_share_a_load_call_at_other_times() {
+        for law in ["poisson", "uniform", "burst:2:1s", "sine:0.3:1s"] {
+            let law = law.parse().unwrap();
+            let first = |cycle| ArrivalTimes::new(&law, 100.0, 1, cycle).unwrap().next();
+            assert!(first(0) != first(1000) && first(1000) != first(2000), "{law}");
+            assert_eq!(first(1000), first(1000), "{law}");
+        }
+        // The gaps are the same.
+        let mut times = ArrivalTimes::new(&Arrivals::Uniform, 100.0, 1, 1000).unwrap();
+        let (one, other) = (times.next(), times.next());
+        assert!(
+            one < SECOND / 100 && (other - one).as_nanos().abs_diff(10_000_000) <= 1,
+            "{one:?} {other:?}"
+        );
     }
 
     #[test]
