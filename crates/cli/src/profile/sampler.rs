@@ -26,12 +26,7 @@ mod here {
         pub(crate) fn start(samples_per_s: u32) -> Result<Sampler, String> {
             let failed = |error: &dyn std::fmt::Display| format!("--profile: {error}");
             // Found out now, not when the run is over.
-            let names = Names::read();
-            if names.is_empty() {
-                let reason = "this program was stripped of its symbols, so that no function would have a name; build it without \
-                              `strip`";
-                return Err(failed(&reason));
-            }
+            let names = Names::read().map_err(|error| failed(&error))?;
             let guard = pprof::ProfilerGuardBuilder::default().frequency(samples_per_s as i32).build();
             let guard = guard.map_err(|error| failed(&error))?;
             // The first signal prepares the unwinder, which allocates: that must not be in the middle of an allocation, as
