@@ -19,9 +19,6 @@ use crate::rpc::call::{Call, Caller, Schedule};
 use crate::rpc::options::{RpcOptions, Transport};
 use crate::rpc::{ANSWER_WITHIN, FRAME_BYTES_MAX};
 
-/// Most calls that an open loop has under way; those beyond wait, and their time runs.
-const OPEN_IN_FLIGHT_MAX: usize = 64;
-
 /// Requests and answers of one connection.
 pub(crate) struct FramedCaller {
     transport: Transport,
@@ -30,6 +27,8 @@ pub(crate) struct FramedCaller {
     table: u32,
     dim: u32,
     batches: Arc<Batches>,
+    /// Most calls of an open loop under way.
+    open_in_flight: usize,
     /// Number of the turn's first call, which its requests' ids start from.
     first: usize,
 }
@@ -49,7 +48,8 @@ impl FramedCaller {
     ) -> Result<FramedCaller, BenchError> {
         let connection = connect(address, connect_options)?;
         let (agreed, dim, batches) = (BARE, options.dim as u32, Arc::clone(batches));
-        Ok(FramedCaller { transport, connection, agreed, table: 1, dim, batches, first: 0 })
+        let (table, open_in_flight, first) = (1, options.open_in_flight(), 0);
+        Ok(FramedCaller { transport, connection, agreed, table, dim, batches, open_in_flight, first })
     }
 
     /// Connects to a server and opens the table.
@@ -208,7 +208,7 @@ impl Caller for FramedCaller {
         while done < schedule.calls() {
             let now = start.elapsed();
             let sent = calls.len();
-            while calls.len() - done < OPEN_IN_FLIGHT_MAX
+            while calls.len() - done < self.open_in_flight
                 && let Some(due) = schedule.due_by(calls.len(), now)
             {
                 self.send(calls.len())?;

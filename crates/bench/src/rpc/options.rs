@@ -206,12 +206,22 @@ impl RpcOptions {
             "transports, in-flight and pinnings must each name at least one".to_owned()
         } else if self.reply_bytes() > crate::rpc::FRAME_BYTES_MAX as usize {
             format!("a reply of {} bytes is too long; lower the batch or the dim", self.reply_bytes())
-        } else if most * self.batch * size_of::<u64>() > IN_FLIGHT_BYTES_MAX {
+        } else if most * self.request_bytes() > IN_FLIGHT_BYTES_MAX {
             format!("{most} pulls of {} keys under way do not fit the buffers; lower one", self.batch)
         } else {
             return Ok(());
         };
         Err(BenchError::Options(problem))
+    }
+
+    /// Most pulls that an open loop has under way on a connection; those beyond wait, and their time runs.
+    pub(crate) fn open_in_flight(&self) -> usize {
+        (IN_FLIGHT_BYTES_MAX / self.request_bytes()).clamp(1, IN_FLIGHT_MAX)
+    }
+
+    /// Bytes of a request, about.
+    fn request_bytes(&self) -> usize {
+        self.batch * size_of::<u64>()
     }
 
     /// Bytes of an answer, about and rather too many.
@@ -232,5 +242,21 @@ impl RpcOptions {
     #[must_use]
     pub fn needed_bytes(&self) -> u64 {
         self.tables() * self.rows * (self.dim as u64 * 4 + ROW_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Half load, too, has no more under way than fits the buffers.
+    #[test]
+    fn an_open_loop_has_as_much_under_way_as_the_buffers_hold() {
+        for (batch, expected) in [(1, 64), (512, 64), (1024, 64), (1025, 63), (4096, 16), (1 << 16, 1)] {
+            let options = RpcOptions { batch, in_flight: vec![1], dim: 8, ..RpcOptions::default() };
+            options.check().expect("it is possible");
+            assert_eq!(options.open_in_flight(), expected, "{batch}");
+            assert!(expected * options.request_bytes() <= IN_FLIGHT_BYTES_MAX, "{batch}");
+        }
     }
 }
