@@ -56,7 +56,7 @@ fn count(worker: &mut Worker, input: &Input) -> Result<Vec<(u64, u64)>, JobError
         *sums.entry(key).or_default() += count;
     }
     // The most frequent of all are among the most frequent of each.
-    let best = worker.group().all_gather("most frequent", &to_bytes(most_frequent(sums)))?;
+    let best = worker.all_gather("most frequent", &to_bytes(most_frequent(sums)))?;
     Ok(most_frequent(best.iter().flat_map(|part| from_bytes(part))))
 }
 

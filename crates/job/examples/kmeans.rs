@@ -55,7 +55,7 @@ fn first(worker: &mut Worker, input: &Input, table: &Table, clusters: usize) -> 
         table.pull(keys, Absent::Zero, &mut embeddings[..keys.len() * DIM], None)?;
     }
     let bytes: Vec<u8> = embeddings.iter().flat_map(|value| f64::from(*value).to_le_bytes()).collect();
-    let bytes = worker.group().broadcast("first centroids", 0, &bytes)?;
+    let bytes = worker.broadcast("first centroids", 0, &bytes)?;
     Ok(bytes.as_chunks().0.iter().map(|&value| f64::from_le_bytes(value)).collect())
 }
 

@@ -19,6 +19,8 @@ use crate::job::{OnLoss, Options, Tables, WAIT};
 use crate::mesh::Mesh;
 use crate::worker::Worker;
 
+#[cfg(test)]
+pub(crate) mod alone;
 mod control;
 mod desk;
 mod door;
@@ -240,11 +242,10 @@ fn say_why<E: From<JobError> + fmt::Display>(hosts: &Hosts, seen: &Seen, error: 
         seen.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
         return error;
     }
-    let lost = seen.check_losses("something that all do together");
-    let reason = lost.as_ref().map_or_else(ToString::to_string, |()| error.to_string());
-    seen.say(Said::Fail { worker: hosts.rank, reason });
+    // Also while a loss is pending: what comes of one says so itself.
+    seen.say(Said::Fail { worker: hosts.rank, reason: error.to_string() });
     seen.await_silence(Instant::now() + hosts.silence.min(FAREWELL));
-    lost.map_or_else(E::from, |()| error)
+    error
 }
 
 /// Tells workers of higher rank that come why this one does not, for a while.
@@ -311,4 +312,52 @@ fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> 
         Worker::new(group, Mesh::Far(Box::new(far)), timer, options, options.shuffle_bytes_max as usize);
     worker.crew = Some(crew);
     Ok(worker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_workers_own_is_told_also_while_a_loss_is_pending() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = "rows.csv:7: column 1: expected a number, found nothing";
+        let lost = format!(
+            "worker 1 at unix:{}/1: it is lost in the middle of something that all do together, which the others cannot do \
+             without it",
+            dir.path().display()
+        );
+        let check = |error: &dyn Fn(&Worker) -> JobError, expected: &str| {
+            let (mut worker, seen) = alone::first(dir.path(), 2);
+            let waits = std::thread::scope(|scope| {
+                let waits = scope.spawn(|| worker.group().barrier("for the other").unwrap_err());
+                seen.note(&alone::loss_of(1));
+                waits.join().unwrap()
+            });
+            assert!(waits.to_string().contains("was called off"), "{waits}");
+            // Nobody listens.
+            seen.note_deaf();
+            let error = say_why(&alone::hosts(dir.path(), 0, 2), &seen, error(&worker));
+            assert_eq!(error.to_string(), expected);
+            let told = Said::Fail { worker: 0, reason: expected.to_owned() };
+            assert_eq!(Vec::from(seen.take_says()), [told]);
+        };
+        check(&|_| JobError::Options(own.to_owned()), own);
+        // What comes of the loss says so.
+        let called_off = || sanderling_client::ClientError::CalledOff { place: "a".into(), what: "b".into() };
+        check(&|worker| worker.called_off(called_off()), &lost);
+    }
+
+    #[test]
+    fn when_the_first_worker_panics_the_others_hear_it_before_they_cannot_reach_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (worker, seen) = alone::first(dir.path(), 2);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _worker = worker;
+            panic!("on purpose");
+        }));
+        assert!(panicked.is_err());
+        let told = Said::Fail { worker: 0, reason: "it has panicked".to_owned() };
+        assert_eq!(Vec::from(seen.take_says()), [told]);
+    }
 }

@@ -15,6 +15,8 @@ use crate::mesh::{Mesh, PARCEL_BYTES, Parcel};
 
 /// The most counts of a histogram; a longer one is refused.
 const HISTOGRAM_MAX: usize = 1 << 24;
+/// What a worker that is lost is lost in the middle of, where all wait for all.
+const TOGETHER: &str = "something that all do together";
 /// How long a worker waits for a parcel before it looks at the time.
 pub(crate) const RECEIVE: Duration = Duration::from_millis(100);
 
@@ -134,7 +136,8 @@ impl Worker {
         &mut self.timer
     }
 
-    /// The group that this worker is one of: barriers, broadcasts, and pushing in step.
+    /// The group that this worker is one of, for pushing in step. What all do together is done with the worker itself, which
+    /// goes on without one that is lost; a wait of the group is called off then.
     pub fn group(&mut self) -> &mut SyncGroup {
         &mut self.group
     }
@@ -255,12 +258,21 @@ impl Worker {
         open.map_or(Ok(()), |step| Err(JobError::OpenStep { worker: self.rank, step }))
     }
 
-    /// What a wait ended with; called off it was, if somebody asked, to stop.
+    /// What a wait ended with; called off it was, if somebody asked, to stop, or because somebody is lost.
     pub(crate) fn called_off(&self, error: ClientError) -> JobError {
         match (&error, self.check_halt()) {
             (ClientError::CalledOff { .. } | ClientError::Stopped { .. }, Err(halted)) => halted,
+            (ClientError::CalledOff { .. }, Ok(())) => {
+                self.lost_amid(TOGETHER).unwrap_or_else(|| error.into())
+            }
             _ => error.into(),
         }
+    }
+
+    /// Whatever its group says, it is this one of so many.
+    #[cfg(test)]
+    pub(crate) fn is_of(&mut self, rank: u32, workers: u32) {
+        (self.rank, self.workers) = (rank, workers);
     }
 
     pub(crate) fn next_round(&mut self) -> u64 {

@@ -126,6 +126,10 @@ impl Far {
 
 impl Drop for Far {
     fn drop(&mut self) {
+        if self.rank == 0 && std::thread::panicking() {
+            // Or the others are taken for lost, since they cannot reach it any more.
+            self.seen.say(Said::Fail { worker: 0, reason: "it has panicked".to_owned() });
+        }
         self.to.clear();
         self.stopped.store(true, Ordering::Release);
         self.threads.drain(..).for_each(|thread| drop(thread.join()));

@@ -96,15 +96,22 @@ impl Worker {
         }
     }
 
-    /// Whether the job goes on, as far as is known here; if somebody is lost, now without it.
-    pub(crate) fn check_others(&mut self) -> Result<(), JobError> {
+    /// A loss that this worker does not go on without yet, as an error of whoever is in the middle of something.
+    pub(crate) fn lost_amid(&self, doing: &str) -> Option<JobError> {
+        self.far()?.seen.check_losses(doing).err()
+    }
+
+    /// Whether the job goes on with all that it has, as far as is known here.
+    pub(crate) fn check_all(&self) -> Result<(), JobError> {
         self.check_halt()?;
         let Some(far) = self.far() else { return Ok(()) };
         far.seen.check()?;
-        match far.seen.check_losses("it") {
-            Ok(()) => Ok(()),
-            Err(loss) => self.go_on(loss),
-        }
+        far.seen.check_losses("it")
+    }
+
+    /// Whether the job goes on; if somebody is lost, now without it.
+    pub(crate) fn check_others(&mut self) -> Result<(), JobError> {
+        self.check_all().or_else(|error| self.go_on(error))
     }
 
     /// A pass begins.
@@ -251,7 +258,7 @@ impl Worker {
                     let others = self.go_on_from(error.into())?;
                     // It took place when this worker had turned away: what the others brought is still there.
                     if let Some(mut group) = others {
-                        break together(&mut group)?;
+                        break together(&mut group).map_err(|error| self.called_off(error))?;
                     }
                 }
             }
