@@ -160,12 +160,7 @@ impl Steps {
         let mut made = made;
         loop {
             let shared = worker.try_steps(plan).and_then(|mut steps| {
-                while steps.given < made {
-                    if !steps.advance(worker)? {
-                        let reason = format!("{made} steps were made, and the input has {}", steps.given);
-                        return Err(JobError::OutOfStep { worker: worker.rank(), reason });
-                    }
-                }
+                steps.pass_over(worker, made)?;
                 Ok(steps)
             });
             match shared {
@@ -174,6 +169,19 @@ impl Steps {
             }
             made = worker.take_redo().unwrap_or(made);
         }
+    }
+
+    /// Passes over steps until so many are behind it. Where their rows are all here already, nothing but the look between two of
+    /// them tells that this worker is to stop, or that another one is lost.
+    fn pass_over(&mut self, worker: &mut Worker, made: u64) -> Result<(), JobError> {
+        while self.given < made {
+            worker.check_all()?;
+            if !self.advance(worker)? {
+                let reason = format!("{made} steps were made, and the input has {}", self.given);
+                return Err(JobError::OutOfStep { worker: worker.rank(), reason });
+            }
+        }
+        Ok(())
     }
 
     /// This worker's rows of the next step, perhaps none; None when nobody has any more. When another worker was lost, its
@@ -356,5 +364,34 @@ impl InOrder {
                 ready.head = 0;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosts::alone;
+    use crate::hosts::said::Said;
+
+    #[test]
+    fn whoever_passes_over_steps_hears_that_it_is_to_stop_and_what_becomes_of_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let input = alone::input(dir.path(), &"0 1:1\n".repeat(100));
+        let fail = Said::Fail { worker: 1, reason: "its disk is full".to_owned() };
+        let check = |said: Option<Said>, expected: Result<(), &str>| {
+            let (mut worker, seen) = alone::first(dir.path(), 1);
+            let mut steps = worker.steps(&input, 0, Order::Shuffled, 4).unwrap();
+            said.iter().for_each(|said| seen.note(said));
+            match (steps.pass_over(&mut worker, 20), expected) {
+                (Ok(()), Ok(())) => assert_eq!(steps.given(), 20),
+                (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
+                (found, _) => panic!("{said:?}: {found:?}"),
+            }
+        };
+        check(None, Ok(()));
+        check(Some(Said::Stop { worker: 0 }), Err("worker 0 was stopped"));
+        check(Some(Said::Stop { worker: 1 }), Err("worker 1 at "));
+        check(Some(alone::loss_of(1)), Err("it is lost"));
+        check(Some(fail), Err("its disk is full"));
     }
 }

@@ -88,7 +88,7 @@ impl Seen {
     }
 
     /// Notes what rank 0 has said to all.
-    pub(super) fn note(&self, said: &Said) {
+    pub(crate) fn note(&self, said: &Said) {
         let mut state = self.state();
         match said {
             Said::Start { group } => state.group = Some(*group),
