@@ -24,7 +24,8 @@ pub(crate) struct Owned {
     /// The losses that decide what is read now; and those that decided what was read before, if it is not the first reading.
     known: Vec<Loss>,
     before: Option<Vec<Loss>>,
-    /// The unit that is read and not decoded yet, by its number.
+    /// The next unit that has rows, and its number if there is one.
+    following: Decoded,
     ahead: Option<u64>,
     is_open: bool,
     /// The unit at hand, its number, and which of its rows is next.
@@ -49,6 +50,7 @@ impl Owned {
             units: Units::open(input, workers, &worker.halt)?,
             known,
             before: None,
+            following: Decoded::new(&input.encoder),
             ahead: None,
             is_open: false,
             unit: Decoded::new(&input.encoder),
@@ -84,7 +86,7 @@ impl Owned {
         }
     }
 
-    /// Goes on to the next unit that is this worker's; `false`: there is none in this reading.
+    /// Goes on to the next unit with rows that is this worker's; `false`: there is none in this reading.
     fn next_unit(&mut self, worker: &mut Worker) -> Result<bool, JobError> {
         if self.is_over {
             return Ok(false);
@@ -94,21 +96,30 @@ impl Owned {
             self.read_ahead(worker)?;
         }
         let Some(number) = self.ahead else { return Ok(false) };
-        self.units.decode_in_place(&mut self.unit, &mut worker.timer)?;
+        std::mem::swap(&mut self.unit, &mut self.following);
         (self.number, self.head) = (number, 0);
         self.read_ahead(worker)?;
         Ok(true)
     }
 
-    /// Whoever gives out the last rows must know that they are.
+    /// Whoever gives out the last rows must know that they are: they are to be settled before all is said to be done. So units
+    /// that have none are passed over here.
     fn read_ahead(&mut self, worker: &mut Worker) -> Result<(), JobError> {
         let (rank, workers, turn) = (worker.rank(), worker.workers(), self.turn.number);
         let (known, before) = (&self.known, &self.before);
         let is_mine = |losses: &[Loss], unit| owner(workers, losses, turn, unit) == Some(rank);
         let is_wanted =
             |unit: u64| is_mine(known, unit) && before.as_ref().is_none_or(|before| !is_mine(before, unit));
-        self.ahead = self.units.read(&mut worker.timer, is_wanted)?;
-        Ok(())
+        loop {
+            self.ahead = self.units.read(&mut worker.timer, is_wanted)?;
+            if self.ahead.is_none() {
+                return Ok(());
+            }
+            self.units.decode_in_place(&mut self.following, &mut worker.timer)?;
+            if !self.following.is_empty() {
+                return Ok(());
+            }
+        }
     }
 
     /// This worker has done what it had to do: waits for the others, or begins with what it has to do for one that is lost.
@@ -143,5 +154,41 @@ impl Owned {
             let is_whole = self.head == self.unit.len();
             worker.set_position(self.turn.number, self.number + u64::from(is_whole));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::alone;
+    use super::super::said::Said;
+    use super::*;
+    use crate::input::Order;
+
+    #[test]
+    fn nothing_is_said_to_be_done_before_it_is_settled_whatever_units_have_no_rows() {
+        let (good, none) = ("0 1:1\n".repeat(300), "nonsense\n".repeat(300));
+        let check = |text: &str, rows: usize| {
+            let dir = tempfile::tempdir().unwrap();
+            let input = alone::input(dir.path(), text);
+            let (mut worker, seen) = alone::first(dir.path(), 1);
+            // The end of the pass, as soon as this worker has done its part.
+            seen.note(&Said::TurnOver { turn: 0, losses: 0 });
+            let mut share = worker.share(&input, 0, Order::Input).unwrap();
+            let (mut settled, mut given) = (0, 0);
+            while let Some(minibatch) = share.next(&mut worker, 10).unwrap() {
+                given += minibatch.len();
+                assert!(seen.position().1 < ALL - 1, "{settled} of {given} rows are settled");
+                if share.wants_settling() {
+                    settled = given;
+                    share.settled(&mut worker);
+                }
+            }
+            assert_eq!((settled, given), (rows, rows));
+            assert_eq!(seen.position().1, ALL - 1);
+        };
+        check(&good, 300);
+        check(&none, 0);
+        check(&format!("{good}{none}"), 300);
+        check(&format!("{none}{good}{none}{good}{none}"), 600);
     }
 }
