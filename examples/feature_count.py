@@ -9,7 +9,8 @@ HOSTS=127.0.0.1:7300,127.0.0.1:7301
 python examples/feature_count.py FILE.libsvm --ps tcp://127.0.0.1:7000 --hosts $HOSTS --rank 0
 python examples/feature_count.py FILE.libsvm --ps tcp://127.0.0.1:7000 --hosts $HOSTS --rank 1
 
-The file may be larger than memory; the distinct keys may not. The same in Rust: crates/job/examples/feature_count.rs.
+The file may be larger than memory; the distinct keys may not. Should one of the processes die, all stop: nobody else
+has what it has counted. The same in Rust: crates/job/examples/feature_count.rs.
 """
 
 import argparse

@@ -832,7 +832,11 @@ class Worker:
     def histogram(self, name: str, counts: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         """Counts of all workers added up, as many as the longest list has."""
     def all_to_all(self, name: str, parts: list[bytes]) -> list[bytes]:
-        """Give each worker its part, `parts[n]` to worker `n`; what each gave this one, in their order."""
+        """Give each worker its part, `parts[n]` to worker `n`; what each gave this one, in their order.
+
+        With `on_worker_loss="redo"` there are as many parts whoever is lost: what it gave is empty, and so its part
+        must be, or it is a ConfigError that names it. An `all_gather` of the ranks tells who is there.
+        """
     def all_gather(self, name: str, value: bytes) -> list[bytes]:
         """Everybody's bytes, in the order of workers.
 

@@ -106,7 +106,7 @@ pub(crate) fn exchange(
             receiving.take(rank, from, parcel)?;
             since = Instant::now();
         } else if since.elapsed() >= worker.timeout {
-            return Err(worker.awaited("the end of an exchange of rows", receiving.missing));
+            return Err(worker.awaited_at("the end of an exchange of rows", &receiving.missing));
         }
     }
     worker.timer.switch(WAIT);

@@ -205,13 +205,39 @@ impl Worker {
         self.group.workers()
     }
 
-    /// Gives each worker its part, `parts[n]` to worker `n`; what each gave this one, in their order.
+    /// Ranks of those who live, in the order of their places.
+    fn members(&self) -> Vec<u32> {
+        self.far().map_or_else(|| (0..self.workers).collect(), |far| far.members().to_vec())
+    }
+
+    /// Gives each worker its part, `parts[n]` to the one of rank `n`; what each gave this one, in the order of ranks. There is a
+    /// part for each of [`Worker::workers`], whoever is lost: its part must be empty, and what it gave is. Bytes for it are an
+    /// error that names it, since nobody would have them; who is there, an [`Worker::all_gather`] of their ranks tells.
     pub fn all_to_all(&mut self, name: &str, mut parts: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, JobError> {
-        let (rank, workers) = (self.place(), self.living());
-        if parts.len() != workers as usize {
-            let reason = format!("all_to_all {name:?}: {} parts for {workers} workers", parts.len());
-            return Err(JobError::Options(reason));
+        let refused = |reason| Err(JobError::Options(format!("all_to_all {name:?}: {reason}")));
+        if parts.len() != self.workers as usize {
+            return refused(format!("{} parts for {} workers", parts.len(), self.workers));
         }
+        let members = self.members();
+        let is_for_lost = |&rank: &u32| !members.contains(&rank) && !parts[rank as usize].is_empty();
+        let lost: Vec<u32> = (0..self.workers).filter(is_for_lost).collect();
+        if !lost.is_empty() {
+            let reason = format!(
+                "bytes for workers {lost:?}, which are lost: give them to others; an all_gather of ranks says who is there"
+            );
+            return refused(reason);
+        }
+        let part = |&rank: &u32| std::mem::take(&mut parts[rank as usize]);
+        let received = self.exchange_parts(name, members.iter().map(part).collect())?;
+        for (&rank, part) in members.iter().zip(received) {
+            parts[rank as usize] = part;
+        }
+        Ok(parts)
+    }
+
+    /// The same among those who live, in the order of their places.
+    fn exchange_parts(&mut self, name: &str, mut parts: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, JobError> {
+        let (rank, workers) = (self.place(), self.living());
         self.timer.switch(WAIT);
         let round = self.next_round();
         let (received, missing) = (vec![Vec::new(); parts.len()], (0..workers).filter(|&from| from != rank));
@@ -240,7 +266,7 @@ impl Worker {
                     since = Instant::now();
                 }
                 None if since.elapsed() < self.timeout => {}
-                None => return Err(self.awaited(name, gathering.missing)),
+                None => return Err(self.awaited_at(name, &gathering.missing)),
             }
         }
         self.group.barrier(name).map_err(|error| self.called_off(error))?;
@@ -300,7 +326,7 @@ impl Worker {
             if let Some((from, received)) = self.mesh.receive(SEND_AGAIN)? {
                 take(self, from, received)?;
             } else if since.get_or_insert_with(Instant::now).elapsed() >= self.timeout {
-                return Err(self.awaited("a queue with room", vec![to]));
+                return Err(self.awaited_at("a queue with room", &[to]));
             }
             unsent = self.mesh.try_send(to, parcel)?;
         }
@@ -310,6 +336,12 @@ impl Worker {
     pub(crate) fn awaited(&self, what: &str, missing: Vec<u32>) -> JobError {
         let timeout_s = self.timeout.as_secs();
         JobError::Awaited { worker: self.rank(), what: what.to_owned(), missing, timeout_s }
+    }
+
+    /// The same of those at these places.
+    pub(crate) fn awaited_at(&self, what: &str, places: &[u32]) -> JobError {
+        let members = self.members();
+        self.awaited(what, places.iter().filter_map(|&place| members.get(place as usize).copied()).collect())
     }
 }
 
@@ -347,3 +379,6 @@ impl Gathering {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

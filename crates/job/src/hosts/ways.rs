@@ -108,7 +108,11 @@ impl Far {
         }
     }
 
-    pub(super) fn set_members(&mut self, members: Vec<u32>) {
+    pub(crate) fn members(&self) -> &[u32] {
+        &self.members
+    }
+
+    pub(crate) fn set_members(&mut self, members: Vec<u32>) {
         self.members = members;
     }
 
