@@ -273,6 +273,7 @@ impl Service {
         mut on_look: impl FnMut(&Service),
     ) -> (Result<Ended, ServiceError>, Status) {
         let (mut save_at, mut settled_since) = (Instant::now() + self.save_every, None::<Instant>);
+        let mut newcomers = 0;
         let ended = loop {
             if stop.load(Ordering::Relaxed) {
                 break Ended::Stopped;
@@ -297,7 +298,10 @@ impl Service {
                 break Ended::Stopped;
             }
             self.finish_threads(false);
-            if Instant::now() >= save_at {
+            let came = self.hall.desk().newcomers();
+            // After a crash what a trainer has is handed to others unless the position names it.
+            if Instant::now() >= save_at || came != newcomers {
+                newcomers = came;
                 save_at = Instant::now() + self.save_every;
                 if let Err(error) = self.save(false) {
                     (self.on_event)(Event::NotSaved { reason: error.to_string() });

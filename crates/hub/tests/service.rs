@@ -370,6 +370,49 @@ fn trainers_keep_what_they_have_while_their_hub_is_started_anew() {
 }
 
 #[test]
+fn a_trainer_that_came_after_the_position_was_last_due_keeps_what_it_has_when_the_hub_dies() {
+    let dir = tempfile::tempdir().unwrap();
+    let position = dir.path().join("position");
+    let config = ServiceConfig {
+        listen: vec![format!("unix:{}", dir.path().join("hub").display()).parse().unwrap()],
+        position: Some(position.clone()),
+        save_every: Duration::from_secs(100_000),
+        passes: 1,
+        ..config(&input(dir.path(), 2))
+    };
+    let hub = Hub::start(&config);
+    let address = hub.address.clone();
+    let mut first = open(&[&address], "first", &SubscribeOptions::default()).unwrap();
+    let kept = next(&mut first).unwrap();
+    let start = Instant::now();
+    let left = loop {
+        let left = std::fs::read_to_string(&position).unwrap();
+        if left.contains("first\"") {
+            break left;
+        }
+        assert!(start.elapsed() < PATIENCE, "{left}");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    // What it saves at its end it would not save if it died.
+    hub.stop().0.unwrap();
+    std::fs::write(&position, left).unwrap();
+    let hub = Hub::start(&config);
+    let (mut used, mut second) =
+        (Used::new(), open(&[&address], "second", &SubscribeOptions::default()).unwrap());
+    if let Next::Batch(delivered) = second.next(Instant::now() + Duration::from_millis(500)).unwrap() {
+        use_up(&mut second, delivered, &mut used);
+    }
+    second.leave(Instant::now() + PATIENCE).unwrap();
+    use_up(&mut first, kept, &mut used);
+    while let Some(delivered) = next(&mut first) {
+        use_up(&mut first, delivered, &mut used);
+    }
+    check_each_once(&used, 1);
+    assert_eq!(first.waits_and_late().1, 0);
+    hub.end().0.unwrap();
+}
+
+#[test]
 fn one_thread_waits_while_another_acknowledges() {
     let dir = tempfile::tempdir().unwrap();
     let hub = Hub::start(&ServiceConfig { passes: 1, ..config(&input(dir.path(), 1)) });

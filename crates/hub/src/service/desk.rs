@@ -73,6 +73,8 @@ pub(crate) struct Desk {
     limits: DeskLimits,
     stream: u64,
     trainers: Vec<Trainer>,
+    /// How often one came whom [`Desk::holders`] had not.
+    newcomers: u64,
     /// Minibatches that are made or claimed and not acknowledged.
     open: BTreeMap<u64, Open>,
     /// Those without an owner, by rank if there are ranks.
@@ -145,6 +147,7 @@ impl Desk {
         Desk {
             stream,
             trainers: Vec::new(),
+            newcomers: 0,
             open: BTreeMap::new(),
             ready: vec![BTreeSet::new(); limits.stride.max(1) as usize],
             next: done.prefix(),

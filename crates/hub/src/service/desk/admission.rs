@@ -33,6 +33,11 @@ impl Desk {
         known.map(holder).collect()
     }
 
+    /// Grows whenever somebody comes whom the holders before were without: they do not tell any more whose a minibatch may be.
+    pub(crate) fn newcomers(&self) -> u64 {
+        self.newcomers
+    }
+
     /// What they have stays theirs until they come back or have been gone for too long. Is it not all that they may have, nobody
     /// is handed anything new before, since it may be what somebody has. To be called before anything is made.
     pub(crate) fn restore(&mut self, now_us: u64, holders: &[Holder], is_all: bool) {
@@ -63,7 +68,10 @@ impl Desk {
             return Ok(Admitted { window, late: Vec::new() });
         }
         self.check_rank(request)?;
+        let is_known =
+            self.trainers.iter().any(|trainer| trainer.name == request.trainer && !trainer.expired);
         let at = self.seat(request.trainer)?;
+        self.newcomers += u64::from(!is_known);
         self.trainers[at].enter(connection, window, request);
         let held: BTreeSet<u64> = request.held.iter().copied().collect();
         let late = held.iter().copied().filter(|&number| !self.keep(at, number)).collect();

@@ -404,6 +404,26 @@ fn what_a_trainer_has_when_it_says_farewell_others_get_at_once() {
 }
 
 #[test]
+fn whoever_comes_whom_a_position_may_be_without_is_a_newcomer() {
+    let mut desk = desk(0);
+    desk.restore(0, &[Holder { name: "kept".to_owned(), numbers: vec![3] }], false);
+    let check = |desk: &mut Desk, trainer: &str, newcomers: u64| {
+        desk.subscribe(1, &subscribe(trainer, None, 0, &[])).unwrap();
+        assert_eq!(desk.newcomers(), newcomers, "{trainer}");
+    };
+    check(&mut desk, "kept", 0);
+    check(&mut desk, "a", 1);
+    desk.disconnect(0, 1);
+    check(&mut desk, "a", 1);
+    // Who has left, or was gone for too long, is not in the next position.
+    desk.leave(1, &[]);
+    check(&mut desk, "a", 2);
+    desk.disconnect(0, 1);
+    desk.expire(300);
+    check(&mut desk, "a", 3);
+}
+
+#[test]
 fn a_rank_that_left_is_free_and_each_rank_ends_by_itself() {
     let mut desk = desk(2);
     for number in 0..3 {
