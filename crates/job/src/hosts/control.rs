@@ -115,9 +115,7 @@ impl Control {
         while ends_at.is_none_or(|at| !self.open.is_empty() && Instant::now() < at) {
             self.poller.wait(&mut ready, Some(Instant::now() + beat / 2))?;
             ready.drain(..).for_each(|token| self.hear(token));
-            for said in self.seen.take_says() {
-                self.deliver(self.seen.rank, said);
-            }
+            self.hear_self();
             if Instant::now() >= beat_at {
                 beat_at = Instant::now() + beat;
                 self.beat();
@@ -172,13 +170,24 @@ impl Control {
         }
     }
 
+    /// Takes what this worker itself has said.
+    fn hear_self(&mut self) {
+        for said in self.seen.take_says() {
+            self.deliver(self.seen.rank, said);
+        }
+    }
+
     /// Somebody, perhaps this worker itself, has said something.
     fn deliver(&mut self, from: u32, said: Said) {
-        if let (Some(_), Said::Lost { loss, .. }) = (&self.desk, &said)
-            && let Some(lost) = self.open.iter().find(|open| open.rank == loss.worker && open.rank != from)
-        {
+        if let (Some(_), &Said::Lost { loss, .. }) = (&self.desk, &said) {
             // Before it closed its ways it may have said that it was stopped.
-            self.hear(lost.token);
+            if loss.worker == self.seen.rank {
+                self.hear_self();
+            } else if let Some(lost) =
+                self.open.iter().find(|open| open.rank == loss.worker && open.rank != from)
+            {
+                self.hear(lost.token);
+            }
         }
         let now_us = self.now_us();
         match &mut self.desk {

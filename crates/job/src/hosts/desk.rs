@@ -20,6 +20,8 @@ pub(crate) enum Note {
 #[derive(Debug)]
 struct Seat {
     is_lost: bool,
+    /// It is lost, but had come to the end of the job, and nobody was told.
+    is_untold: bool,
     heard_us: u64,
     stage: u32,
     for_us: u64,
@@ -81,6 +83,7 @@ impl Desk {
     pub(crate) fn new(workers: u32, silence_us: u64, goes_on: bool, wait: u32, now_us: u64) -> Desk {
         let seat = |_| Seat {
             is_lost: false,
+            is_untold: false,
             heard_us: now_us,
             stage: wait,
             for_us: 0,
@@ -166,6 +169,10 @@ impl Desk {
                 }
                 self.look_at_turns();
             }
+            // The job cannot go on without worker 0; without one that cannot reach it, it can.
+            Said::Lost { loss: Loss { worker: 0, .. }, reason, .. } => {
+                self.lose(from, format!("it cannot reach worker 0: {reason}"));
+            }
             Said::Lost { loss, reason, .. } => {
                 let reason = format!("worker {from} cannot reach it: {reason}");
                 self.lose(loss.worker, reason);
@@ -223,13 +230,16 @@ impl Desk {
         let seat = &mut self.seats[worker as usize];
         seat.is_lost = true;
         let has_ended = seat.done.0 == JOB;
-        if self.is_over || self.has_failed || has_ended {
-            // It has nothing to do any more.
+        if self.is_over || self.has_failed || has_ended && (seat.done.1 == losses || !self.goes_on) {
+            // It has nothing to do any more: only who makes a new group, for one that is lost, must know that it will not come.
+            seat.is_untold = has_ended;
             self.look_at_turns();
             return;
         }
         let stage = seat.stage;
-        let settled = if seat.done.0 > self.turns {
+        let settled = if has_ended {
+            ALL
+        } else if seat.done.0 > self.turns {
             // It has done its own units, and those that it had taken over if it knew of all losses.
             if seat.has_done(self.turns, losses) { ALL } else { ALL - 1 }
         } else if seat.turn == self.turns {
@@ -243,8 +253,17 @@ impl Desk {
             self.fail(Said::Fail { worker, reason: format!("it is lost: {reason}") });
             return;
         }
+        for (worker, seat) in (0..).zip(&mut self.seats) {
+            if std::mem::take(&mut seat.is_untold) {
+                let loss = Loss { worker, turn: self.turns, settled: ALL };
+                self.losses.push(loss);
+                let losses = self.losses.len() as u32;
+                let reason = "it was gone when it had come to the end of the job".to_owned();
+                self.said.push(Said::Lost { losses, loss, reason });
+            }
+        }
         self.losses.push(loss);
-        self.said.push(Said::Lost { losses: losses + 1, loss, reason });
+        self.said.push(Said::Lost { losses: self.losses.len() as u32, loss, reason });
         self.look_at_turns();
     }
 

@@ -144,16 +144,32 @@ impl World {
         self.route();
     }
 
+    /// Those that are dead and that the last group counts, but for who had come to the end of the job in it.
+    fn awaited_in_vain(&self) -> Vec<usize> {
+        let losses = &self.desk.losses;
+        let is_in_vain = |&at: &usize| {
+            !self.workers[at].lives
+                && losses.iter().all(|loss| loss.worker != at as u32)
+                && self.desk.seats[at].done != (JOB, losses.len() as u32)
+        };
+        (0..self.workers.len()).filter(is_in_vain).collect()
+    }
+
     fn route(&mut self) {
         for said in self.desk.take_said() {
             self.down.iter_mut().for_each(|down| down.push_back(said.clone()));
         }
     }
 
-    /// Lets all that live come to their ends.
-    fn finish(&mut self) {
-        for _ in 0..10_000 {
-            for at in 0..self.workers.len() {
+    /// Lets all that live come to their ends, one of them slowly; these die when the first has come to the end of the job.
+    fn finish(&mut self, slow: usize, mut late: Vec<usize>) {
+        for round in 0..10_000 {
+            if self.desk.seats.iter().any(|seat| seat.done.0 == JOB)
+                && let Some(at) = late.pop()
+            {
+                self.die(at % self.workers.len(), 0);
+            }
+            for at in (0..self.workers.len()).filter(|&at| at != slow || round % 4 == 0) {
                 self.work(at);
                 self.tell(at);
                 self.hear(at);
@@ -173,6 +189,8 @@ proptest! {
     fn every_unit_is_done_and_all_that_live_come_to_the_end(
         workers in 1_u32..5,
         events in prop::collection::vec((0_u8..40, 0_usize..5, 0_usize..4), 0..400),
+        slow in 0_usize..5,
+        late in prop::collection::vec(0_usize..5, 0..4),
     ) {
         let mut world = World::new(workers);
         for (what, at, told) in events {
@@ -184,10 +202,11 @@ proptest! {
                 _ => world.hear(at),
             }
         }
-        world.finish();
+        world.finish(slow, late);
         let counts = world.done.iter().flatten();
         prop_assert!(counts.clone().all(|&count| count >= 1), "{:?}", world.done);
         prop_assert!(world.deaths > 0 || counts.clone().all(|&count| count == 1), "{:?}", world.done);
+        prop_assert_eq!(world.awaited_in_vain(), Vec::<usize>::new());
     }
 }
 
@@ -300,6 +319,72 @@ fn who_leaves_a_turn_is_waited_for_nowhere_and_may_be_turns_ahead() {
     desk.heard(0, over(JOB, 1), 0);
     desk.heard(1, over(JOB, 1), 0);
     assert_eq!(desk.take_said(), [over(JOB, 1)]);
+}
+
+/// A worker that dies after what others and it have said, and what is said then.
+#[test]
+fn who_dies_at_the_end_of_the_job_is_a_loss_for_those_who_need_a_group_without_it() {
+    let over = |losses| Said::TurnOver { turn: JOB, losses };
+    let lost = |losses, worker, settled| Said::Lost {
+        losses,
+        loss: Loss { worker, turn: 0, settled },
+        reason: "its connection has ended".to_owned(),
+    };
+    let untold = |losses, worker| Said::Lost {
+        losses,
+        loss: Loss { worker, turn: 0, settled: ALL },
+        reason: "it was gone when it had come to the end of the job".to_owned(),
+    };
+    enum Event {
+        Ends(u32, u32),
+        Dies(u32),
+    }
+    use Event::{Dies, Ends};
+    let check = |goes_on, events: &[Event], expected: &[Said]| {
+        let mut desk = Desk::new(4, SILENCE_US, goes_on, WAIT, 0);
+        for event in events {
+            match *event {
+                Ends(worker, losses) => desk.heard(worker, over(losses), 0),
+                Dies(worker) => desk.gone(worker, "its connection has ended".to_owned()),
+            }
+        }
+        assert_eq!(desk.take_said(), expected);
+    };
+    // Nobody needs it.
+    check(true, &[Ends(1, 0), Dies(1)], &[]);
+    check(true, &[Ends(1, 0), Dies(1), Ends(2, 0), Ends(0, 0), Ends(3, 0)], &[over(0)]);
+    // Those who live make a group without it when another one is lost, and it takes nothing over.
+    check(true, &[Ends(1, 0), Dies(1), Dies(2)], &[untold(1, 1), lost(2, 2, 0)]);
+    check(
+        true,
+        &[Ends(1, 0), Ends(3, 0), Dies(1), Dies(2), Dies(3), Ends(0, 3)],
+        &[untold(1, 1), lost(2, 2, 0), lost(3, 3, ALL), over(3)],
+    );
+    // It was to come to the group without another one, and did not, or has.
+    check(true, &[Ends(1, 0), Dies(2), Dies(1)], &[lost(1, 2, 0), lost(2, 1, ALL)]);
+    check(true, &[Ends(1, 0), Dies(2), Ends(1, 1), Dies(1)], &[lost(1, 2, 0)]);
+    // There will be no other group.
+    check(false, &[Ends(1, 0), Dies(1)], &[]);
+    let reason = "it is lost: its connection has ended".to_owned();
+    check(false, &[Ends(1, 0), Dies(1), Dies(2)], &[Said::Fail { worker: 2, reason }]);
+}
+
+#[test]
+fn who_cannot_reach_another_one_is_believed_and_without_the_first_one_it_is_lost_itself() {
+    let check = |from: u32, of: u32, expected: Option<(u32, &str)>| {
+        let mut desk = Desk::new(3, SILENCE_US, true, WAIT, 0);
+        let report = Loss { worker: of, turn: 0, settled: 0 };
+        desk.heard(from, Said::Lost { losses: 0, loss: report, reason: "broken".to_owned() }, 0);
+        let lost = |(worker, reason): (u32, &str)| {
+            let loss = Loss { worker, turn: 0, settled: 0 };
+            Said::Lost { losses: 1, loss, reason: reason.to_owned() }
+        };
+        assert_eq!(desk.take_said(), Vec::from_iter(expected.map(lost)));
+    };
+    check(0, 1, Some((1, "worker 0 cannot reach it: broken")));
+    check(2, 1, Some((1, "worker 2 cannot reach it: broken")));
+    check(2, 0, Some((2, "it cannot reach worker 0: broken")));
+    check(0, 0, None);
 }
 
 #[test]
