@@ -169,7 +169,13 @@ impl Doorkeeper {
     fn greet(&self, mut connection: Connection, comers: &Sender<Comer>) {
         let ours = Joined { rank: self.join.rank, attempt: self.join.attempt };
         let (until, mut admitted, mut claimed) = (Instant::now() + HELLO_WITHIN, None, None);
+        let mut shut_out = None;
         let welcomed = welcome(&mut connection, self.token.as_deref(), ours, until, &mut claimed, |join| {
+            self.check(join)?;
+            if let Some(reason) = &self.shut {
+                shut_out = Some(join.rank);
+                return Err(reason.clone());
+            }
             self.admit(join)?;
             admitted = Some((join.rank, join.way));
             Ok(())
@@ -181,7 +187,8 @@ impl Doorkeeper {
             // It was cut off, and comes again.
             (Err(_), Some(who)) => self.forget(who),
             (Err(Ungreeted::Refused(reason) | Ungreeted::Unheard(reason)), None) => {
-                self.told().extend(claimed);
+                // Not whoever only says to be one of the job.
+                self.told().extend(shut_out);
                 self.tell(connection.peer(), claimed, &reason);
             }
             // It went by itself: somebody looked whether anybody listens here.
@@ -209,7 +216,8 @@ impl Doorkeeper {
         }
     }
 
-    fn admit(&self, theirs: &Join) -> Result<(), String> {
+    /// Whether it is one of this job that comes to this worker.
+    fn check(&self, theirs: &Join) -> Result<(), String> {
         let ours = &self.join;
         if theirs.workers != ours.workers {
             let (theirs, ours) = (theirs.workers, ours.workers);
@@ -232,9 +240,10 @@ impl Doorkeeper {
             let (theirs, ours) = (theirs.rank, ours.rank);
             return Err(format!("worker {theirs} does not come to worker {ours}: is --rank of both right?"));
         }
-        if let Some(reason) = &self.shut {
-            return Err(reason.clone());
-        }
+        Ok(())
+    }
+
+    fn admit(&self, theirs: &Join) -> Result<(), String> {
         let who = (theirs.rank, theirs.way);
         let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.gone.wait_timeout_while(here, TWIN_WAIT, |here| here.contains(&who));
@@ -288,7 +297,38 @@ fn host_of(peer: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::alone;
+    use super::super::greet::introduce;
     use super::*;
+
+    #[test]
+    fn only_those_of_the_job_count_as_told_why_nobody_is_let_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let hosts = |rank| Hosts { token: "right".to_owned(), ..alone::hosts(dir.path(), rank, 3) };
+        let door = Door::shut(&hosts(0), "its disk is full").unwrap();
+        let check = |token: &str, join: Join, expected: &str, told: &[u32]| {
+            let options = sanderling_transport::ConnectOptions::new(framing());
+            let mut connection = sanderling_transport::connect(&hosts(0).hosts[0], &options).unwrap();
+            let until = Instant::now() + HELLO_WITHIN;
+            match introduce(&mut connection, token, &join, until) {
+                Err(Ungreeted::Refused(reason)) => assert!(reason.contains(expected), "{reason}"),
+                other => panic!("{other:?}"),
+            }
+            // Until the door has closed the connection too, it may have something to note.
+            drop(connection.receiver.receive(Some(until)));
+            assert!(door.keeper.told().iter().eq(told), "{join:?}: {:?}", door.keeper.told());
+        };
+        let join = |rank| hosts(rank).join(Way::Rows);
+        check("wrong", join(1), "the token is missing or wrong", &[]);
+        check("", join(2), "the token is missing or wrong", &[]);
+        check("right", Join { job: 8, ..join(1) }, "it has another configuration", &[]);
+        check("right", Join { attempt: 1, ..join(1) }, "this is attempt 0", &[]);
+        check("right", Join { workers: 2, ..join(1) }, "not of 2", &[]);
+        check("right", join(0), "is --rank of both right?", &[]);
+        check("right", join(2), "its disk is full", &[2]);
+        check("right", join(2), "its disk is full", &[2]);
+        check("right", join(1), "its disk is full", &[1, 2]);
+    }
 
     #[test]
     fn whoever_comes_again_for_the_same_reason_is_told_once_and_the_log_has_an_end() {
