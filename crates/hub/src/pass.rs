@@ -43,6 +43,8 @@ pub struct Pass {
     /// Rows that were read beyond `used_rows` while skipping; the first feed begins with them.
     surplus: Mutex<Option<Batch>>,
     feeds: AtomicU64,
+    /// A buffer takes no further units once a column of it has so many keys.
+    keys_max: usize,
 }
 
 /// Who decodes for a feed.
@@ -142,7 +144,13 @@ impl Pass {
             bad_rows: Arc::clone(bad_rows),
             stopped,
         };
-        Ok(Pass { shared: Arc::new(shared), options, surplus: Mutex::new(surplus), feeds: AtomicU64::new(0) })
+        Ok(Pass {
+            shared: Arc::new(shared),
+            options,
+            surplus: Mutex::new(surplus),
+            feeds: AtomicU64::new(0),
+            keys_max: Batch::MAX_KEYS / 2,
+        })
     }
 
     /// The stream of minibatches of one worker; call it once per worker.
@@ -335,7 +343,7 @@ impl Feed<'_> {
         timer.switch(ASSEMBLE);
         self.pool.drop_front(self.head);
         self.head = 0;
-        while self.pool.len() < least && self.pool.max_keys() < Batch::MAX_KEYS / 2 {
+        while self.pool.len() < least && self.pool.max_keys() < self.pass.keys_max {
             if self.unit_head == self.unit.len() {
                 if self.end {
                     break;
@@ -422,7 +430,7 @@ impl Feed<'_> {
 
     /// Takes units until the pool holds `rows` rows, or as many keys as a batch may hold, or the input ends.
     fn fill(&mut self, rows: usize, timer: &mut StageTimer) -> Result<(), SampleError> {
-        while self.pool.len() < rows && !self.end && self.pool.max_keys() < Batch::MAX_KEYS / 2 {
+        while self.pool.len() < rows && !self.end && self.pool.max_keys() < self.pass.keys_max {
             if let Input::Inline(decoding) = &mut self.input {
                 self.end = !decoding.next(&self.pass.shared, &mut self.pool, timer)?;
                 continue;
@@ -434,6 +442,18 @@ impl Feed<'_> {
                 self.unit_head = 0;
             }
         }
+        // Whoever goes on later goes back to where the buffer began, which is known of whole buffers only.
+        if self.pool.len() < rows && !self.end && self.pass.options.workers == 1 {
+            let (rows, found) = (self.pool.len(), self.pass.options.shuffle);
+            return Err(SampleError::Settings(format!(
+                "shuffle = {found}: {rows} rows have {} keys of one feature, which are as many as the shuffle buffer may hold; \
+                 lower it below {rows}",
+                self.pool.max_keys()
+            )));
+        }
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
