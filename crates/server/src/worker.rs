@@ -242,3 +242,70 @@ impl Worker {
             || Instant::now() >= until
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sanderling_transport::{ConnectOptions, ListenOptions, Listener, connect};
+    use sanderling_wire::*;
+
+    use super::*;
+    use crate::Config;
+    use crate::listen::framing;
+
+    /// The requests of a connection whose turn comes a minute after its round began, after those of the others: of the first
+    /// one as of the others it is known that it waited so long, and none is noted as having taken it.
+    #[test]
+    fn a_late_turn_is_waiting_for_all_of_its_requests() {
+        const LATE: Duration = Duration::from_secs(60);
+        let config = Config::default();
+        let state = Arc::new(State::new(&config));
+        let (errands, _inboxes) = Postbox::new();
+        let log = Log(Arc::new(|_| {}));
+        let (mut worker, _) = Worker::new(&state, 0, errands, log).expect("a worker");
+        let framing = framing(config.frame_bytes_max);
+        let any = "tcp://127.0.0.1:0".parse().expect("an address");
+        let listener = Listener::bind(&any, &ListenOptions::new(framing)).expect("a port");
+        let mut client = connect(listener.address(), &ConnectOptions::new(framing)).expect("it listens");
+        let connection = listener.accept().expect("it waits").expect("a connection");
+        let (presence, _) = state.connections.enter("test");
+        let (connection, features) = (Box::new(connection), Features::NONE);
+        let join = Letter::Join { connection, presence, features, surplus: false };
+        worker.read(join, Instant::now(), &mut Vec::new());
+
+        let hello = Hello { offer: Offer::of(Features::NONE), token: "", name: "" };
+        let mut agreed = Agreed::BEFORE_HELLO;
+        let delete = Request::Delete(Delete { table: 1, keys: &[1] });
+        for requests in [&[Request::Hello(hello)][..], &[delete.clone(), delete]] {
+            let mut frames = Buffer::new(1 << 16);
+            for request in requests {
+                frames.clear();
+                frames.append(|out| request.encode(&agreed, 9, 0, out)).expect("it fits");
+                client.sender.frame(frames.len()).expect("room").write(frames.bytes());
+            }
+            client.sender.flush().expect("sent");
+            let mut ready = Vec::new();
+            while ready.is_empty() {
+                worker.poller.wait(&mut ready, None).expect("it can wait");
+            }
+            worker.serve(ready[0], Instant::now() - LATE);
+            for request in requests {
+                let reply = client.receiver.receive(None).expect("an answer").expect("an answer");
+                let Parsed::Frame(frame) = Frame::parse(reply, &agreed).expect("a frame") else {
+                    panic!("not whole")
+                };
+                match (request, Reply::decode(&frame).expect("a reply")) {
+                    (Request::Hello(_), Reply::Hello(said)) => agreed = said.agreed,
+                    (_, Reply::Failed(Failure { fault, .. })) => {
+                        assert!(matches!(fault, Fault::Busy { .. }), "{fault:?}")
+                    }
+                    (_, reply) => panic!("{reply:?}"),
+                }
+            }
+        }
+        let latencies = state.statistics.latencies(StatsScope::Commands);
+        assert_eq!(latencies.len(), 2);
+        for latency in latencies {
+            assert!(u128::from(latency.summary.max_ns) < LATE.as_nanos(), "{latency:?}");
+        }
+    }
+}
