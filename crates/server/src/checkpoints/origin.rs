@@ -2,7 +2,8 @@
 //! before it saved them. The first shard of the new number to start leaves one for each, and a shard's save takes its own
 //! away. So a part that is gone differs on disk from one that was never there: of the first, no note is left.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -24,14 +25,31 @@ pub(super) fn noted(folder: &Path) -> Option<Origin> {
     serde_json::from_slice(&std::fs::read(folder.join(NOTE)).ok()?).ok()
 }
 
-/// Notes for all shards. That of this one comes last: who finds its own can tell that nobody has to write any more.
+/// Notes for all shards, on the device when it returns: a save that follows is so, and without them it would say of the
+/// others that theirs are gone. That of this one comes last: who finds its own can tell that nobody has to write any more.
 pub(super) fn note(base: &Path, shard: u16, shards: u16, origin: Origin) -> Result<(), Refusal> {
     let bytes = serde_json::to_vec(&origin).expect("numbers become JSON");
     for at in (0..shards).filter(|&at| at != shard).chain([shard]) {
         let folder = parts::folder(base, at, shards);
-        let path = folder.join(NOTE);
-        let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, &bytes));
-        written.map_err(|error| Refusal::io(format!("{}: write: {error}", path.display()), &error))?;
+        let written = write(&folder, shard, &bytes);
+        written.map_err(|error| {
+            Refusal::io(format!("{}: write: {error}", folder.join(NOTE).display()), &error)
+        })?;
+    }
+    Ok(())
+}
+
+/// Whole or not at all, and on the device. Another shard may write the same at the same time.
+fn write(folder: &Path, by: u16, bytes: &[u8]) -> io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let new = folder.join(format!("{NOTE}.new-by-{by}"));
+    let mut file = File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, folder.join(NOTE))?;
+    // Syncing a folder keeps what is in it, but not itself.
+    for folder in folder.ancestors().take(2) {
+        File::open(folder)?.sync_all()?;
     }
     Ok(())
 }
