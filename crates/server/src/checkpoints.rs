@@ -16,7 +16,7 @@ mod parts;
 mod together;
 
 use crate::description;
-use crate::event::Log;
+use crate::event::{Event, Log};
 use crate::limit::CHECKPOINT_DEPTH_MAX;
 use crate::pushes::{Pushers, SavedPushers};
 use crate::refusal::Refusal;
@@ -149,13 +149,13 @@ impl Checkpoints {
         let pushes = SavedPushers::around_rows(&before, pushers.copy());
         writer.blob(PUSHES_BLOB, &serde_json::to_vec(&pushes).expect("numbers become JSON"))?;
         writer.blob(BLOB, &serde_json::to_vec(&about).expect("names and numbers become JSON"))?;
+        let (rows, bytes) =
+            writer.tables().fold((0, 0), |(rows, bytes), table| (rows + table.rows, bytes + table.bytes));
         let generation = writer.commit()?;
-        origin::remove(&folder)?;
-        let written = Checkpoint::open(&folder)?;
-        let (rows, bytes) = written
-            .tables()
-            .iter()
-            .fold((0, 0), |(rows, bytes), table| (rows + table.rows, bytes + table.bytes));
+        // Whatever happens from here on, it is saved.
+        if let (Err(refusal), Some(log)) = (origin::remove(&folder), self.log.get()) {
+            log.say(Event::NoteLeft { reason: refusal.reason });
+        }
         Ok(Saved { generation, rows, bytes })
     }
 
@@ -338,6 +338,24 @@ mod tests {
         }
         let sharded = Checkpoints::new("/data".into(), 1, 2);
         assert_eq!(sharded.folder("x").ok(), Some("/data/x/shard-1-of-2".into()));
+    }
+
+    #[test]
+    fn what_is_committed_is_saved_even_if_a_note_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let (tables, pushers) = (Tables::new(None), Pushers::default());
+        let checkpoints = Checkpoints::new(root.path().to_path_buf(), 0, 2);
+        let (said, hears) = std::sync::mpsc::channel();
+        checkpoints.tell(&Log(std::sync::Arc::new(move |event: Event| said.send(event).unwrap())));
+        // What is no file cannot be removed as one.
+        let folder = checkpoints.folder(LATEST).unwrap();
+        std::fs::create_dir_all(folder.join("origin.json")).unwrap();
+        for generation in [1, 2] {
+            let saved = checkpoints.save(&tables, &pushers, LATEST, 0).unwrap();
+            assert_eq!((saved.generation, saved.rows, saved.bytes), (generation, 0, 0));
+            let said = hears.try_recv().unwrap().to_string();
+            assert!(said.contains("shard-0-of-2/origin.json"), "{said}");
+        }
     }
 
     /// Of two numbers of shards, the later one is read: also where the clock has gone back since.

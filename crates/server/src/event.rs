@@ -35,6 +35,10 @@ pub enum Event {
         rows: u64,
         bytes: u64,
     },
+    /// Saved, and what was noted of the rows before is there still.
+    NoteLeft {
+        reason: String,
+    },
     SaveFailed {
         name: String,
         reason: String,
@@ -76,6 +80,12 @@ impl fmt::Display for Event {
                 write!(out, "restoring: {rows} rows of table {table} from {folder} are this shard's")
             }
             Event::Saved { name, rows, bytes } => write!(out, "saved {name}: {rows} rows, {bytes} bytes"),
+            Event::NoteLeft { reason } => {
+                write!(
+                    out,
+                    "saved, but the note of where these rows were before is still there; remove it: {reason}"
+                )
+            }
             Event::SaveFailed { name, reason } => {
                 write!(out, "saving {name} failed, the checkpoint before it is intact: {reason}")
             }

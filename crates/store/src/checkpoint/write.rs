@@ -10,8 +10,8 @@ use crc_fast::Digest;
 
 use super::files::{Disk, Files, Sink};
 use super::manifest::{
-    BlobRecord, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, MANIFEST_NEW, Manifest, TableRecord, file_name,
-    parse_file_name,
+    BlobRecord, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, MANIFEST_NEW, Manifest, TableEntry, TableRecord,
+    file_name, parse_file_name,
 };
 use super::rows::{self, RowShape};
 use crate::config::NAME_BYTES_MAX;
@@ -111,6 +111,11 @@ impl CheckpointWriter {
         let pushes = pushes.inspect_err(|_| self.failed = true)?;
         self.manifest.tables.push(TableRecord::new(config, file, rows, pushes));
         Ok(())
+    }
+
+    /// The tables that have been written.
+    pub fn tables(&self) -> impl Iterator<Item = TableEntry> + '_ {
+        self.manifest.tables.iter().map(TableRecord::entry)
     }
 
     /// Writes named bytes: whatever else makes up a model.
