@@ -93,6 +93,11 @@ impl Checkpoints {
             );
             return Err(Refusal::bad(reason));
         }
+        if let Some(part) = name.split('/').find(|part| parts::of_name(part).is_some()) {
+            let reason =
+                format!("checkpoint {name:?}: {part:?} is how a server's part of a checkpoint is called");
+            return Err(Refusal::bad(reason));
+        }
         Ok(self.root.join(name))
     }
 
@@ -333,6 +338,9 @@ mod tests {
             ("a\0b", None),
             ("a b", None),
             ("a/b/c/d/e/f/g/h/i", None),
+            ("latest/shard-0-of-2", None),
+            ("shard-1-of-3/a", None),
+            ("shard-of-2", Some("/data/shard-of-2")),
         ] {
             assert_eq!(checkpoints.folder(name).ok(), expected.map(PathBuf::from), "{name:?}");
         }

@@ -31,6 +31,13 @@ pub(super) fn folder(base: &Path, shard: u16, shards: u16) -> PathBuf {
     }
 }
 
+/// Which part a folder of this name is, if it is one: the shard, and of how many.
+pub(super) fn of_name(name: &str) -> Option<(u16, u16)> {
+    let (shard, shards) = name.strip_prefix("shard-")?.split_once("-of-")?;
+    let (shard, shards) = (shard.parse().ok()?, shards.parse().ok()?);
+    (shards > 1 && shard < shards).then_some((shard, shards))
+}
+
 /// The parts below a folder, by the number of shards.
 pub(super) fn find(base: &Path) -> io::Result<BTreeMap<u16, Parts>> {
     let mut found = BTreeMap::<u16, Parts>::new();
@@ -46,12 +53,7 @@ pub(super) fn find(base: &Path) -> io::Result<BTreeMap<u16, Parts>> {
         entries => entries?,
     };
     for entry in entries {
-        let name = entry?.file_name();
-        let numbers = name.to_str().and_then(|name| name.strip_prefix("shard-")?.split_once("-of-"));
-        if let Some((Ok(shard), Ok(shards))) = numbers.map(|(shard, shards)| (shard.parse(), shards.parse()))
-            && shards > 1
-            && shard < shards
-        {
+        if let Some((shard, shards)) = entry?.file_name().to_str().and_then(of_name) {
             note(shard, shards);
         }
     }
