@@ -295,6 +295,11 @@ impl Exchange {
 
     /// There is no connection, or no longer. What was under way will be sent again.
     pub(crate) fn disconnected(&mut self, now_us: u64, cause: String) {
+        if let Phase::Closing { until_us } = self.phase {
+            // It was of no use any more, and why is known better than from its end: a server that refuses a hello closes.
+            self.phase = Phase::Down { until_us };
+            return;
+        }
         self.calls.requeue(&cause);
         if self.phase != Phase::Leaving {
             self.cause = Some(cause);

@@ -355,6 +355,32 @@ fn a_server_that_stays_busy_says_why() {
 }
 
 #[test]
+fn a_server_that_refuses_and_closes_has_said_why() {
+    let mut world = World::new(1, Weather::default());
+    world.push(1, None);
+    let mut now_us = 0;
+    // Until the request is late, each attempt is answered, and the connection is gone before anybody closes it here.
+    while world.exchange.outstanding() > 0 {
+        world.exchange.expire(now_us);
+        if world.exchange.want(now_us) == Want::Connect {
+            world.exchange.connected(Features::NONE).expect("a hello is small");
+            assert_eq!(world.exchange.want(now_us), Want::Send);
+            world.exchange.sent(now_us);
+            let fault = Fault::Busy { retry_after_us: 800 };
+            let failure = Failure { kind: Kind::Hello, fault, reason: "as many as it takes" };
+            let refusal = encoded(|out| Reply::Failed(failure).encode(&Agreed::BEFORE_HELLO, 0, out));
+            assert_eq!(world.receive_one(&refusal), None);
+            world.exchange.disconnected(now_us, "the peer closed the connection".to_owned());
+        }
+        now_us = world.exchange.wake_us().unwrap_or(now_us);
+    }
+    let Some((1, CallError::Late { sent: false, cause: Some(cause) })) = world.exchange.next_failure() else {
+        panic!("it is late");
+    };
+    assert!(cause.ends_with(": as many as it takes"), "{cause}");
+}
+
+#[test]
 fn a_pull_does_not_overtake_a_push_that_the_server_had_no_time_for() {
     let mut world = World::new(1, Weather { busy: 1000, ..Weather::default() });
     world.push(1, None);
