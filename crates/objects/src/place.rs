@@ -76,6 +76,13 @@ impl Place {
         if !parsed.username().is_empty() || parsed.password().is_some() {
             return Err(wrong("has a user in it, which is not passed on; leave it out".to_string()));
         }
+        if parsed.path().to_ascii_lowercase().contains("%2f") {
+            // A key is what the percent signs stand for, in which this would be one more folder: another file.
+            return Err(wrong(
+                "has %2F in its path, which cannot be asked for; fetch it into a file and name that one"
+                    .to_string(),
+            ));
+        }
         let path = Path::from_url_path(parsed.path()).map_err(|error| wrong(error.to_string()))?;
         let slash = if parsed.path().ends_with('/') { "/" } else { "" };
         let key = format!("{path}{slash}");
@@ -141,6 +148,8 @@ mod tests {
             ("s3:///x", Err("names no bucket")),
             ("ftp://h/x", Err("nothing is known of ftp://")),
             ("https://me:secret@h/x", Err("has a user in it")),
+            ("http://h/d/a%2Fb.csv", Err("has %2F in its path")),
+            ("http://h/d%2f*.csv", Err("has %2F in its path")),
             ("http://", Err("is no url: ")),
         ];
         for (url, expected) in rows {
