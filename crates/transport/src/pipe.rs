@@ -80,6 +80,14 @@ impl Pipe {
         }
     }
 
+    /// A number that grows when the peer takes of what was written before, without an attempt to write being told.
+    pub(crate) fn taken(&self) -> u64 {
+        match self {
+            Pipe::Tls(channel) => channel.taken(),
+            Pipe::Plain(_) | Pipe::Relay(_) => 0,
+        }
+    }
+
     pub(crate) fn shut_write(&self) {
         match self {
             Pipe::Plain(socket) => socket.shut_write(),

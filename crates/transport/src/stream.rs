@@ -32,12 +32,15 @@ pub(crate) struct StreamSender {
     filled: usize,
     /// Since when the peer has taken nothing although it should.
     blocked_since: Option<Instant>,
+    /// What the pipe said then of what had been taken.
+    taken: u64,
 }
 
 impl StreamSender {
     pub(crate) fn new(pipe: Pipe, framing: Framing, write_timeout: Duration) -> StreamSender {
         let buffer = vec![0; BUFFER_BYTES_MIN / FRAME_ALIGN_BYTES];
-        StreamSender { pipe, framing, write_timeout, buffer, sent: 0, filled: 0, blocked_since: None }
+        let (sent, filled, blocked_since, taken) = (0, 0, None, 0);
+        StreamSender { pipe, framing, write_timeout, buffer, sent, filled, blocked_since, taken }
     }
 
     /// Room for a frame of `bytes_max`, and the count to raise by what was written; waits for the peer if it must.
@@ -147,6 +150,10 @@ impl StreamSender {
 
     /// Notes that the peer takes nothing now; an error once it has done so for too long.
     fn blocked(&mut self) -> Result<(), Error> {
+        let taken = self.pipe.taken();
+        if std::mem::replace(&mut self.taken, taken) != taken {
+            self.blocked_since = None;
+        }
         let since = *self.blocked_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= self.write_timeout {
             let peer = self.pipe.peer().to_owned();

@@ -3,6 +3,7 @@
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -162,12 +163,14 @@ impl TlsClient {
 pub(crate) struct TlsChannel {
     pub(crate) socket: Socket,
     state: Mutex<rustls::Connection>,
+    /// Encrypted bytes that the socket has taken.
+    taken: AtomicU64,
 }
 
 impl TlsChannel {
     fn new(socket: Socket, mut state: rustls::Connection) -> TlsChannel {
         state.set_buffer_limit(Some(TLS_BUFFER_BYTES_MAX));
-        TlsChannel { socket, state: Mutex::new(state) }
+        TlsChannel { socket, state: Mutex::new(state), taken: AtomicU64::new(0) }
     }
 
     fn state(&self) -> MutexGuard<'_, rustls::Connection> {
@@ -245,6 +248,11 @@ impl TlsChannel {
         self.send_encrypted(&mut self.state())
     }
 
+    /// How many bytes have gone, by whichever half.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
     /// Says farewell, so that the peer can tell the end from a cut.
     pub(crate) fn shut_write(&self) {
         let mut state = self.state();
@@ -282,7 +290,9 @@ impl TlsChannel {
     fn send_encrypted(&self, state: &mut rustls::Connection) -> Result<bool, Error> {
         while state.wants_write() {
             match state.write_tls(&mut &self.socket) {
-                Ok(_) => {}
+                Ok(bytes) => {
+                    self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Error::io(&self.socket.peer, "send", error)),

@@ -47,6 +47,7 @@ pub(crate) struct RingSender {
     published: u64,
     /// As far as the reader was last seen.
     head: u64,
+    /// Since when the reader has left no room and taken nothing.
     blocked_since: Option<Instant>,
 }
 
@@ -145,6 +146,10 @@ impl RingSender {
             return Err(Error::Corrupt { peer: self.socket.peer.clone(), reason });
         }
         self.head = head;
+        if moved > 0 {
+            // Too little for a long frame, perhaps; but it takes.
+            self.blocked_since = None;
+        }
         Ok(moved > 0)
     }
 
@@ -225,5 +230,46 @@ impl RingCommit<'_> {
     pub(crate) fn commit(self, bytes: usize) {
         self.word.store(bytes as u64, Ordering::Relaxed);
         *self.tail += slot_bytes(bytes) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::shm::{greet, meet};
+
+    const RING_BYTES: usize = 1 << 16;
+    /// Frames of 1000 bytes; longer ones are asked for and not sent.
+    const FRAMING: Framing = Framing {
+        header_bytes: 1,
+        body_bytes: |_| Ok(999),
+        frame_bytes_max: RING_BYTES / 2 - FRAME_AT_BYTES,
+    };
+
+    #[test]
+    fn a_reader_that_makes_too_little_room_is_not_one_that_takes_nothing() {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let socket = |end: UnixStream| Socket::new(OwnedFd::from(end), "test".to_owned()).expect("a socket");
+        let (long, spin) = (Duration::from_secs(60), Spin::new(0));
+        let (mut sender, _replies) = greet(socket(ours), RING_BYTES, FRAMING, long, &spin).expect("memory");
+        let met = meet(socket(theirs), FRAMING, long, &spin, Instant::now() + long).expect("memory");
+        let (_requests, mut receiver) = met.expect("in time");
+        while let Some((commit, _)) = sender.try_frame(1000).expect("it is there") {
+            commit.commit(1000);
+        }
+        let first = sender.gives_up_at().expect("it waits");
+        // So that a clock of any grain tells the two apart.
+        std::thread::sleep(Duration::from_millis(20));
+        // The second gives the slot of the first back.
+        receiver.try_receive().expect("a frame");
+        receiver.try_receive().expect("a frame");
+        assert!(sender.try_frame(FRAMING.frame_bytes_max).expect("it is there").is_none());
+        let second = sender.gives_up_at().expect("it waits");
+        assert!(second > first);
+        assert!(sender.try_frame(FRAMING.frame_bytes_max).expect("it is there").is_none());
+        assert_eq!(sender.gives_up_at(), Some(second));
     }
 }

@@ -8,15 +8,72 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::socket::Socket;
+use crate::tls::{TlsChannel, TlsClient, TlsServer};
 
 const FRAMING: Framing =
     Framing { header_bytes: 1, body_bytes: |_| Ok(0), frame_bytes_max: BUFFER_BYTES_BATCH * 2 };
 
-fn pair() -> (StreamSender, Socket) {
+/// Far longer than anything takes that goes well.
+const LONG: Duration = Duration::from_secs(60);
+
+fn sockets() -> (Socket, Socket) {
     let (ours, theirs) = UnixStream::pair().expect("sockets");
     let socket = |end: UnixStream| Socket::new(OwnedFd::from(end), "test".to_owned()).expect("a socket");
-    let pipe = Pipe::Plain(Arc::new(socket(ours)));
-    (StreamSender::new(pipe, FRAMING, Duration::from_secs(60)), socket(theirs))
+    (socket(ours), socket(theirs))
+}
+
+fn pair() -> (StreamSender, Socket) {
+    let (ours, theirs) = sockets();
+    (StreamSender::new(Pipe::Plain(Arc::new(ours)), FRAMING, LONG), theirs)
+}
+
+/// The same, of which the first encrypts.
+fn tls_pair() -> (StreamSender, TlsChannel) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = rcgen::generate_simple_self_signed(["test".to_owned()]).expect("a certificate");
+    let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).expect("written");
+    std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+    let (ours, theirs) = sockets();
+    let server = TlsServer::from_files(&certificate, &key).expect("they fit").accept(ours).expect("a server");
+    let client = TlsClient::from_ca_file(&certificate).expect("it can be read");
+    let connecting = std::thread::spawn(move || {
+        client.connect(theirs, "test", Instant::now() + LONG).expect("they agree")
+    });
+    // The client is the first to be done.
+    while !connecting.is_finished() {
+        server.try_read(&mut [0; 8]).expect("they agree");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    while server.sends_after_reading() {
+        server.try_read(&mut [0; 8]).expect("they agree");
+    }
+    let client = connecting.join().expect("it ends").expect("in time");
+    (StreamSender::new(Pipe::Tls(Arc::new(server)), FRAMING, LONG), client)
+}
+
+/// What was encrypted before goes although no more can be encrypted yet: a peer that is slow is not one that takes nothing.
+#[test]
+fn who_takes_a_part_of_what_was_encrypted_has_time_again() {
+    let (mut sender, peer) = tls_pair();
+    // More than the socket holds by so many frames, which is less than waits encrypted: then none of it waits here.
+    let mut beyond = 0;
+    while beyond < 8 {
+        let (slot, filled) = sender.frame(16 << 10).expect("there is room");
+        *filled += slot.len();
+        beyond += u32::from(!sender.try_flush().expect("it is open"));
+    }
+    assert_eq!(sender.sent, sender.filled);
+    let first = sender.gives_up_at().expect("it waits");
+    // So that a clock of any grain tells the two apart.
+    std::thread::sleep(Duration::from_millis(20));
+    let mut part = [0; 4 << 10];
+    let mut left: usize = 64 << 10;
+    while !sender.try_flush().expect("it is open") && left > 0 && sender.gives_up_at() == Some(first) {
+        let Read::Bytes(bytes) = peer.socket.try_read(&mut part).expect("it is open") else { break };
+        left = left.saturating_sub(bytes);
+    }
+    assert!(sender.gives_up_at().is_some_and(|at| at > first));
 }
 
 /// Reads all that is there.
