@@ -96,7 +96,7 @@ impl Lookup<'_> {
         let meta = match asked {
             // Signed urls are often signed for GET alone, and some servers do not know HEAD.
             Err(error) if self.place.kind == Kind::Web && !error.to_string().contains(MISSING) => {
-                self.size_by_get(&path).await.map_err(|_| self.failed(&error))?
+                self.size_by_get(&path).await.map_err(|error| self.failed(&error))?
             }
             asked => asked.map_err(|error| self.failed(&error))?,
         };

@@ -155,6 +155,19 @@ fn files_are_read_whatever_their_size_and_server() {
     }
 }
 
+/// A server that refuses HEAD is heard on why it refuses GET.
+#[test]
+fn what_is_wrong_is_what_get_is_answered() {
+    let check = |faults: &[Fault], kind: ErrorKind| {
+        let faults = faults.iter().cloned().collect();
+        let web = Web::start(Site { head: false, faults, ..site(&[("x", 77)]) });
+        let error = find(&network(Vec::new()), &[&web.url("x")]).unwrap_err();
+        assert_eq!(error.kind, kind, "{error}");
+    };
+    check(&[Fault::Status(403)], ErrorKind::PermissionDenied);
+    check(&[Fault::Status(404)], ErrorKind::NotFound);
+}
+
 #[test]
 fn who_stops_reading_stops_fetching() {
     let web = Web::start(site(&[("x", 40 << 20)]));
