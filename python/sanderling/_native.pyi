@@ -590,7 +590,7 @@ class RemoteTable:
     def frequency(self) -> npt.NDArray[np.uint32]:
         """How often each key was pushed, duplicates counted, uint32 [rows]."""
     def remove(self, keys: _Keys) -> int:
-        """Forget rows; returns how many there were."""
+        """Forget rows; returns how many there were, at least: after a lost connection a server is asked again."""
     def clear(self) -> None:
         """Forget all rows; those that others push meanwhile may stay."""
 

@@ -225,7 +225,8 @@ impl RemoteTable {
         self.cluster.with_session(|session| session.push(self, keys, grads, scale))
     }
 
-    /// Removes the rows of these keys; how many there were.
+    /// Removes the rows of these keys; how many there were, at least: when a connection breaks, a server is asked again, and what
+    /// it had removed before is not there any more.
     pub fn remove(&self, keys: &[u64]) -> Result<u64, ClientError> {
         let mut removed = 0;
         self.cluster.with_session(|session| {
@@ -246,7 +247,7 @@ impl RemoteTable {
         Ok(removed)
     }
 
-    /// Removes all rows; how many there were. Those that are made meanwhile may stay.
+    /// Removes all rows; how many there were, at least, as by [`RemoteTable::remove`]. Those that are made meanwhile may stay.
     pub fn clear(&self) -> Result<u64, ClientError> {
         let mut keys = Vec::new();
         self.export(|rows| keys.extend_from_slice(rows.keys))?;
