@@ -126,11 +126,14 @@ impl Client {
             None => None,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let channel = runtime.block_on(endpoint.connect());
-        let channel = channel.map_err(|error| {
-            let reason = tls_reason(&root_cause(&error));
-            ControlError::Unreachable { url: url.clone(), reason }
-        })?;
+        let unreachable = |reason| ControlError::Unreachable { url: url.clone(), reason };
+        // The library's own limit ends with TCP; agreeing on TLS has none.
+        let connected =
+            runtime.block_on(async { tokio::time::timeout(CONNECT_WITHIN, endpoint.connect()).await });
+        let channel = match connected {
+            Ok(connected) => connected.map_err(|error| unreachable(tls_reason(&root_cause(&error))))?,
+            Err(_) => return Err(unreachable(format!("no connection within {CONNECT_WITHIN:?}"))),
+        };
         let stub = ControlClient::new(channel).max_decoding_message_size(REPLY_BYTES_MAX);
         Ok(Client { runtime, stub, bearer, url })
     }
@@ -255,7 +258,22 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
+
+    #[test]
+    fn who_takes_a_connection_and_says_nothing_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+        let folder = tempfile::tempdir().expect("a folder");
+        let ca = folder.path().join("ca.pem");
+        std::fs::write(&ca, made.cert.pem()).expect("written");
+        let error =
+            Client::connect(&address, &ClientOptions { ca: Some(ca), token: None }).expect_err("silence");
+        assert!(matches!(error, ControlError::Unreachable { .. }), "{error}");
+    }
 
     #[test]
     fn addresses() {

@@ -48,7 +48,8 @@ pub const HTTP_FRAME_BYTES: u32 = 1 << 20;
 pub const FRAME_THREADS_MAX: usize = 8;
 /// Who is told that nothing more comes, and does not go by then, is cut off.
 pub const FRAME_LINGER: Duration = Duration::from_secs(2);
-/// How long a client tries to connect.
-pub const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long a client tries to connect, TLS included.
+pub const CONNECT_WITHIN: Duration =
+    if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(5) };
 /// How long it waits for an answer that only takes a look.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
