@@ -8,6 +8,7 @@ mod server;
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use sanderling_transport::{Incoming, Outgoing};
@@ -17,8 +18,8 @@ use tonic::{Status, Streaming};
 
 use crate::client::root_cause;
 use crate::frames_proto::Piece;
-use crate::guest::Line;
 use crate::limit::{FRAME_LINGER, FRAME_THREADS_MAX};
+use crate::line::LineStream;
 
 pub use connector::connector;
 pub use server::FrameServer;
@@ -49,8 +50,8 @@ impl Drop for Carriers {
     }
 }
 
-/// What a connection sends, as messages.
-struct Pieces(Outgoing);
+/// What a connection sends, as messages, over a stream that goes on until all of it is sent.
+struct Pieces(Outgoing, #[expect(dead_code, reason = "it is there")] Option<Arc<LineStream>>);
 
 impl Stream for Pieces {
     type Item = Piece;
@@ -61,7 +62,7 @@ impl Stream for Pieces {
 }
 
 /// Hands on what the peer sends, for as long as somebody takes it; then waits for the peer to go, but not for ever.
-async fn receive(mut pieces: Streaming<Piece>, mut incoming: Incoming, line: Option<Line>) {
+async fn receive(mut pieces: Streaming<Piece>, mut incoming: Incoming, stream: Option<Arc<LineStream>>) {
     while poll_fn(|cx| incoming.poll_room(cx)).await {
         let next = poll_fn(|cx| match incoming.poll_abandoned(cx) {
             Poll::Ready(()) => Poll::Ready(None),
@@ -81,9 +82,9 @@ async fn receive(mut pieces: Streaming<Piece>, mut incoming: Incoming, line: Opt
     drop(incoming);
     let gone = async { while let Some(Ok(_)) = pieces.next().await {} };
     if tokio::time::timeout(FRAME_LINGER, gone).await.is_err()
-        && let Some(line) = line
+        && let Some(stream) = stream
     {
-        line.cut();
+        stream.give_up();
     }
 }
 

@@ -1,8 +1,6 @@
 //! Connections as a port for HTTP takes them: TCP or TLS, a bounded number at once. Knows no request.
 
 use std::io;
-use std::net::{Shutdown, SocketAddr};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,39 +11,18 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 
 use crate::limit::{ACCEPT_AGAIN, HANDSHAKE_WITHIN};
+use crate::line::{Line, Places};
 
 /// What clients may talk inside TLS: gRPC needs the first, scrapers often know only the second.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// How HTTP/2 begins (RFC 9113, section 3.4); a request of HTTP/1.1 is longer.
 const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
-
-/// The socket below a connection, for who must end it when the peer does not.
-#[derive(Debug, Clone)]
-pub(crate) struct Line {
-    /// Who is at the other end, if the system knows.
-    pub(crate) peer: Option<SocketAddr>,
-    socket: Arc<std::net::TcpStream>,
-}
-
-impl Line {
-    pub(crate) fn of(socket: &TcpStream) -> io::Result<Line> {
-        let peer = socket.peer_addr().ok();
-        let socket = std::net::TcpStream::from(socket.as_fd().try_clone_to_owned()?);
-        Ok(Line { peer, socket: Arc::new(socket) })
-    }
-
-    /// Ends the connection, whatever goes over it.
-    pub(crate) fn cut(&self) {
-        // It fails when it has ended.
-        let _ = self.socket.shutdown(Shutdown::Both);
-    }
-}
 
 /// Bytes both ways.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -140,14 +117,14 @@ pub(crate) async fn accept(
     connections_max: usize,
     guests: mpsc::Sender<io::Result<Guest>>,
 ) {
-    let places = Arc::new(Semaphore::new(connections_max));
+    let mut places = Places::new(connections_max);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let accepted = listener.accept().await.and_then(|(stream, _)| Ok((Line::of(&stream)?, stream)));
         let Ok((line, stream)) = accepted else {
             tokio::time::sleep(ACCEPT_AGAIN).await;
             continue;
         };
+        let place = places.take(&line).await;
         // Without it, replies are late at worst.
         let _ = stream.set_nodelay(true);
         let (tls, guests) = (tls.clone(), guests.clone());
@@ -175,7 +152,7 @@ mod tests {
     use sanderling_transport::{Address, ConnectOptions, connect};
 
     use crate::limit::{CONNECTIONS_MAX, FRAME_CONNECTIONS_MAX};
-    use crate::{FrameServer, Plane, connector};
+    use crate::{Client, ClientOptions, FrameServer, Plane, connector};
 
     /// Far longer than anything takes that goes well.
     const LONG: Duration = Duration::from_secs(60);
@@ -213,6 +190,56 @@ mod tests {
         let address = listening.address.clone();
         let frames = FrameServer::start(listening, server.control()).expect("it starts");
         let guests = silent(FRAME_CONNECTIONS_MAX, &address);
+        let grpc = Some(connector());
+        let options =
+            ConnectOptions { grpc, timeout: LONG, ..ConnectOptions::new(framing(config.frame_bytes_max)) };
+        connect(&port(&format!("grpc://{address}")), &options).expect("in time");
+        drop(guests);
+        frames.stop(Duration::ZERO);
+    }
+
+    /// More connections than there are places; of each a few bytes are awaited as the answer to what it says.
+    fn strangers(places: usize, address: &str, said: &[u8], answer: &[u8]) -> Vec<TcpStream> {
+        let connect = |_| {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            stream.set_read_timeout(Some(LONG)).expect("set");
+            stream.write_all(said).expect("sent");
+            let mut found = vec![0; answer.len()];
+            stream.read_exact(&mut found).expect("in time");
+            assert_eq!(found, answer);
+            stream
+        };
+        (0..places + 3).map(connect).collect()
+    }
+
+    #[test]
+    fn who_is_not_admitted_makes_room() {
+        let listen = vec!["127.0.0.1:0".parse().expect("an address")];
+        let token = Some("secret".to_owned());
+        let config = Config { listen, local: false, token: token.clone(), ..Config::default() };
+        let server = Server::start(&config, |_| {}).expect("it starts");
+        let port = |address: &str| address.parse::<Address>().expect("an address");
+
+        let listening = listen_for_control(&config, &port("127.0.0.1:0")).expect("a port");
+        let address = listening.address.clone();
+        let plane = Plane::start(listening, server.control()).expect("it starts");
+        let connect_with_token = || {
+            Client::connect(&address, &ClientOptions { token: token.clone(), ca: None }).expect("it listens")
+        };
+        let mut first = connect_with_token();
+        first.status().expect("an answer");
+        let probe = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n";
+        let guests = strangers(CONNECTIONS_MAX, &address, probe, b"HTTP/1.1 200");
+        connect_with_token().status().expect("an answer");
+        first.status().expect("it has kept its place");
+        drop((plane, guests));
+
+        let listening = listen_for_grpc(&config, &port("grpc://127.0.0.1:0")).expect("a port");
+        let address = listening.address.clone();
+        let frames = FrameServer::start(listening, server.control()).expect("it starts");
+        // The server's settings, whatever they are, as the answer to those of a client that asks nothing.
+        let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        let guests = strangers(FRAME_CONNECTIONS_MAX, &address, settings, b"\0\0");
         let grpc = Some(connector());
         let options =
             ConnectOptions { grpc, timeout: LONG, ..ConnectOptions::new(framing(config.frame_bytes_max)) };

@@ -27,6 +27,7 @@ mod metrics;
 mod service;
 
 mod guest;
+mod line;
 mod plane;
 mod router;
 

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-/// Open connections; who comes then waits until one is closed.
+/// Open connections; who comes then takes the place of the one that has been there for longest without the server's token
+/// having been said over it, see [`PLACE_KEPT`]. If there is none, it waits until one is closed.
 pub const CONNECTIONS_MAX: usize = 64;
+/// For so long nobody's place is taken.
+pub const PLACE_KEPT: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
 /// Requests under way on one connection; further ones wait.
 pub const STREAMS_MAX: u32 = 16;
 /// A connection is told to go when it is so old.
@@ -31,7 +34,8 @@ pub const THREADS_MAX: usize = LOOKS_MAX + SLOW_MAX;
 pub const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// At the end, connections whose requests are answered are given so long to go.
 pub const LINGER: Duration = Duration::from_millis(500);
-/// Connections of the port for frames; who comes then waits until one is closed. As many as a server has of others.
+/// Connections of the port for frames; who comes then takes the place of the oldest one over which no stream goes, or waits
+/// until one is closed. As many as a server has of others.
 pub const FRAME_CONNECTIONS_MAX: usize =
     if cfg!(test) { 8 } else { sanderling_server::limit::CONNECTIONS_MAX };
 /// Streams of frames on one of them, for who has several go over one; a further one waits.
@@ -46,8 +50,9 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 pub const HTTP_FRAME_BYTES: u32 = 1 << 20;
 /// Threads that carry frames in one process, unless it has fewer processors.
 pub const FRAME_THREADS_MAX: usize = 8;
-/// Who is told that nothing more comes, and does not go by then, is cut off.
-pub const FRAME_LINGER: Duration = Duration::from_secs(2);
+/// Who is told that nothing more comes, and does not go by then, is cut off; of several streams over one connection, that one.
+pub const FRAME_LINGER: Duration =
+    if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(2) };
 /// How long a client tries to connect, TLS included.
 pub const CONNECT_WITHIN: Duration =
     if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(5) };

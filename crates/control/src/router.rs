@@ -15,6 +15,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::limit::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::line::Line;
 use crate::metrics;
 use crate::proto::control_server::ControlServer;
 use crate::service::{self, Service};
@@ -64,7 +65,11 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 async fn admit(State(service): State<Service>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let open = OPEN_TO_ALL.iter().any(|open| path.starts_with(open));
-    if open || service.control().admits(token(request.headers())) {
+    let admitted = service.control().admits(token(request.headers()));
+    if admitted && let Some(line) = request.extensions().get::<Line>() {
+        line.admit();
+    }
+    if open || admitted {
         return next.run(request).await;
     }
     let reason = "the token is missing or wrong; say it as \"authorization: Bearer TOKEN\"";

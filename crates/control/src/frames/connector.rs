@@ -23,11 +23,12 @@ use super::plain::Plain;
 use super::{Carriers, Pieces, receive, words};
 use crate::client::root_cause;
 use crate::frames_proto::frames_client::FramesClient;
-use crate::guest::{Line, Stream};
+use crate::guest::Stream;
 use crate::limit::{
     CONNECTION_WINDOW_BYTES, FRAME_MESSAGE_BYTES_MAX, HEADERS_BYTES_MAX, HTTP_FRAME_BYTES,
     STREAM_WINDOW_BYTES,
 };
+use crate::line::Line;
 
 /// Connects to `grpc://` addresses. Its threads are started with the first connection, and end with the last copy.
 #[must_use]
@@ -143,7 +144,7 @@ async fn open(
     let channel = endpoint.connect_with_connector(Once(Some(stream))).await.map_err(wrong)?;
     let mut client = FramesClient::new(channel).max_decoding_message_size(FRAME_MESSAGE_BYTES_MAX);
     let Relay { outgoing, incoming } = relay;
-    let stream = client.carry(Pieces(outgoing)).await.map_err(|status| {
+    let stream = client.carry(Pieces(outgoing, None)).await.map_err(|status| {
         let hint = match status.code() {
             Code::Unimplemented => {
                 "; it carries no frames: name an address at which the server says that it is \"listening at grpc://\""
@@ -153,7 +154,7 @@ async fn open(
         ended(format!("{}{hint}", words(&status)))
     })?;
     tokio::spawn(async move {
-        receive(stream.into_inner(), incoming, Some(line.clone())).await;
+        receive(stream.into_inner(), incoming, Some(Arc::new(line.stream()))).await;
         // The server has ended, so nothing that is still to be sent has an answer; and it need not wait for us.
         line.cut();
         // Until then the channel must be there.

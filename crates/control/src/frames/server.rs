@@ -1,6 +1,7 @@
 //! A server's side of frames over gRPC: a port of its own, whose streams are connections of the server. Admits everybody:
 //! the token is in the hello, as it is for all connections.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sanderling_server::{Control, PortListener};
@@ -14,12 +15,13 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{Carriers, Pieces, receive};
 use crate::frames_proto::Piece;
 use crate::frames_proto::frames_server::{Frames, FramesServer};
-use crate::guest::{self, Guest, Line};
+use crate::guest::{self, Guest};
 use crate::limit::{
     CONNECTION_AGE_MAX, CONNECTION_WINDOW_BYTES, FRAME_CONNECTIONS_MAX, FRAME_MESSAGE_BYTES_MAX,
     FRAME_STREAMS_MAX, HEADERS_BYTES_MAX, HTTP_FRAME_BYTES, KEEPALIVE_EVERY, KEEPALIVE_WITHIN,
     STREAM_WINDOW_BYTES,
 };
+use crate::line::Line;
 use crate::plane::PlaneError;
 use crate::service::refused;
 
@@ -85,13 +87,60 @@ impl Frames for Carrying {
     type CarryStream = tokio_stream::adapters::Map<Pieces, fn(Piece) -> Result<Piece, Status>>;
 
     async fn carry(&self, request: Request<Streaming<Piece>>) -> Result<Response<Self::CarryStream>, Status> {
-        let line = request.extensions().get::<Line>().cloned();
-        let peer = match line.as_ref().and_then(|line| line.peer) {
+        let line = request.extensions().get::<Line>();
+        let peer = match line.and_then(Line::peer) {
             Some(peer) => format!("grpc://{peer}"),
             None => "grpc".to_owned(),
         };
         let relay = self.0.carry(peer).map_err(refused)?;
-        tokio::spawn(receive(request.into_inner(), relay.incoming, line));
-        Ok(Response::new(tokio_stream::StreamExt::map(Pieces(relay.outgoing), Ok)))
+        let stream = line.map(|line| Arc::new(line.stream()));
+        let pieces = Pieces(relay.outgoing, stream.clone());
+        tokio::spawn(receive(request.into_inner(), relay.incoming, stream));
+        Ok(Response::new(tokio_stream::StreamExt::map(pieces, Ok)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sanderling_server::{Config, Server, listen_for_grpc};
+    use tokio_stream::wrappers::ReceiverStream;
+    use tonic::transport::Endpoint;
+
+    use super::*;
+    use crate::frames_proto::frames_client::FramesClient;
+
+    #[test]
+    fn a_stream_that_is_cut_off_leaves_the_others_of_its_connection() {
+        let listen = vec!["127.0.0.1:0".parse().expect("an address")];
+        let config = Config { listen, local: false, ..Config::default() };
+        let server = Server::start(&config, |_| {}).expect("it starts");
+        let any = "grpc://127.0.0.1:0".parse().expect("an address");
+        let listening = listen_for_grpc(&config, &any).expect("a port");
+        let url = format!("http://{}", listening.address);
+        let frames = FrameServer::start(listening, server.control()).expect("it starts");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let channel = Endpoint::try_from(url).expect("a url").connect().await.expect("it listens");
+            let mut client = FramesClient::new(channel);
+            // What is no frame: the server ends the stream, and this side does not.
+            let no_frame = || Piece { bytes: vec![7; 64].into() };
+            let mut streams = Vec::new();
+            for _ in 0..2 {
+                let (says, pieces) = mpsc::channel(1);
+                let carried = client.carry(ReceiverStream::new(pieces)).await.expect("carried");
+                streams.push((says, carried.into_inner()));
+            }
+            for (says, mut answers) in streams {
+                says.send(no_frame()).await.expect("the stream is there");
+                while answers.message().await.expect("an end, and no cut").is_some() {}
+                // It is given up.
+                says.closed().await;
+            }
+        });
+        frames.stop(Duration::ZERO);
     }
 }
