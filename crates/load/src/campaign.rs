@@ -358,17 +358,20 @@ mod tests {
         let mix = Mix::parse("f", &["f".to_owned()]).expect("there is one");
         let (warmup, length) = (Duration::ZERO, Length::Calls(50));
         let plan = Plan { warmup, length, threads: 2, cycles: 10..190, ..Plan::new(program, mix) };
-        let check = |made: Made, expected: &[u64]| {
+        let check = |made: &Made, expected: &[u64]| {
             let begins: Vec<u64> =
                 made.runs.iter().map(|run| run.asked.cycles.expect("a part of all").0).collect();
-            assert_eq!(begins, expected);
+            assert!(expected.starts_with(&begins), "{begins:?} are not {expected:?}");
             assert!(made.runs.iter().all(|run| run.measured.calls() == 50));
         };
         let watch: &mut WatchRuns<'_> = &mut |_, _| true;
         // Both of a pair ask the same; the last pair has too few left, and begins anew.
         let made = ab(&nowhere, &nowhere, &plan, 4, watch).expect("they run");
-        check(made, &[10, 10, 60, 60, 110, 110, 10, 10]);
-        let rates = "10k,20k,30k".parse().expect("rates");
-        check(sweep(&nowhere, &plan, &rates, Arrivals::Uniform, watch).expect("they run"), &[10, 60, 110]);
+        check(&made, &[10, 10, 60, 60, 110, 110, 10, 10]);
+        assert_eq!(made.runs.len(), 8);
+        // On a busy machine it ends before its last rate.
+        let rates = "50,60,70".parse().expect("rates");
+        let made = sweep(&nowhere, &plan, &rates, Arrivals::Uniform, watch).expect("they run");
+        check(&made, &[10, 60, 110]);
     }
 }
