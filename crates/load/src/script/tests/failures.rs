@@ -92,6 +92,7 @@ fn errors_name_the_file_and_the_line_and_show_the_place() {
     let calls = [
         ("let x = 1 + \"a\";", &["script: ", "mine.rn:4:9", "^^^^^^^ Unsupported binary operation"][..]),
         ("missing.field", &["mine.rn:4:1"]),
+        ("let x = [];\n    x[5]", &["mine.rn:5:5", "^^^^"]),
         ("ctx.pull(my.rows, 3).await?;", &["mine.rn:4:1", "^"]),
         ("ctx.pull(my.rows, my.keys.draw(-1)).await?;", &["-1 keys cannot be drawn", "^"]),
         ("ctx.pull(my.row, my.keys.draw(1)).await?;", &["mine.rn:4:", "row", "^"]),
