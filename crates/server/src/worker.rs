@@ -296,7 +296,7 @@ mod tests {
                 match (request, Reply::decode(&frame).expect("a reply")) {
                     (Request::Hello(_), Reply::Hello(said)) => agreed = said.agreed,
                     (_, Reply::Failed(Failure { fault, .. })) => {
-                        assert!(matches!(fault, Fault::Busy { .. }), "{fault:?}")
+                        assert!(matches!(fault, Fault::Busy { .. }), "{fault:?}");
                     }
                     (_, reply) => panic!("{reply:?}"),
                 }
