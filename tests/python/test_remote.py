@@ -68,7 +68,9 @@ def test_tables_of_two_clusters_are_not_used_together(one_server: str, tmp_path:
     with servers(tmp_path, 1) as address:
         here, there = sanderling.connect(one_server), sanderling.connect(address)
         tables = [here.table("first", 4), there.table("second", 4)]
-        with pytest.raises(sanderling.ServerError, match=f'"second" is in the cluster of {address}, and not in that of'):
+        with pytest.raises(
+            sanderling.ServerError, match=f'"second" is in the cluster of {address}, and not in that of'
+        ):
             sanderling.Embedding(tables, [("a", 0, "sum"), ("b", 1, "sum")])
         # The same table, from two connections.
         sanderling.Embedding([tables[0], sanderling.connect(one_server).open("first")], [("a", 1, "sum")])

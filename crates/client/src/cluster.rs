@@ -133,11 +133,14 @@ impl Cluster {
 
     /// Tables that are used together, over the same connections, must all be here: elsewhere the same number is another table.
     pub(crate) fn check_tables(&self, tables: &[RemoteTable]) -> Result<(), ClientError> {
+        // Under another address it is the same start of it, and after another start it has the same address.
+        let is_same = |one: &Server, other: &Server| {
+            one.peer.boot_id == other.peer.boot_id || one.address == other.address
+        };
         let is_here = |table: &&RemoteTable| {
-            let ids = |servers: &[Server]| -> Vec<u64> {
-                servers.iter().map(|server| server.peer.server_id).collect()
-            };
-            ids(&self.servers) == ids(&table.cluster().servers)
+            let there = &table.cluster().servers;
+            there.len() == self.servers.len()
+                && there.iter().zip(&self.servers).all(|(one, other)| is_same(one, other))
         };
         match tables.iter().find(|table| !is_here(table)) {
             Some(table) => {

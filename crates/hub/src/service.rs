@@ -63,6 +63,8 @@ use serving::{Joining, Serving};
 
 /// How often the end is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// When a position that could not be saved is tried again, at the earliest.
+const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
 type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
 
@@ -273,7 +275,7 @@ impl Service {
         mut on_look: impl FnMut(&Service),
     ) -> (Result<Ended, ServiceError>, Status) {
         let (mut save_at, mut settled_since) = (Instant::now() + self.save_every, None::<Instant>);
-        let mut newcomers = 0;
+        let (mut newcomers, mut again_at) = (0, Instant::now());
         let ended = loop {
             if stop.load(Ordering::Relaxed) {
                 break Ended::Stopped;
@@ -300,11 +302,14 @@ impl Service {
             self.finish_threads(false);
             let came = self.hall.desk().newcomers();
             // After a crash what a trainer has is handed to others unless the position names it.
-            if Instant::now() >= save_at || came != newcomers {
-                newcomers = came;
+            if Instant::now() >= save_at || came != newcomers && Instant::now() >= again_at {
                 save_at = Instant::now() + self.save_every;
-                if let Err(error) = self.save(false) {
-                    (self.on_event)(Event::NotSaved { reason: error.to_string() });
+                match self.save(false) {
+                    Ok(()) => newcomers = came,
+                    Err(error) => {
+                        again_at = Instant::now() + SAVE_AGAIN;
+                        (self.on_event)(Event::NotSaved { reason: error.to_string() });
+                    }
                 }
             }
             on_look(&self);

@@ -32,7 +32,7 @@ const RATE_MIN: f64 = 1.0;
 /// Who looks at several runs: what is being done, and how far it is; says whether to go on.
 pub type WatchRuns<'a> = dyn FnMut(&str, Progress) -> bool + 'a;
 
-/// A plan at a rate. With a call under way at a time, calls would wait for each other and not for the target.
+/// A plan at a rate.
 fn at_rate(plan: &Plan, per_s: f64, arrivals: Arrivals) -> Plan {
     Plan { schedule: Schedule::Open { per_s, arrivals }, ..plan.clone() }
 }

@@ -195,7 +195,7 @@ fn difference(metric: Metric, a: &[f64], b: &[f64], metrics: usize, permute: boo
         (error_a + error_b).powi(2) / (part(error_a, a.len()) + part(error_b, b.len()))
     };
     let p = match (still, permute) {
-        (true, _) if same => 1.0,
+        _ if same => 1.0,
         (_, true) => permutation::p_two_sided(&a, &b, PERMUTATION_SEED),
         (true, false) if precision == 0.0 => 0.0,
         (_, false) => student::p_two_sided(change / error, freedom),

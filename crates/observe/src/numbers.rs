@@ -1,4 +1,7 @@
-//! Whole numbers as people read them: digits in groups of three, and bytes with a unit. Knows nothing of what they count.
+//! Numbers as people read and write them: digits in groups of three, bytes and times with a unit. Knows nothing of what they
+//! count.
+
+use std::time::Duration;
 
 /// 1234567 as "1,234,567".
 #[must_use]
@@ -31,6 +34,22 @@ pub fn bytes(bytes: u64) -> String {
     format!("{size:.digits$} {}", UNITS[unit])
 }
 
+/// What is meant by `500ms`, `10s`, `1.5m` or `2h`; nothing if that is no time, or too long.
+#[must_use]
+pub fn time(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.')?);
+    let scale = match unit.trim_start() {
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return None,
+    };
+    Duration::try_from_secs_f64(number.parse::<f64>().ok()? * scale).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +75,24 @@ mod tests {
             (u64::MAX, "16384 PiB"),
         ] {
             assert_eq!(bytes(number), text);
+        }
+    }
+
+    #[test]
+    fn times_of_people() {
+        for (text, us) in [
+            ("500ms", Some(500_000)),
+            ("1500us", Some(1500)),
+            ("2µs", Some(2)),
+            ("0s", Some(0)),
+            ("10 s", Some(10_000_000)),
+            ("1.5m", Some(90_000_000)),
+            ("2h", Some(7_200_000_000)),
+        ] {
+            assert_eq!(time(text).map(|time| time.as_micros()), us, "{text}");
+        }
+        for text in ["", "10", "-1s", "1.5.0h", "s", ".s", "10 parsecs", "9999999999999999999h"] {
+            assert_eq!(time(text), None, "{text}");
         }
     }
 }

@@ -371,7 +371,8 @@ class _Run:
                     if config.valid_inputs:
                         self.judge(log)
                     else:
-                        progress.best_pass = progress.passes
+                        # It may have been left to be validated, before there was nothing to do that on.
+                        progress.best_pass, progress.unjudged = progress.passes, False
                     # `last` last: a run that is resumed from it has the model of its best pass.
                     self.save(*(["model", "last"] if progress.best_pass == progress.passes else ["last"]))
                     if self.is_told():

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -244,6 +245,11 @@ def test_a_pass_that_cannot_be_validated_is_not_lost(data: Path, tmp_path: Path)
     assert lines_seen[-1]["step"] == 24
     with pytest.raises(sanderling.BadRowError, match=r"valid\.csv:402"):
         sanderling.torch.train(settings, runs_dir=tmp_path, resume=True)
+    # Who gives validation up goes on without.
+    shutil.copytree(tmp_path / "run", tmp_path / "runs/run")
+    without = config(data, "dnn", passes=2)
+    del without["data"]["valid"]
+    assert sanderling.torch.train(without, runs_dir=tmp_path / "runs", resume=True).summary["passes"] == 2
     valid.write_text(rows)
     result = sanderling.torch.train(settings, runs_dir=tmp_path, resume=True)
     for name in ("steps", "passes", "examples", "best_pass", "auc", "logloss", "measured_examples"):

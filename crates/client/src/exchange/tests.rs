@@ -373,6 +373,7 @@ fn a_server_that_refuses_and_closes_has_said_why() {
             world.exchange.disconnected(now_us, "the peer closed the connection".to_owned());
         }
         now_us = world.exchange.wake_us().unwrap_or(now_us);
+        world.now_us = now_us;
     }
     let Some((1, CallError::Late { sent: false, cause: Some(cause) })) = world.exchange.next_failure() else {
         panic!("it is late");

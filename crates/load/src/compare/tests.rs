@@ -64,6 +64,12 @@ fn runs_that_do_not_scatter() {
             assert!(one.p > 0.0 && one.detectable_percent > 0.1, "{runs} runs, {b}: {one:?}");
         }
     }
+    // Nor where some of the runs are in the next bucket.
+    let mut a = vec![1e6; 10];
+    a[0] = 1_000_900.0;
+    let values = [(Metric::P99, a, vec![1_000_900.0; 10])];
+    let one = compare_values(&values, 10, 10).expect("enough runs").differences[0];
+    assert_eq!((one.found(), one.p), (false, 1.0), "{one:?}");
     assert_eq!(
         compare_values(&[], 1, 5),
         Err(CompareError::TooFewRuns { a: 1, b: 5 }),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use sanderling_observe::numbers::time;
 use sanderling_sample::random::Rng;
 
 use super::{GenerateError, Purpose, within};
@@ -102,21 +103,6 @@ impl FromStr for Arrivals {
         arrivals.check().map_err(|error| wrong(error.to_string()))?;
         Ok(arrivals)
     }
-}
-
-/// A number and a unit.
-fn time(text: &str) -> Option<Duration> {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let seconds = match unit {
-        "us" | "µs" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return None,
-    };
-    let number: f64 = text.strip_suffix(unit)?.parse().ok()?;
-    Duration::try_from_secs_f64(number * seconds).ok()
 }
 
 /// The intended times of cycles 0, 1, 2 and so on: a function of law, rate and seed. Every thread walks the
