@@ -343,6 +343,7 @@ fn calls_without_a_request_leave_a_run_its_turn() {
         assert!(failures[0].first.contains('^') && *seconds < 20.0, "{seconds} s: {failures:?}");
         let reasons = &run.validity.reasons;
         assert!(reasons.iter().any(|one| one.contains("it was cut short")), "{reasons:?}");
+        assert!(!reasons.iter().any(|one| one.contains("make it longer")), "{reasons:?}");
     }
     // Loading stops at the first one.
     let mut failing = plan("pull");

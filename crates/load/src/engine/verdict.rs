@@ -25,12 +25,14 @@ pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
     let mut notes = Vec::new();
     let (calls, failed) = (measured.calls(), measured.failed());
     let ran_out = !ran.ends.is_empty() && ran.ends.iter().all(|end| end.ran_out);
+    let gave_up = ran.ends.iter().any(|end| end.gave_up);
     let of_cycles = format!("the cycles that it was given, {} to {},", plan.cycles.start, plan.cycles.end);
     match (calls, ran_out) {
         (0, true) => by_client.push(format!(
             "no call was made in the measured part: {of_cycles} were over within the warm-up; give it more, or a shorter warm-up"
         )),
-        (0, false) if ran.ends.iter().any(|end| end.gave_up) => {}
+        // Longer would be no cure.
+        (0, false) if gave_up => {}
         (0, false) => by_client.push("no call was made in the measured part: make it longer".to_owned()),
         (_, true) => notes.push(format!("{of_cycles} were over before its end: {calls} calls were measured")),
         (_, false) => {}
@@ -51,7 +53,7 @@ pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
             100.0 * plan.failures_max
         ));
     }
-    if ran.ends.iter().any(|end| end.gave_up) {
+    if gave_up {
         against.push("it was cut short, since most calls failed".to_owned());
     }
     let not_ended: u64 = ran.ends.iter().map(|end| end.not_ended).sum();
