@@ -229,7 +229,7 @@ impl PyRemoteTable {
         requests::frequency(py, &self.table)
     }
 
-    /// Forgets rows; returns how many there were.
+    /// Forgets rows; returns how many there were, at least: a connection that breaks before the answer has it told anew.
     fn remove(&self, py: Python<'_>, keys: Keys<'_>) -> PyResult<u64> {
         requests::remove(py, &self.table, keys)
     }
