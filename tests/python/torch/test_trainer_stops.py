@@ -215,19 +215,19 @@ def test_all_trainers_stop_after_one_step_and_go_on(
 
 
 def test_trainers_of_whom_one_cannot_validate_keep_the_pass(folder: Path, one_server: str) -> None:
-    valid = folder / "valid.csv"
-    rows = valid.read_text()
-    valid.write_text(rows + "no label,1,1\n")
-    trainers = Trainers(folder, 2, "--ps", one_server, "--valid", "valid.csv", "--name", "judged")
+    # Only the beginning of the first one is looked at before there is a pass to validate.
+    second = folder / "second.csv"
+    second.write_text("label,row,a\n1,1,1\nno label,1,1\n")
+    trainers = Trainers(folder, 2, "--ps", one_server, "--valid", "valid.csv", "second.csv", "--name", "judged")
     for arguments in ([], ["--resume"]):
         with trainers.start(*arguments) as process:
             assert process.stderr is not None
             said = process.stderr.read()
             assert process.wait() != 0
-        assert "valid.csv:202" in said, said
+        assert "second.csv:3" in said, said
         progress, _ = state(folder / "runs/judged/last")
         assert (progress["unjudged"], progress["passes"], progress["examples"]) == (True, 1, ROWS)
-    valid.write_text(rows)
+    second.write_text("label,row,a\n1,1,1\n")
     trainers.run("--resume")
     progress, _ = state(folder / "runs/judged/last")
     assert (progress["unjudged"], progress["passes"], progress["examples"]) == (False, PASSES, PASSES * ROWS)
