@@ -167,12 +167,21 @@ mod tests {
         (0..places).map(connect).collect()
     }
 
+    fn port(address: &str) -> Address {
+        address.parse().expect("an address")
+    }
+
+    fn connect_by_grpc(config: &Config, address: &str) {
+        let (grpc, framing) = (Some(connector()), framing(config.frame_bytes_max));
+        let options = ConnectOptions { grpc, timeout: LONG, ..ConnectOptions::new(framing) };
+        connect(&port(&format!("grpc://{address}")), &options).expect("in time");
+    }
+
     #[test]
     fn who_says_nothing_keeps_no_place_from_others() {
         let listen = vec!["127.0.0.1:0".parse().expect("an address")];
         let config = Config { listen, local: false, ..Config::default() };
         let server = Server::start(&config, |_| {}).expect("it starts");
-        let port = |address: &str| address.parse::<Address>().expect("an address");
 
         let listening = listen_for_control(&config, &port("127.0.0.1:0")).expect("a port");
         let address = listening.address.clone();
@@ -190,10 +199,7 @@ mod tests {
         let address = listening.address.clone();
         let frames = FrameServer::start(listening, server.control()).expect("it starts");
         let guests = silent(FRAME_CONNECTIONS_MAX, &address);
-        let grpc = Some(connector());
-        let options =
-            ConnectOptions { grpc, timeout: LONG, ..ConnectOptions::new(framing(config.frame_bytes_max)) };
-        connect(&port(&format!("grpc://{address}")), &options).expect("in time");
+        connect_by_grpc(&config, &address);
         drop(guests);
         frames.stop(Duration::ZERO);
     }
@@ -218,7 +224,6 @@ mod tests {
         let token = Some("secret".to_owned());
         let config = Config { listen, local: false, token: token.clone(), ..Config::default() };
         let server = Server::start(&config, |_| {}).expect("it starts");
-        let port = |address: &str| address.parse::<Address>().expect("an address");
 
         let listening = listen_for_control(&config, &port("127.0.0.1:0")).expect("a port");
         let address = listening.address.clone();
@@ -240,10 +245,7 @@ mod tests {
         // The server's settings, whatever they are, as the answer to those of a client that asks nothing.
         let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
         let guests = strangers(FRAME_CONNECTIONS_MAX, &address, settings, b"\0\0");
-        let grpc = Some(connector());
-        let options =
-            ConnectOptions { grpc, timeout: LONG, ..ConnectOptions::new(framing(config.frame_bytes_max)) };
-        connect(&port(&format!("grpc://{address}")), &options).expect("in time");
+        connect_by_grpc(&config, &address);
         drop(guests);
         frames.stop(Duration::ZERO);
     }
