@@ -7,83 +7,38 @@
     runs/<name>/report.html    the same with curves, tables and keys, for a browser
     runs/<name>/trainer-1/     lines of metrics of the second of several trainers, and so on
 
-Knows no command line, and not where minibatches come from.
+Knows no command line, no training loop, and not where minibatches come from.
 """
 
-import dataclasses
 import fcntl
 import json
 import os
 import shutil
-import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed
-from torch import nn
 
 import sanderling
-from sanderling._native import give_up_silent, render_report
 from sanderling.torch import checkpoint
 from sanderling.torch.click_model import ClickModel, check_device
 from sanderling.torch.deep_config import DeepConfig
-from sanderling.torch.inputs import FileInputs, HubInputs, check_files, check_valid, for_scoring, no_rows
-from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores, metrics_of
+from sanderling.torch.deep_report import summary_of, write_report
+from sanderling.torch.deep_run import DeepRun
+from sanderling.torch.inputs import FileInputs, HubInputs, check_files, check_valid
+from sanderling.torch.run_log import Line, RunLog
 from sanderling.torch.workers import Workers, join
 
-# Rows between two lines of metrics, where the configuration does not say.
-_PRINT_ROWS = 256_000
 # How long nobody wonders what is waited for.
 _NOTICE_S = 2.0
 # How long trainers that torchrun started wait for each other, saving included.
 _STEP_TIMEOUT_S = 300.0
-# Scored rows that a checkpoint keeps for the plots of the report, which look the same with more.
-_PLOTTED_MAX = 1 << 18
-_DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "adagrad": torch.optim.Adagrad,
-    "sgd": torch.optim.SGD,
-}
-
-
-@dataclass
-class Progress:
-    """Where a run is; what a checkpoint keeps of it."""
-
-    step: int = 0
-    examples: int = 0
-    passes: int = 0
-    """Whole ones."""
-    unjudged: bool = False
-    """Whether the last of them could not be validated yet."""
-    used_rows: int = 0
-    """Of the pass under way, by all trainers together; over hubs they know it."""
-    train_s: float = 0.0
-    wait_s: float = 0.0
-    """Of `train_s`, what was spent waiting for minibatches."""
-    best: Line | None = None
-    """The best validation."""
-    best_pass: int = 0
-    plateaus: int = 0
-    """Validations that did not improve, in all."""
-    idle: int = 0
-    """Passes since the best one."""
-    bad_rows: int = 0
-    """Rows of the files that were left out as bad in the last pass; of hubs, these know it."""
-    valid_bad_rows: int = 0
-    """Of the validation files, in the last validation."""
-    last: Line = field(default_factory=dict)
-    """Metrics of the training rows of the last pass, each scored before it was learned from."""
 
 
 @dataclass
@@ -157,7 +112,7 @@ def train(
         else:
             inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
         check_valid(config, inputs.spec)
-        run = _Run(config, run_dir, ps, device, inputs, workers, fresh=not resume)
+        run = DeepRun(config, run_dir, ps, device, inputs, workers, fresh=not resume)
         if resume:
             run.resume()
         elif first and (run_dir / "last").exists():
@@ -180,10 +135,10 @@ def train(
             run.passes(log)
         finally:
             log.close()
-        summary = run.summary()
+        summary = summary_of(run)
         if first:
             (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-            run.report(summary)
+            write_report(run, summary)
         return DeepResult(summary, run_dir, run.model)
 
 
@@ -246,22 +201,6 @@ def _check_unchanged(config: DeepConfig, last: Path, extra: Mapping[str, Any]) -
         )
 
 
-def _say_bad_rows(log: RunLog, stats: Mapping[str, Any]) -> int:
-    """How many rows a queue has left out, by its statistics; says so."""
-    if stats["bad_rows"]:
-        log.say(f"{stats['bad_rows']:,} bad rows were left out; the first: {stats['bad_row_messages'][0]}")
-    return int(stats["bad_rows"])
-
-
-def _added(before: list[Line], stages: list[Line]) -> list[Line]:
-    """The times of stages together, and the share of each."""
-    earlier = {stage["name"]: stage for stage in before}
-    none = {"seconds": 0.0, "count": 0}
-    added = [{**stage, **{key: stage[key] + earlier.get(stage["name"], none)[key] for key in none}} for stage in stages]
-    total = sum(stage["seconds"] for stage in added)
-    return [{**stage, "share": stage["seconds"] / total if total > 0.0 else 0.0} for stage in added]
-
-
 def _of_hubs(run_dir: Path, extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What a run that goes on knows of its hubs."""
     if extra is None:
@@ -275,478 +214,3 @@ def _made(directory: Path) -> Path:
     """A directory that is there from now on."""
     directory.mkdir(parents=True, exist_ok=True)
     return directory
-
-
-def _improves(monitor: str, new: Line, best: Line) -> bool:
-    """Whether a validation is better than the best one before."""
-    # One class has no AUC: then the loss decides, rather than the first pass for ever.
-    if monitor == "auc" and np.isfinite(new["auc"]) and np.isfinite(best["auc"]):
-        return bool(new["auc"] > best["auc"])
-    return bool(new["logloss"] < best["logloss"])
-
-
-class _ToldError(Exception):
-    """A signal has ended the run after a step that was saved."""
-
-
-class _Run:
-    """A run under way."""
-
-    def __init__(
-        self,
-        config: DeepConfig,
-        run_dir: Path,
-        ps: sanderling.Connection | None,
-        device: str,
-        inputs: FileInputs | HubInputs,
-        workers: Workers | None,
-        fresh: bool,
-    ) -> None:
-        self.config, self.run_dir, self.device = config, run_dir, device
-        self.inputs, self.workers = inputs, workers
-        self.spec = inputs.spec
-        kind = config.dense_optimizer.type
-        if kind not in _DENSE_OPTIMIZERS:
-            raise sanderling.ConfigError(f"dense_optimizer.type = {kind!r}: one of {', '.join(_DENSE_OPTIMIZERS)}")
-        self.model = ClickModel(config, self.spec["feature"], ps, fresh=fresh, workers=workers).to(device)
-        self.dense: torch.optim.Optimizer = _DENSE_OPTIMIZERS[kind](
-            self.model.parameters(),
-            lr=config.dense_optimizer.lr,  # type: ignore[call-arg]
-            weight_decay=config.dense_optimizer.weight_decay,
-        )
-        self.rows = self.model.emb.optimizer()
-        self.progress = Progress()
-        self.started_unix_s = int(time.time())
-        # What the report plots: the best validation, or without one the last pass.
-        self.plotted = Scores().take()
-        self.stages: list[Line] = []
-        # Of them, what the queue that is open has not measured.
-        self.stages_before: list[Line] = []
-        # What was wrong with the first bad rows of the last pass.
-        self.bad_row_messages: list[str] = []
-        # Set by a signal: stop after this step.
-        self.told = threading.Event()
-
-    def resume(self) -> None:
-        """Goes on where `last` was saved."""
-        last, first = self.run_dir / "last", self.workers is None or self.workers.rank == 0
-        if not first:
-            self.meet()
-        # The optimizer takes to the device what belongs there; counts of steps, Adam wants on the CPU.
-        extra = checkpoint.load(last, self.model, self.dense, self.model.emb, map_location="cpu", restore_servers=first)
-        if first:
-            self.meet()
-        self.progress = Progress(**extra["progress"])
-        # Earlier versions did not save it.
-        if "report" in extra:
-            shown = extra["report"]
-            labels, logits, weights = (column.numpy() for column in shown["plotted"])
-            self.plotted = labels, logits, weights
-            self.stages, self.bad_row_messages = shown["stages"], shown["bad_row_messages"]
-            self.stages_before = self.stages
-
-    def meet(self) -> None:
-        """Waits until all trainers are here."""
-        if self.workers is not None:
-            torch.distributed.barrier()
-
-    def passes(self, log: RunLog) -> None:
-        """All passes that are left."""
-        config, progress = self.config, self.progress
-        used = False
-        try:
-            with self.orderly():
-                while self.is_left():
-                    if not progress.unjudged:
-                        before = progress.used_rows
-                        steps = self.one_pass(log)
-                        if self.stopped():
-                            log.say(f"stopped after step {progress.step}")
-                            self.save_stopped()
-                            break
-                        if steps == 0 and before == 0:
-                            if not config.from_hubs:
-                                raise no_rows(config.train_inputs, self.inputs.queue)
-                            continue
-                    if config.valid_inputs:
-                        self.judge(log)
-                    else:
-                        # It may have been left to be validated, before there was nothing to do that on.
-                        progress.best_pass, progress.unjudged = progress.passes, False
-                    # `last` last: a run that is resumed from it has the model of its best pass.
-                    self.save(*(["model", "last"] if progress.best_pass == progress.passes else ["last"]))
-                    if self.is_told():
-                        raise _ToldError
-            used = True
-        except _ToldError:
-            log.say(f"stopped after step {progress.step}, which is saved")
-            used = True
-            raise KeyboardInterrupt from None
-        except sanderling.ServerError as error:
-            if self.workers is not None or not self.is_told():
-                raise
-            log.say(f"stopped in step {progress.step + 1}, which is not saved: {error}")
-            raise KeyboardInterrupt from error
-        finally:
-            self.inputs.close(used=used)
-            give_up_silent(False)
-        if progress.step == 0:
-            raise no_rows(config.train_inputs, None)
-        if self.idle():
-            log.say(f"stopped early: validation was best after pass {progress.best_pass}")
-
-    @contextmanager
-    def orderly(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end a run after a step, which is saved; of several trainers all after the same one.
-
-        One trainer whose servers do not answer then ends in the step.
-        A thread other than the main one hears no signals.
-        """
-        if threading.current_thread() != threading.main_thread():
-            yield
-            return
-
-        def restore() -> None:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-        def hear(*_: object) -> None:
-            self.told.set()
-            if self.workers is None:
-                # The second one does what it would without this. A server that does not answer is not waited for.
-                restore()
-                give_up_silent(True)
-            else:
-                # torchrun passes on what the terminal has sent already.
-                self.workers.stop()
-
-        before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            if self.workers is not None and self.is_told():
-                # torchrun ends those that are left when the first one has ended, before they can say how they did.
-                before = dict.fromkeys(before, signal.SIG_IGN)
-            restore()
-
-    def is_told(self) -> bool:
-        """Whether a signal ends the run after this step; the same for all trainers."""
-        return self.told.is_set() if self.workers is None else self.workers.stopping
-
-    def is_left(self) -> bool:
-        """Whether there is something to do: a pass to validate, or one to train."""
-        progress = self.progress
-        more = progress.passes < self.inputs.passes and not self.stopped() and not self.idle()
-        return progress.unjudged or more
-
-    def idle(self) -> bool:
-        """Whether validation has not improved for long enough."""
-        return 0 < self.config.train.early_stop <= self.progress.idle
-
-    def stopped(self) -> bool:
-        """Whether `max_steps` ended the run."""
-        return 0 < self.config.train.max_steps <= self.progress.step
-
-    def one_pass(self, log: RunLog) -> int:
-        """A pass over the training data; how many steps it took, which over hubs may be none."""
-        config, progress, workers = self.config, self.progress, self.workers
-        batch_size = config.train.batch or int(self.inputs.hubs[0]["batch_size"])
-        print_steps = config.train.print_every or max(_PRINT_ROWS // batch_size, 1)
-        whole, recent = Scores(), Scores()
-        began = line_began = time.perf_counter()
-        line_step, line_examples, steps = progress.step, progress.examples, 0
-
-        def say() -> None:
-            nonlocal line_began, line_step, line_examples
-            seconds = time.perf_counter() - line_began
-            speed = {
-                "steps_per_s": (progress.step - line_step) / seconds,
-                "examples_per_s": (progress.examples - line_examples) / seconds,
-            }
-            log.line("step", {**self.place(progress.passes + 1), **metrics_of(recent.take()), **speed})
-            line_began, line_step, line_examples = time.perf_counter(), progress.step, progress.examples
-
-        self.model.train()
-        self.set_rates()
-        # Rows that are looked up ahead miss steps, which trainers in step do not allow.
-        in_step = workers is not None and workers.in_step
-        ahead = None if in_step else self.model.emb.native
-        batches = self.inputs.one_pass(progress.passes, ahead, progress.used_rows)
-        while True:
-            asked = time.perf_counter()
-            batch = next(batches, None)
-            progress.wait_s += time.perf_counter() - asked
-            if batch is None:
-                break
-            samples = len(batch) if workers is None else workers.samples
-            progress.used_rows += samples
-            if (len(batch) if workers is None else workers.samples_min) < 2 and config.model.batch_norm:
-                continue  # there is no variance of one sample
-            logits = self.learn(batch)
-            steps += 1
-            progress.step += 1
-            progress.examples += samples
-            for scores in (whole, recent):
-                scores.add(batch.labels, logits, batch.weights)
-            log.progress(
-                f"pass {progress.passes + 1}/{self.inputs.passes}, step {progress.step}, {progress.examples:,} examples"
-            )
-            if progress.step - line_step >= print_steps:
-                say()
-            if self.stopped():
-                break
-            told = self.is_told()
-            if told:
-                progress.last = metrics_of(whole.take())
-            if told or (config.train.save_every and progress.step % config.train.save_every == 0):
-                progress.train_s, began = progress.train_s + time.perf_counter() - began, time.perf_counter()
-                self.save_stopped() if told else self.save("last")
-                # Rates are of training alone.
-                line_began, began = line_began + time.perf_counter() - began, time.perf_counter()
-            if told:
-                raise _ToldError
-        if progress.step > line_step:
-            say()
-        self.model.emb.finish()
-        progress.train_s += time.perf_counter() - began
-        if steps > 0:
-            assert self.inputs.queue is not None
-            stats = self.inputs.queue.stats()
-            self.stages = _added(self.stages_before, stats["stages"])
-            if not config.from_hubs:
-                # The next pass has a queue of its own.
-                self.stages_before = self.stages
-            self.bad_row_messages = stats["bad_row_messages"]
-            progress.bad_rows = _say_bad_rows(log, stats)
-            if whole.forgotten:
-                log.say(
-                    f"metrics of this pass are of its last {whole.rows:,} rows: no more than {SCORES_MAX:,} are kept"
-                )
-            columns = whole.take()
-            if not config.valid_inputs:
-                self.plotted = columns
-            progress.last = metrics_of(columns)
-        if not self.stopped():
-            progress.passes += 1
-            progress.used_rows = 0
-        return steps
-
-    def learn(self, batch: sanderling.Batch) -> npt.NDArray[np.float32]:
-        """A step; returns the logits before it, [B]."""
-        self.dense.zero_grad()
-        logits = self.model(batch)
-        labels, weights = (torch.from_numpy(array).to(self.device) for array in (batch.labels, batch.weights))
-        loss = nn.functional.binary_cross_entropy_with_logits(logits, labels, weight=weights)
-        (loss if self.workers is None else loss * self.workers.share).backward()
-        if self.workers is not None:
-            self.average()
-        if self.config.train.clip_norm > 0.0:
-            self.model.emb.clip_grad_norm_(self.config.train.clip_norm, self.model.parameters())
-        self.dense.step()
-        self.rows.step()
-        if self.config.train.l2_idle:
-            self.model.emb.push_idle(batch, float(self.rows.param_groups[0]["lr"]))
-        before: npt.NDArray[np.float32] = logits.detach().cpu().numpy()
-        return before
-
-    def average(self) -> None:
-        """Makes the gradients of the dense part their means over trainers."""
-        assert self.workers is not None
-        grads = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        flat = torch.cat([grad.reshape(-1) for grad in grads])
-        torch.distributed.all_reduce(flat)
-        flat /= self.workers.size
-        for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
-            grad.copy_(part.view_as(grad))
-
-    def judge(self, log: RunLog) -> None:
-        """Validates the pass just ended, and keeps the model if it is the best."""
-        progress, monitor = self.progress, self.config.train.monitor
-        began = time.perf_counter()
-        metrics, columns = self.validated_or_saved(log)
-        best = progress.best is None or _improves(monitor, metrics, progress.best)
-        if best:
-            progress.best, progress.best_pass, progress.idle = metrics, progress.passes, 0
-            self.plotted = columns
-        else:
-            progress.plateaus += 1
-            progress.idle += 1
-        seconds = time.perf_counter() - began
-        log.line("valid", {**self.place(progress.passes), **metrics, "best": best, "seconds": seconds})
-
-    def validated_or_saved(self, log: RunLog) -> tuple[Line, Columns]:
-        """Validates; a pass with which that fails is saved, and validated first when the run is resumed."""
-        self.progress.unjudged = True
-        try:
-            validated = self.validate(log)
-        except sanderling.DivergedError:
-            raise  # what was saved before is better
-        except Exception as error:
-            number = self.progress.passes
-            try:
-                self.save_stopped()
-            except sanderling.Error as unsaved:
-                log.say(f"pass {number} could not be validated, and is not saved: {unsaved}")
-            else:
-                log.say(f"pass {number} could not be validated; it is saved, and validated first when resumed: {error}")
-            raise
-        self.progress.unjudged = False
-        return validated
-
-    def validate(self, log: RunLog) -> tuple[Line, Columns]:
-        """Metrics over the validation files, and what they are of; each of several trainers scores its share."""
-        if self.workers is not None:
-            self.meet()
-            for buffer in self.model.buffers():
-                if buffer.numel() > 0:
-                    torch.distributed.broadcast(buffer, src=0)
-        columns = self.score(log) if self.workers is None else self.score_together(log, self.workers)
-        return metrics_of(columns), columns
-
-    def score_together(self, log: RunLog, workers: Workers) -> Columns:
-        """Scores of all trainers; if one of them fails, all do."""
-        mine, failure = None, None
-        try:
-            mine = self.score(log)
-        except Exception as error:
-            failure = error
-        told: list[Any] = [None] * workers.size
-        torch.distributed.all_gather_object(told, (mine, None if failure is None else str(failure)))
-        if failure is not None:
-            raise failure
-        for rank, (_, reason) in enumerate(told):
-            if reason is not None:
-                raise sanderling.GroupError(f"trainer {rank} could not validate: {reason}")
-        labels, logits, weights = (np.concatenate(column) for column in zip(*(share for share, _ in told), strict=True))
-        return labels, logits, weights
-
-    def score(self, log: RunLog) -> Columns:
-        """Scores the validation rows that are this trainer's."""
-        scores = Scores()
-        self.model.eval()
-        queue = self.valid_queue(for_scoring(self.spec))
-        with torch.no_grad():
-            for batch in queue:
-                scores.add(batch.labels, self.model(batch).cpu().numpy(), batch.weights)
-                if scores.forgotten:
-                    raise sanderling.ConfigError(f"data.valid: more than {SCORES_MAX:,} rows; name fewer files")
-                log.progress("validating")
-        self.progress.valid_bad_rows = _say_bad_rows(log, queue.stats())
-        return scores.take()
-
-    def valid_queue(self, spec: dict[str, Any]) -> sanderling.FeedQueue:
-        """The batches of the validation files that are this trainer's."""
-        train, workers = self.config.train, self.workers
-        return sanderling.FeedQueue(
-            self.config.valid_inputs,
-            self.model.emb.native,
-            spec=spec,
-            batch_size=train.batch or int(self.inputs.hubs[0]["batch_size"]),
-            threads=train.threads,
-            depth=train.depth,
-            rank=0 if workers is None else workers.rank,
-            ranks=1 if workers is None else workers.size,
-        )
-
-    def set_rates(self) -> None:
-        """Learning rates of this pass, of rows and dense part alike."""
-        schedule, factor = self.config.train.schedule, 1.0
-        if schedule["type"] == "exponential":
-            factor = float(schedule["factor"]) ** self.progress.passes
-        elif schedule["type"] == "plateau":
-            least = float(schedule.get("min", 0.0))
-            factor = max(float(schedule.get("factor", 0.1)) ** self.progress.plateaus, least)
-        for group in self.dense.param_groups:
-            group["lr"] = self.config.dense_optimizer.lr * factor
-        for group in self.rows.param_groups:
-            group["lr"] = factor
-
-    def place(self, of_pass: int) -> Line:
-        """Where a line of metrics belongs."""
-        return {"step": self.progress.step, "pass": of_pass, "trained_examples": self.progress.examples}
-
-    def save_stopped(self) -> None:
-        """Saves a run that ends here: before the first validation, what was learned so far is the best there is."""
-        self.save(*(["model", "last"] if self.progress.best is None else ["last"]))
-
-    def save(self, *names: str) -> None:
-        """Saves the run as it is under these names; of several trainers the first one does."""
-        extra = {
-            "progress": dataclasses.asdict(self.progress),
-            "spec": self.spec,
-            "config": self.config.to_dict(),
-            "hubs": self.inputs.hubs,
-        }
-        self.model.emb.finish()
-        self.meet()
-        if self.workers is None or self.workers.rank == 0:
-            for name in names:
-                more = {"report": self.shown()} if name == "last" else {}
-                checkpoint.save(self.run_dir / name, self.model, self.dense, self.model.emb, extra={**extra, **more})
-        self.meet()
-
-    def shown(self) -> dict[str, Any]:
-        """What the report shows of passes that are over, should none that follows replace it."""
-        # Evenly, since rows that are near each other in the input may be alike.
-        stride = len(self.plotted[0]) // _PLOTTED_MAX + 1
-        return {
-            "plotted": [torch.from_numpy(column[::stride].copy()) for column in self.plotted],
-            "stages": self.stages,
-            "bad_row_messages": self.bad_row_messages,
-        }
-
-    def summary(self) -> dict[str, Any]:
-        """What the run came to."""
-        progress = self.progress
-        metrics = progress.last if progress.best is None else progress.best
-        scores = {name: metrics.get(name) for name in ("auc", "logloss", "prob_mean", "real_mean")}
-        return {
-            "name": self.config.name,
-            **{name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()},
-            "measured_on": "train" if progress.best is None else "valid",
-            "measured_examples": metrics.get("examples"),
-            "examples": progress.examples,
-            "examples_per_s": progress.examples / max(progress.train_s, 1e-9),
-            "train_s": progress.train_s,
-            "wait_share": progress.wait_s / max(progress.train_s, 1e-9),
-            "steps": progress.step,
-            "passes": progress.passes,
-            "best_pass": progress.best_pass,
-            "rows": sum(len(table) for table in self.model.emb.tables.values()),
-            "table_bytes": sum(table.bytes for table in self.model.emb.tables.values()),
-            "bad_rows": progress.bad_rows,
-            "valid_bad_rows": progress.valid_bad_rows,
-            "stopped": self.stopped(),
-            "model": str(self.run_dir / "model"),
-        }
-
-    def report(self, summary: Line) -> None:
-        """Writes `report.html`."""
-        lines = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
-        names = ("step", "pass", "trained_examples", "auc", "logloss", "prob_mean", "real_mean")
-        curves = {
-            kind: [{name: line[name] for name in names} for line in lines if line["kind"] == kind]
-            for kind in ("step", "valid")
-        }
-        metrics = self.progress.last if self.progress.best is None else self.progress.best
-        same = ("name", "train_s", "examples", "passes", "best_pass", "examples_per_s")
-        facts = {
-            **{name: summary[name] for name in same},
-            "model": f"{self.config.model.type} in PyTorch",
-            "started_unix_s": self.started_unix_s,
-            "threads": self.config.train.threads,
-            "metrics": {name: None if np.isnan(value) else value for name, value in metrics.items()},
-            "valid": None if self.progress.best is None else ", ".join(self.config.valid_inputs),
-            "train_curve": curves["step"],
-            "valid_curve": curves["valid"],
-            "stages": self.stages,
-            "bad_rows": summary["bad_rows"],
-            "valid_bad_rows": summary["valid_bad_rows"],
-            "bad_row_messages": self.bad_row_messages,
-            "model_path": summary["model"],
-            "eval_command": f"sanderling.torch.predict({summary['model']!r}, FILE) in Python",
-            "config": json.dumps(self.config.to_dict(), indent=1),
-        }
-        tables = [table for table in self.model.emb.tables.values() if isinstance(table, sanderling.Table)]
-        page = render_report(facts, *self.plotted, tables)
-        (self.run_dir / "report.html").write_text(page)

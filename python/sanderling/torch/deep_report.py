@@ -1,0 +1,69 @@
+"""What a deep run came to: its summary, and the page that shows it. Changes nothing of the run."""
+
+import json
+from typing import Any
+
+import numpy as np
+
+import sanderling
+from sanderling._native import render_report
+from sanderling.torch.deep_run import DeepRun
+from sanderling.torch.run_log import Line
+
+
+def summary_of(run: DeepRun) -> dict[str, Any]:
+    """What the run came to."""
+    progress = run.progress
+    metrics = progress.last if progress.best is None else progress.best
+    scores = {name: metrics.get(name) for name in ("auc", "logloss", "prob_mean", "real_mean")}
+    return {
+        "name": run.config.name,
+        **{name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()},
+        "measured_on": "train" if progress.best is None else "valid",
+        "measured_examples": metrics.get("examples"),
+        "examples": progress.examples,
+        "examples_per_s": progress.examples / max(progress.train_s, 1e-9),
+        "train_s": progress.train_s,
+        "wait_share": progress.wait_s / max(progress.train_s, 1e-9),
+        "steps": progress.step,
+        "passes": progress.passes,
+        "best_pass": progress.best_pass,
+        "rows": sum(len(table) for table in run.model.emb.tables.values()),
+        "table_bytes": sum(table.bytes for table in run.model.emb.tables.values()),
+        "bad_rows": progress.bad_rows,
+        "valid_bad_rows": progress.valid_bad_rows,
+        "stopped": run.stopped(),
+        "model": str(run.run_dir / "model"),
+    }
+
+
+def write_report(run: DeepRun, summary: Line) -> None:
+    """Writes `report.html`."""
+    lines = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+    names = ("step", "pass", "trained_examples", "auc", "logloss", "prob_mean", "real_mean")
+    curves = {
+        kind: [{name: line[name] for name in names} for line in lines if line["kind"] == kind]
+        for kind in ("step", "valid")
+    }
+    metrics = run.progress.last if run.progress.best is None else run.progress.best
+    same = ("name", "train_s", "examples", "passes", "best_pass", "examples_per_s")
+    facts = {
+        **{name: summary[name] for name in same},
+        "model": f"{run.config.model.type} in PyTorch",
+        "started_unix_s": run.started_unix_s,
+        "threads": run.config.train.threads,
+        "metrics": {name: None if np.isnan(value) else value for name, value in metrics.items()},
+        "valid": None if run.progress.best is None else ", ".join(run.config.valid_inputs),
+        "train_curve": curves["step"],
+        "valid_curve": curves["valid"],
+        "stages": run.stages,
+        "bad_rows": summary["bad_rows"],
+        "valid_bad_rows": summary["valid_bad_rows"],
+        "bad_row_messages": run.bad_row_messages,
+        "model_path": summary["model"],
+        "eval_command": f"sanderling.torch.predict({summary['model']!r}, FILE) in Python",
+        "config": json.dumps(run.config.to_dict(), indent=1),
+    }
+    tables = [table for table in run.model.emb.tables.values() if isinstance(table, sanderling.Table)]
+    page = render_report(facts, *run.plotted, tables)
+    (run.run_dir / "report.html").write_text(page)
