@@ -9,6 +9,7 @@ mod here;
 mod servers;
 mod shards;
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -131,6 +132,27 @@ impl SyncGroup {
         let (applied, round) = servers.recover(options.timeout)?;
         let (way, called_off) = (Way::Servers(servers), CalledOff::default());
         Ok(SyncGroup { way, who, timeout: options.timeout, called_off, applied, handed: 0, round })
+    }
+
+    /// Takes the places of workers that are gone: a step that any server has decided is completed for all of them, and whoever
+    /// had their places is shut out if `options` say a higher attempt. The last step that is applied.
+    pub fn take_over(
+        cluster: &Arc<Cluster>,
+        tables: &[RemoteTable],
+        group: u64,
+        gone: &[u32],
+        workers: u32,
+        options: SyncOptions,
+    ) -> Result<u64, ClientError> {
+        let take =
+            |worker| SyncGroup::join(cluster, tables, group, worker, workers, options).map(|it| it.applied());
+        // All at a time: a server that has not decided it may lack the word of several of them.
+        std::thread::scope(|scope| {
+            let takes: Vec<_> = gone.iter().map(|&worker| scope.spawn(move || take(worker))).collect();
+            takes.into_iter().try_fold(0, |applied, taken| {
+                Ok(taken.join().unwrap_or_else(|panic| resume_unwind(panic))?.max(applied))
+            })
+        })
     }
 
     /// Joins a group whose workers are threads of this process.

@@ -356,26 +356,21 @@ impl Worker {
         let living = living(workers, &losses);
         // Those that were added since the job began, too.
         let (cluster, tables) = (Arc::clone(&crew.cluster), self.group.remote_tables().to_vec());
-        let join = |number, worker: usize, workers: usize, attempt| {
-            let sync = SyncOptions { attempt, timeout };
-            SyncGroup::join(&cluster, &tables, number, worker as u32, workers as u32, sync)
-        };
-        if rank == 0 {
+        let is_dead = |&at: &u32| !living.contains(&crew.members[at as usize]);
+        let (before, sync) = (crew.members.len() as u32, SyncOptions { attempt: 1, timeout });
+        let dead: Vec<u32> = (0..before).filter(is_dead).collect();
+        if rank == 0 && !dead.is_empty() {
             // Whoever comes in the place of the dead completes a step that is decided, and shuts any other out for good.
-            let mut applied = None;
-            for place in (0..crew.members.len()).filter(|&at| !living.contains(&crew.members[at])) {
-                applied = Some(join(crew.number, place, crew.members.len(), 1)?.applied());
-            }
-            if let Some(applied) = applied {
-                crew.base += applied - crew.start.min(applied);
-            }
+            let applied = SyncGroup::take_over(&cluster, &tables, crew.number, &dead, before, sync)?;
+            crew.base += applied - crew.start.min(applied);
         }
         // A number that all come to, and that no group has had.
         let number = first.wrapping_add((losses.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let Some(place) = living.iter().position(|&worker| worker == rank) else {
             return Err(seen.check_losses("it").err().unwrap_or(JobError::Stopped { worker: rank }));
         };
-        let group = join(number, place, living.len(), 0)?;
+        let (place, left, sync) = (place as u32, living.len() as u32, SyncOptions { attempt: 0, timeout });
+        let group = SyncGroup::join(&cluster, &tables, number, place, left, sync)?;
         let group = group.call_off_with(seen.called_off()).call_off_with(seen.stop());
         (crew.number, crew.start) = (number, 0);
         crew.members.clone_from(&living);
