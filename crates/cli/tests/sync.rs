@@ -5,17 +5,18 @@
 #[path = "../../client/tests/crew/mod.rs"]
 mod crew;
 mod process;
+mod relay;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crew::{LONG, PATIENCE, Place, config, expect_awaited, hand_in, options};
 use process::Process;
+use relay::Relay;
 use sanderling_client::{Cluster, ConnectOptions, RemoteTable, SyncGroup, SyncOptions};
 use sanderling_store::{Optimizer, TableConfig};
 use sanderling_transport::Address;
@@ -168,39 +169,6 @@ fn a_worker_killed_in_the_middle_of_a_step_is_named_and_another_takes_its_place(
     }
 }
 
-/// What stands between workers and a server until it is cut.
-#[derive(Clone, Default)]
-struct Relay(Arc<Mutex<Option<Vec<TcpStream>>>>);
-
-impl Relay {
-    /// Its address in place of the server's.
-    fn start(server: &Address) -> (Relay, Address) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let to = server.to_string().trim_start_matches("tcp://").to_owned();
-        let relay = Relay(Arc::new(Mutex::new(Some(Vec::new()))));
-        let open = relay.clone();
-        std::thread::spawn(move || {
-            for near in listener.incoming().map_while(Result::ok) {
-                // Once it is cut, nobody is let through.
-                let Some(streams) = &mut *open.0.lock().unwrap() else { continue };
-                let far = TcpStream::connect(&to).unwrap();
-                for (from, to) in [(&near, &far), (&far, &near)] {
-                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-                }
-                streams.extend([near, far]);
-            }
-        });
-        (relay, address)
-    }
-
-    fn cut(&self) {
-        let streams = self.0.lock().unwrap().take().unwrap();
-        streams.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
-    }
-}
-
 /// Two workers die together, as those of one machine do, when one server has decided the step and the other has the word of
 /// neither.
 #[test]
@@ -211,8 +179,8 @@ fn a_step_that_one_server_has_decided_is_completed_for_all_who_are_gone() {
     let config = TableConfig::single("t", crew::DIM, sanderling_store::Init::Zero, PLAIN);
     let place = Place::Servers(Arc::clone(&cluster), RemoteTable::create(&cluster, &config).unwrap(), GROUP);
 
-    let (relay, relayed) = Relay::start(&addresses[1]);
-    let far = connect_for(&[addresses[0].clone(), relayed], 10 * PATIENCE);
+    let relay = Relay::start(&addresses[1]);
+    let far = connect_for(&[addresses[0].clone(), relay.address.clone()], 10 * PATIENCE);
     let dying = Place::Servers(Arc::clone(&far), RemoteTable::open(&far, "t").unwrap(), GROUP);
     let mut living = place.join(0, 3, options(PATIENCE));
     let mut gone = [1, 2].map(|worker| dying.join(worker, 3, options(PATIENCE)));

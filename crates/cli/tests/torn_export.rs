@@ -3,15 +3,15 @@
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
 mod process;
+mod relay;
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use process::Process;
+use relay::Relay;
 use sanderling_client::{ClientError, Cluster, ConnectOptions, RemoteTable, RowBlock};
 use sanderling_store::{
     Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, Row, RowRef, StoreError, Table, TableConfig,
@@ -25,55 +25,6 @@ const KEYS: u64 = 60_000;
 const SOME_BYTES: i64 = 2_500_000;
 /// A request is tried again for so long.
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// Carries bytes to a server, and from it as many as it may.
-struct Relay {
-    address: Address,
-    left: Arc<AtomicI64>,
-    /// Whether it takes connections after one that it has ended.
-    is_open: Arc<AtomicBool>,
-}
-
-impl Relay {
-    fn start(server: &Address) -> Relay {
-        let to = server.to_string().trim_start_matches("tcp://").to_owned();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let (left, is_open) = (Arc::new(AtomicI64::new(i64::MAX)), Arc::new(AtomicBool::new(true)));
-        let relay = Relay { address, left: Arc::clone(&left), is_open: Arc::clone(&is_open) };
-        std::thread::spawn(move || {
-            for near in listener.incoming().map_while(Result::ok) {
-                if !is_open.load(Ordering::Relaxed) {
-                    continue;
-                }
-                let far = TcpStream::connect(&to).unwrap();
-                let (mut up, mut to_server) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-                std::thread::spawn(move || {
-                    drop(std::io::copy(&mut up, &mut to_server));
-                    drop(to_server.shutdown(Shutdown::Both));
-                });
-                let left = Arc::clone(&left);
-                std::thread::spawn(move || Relay::carry(far, near, &left));
-            }
-        });
-        relay
-    }
-
-    fn carry(mut far: TcpStream, mut near: TcpStream, left: &AtomicI64) {
-        let mut bytes = vec![0; 1 << 14];
-        while let Ok(read) = far.read(&mut bytes)
-            && read > 0
-            && near.write_all(&bytes[..read]).is_ok()
-        {
-            if left.fetch_sub(read as i64, Ordering::Relaxed) <= read as i64 {
-                // The next connection may carry what there is.
-                left.store(i64::MAX, Ordering::Relaxed);
-                break;
-            }
-        }
-        drop((near.shutdown(Shutdown::Both), far.shutdown(Shutdown::Both)));
-    }
-}
 
 fn connect(address: &Address) -> Arc<Cluster> {
     let options = ConnectOptions { timeout: PATIENCE, prefer_local: false, ..ConnectOptions::default() };

@@ -19,7 +19,7 @@ def test_small_weights_are_pulled_and_saved(tmp_path: Path) -> None:
         try:
             table.push(KEYS, np.full((len(KEYS), dim), -WEIGHT, np.float32))
             pulled = table.pull(KEYS)
-            # What is between two f16 is another one now and then: this is one.
+            # An update that starts from such weights: it adds nothing, and rounds nothing, since they are f16 already.
             table.push(KEYS, np.zeros((len(KEYS), dim), np.float32))
             table.save(tmp_path / f"of-{dim}")
         finally:

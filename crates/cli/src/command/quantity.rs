@@ -13,8 +13,9 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
 
 /// Such as `4096`, `512MiB`, `4GiB`.
 pub(super) fn bytes(text: &str) -> Result<u64, String> {
-    let end = text.trim().find(|c: char| !c.is_ascii_digit()).unwrap_or(text.trim().len());
-    let (number, unit) = text.trim().split_at(end);
+    let trimmed = text.trim();
+    let end = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(end);
     let units =
         [("", 1), ("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1_u64 << 40)];
     let scale = units.iter().find(|(name, _)| *name == unit.trim()).map(|(_, scale)| scale);
