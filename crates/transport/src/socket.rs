@@ -15,6 +15,9 @@ use crate::error::Error;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES_MAX: u32 = 3;
+/// A longer time to take what is sent is not the kernel's: it would keep to that instead of giving silent peers up, and of its own
+/// accord it waits about so long for an answer to what was sent (`tcp_retries2`).
+const USER_TIMEOUT_MAX: Duration = Duration::from_secs(15 * 60);
 /// Most pieces that the kernel takes in one call (`UIO_MAXIOV`).
 pub(crate) const IOV_MAX: usize = 1024;
 
@@ -58,10 +61,10 @@ impl Socket {
             sockopt::set_tcp_keepidle(&self.fd, KEEPALIVE_IDLE)?;
             sockopt::set_tcp_keepintvl(&self.fd, KEEPALIVE_INTERVAL)?;
             sockopt::set_tcp_keepcnt(&self.fd, KEEPALIVE_PROBES_MAX)?;
-            sockopt::set_tcp_user_timeout(
-                &self.fd,
-                u32::try_from(write_timeout.as_millis()).unwrap_or(u32::MAX),
-            )
+            if write_timeout > USER_TIMEOUT_MAX {
+                return Ok(());
+            }
+            sockopt::set_tcp_user_timeout(&self.fd, write_timeout.as_millis() as u32)
         };
         tune().map_err(|error: Errno| Error::io(&self.peer, "set the options of the TCP socket", error))
     }
@@ -174,5 +177,26 @@ impl std::io::Write for &Socket {
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_gives_silent_peers_up_however_long_a_busy_one_may_take() {
+        let door = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for (write_timeout, kernel_ms) in [
+            (Duration::from_secs(10), 10_000),
+            (USER_TIMEOUT_MAX, 900_000),
+            (Duration::from_secs(24 * 3600), 0),
+        ] {
+            let stream = std::net::TcpStream::connect(door.local_addr().unwrap()).unwrap();
+            let socket = Socket::new(stream.into(), "a peer".to_owned()).unwrap();
+            socket.tune_tcp(write_timeout).unwrap();
+            assert_eq!(sockopt::tcp_user_timeout(&socket.fd).unwrap(), kernel_ms, "{write_timeout:?}");
+            assert!(sockopt::socket_keepalive(&socket.fd).unwrap());
+        }
     }
 }
