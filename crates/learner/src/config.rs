@@ -1,12 +1,18 @@
 //! The configuration of a run, as `sanderling train CONFIG.toml` reads it and a saved model keeps it: data, feature
 //! spec, model, optimizer, training. Knows no command line.
 
+mod data;
+pub use data::{Data, Inputs};
+
+mod train;
+pub use train::{Monitor, Reduction, Train};
+
 use std::path::Path;
 
 use sanderling_sample::batch_file::completed;
 use sanderling_sample::input::read_once;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
-use sanderling_sample::{DataConfig, Format, Spec};
+use sanderling_sample::{Format, Spec};
 use sanderling_store::{Init, Optimizer};
 use serde::de::Error;
 use serde::{Deserialize, Serialize};
@@ -70,82 +76,6 @@ fn optimizer_or_ftrl<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Optim
     let mut table = toml::Table::deserialize(input)?;
     table.entry("type").or_insert_with(|| "ftrl".into());
     toml::Value::Table(table).try_into().map_err(|error: toml::de::Error| D::Error::custom(error.message()))
-}
-
-/// The `[data]` table: which files, and how to read them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "serde_json::Map<String, serde_json::Value>")]
-pub struct Data {
-    /// Files, glob patterns or `-` (standard input) to train on.
-    pub train: Inputs,
-    /// Files to evaluate on after each pass.
-    #[serde(skip_serializing_if = "Inputs::is_empty")]
-    pub valid: Inputs,
-    /// How to read them.
-    #[serde(flatten)]
-    pub reading: DataConfig,
-}
-
-/// Written by hand because a flattened table cannot itself refuse misspelt fields.
-impl TryFrom<serde_json::Map<String, serde_json::Value>> for Data {
-    type Error = String;
-
-    fn try_from(mut table: serde_json::Map<String, serde_json::Value>) -> Result<Self, String> {
-        let mut inputs = |name: &str| match table.remove(name) {
-            Some(value) => {
-                serde_json::from_value(value).map_err(|_| format!("data.{name}: a path or a list of paths"))
-            }
-            None => Ok(Inputs::default()),
-        };
-        let (train, valid) = (inputs("train")?, inputs("valid")?);
-        for (name, value) in &table {
-            // One by one, for the errors do not name the field.
-            let alone = serde_json::Map::from_iter([(name.clone(), value.clone())]);
-            serde_json::from_value::<DataConfig>(alone.into()).map_err(|error| {
-                let told = error.to_string();
-                if told.starts_with("unknown field") {
-                    // It knows its own fields only.
-                    format!(
-                        "data: {}",
-                        told.replace("expected one of ", "expected one of `train`, `valid`, ")
-                    )
-                } else {
-                    format!("data.{name}: {told}")
-                }
-            })?;
-        }
-        let reading = serde_json::from_value(table.into()).map_err(|error| format!("data: {error}"))?;
-        Ok(Data { train, valid, reading })
-    }
-}
-
-/// One path or several: files, glob patterns, or `-`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "OneOrMany")]
-pub struct Inputs(pub Vec<String>);
-
-impl Inputs {
-    /// Whether no path was given.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
-}
-
-impl From<OneOrMany> for Inputs {
-    fn from(value: OneOrMany) -> Self {
-        match value {
-            OneOrMany::One(path) => Inputs(vec![path]),
-            OneOrMany::Many(paths) => Inputs(paths),
-        }
-    }
 }
 
 /// The `[model]` table.
@@ -216,100 +146,6 @@ pub enum ModelKind {
     Lr,
     /// A factorization machine of degree two (Rendle 2010, equation 1).
     Fm,
-}
-
-/// The `[train]` table.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Train {
-    /// Rows per minibatch. At 1 learning is online: every row sees what the row before it taught.
-    pub batch: usize,
-    /// Passes over the training data.
-    pub passes: u64,
-    /// Worker threads. One gives the same model every time; more are faster and update asynchronously.
-    pub threads: usize,
-    /// Whether a second thread reads and decodes ahead of a single worker. The result is the same.
-    pub decode_ahead: bool,
-    /// Rows of the shuffle buffer; 0: the order of the input.
-    pub shuffle: usize,
-    /// How a minibatch's gradients become one; default: `sum` for FTRL, `mean` for the others.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reduction: Option<Reduction>,
-    /// Weight of a positive row's gradient; metrics are not touched by it.
-    pub class_weight: f32,
-    /// Learning-rate schedule.
-    pub schedule: Schedule,
-    /// Steps over which the learning rate rises to its full value.
-    pub warmup_steps: u64,
-    /// Stop after this many passes whose validation did not improve; 0: never.
-    pub early_stop: u32,
-    /// What validation looks at.
-    pub monitor: Monitor,
-    /// Print a line of progressive metrics every so many steps; 0: every 256,000 rows or so.
-    pub print_every: u64,
-    /// Save the run every so many steps within a pass; 0: only after passes.
-    pub save_every: u64,
-    /// Stop after this many steps, as if interrupted; 0: do not.
-    pub max_steps: u64,
-}
-
-impl Default for Train {
-    fn default() -> Self {
-        Train {
-            batch: 256,
-            passes: 1,
-            threads: 1,
-            decode_ahead: true,
-            shuffle: 100_000,
-            reduction: None,
-            class_weight: 1.0,
-            schedule: Schedule::Constant,
-            warmup_steps: 0,
-            early_stop: 0,
-            monitor: Monitor::Auc,
-            print_every: 0,
-            save_every: 0,
-            max_steps: 0,
-        }
-    }
-}
-
-impl Train {
-    /// Whether a second thread decodes: for a single worker, where there is a processor for it.
-    pub(crate) fn decodes_ahead(&self) -> bool {
-        self.decode_ahead
-            && self.threads == 1
-            && std::thread::available_parallelism().is_ok_and(|n| n.get() > 1)
-    }
-
-    /// Steps between two lines of progressive metrics.
-    #[must_use]
-    pub fn print_steps(&self) -> u64 {
-        if self.print_every > 0 { self.print_every } else { (PRINT_ROWS / self.batch as u64).max(1) }
-    }
-}
-
-/// Rows between two lines of progressive metrics, where the configuration does not say.
-const PRINT_ROWS: u64 = 256_000;
-
-/// How the gradients of a minibatch become one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Reduction {
-    /// Their sum: a step of `n` rows is about `n` steps of one.
-    Sum,
-    /// Their mean, as deep-learning frameworks do.
-    Mean,
-}
-
-/// The validation metric that early stopping, the plateau schedule and the choice of the best pass go by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Monitor {
-    /// Area under the ROC curve, larger is better.
-    Auc,
-    /// Mean logistic loss, smaller is better.
-    Logloss,
 }
 
 /// Most rows in a minibatch.

@@ -1,6 +1,9 @@
 //! A whole run: from a configuration to a directory with the model, the metrics and the report. What the command line
 //! and Python both call. Knows no terminal.
 
+mod outcome;
+mod resume;
+
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -9,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sanderling_client::{ClientError, Cluster};
-use sanderling_observe::{Machine, Resident, StageTotal};
 use sanderling_sample::fit::fit;
 use sanderling_sample::{BadRows, LabelUse, Reader, Source, refuse_url};
 use sanderling_store::{Checkpoint, Table};
@@ -22,14 +24,16 @@ use crate::error::LearnError;
 use crate::evaluate::evaluate;
 use crate::event::Event;
 use crate::kept;
-use crate::metrics::{Metrics, Scores};
+use crate::metrics::Scores;
 use crate::metrics_log::{self, METRICS, MetricsLog};
-use crate::model::{Model, config_of, encoder};
+use crate::model::{Model, encoder};
 use crate::not_a_model::{check_replaceable, is_saved};
-use crate::report::{self, CurvePoint, RunReport, TOP_KEYS_MAX, TableSummary, TableTally};
+use crate::report::{self, TOP_KEYS_MAX, TableSummary, TableTally};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
 use crate::timing::Timing;
 use crate::train::{StageList, Trainer};
+use outcome::Outcome;
+use resume::resume;
 
 /// Points of the ROC curve in a report.
 pub const ROC_POINTS: usize = 200;
@@ -389,111 +393,6 @@ fn validate_again(
     }
 }
 
-/// Loads the latest checkpoint of the run that was begun last in a folder, from where it saves, and checks that the
-/// configuration still fits it. How long, with how many threads and on which servers, if any, to train may change; what the
-/// tables and the data mean may not.
-fn resume(
-    config: &Config,
-    options: &RunOptions,
-    run_dir: &Path,
-    saved_dirs: [&Path; 2],
-) -> Result<(Model, RunState, Scores), LearnError> {
-    let open = |path| -> Result<_, LearnError> {
-        let checkpoint = Checkpoint::open(path)?;
-        let (state, scores) = RunState::from_checkpoint(&checkpoint, path)?;
-        Ok((path, checkpoint, state, scores))
-    };
-    let nothing = |what: &str| {
-        let reason = format!("{what}; start the run without --resume");
-        LearnError::Model { path: run_dir.into(), reason }
-    };
-    let mut saves = Vec::new();
-    for path in saved_dirs {
-        if is_saved(path) {
-            saves.push(open(path)?);
-        }
-    }
-    if saves.is_empty() {
-        return Err(nothing("nothing was saved here to resume"));
-    }
-    if let run_id @ Some(_) = begun::last(run_dir)? {
-        saves.retain(|(_, _, state, _)| state.run_id == run_id);
-    }
-    // Killed between its two saves after a pass, a run is further in its model.
-    let furthest = saves.into_iter().rev().max_by_key(|(_, _, state, _)| (state.step, !state.pass_to_judge));
-    let Some((path, checkpoint, state, scores)) = furthest else {
-        return Err(nothing(
-            "the run that was begun here last has saved nothing, and what is here is an earlier one's",
-        ));
-    };
-    let saved = &config_of(&checkpoint, path)?;
-    let fitted = fitted_like(config, saved);
-    let algorithm = options.job.as_ref().map(|job| job.algorithm);
-    let differing = [
-        ("the algorithm", state.algorithm != algorithm),
-        ("seed", fitted.seed != saved.seed),
-        ("model", fitted.model != saved.model),
-        (
-            "optimizer",
-            fitted.optimizer != saved.optimizer || fitted.factor_optimizer != saved.factor_optimizer,
-        ),
-        ("the features, the label, weights or negatives", fitted.spec() != saved.spec()),
-        ("data.train", fitted.data.train != saved.data.train),
-        (
-            "the size of the files of data.train",
-            state.data_bytes.is_some() && state.data_bytes != data_bytes(config)?,
-        ),
-        ("data.valid", state.best.is_some() && fitted.data.valid != saved.data.valid),
-        ("train.monitor", state.best.is_some() && fitted.train.monitor != saved.train.monitor),
-        (
-            "train.reduction or train.class_weight",
-            (fitted.train.reduction, fitted.train.class_weight)
-                != (saved.train.reduction, saved.train.class_weight),
-        ),
-        ("how data is read", fitted.data.reading != saved.data.reading),
-        ("train.batch", fitted.train.batch != saved.train.batch),
-        ("train.shuffle", fitted.train.shuffle != saved.train.shuffle),
-        // One worker counts used rows in the order of its shuffle, several in the order of the input.
-        (
-            "train.threads, one or several, in the middle of a shuffled pass",
-            state.used_rows > 0
-                && saved.train.shuffle > 0
-                && (fitted.train.threads == 1) != (saved.train.threads == 1),
-        ),
-    ];
-    if let Some((what, _)) = differing.iter().find(|(_, differs)| *differs) {
-        return Err(LearnError::Model {
-            path: path.into(),
-            reason: format!(
-                "cannot resume: {what} changed since this run was saved; put it back, or start anew without --resume"
-            ),
-        });
-    }
-    // The rows are those of the checkpoint, on servers too: what these may still have is from after it.
-    let model = match &options.servers {
-        Some(cluster) => Model::onto_servers(fitted, cluster, &checkpoint, path)?,
-        None => {
-            let mut model = Model::from_checkpoint(&checkpoint, path)?;
-            *model.config_mut() = fitted;
-            model
-        }
-    };
-    Ok((model, state, scores))
-}
-
-/// The configuration with the quantile boundaries that the saved one was fitted with, where it leaves them open.
-fn fitted_like(config: &Config, saved: &Config) -> Config {
-    let mut fitted = config.clone();
-    for feature in &mut fitted.feature {
-        if feature.boundaries.is_none()
-            && let Some(twin) = saved.feature.iter().find(|other| other.name == feature.name)
-        {
-            feature.boundaries.clone_from(&twin.boundaries);
-        }
-    }
-    fitted
-}
-
 /// Summaries of a model's tables, most important first.
 fn table_summaries(model: &Model, examples: u64) -> Vec<TableSummary> {
     let tables = model.client().tables().iter();
@@ -510,108 +409,4 @@ pub fn table_summary(table: &Table, examples: u64, top_max: usize) -> TableSumma
     let blocks = &table.config().blocks;
     table.for_each_row(|row| kept::tally_row(&mut tally, blocks, row));
     tally.finish(table.bytes(), examples)
-}
-
-/// What a run ended with.
-struct Outcome<'a> {
-    config: &'a Config,
-    /// Of the tables that were trained, wherever they are.
-    table_bytes: u64,
-    state: &'a RunState,
-    pass_scores: &'a Scores,
-    plot_scores: Option<Scores>,
-    /// That trained.
-    threads: usize,
-    tables: Vec<TableSummary>,
-}
-
-impl Outcome<'_> {
-    fn metrics(&self) -> (Metrics, &'static str) {
-        match (self.state.best, self.state.progressive) {
-            (Some((_, metrics)), _) => (metrics, "valid"),
-            (None, Some(metrics)) if self.pass_scores.is_empty() => (metrics, "train"),
-            _ => (self.pass_scores.metrics(), "train"),
-        }
-    }
-
-    fn summary(&self, model_dir: &Path, report: &Path, stopped: bool, timing: Timing) -> Summary {
-        let (metrics, measured_on) = self.metrics();
-        let number = |value: f64| value.is_finite().then_some(value);
-        let state = self.state;
-        Summary {
-            name: self.config.name.clone(),
-            auc: number(metrics.auc),
-            logloss: number(metrics.logloss),
-            prob_mean: number(metrics.prob_mean),
-            real_mean: number(metrics.real_mean),
-            normalized_entropy: number(metrics.normalized_entropy),
-            measured_on,
-            measured_examples: metrics.examples,
-            examples: state.examples,
-            examples_per_s: state.examples as f64 / state.train_seconds.max(1e-9),
-            train_s: state.train_seconds,
-            steps: state.step,
-            passes: state.pass,
-            best_pass: state.best.map_or(state.pass, |(pass, _)| pass),
-            rows: self.tables.iter().map(|table| table.rows).sum(),
-            zero_weights: self.tables.iter().map(|table| table.zero_weights).sum(),
-            table_bytes: self.table_bytes,
-            memory_peak_bytes: Resident::read().peak_bytes,
-            bad_rows: state.bad_rows,
-            valid_bad_rows: state.valid_bad_rows,
-            stopped,
-            model: model_dir.into(),
-            report: report.into(),
-            timing,
-        }
-    }
-
-    fn report(
-        self,
-        summary: &Summary,
-        (stages, timed_examples): (Vec<StageTotal>, u64),
-        bad_row_messages: Vec<String>,
-        started_unix_s: u64,
-    ) -> RunReport {
-        let config = self.config;
-        let curve = |points: &[(u64, u64, u64, Metrics)]| {
-            points
-                .iter()
-                .map(|(step, examples, pass, m)| CurvePoint::new(*step, *pass as u32, *examples, m))
-                .collect()
-        };
-        let valid = &config.data.valid.0;
-        // A pass that was stopped, and nothing validated: the plots are of the rows seen, as the metrics are.
-        let seen = (self.state.best.is_none() && !self.pass_scores.is_empty()).then_some(self.pass_scores);
-        let scores = seen.or(self.plot_scores.as_ref());
-        let example_file = valid.first().or(config.data.train.0.first()).map_or("FILE", String::as_str);
-        RunReport {
-            name: summary.name.clone(),
-            model: self.config.model.describe(),
-            started_unix_s,
-            train_s: summary.train_s,
-            examples: summary.examples,
-            passes: summary.passes as u32,
-            best_pass: summary.best_pass as u32,
-            threads: self.threads,
-            examples_per_s: summary.examples_per_s,
-            metrics: self.metrics().0,
-            valid: self.state.best.map(|_| valid.join(", ")),
-            train_curve: curve(&self.state.train_curve),
-            valid_curve: curve(&self.state.valid_curve),
-            roc: scores.map(|scores| scores.roc(ROC_POINTS)).unwrap_or_default(),
-            calibration: scores.map(|scores| scores.calibration(CALIBRATION_BINS)).unwrap_or_default(),
-            tables: self.tables,
-            stages,
-            timed_examples,
-            machine: Machine::detect(),
-            memory_peak_bytes: summary.memory_peak_bytes,
-            bad_rows: summary.bad_rows,
-            valid_bad_rows: summary.valid_bad_rows,
-            bad_row_messages,
-            model_path: summary.model.display().to_string(),
-            eval_command: format!("sanderling eval {} {example_file}", summary.model.display()),
-            config: config.to_toml(),
-        }
-    }
 }

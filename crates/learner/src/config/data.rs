@@ -1,0 +1,80 @@
+//! The `[data]` table of a configuration. Opens no file.
+
+use sanderling_sample::DataConfig;
+use serde::{Deserialize, Serialize};
+
+/// The `[data]` table: which files, and how to read them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "serde_json::Map<String, serde_json::Value>")]
+pub struct Data {
+    /// Files, glob patterns or `-` (standard input) to train on.
+    pub train: Inputs,
+    /// Files to evaluate on after each pass.
+    #[serde(skip_serializing_if = "Inputs::is_empty")]
+    pub valid: Inputs,
+    /// How to read them.
+    #[serde(flatten)]
+    pub reading: DataConfig,
+}
+
+/// Written by hand because a flattened table cannot itself refuse misspelt fields.
+impl TryFrom<serde_json::Map<String, serde_json::Value>> for Data {
+    type Error = String;
+
+    fn try_from(mut table: serde_json::Map<String, serde_json::Value>) -> Result<Self, String> {
+        let mut inputs = |name: &str| match table.remove(name) {
+            Some(value) => {
+                serde_json::from_value(value).map_err(|_| format!("data.{name}: a path or a list of paths"))
+            }
+            None => Ok(Inputs::default()),
+        };
+        let (train, valid) = (inputs("train")?, inputs("valid")?);
+        for (name, value) in &table {
+            // One by one, for the errors do not name the field.
+            let alone = serde_json::Map::from_iter([(name.clone(), value.clone())]);
+            serde_json::from_value::<DataConfig>(alone.into()).map_err(|error| {
+                let told = error.to_string();
+                if told.starts_with("unknown field") {
+                    // It knows its own fields only.
+                    format!(
+                        "data: {}",
+                        told.replace("expected one of ", "expected one of `train`, `valid`, ")
+                    )
+                } else {
+                    format!("data.{name}: {told}")
+                }
+            })?;
+        }
+        let reading = serde_json::from_value(table.into()).map_err(|error| format!("data: {error}"))?;
+        Ok(Data { train, valid, reading })
+    }
+}
+
+/// One path or several: files, glob patterns, or `-`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "OneOrMany")]
+pub struct Inputs(pub Vec<String>);
+
+impl Inputs {
+    /// Whether no path was given.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl From<OneOrMany> for Inputs {
+    fn from(value: OneOrMany) -> Self {
+        match value {
+            OneOrMany::One(path) => Inputs(vec![path]),
+            OneOrMany::Many(paths) => Inputs(paths),
+        }
+    }
+}

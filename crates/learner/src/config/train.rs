@@ -1,0 +1,99 @@
+//! The `[train]` table of a configuration. Knows no training.
+
+use serde::{Deserialize, Serialize};
+
+use crate::schedule::Schedule;
+
+/// The `[train]` table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Train {
+    /// Rows per minibatch. At 1 learning is online: every row sees what the row before it taught.
+    pub batch: usize,
+    /// Passes over the training data.
+    pub passes: u64,
+    /// Worker threads. One gives the same model every time; more are faster and update asynchronously.
+    pub threads: usize,
+    /// Whether a second thread reads and decodes ahead of a single worker. The result is the same.
+    pub decode_ahead: bool,
+    /// Rows of the shuffle buffer; 0: the order of the input.
+    pub shuffle: usize,
+    /// How a minibatch's gradients become one; default: `sum` for FTRL, `mean` for the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reduction: Option<Reduction>,
+    /// Weight of a positive row's gradient; metrics are not touched by it.
+    pub class_weight: f32,
+    /// Learning-rate schedule.
+    pub schedule: Schedule,
+    /// Steps over which the learning rate rises to its full value.
+    pub warmup_steps: u64,
+    /// Stop after this many passes whose validation did not improve; 0: never.
+    pub early_stop: u32,
+    /// What validation looks at.
+    pub monitor: Monitor,
+    /// Print a line of progressive metrics every so many steps; 0: every 256,000 rows or so.
+    pub print_every: u64,
+    /// Save the run every so many steps within a pass; 0: only after passes.
+    pub save_every: u64,
+    /// Stop after this many steps, as if interrupted; 0: do not.
+    pub max_steps: u64,
+}
+
+impl Default for Train {
+    fn default() -> Self {
+        Train {
+            batch: 256,
+            passes: 1,
+            threads: 1,
+            decode_ahead: true,
+            shuffle: 100_000,
+            reduction: None,
+            class_weight: 1.0,
+            schedule: Schedule::Constant,
+            warmup_steps: 0,
+            early_stop: 0,
+            monitor: Monitor::Auc,
+            print_every: 0,
+            save_every: 0,
+            max_steps: 0,
+        }
+    }
+}
+
+impl Train {
+    /// Whether a second thread decodes: for a single worker, where there is a processor for it.
+    pub(crate) fn decodes_ahead(&self) -> bool {
+        self.decode_ahead
+            && self.threads == 1
+            && std::thread::available_parallelism().is_ok_and(|n| n.get() > 1)
+    }
+
+    /// Steps between two lines of progressive metrics.
+    #[must_use]
+    pub fn print_steps(&self) -> u64 {
+        if self.print_every > 0 { self.print_every } else { (PRINT_ROWS / self.batch as u64).max(1) }
+    }
+}
+
+/// Rows between two lines of progressive metrics, where the configuration does not say.
+const PRINT_ROWS: u64 = 256_000;
+
+/// How the gradients of a minibatch become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reduction {
+    /// Their sum: a step of `n` rows is about `n` steps of one.
+    Sum,
+    /// Their mean, as deep-learning frameworks do.
+    Mean,
+}
+
+/// The validation metric that early stopping, the plateau schedule and the choice of the best pass go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Monitor {
+    /// Area under the ROC curve, larger is better.
+    Auc,
+    /// Mean logistic loss, smaller is better.
+    Logloss,
+}

@@ -1,0 +1,116 @@
+//! What a run came to, as its summary and its report say it. Writes neither.
+
+use std::path::Path;
+
+use sanderling_observe::{Machine, Resident, StageTotal};
+
+use super::{CALIBRATION_BINS, ROC_POINTS, Summary};
+use crate::config::Config;
+use crate::metrics::{Metrics, Scores};
+use crate::report::{CurvePoint, RunReport, TableSummary};
+use crate::state::RunState;
+use crate::timing::Timing;
+
+/// What a run ended with.
+pub(super) struct Outcome<'a> {
+    pub(super) config: &'a Config,
+    /// Of the tables that were trained, wherever they are.
+    pub(super) table_bytes: u64,
+    pub(super) state: &'a RunState,
+    pub(super) pass_scores: &'a Scores,
+    pub(super) plot_scores: Option<Scores>,
+    /// That trained.
+    pub(super) threads: usize,
+    pub(super) tables: Vec<TableSummary>,
+}
+
+impl Outcome<'_> {
+    fn metrics(&self) -> (Metrics, &'static str) {
+        match (self.state.best, self.state.progressive) {
+            (Some((_, metrics)), _) => (metrics, "valid"),
+            (None, Some(metrics)) if self.pass_scores.is_empty() => (metrics, "train"),
+            _ => (self.pass_scores.metrics(), "train"),
+        }
+    }
+
+    pub(super) fn summary(&self, model_dir: &Path, report: &Path, stopped: bool, timing: Timing) -> Summary {
+        let (metrics, measured_on) = self.metrics();
+        let number = |value: f64| value.is_finite().then_some(value);
+        let state = self.state;
+        Summary {
+            name: self.config.name.clone(),
+            auc: number(metrics.auc),
+            logloss: number(metrics.logloss),
+            prob_mean: number(metrics.prob_mean),
+            real_mean: number(metrics.real_mean),
+            normalized_entropy: number(metrics.normalized_entropy),
+            measured_on,
+            measured_examples: metrics.examples,
+            examples: state.examples,
+            examples_per_s: state.examples as f64 / state.train_seconds.max(1e-9),
+            train_s: state.train_seconds,
+            steps: state.step,
+            passes: state.pass,
+            best_pass: state.best.map_or(state.pass, |(pass, _)| pass),
+            rows: self.tables.iter().map(|table| table.rows).sum(),
+            zero_weights: self.tables.iter().map(|table| table.zero_weights).sum(),
+            table_bytes: self.table_bytes,
+            memory_peak_bytes: Resident::read().peak_bytes,
+            bad_rows: state.bad_rows,
+            valid_bad_rows: state.valid_bad_rows,
+            stopped,
+            model: model_dir.into(),
+            report: report.into(),
+            timing,
+        }
+    }
+
+    pub(super) fn report(
+        self,
+        summary: &Summary,
+        (stages, timed_examples): (Vec<StageTotal>, u64),
+        bad_row_messages: Vec<String>,
+        started_unix_s: u64,
+    ) -> RunReport {
+        let config = self.config;
+        let curve = |points: &[(u64, u64, u64, Metrics)]| {
+            points
+                .iter()
+                .map(|(step, examples, pass, m)| CurvePoint::new(*step, *pass as u32, *examples, m))
+                .collect()
+        };
+        let valid = &config.data.valid.0;
+        // A pass that was stopped, and nothing validated: the plots are of the rows seen, as the metrics are.
+        let seen = (self.state.best.is_none() && !self.pass_scores.is_empty()).then_some(self.pass_scores);
+        let scores = seen.or(self.plot_scores.as_ref());
+        let example_file = valid.first().or(config.data.train.0.first()).map_or("FILE", String::as_str);
+        RunReport {
+            name: summary.name.clone(),
+            model: self.config.model.describe(),
+            started_unix_s,
+            train_s: summary.train_s,
+            examples: summary.examples,
+            passes: summary.passes as u32,
+            best_pass: summary.best_pass as u32,
+            threads: self.threads,
+            examples_per_s: summary.examples_per_s,
+            metrics: self.metrics().0,
+            valid: self.state.best.map(|_| valid.join(", ")),
+            train_curve: curve(&self.state.train_curve),
+            valid_curve: curve(&self.state.valid_curve),
+            roc: scores.map(|scores| scores.roc(ROC_POINTS)).unwrap_or_default(),
+            calibration: scores.map(|scores| scores.calibration(CALIBRATION_BINS)).unwrap_or_default(),
+            tables: self.tables,
+            stages,
+            timed_examples,
+            machine: Machine::detect(),
+            memory_peak_bytes: summary.memory_peak_bytes,
+            bad_rows: summary.bad_rows,
+            valid_bad_rows: summary.valid_bad_rows,
+            bad_row_messages,
+            model_path: summary.model.display().to_string(),
+            eval_command: format!("sanderling eval {} {example_file}", summary.model.display()),
+            config: config.to_toml(),
+        }
+    }
+}
