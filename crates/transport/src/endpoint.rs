@@ -207,6 +207,8 @@ fn listen_tcp(
     }
     let failed = |error| Error::opening(name, "listen", error);
     let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
+    // It listens already, for 128 at most.
+    rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
     listener.set_nonblocking(true).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener.into(), bound))
