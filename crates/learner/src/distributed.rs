@@ -14,10 +14,10 @@ use sanderling_sample::{BadRows, LabelUse};
 
 use crate::config::Config;
 use crate::error::{LearnError, job_stopped};
-use crate::evaluate::join;
 use crate::event::Event;
 use crate::model::{Model, encoder};
 use crate::state::RunState;
+use crate::threads::{join, spawn};
 use crate::train::{StageList, Trainer};
 use crate::worker::Window;
 
@@ -249,7 +249,7 @@ fn work(
         account: Mutex::new((u64::MAX, Arc::new(BadRows::new(config.data.reading.on_bad_row)))),
     };
     std::thread::scope(|scope| {
-        let running = scope.spawn(move || {
+        let running = spawn(scope, move || {
             // The course goes with the workers: when they have ended, nobody speaks any more.
             let course = course;
             let work = |worker: &mut Worker| {
@@ -268,7 +268,7 @@ fn work(
                 })
             };
             job::run(&job_options, &tables, &stages, work).map(|_| ())
-        });
+        })?;
         let mut verdicts = Some(verdicts);
         loop {
             match heard.recv_timeout(POLL) {

@@ -38,6 +38,9 @@ pub enum LearnError {
         /// What the operating system said.
         source: std::io::Error,
     },
+    /// The system gives no further thread.
+    #[error("a thread could not be started: {0}; is there a limit to memory or processes (ulimit -v, -u)?")]
+    Thread(#[source] std::io::Error),
     /// The input had no rows.
     #[error("{input}: no rows to work on{}", all_bad(*bad_rows, first_bad.as_deref()))]
     NoRows {

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
 
 use sanderling_client::Lookup;
 use sanderling_hub::{Pass, PassOptions, STAGES};
@@ -14,11 +16,15 @@ use crate::compute::Compute;
 use crate::error::LearnError;
 use crate::metrics::{EXACT_ROWS_MAX, Scores, sigmoid};
 use crate::model::Model;
+use crate::threads::{join, spawn};
 
 /// Rows scored at a time: enough keys per table to look up in one go, few enough to stay in the cache.
 const SCORE_BATCH_ROWS: usize = 512;
 /// Seconds between two looks at the progress.
-const PROGRESS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A thread, or why there is none.
+type Started<'a, T> = Result<ScopedJoinHandle<'a, T>, LearnError>;
 
 /// How far a scan over files is.
 #[derive(Clone, Copy, Debug)]
@@ -65,17 +71,18 @@ pub fn evaluate(
                 // A stream may be silent: then it is a thread that nobody waits for that reads it.
                 let is_stream = pass.bytes_total().is_none();
                 let feed = if is_stream { pass.feed_ahead(stages.timer()) } else { pass.feed() };
-                scope.spawn(|| work(feed).inspect_err(|_| failed.store(true, Ordering::Relaxed)))
+                let fail = |_: &LearnError| failed.store(true, Ordering::Relaxed);
+                spawn(scope, move || work(feed).inspect_err(fail)).inspect_err(fail)
             })
             .collect();
-        while !handles.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+        while !are_done(&handles) {
             progress(scan_of(&pass));
             if stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed) {
                 pass.stop();
             }
             wait(&handles);
         }
-        handles.into_iter().map(join).collect::<Vec<_>>()
+        handles.into_iter().map(|thread| thread.and_then(join)).collect::<Vec<_>>()
     });
     let mut scores = Scores::new();
     for part in parts {
@@ -100,18 +107,15 @@ fn in_order(workers: usize) -> PassOptions {
 }
 
 /// Sleeps until something may have changed; short at first so that small files are not waited for.
-fn wait<T>(handles: &[std::thread::ScopedJoinHandle<'_, T>]) {
-    let start = std::time::Instant::now();
-    while start.elapsed() < PROGRESS_INTERVAL
-        && !handles.iter().all(std::thread::ScopedJoinHandle::is_finished)
-    {
+fn wait<T>(handles: &[Started<'_, T>]) {
+    let start = Instant::now();
+    while start.elapsed() < PROGRESS_INTERVAL && !are_done(handles) {
         std::thread::sleep(PROGRESS_INTERVAL / 50);
     }
 }
 
-/// A worker's result; a panic in it goes on here.
-pub(crate) fn join<T>(handle: std::thread::ScopedJoinHandle<'_, T>) -> T {
-    handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+fn are_done<T>(handles: &[Started<'_, T>]) -> bool {
+    handles.iter().flatten().all(ScopedJoinHandle::is_finished)
 }
 
 /// Predicts every row of the input, in its order: `write` gets the probabilities of consecutive rows, NaN for a row

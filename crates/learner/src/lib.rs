@@ -16,6 +16,8 @@ pub use config::Config;
 
 mod sum;
 
+mod threads;
+
 pub mod metrics;
 pub use metrics::{Metrics, Scores};
 

@@ -15,11 +15,12 @@ use sanderling_sample::{BLOCK_BYTES, BadRows, Encoder, LabelUse};
 
 use crate::config::{Monitor, Train};
 use crate::error::LearnError;
-use crate::evaluate::{ScanProgress, evaluate, join};
+use crate::evaluate::{ScanProgress, evaluate};
 use crate::event::{Event, StepLine, ValidLine};
 use crate::metrics::{Metrics, Scores};
 use crate::model::Model;
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
+use crate::threads::{join, spawn};
 use crate::timing::PassTotal;
 use crate::worker::{EVALUATE, SAVE, STAGES, Segment, Window, Worker};
 
@@ -323,17 +324,17 @@ impl<'a> Trainer<'a> {
         };
         let results = std::thread::scope(|scope| {
             let segment = &segment;
+            let end_all = || {
+                segment.halt.store(true, Ordering::Relaxed);
+                // One of the others may be waiting for a stream, which may be silent.
+                segment.pass.stop();
+            };
             let handles: Vec<_> = workers
                 .iter_mut()
                 .map(|worker| {
                     let sender = sender.clone();
-                    scope.spawn(move || {
-                        worker.run(segment, &sender).inspect_err(|_| {
-                            segment.halt.store(true, Ordering::Relaxed);
-                            // One of the others may be waiting for a stream, which may be silent.
-                            segment.pass.stop();
-                        })
-                    })
+                    let work = move || worker.run(segment, &sender).inspect_err(|_| end_all());
+                    spawn(scope, work).inspect_err(|_| end_all())
                 })
                 .collect();
             drop(sender);
@@ -355,7 +356,7 @@ impl<'a> Trainer<'a> {
                     }
                 }
             }
-            handles.into_iter().map(join).collect::<Vec<_>>()
+            handles.into_iter().map(|worker| worker.and_then(join)).collect::<Vec<_>>()
         });
         self.state.train_seconds += start.elapsed().as_secs_f64();
         let mut ended = true;

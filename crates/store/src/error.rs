@@ -36,7 +36,8 @@ pub enum StoreError {
     /// A gradient (after summing duplicates) is NaN, infinite, or so large that its square overflows; nothing of
     /// the request was applied.
     #[error(
-        "table {table:?}: gradient of key {key}, coordinate {coordinate} is {value:e}: nothing of this push was applied; lower the learning rate or clip gradients"
+        "table {table:?}: gradient of key {key}, coordinate {coordinate} is {value:e}: nothing of this push was applied; bound what it \
+         comes from (a number by type = \"log\", a row's weight), lower the learning rate, or clip gradients"
     )]
     BadGradient {
         /// Name of the table.
@@ -71,14 +72,16 @@ pub enum StoreError {
     /// No room for new rows within the budget. The keys that had a row, and the new keys that still found room,
     /// were updated exactly once; `rejected` new keys were left out entirely, no row was created for them.
     #[error(
-        "table {table:?} is full: {rows} rows, budget {budget_bytes} bytes, {rejected} new keys of this request were left out; raise budget_bytes or remove rows"
+        "table {table:?} is full: {rows} rows, {}, {rejected} new keys of this request were left out; {} budget_bytes or remove rows",
+        room(*budget_bytes),
+        if *budget_bytes == u64::MAX { "set" } else { "raise" }
     )]
     TableFull {
         /// Name of the table.
         table: String,
         /// Rows in the table after the request.
         rows: u64,
-        /// The configured budget (`u64::MAX` when the limit was the number of rows that a table can address).
+        /// The configured budget (`u64::MAX` when the limit was the number of rows that a table has addresses for).
         budget_bytes: u64,
         /// Distinct keys of the request that were not applied.
         rejected: u64,
@@ -131,4 +134,12 @@ pub enum StoreError {
         /// The names that exist.
         available: String,
     },
+}
+
+/// What a table is full of.
+fn room(budget_bytes: u64) -> String {
+    match budget_bytes {
+        u64::MAX => "as many as its share of the address space holds without a budget".to_owned(),
+        bytes => format!("budget {bytes} bytes"),
+    }
 }

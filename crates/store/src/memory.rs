@@ -22,6 +22,12 @@ pub(crate) const RESERVED_BYTES_MAX: usize = if cfg!(any(miri, loom)) {
 } else {
     1 << 30
 };
+/// Addresses of a process: 47 bits on x86-64, and no fewer elsewhere.
+const ADDRESS_BYTES: usize = 1 << 47;
+/// Of the address space that is left, who does not know how much it will need takes this part; a larger one where a limit is set,
+/// which is less than the machine could give.
+const SHARE: usize = 128;
+const SHARE_OF_LIMIT: usize = 8;
 /// Alignment of smaller regions: a cache line.
 const LINE_BYTES: usize = 64;
 
@@ -251,14 +257,60 @@ fn unmap(_start: NonNull<u8>, _bytes: usize) {}
 pub(crate) fn machine_bytes() -> usize {
     #[cfg(all(target_os = "linux", not(miri)))]
     {
-        // SAFETY: both calls only read settings.
-        let (pages, page) =
-            unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
-        if let (Ok(pages), Ok(page)) = (usize::try_from(pages), usize::try_from(page)) {
-            return pages.saturating_mul(page);
+        // SAFETY: it only reads a setting.
+        let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+        if let Ok(pages) = usize::try_from(pages) {
+            return pages.saturating_mul(page_bytes());
         }
     }
     1 << 36
+}
+
+fn page_bytes() -> usize {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    {
+        // SAFETY: it only reads a setting.
+        let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        if let Ok(bytes) = usize::try_from(bytes) {
+            return bytes;
+        }
+    }
+    4096
+}
+
+/// Bytes of address space for somebody who does not know how much it will need: a part of what is left, so that others find some.
+pub(crate) fn address_share() -> usize {
+    let taken = address_bytes_taken();
+    let of_all = (ADDRESS_BYTES - taken.min(ADDRESS_BYTES)) / SHARE;
+    address_limit().map_or(of_all, |limit| of_all.min(limit.saturating_sub(taken) / SHARE_OF_LIMIT))
+}
+
+/// Bytes of address space that the process may have, if that is limited (`ulimit -v`).
+#[cfg(all(target_os = "linux", not(miri)))]
+fn address_limit() -> Option<usize> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: it writes the limit and nothing else.
+    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;
+    if !is_known || limit.rlim_cur == libc::RLIM_INFINITY {
+        return None;
+    }
+    usize::try_from(limit.rlim_cur).ok()
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn address_limit() -> Option<usize> {
+    None
+}
+
+/// Bytes of address space that the process has; 0 where the system does not say.
+fn address_bytes_taken() -> usize {
+    if !CAN_RESERVE {
+        return 0;
+    }
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|pages| pages.split_whitespace().next()?.parse::<usize>().ok());
+    pages.unwrap_or(0).saturating_mul(page_bytes())
 }
 
 /// Bytes of these address ranges that lie on huge pages right now, as the system counts them; 0 where it does not say.
@@ -306,6 +358,13 @@ mod tests {
             assert!(region.iter().all(|word| word.load(Relaxed) == 0), "{len}");
         }
         assert!(Region::<AtomicU64>::zeroed(usize::MAX / 8).is_none());
+    }
+
+    #[test]
+    fn a_share_leaves_room_for_others() {
+        let (share, taken) = (address_share(), address_bytes_taken());
+        let least = address_limit().map_or(ADDRESS_BYTES, |limit| limit.min(ADDRESS_BYTES)) / 4 / SHARE;
+        assert!(share > least && share <= ADDRESS_BYTES / SHARE, "{share}, {taken} taken");
     }
 
     #[test]

@@ -404,7 +404,7 @@ mod tests {
                 continue;
             }
             let count = if cfg!(miri) { 20 } else { rows };
-            let (slab, budget) = (Slab::new(stride, u64::MAX).unwrap(), Budget::new(None));
+            let (slab, budget) = (Slab::new(stride, None).unwrap(), Budget::new(None));
             let (rows, directory) = (Rows::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));
             let take = |lane: usize, count: usize| {
                 let mut taken = Vec::new();
@@ -456,7 +456,7 @@ mod tests {
         if cfg!(miri) {
             return;
         }
-        let (slab, budget) = (Slab::new(8, u64::MAX).unwrap(), Budget::new(None));
+        let (slab, budget) = (Slab::new(8, None).unwrap(), Budget::new(None));
         let (rows, directory) = (Rows::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));
         let mut taken = Vec::new();
         rows.take(0, 3 * RESERVE_MAX, &slab, &budget, &directory, &mut taken);
@@ -475,7 +475,7 @@ mod tests {
     /// No row of the budget is out of reach of any lane.
     #[test]
     fn lanes_help_each_other_out() {
-        let slab = Slab::new(8, u64::MAX).unwrap();
+        let slab = Slab::new(8, None).unwrap();
         // With a version for each row.
         let budget = Budget::new(Some(36 * 5000));
         let (rows, directory) = (Rows::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::half::Half;
 use crate::index::NO_ROW;
-use crate::memory::{RESERVED_BYTES_MAX, Region, machine_bytes};
+use crate::memory::{RESERVED_BYTES_MAX, Region, address_share, machine_bytes};
 use crate::prefetch::{To, prefetch, prefetch_lines};
 use crate::rights::{Alone, Sharing};
 use crate::versions::{Odd, RowVersions, Versions};
@@ -19,6 +19,8 @@ use crate::words::{self, Vector, Width, halves};
 
 /// Address space for rows, as a multiple of the machine's memory.
 const RESERVE_FACTOR: usize = 2;
+/// Of what the system grants where it does not grant what is asked for, a table without a budget takes this part.
+const GRANTED_SHARE: usize = 8;
 /// Words of a cache line.
 pub(crate) const LINE_WORDS: usize = 16;
 /// Row numbers stay below this, because the index keeps them plus one and uses `u32::MAX` for "no row".
@@ -44,9 +46,18 @@ pub(crate) fn stride_words(words: usize, hot: usize) -> usize {
 }
 
 impl Slab {
-    /// A slab for rows of `stride` words, of which the budget allows `limit_bytes`. `None` without address space.
-    pub(crate) fn new(stride: usize, limit_bytes: u64) -> Option<Slab> {
-        Slab::of(Region::reserved(Slab::rows_wanted(stride, limit_bytes) * stride)?, stride)
+    /// A slab for rows of `stride` words, of which the budget, if there is one, allows `budget_bytes`. Without one it takes a share
+    /// of the address space: other tables, threads and the heap need some, too. `None` without address space.
+    pub(crate) fn new(stride: usize, budget_bytes: Option<u64>) -> Option<Slab> {
+        let limit_bytes = budget_bytes.unwrap_or_else(|| address_share() as u64);
+        let wanted = Slab::rows_wanted(stride, limit_bytes) * stride;
+        let mut words = Region::reserved(wanted)?;
+        if budget_bytes.is_none() && words.len() < wanted {
+            let share = (words.len() / GRANTED_SHARE).max(stride);
+            drop(words);
+            words = Region::reserved(share)?;
+        }
+        Slab::of(words, stride)
     }
 
     /// So many rows address space is asked for.
@@ -377,7 +388,7 @@ mod tests {
     fn readers_see_whole_rows() {
         const STRIDE: usize = 37;
         let rounds = if cfg!(miri) { 8 } else { 100_000 };
-        let (slab, rights) = (Slab::new(STRIDE, u64::MAX).unwrap(), Rights::new());
+        let (slab, rights) = (Slab::new(STRIDE, None).unwrap(), Rights::new());
         for row in 0..4 {
             slab.unseen(row).store(0, &[1.0; STRIDE]);
         }

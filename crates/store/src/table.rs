@@ -80,13 +80,16 @@ impl Table {
             Err(bytes) => return fail(format!("no room for the {bytes} bytes of its admission filter")),
         };
         let layout = Layout::new(&config);
-        let slab = Slab::new(layout.stride, budget.limit_bytes());
+        let slab = Slab::new(layout.stride, config.budget_bytes);
         let (Some(index), Some((slab, rows))) =
             (Index::new(), slab.and_then(|slab| Rows::new(&slab).map(|rows| (slab, rows))))
         else {
-            return fail("no memory for an empty table".to_string());
+            return fail(
+                "no memory or address space for an empty table: raise the process's limit (ulimit -v), or have fewer tables"
+                    .to_string(),
+            );
         };
-        // Without a budget, rows end where the address space does.
+        // Without a budget, rows end where the table's share of the address space does.
         let wanted = Slab::rows_wanted(layout.stride, budget.limit_bytes()) as u64;
         if config.budget_bytes.is_some() && rows.rows_max() < wanted {
             let [granted, wanted] = [rows.rows_max(), wanted].map(|rows| rows * slab.row_bytes() as u64);

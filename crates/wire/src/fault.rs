@@ -58,13 +58,13 @@ pub enum Fault {
         found: u32,
     },
     /// No room for new rows. The other keys were updated exactly once.
-    #[error("the table is full: {rows} rows, budget {budget_bytes} bytes, {rejected} keys were left out")]
+    #[error("the table is full: {rows} rows, {}, {rejected} keys were left out", budget(*budget_bytes))]
     TableFull {
         /// Distinct keys that were not applied.
         rejected: u64,
         /// Rows after the request.
         rows: u64,
-        /// The table's budget.
+        /// The table's budget; `u64::MAX`: none.
         budget_bytes: u64,
     },
     /// A gradient that is not finite, or too large.
@@ -214,5 +214,12 @@ impl<'a> Failure<'a> {
         }
         let fault = Fault::of(code, numbers)?;
         Ok(Failure { kind, fault, reason: from.text("reason", REASON_BYTES_MAX)? })
+    }
+}
+
+fn budget(bytes: u64) -> String {
+    match bytes {
+        u64::MAX => "no budget".to_owned(),
+        bytes => format!("budget {bytes} bytes"),
     }
 }
