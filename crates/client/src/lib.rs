@@ -42,6 +42,8 @@ pub use cluster::{Cluster, Server, ServerCommand, addresses};
 
 mod description;
 
+mod reach;
+
 mod remote;
 pub use remote::RemoteTable;
 

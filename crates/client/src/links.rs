@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_observe::unique;
-use sanderling_transport::{Address, Error, Framing, Poller, Received, Token, connect};
+use sanderling_transport::{Address, Error, Framing, Poller, Received, Token};
 use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit};
 
 use crate::error::{ClientError, Names};
 use crate::exchange::{Answer, CallError, Exchange, Hedging, IN_FLIGHT_MAX, Patience, Peer, Want};
 use crate::options::ConnectOptions;
 use crate::packing::Packing;
+use crate::reach::reach;
 use crate::statistics::Recorder;
 use crate::stop::Watch;
 
@@ -405,9 +406,9 @@ impl Links {
 
     fn connect(&mut self, at: usize) {
         let link = &mut self.links[at];
-        let options = self.options.transport(FRAMING);
         link.packing.restart();
-        let connected = connect(&link.address, &options).and_then(|connection| self.poller.add(connection));
+        let connected = reach(&link.address, &self.options, FRAMING);
+        let connected = connected.and_then(|connection| self.poller.add(connection));
         // A server that does not answer was waited for until now.
         let now_us = self.now_us();
         self.notice(now_us, Some(at));
@@ -447,7 +448,7 @@ impl Links {
 
 /// Does anybody listen there now?
 pub(crate) fn is_reached(address: &Address, options: &ConnectOptions) -> bool {
-    connect(address, &options.transport(FRAMING)).is_ok()
+    reach(address, options, FRAMING).is_ok()
 }
 
 /// What is wrong with a connection, for who names its server anyway.
