@@ -43,6 +43,8 @@ impl Worker {
             Order::Input if self.far().is_some() => Given::Owned(Box::new(Owned::open(self, input)?)),
             Order::Input => {
                 drop(self.begin_turn());
+                // The rows of one that does not come would be nobody's.
+                self.barrier(&format!("rows of pass {pass}"))?;
                 let units = Units::open(input, workers, &self.halt)?;
                 let (unit, pool) = (Decoded::new(&input.encoder), input.encoder.new_batch());
                 Given::InOrder(Box::new(InOrder { units, unit, head: 0, pool, is_at_end: false }))

@@ -471,7 +471,7 @@ fn what_cannot_be_is_said_with_what_to_do() {
             failure(&hasty, &stages, &|worker| {
                 if worker.rank() == 0 { worker.barrier("a door") } else { Ok(()) }
             }),
-            "meeting \"a door\": worker 1 did not come within 200ms",
+            "meeting \"barrier a door\": worker 1 did not come within 200ms",
         ),
     ] {
         assert!(found.contains(expected), "{found}");

@@ -22,16 +22,26 @@ pub enum Reduce {
     Max,
 }
 
+impl Reduce {
+    fn name(self) -> &'static str {
+        match self {
+            Reduce::Sum => "sum",
+            Reduce::Mean => "mean",
+            Reduce::Max => "max",
+        }
+    }
+}
+
 impl SyncGroup {
     /// Waits until all workers are here.
     pub fn barrier(&mut self, name: &str) -> Result<(), ClientError> {
-        self.all_gather(name, &[]).map(|_| ())
+        self.gather(&format!("barrier {name}"), &[], self.who.workers).map(|_| ())
     }
 
     /// Everybody's bytes, in the order of workers: at most 1 MiB each, and an equal part of what fits one frame of the servers (of
     /// 16 MiB unless they are told otherwise). Where one brings more, the others wait for it until the time-out.
     pub fn all_gather(&mut self, name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ClientError> {
-        self.gather(name, bytes, self.who.workers)
+        self.gather(&format!("all_gather {name}"), bytes, self.who.workers)
     }
 
     /// Bytes of each, if so many of the workers bring any.
@@ -42,7 +52,8 @@ impl SyncGroup {
         }
     }
 
-    /// The same, if so many of the workers bring any bytes, and each an equal part of a frame.
+    /// The same, if so many of the workers bring any bytes, and each an equal part of a frame. The name is what all must agree on:
+    /// it says what is done, too, so that a sum of one does not meet a mean of another.
     pub fn gather(&mut self, name: &str, bytes: &[u8], givers: u32) -> Result<Vec<Vec<u8>>, ClientError> {
         let bytes_max = self.part_bytes_max(givers);
         if bytes.len() > bytes_max {
@@ -72,7 +83,7 @@ impl SyncGroup {
     /// The bytes of one worker, at most 1 MiB, for all; what the others give is ignored.
     pub fn broadcast(&mut self, name: &str, from: u32, bytes: &[u8]) -> Result<Vec<u8>, ClientError> {
         let mine = if from == self.who.worker { bytes } else { &[] };
-        let mut parts = self.gather(name, mine, 1)?;
+        let mut parts = self.gather(&format!("broadcast {name} from {from}"), mine, 1)?;
         if from as usize >= parts.len() {
             let reason = format!("broadcast {name:?} from worker {from} of {}", parts.len());
             return Err(ClientError::Group { place: self.place(), reason });
@@ -90,7 +101,8 @@ impl SyncGroup {
             Reduce::Max => b,
         };
         let mut bits: Vec<u64> = values.iter().map(|value| value.to_bits()).collect();
-        self.reduce_words(name, &mut bits, |a, b| combine(f64::from_bits(a), f64::from_bits(b)).to_bits())?;
+        let name = format!("{} {name}", reduce.name());
+        self.reduce_words(&name, &mut bits, |a, b| combine(f64::from_bits(a), f64::from_bits(b)).to_bits())?;
         for (value, bits) in values.iter_mut().zip(bits) {
             let sum = f64::from_bits(bits);
             *value = if reduce == Reduce::Mean { sum / workers } else { sum };
@@ -105,7 +117,8 @@ impl SyncGroup {
         values: &mut [u64],
         reduce: Reduce,
     ) -> Result<(), ClientError> {
-        self.reduce_words(name, values, |a, b| match reduce {
+        let name = format!("{} of counts {name}", reduce.name());
+        self.reduce_words(&name, values, |a, b| match reduce {
             Reduce::Sum | Reduce::Mean => a.saturating_add(b),
             Reduce::Max => a.max(b),
         })?;
@@ -130,7 +143,7 @@ impl SyncGroup {
             let end = words.len().min(at + step);
             mine.clear();
             mine.extend(words[at..end].iter().flat_map(|word| word.to_le_bytes()));
-            let parts = self.all_gather(name, &mine)?;
+            let parts = self.gather(name, &mine, workers)?;
             if let Some(worker) = parts.iter().position(|part| part.len() != mine.len()) {
                 let reason = format!(
                     "meeting {name:?}: worker {worker} has an array of another length than worker {}",

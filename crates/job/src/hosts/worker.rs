@@ -281,7 +281,9 @@ impl Worker {
         let rank = self.rank();
         let members = |worker: &Worker| worker.crew.as_ref().map(|crew| crew.members.clone());
         let before = members(self);
-        let found = self.meet(|group| group.gather(name, if from == rank { bytes } else { &[] }, 1))?;
+        // By rank: among those who live a place is another's after a loss.
+        let what = format!("broadcast {name} from {from}");
+        let found = self.meet(|group| group.gather(&what, if from == rank { bytes } else { &[] }, 1))?;
         // It may have taken place before a loss that this worker knows of by now.
         let came = before.filter(|members| members.len() == found.len()).or_else(|| members(self));
         let place = came.map_or(Some(from as usize), |came| came.iter().position(|&worker| worker == from));
