@@ -276,6 +276,8 @@ fn help_and_exit_codes() {
     place.write("bad.svm", "1 2:3\n1 x\n");
     place.write("empty.svm", "");
     place.write("taken", "");
+    let early = "train = { batch = 16, passes = 50, early_stop = 1 }\n";
+    place.write("early.toml", &format!("data = {{ train = \"train.svm\", valid = \"valid.svm\" }}\n{early}"));
     let of_before = ["valid.svm", "runs/c/metrics.jsonl"].map(|name| (name, place.read(name)));
     for command in ["train", "eval", "predict", "inspect", "convert", "synth", "bench", "completions"] {
         let help = place.run(&format!("{command} --help"));
@@ -360,7 +362,10 @@ fn help_and_exit_codes() {
         ("inspect runs/c/model --top 0", 2, "--top"),
         ("train c.toml --name unknown --resume", 4, "nothing was saved here"),
         // The starts above that failed have taken nothing from it.
-        ("train c.toml --resume -q", 0, ""),
+        ("train c.toml --resume", 0, "nothing is left to do after pass 1, the last one"),
+        ("train early.toml", 0, "stopped early"),
+        ("train early.toml --resume", 0, "nothing is left to do: the run stopped early after pass "),
+        ("train c.toml --name=", 2, "a value is required for '--name <NAME>'"),
         ("predict runs/c/model valid.svm --json", 2, "--output"),
         ("predict runs/c/model valid.svm -o ./valid.svm", 2, "./valid.svm: it is one of the input files"),
         ("synth out.xls", 2, "format"),
@@ -409,12 +414,33 @@ fn of_a_pattern_the_first_file_is_inspected() {
 fn a_full_disk_is_no_bad_model() {
     let place = Place::with_synth();
     // Files of more than 16 blocks, of 512 or 1024 bytes as the shell counts, cannot be written.
-    let line =
-        format!("trap '' XFSZ; ulimit -f 16; exec '{}' train c.toml", env!("CARGO_BIN_EXE_sanderling"));
+    let line = format!("ulimit -f 16; exec '{}' train c.toml", env!("CARGO_BIN_EXE_sanderling"));
     let output = Command::new("sh").args(["-c", &line]).current_dir(place.path("")).output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{err}");
     assert!(err.contains("File too large"), "{err}");
+}
+
+/// Tables take a part of what there is: threads, the heap and other tables need some, too.
+#[test]
+fn little_address_space_is_shared() {
+    let place = Place::with_synth();
+    assert_eq!(place.run("synth rows.csv --rows 2000 --vocabulary 500").code, Some(0));
+    let suggested = place.run("inspect rows.csv --suggest");
+    assert!(suggested.out.matches("[[feature]]").count() > 30, "{}", suggested.out);
+    place.write("wide.toml", &suggested.out);
+    for (limit_kib, line) in [
+        (3_000_000, "train c.toml"),
+        (8_000_000, "train c.toml"),
+        (8_000_000, "eval runs/c/model valid.svm"),
+        (20_000_000, "train wide.toml --passes 1"),
+        (20_000_000, "inspect runs/wide/model"),
+    ] {
+        let limited = format!("ulimit -v {limit_kib}; exec '{}' {line}", env!("CARGO_BIN_EXE_sanderling"));
+        let output = Command::new("sh").args(["-c", &limited]).current_dir(place.path("")).output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{limit_kib} KiB: {line}: {err}");
+    }
 }
 
 /// As when the terminal is gone, or `2>&1 | head` has seen enough.

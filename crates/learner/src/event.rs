@@ -131,6 +131,13 @@ pub enum Event<'a> {
         /// What was wrong with the first of them.
         messages: &'a [String],
     },
+    /// A run that is resumed has nothing left to do.
+    NothingLeft {
+        /// Passes that were done before.
+        passes: u64,
+        /// Whether it had stopped early.
+        early: bool,
+    },
     /// Validation has not improved for long enough.
     EarlyStop {
         /// The pass that was best, first is 1.

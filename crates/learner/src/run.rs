@@ -232,6 +232,9 @@ fn run_in(
     };
     let threads = options.job.as_ref().map_or(train.threads, JobOptions::threads);
     observer(&Event::Started { model: &words, run_dir, resumed_step: state.step });
+    if state.step > 0 && state.is_whole(train) {
+        observer(&Event::NothingLeft { passes: state.pass, early: state.stopped_early(train) });
+    }
     if has_earlier && stop.load(Ordering::Relaxed) {
         return Err(LearnError::Stopped);
     }

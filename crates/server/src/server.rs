@@ -59,6 +59,8 @@ impl ServerError {
         match self {
             ServerError::Config(_) => true,
             ServerError::Transport(error) => error.is_of_options(),
+            // A name that no checkpoint can have.
+            ServerError::Restore(refusal) => refusal.fault == Fault::BadRequest,
             _ => false,
         }
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use clap::builder::NonEmptyStringValueParser;
 use sanderling_learner::config::Inputs;
 use sanderling_learner::distributed::JobOptions;
 use sanderling_learner::{Config, Event, Metrics, PassLine, RunOptions, Summary};
@@ -69,7 +70,7 @@ pub(crate) struct Args {
     #[arg(long)]
     profile: bool,
     /// Name of the run
-    #[arg(long, help_heading = "Overrides")]
+    #[arg(long, help_heading = "Overrides", value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// Training input: files, patterns, - for standard input
     #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "Overrides")]
@@ -269,6 +270,14 @@ fn describe(event: &Event<'_>) -> Vec<String> {
              --resume"
         )],
         Event::JobStopped { words } => vec![(*words).to_owned()],
+        Event::NothingLeft { passes, early: true } => vec![format!(
+            "nothing is left to do: the run stopped early after pass {passes}; a larger train.early_stop, or 0, lets it go on"
+        )],
+        Event::NothingLeft { passes, early: false } => {
+            vec![format!(
+                "nothing is left to do after pass {passes}, the last one; a larger --passes lets it go on"
+            )]
+        }
         Event::EarlyStop { best_pass } => {
             vec![format!("stopped early: validation was best after pass {best_pass}")]
         }

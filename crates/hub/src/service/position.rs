@@ -84,17 +84,17 @@ impl Position {
     fn of_text(text: &str, fingerprint: &Fingerprint) -> Result<Position, String> {
         let mut lines = text.lines();
         let mut next = |name: &str| {
-            let line = lines.next().ok_or_else(|| format!("it ends before its {name}"))?;
+            let line = lines.next().ok_or_else(|| damaged(&format!("it ends before its {name}")))?;
             line.strip_prefix(name)
                 .map(str::trim_start)
-                .ok_or_else(|| format!("{} is not its {name}", quote(line.as_bytes())))
+                .ok_or_else(|| damaged(&format!("{} is not its {name}", quote(line.as_bytes()))))
         };
         if next("sanderling hub position")? != "1" {
             return Err("it is of another version of this program".to_owned());
         }
-        let (body, sum) = text.rsplit_once("\nsum ").ok_or("it has no sum: it is damaged")?;
+        let (body, sum) = text.rsplit_once("\nsum ").ok_or_else(|| damaged("it has no sum"))?;
         if format!("{:016x}\n", hash(body.as_bytes(), SUM_SALT)) != sum {
-            return Err("its sum is wrong: it is damaged".to_owned());
+            return Err(damaged("its sum is wrong"));
         }
         for (name, expected) in fingerprint {
             let found = next(name)?;
@@ -162,6 +162,11 @@ fn holder_of(line: &str) -> Option<Holder> {
     Some(Holder { name, numbers: fields.map(str::parse).collect::<Result<_, _>>().ok()? })
 }
 
+/// Why a file cannot be gone on from, and what to do.
+fn damaged(what: &str) -> String {
+    format!("{what}: it is damaged: put a copy of it back, or remove it to begin anew")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,7 +196,11 @@ mod tests {
         let other: Fingerprint = vec![("inputs", "abc".to_owned()), ("batch", "20".to_owned())];
         check(&text, &other, "a position with batch 10, and this is 20");
         check(&text.replace("position 1", "position 2"), &fingerprint, "another version");
-        check("", &fingerprint, "it ends");
+        check(
+            "",
+            &fingerprint,
+            "it ends before its sanderling hub position: it is damaged: put a copy of it back",
+        );
         for end in 1..text.len() {
             assert!(Position::of_text(&text[..end], &fingerprint).is_err(), "{end}");
         }
