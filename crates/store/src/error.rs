@@ -59,14 +59,14 @@ pub enum StoreError {
         /// The factor.
         lr: f32,
     },
-    /// A row to be imported cannot be one of the table; nothing of the request was applied.
-    #[error("table {table:?}: row of key {key}: {reason}: nothing of this import was applied")]
+    /// A row to be imported or to be saved cannot be one of the table; nothing of the request was applied.
+    #[error("table {table:?}: row of key {key}: {reason}")]
     BadRow {
         /// Name of the table.
         table: String,
         /// The key.
         key: u64,
-        /// What is wrong with it.
+        /// What is wrong with it, and what was done.
         reason: String,
     },
     /// No room for new rows within the budget. The keys that had a row, and the new keys that still found room,

@@ -31,6 +31,7 @@ mod memory;
 #[cfg(all(test, loom))]
 mod models;
 mod near;
+mod numbers;
 mod optimizer;
 mod pool;
 mod prefetch;

@@ -6,6 +6,7 @@ use crate::clock::earlier;
 use crate::lanes::lane;
 use crate::layout::{HEADER_WORDS, Layout};
 use crate::lookup::{CHUNK_KEYS, Lookup, with_lookup};
+use crate::numbers::RowNumbers;
 use crate::push::{Edit, edit_rows};
 use crate::row::RowRef;
 use crate::scratch::with_scratch;
@@ -155,25 +156,13 @@ impl Table {
             self.check_length(what, expected, found)?;
         }
         let bad = |at: usize, reason: String| {
+            let reason = format!("{reason}: nothing of this import was applied");
             Err(StoreError::BadRow { table: self.name().to_string(), key: rows.keys[at], reason })
         };
-        for (what, values, width) in [("weight", rows.weights, dim), ("state value", rows.states, state)] {
-            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-                return bad(at / width, format!("{what} {} is {}", at % width, values[at]));
-            }
-        }
-        let squares = self
-            .layout
-            .blocks
-            .iter()
-            .flat_map(|block| block.kernel.squares(block.dims).map(|place| block.state.start + place));
-        let squares: Vec<usize> = squares.collect();
-        for (at, states) in rows.states.chunks_exact(state.max(1)).enumerate() {
-            if let Some(&place) = squares.iter().find(|&&place| states[place] < 0.0) {
-                let value = states[place];
-                let reason = format!("state value {place} is {value}, and a sum of squares is not below 0");
-                return bad(at, reason);
-            }
+        let numbers = RowNumbers::new(self.config());
+        for at in 0..count {
+            let row = rows.row(at, dim, state);
+            numbers.check(row.weights, row.state).or_else(|reason| bad(at, reason))?;
         }
         let twice = with_scratch(|scratch| {
             scratch.dedup.assign(rows.keys);

@@ -9,6 +9,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
+use serde_json::{Value, json};
+
 use sanderling_store::{
     Block, Checkpoint, CheckpointWriter, Init, Optimizer, PushScale, StoreError, Table, TableConfig,
 };
@@ -205,4 +207,126 @@ fn rows_go_only_where_their_state_means_the_same() {
     // All first moments, then all second ones; or those of the first weight, then those of the second.
     let block = Block { dims: 1, init: Init::Zero, optimizer: adam };
     check(config(adam), TableConfig::new("t", vec![block; 2]), false);
+}
+
+/// Changes the manifest as somebody would who knows the format: with the right checksum.
+fn rewrite_manifest(dir: &Path, change: impl FnOnce(&mut Value)) {
+    let file = dir.join("manifest.json");
+    let mut whole: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    change(&mut whole["manifest"]);
+    let body = whole["manifest"].to_string();
+    let crc = crc_fast::crc32_iscsi(body.as_bytes());
+    fs::write(&file, format!("{{\"manifest_crc32c\":\"{crc:08x}\",\n\"manifest\":{body}}}\n")).unwrap();
+}
+
+/// Who writes checkpoints may be another program: right checksums make nothing possible that is not.
+#[test]
+fn what_a_manifest_says_is_possible() {
+    let check = |change: &dyn Fn(&mut Value), expected: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        save(dir.path(), 5);
+        rewrite_manifest(dir.path(), |manifest| change(manifest));
+        let Err(StoreError::Damaged { path, reason }) = Checkpoint::open(dir.path()) else {
+            panic!("{expected}: opened");
+        };
+        assert_eq!(path, dir.path().join("manifest.json"));
+        assert!(reason.contains(expected), "{reason}, not {expected}");
+    };
+    let set =
+        |at: &'static str, value: Value| move |m: &mut Value| *m.pointer_mut(at).unwrap() = value.clone();
+    let twice = |list: &'static str| {
+        move |m: &mut Value| {
+            let first = m[list][0].clone();
+            m[list].as_array_mut().unwrap().push(first);
+        }
+    };
+    check(&set("/tables/0/blocks/0/optimizer/ftrl/alpha", json!(-0.1)), "table \"fm\": block 0: alpha");
+    check(&set("/tables/0/blocks/1/init/normal/std", json!(-1)), "block 1: init std");
+    check(&set("/tables/0/blocks/0/dims", json!(0)), "block 0 has dim 0");
+    check(&set("/tables/0/blocks", json!([])), "1 to 64 blocks");
+    check(&set("/tables/0/name", json!("x".repeat(257))), "1 to 256 bytes");
+    check(&set("/blobs/1/name", json!("")), "1 to 256 are possible");
+    check(
+        &|m| {
+            m["tables"][0]["admission"] = json!({"sightings": {"sightings": 2, "filter_bytes": 1_u64 << 50}});
+        },
+        "filter_bytes",
+    );
+    check(&twice("tables"), "two tables named \"fm\"");
+    check(&twice("blobs"), "two blobs named \"spec\"");
+}
+
+#[test]
+fn a_budget_that_is_too_small_is_told_with_its_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    save(dir.path(), 5);
+    rewrite_manifest(dir.path(), |manifest| manifest["tables"][0]["budget_bytes"] = json!(10));
+    let error = load(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("budget_bytes") && error.contains(dir.path().to_str().unwrap()), "{error}");
+}
+
+/// What no import takes, no load does.
+#[test]
+fn rows_have_numbers_that_learn() {
+    // Three weights, then z and n of one, and sums of squares of the others.
+    let check = |place: usize, value: f32, expected: Option<&str>| {
+        let dir = tempfile::tempdir().unwrap();
+        save(dir.path(), 5);
+        let path = dir.path().join("g1-0.table");
+        let mut bytes = fs::read(&path).unwrap();
+        // The second row: behind the headers of file and block, a row, and its own header.
+        let row = 40 + 8 + (20 + 7 * 4);
+        let key = u64::from_le_bytes(bytes[row..row + 8].try_into().unwrap());
+        bytes[row + 20 + place * 4..][..4].copy_from_slice(&value.to_le_bytes());
+        let crc = crc_fast::crc32_iscsi(&bytes[48..48 + 5 * 48]);
+        bytes[44..48].copy_from_slice(&crc.to_le_bytes());
+        fs::write(&path, &bytes).unwrap();
+        let crc = crc_fast::crc32_iscsi(&bytes);
+        rewrite_manifest(dir.path(), |manifest| manifest["tables"][0]["file"]["crc32c"] = json!(crc));
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        checkpoint.verify().unwrap();
+        let loaded = checkpoint.load_table("fm").map(drop);
+        let shown = checkpoint.for_each_row::<StoreError>("fm", |_| Ok(()));
+        for read in [loaded, shown] {
+            match (read, expected) {
+                (Ok(()), None) => {}
+                (Err(StoreError::Damaged { path: named, reason }), Some(expected)) => {
+                    assert_eq!(named, path);
+                    let expected = format!("table \"fm\": row of key {key}: {expected}");
+                    assert!(reason.starts_with(&expected), "{reason}, not {expected}");
+                }
+                (read, expected) => panic!("{value} at {place}: {read:?}, not {expected:?}"),
+            }
+        }
+    };
+    check(0, f32::NAN, Some("weight 0 is NaN"));
+    check(2, f32::INFINITY, Some("weight 2 is inf"));
+    check(3, f32::NEG_INFINITY, Some("state value 0 is -inf"));
+    check(3, -1.0, None);
+    check(4, -1.0, Some("state value 1 is -1, and a sum of squares is not below 0"));
+    check(5, -0.5, Some("state value 2 is -0.5"));
+    check(6, f32::NAN, Some("state value 3 is NaN"));
+    check(6, -0.0, None);
+    check(6, f32::MAX, None);
+}
+
+/// It could not be loaded, so that the one before is worth more.
+#[test]
+fn a_table_that_diverged_takes_no_checkpoint_away() {
+    let dir = tempfile::tempdir().unwrap();
+    save(dir.path(), 5);
+    let before = files(dir.path());
+    let table =
+        Table::new(TableConfig::single("t", 2, Init::Zero, Optimizer::Sgd { lr: 1e30, l2: 0.0 })).unwrap();
+    table.push(&[7, 8], &[0.0, 0.0, 0.0, 1e17], PushScale::default()).unwrap();
+    let mut writer = CheckpointWriter::create(dir.path()).unwrap();
+    let error = writer.table(&table).unwrap_err();
+    assert!(matches!(error, StoreError::BadRow { key: 8, .. }), "{error:?}");
+    assert!(error.to_string().contains("weight 1 is -inf"), "{error}");
+    assert!(writer.commit().is_err());
+    assert_eq!(files(dir.path()), before);
+    // Without the row it is as any other.
+    assert!(table.remove(8));
+    let mut writer = CheckpointWriter::create(dir.path()).unwrap();
+    writer.table(&table).and_then(|()| writer.commit()).unwrap();
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::NAME_BYTES_MAX;
 use crate::{Admission, Block, Dtype, Eviction, Init, Optimizer, StoreError, TableConfig, Writes};
 
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -222,7 +223,34 @@ impl Manifest {
         if let Some(file) = manifest.files().find(|file| parse_file_name(&file.name).is_none()) {
             return Err(damaged(&format!("it names the file {:?}, which no checkpoint has", file.name)));
         }
+        manifest.check().map_err(|reason| damaged(&reason))?;
         Ok(manifest)
+    }
+
+    /// What a checksum does not show: who wrote it may not have been this program.
+    fn check(&self) -> Result<(), String> {
+        for table in &self.tables {
+            table.config().check().map_err(|error| error.to_string())?;
+        }
+        let tables = self.tables.iter().map(|table| table.name.as_str()).collect();
+        let blobs = self.blobs.iter().map(|blob| blob.name.as_str()).collect();
+        check_names("table", tables)?;
+        check_names("blob", blobs)
+    }
+}
+
+/// Names are there once, and are not too long.
+fn check_names(kind: &str, mut names: Vec<&str>) -> Result<(), String> {
+    names.sort_unstable();
+    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(format!("it has two {kind}s named {:?}", twice[0]));
+    }
+    match names.iter().find(|name| name.is_empty() || name.len() > NAME_BYTES_MAX) {
+        Some(name) => Err(format!(
+            "the name of a {kind} has {} bytes, and 1 to {NAME_BYTES_MAX} are possible",
+            name.len()
+        )),
+        None => Ok(()),
     }
 }
 

@@ -14,6 +14,7 @@ use super::manifest::{
 };
 use super::rows::{self, Expected, RowShape, RowsError};
 use crate::layout::Header;
+use crate::numbers::RowNumbers;
 use crate::{Block, RowRef, StoreError, Table, TableConfig};
 
 /// Bytes read from a table file at once.
@@ -107,6 +108,10 @@ impl Checkpoint {
     }
 
     /// Loads and verifies a table: every row with its header and optimizer state, bit for bit, however full the table was.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] also for a row that [`Table::import`] would not take: a number that is not finite, a sum of squares
+    /// below 0. It names table and key.
     pub fn load_table(&self, name: &str) -> Result<Table, StoreError> {
         self.load_table_within(name, self.table_record(name)?.config().budget_bytes)
     }
@@ -120,12 +125,19 @@ impl Checkpoint {
         let record = self.table_record(name)?;
         let saved = record.config();
         let limit = |budget_bytes: Option<u64>| budget_bytes.unwrap_or(u64::MAX);
+        let shape = shape(&saved);
         let is_larger = limit(budget_bytes) >= limit(saved.budget_bytes);
-        let mut table = Table::new(TableConfig { budget_bytes, ..saved })?;
+        // The budget may be too small, or the memory.
+        let mut table = Table::new(TableConfig { budget_bytes, ..saved }).map_err(|error| match error {
+            StoreError::Config { table, reason } => {
+                StoreError::Config { table, reason: format!("{reason} (a table of {})", self.dir.display()) }
+            }
+            other => other,
+        })?;
         // In a smaller one it might take all that there is, and leave no room to find rows by.
         if is_larger {
             // A file of this size cannot hold more rows, whatever the manifest says.
-            table.make_room(record.rows.min(rows::rows_max(shape(record)?, record.file.bytes)));
+            table.make_room(record.rows.min(rows::rows_max(shape, record.file.bytes)));
         }
         self.load_rows(name, &mut table, |_| true)?;
         Ok(table)
@@ -195,7 +207,7 @@ impl Checkpoint {
     fn read_rows(
         &self,
         record: &TableRecord,
-        each: impl FnMut(Header, &[f32]) -> Result<(), RowsError>,
+        mut each: impl FnMut(Header, &[f32]) -> Result<(), RowsError>,
     ) -> Result<(), StoreError> {
         let path = self.dir.join(&record.file.name);
         let file = self.input(&record.file)?;
@@ -203,7 +215,20 @@ impl Checkpoint {
             Expected { generation: self.manifest.generation, rows: record.rows, bytes: record.file.bytes };
         // The buffer lies outside of the checksum, or bytes read ahead would count before they are used.
         let mut input = Checked::new(BufReader::with_capacity(buffer_bytes(&record.file), file));
-        rows::decode(shape(record)?, &expected, &mut input, each).map_err(|error| match error {
+        let config = record.config();
+        let (shape, numbers) = (shape(&config), RowNumbers::new(&config));
+        let checked = |header: Header, values: &[f32]| {
+            let (weights, state) = values.split_at(shape.dim);
+            match numbers.check(weights, state) {
+                Ok(()) => each(header, values),
+                Err(reason) => Err(RowsError::Damaged(format!(
+                    "table {:?}: row of key {}: {reason}; what saved it had diverged, or is another program: take an earlier \
+                     checkpoint",
+                    record.name, header.key
+                ))),
+            }
+        };
+        rows::decode(shape, &expected, &mut input, checked).map_err(|error| match error {
             RowsError::Io(source) => io_error(&path, "read", source),
             RowsError::Damaged(reason) => damaged(&path, reason),
             RowsError::Version(found) => {
@@ -323,10 +348,8 @@ fn row_kind(config: &TableConfig) -> String {
     config.blocks.iter().map(block).collect::<Vec<_>>().join(" + ")
 }
 
-fn shape(record: &TableRecord) -> Result<RowShape, StoreError> {
-    let config = record.config();
-    config.check()?;
-    Ok(RowShape { dim: config.dim(), state: config.state() })
+fn shape(config: &TableConfig) -> RowShape {
+    RowShape { dim: config.dim(), state: config.state() }
 }
 
 /// Size of a read buffer, which need not exceed the file.

@@ -15,6 +15,7 @@ use super::manifest::{
 };
 use super::rows::{self, RowShape};
 use crate::config::NAME_BYTES_MAX;
+use crate::numbers::RowNumbers;
 use crate::{RowRef, StoreError, Table, TableConfig};
 
 /// Writes one checkpoint into a directory, which may hold an earlier one.
@@ -80,6 +81,9 @@ impl CheckpointWriter {
     }
 
     /// Writes a table. Other threads may go on using it: each row is written as it is when its turn comes.
+    ///
+    /// # Errors
+    /// [`StoreError::BadRow`] where a row has a number that is not finite, since it diverged: the checkpoint could not be loaded.
     pub fn table(&mut self, table: &Table) -> Result<(), StoreError> {
         let pushes = table.clock();
         self.rows(table.config(), |each| {
@@ -104,9 +108,27 @@ impl CheckpointWriter {
         config.check()?;
         let generation = self.manifest.generation;
         let shape = RowShape { dim: config.dim(), state: config.state() };
+        let (numbers, mut bad) = (RowNumbers::new(config), None);
+        let each_good_row = |each: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>| {
+            each_row(&mut |row| match numbers.check(row.weights, row.state) {
+                Ok(()) => each(row),
+                Err(reason) => {
+                    bad = Some((row.key, reason));
+                    ControlFlow::Break(())
+                }
+            })
+        };
         let ((rows, pushes), file) = self.write_file("table", |tally| {
-            rows::encode(shape, generation, |bytes| tally.write(bytes), each_row)
+            rows::encode(shape, generation, |bytes| tally.write(bytes), each_good_row)
         })?;
+        if let Some((key, reason)) = bad {
+            self.failed = true;
+            let reason = format!(
+                "{reason}, since it diverged: nothing was saved, and what was saved before stays; lower the learning rate, or \
+                 remove the row"
+            );
+            return Err(StoreError::BadRow { table: config.name.clone(), key, reason }.into());
+        }
         // A table of which some rows are missing must not be committed.
         let pushes = pushes.inspect_err(|_| self.failed = true)?;
         self.manifest.tables.push(TableRecord::new(config, file, rows, pushes));
