@@ -15,6 +15,8 @@ pub(crate) struct Compiled {
     pub(crate) rule: KeyRule,
     pub(crate) salt: u64,
     separator: u8,
+    /// Whether keys have values.
+    pub(crate) weighted: bool,
     mean: bool,
     default_text: Option<Vec<u8>>,
     default_number: Option<f64>,
@@ -43,6 +45,7 @@ impl Compiled {
             rule: feature.key_rule(),
             salt,
             separator: feature.separator.unwrap_or('|') as u8,
+            weighted: feature.has_values(),
             mean: feature.pooling == Pooling::Mean,
             default_text,
             default_number,
@@ -50,15 +53,6 @@ impl Compiled {
             clamps: false,
             value_key,
             missing_key: key::hash(b"missing", value_key),
-        }
-    }
-
-    pub(crate) fn weighted(&self) -> bool {
-        match self.kind {
-            FeatureKind::Numeric | FeatureKind::Log | FeatureKind::Sparse => true,
-            FeatureKind::Quantile | FeatureKind::Cross => false,
-            FeatureKind::Categorical => self.mean && self.inputs.len() > 1,
-            FeatureKind::Multi => self.mean,
         }
     }
 
@@ -102,7 +96,7 @@ impl Compiled {
             }
             FeatureKind::Sparse => {}
         }
-        if self.mean && self.weighted() {
+        if self.mean && self.weighted {
             let keys = column.keys.len() - start;
             column.values[start..].fill(1.0 / keys.max(1) as f32);
         }

@@ -78,7 +78,7 @@ impl Encoder {
                 Compiled::new(feature, inputs)
             })
             .collect();
-        let weighted = features.iter().map(Compiled::weighted).collect();
+        let weighted = features.iter().map(|feature| feature.weighted).collect();
         Ok(Encoder {
             input_columns,
             label: spec.label.clone(),

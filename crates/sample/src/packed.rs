@@ -75,10 +75,10 @@ pub enum PackedError {
         /// Which column, the first being 0.
         column: usize,
     },
-    /// An infinite label, a negative or infinite weight, a value that is no finite number.
-    #[error("{what} that is not a finite number{}", .column.map_or_else(String::new, |at| format!(" in column {at}")))]
+    /// A label, a weight or a value that cannot be one.
+    #[error("{what}{}", .column.map_or_else(String::new, |at| format!(" in column {at}")))]
     Number {
-        /// What it would be.
+        /// What it would be, and why it is not.
         what: &'static str,
         /// Which column, the first being 0, if it is a column's.
         column: Option<usize>,
@@ -87,6 +87,10 @@ pub enum PackedError {
     #[error("does not start at a multiple of 8 bytes in memory")]
     Unaligned,
 }
+
+const A_LABEL: &str = "a label other than 0, 1 and NaN";
+const A_WEIGHT: &str = "a weight that is below 0 or not finite";
+const A_VALUE: &str = "a value that is not a finite number";
 
 /// Where the arrays of a column lie.
 #[derive(Clone, Debug)]
@@ -286,19 +290,19 @@ impl Head {
             if let Some(values) = &values
                 && !are_finite(cast_slice(&bytes[values.clone()]))
             {
-                return Err(PackedError::Number { what: "a value", column: Some(column) });
+                return Err(PackedError::Number { what: A_VALUE, column: Some(column) });
             }
             columns.push(Place { offsets, keys, values });
         }
         if arrays.at != found {
             return Err(PackedError::Length { needed: arrays.at, found });
         }
-        if cast_slice(&bytes[labels.clone()]).iter().any(|label: &f32| label.is_infinite()) {
-            return Err(PackedError::Number { what: "a label", column: None });
+        if !are_labels(cast_slice(&bytes[labels.clone()])) {
+            return Err(PackedError::Number { what: A_LABEL, column: None });
         }
         let weighs = |weight: &f32| *weight >= 0.0 && weight.is_finite();
         if !cast_slice(&bytes[weights.clone()]).iter().all(weighs) {
-            return Err(PackedError::Number { what: "a weight", column: None });
+            return Err(PackedError::Number { what: A_WEIGHT, column: None });
         }
         Ok(Head { rows, labels, weights })
     }
@@ -328,6 +332,11 @@ impl Arrays<'_> {
 fn is_ragged(offsets: &[u32], keys: u32) -> bool {
     let descents = offsets.iter().zip(&offsets[1..]).fold(0, |any, (a, b)| any | u32::from(a > b));
     descents == 0 && offsets[0] == 0 && offsets[offsets.len() - 1] == keys
+}
+
+/// In the same way: whether each is 0, 1 or none.
+fn are_labels(labels: &[f32]) -> bool {
+    labels.iter().fold(true, |all, &label| all & (label == 0.0 || label == 1.0 || label.is_nan()))
 }
 
 /// In the same way: whether there is neither an infinity nor a NaN.

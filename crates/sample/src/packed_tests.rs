@@ -121,12 +121,15 @@ fn what_was_never_packed() {
     check(68, 7, PackedError::Flags { column: 0, flags: 7 });
     check(68, 2, PackedError::Flags { column: 0, flags: 2 });
     check(76, 2, PackedError::Flags { column: 1, flags: 2 });
-    check(128, f32::INFINITY.to_bits(), number("a label", None));
-    check(192, f32::NAN.to_bits(), number("a weight", None));
-    check(192, (-1.0_f32).to_bits(), number("a weight", None));
+    for label in [f32::INFINITY, 2.0, -1.0, 0.5, f32::MIN_POSITIVE] {
+        check(128, label.to_bits(), number("a label other than 0, 1 and NaN", None));
+    }
+    for weight in [f32::NAN, -1.0, f32::INFINITY] {
+        check(192, weight.to_bits(), number("a weight that is below 0 or not finite", None));
+    }
     check(256, 1, PackedError::Offsets { column: 0 });
     check(260, 3, PackedError::Offsets { column: 0 });
-    check(384, f32::NAN.to_bits(), number("a value", Some(0)));
+    check(384, f32::NAN.to_bits(), number("a value that is not a finite number", Some(0)));
     let longer = [&good[..], &[0; 64]].concat();
     let error = PackedBatch::parse(buffer(&longer)).unwrap_err();
     assert_eq!(error, PackedError::Length { needed: good.len() as u64, found: longer.len() as u64 });

@@ -349,7 +349,7 @@ impl Decoder {
         let (Some(file), Some(block)) = (&unit.file, &unit.batches) else { return Ok(None) };
         let RowLayout::Batches(batches) = &file.rows else { return Ok(None) };
         let buffer = std::mem::take(&mut self.buffer);
-        Ok(Some((file, batches.load(block, &self.encoder, &mut self.unpacker, buffer)?)))
+        Ok(Some((file, batches.load(block, &mut self.unpacker, buffer)?)))
     }
 
     fn append_kept(

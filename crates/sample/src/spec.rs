@@ -221,6 +221,18 @@ impl Feature {
         key::hash(self.name.as_bytes(), key::salt(self.salt()))
     }
 
+    /// Whether each of its keys has a value; where it has none, every key counts as 1.
+    #[must_use]
+    pub fn has_values(&self) -> bool {
+        let mean = self.pooling == Pooling::Mean;
+        match self.kind {
+            FeatureKind::Numeric | FeatureKind::Log | FeatureKind::Sparse => true,
+            FeatureKind::Quantile | FeatureKind::Cross => false,
+            FeatureKind::Categorical => mean && self.inputs().len() > 1,
+            FeatureKind::Multi => mean,
+        }
+    }
+
     /// Whether the feature takes a number from its field.
     #[must_use]
     pub fn is_number(&self) -> bool {

@@ -136,18 +136,12 @@ impl BatchFile {
     pub(crate) fn load(
         &self,
         block: &Block,
-        encoder: &Encoder,
         unpacker: &mut Unpacker,
         buffer: PackedBuffer,
     ) -> Result<PackedBatch, SampleError> {
-        let batch = self.load_plain(block, unpacker, buffer).and_then(|mut batch| {
-            batch.set_order(&self.order);
-            let rows = batch.rows();
-            let mut columns = encoder.weighted().iter().enumerate();
-            let fits = columns.all(|(column, weighted)| rows.values(column).is_some() == *weighted);
-            if fits { Ok(batch) } else { Err("its columns are not those of the file's spec".to_string()) }
-        });
-        batch.map_err(|reason| self.bad_block(block, &reason))
+        let mut batch = self.load_all(block, unpacker, buffer)?;
+        batch.set_order(&self.order);
+        Ok(batch)
     }
 
     /// The same with the columns as they stand in the file.
@@ -209,7 +203,18 @@ impl BatchFile {
         let rows = batch.len() as u64;
         if rows != u64::from(header.rows) || rows != block.rows || batch.columns() != self.spec.feature.len()
         {
-            return Err("it has other rows or columns than its header or the index say".to_string());
+            return Err("it has other rows or columns than its header, the index or the spec say".to_string());
+        }
+        let columns = batch.rows();
+        let has_values = |column: usize| columns.values(column).is_some();
+        let features = &self.spec.feature;
+        let unfit = (0..features.len()).find(|&column| has_values(column) != features[column].has_values());
+        if let Some(column) = unfit {
+            let (has, should) = if has_values(column) { ("", "no ") } else { ("no ", "") };
+            let name = &features[column].name;
+            return Err(format!(
+                "the keys of {name:?} have {has}values, and by the spec they have {should}values"
+            ));
         }
         Ok(batch)
     }

@@ -8,15 +8,17 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use super::read::{BatchFile, Unpacker};
 use super::*;
 use crate::bad_rows::BadRows;
 use crate::batch::Batch;
 use crate::decoded::Decoded;
 use crate::encode::{EncodeOptions, Encoder, LabelUse};
 use crate::format::{BadRowPolicy, DataConfig};
+use crate::packed::PackedBuffer;
 use crate::reader::{Decoder, Reader, Source, Unit};
 use crate::rows::Rows;
-use crate::spec::Spec;
+use crate::spec::{Feature, Spec};
 
 const SPEC: &str = "
 [[feature]]
@@ -197,6 +199,50 @@ fn a_spec_must_encode_as_the_file_was_encoded() {
     check(&feature("y", ""), Err("has no feature \"y\", but x, tags, id; convert the source again"));
     check(&("[label]\nthreshold = 2\n".to_string() + &id), Err("the labels: threshold is 0.0 in the file"));
     check(&("[weight]\ncolumn = \"w\"\n".to_string() + &id), Err("the weights"));
+}
+
+/// Also where it is only looked at: no run could use such a file.
+#[test]
+fn columns_have_values_as_their_types_say() {
+    let check = |weighted: [bool; 3], expected: &str| {
+        let place = Place::new();
+        let mut rows = Batch::new(&weighted);
+        rows.columns.iter_mut().for_each(|column| column.push(1, 1.0));
+        rows.close_row(1.0, 1.0);
+        place.write(&rows, BlockCompression::None, 1);
+        let file = BatchFile::open_plain(&place.path("a.batch"), None).unwrap();
+        let block = file.block_after(None).unwrap();
+        let looked_at = file.load_all(&block, &mut Unpacker::default(), PackedBuffer::new()).map(drop);
+        for error in [place.read(&encoder(SPEC)).unwrap_err(), looked_at.unwrap_err()] {
+            assert!(error.to_string().contains(expected), "{error}, not {expected}");
+        }
+    };
+    check([false, false, false], "the keys of \"x\" have no values, and by the spec they have values");
+    check([true, true, false], "the keys of \"tags\" have values, and by the spec they have no values");
+    check([true, false, true], "the keys of \"id\" have values");
+}
+
+/// Who writes such files goes by the document.
+#[test]
+fn the_spec_in_the_document_is_one() {
+    let document = include_str!("../../../../docs/batch-format.md");
+    let (_, example) = document.split_once("```json").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    let spec = serde_json::from_str::<Spec>(example).unwrap().expand().unwrap();
+    let flags: Vec<bool> = spec.feature.iter().map(Feature::has_values).collect();
+    assert_eq!(flags, [false, true, true, false]);
+}
+
+/// What counts positives and negatives would count nonsense.
+#[test]
+fn labels_are_positive_negative_or_none() {
+    let place = Place::new();
+    let mut all = rows(10);
+    all.labels[4] = 2.0;
+    place.write(&all, BlockCompression::None, 4);
+    let error = place.read(&encoder(SPEC)).unwrap_err().to_string();
+    assert!(error.contains("a.batch") && error.contains("block 2"), "{error}");
+    assert!(error.contains("a label other than 0, 1 and NaN"), "{error}");
 }
 
 #[test]
