@@ -201,3 +201,7 @@ impl Compiled {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "compile_tests.rs"]
+mod tests;
