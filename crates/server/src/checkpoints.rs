@@ -1,13 +1,14 @@
 //! Saving all tables of a server to a folder and reading them back, also what servers of another number of shards have saved.
 //! Knows where checkpoints are and what a client may call one; their bytes are the store's.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use sanderling_store::{Checkpoint, CheckpointWriter, StoreError, Table};
+use sanderling_store::{Checkpoint, CheckpointWriter, StoreError, Table, TableEntry};
 use sanderling_wire::{Fault, Home, Restored, Saved};
 use serde::{Deserialize, Serialize};
 
@@ -231,7 +232,7 @@ impl Checkpoints {
         let folder = self.folder(name)?;
         let checkpoint = Checkpoint::open(&folder).map_err(|error| unknown(name, error))?;
         let about = About::read(&checkpoint, &folder)?;
-        about.check(&folder, self.shard, self.shards)?;
+        about.check(&checkpoint, &folder, self.shard, self.shards)?;
         let mut candidates = Vec::new();
         for AboutTable { name, pinned, config } in about.tables {
             let asked = description::parse(&name, &config.to_string())?;
@@ -257,17 +258,41 @@ impl About {
         About::read(&Checkpoint::open(folder)?, folder)
     }
 
-    /// It must be of this server.
-    fn check(&self, folder: &Path, shard: u16, shards: u16) -> Result<(), Refusal> {
-        if (self.shard, self.shards) == (shard, shards) {
-            return Ok(());
+    /// It must be of this server, and tell of the checkpoint's tables what its manifest tells: what one of them does not know
+    /// of would be gone with the next save.
+    fn check(&self, checkpoint: &Checkpoint, folder: &Path, shard: u16, shards: u16) -> Result<(), Refusal> {
+        if (self.shard, self.shards) != (shard, shards) {
+            let (folder, of) = (folder.display(), (self.shard, self.shards));
+            let reason = format!(
+                "{folder}: saved by server {} of {}, but this is the folder of {shard} of {shards}",
+                of.0, of.1
+            );
+            return Err(Refusal::new(Fault::UnknownCheckpoint, reason));
         }
-        let (folder, of) = (folder.display(), (self.shard, self.shards));
-        let reason = format!(
-            "{folder}: saved by server {} of {}, but this is the folder of {shard} of {shards}",
-            of.0, of.1
-        );
-        Err(Refusal::new(Fault::UnknownCheckpoint, reason))
+        self.check_tables(checkpoint.tables()).map_err(|reason| damaged(folder, &format!("{BLOB}: {reason}")))
+    }
+
+    fn check_tables(&self, saved: &[TableEntry]) -> Result<(), String> {
+        let mut told: BTreeMap<&str, &AboutTable> = BTreeMap::new();
+        for table in &self.tables {
+            if told.insert(&table.name, table).is_some() {
+                return Err(format!("it has two tables named {:?}", table.name));
+            }
+        }
+        for TableEntry { name, config: saved, .. } in saved {
+            let table = told
+                .remove(name.as_str())
+                .ok_or_else(|| format!("it does not name the table {name:?} of the manifest"))?;
+            let config = description::parse(name, &table.config.to_string());
+            let mut config = config.map_err(|refusal| refusal.reason)?;
+            // The server may have had a tighter limit than was asked for.
+            config.budget_bytes = saved.budget_bytes;
+            if config != *saved {
+                let [told, saved] = [&config, saved].map(description::describe);
+                return Err(format!("table {name:?} is {told} here, and {saved} in the manifest"));
+            }
+        }
+        told.keys().next().map_or(Ok(()), |name| Err(format!("the manifest has no table {name:?}")))
     }
 }
 
@@ -321,6 +346,7 @@ fn unknown(name: &str, error: StoreError) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sanderling_store::{Init, Optimizer, PushScale, TableConfig};
 
     #[test]
     fn names_stay_below_the_root() {
@@ -364,6 +390,57 @@ mod tests {
             let said = hears.try_recv().unwrap().to_string();
             assert!(said.contains("shard-0-of-2/origin.json"), "{said}");
         }
+    }
+
+    /// What is restored is what the next save writes: a table that one of the two lists lacks would be lost by it.
+    #[test]
+    fn the_two_lists_of_tables_agree() {
+        let block = |lr: f32| {
+            format!(r#"{{"dims":2,"init":{{"type":"zero"}},"optimizer":{{"type":"sgd","lr":{lr}}}}}"#)
+        };
+        let told = |name: &str, lr: f32, more: &str| {
+            format!(r#"{{"name":"{name}","pinned":null,"config":{{"blocks":[{}]{more}}}}}"#, block(lr))
+        };
+        let check = |tables: &[String], expected: Option<&str>| {
+            let root = tempfile::tempdir().unwrap();
+            // As one server's own, and as a part for two.
+            for (name, shards) in [("x", 1), ("y", 2)] {
+                let sgd = Optimizer::Sgd { lr: 0.5, l2: 0.0 };
+                let config = TableConfig {
+                    budget_bytes: Some(64 << 20),
+                    ..TableConfig::single("t", 2, Init::Zero, sgd)
+                };
+                let table = Table::new(config).unwrap();
+                table.push(&[1, 2, 3], &[1.0; 6], PushScale::default()).unwrap();
+                let folder = root.path().join(name);
+                let mut writer = CheckpointWriter::create(&folder).unwrap();
+                writer.table(&table).unwrap();
+                let about = format!(r#"{{"shard":0,"shards":1,"tables":[{}]}}"#, tables.join(","));
+                writer.blob(BLOB, about.as_bytes()).unwrap();
+                writer.commit().unwrap();
+                let checkpoints = Checkpoints::new(root.path().to_path_buf(), 0, shards);
+                let (tables, pushers) = (Tables::new(None), Pushers::default());
+                match (checkpoints.restore(&tables, &pushers, name), expected) {
+                    (Ok(restored), None) => assert_eq!(restored.tables, 1),
+                    (Err(refusal), Some(expected)) => {
+                        assert_eq!(refusal.fault, Fault::Damaged);
+                        assert!(refusal.reason.contains(expected), "{}, not {expected}", refusal.reason);
+                        assert!(refusal.reason.starts_with(folder.to_str().unwrap()), "{}", refusal.reason);
+                    }
+                    (other, expected) => panic!("{other:?}, not {expected:?}"),
+                }
+            }
+        };
+        let good = told("t", 0.5, "");
+        check(std::slice::from_ref(&good), None);
+        // What was asked for; the server's own limit was tighter.
+        check(&[told("t", 0.5, r#","budget_bytes":100000000"#)], None);
+        check(&[], Some("does not name the table \"t\""));
+        check(&[good.clone(), good.clone()], Some("two tables named \"t\""));
+        check(&[good, told("u", 0.5, "")], Some("the manifest has no table \"u\""));
+        check(&[told("t", 3.0, "")], Some("\"lr\":3.0"));
+        check(&[told("t", 0.5, r#","seed":2"#)], Some("\"seed\":2"));
+        check(&[told("t", 0.5, r#","sead":2"#)], Some("unknown field `sead`"));
     }
 
     /// Of two numbers of shards, the later one is read: also where the clock has gone back since.

@@ -66,7 +66,7 @@ impl Together<'_> {
         for (shard, folder) in (0..).zip(folders) {
             let checkpoint = Checkpoint::open(folder)?;
             let about = About::read(&checkpoint, folder)?;
-            about.check(folder, shard, folders.len() as u16)?;
+            about.check(&checkpoint, folder, shard, folders.len() as u16)?;
             parts.push(Part { folder, generation: checkpoint.generation(), about });
         }
         check_numbers(&parts)?;
