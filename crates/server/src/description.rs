@@ -104,6 +104,40 @@ mod tests {
         }
     }
 
+    /// Who writes a client goes by the document.
+    #[test]
+    fn the_document_is_right() {
+        let document = include_str!("../../../docs/wire-format.md");
+        let (_, section) = document.split_once("### The configuration of a table").expect("a section");
+        let (section, _) = section.split_once("\n## ").expect("another section");
+        let (_, example) = section.split_once("```json").expect("an example");
+        let example = example.trim_end().trim_end_matches('`');
+        let config = parse("t", example).expect("a configuration");
+        assert_eq!((config.dim(), config.eviction), (9, Eviction::Clock));
+        let sightings = Admission::Sightings { sightings: 3, filter_bytes: 1 << 20 };
+        assert_eq!(config.admission, sightings);
+
+        // Types in the first cell, settings with their defaults in the second.
+        let optimizer = |json: &str| serde_json::from_str::<Optimizer>(json).expect(json);
+        let (_, rows) = section.split_once("| optimizer `type` |").expect("a table");
+        let mut types = 0;
+        for row in rows.lines().filter(|line| line.starts_with("| `")) {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let setting = |setting: &str| {
+                let (name, value) = setting.rsplit_once(' ').expect(row);
+                format!(r#","{}":{value}"#, name.trim_matches('`'))
+            };
+            let settings: String = cells[2].split(", ").map(setting).collect();
+            for name in cells[1].split(", ") {
+                let name = name.trim_matches('`');
+                let explicit = optimizer(&format!(r#"{{"type":"{name}"{settings}}}"#));
+                assert_eq!(explicit, optimizer(&format!(r#"{{"type":"{name}"}}"#)));
+                types += 1;
+            }
+        }
+        assert_eq!(types, 7);
+    }
+
     #[test]
     fn what_is_not_a_configuration_is_refused() {
         for (text, expected) in [
