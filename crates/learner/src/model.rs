@@ -256,14 +256,16 @@ pub(crate) fn config_of(checkpoint: &Checkpoint, path: &Path) -> Result<Config, 
     Config::parse(&text, &path.join(CONFIG_BLOB), "model")
 }
 
-/// The tables of a saved model must have rows as its configuration needs them.
+/// The tables that its configuration needs must be in a saved model, with rows as it needs them.
 fn check_tables(checkpoint: &Checkpoint, config: &Config, path: &Path) -> Result<(), LearnError> {
-    let dim = 1 + config.model.factors();
-    match checkpoint.tables().iter().find(|table| table.name != BIAS_TABLE && table.dim != dim) {
-        Some(table) => Err(LearnError::Model {
-            path: path.into(),
-            reason: format!("table {:?} has dim {}, the model needs {dim}", table.name, table.dim),
-        }),
-        None => Ok(()),
+    for needed in table_configs(config) {
+        let (name, dim) = (&needed.name, needed.dim());
+        let reason = match checkpoint.tables().iter().find(|table| table.name == *name) {
+            Some(table) if table.dim == dim => continue,
+            Some(table) => format!("table {name:?} has dim {}, the model needs {dim}", table.dim),
+            None => format!("it has no table {name:?}, which its {CONFIG_BLOB} needs"),
+        };
+        return Err(LearnError::Model { path: path.into(), reason });
     }
+    Ok(())
 }
