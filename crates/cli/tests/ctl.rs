@@ -135,6 +135,25 @@ fn tables_are_saved_restored_and_dropped() {
         let says = said.contains("FAILED, before: ") && said.contains("the last save failed: ");
         assert!(says == is_failing && said.contains("data/blocked") == is_failing, "{said}");
     }
+    // One of two servers saves alone: then they have different saves of this name.
+    let other = Server::start(folder.path(), "--data other");
+    let both = |words: &str| {
+        let servers = format!("{},{}", server.control, other.control);
+        Said::of(sanderling(folder.path(), &format!("ctl --server {servers} {words}")))
+    };
+    assert_eq!(both("save two").code, 0);
+    assert_eq!(both("restore two").code, 0);
+    server.ctl(folder.path(), "save one");
+    both("restore one").fails(4, "no checkpoint \"one\"");
+    other.ctl(folder.path(), "save two");
+    both("restore two").fails(1, "have different saves of this name");
+    let restores = both("--json status").json();
+    assert_eq!(
+        (&restores[0]["counters"]["restores"], &restores[1]["counters"]["restores"]),
+        (&2.into(), &1.into())
+    );
+    peer.create("t", TABLE).unwrap();
+
     let said = server.ctl(folder.path(), "drop t");
     assert!(said.code == 0 && said.out.contains("dropped table t"), "{said:?}");
     server.ctl(folder.path(), "drop t").fails(4, "no table \"t\"");

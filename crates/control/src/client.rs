@@ -215,14 +215,28 @@ impl Client {
         self.answer(answer)
     }
 
-    /// Saves all tables; returns when they are on disk.
+    /// Saves all tables; returns when they are on disk. All servers that are asked at once are given one number.
     ///
     /// # Errors
     /// The name is impossible, or writing failed; then what was saved before is intact.
-    pub fn save(&mut self, name: &str) -> Result<proto::SaveReply, ControlError> {
-        let request = self.request(proto::SaveRequest { name: name.to_owned() }, false);
+    pub fn save(&mut self, name: &str, number: u64) -> Result<proto::SaveReply, ControlError> {
+        let request = self.request(proto::SaveRequest { name: name.to_owned(), number }, false);
         let answer = self.runtime.block_on(self.stub.save(request));
         self.answer(answer)
+    }
+
+    /// The number of the save of this name; none of a server that does not know of numbers.
+    ///
+    /// # Errors
+    /// There is no such checkpoint, or it is damaged.
+    pub fn saved(&mut self, name: &str) -> Result<Option<u64>, ControlError> {
+        let request = self.request(proto::SavedRequest { name: name.to_owned() }, false);
+        let answer = self.runtime.block_on(self.stub.saved(request));
+        match self.answer(answer) {
+            Ok(reply) => Ok(Some(reply.number)),
+            Err(ControlError::Refused { code: Code::Unimplemented, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Puts the tables of a checkpoint in the place of all.

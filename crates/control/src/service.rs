@@ -222,10 +222,17 @@ impl proto::control_server::Control for Service {
 
     async fn save(&self, request: Request<proto::SaveRequest>) -> Answer<proto::SaveReply> {
         self.check_folder()?;
-        let name = request.into_inner().name;
-        let saved = self.slow(move |control| control.save(&name)).await?.map_err(refused)?;
+        let proto::SaveRequest { name, number } = request.into_inner();
+        let saved = self.slow(move |control| control.save(&name, number)).await?.map_err(refused)?;
         let (generation, rows, bytes) = (saved.generation, saved.rows, saved.bytes);
         Ok(Response::new(proto::SaveReply { generation, rows, bytes }))
+    }
+
+    async fn saved(&self, request: Request<proto::SavedRequest>) -> Answer<proto::SavedReply> {
+        self.check_folder()?;
+        let name = request.into_inner().name;
+        let number = self.slow(move |control| control.saved(&name)).await?.map_err(refused)?;
+        Ok(Response::new(proto::SavedReply { number }))
     }
 
     async fn restore(&self, request: Request<proto::RestoreRequest>) -> Answer<proto::RestoreReply> {

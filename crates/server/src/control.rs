@@ -188,16 +188,24 @@ impl Control {
         Ok(self.state.create(name, home, config)?.number)
     }
 
-    /// Saves all tables under a name, while requests go on.
+    /// Saves all tables under a name, while requests go on. By the number saves of one name are told from each other; 0: none.
     ///
     /// # Errors
     /// The name is impossible, or writing failed; then what was saved before is intact. The server is about to stop: then
     /// it saves by itself.
-    pub fn save(&self, name: &str) -> Result<Saved, Refusal> {
+    pub fn save(&self, name: &str, number: u64) -> Result<Saved, Refusal> {
         self.check_serving()?;
-        let result = self.state.save(name, 0);
+        let result = self.state.save(name, number);
         self.log.say(errand::saved(name, result.clone()));
         result
+    }
+
+    /// The number of the save of this name.
+    ///
+    /// # Errors
+    /// There is no such checkpoint, or it is damaged.
+    pub fn saved(&self, name: &str) -> Result<u64, Refusal> {
+        self.state.saved(name)
     }
 
     /// Puts the tables of a checkpoint in the place of all. Their numbers are new.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sanderling_control::{Client, ClientOptions, ControlError};
+use sanderling_observe::unique;
 
 use crate::failure::Failure;
 use crate::output;
@@ -136,15 +137,15 @@ impl Order {
         }
     }
 
-    /// Adds what one server answers.
-    fn ask(&self, client: &mut Client) -> Result<Answers, ControlError> {
+    /// What one server answers; by the number saves of one name are told from each other.
+    fn ask(&self, client: &mut Client, number: u64) -> Result<Answers, ControlError> {
         let url = client.url().to_owned();
         Ok(match self {
             Order::Status(_) => Answers::Status(vec![(url, client.status()?)]),
             Order::Tables(_) => Answers::Tables(vec![(url, client.tables()?)]),
             Order::Connections(_) => Answers::Connections(vec![(url, client.connections()?)]),
             Order::Stats { peers, .. } => Answers::Stats(*peers, vec![(url, client.stats(*peers)?)]),
-            Order::Save { name } => Answers::Saved(name.clone(), vec![(url, client.save(name)?)]),
+            Order::Save { name } => Answers::Saved(name.clone(), vec![(url, client.save(name, number)?)]),
             Order::Restore { name } => Answers::Restored(name.clone(), vec![(url, client.restore(name)?)]),
             Order::Drop { table } => {
                 client.drop_table(table)?;
@@ -164,8 +165,13 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let mut clients: Vec<Option<Client>> = args.server.iter().map(|_| None).collect();
     let clears = !args.json && std::io::stdout().is_terminal();
     let mut is_first = true;
+    if let Order::Restore { name } = &args.order {
+        check_saves(name, &args.server, &options, &mut clients)?;
+    }
+    let number = unique().max(1);
     loop {
-        let results = ask_all(&args.order, &args.server, &options, &mut clients);
+        let order = |client: &mut Client| args.order.ask(client, number);
+        let results = ask_all(&args.server, &options, &mut clients, order);
         let (answers, errors) = sort(results);
         let Some(every) = args.order.watch() else {
             show(answers, args.json)?;
@@ -183,13 +189,42 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     }
 }
 
-/// Asks all servers at once, since a save of one may take as long as that of all.
-fn ask_all(
-    order: &Order,
+/// Several servers must have the same save of this name: one that some of them could not make, or one made by some of them alone,
+/// left the others with another.
+fn check_saves(
+    name: &str,
     servers: &[String],
     options: &ClientOptions,
     clients: &mut [Option<Client>],
-) -> Vec<Result<Answers, ControlError>> {
+) -> Result<(), Failure> {
+    if servers.len() < 2 {
+        return Ok(());
+    }
+    let saved = |client: &mut Client| Ok((client.url().to_owned(), client.saved(name)?));
+    let answers = ask_all(servers, options, clients, saved);
+    let numbers = answers.into_iter().collect::<Result<Vec<_>, _>>().inspect_err(|_| {
+        note!("nothing was restored: one of the servers cannot restore {name:?}");
+    })?;
+    let known: Vec<_> =
+        numbers.iter().filter_map(|(url, number)| number.map(|number| (url, number))).collect();
+    match known.iter().find(|(_, number)| *number != known[0].1) {
+        None => Ok(()),
+        Some((other, _)) => Err(Failure::Run(format!(
+            "checkpoint {name:?}: {} and {other} have different saves of this name, since one of them was not made by all servers; \
+             nothing was restored: restore another checkpoint, or have one server after the other restore this one",
+            known[0].0
+        ))),
+    }
+}
+
+/// Asks all servers at once, since a save of one may take as long as that of all.
+fn ask_all<T: Send>(
+    servers: &[String],
+    options: &ClientOptions,
+    clients: &mut [Option<Client>],
+    ask: impl Fn(&mut Client) -> Result<T, ControlError> + Sync,
+) -> Vec<Result<T, ControlError>> {
+    let ask = &ask;
     std::thread::scope(|scope| {
         let asking: Vec<_> = servers
             .iter()
@@ -200,7 +235,7 @@ fn ask_all(
                         Some(client) => client,
                         None => Client::connect(server, options)?,
                     };
-                    let answer = order.ask(&mut client)?;
+                    let answer = ask(&mut client)?;
                     // One that failed is connected anew the next time.
                     *slot = Some(client);
                     Ok(answer)
