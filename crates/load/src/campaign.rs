@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::compare::{Side, abba};
 use crate::engine::{EngineError, Plan, Progress, Schedule, Watch, run_noting_cycles};
 use crate::generate::Arrivals;
-use crate::result::{Limit, Objective, RunResult};
+use crate::observed::Measured;
+use crate::result::{Objective, RunResult};
 use crate::target::Target;
 
 mod cycles;
@@ -64,18 +65,11 @@ pub struct Made {
     pub cut: bool,
 }
 
-fn achieved(run: &RunResult) -> f64 {
-    run.measured.calls() as f64 / run.measured.seconds
-}
-
 /// The share of a rate that was served: how long calls were due, of how long it took until they had ended. (Not how many there
-/// were: arrivals are random.)
-fn kept(run: &RunResult, per_s: f64) -> f64 {
-    let due_s = match run.asked.limit {
-        Limit::Seconds { seconds } => seconds,
-        Limit::Calls { calls } => calls as f64 / per_s,
-    };
-    due_s / run.measured.seconds
+/// were, nor how long so many take on average: arrivals are random.)
+fn kept(run: &RunResult) -> f64 {
+    let Measured { due_s, seconds, .. } = run.measured;
+    due_s.unwrap_or(seconds) / seconds
 }
 
 /// Runs at every rate, lowest first. Ends early at a rate that is not served, since those beyond it tell nothing.
@@ -91,7 +85,7 @@ pub fn sweep(
         let run = labelled(target, &at_rate(plan, per_s, arrivals), &cycles, &name(per_s), watch)?;
         let Some((run, end)) = run else { return Ok(Made { runs, cut: true }) };
         cycles.used(end);
-        let served = kept(&run, per_s) >= SERVED_MIN;
+        let served = kept(&run) >= SERVED_MIN;
         runs.push(run);
         if !served {
             break;
@@ -197,7 +191,7 @@ fn seek(search: &Search, attempt: &mut Attempt<'_>) -> Result<Found, EngineError
     let cut =
         |found: Found| Ok(Found { per_s: None, not_per_s: None, unknown_per_s: None, cut: true, ..found });
     let Some(closed) = attempt(At::ClosedLoop, "closed loop")? else { return cut(found) };
-    let most = achieved(&closed).max(RATE_MIN);
+    let most = closed.measured.calls_per_s().max(RATE_MIN);
     found.runs.push(closed);
     let mut per_s = most / 2.0;
     while found.runs.len() < TRIALS_MAX {
@@ -253,7 +247,7 @@ fn outcome(run: &RunResult, per_s: f64, objectives: &[Objective]) -> Outcome {
     if run.validity.by_client {
         return Outcome::Unknown;
     }
-    match run.validity.valid && kept(run, per_s) >= KEPT_MIN && meets(run, objectives) {
+    match run.validity.valid && kept(run) >= KEPT_MIN && meets(run, objectives) {
         true => Outcome::Fine,
         false => Outcome::NotMet,
     }
@@ -306,6 +300,7 @@ mod tests {
     use super::*;
     use crate::engine::Length;
     use crate::result::tests::made_up;
+    use crate::result::{Asked, Limit};
     use crate::script::{Mix, Program};
 
     /// A search of a server that is slow from a rate on, by a client that is late by itself from another one on, always or the
@@ -348,6 +343,20 @@ mod tests {
         check(f64::MAX, 800.0, true, (false, true));
         check(400.0, 800.0, true, (true, false));
         check(800.0, 400.0, true, (false, true));
+    }
+
+    /// A hundred calls at 900/s, of which so many had ended when the last was due.
+    #[test]
+    fn random_arrivals_are_no_fault_of_the_server() {
+        let check = |due_s: f64, seconds: f64, expected: f64| {
+            let run = made_up("", 900.0, seconds, 500.0, 1);
+            let asked = Asked { limit: Limit::Calls { calls: 100 }, ..run.asked };
+            let measured = Measured { due_s: Some(due_s), ..run.measured };
+            let found = kept(&RunResult { asked, measured, ..run });
+            assert!((found - expected).abs() < 1e-9, "{due_s} of {seconds} s: {found}");
+        };
+        check(0.14, 0.14, 1.0);
+        check(0.08, 0.16, 0.5);
     }
 
     /// Which cycles runs begin with, of campaigns of runs of 50 calls.

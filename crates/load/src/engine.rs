@@ -382,19 +382,43 @@ fn threads(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<Ran, E
         let observed = all.ok_or(EngineError::Stopped(None))?;
         let cpu = cpu::Times::now().since(cpu_before);
         let last = ends.iter().map(|end| end.last).max().unwrap_or_default();
-        let measured = match plan.length {
+        let window = match plan.length {
             // Unless it was over before, since all threads were told to stop, had no cycles left or gave up.
             Length::Time(window)
                 if !stop.load(Ordering::Relaxed) && !ends.iter().all(|end| end.ran_out || end.gave_up) =>
             {
-                last.max(window)
+                Some(window)
             }
-            Length::Time(_) | Length::Calls(_) => last,
+            Length::Time(_) | Length::Calls(_) => None,
         };
         // An empty run has a length, too.
-        let measured = observed.measured(measured.max(Duration::from_nanos(1)));
+        let length = last.max(window.unwrap_or_default()).max(Duration::from_nanos(1));
+        let measured = observed.measured(length);
+        let measured = match plan.schedule {
+            Schedule::Closed => measured,
+            Schedule::Open { per_s, .. } => {
+                let due = window.unwrap_or_else(|| one_more_due(&ends, per_s));
+                let backlog_s = backlog(length, due, &ends).as_secs_f64();
+                Measured { due_s: Some(due.as_secs_f64()), backlog_s, ..measured }
+            }
+        };
         Ok(Ran { measured, ends, began, cpu, stopped_by_watch })
     })
+}
+
+/// When one more call would have been due behind those that were.
+fn one_more_due(ends: &[ThreadEnd], per_s: f64) -> Duration {
+    let gap = Duration::try_from_secs_f64(1.0 / per_s).unwrap_or_default();
+    ends.iter().map(|end| end.due).max().unwrap_or_default().saturating_add(gap)
+}
+
+/// How much of the measured part went by while calls of the warm-up were still to be begun, on an average thread. What
+/// was caught up with until calls were no longer due is not counted: rates are never those of less time than that.
+fn backlog(length: Duration, due: Duration, ends: &[ThreadEnd]) -> Duration {
+    let at_work = || ends.iter().filter(|end| end.calls > 0);
+    let threads = u32::try_from(at_work().count()).unwrap_or(u32::MAX).max(1);
+    let mean = at_work().map(|end| end.backlog).sum::<Duration>() / threads;
+    mean.min(length.saturating_sub(due)).min(length.saturating_sub(Duration::from_nanos(1)))
 }
 
 /// Tells who watches, until all threads have ended. Whether they were told to end early, and the processor time when the

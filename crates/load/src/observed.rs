@@ -65,8 +65,15 @@ pub struct FunctionCalls {
 /// What all threads together have noted.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Measured {
-    /// Length of the measured part.
+    /// Length of the measured part, until the last answer.
     pub seconds: f64,
+    /// In an open loop, how long calls were due; of a number of calls, until one more would have been.
+    #[serde(default)]
+    pub due_s: Option<f64>,
+    /// How much of it went by while calls of the warm-up were still to be begun. Rates leave it out: none of these calls
+    /// could be answered then.
+    #[serde(default)]
+    pub backlog_s: f64,
     /// In the order in which the functions were named.
     pub functions: Vec<FunctionCalls>,
     /// Requests by operation and by how many keys they had.
@@ -218,6 +225,8 @@ impl Observed {
         };
         Measured {
             seconds: measured.as_secs_f64(),
+            due_s: None,
+            backlog_s: 0.0,
             functions: self.functions.into_iter().map(function).collect(),
             requests: self.requests.counts(),
             failures: self.failures.counts(),
@@ -276,22 +285,27 @@ impl Measured {
         self.requests.iter().map(|count| count.bytes).sum()
     }
 
+    /// The time that rates are of.
+    fn rated_s(&self) -> f64 {
+        self.seconds - self.backlog_s
+    }
+
     /// Calls per second that succeeded.
     #[must_use]
     pub fn calls_per_s(&self) -> f64 {
-        (self.calls() - self.failed()) as f64 / self.seconds
+        (self.calls() - self.failed()) as f64 / self.rated_s()
     }
 
     /// Keys per second of requests that succeeded.
     #[must_use]
     pub fn keys_per_s(&self) -> f64 {
-        self.keys() as f64 / self.seconds
+        self.keys() as f64 / self.rated_s()
     }
 
     /// Bytes per second of requests that succeeded.
     #[must_use]
     pub fn bytes_per_s(&self) -> f64 {
-        self.bytes() as f64 / self.seconds
+        self.bytes() as f64 / self.rated_s()
     }
 }
 

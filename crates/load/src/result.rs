@@ -300,6 +300,9 @@ impl RunResult {
         if !(measured.seconds > 0.0 && measured.seconds.is_finite()) {
             return Err(format!("a measured part of {} s", measured.seconds));
         }
+        if !(measured.backlog_s >= 0.0 && measured.backlog_s < measured.seconds) {
+            return Err(format!("{} s of {} s were the warm-up's", measured.backlog_s, measured.seconds));
+        }
         let lists = [measured.functions.len(), measured.requests.len(), measured.failures.len()];
         if lists.iter().any(|&length| length > ROWS_MAX) {
             return Err(format!("more than {ROWS_MAX} functions, sizes of requests or kinds of failures"));

@@ -195,6 +195,77 @@ fn a_server_that_freezes_shows_in_the_tail() {
     assert!(run.measured.response().max_ns().unwrap() >= 950_000_000);
 }
 
+/// A server that stands still until nothing is due any more: what it works off first are calls of the warm-up.
+#[test]
+fn rates_leave_out_the_queue_of_the_warm_up() {
+    let pause = Arc::new(Mutex::new(()));
+    let listen = ["tcp://127.0.0.1:0".parse().unwrap()];
+    let null = NullServer::start_with_pause(&listen, 4, 0, Arc::clone(&pause)).unwrap();
+    let target = Target::connect(&null.addresses()[0].to_string(), Default::default()).unwrap();
+    let [warmup, window, still] = [500, 300, 1000].map(Duration::from_millis);
+    let plan = Plan {
+        schedule: Schedule::Open { per_s: 1000.0, arrivals: Arrivals::Uniform },
+        concurrency: Some(4),
+        warmup,
+        length: Length::Time(window),
+        ..plan("pull")
+    };
+    schema(&target, &plan).unwrap();
+    let (mut held, mut looks) = (None, 0);
+    let run = run(&target, &plan, &mut |progress| {
+        if looks == 0 {
+            held = Some(pause.lock().unwrap());
+        }
+        looks += 1;
+        if progress.elapsed >= still {
+            held = None;
+        }
+        true
+    })
+    .unwrap();
+    let Measured { seconds, due_s, backlog_s, .. } = run.measured;
+    assert_eq!((run.measured.calls(), due_s), (300, Some(0.3)));
+    assert!(backlog_s > 0.19 && seconds - backlog_s > 0.299, "{backlog_s} of {seconds} s");
+    let rates = [run.measured.calls_per_s(), run.measured.keys_per_s() / 16.0];
+    assert!(rates.iter().all(|rate| (rate * (seconds - backlog_s) / 300.0 - 1.0).abs() < 1e-9), "{rates:?}");
+    let note = "the warm-up left a queue";
+    assert!(run.validity.reasons.iter().any(|one| one.contains(note)), "{:?}", run.validity.reasons);
+}
+
+/// Milliseconds: of the measured part, in which calls were due, and until when each thread began calls of the warm-up.
+#[test]
+fn a_queue_that_was_caught_up_with_is_not_left_out() {
+    let check = |length: u64, due: u64, threads: &[(u64, u64)], expected: u64| {
+        let of = Duration::from_millis;
+        let end = |&(calls, backlog)| ThreadEnd { calls, backlog: of(backlog), ..ThreadEnd::default() };
+        let ends: Vec<ThreadEnd> = threads.iter().map(end).collect();
+        assert_eq!(backlog(of(length), of(due), &ends), of(expected), "{length} {due} {threads:?}");
+    };
+    check(1000, 1000, &[(9, 0)], 0);
+    check(1000, 1000, &[(9, 700)], 0);
+    check(2400, 1000, &[(9, 1400)], 1400);
+    check(2400, 1000, &[(9, 1600)], 1400);
+    check(2400, 1000, &[(9, 300), (9, 500), (0, 9000)], 400);
+    check(100, 110, &[(9, 50)], 0);
+    check(100, 50, &[], 0);
+}
+
+/// Random arrivals of a number of calls are not those of an average.
+#[test]
+fn calls_were_due_until_one_more_would_have_been() {
+    let target = Target::connect("nowhere:", Default::default()).unwrap();
+    for seed in 1..5 {
+        let (per_s, arrivals) = (2000.0, Arrivals::Poisson);
+        let schedule = Schedule::Open { per_s, arrivals };
+        let plan = Plan { schedule, seeds: Seeds::new(seed), threads: 2, ..plan("idle") };
+        let mut times = crate::generate::ArrivalTimes::new(&arrivals, per_s, plan.seeds.arrivals, 0).unwrap();
+        let last = (0..200).map(|_| times.next()).max().unwrap();
+        let measured = run_again(&target, &plan).measured;
+        assert_eq!(measured.due_s, Some((last + Duration::from_micros(500)).as_secs_f64()), "seed {seed}");
+    }
+    assert_eq!(run_again(&target, &plan("idle")).measured.due_s, None);
+}
+
 #[test]
 fn failures_are_counted_by_kind_and_make_a_run_invalid() {
     let target = Target::connect("embedded:", Default::default()).unwrap();

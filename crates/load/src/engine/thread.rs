@@ -33,6 +33,10 @@ pub(super) struct ThreadEnd {
     pub(super) cycles_end: u64,
     /// When its last call ended, since the measured part began.
     pub(super) last: Duration,
+    /// In an open loop: when the last of them was due, and when the last call of the warm-up was begun, both since the
+    /// measured part began.
+    pub(super) due: Duration,
+    pub(super) backlog: Duration,
     /// Share of a core that it used in the measured part.
     pub(super) cpu: f64,
     /// Share of its time there in which it had nothing to do but wait.
@@ -82,6 +86,8 @@ pub(super) struct Thread {
     failed: u64,
     failing: Duration,
     last: Duration,
+    due: Duration,
+    backlog: Duration,
     own_lag: Distribution,
 }
 
@@ -115,6 +121,8 @@ impl Thread {
             failed: 0,
             failing: Duration::ZERO,
             last: Duration::ZERO,
+            due: Duration::ZERO,
+            backlog: Duration::ZERO,
             own_lag: Distribution::new(),
         })
     }
@@ -146,9 +154,14 @@ impl Thread {
                 && let Some(due) = self.pace.take(now)
             {
                 self.free.pop();
-                if due.at >= self.warmup && self.is_open {
-                    let own = now.saturating_sub(due.at.max(freed_at));
-                    self.own_lag.record(u64::try_from(own.as_nanos()).unwrap_or(u64::MAX));
+                match due.at.checked_sub(self.warmup) {
+                    _ if !self.is_open => {}
+                    Some(at) => {
+                        let own = now.saturating_sub(due.at.max(freed_at));
+                        self.own_lag.record(u64::try_from(own.as_nanos()).unwrap_or(u64::MAX));
+                        self.due = at;
+                    }
+                    None => self.backlog = now.saturating_sub(self.warmup),
                 }
                 ended = self.start(slot, due, now, start);
                 now = start.elapsed();
@@ -222,6 +235,8 @@ impl Thread {
             calls: self.observed.calls(),
             cycles_end: self.pace.taken_end(),
             last: self.last,
+            due: self.due,
+            backlog: self.backlog,
             cpu,
             waited: share(waited),
             own_lag: self.own_lag,

@@ -101,13 +101,20 @@ pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
                     own / 1000
                 ));
             }
-            let achieved = calls as f64 / measured.seconds;
+            let achieved = measured.calls_per_s();
             if window_s.is_some_and(|window_s| window_s < RATE_KEPT * measured.seconds)
                 && !ran.stopped_by_watch
             {
                 notes.push(format!(
                     "{achieved:.0} calls/s of the {per_s:.0} that were asked for: what is served is less than what is due, \
                      and latencies grow with the length of the run"
+                ));
+            }
+            if measured.backlog_s > (1.0 - RATE_KEPT) * measured.seconds {
+                notes.push(format!(
+                    "the warm-up left a queue that took {:.1} s of the measured part: rates leave that time out, response times \
+                     do not; --warmup 0s leaves none",
+                    measured.backlog_s
                 ));
             }
         }
@@ -130,7 +137,8 @@ mod tests {
 
     use super::*;
     use crate::engine::{cpu, thread::ThreadEnd};
-    use crate::observed::Observed;
+    use crate::generate::Arrivals;
+    use crate::observed::{Measured, Observed};
     use crate::script::{Mix, Program};
 
     /// A closed loop of threads with so many calls each, which waited for such a share of their time.
@@ -152,6 +160,31 @@ mod tests {
         };
         let found = validity(&plan, true, &ran);
         assert_eq!(found.valid, valid, "{ends:?}: {:?}", found.reasons);
+    }
+
+    /// What is served is what succeeds, in the note as in the two lines.
+    #[test]
+    fn calls_that_fail_are_not_served() {
+        let functions = ["f".to_owned()];
+        let program = Program::new("test.rn", "pub async fn f() { }");
+        let schedule = Schedule::Open { per_s: 9.0, arrivals: Arrivals::Uniform };
+        let mut plan = Plan::new(program, Mix::parse("f", &functions).unwrap());
+        (plan.schedule, plan.failures_max) = (schedule, 1.0);
+        let mut observed = Observed::new(&functions, Duration::ZERO);
+        for call in 0..90 {
+            observed.call(0, Duration::ZERO, Duration::ZERO, Duration::ZERO, Duration::ZERO, call < 30);
+        }
+        let measured = Measured { backlog_s: 5.0, ..observed.measured(Duration::from_secs(20)) };
+        let ran = Ran {
+            measured,
+            ends: Vec::new(),
+            began: SystemTime::UNIX_EPOCH,
+            cpu: cpu::Times::default(),
+            stopped_by_watch: false,
+        };
+        let found = validity(&plan, true, &ran).reasons;
+        assert!(found[0].starts_with("4 calls/s of the 9 that were asked for"), "{found:?}");
+        assert!(found[1].contains("took 5.0 s of the measured part"), "{found:?}");
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub fn keys_per_s(measured: &Measured) -> Estimate {
 #[must_use]
 pub fn mean_ns(measured: &Measured) -> Option<Estimate> {
     let value = measured.response().mean_ns()?;
-    let half_width = batches(measured, BATCHES_MAX).and_then(|batches| {
+    let half_width = batches(measured, 0.0, BATCHES_MAX).and_then(|batches| {
         let means = batches.iter().map(|batch| (!batch.response.is_empty()).then(|| batch.response.mean()));
         error(&means.collect::<Option<Vec<f64>>>()?)
     });
@@ -60,7 +60,7 @@ pub fn quantile_ns(measured: &Measured, quantile: f64) -> Option<Estimate> {
     let value = response.quantile_ns(quantile)? as f64;
     // A batch must have enough samples beyond the percentile for one of its own.
     let beyond = (1.0 - quantile) * response.count() as f64 / SAMPLES_BEYOND_MIN;
-    let half_width = batches(measured, BATCHES_MAX.min(beyond as usize)).and_then(|batches| {
+    let half_width = batches(measured, 0.0, BATCHES_MAX.min(beyond as usize)).and_then(|batches| {
         let quantiles = batches.iter().map(|batch| coarse_quantile_ns(&batch.response, quantile));
         error(&quantiles.collect::<Option<Vec<f64>>>()?)
     });
@@ -68,7 +68,7 @@ pub fn quantile_ns(measured: &Measured, quantile: f64) -> Option<Estimate> {
 }
 
 fn rate(measured: &Measured, value: f64, of: impl Fn(&Interval) -> u64) -> Estimate {
-    let half_width = batches(measured, BATCHES_MAX).and_then(|batches| {
+    let half_width = batches(measured, measured.backlog_s, BATCHES_MAX).and_then(|batches| {
         let seconds = measured.series.interval().as_secs_f64() * batches.first()?.length as f64;
         error(&batches.iter().map(|batch| of(batch) as f64 / seconds).collect::<Vec<f64>>())
     });
@@ -88,9 +88,11 @@ impl std::ops::Deref for Batch {
     }
 }
 
-/// At most so many batches of equal length; the intervals that are left over belong to none.
-fn batches(measured: &Measured, at_most: usize) -> Option<Vec<Batch>> {
+/// At most so many batches of equal length, from a time on; the intervals that are left over belong to none.
+fn batches(measured: &Measured, from_s: f64, at_most: usize) -> Option<Vec<Batch>> {
     let whole = measured.series.whole(measured.seconds);
+    let before = (from_s / measured.series.interval().as_secs_f64()).ceil() as usize;
+    let whole = &whole[before.min(whole.len())..];
     if at_most.min(whole.len()) < BATCHES_MIN {
         return None;
     }

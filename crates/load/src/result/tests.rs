@@ -74,7 +74,7 @@ pub(crate) fn made_up(label: &str, rate: f64, seconds: f64, service_us: f64, see
             kernel: "6.1".into(),
             arch: "x86_64".into(),
         },
-        measured: observed.measured(measured),
+        measured: Measured { due_s: Some(seconds), ..observed.measured(measured) },
         client: ClientCpu { user_s: 0.3 * seconds, system_s: 0.1 * seconds, busiest_thread: Some(0.31) },
         server: vec![ServerLatency {
             peer: "tcp".into(),
@@ -140,6 +140,8 @@ fn damaged_files_are_refused_by_name() {
     check("/runs", serde_json::json!([]), "0 runs");
     check("/runs/0/machine/cpus", "many".into(), "not a result");
     check("/runs/0/measured/seconds", 0.into(), "a measured part of 0 s");
+    check("/runs/0/measured/backlog_s", 1.into(), "1 s of 1 s were the warm-up's");
+    check("/runs/0/measured/backlog_s", (-1).into(), "-1 s of 1 s were the warm-up's");
     check(&format!("{function}/failed"), (1_u64 << 40).into(), "more failures or latencies than calls");
     check(&format!("{function}/response/hdr"), "AAAA".into(), "not a histogram");
     check(&format!("{function}/response/hdr"), histogram(1 << 60, 5).into(), "5 digits");
@@ -282,6 +284,19 @@ fn errors_hold_what_they_promise_also_where_neighbours_are_alike() {
             "{correlation}: the median lay within its error in {median} of 200"
         );
     }
+}
+
+/// A second of nothing but the warm-up's queue, then as much in every interval: the rate has no error to speak of.
+#[test]
+fn the_queue_of_the_warm_up_is_no_scatter() {
+    let mut observed = Observed::new(&["f".to_owned()], Duration::from_secs(3));
+    for call in 0..300 {
+        let (at, took) = (Duration::from_millis(5 * call), Duration::from_millis(1000 + 5 * call));
+        observed.call(0, at, took, took, Duration::ZERO, false);
+    }
+    let measured = Measured { backlog_s: 0.95, ..observed.measured(Duration::from_secs(4)) };
+    let found = estimate::calls_per_s(&measured);
+    assert!(found.half_width.expect("there are enough intervals") < 1e-9, "{found:?}");
 }
 
 #[test]
