@@ -104,7 +104,7 @@ fn a_server_is_loaded_swept_searched_and_compared() {
     let short = "--warmup 50ms --quiet";
     let rates = "--rates 200..800:lin3 -d 300ms -o sweep.json --slo p99<50ms";
     let swept = said(folder, &format!("sweep {TINY} --ps {a} {short} {rates}"));
-    assert!(swept.contains("200"), "{swept}");
+    assert!(swept.contains("200") && swept.contains("wanted: p99 < 50.0 ms"), "{swept}");
     said(folder, "plot sweep.json -o sweep.png");
     assert_eq!(json(&folder.join("sweep.json"))["command"], "sweep");
 
@@ -187,6 +187,73 @@ fn mistakes_are_told_with_their_place() {
 /// Ends a command by a signal when something can have been measured: later and later, since machines are slow.
 fn interrupted(folder: &Path, line: &str, has_begun: impl Fn(&Output) -> bool) -> Output {
     for wait_ms in [1500, 5000, 20_000] {
+/// Runs that are several say what they failed of, too, as does what is kept of them.
+#[test]
+fn several_runs_that_fail_say_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("fails.rn"), "pub async fn go(ctx, my) {\n    let x = 1 + \"a\";\n}\n")
+        .unwrap();
+    let check = |line: &str, code: i32, expected: &[&str]| {
+        let done = run(folder, line);
+        let text = String::from_utf8_lossy(&done.stdout);
+        assert_eq!(done.status.code(), Some(code), "{line}: {text}");
+        for part in expected {
+            assert!(text.contains(part), "{line}: {part} is not in {text}");
+        }
+    };
+    let why = ["NOT VALID: ", "calls failed, 100.00 %", "script:", "fails.rn:2:13", "^^^^^^^"];
+    let of = "--warmup 0s --quiet";
+    check(&format!("sweep --rates 100,200 -d 300ms {of} ./fails.rn -o fails.json"), 1, &why);
+    check("show fails.json", 0, &why);
+    check(&format!("ab nowhere: nowhere: -w ./fails.rn --runs 2 -n 50 {of} -o ab.json"), 1, &why);
+    check("show ab.json", 0, &why);
+    check(&format!("sweep --rates 100 -d 300ms {of} --max-failures 100% ./fails.rn"), 0, &why[2..]);
+    check(&format!("search --trial 300ms -d 300ms {of} ./fails.rn"), 1, &why);
+}
+
+/// Ends a command by a signal when something can have been measured: later and later, since machines are slow.
+fn interrupted(folder: &Path, line: &str, has_begun: impl Fn(&Output) -> bool) -> Output {
+    for wait_ms in [1500, 5000, 20_000] {
+/// Runs that are several say what they failed of, too, as does what is kept of them.
+#[test]
+fn several_runs_that_fail_say_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("fails.rn"), "pub async fn go(ctx, my) {\n    let x = 1 + \"a\";\n}\n")
+        .unwrap();
+    let check = |line: &str, code: i32, expected: &[&str]| {
+        let done = run(folder, line);
+        let text = String::from_utf8_lossy(&done.stdout);
+        assert_eq!(done.status.code(), Some(code), "{line}: {text}");
+        for part in expected {
+            assert!(text.contains(part), "{line}: {part} is not in {text}");
+        }
+    };
+    let why = ["NOT VALID: ", "calls failed, 100.00 %", "script:", "fails.rn:2:13", "^^^^^^^"];
+    let of = "--warmup 0s --quiet";
+    check(&format!("sweep --rates 100,200 -d 300ms {of} ./fails.rn -o fails.json"), 1, &why);
+    check("show fails.json", 0, &why);
+    check(&format!("ab nowhere: nowhere: -w ./fails.rn --runs 2 -n 50 {of} -o ab.json"), 1, &why);
+    check("show ab.json", 0, &why);
+    check(&format!("sweep --rates 100 -d 300ms {of} --max-failures 100% ./fails.rn"), 0, &why[2..]);
+    check(&format!("search --trial 300ms -d 300ms {of} ./fails.rn"), 1, &why);
+}
+
+/// What scripts print is beside the result.
+#[test]
+fn scripts_print_to_standard_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let script = "pub async fn go(ctx, my) { print!(\"one \"); println!(\"two {}\", 3); dbg!(4, \"five\"); }";
+    std::fs::write(folder.join("prints.rn"), script).unwrap();
+    let done = run(folder, "run ./prints.rn -n 2 --quiet --json");
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(errors, "one two 3\n4\n\"five\"\n".repeat(2));
+    let json: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(json["runs"][0]["validity"]["valid"], true, "{json}");
+}
+
         let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
         command.arg("load").args(line.split_whitespace()).current_dir(folder);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

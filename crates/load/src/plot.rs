@@ -49,9 +49,10 @@ pub fn svg(figure: &Figure) -> String {
 }
 
 /// Response time against throughput, a point per run: where the curve bends is what the server can bear. Runs
-/// that are not valid are crosses.
+/// that are not valid are crosses. What was wanted of them are lines across.
 #[must_use]
-pub fn curve(runs: &[RunResult], objective: Option<&Objective>) -> Figure {
+pub fn curve(runs: &[RunResult]) -> Figure {
+    let wanted = crate::show::wanted(runs);
     let mut runs: Vec<&RunResult> = runs.iter().collect();
     let due = |run: &RunResult| match run.asked.load {
         Load::Open { rate_per_s, .. } => rate_per_s,
@@ -82,7 +83,7 @@ pub fn curve(runs: &[RunResult], objective: Option<&Objective>) -> Figure {
     let (low, high) = rates
         .iter()
         .fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), &rate| (low.min(rate), high.max(rate)));
-    let y_marks = objective.map(|of| {
+    let y_marks = wanted.iter().map(|of: &Objective| {
         let name = crate::show::percentile(of.quantile);
         (
             unit.number(of.below_ns as f64),
@@ -97,7 +98,7 @@ pub fn curve(runs: &[RunResult], objective: Option<&Objective>) -> Figure {
         x_room: true,
         y_log: true,
         series,
-        y_marks: y_marks.into_iter().collect(),
+        y_marks: y_marks.collect(),
         ..LineChart::default()
     };
     Figure { width_px: WIDTH_PX, panels: vec![(chart, HEIGHT_PX)] }

@@ -67,7 +67,7 @@ pub struct RunResult {
     pub measured: Measured,
     /// What the load itself took.
     pub client: ClientCpu,
-    /// What the server said of the same time; empty if it said nothing.
+    /// What the server said of the time since the warm-up began; empty if it said nothing.
     pub server: Vec<ServerLatency>,
     /// Whether it may be taken at its word.
     pub validity: Validity,
@@ -178,7 +178,7 @@ pub struct ServerLatency {
     pub peer: String,
     /// What was asked.
     pub command: String,
-    /// In the time of the run.
+    /// In the time of the run, its warm-up included.
     pub summary: LatencySummary,
 }
 

@@ -6,7 +6,7 @@ mod table;
 
 use crate::compare::{Comparison, digits, probability};
 use crate::observed::distribution::SAMPLES_BEYOND_MIN;
-use crate::observed::{Distribution, Measured};
+use crate::observed::{Distribution, FailureCount, Measured};
 use crate::result::estimate::{self, Estimate};
 use crate::result::{Limit, Load, Objective, RunResult};
 use numbers::{bytes, rate};
@@ -27,6 +27,8 @@ const QUANTILES: [(&str, f64); 5] =
 const MESSAGE_LINES_MAX: usize = 12;
 /// Kinds of failures that are shown there.
 const KINDS_MAX: usize = 3;
+/// Runs of many whose reasons are shown: most are not valid for the same ones.
+const DOUBTED_MAX: usize = 3;
 
 /// The two lines of a run, one for every reason to doubt it, and the first message of each kind of failure.
 #[must_use]
@@ -146,6 +148,9 @@ pub fn one(run: &RunResult) -> String {
         }
         text += "\n";
         text += &table.text();
+        if run.asked.warmup_s > 0.0 {
+            text += "Servers count the warm-up, too.\n";
+        }
     }
     if !measured.failures.is_empty() {
         text += "\n";
@@ -210,11 +215,14 @@ pub fn two(a: &RunResult, b: &RunResult) -> String {
     text
 }
 
-/// Many runs, one a line.
+/// Many runs, one a line; what was wanted of them, and what [`doubts`] there are.
 #[must_use]
 pub fn list(runs: &[RunResult]) -> String {
-    let mut table =
-        Table::new(&["run", "due/s", "calls/s", "keys/s", "p50", "p99", "p99.9", "max", "cores", ""]);
+    let wanted = wanted(runs);
+    let heading = if wanted.is_empty() { "" } else { "wanted" };
+    let mut table = Table::new(&[
+        "run", "due/s", "calls/s", "keys/s", "p50", "p99", "p99.9", "max", "cores", heading, "",
+    ]);
     for run in runs {
         let due = match &run.asked.load {
             Load::Closed => DASH.to_owned(),
@@ -232,10 +240,74 @@ pub fn list(runs: &[RunResult]) -> String {
             quantile(0.999),
             duration_or_dash(response.max_ns()),
             format!("{:.2}", run.client_cores()),
+            if run.asked.objectives.is_empty() { String::new() } else { of_objectives(run).to_owned() },
             if run.validity.valid { "" } else { "NOT VALID" }.to_owned(),
         ]);
     }
-    table.text()
+    let mut text = table.text();
+    if !wanted.is_empty() {
+        let one = |of: &Objective| format!("{} < {}", percentile(of.quantile), duration(of.below_ns as f64));
+        let all: Vec<String> = wanted.iter().map(one).collect();
+        text += &wrapped("  wanted: ", &all.join(", "));
+    }
+    text + &doubts(runs)
+}
+
+/// What is wanted of any of them, each once.
+#[must_use]
+pub fn wanted(runs: &[RunResult]) -> Vec<Objective> {
+    let mut all: Vec<Objective> = Vec::new();
+    for one in runs.iter().flat_map(|run| &run.asked.objectives) {
+        if !all.contains(one) {
+            all.push(*one);
+        }
+    }
+    all
+}
+
+/// Whether a run kept all that was wanted of it, in a word.
+fn of_objectives(run: &RunResult) -> &'static str {
+    let kept: Vec<Option<bool>> = run.asked.objectives.iter().map(|one| is_kept(run, one)).collect();
+    match () {
+        () if kept.contains(&Some(false)) => "missed",
+        () if kept.contains(&None) => DASH,
+        () => "kept",
+    }
+}
+
+/// None of too few samples.
+fn is_kept(run: &RunResult, Objective { quantile, below_ns }: &Objective) -> Option<bool> {
+    run.measured.response().quantile_ns(*quantile).map(|ns| ns < *below_ns)
+}
+
+/// Why runs are not valid, and the first message of each kind of failure: what stands below a list of them, or a comparison.
+#[must_use]
+pub fn doubts(runs: &[RunResult]) -> String {
+    let mut text = String::new();
+    let doubted: Vec<&RunResult> = runs.iter().filter(|run| !run.validity.valid).collect();
+    for run in doubted.iter().take(DOUBTED_MAX) {
+        let label = match &run.label[..] {
+            "" => String::new(),
+            label => format!("{}: ", numbers::shortened(label, 24)),
+        };
+        let prefix = format!("  {label}NOT VALID: ");
+        for reason in &run.validity.reasons {
+            text += &wrapped(&prefix, reason);
+        }
+    }
+    if doubted.len() > DOUBTED_MAX {
+        text += &format!("  and {} more that are not valid\n", doubted.len() - DOUBTED_MAX);
+    }
+    let mut kinds: Vec<&FailureCount> = Vec::new();
+    for kind in runs.iter().flat_map(|run| &run.measured.failures) {
+        if !kinds.iter().any(|other| other.kind == kind.kind) {
+            kinds.push(kind);
+        }
+    }
+    for kind in kinds.into_iter().take(KINDS_MAX) {
+        text += &message(&format!("  {}: ", kind.kind), &kind.first, MESSAGE_LINES_MAX);
+    }
+    text
 }
 
 /// Two sets of runs, compared: the verdict, then the numbers.
@@ -293,15 +365,14 @@ fn heading(run: &RunResult) -> String {
         numbers::shortened(&run.machine.cpu, 60),
         run.machine.cpus_usable,
     );
-    for Objective { quantile, below_ns } in &asked.objectives {
-        let found = run.measured.response().quantile_ns(*quantile);
-        let kept = match found {
-            Some(ns) if ns < *below_ns => "kept",
-            Some(_) => "missed",
+    for one in &asked.objectives {
+        let kept = match is_kept(run, one) {
+            Some(true) => "kept",
+            Some(false) => "missed",
             None => "too few samples to say",
         };
-        let name = percentile(*quantile);
-        text += &format!("\nwanted: {name} < {}: {kept}", duration(*below_ns as f64));
+        let (name, below) = (percentile(one.quantile), duration(one.below_ns as f64));
+        text += &format!("\nwanted: {name} < {below}: {kept}");
     }
     text
 }

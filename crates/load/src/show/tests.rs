@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::compare::{Metric, compare_values};
-use crate::observed::FailureCount;
 use crate::result::tests::made_up;
 use sanderling_observe::LatencySummary;
 
@@ -107,7 +106,46 @@ fn the_head_says_what_was_measured() {
 fn two_runs_and_many() {
     let (a, b) = (made_up("20 k/s", 2000.0, 4.0, 500.0, 1), made_up("", 2000.0, 4.0, 530.0, 2));
     check("two", &two(&a, &b), include_str!("golden/two.txt"));
-    check("list", &list(&[a, failing(b)]), include_str!("golden/list.txt"));
+    let (mut late, mut plain) = (a.clone(), b.clone());
+    late.asked.objectives.push(Objective { quantile: 0.5, below_ns: 100_000 });
+    plain.asked.objectives.clear();
+    let few = made_up("few", 20.0, 1.0, 500.0, 1);
+    check("list", &list(&[a, failing(b), late, few, plain]), include_str!("golden/list.txt"));
+}
+
+/// Whatever many runs failed of is told below their list, or their comparison; not of all of them.
+#[test]
+fn doubts_are_told_of_many() {
+    let valid = made_up("valid", 20.0, 1.0, 500.0, 1);
+    assert_eq!(doubts(std::slice::from_ref(&valid)), "");
+    let run = |label: &str, kind: &str| {
+        let mut run = failing(made_up(label, 20.0, 1.0, 500.0, 1));
+        run.measured.failures = vec![FailureCount { kind: kind.into(), count: 1, first: "of it".into() }];
+        run
+    };
+    let runs = [run("A", "script"), valid, run("B", "lost"), run("C", "script"), run("D", "busy")];
+    let found = doubts(&runs);
+    let count = |part: &str| found.lines().filter(|line| line.contains(part)).count();
+    let labels = ["A", "B", "C", "D", "valid"].map(|label| count(&format!("  {label}: NOT VALID: a thread")));
+    assert_eq!(labels, [1, 1, 1, 0, 0], "{found}");
+    let messages =
+        ["script: of it", "lost: of it", "busy: of it", "and 1 more that are not valid"].map(count);
+    assert_eq!(messages, [1, 1, 1, 1], "{found}");
+}
+
+#[test]
+fn servers_count_the_warm_up() {
+    let mut run = made_up("", 20.0, 1.0, 500.0, 1);
+    let mut check = |warmup_s: f64, servers: bool, expected: bool| {
+        run.asked.warmup_s = warmup_s;
+        if !servers {
+            run.server.clear();
+        }
+        assert_eq!(one(&run).contains("Servers count the warm-up"), expected, "{warmup_s}, {servers}");
+    };
+    check(1.0, true, true);
+    check(0.0, true, false);
+    check(1.0, false, false);
 }
 
 #[test]

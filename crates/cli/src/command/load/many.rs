@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use sanderling_load::campaign::{self, Made, Rates, Search, objectives};
 use sanderling_load::compare::{Side, compare};
+use sanderling_load::engine::Plan;
 use sanderling_load::result::{Objective, RUNS_MAX, ResultFile, RunResult};
 use sanderling_load::show;
 
 use super::plan::{LoopArgs, WorkloadArgs, reach, target};
-use super::run::{check, prepare, save};
+use super::run::{check, failed_too_often, prepare, save};
 use super::{failed, watched};
 use crate::command::quantity::time;
 use crate::failure::{FAILED, Failure, INTERRUPTED};
@@ -156,7 +157,7 @@ pub(super) fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     if left > 0 {
         output::text(&format!("the last rate was not served; {left} higher ones were left out"))?;
     }
-    Ok(0)
+    Ok(exit_code(&file, &plan))
 }
 
 pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
@@ -230,7 +231,13 @@ pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
         return interrupted(&file);
     }
     output::part(&compared(&file)?)?;
-    Ok(0)
+    output::part(&show::doubts(&file.runs))?;
+    Ok(exit_code(&file, &plan))
+}
+
+/// Of runs that all were to count.
+fn exit_code(file: &ResultFile, plan: &Plan) -> u8 {
+    if file.runs.iter().any(|run| failed_too_often(run, plan)) { FAILED } else { 0 }
 }
 
 /// Below the runs that were over.

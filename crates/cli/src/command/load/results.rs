@@ -137,10 +137,7 @@ pub(super) fn plot(args: &PlotArgs) -> Result<u8, Failure> {
         (false, _) => Kind::Percentiles,
     });
     let figure = match (kind, &runs[..]) {
-        (Kind::Curve, runs) => {
-            let objective = runs.iter().find_map(|run| run.asked.objectives.first()).copied();
-            plot::curve(runs, objective.as_ref())
-        }
+        (Kind::Curve, runs) => plot::curve(runs),
         (Kind::Time, [run]) => plot::time_series(run),
         (Kind::Time, runs) => {
             let count = runs.len();
