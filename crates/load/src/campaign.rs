@@ -95,7 +95,7 @@ pub fn sweep(
 }
 
 /// What a search found.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Found {
     /// The highest rate, in calls per second, at which all objectives were met; `None` if they were at no rate.
     pub per_s: Option<f64>,
@@ -104,6 +104,8 @@ pub struct Found {
     /// The lowest rate tried, below that one, at which the client itself was late, again and again: the server may have done
     /// well there.
     pub unknown_per_s: Option<f64>,
+    /// The lowest rate tried, below that one, at which no call was due while it was measured, again and again.
+    pub empty_per_s: Option<f64>,
     /// All trials, in the order in which they were made; the last one that met the objectives is the confirmation.
     pub runs: Vec<RunResult>,
     /// Whether it was told to stop before it knew.
@@ -126,15 +128,18 @@ pub struct Search {
 impl Found {
     /// Below this the search goes on.
     fn bound(&self) -> Option<f64> {
-        self.not_per_s.into_iter().chain(self.unknown_per_s).min_by(f64::total_cmp)
+        [self.not_per_s, self.unknown_per_s, self.empty_per_s].into_iter().flatten().min_by(f64::total_cmp)
     }
 
     fn note(&mut self, per_s: f64, outcome: Outcome) {
         match outcome {
             Outcome::Fine => self.per_s = Some(per_s),
             Outcome::Unknown => self.unknown_per_s = Some(per_s),
+            Outcome::Empty => self.empty_per_s = Some(per_s),
             // Rates above it need not be known.
-            Outcome::NotMet => (self.not_per_s, self.unknown_per_s) = (Some(per_s), None),
+            Outcome::NotMet => {
+                (self.not_per_s, self.unknown_per_s, self.empty_per_s) = (Some(per_s), None, None);
+            }
         }
     }
 }
@@ -146,6 +151,8 @@ enum Outcome {
     NotMet,
     /// Nothing, since the client itself was late.
     Unknown,
+    /// Nothing, since there was no call.
+    Empty,
 }
 
 /// Finds the highest rate at which the objectives are met: a closed loop tells about how much is possible, trials halve the
@@ -186,16 +193,15 @@ enum At {
 type Attempt<'a> = dyn FnMut(At, &str) -> Result<Option<RunResult>, EngineError> + 'a;
 
 fn seek(search: &Search, attempt: &mut Attempt<'_>) -> Result<Found, EngineError> {
-    let mut found = Found { per_s: None, not_per_s: None, unknown_per_s: None, runs: Vec::new(), cut: false };
+    let mut found = Found::default();
     // What was found by then is not confirmed.
-    let cut =
-        |found: Found| Ok(Found { per_s: None, not_per_s: None, unknown_per_s: None, cut: true, ..found });
+    let cut = |found: Found| Ok(Found { runs: found.runs, cut: true, ..Found::default() });
     let Some(closed) = attempt(At::ClosedLoop, "closed loop")? else { return cut(found) };
     let most = closed.measured.calls_per_s().max(RATE_MIN);
     found.runs.push(closed);
-    let mut per_s = most / 2.0;
+    let mut per_s = (most / 2.0).max(RATE_MIN);
     while found.runs.len() < TRIALS_MAX {
-        let outcome = tried(search, At::Trial(per_s), per_s, &name(per_s), &mut found, attempt)?;
+        let outcome = tried(search, At::Trial(per_s), &name(per_s), &mut found, attempt)?;
         let Some(outcome) = outcome else { return cut(found) };
         found.note(per_s, outcome);
         per_s = match (found.per_s, found.bound()) {
@@ -203,6 +209,8 @@ fn seek(search: &Search, attempt: &mut Attempt<'_>) -> Result<Found, EngineError
             (Some(low), Some(high)) => (low * high).sqrt(),
             (Some(low), None) => low * 1.5,
             (None, Some(high)) if high <= RATE_MIN => return Ok(found),
+            // Lower rates have even fewer calls.
+            (None, _) if outcome == Outcome::Empty => return Ok(found),
             (None, high) => (high.unwrap_or(most) / 4.0).max(RATE_MIN),
         };
     }
@@ -210,7 +218,7 @@ fn seek(search: &Search, attempt: &mut Attempt<'_>) -> Result<Found, EngineError
         && found.runs.len() < TRIALS_MAX
     {
         let label = format!("{}, confirmed", name(per_s));
-        let outcome = tried(search, At::Confirmation(per_s), per_s, &label, &mut found, attempt)?;
+        let outcome = tried(search, At::Confirmation(per_s), &label, &mut found, attempt)?;
         let Some(outcome) = outcome else { return cut(found) };
         if outcome == Outcome::Fine {
             return Ok(found);
@@ -223,29 +231,31 @@ fn seek(search: &Search, attempt: &mut Attempt<'_>) -> Result<Found, EngineError
     Ok(found)
 }
 
-/// Runs at a rate, and again where the client itself was late; what the last run says. None if it was told to stop.
+/// Runs at a rate, and again where the client itself was late, or there was no call; what the last run says. None if it was
+/// told to stop.
 fn tried(
     search: &Search,
     at: At,
-    per_s: f64,
     label: &str,
     found: &mut Found,
     attempt: &mut Attempt<'_>,
 ) -> Result<Option<Outcome>, EngineError> {
-    for _ in 0..=REPEATS_MAX {
+    let mut tries = 0;
+    loop {
         let Some(run) = attempt(at, label)? else { return Ok(None) };
-        let outcome = outcome(&run, per_s, &search.objectives);
+        let outcome = outcome(&run, &search.objectives);
         found.runs.push(run);
-        if outcome != Outcome::Unknown || found.runs.len() >= TRIALS_MAX {
+        tries += 1;
+        let again = matches!(outcome, Outcome::Unknown | Outcome::Empty) && tries <= REPEATS_MAX;
+        if !again || found.runs.len() >= TRIALS_MAX {
             return Ok(Some(outcome));
         }
     }
-    Ok(Some(Outcome::Unknown))
 }
 
-fn outcome(run: &RunResult, per_s: f64, objectives: &[Objective]) -> Outcome {
+fn outcome(run: &RunResult, objectives: &[Objective]) -> Outcome {
     if run.validity.by_client {
-        return Outcome::Unknown;
+        return if run.measured.calls() == 0 { Outcome::Empty } else { Outcome::Unknown };
     }
     match run.validity.valid && kept(run) >= KEPT_MIN && meets(run, objectives) {
         true => Outcome::Fine,
@@ -343,6 +353,44 @@ mod tests {
         check(f64::MAX, 800.0, true, (false, true));
         check(400.0, 800.0, true, (true, false));
         check(800.0, 400.0, true, (false, true));
+    }
+
+    /// A search by trials that have no call below 10/s, after a closed loop of so many calls/s, of a server that is slow at
+    /// every rate or from 300/s on; how often a slow one was tried, and the rate that is said to have had no call.
+    #[test]
+    fn a_trial_without_a_call_is_no_fault_of_the_client() {
+        let check = |most: f64, is_slow: bool, trials: usize, empty: Option<f64>| {
+            let search = Search {
+                objectives: objectives("p50<5ms").expect("an objective"),
+                arrivals: Arrivals::Uniform,
+                trial: Duration::from_millis(100),
+                precision: 0.05,
+            };
+            let mut rates = Vec::new();
+            let found = seek(&search, &mut |at, label| {
+                let (At::Trial(per_s) | At::Confirmation(per_s)) = at else {
+                    return Ok(Some(made_up(label, most, 1.0, 500.0, 1)));
+                };
+                rates.push(per_s);
+                let service_us = if is_slow || per_s > 300.0 { 50_000.0 } else { 500.0 };
+                let mut run = made_up(label, 1000.0, 1.0, service_us, 1);
+                if per_s < 10.0 {
+                    run.measured.functions.iter_mut().for_each(|function| function.calls = 0);
+                    (run.validity.valid, run.validity.by_client) = (false, true);
+                }
+                Ok(Some(run))
+            })
+            .expect("nothing fails");
+            assert!(rates.iter().all(|rate| *rate >= RATE_MIN), "{rates:?}");
+            assert_eq!((found.unknown_per_s, found.per_s.is_some()), (None, !is_slow), "{found:?}");
+            assert_eq!(found.empty_per_s.is_some(), empty.is_some(), "{most}, {is_slow}: {rates:?}");
+            let tried = found.empty_per_s.unwrap_or_default() - empty.unwrap_or_default();
+            assert!(tried.abs() < 1.0 && (!is_slow || rates.len() == trials), "{most}: {rates:?}");
+        };
+        // 500, 125, 31 are not met; 8 has no call, thrice.
+        check(1000.0, true, 6, Some(7.8));
+        check(1.0, true, 3, Some(1.0));
+        check(1000.0, false, 0, None);
     }
 
     /// A hundred calls at 900/s, of which so many had ended when the last was due.

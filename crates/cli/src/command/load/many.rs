@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sanderling_load::campaign::{self, Made, Rates, Search, objectives};
+use sanderling_load::campaign::{self, Found, Made, Rates, Search, objectives};
 use sanderling_load::compare::{Side, compare};
 use sanderling_load::engine::Plan;
 use sanderling_load::result::{Objective, RUNS_MAX, ResultFile, RunResult};
@@ -53,8 +53,8 @@ Example:
       -o search.json
 
 A closed loop tells about how much is possible; then the interval between a rate that is fine and one that is not is halved, \
-and a run of full length confirms the answer, or lowers it. A trial in which the client itself was late is repeated, \
-and no limit of the server.")]
+and a run of full length confirms the answer, or lowers it. A trial in which the client itself was late, \
+or which was too short for a call, is repeated, and no limit of the server.")]
 pub(super) struct SearchArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
@@ -165,6 +165,9 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
     if !(args.precision > 0.0 && args.precision <= 100.0) {
         return Err(Failure::Usage("--precision: it is above 0 and at most 100".to_owned()));
     }
+    if args.trial.is_zero() {
+        return Err(Failure::Usage("--trial: a trial of no length has no calls".to_owned()));
+    }
     let (target, plan) = (target(&args.servers)?, args.looped.apply(args.workload.plan()?, None));
     check(args.out.as_ref(), &args.workload.workload)?;
     let bar = Bar::new(args.looped.quiet);
@@ -180,7 +183,7 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
     });
     bar.finish();
     let found = searched?;
-    let (per_s, not_per_s, unknown_per_s) = (found.per_s, found.not_per_s, found.unknown_per_s);
+    let Found { per_s, not_per_s, unknown_per_s, empty_per_s, .. } = found;
     let file = kept("search", Made { runs: found.runs, cut: found.cut }, &wanted);
     save(&file, args.out.as_ref())?;
     if file.cut {
@@ -190,6 +193,9 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
     let slo = &args.slo;
     let mut beyond = unknown_per_s.map_or_else(String::new, |unknown| {
         format!("; the client could not find out above: at {unknown:.0} it was late by itself, more threads may help")
+    });
+    beyond += &empty_per_s.map_or_else(String::new, |empty| {
+        format!("; at {empty:.0} no call fell into a trial: a longer --trial has some")
     });
     beyond += &not_per_s.map_or_else(String::new, |beyond| format!("; not at {beyond:.0}"));
     output::text(&match per_s {
