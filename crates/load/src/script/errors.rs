@@ -103,9 +103,10 @@ pub(super) fn of_machine(failed: &Failed, compiled: &Compiled) -> String {
     } else {
         format!("error: {}{}", failed.error, drawn(failed, compiled).unwrap_or_default())
     };
+    // Before the calls that led there, which may be very many.
     if let Some(hint) = hint(&failed.error) {
-        text.push_str("\n  = ");
-        text.push_str(&hint);
+        let head = text.find('\n').unwrap_or(text.len());
+        text.insert_str(head, &format!("\n  = {hint}"));
     }
     text
 }

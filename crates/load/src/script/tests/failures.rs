@@ -125,6 +125,16 @@ fn errors_name_the_file_and_the_line_and_show_the_place() {
 fn what_a_request_came_to_is_the_scripts_to_judge() {
     // The gradient is not finite: the table refuses it.
     let bad = "ctx.push(my.rows, my.keys.draw(2), 1e30)";
+/// Of an error with all the calls that led there, what a script should not have done stands before them.
+#[test]
+fn hints_stand_where_they_are_seen() {
+    let deep = "fn g(n) { g(n + 1) + 1 }\npub async fn f(ctx, my) { g(0); }";
+    let told = failure(deep);
+    assert!(told.lines().count() > 20, "{told}");
+    let first: Vec<&str> = told.lines().take(3).collect();
+    assert!(first.iter().any(|line| line.contains("is there a recursion without end?")), "{told}");
+}
+
     let called = |body: &str| {
         let source = format!("{TABLE}pub async fn f(ctx, my) {{ {body} }}");
         let mut thread = Thread::new(&Program::new("mine.rn", source), 1, &target("embedded:"), 2).unwrap();
