@@ -213,6 +213,20 @@ fn several_runs_that_fail_say_why() {
     check(&format!("search --trial 1us -d 300ms {of} ./fails.rn"), 1, &empty);
 }
 
+/// What scripts print is beside the result.
+#[test]
+fn scripts_print_to_standard_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let script = "pub async fn go(ctx, my) { print!(\"one \"); println!(\"two {}\", 3); dbg!(4, \"five\"); }";
+    std::fs::write(folder.join("prints.rn"), script).unwrap();
+    let done = run(folder, "run ./prints.rn -n 2 --quiet --json");
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(errors, "one two 3\n4\n\"five\"\n".repeat(2));
+    let json: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(json["runs"][0]["validity"]["valid"], true, "{json}");
+}
+
 /// Ends a command by a signal when something can have been measured: later and later, since machines are slow.
 fn interrupted(folder: &Path, line: &str, has_begun: impl Fn(&Output) -> bool) -> Output {
     for wait_ms in [1500, 5000, 20_000] {

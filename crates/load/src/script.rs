@@ -28,6 +28,7 @@ mod machine;
 mod mix;
 mod natives;
 mod params;
+mod printing;
 mod program;
 mod scene;
 pub mod speed;

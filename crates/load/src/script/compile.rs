@@ -11,7 +11,7 @@ use rune::{Context, ContextError, Diagnostics, Options, Source, SourceId, Source
 use super::errors::{self, Failed, ScriptError};
 use super::params::{Declared, Params, did_you_mean};
 use super::program::{Function, Program};
-use super::{BYTES_PER_CALL_MAX, INSTRUCTIONS_PER_CALL_MAX, SOURCE_BYTES_MAX, natives};
+use super::{BYTES_PER_CALL_MAX, INSTRUCTIONS_PER_CALL_MAX, SOURCE_BYTES_MAX, natives, printing};
 
 /// A script that can run, on one thread.
 pub(super) struct Compiled {
@@ -84,7 +84,9 @@ pub(super) fn compile(program: &Program) -> Result<Compiled, ScriptError> {
 }
 
 fn context(params: &Arc<Mutex<Params>>) -> Result<Context, ContextError> {
-    let mut context = Context::with_default_modules()?;
+    // Without what prints to standard output.
+    let mut context = Context::with_config(false)?;
+    context.install(printing::module()?)?;
     for module in natives::modules(params)? {
         context.install(module)?;
     }

@@ -1,0 +1,28 @@
+//! Where scripts print: to standard error, since standard output is the result's. Knows nothing of tables and requests.
+
+use std::io::Write;
+
+use rune::runtime::{InstAddress, Memory, Output, VmResult};
+use rune::{ContextError, Module};
+
+/// What stands behind `print!`, `println!` and `dbg!`; a context with Rune's own ones cannot have it, too.
+pub(super) fn module() -> Result<Module, ContextError> {
+    let mut io = Module::with_crate_item("std", ["io"])?;
+    io.function("print", |text: &str| tell(format_args!("{text}"))).build()?;
+    io.function("println", |text: &str| tell(format_args!("{text}\n"))).build()?;
+    io.raw_function("dbg", dbg).build()?;
+    Ok(io)
+}
+
+/// Who closed standard error wants no text, and the call goes on.
+fn tell(text: std::fmt::Arguments<'_>) {
+    let _ = std::io::stderr().write_fmt(text);
+}
+
+fn dbg(stack: &mut dyn Memory, at: InstAddress, count: usize, out: Output) -> VmResult<()> {
+    for value in rune::vm_try!(stack.slice_at(at, count)) {
+        tell(format_args!("{value:?}\n"));
+    }
+    rune::vm_try!(out.store(stack, ()));
+    VmResult::Ok(())
+}
