@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sanderling_load::engine::THREADS_MAX;
 use sanderling_load::selftest::{SelfTest, measure};
 
 use super::failed;
@@ -34,8 +35,14 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
+    if !(1..=THREADS_MAX).contains(&args.threads) {
+        return Err(Failure::Usage(format!("--threads: it is 1 to {THREADS_MAX}")));
+    }
+    if args.each.is_zero() {
+        return Err(Failure::Usage("--each: in no time nothing is measured".to_owned()));
+    }
     let bar = Bar::new(args.quiet);
-    let measured = measure(args.threads.max(1), args.each, &mut |what, done, of| bar.steps(what, done, of));
+    let measured = measure(args.threads, args.each, &mut |what, done, of| bar.steps(what, done, of));
     bar.finish();
     let found = measured.map_err(failed)?;
     if args.json {
