@@ -84,7 +84,7 @@ impl At {
 #[allow(missing_docs)] // the messages say it
 pub enum GenerateError {
     #[error("{keys} keys: there must be 1 to {KEYS_MAX}")]
-    Keys { keys: u64 },
+    Keys { keys: i128 },
     #[error("{what} is {value}: it must be {allowed}")]
     Parameter { what: &'static str, value: f64, allowed: &'static str },
     #[error(

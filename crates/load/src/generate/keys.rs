@@ -135,7 +135,7 @@ impl KeySource {
     /// cannot be used.
     pub fn new(law: &KeyLaw, keys: u64, seeds: &Seeds) -> Result<Self, GenerateError> {
         if !(1..=KEYS_MAX).contains(&keys) {
-            return Err(GenerateError::Keys { keys });
+            return Err(GenerateError::Keys { keys: keys.into() });
         }
         let zipf = |theta| {
             let theta = within("theta", theta, "from 0 to 4", |theta| (0.0..=THETA_MAX).contains(&theta))?;

@@ -220,7 +220,8 @@ impl Law {
     /// A source of this thread.
     pub(super) fn source(&self, scene: &Rc<Scene>) -> VmResult<Source> {
         let make = || {
-            let keys = u64::try_from(self.keys).unwrap_or(0);
+            let keys =
+                u64::try_from(self.keys).map_err(|_| GenerateError::Keys { keys: i128::from(self.keys) })?;
             let mut source = KeySource::new(&self.law, keys, &scene.seeds)?;
             source.spread(self.spread);
             if let Some((share, seconds)) = self.drift {

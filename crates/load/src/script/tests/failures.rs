@@ -59,6 +59,10 @@ fn errors_name_the_file_and_the_line_and_show_the_place() {
         "pub fn prepare(ctx) {\n    ctx.keys(keys::zipf(0, 0.9))\n}",
         &["in prepare", "mine.rn:2:5", "^", "0 keys"],
     );
+    check(
+        "pub fn prepare(ctx) { ctx.keys(keys::uniform(-1)) }",
+        &["mine.rn:1:23", "-1 keys: there must be 1 to"],
+    );
     check("pub fn prepare(ctx) { ctx.table(\"u\") }", &["in prepare", "unknown_table", "^"]);
     check(
         "pub fn schema(ctx) { ctx.create(\"t\", #{ dmi: 2 }); }",
@@ -121,10 +125,6 @@ fn errors_name_the_file_and_the_line_and_show_the_place() {
     assert!(lacking.is_empty(), "{}", lacking.join("\n"));
 }
 
-#[test]
-fn what_a_request_came_to_is_the_scripts_to_judge() {
-    // The gradient is not finite: the table refuses it.
-    let bad = "ctx.push(my.rows, my.keys.draw(2), 1e30)";
 /// Of an error with all the calls that led there, what a script should not have done stands before them.
 #[test]
 fn hints_stand_where_they_are_seen() {
@@ -135,6 +135,10 @@ fn hints_stand_where_they_are_seen() {
     assert!(first.iter().any(|line| line.contains("is there a recursion without end?")), "{told}");
 }
 
+#[test]
+fn what_a_request_came_to_is_the_scripts_to_judge() {
+    // The gradient is not finite: the table refuses it.
+    let bad = "ctx.push(my.rows, my.keys.draw(2), 1e30)";
     let called = |body: &str| {
         let source = format!("{TABLE}pub async fn f(ctx, my) {{ {body} }}");
         let mut thread = Thread::new(&Program::new("mine.rn", source), 1, &target("embedded:"), 2).unwrap();
