@@ -13,6 +13,11 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
+/// So many in a second: rounded, as in every table, so that one run is the same number everywhere.
+pub(crate) fn per_s(per_s: f64) -> String {
+    count(per_s.round_ties_even() as u64)
+}
+
 /// Prints a line to standard error, as `eprintln!` does, which panics though where nobody reads it any more: a server must
 /// save and a run must end all the same.
 macro_rules! note {
@@ -179,6 +184,15 @@ mod tests {
         let rows = [["a\n\u{1b}", "1"].map(str::to_string).to_vec()];
         assert_eq!(table(&["name", "n"], &rows), "name           n\na\\u000a\\u001b  1");
         assert_eq!(pairs(&[("x", "1\n2".to_string())]), "x  1\\u000a2");
+    }
+
+    #[test]
+    fn rates_are_rounded_as_in_tables() {
+        for (rate, expected) in [(0.0, "0"), (0.5, "0"), (1.5, "2"), (1234.4, "1,234"), (98_765.6, "98,766")]
+        {
+            assert_eq!(per_s(rate), expected);
+            assert_eq!(per_s(rate).replace(',', ""), format!("{rate:.0}"));
+        }
     }
 
     #[test]

@@ -98,7 +98,7 @@ fn passes(timing: &Timing) -> String {
             vec![
                 pass.pass.to_string(),
                 seconds(pass.seconds),
-                output::count((pass.metrics.examples as f64 / pass.seconds.max(1e-9)) as u64),
+                output::per_s(pass.metrics.examples as f64 / pass.seconds.max(1e-9)),
                 output::metric(finite(pass.metrics.auc)),
                 output::metric(finite(pass.metrics.logloss)),
                 output::metric(pass.calibration),

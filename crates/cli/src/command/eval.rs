@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
                 format!(
                     "{}, {} examples/s",
                     output::count(result.examples),
-                    output::count(result.examples_per_s as u64)
+                    output::per_s(result.examples_per_s)
                 ),
             ),
             ("table rows", format!("{}, {}", output::count(result.rows), output::bytes(result.table_bytes))),

@@ -246,7 +246,7 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             line.step,
             metrics(&line.metrics),
             line.steps_per_s,
-            output::count(line.examples_per_s as u64)
+            output::per_s(line.examples_per_s)
         )],
         Event::Pass(line) => vec![of_pass(line)],
         Event::Valid(line) => vec![format!(
@@ -300,7 +300,7 @@ fn of_pass(line: &PassLine) -> String {
         m.real_mean,
         output::count(m.examples),
         line.seconds,
-        output::count(line.examples_per_s as u64)
+        output::per_s(line.examples_per_s)
     )
 }
 
@@ -318,7 +318,7 @@ fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
                 "{} in {:.2} s, {} examples/s",
                 output::count(summary.examples),
                 summary.train_s,
-                output::count(summary.examples_per_s as u64)
+                output::per_s(summary.examples_per_s)
             ),
         ),
         (
