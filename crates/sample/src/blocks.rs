@@ -1,4 +1,5 @@
-//! A text stream cut into blocks of whole lines, the unit of work of the text readers. Knows no format.
+//! A text stream cut into blocks of whole lines, the unit of work of the text readers. Knows no format; what begins as no text
+//! does is refused.
 
 use std::fmt;
 use std::io::Read;
@@ -6,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{SampleError, quote};
 use crate::input;
+use crate::not_text::{self, START_BYTES_MAX};
 use crate::scan::{Isa, count_newlines};
 
 /// A block holds about this many bytes of text; more only where a single line is longer.
@@ -73,7 +75,7 @@ pub(crate) struct LineBlocks {
     /// Read but not yet handed out: the start of the next block.
     carry: Vec<u8>,
     next_line: u64,
-    /// Whether a byte order mark at the start has been looked for.
+    /// Whether the start has been looked at.
     has_begun: bool,
     at_end: bool,
     block_bytes: usize,
@@ -169,7 +171,8 @@ impl LineBlocks {
         if !self.has_begun {
             self.has_begun = true;
             let mark = BYTE_ORDER_MARK.len();
-            let read = self.fill(buffer, filled, target.max(mark));
+            let read = self.fill(buffer, filled, target.max(START_BYTES_MAX));
+            not_text::refuse(&buffer[..*filled], &self.path)?;
             if buffer[..*filled].starts_with(BYTE_ORDER_MARK) {
                 buffer.copy_within(mark..*filled, 0);
                 *filled -= mark;

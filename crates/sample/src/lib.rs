@@ -57,6 +57,8 @@ pub use number::{parse_f32, parse_f64, parse_u64};
 
 mod tokens;
 
+mod not_text;
+
 mod blocks;
 pub use blocks::{BLOCK_BYTES, Block, LINE_BYTES_MAX};
 

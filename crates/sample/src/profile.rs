@@ -24,14 +24,12 @@ pub use label::LabelGuess;
 pub use sparse::SparseProfile;
 pub use suggest::suggest;
 
-use crate::batch_file::is_batch_file;
 use crate::blocks::{Block, LineBlocks};
 use crate::columnar::{Cells, ColumnarFile, cells_of};
 use crate::error::{SampleError, quote_text};
 use crate::field::{Field, with_text};
 use crate::format::{Compression, DataConfig, Format};
 use crate::input::{self, InputFile};
-use crate::records::is_tfrecord;
 use column::{ColumnStats, Limits};
 use rows::Cut;
 
@@ -144,19 +142,6 @@ pub fn profile(
         let mut block = Block::default();
         let more = lines.next_block(&mut block)?;
         if named.is_none() {
-            if block.text().starts_with(b"PAR1") || block.text().starts_with(b"ARROW1") {
-                let reason =
-                    "is a columnar file by its content; name it .parquet or .arrow, or give the format";
-                return Err(SampleError::BadFile { path: path.to_path_buf(), reason: reason.to_string() });
-            }
-            if is_batch_file(block.text()) {
-                let reason = "is a batch file by its content; name it .batch, or give the format";
-                return Err(SampleError::BadFile { path: path.to_path_buf(), reason: reason.to_string() });
-            }
-            if is_tfrecord(block.text()) {
-                let reason = "is TFRecord by its content; name it .tfrecord, or give the format";
-                return Err(SampleError::BadFile { path: path.to_path_buf(), reason: reason.to_string() });
-            }
             profile.format = rows::guess_format(block.text());
         }
         let mut text = Text { lines, block, more };

@@ -128,6 +128,38 @@ fn line_ends_of_every_kind() {
 }
 
 #[test]
+fn what_is_no_text_is_named_and_refused() {
+    let utf16 =
+        |bytes: fn(u16) -> [u8; 2], text: &str| -> Vec<u8> { text.encode_utf16().flat_map(bytes).collect() };
+    let little = utf16(u16::to_le_bytes, "\u{feff}label,a,b\n1,x,y\n");
+    let big = utf16(u16::to_be_bytes, "\u{feff}label,a,b\n1,x,y\n");
+    let rows: [(&[u8], Result<usize, &str>); 12] = [
+        (b"BZh91AY&SY\x83\xa5,label", Err("is packed by bzip2, which is not read; unpack it first")),
+        (b"BZh9\x17\x72\x45\x38\x50\x90\0\0\0\0", Err("is packed by bzip2")),
+        (b"\xfd7zXZ\0\0\x04\xe6\xd6", Err("is packed by xz")),
+        (b"\x04\x22\x4d\x18\x64\x40\xa7", Err("is packed by lz4")),
+        (b"PK\x03\x04\x14\0\0\0\x08\0", Err("is packed by zip")),
+        (b"7z\xbc\xaf\x27\x1c\0\x04", Err("is packed by 7z")),
+        (&little, Err("is UTF-16 by its first bytes")),
+        (&big, Err("iconv -f UTF-16 -t UTF-8")),
+        (
+            b"PAR1\x15\x04\x15\x10",
+            Err("is Parquet by its content; name it .parquet, or give the format, parquet"),
+        ),
+        (b"ARROW1\0\0\xff\xff\xff\xff", Err("is Arrow by its content")),
+        (b"SNDLBTCH\x01\0\0\0", Err("is a batch file by its content; name it .batch")),
+        // Text that begins like one of them.
+        (b"BZh9,PAR1,7z\n1,2,3\n", Err("no column")),
+    ];
+    for format in [Format::Csv, Format::Tsv] {
+        for (content, expected) in rows {
+            check(format, content, expected, None);
+        }
+    }
+    check(Format::Libsvm, rows[0].0, rows[0].1, None);
+}
+
+#[test]
 fn empty_files() {
     let no_header = "f: is empty; expected a first line that names the columns";
     for (format, expected) in [

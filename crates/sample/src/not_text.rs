@@ -1,0 +1,92 @@
+//! What a file is that was opened as text and is not, by its first bytes: of another format, packed as nobody here unpacks it, or
+//! in another encoding. Reads none of it.
+
+use std::path::Path;
+
+use crate::batch_file::is_batch_file;
+use crate::error::SampleError;
+use crate::input::STDIN;
+use crate::records::is_tfrecord;
+
+/// The most bytes that [`refuse`] looks at.
+pub(crate) const START_BYTES_MAX: usize = 16;
+
+/// What packed a file that begins so, of what is not unpacked here.
+fn packer(start: &[u8]) -> Option<&'static str> {
+    match start {
+        // Behind the level of compression, the first block begins, or an empty file ends.
+        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, ..] => Some("bzip2"),
+        [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, ..] => Some("bzip2"),
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some("xz"),
+        [0x04, 0x22, 0x4d, 0x18, ..] => Some("lz4"),
+        [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => Some("zip"),
+        [b'7', b'z', 0xbc, 0xaf, 0x27, 0x1c, ..] => Some("7z"),
+        _ => None,
+    }
+}
+
+/// Refuses what begins as no text does, and says what it is and what to do.
+///
+/// # Errors
+/// `BadFile`.
+pub(crate) fn refuse(start: &[u8], path: &Path) -> Result<(), SampleError> {
+    match reason(start, path.as_os_str() == STDIN) {
+        None => Ok(()),
+        Some(reason) => Err(SampleError::BadFile { path: path.to_path_buf(), reason }),
+    }
+}
+
+fn reason(start: &[u8], is_stdin: bool) -> Option<String> {
+    let named = |what: &str, format: &str| {
+        let how = if is_stdin { String::new() } else { format!("name it .{format}, or ") };
+        Some(format!("is {what} by its content; {how}give the format, {format}"))
+    };
+    if is_batch_file(start) {
+        return match is_stdin {
+            true => {
+                Some("is a batch file by its content, and these are mapped; name the file itself".to_string())
+            }
+            false => named("a batch file", "batch"),
+        };
+    }
+    // Behind the letters of each stands what is in no text.
+    if start.starts_with(b"PAR1\x15") {
+        return named("Parquet", "parquet");
+    }
+    if start.starts_with(b"ARROW1\0\0") {
+        return named("Arrow", "arrow");
+    }
+    if is_tfrecord(start) {
+        return named("TFRecord", "tfrecord");
+    }
+    if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = start {
+        let how = "convert it, for example by iconv -f UTF-16 -t UTF-8";
+        return Some(format!("is UTF-16 by its first bytes, and text is read as UTF-8; {how}"));
+    }
+    let packer = packer(start)?;
+    Some(format!("is packed by {packer}, which is not read; unpack it first, or pack it by gzip or zstd"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standard_input_is_not_to_be_named_otherwise() {
+        let check = |start: &[u8], of_file: &str, of_stdin: &str| {
+            assert_eq!(reason(start, false).as_deref(), Some(of_file));
+            assert_eq!(reason(start, true).as_deref(), Some(of_stdin));
+        };
+        check(
+            b"PAR1\x15\x04",
+            "is Parquet by its content; name it .parquet, or give the format, parquet",
+            "is Parquet by its content; give the format, parquet",
+        );
+        check(
+            b"SNDLBTCH",
+            "is a batch file by its content; name it .batch, or give the format, batch",
+            "is a batch file by its content, and these are mapped; name the file itself",
+        );
+        assert_eq!(reason(b"PAR1,PK,7z\n", false), None);
+    }
+}
