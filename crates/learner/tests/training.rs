@@ -207,9 +207,12 @@ fn a_suggested_configuration_trains() {
     let criteo_like = place.synth("clicks.csv", 0, 3000);
     for file in [adult, criteo_like.trim_matches('"')] {
         let found = profile(file.as_ref(), &DataConfig::default(), &ProfileOptions::default()).unwrap();
-        let summary = place.run(&suggest(&found, file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let summary =
+            place.run(&suggest(&found, file).unwrap()).unwrap_or_else(|error| panic!("{file}: {error}"));
         assert!(summary.auc.unwrap() > 0.6, "{file}: AUC {:?}", summary.auc);
         assert!(summary.examples >= 3000);
+        // By standard input there is one pass, and nothing to fit before it.
+        Config::parse(&suggest(&found, "-").unwrap(), "suggested.toml".as_ref(), "run").unwrap();
     }
 }
 

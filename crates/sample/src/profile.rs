@@ -151,6 +151,14 @@ pub fn profile(
             profile_delimited(&mut profile, &mut text, config, options)?;
         }
     }
+    if profile.note.is_none()
+        && let Some(name) = repeated(&profile.columns).first()
+    {
+        let (name, how) = (quote_text(name.as_bytes()), naming(profile.format));
+        profile.note = Some(format!(
+            "more than one column is named {name}: they cannot be told apart, and are left out; {how}"
+        ));
+    }
     if profile.sparse.is_none() {
         profile.label = label::guess(&profile);
     }
@@ -283,14 +291,16 @@ fn profile_delimited(
         text.next()?;
     }
     profile.columns = stats.into_iter().map(|stats| stats.finish(options.top.max(LABEL_VALUES))).collect();
-    if let Some(name) = repeated(&profile.columns).first() {
-        let name = quote_text(name.as_bytes());
-        profile.note = Some(format!(
-            "more than one column is named {name}: they cannot be told apart, and are left out; to use them, set header = true \
-             and name all columns in columns = [...]"
-        ));
-    }
     Ok(())
+}
+
+/// How columns are used that have no name of their own.
+fn naming(format: Format) -> &'static str {
+    match format.is_text() {
+        true => "to use it, set header = true and name all columns in columns = [...]",
+        // Its names are part of it.
+        false => "to use it, rename it in the file",
+    }
 }
 
 /// Names that more than one column has.

@@ -25,6 +25,13 @@ fn written(dir: &TempDir, name: &str, text: &str) -> PathBuf {
     path
 }
 
+fn write_parquet(path: &Path, records: &RecordBatch) {
+    let file = std::fs::File::create(path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, records.schema(), None).unwrap();
+    writer.write(records).unwrap();
+    writer.close().unwrap();
+}
+
 /// The suggestion as settings and spec.
 fn read_back(toml: &str) -> (DataConfig, Spec) {
     let mut table: toml::Table = toml::from_str(toml).unwrap_or_else(|error| panic!("{error}\n{toml}"));
@@ -39,7 +46,7 @@ fn read_back(toml: &str) -> (DataConfig, Spec) {
 
 /// Every row of the file must encode as its own suggestion says; returns the spec, expanded.
 fn check_suggestion(path: &Path, profile: &DataProfile) -> Spec {
-    let toml = suggest(profile, path.to_str().unwrap());
+    let toml = suggest(profile, path.to_str().unwrap()).unwrap();
     let (config, spec) = read_back(&toml);
     let mut spec = if profile.format == Format::Libsvm { Spec::libsvm() } else { spec.expand().unwrap() };
     for feature in &mut spec.feature {
@@ -150,7 +157,7 @@ fn commas_of_decimals_separate_nothing_and_names_of_files_become_names_of_runs()
     let seen = look(&path);
     assert_eq!((seen.separator, seen.header, seen.rows, seen.bad_rows), (Some(';'), Some(true), 90, 0));
     assert_eq!(seen.columns.len(), 3);
-    assert!(suggest(&seen, "data/my clicks (1).csv").contains("\nname = \"my_clicks__1_\"\n"));
+    assert!(suggest(&seen, "data/my clicks (1).csv").unwrap().contains("\nname = \"my_clicks__1_\"\n"));
 }
 
 /// As pandas writes a frame: its index first, without a name.
@@ -168,7 +175,7 @@ fn columns_of_one_name_are_left_out() {
     );
     let note = seen.note.as_deref().unwrap();
     assert!(note.contains("more than one column is named \"size\""), "{note}");
-    let toml = suggest(&seen, "twice.csv");
+    let toml = suggest(&seen, "twice.csv").unwrap();
     assert_eq!(toml.matches("# left out: \"size\" (more than one column has this name").count(), 2, "{toml}");
     let (_, spec) = read_back(&toml);
     let names: Vec<_> = spec.expand().unwrap().feature.into_iter().map(|feature| feature.name).collect();
@@ -191,6 +198,39 @@ fn columns_of_one_name_are_left_out() {
     }
 }
 
+/// Where nothing is left, the suggestion would be none.
+#[test]
+fn why_no_column_can_be_a_feature() {
+    let dir = TempDir::new().unwrap();
+    let check = |path: &Path, reason: &str| {
+        let error = suggest(&look(path), "x.csv").unwrap_err().to_string();
+        assert_eq!(error, format!("x.csv: no configuration can be suggested: {reason}"));
+    };
+    let csv = |text: &str| written(&dir, "a.csv", text);
+    check(
+        &csv("label,e,x,x,f\n1,,1,2,\n0,,3,4,\n"),
+        "no column can be a feature: \"e\", \"f\" (it has no values); \"x\", \"x\" (more than one column has this name; \
+         to use it, set header = true and name all columns in columns = [...])",
+    );
+    let empty = (0..7).map(|k| format!(",e{k}")).collect::<String>();
+    let names = "\"e0\", \"e1\", \"e2\", \"e3\", \"e4\" and 2 more (it has no values)";
+    check(
+        &csv(&format!("label{empty}\n1,,,,,,,\n0,,,,,,,\n")),
+        &format!("no column can be a feature: {names}"),
+    );
+    check(&csv("label\n1\n0\n"), "there is no column beside the label");
+    // Names of a columnar file cannot be set.
+    let path = dir.path().join("a.parquet");
+    let column = |of: fn(i32) -> i32| -> ArrayRef { Arc::new(Int32Array::from_iter_values((0..60).map(of))) };
+    let columns =
+        [("label", column(|row| row % 2)), ("x", column(|row| row % 5)), ("x", column(|row| row % 7))];
+    write_parquet(&path, &RecordBatch::try_from_iter(columns).unwrap());
+    let names = "\"x\", \"x\" (more than one column has this name; to use it, rename it in the file)";
+    check(&path, &format!("no column can be a feature: {names}"));
+    let note = look(&path).note.unwrap();
+    assert!(note.ends_with("are left out; to use it, rename it in the file"), "{note}");
+}
+
 #[test]
 fn a_column_that_the_header_does_not_name_is_left_out() {
     let dir = TempDir::new().unwrap();
@@ -204,7 +244,7 @@ fn a_column_that_the_header_does_not_name_is_left_out() {
         assert_eq!(seen.label.as_ref().unwrap().column, "click");
         let spec = check_suggestion(&path, &seen);
         assert!(kind_of(&spec, "site").is_some() && kind_of(&spec, "").is_none());
-        let toml = suggest(&seen, "frame.csv");
+        let toml = suggest(&seen, "frame.csv").unwrap();
         assert!(
             toml.contains("# left out: \"\" (the header does not name it; to use it, set header = true"),
             "{toml}"
@@ -222,7 +262,7 @@ fn names_are_written_so_that_they_are_read_back_and_command_no_terminal() {
     let path = written(&dir, "odd.csv", &format!("click,{odd}\n{lines}"));
     let spec = check_suggestion(&path, &look(&path));
     assert!(kind_of(&spec, odd).is_some(), "{spec:?}");
-    let toml = suggest(&look(&path), "x\u{1b}y.csv");
+    let toml = suggest(&look(&path), "x\u{1b}y.csv").unwrap();
     assert!(!toml.contains(|c: char| c.is_control() && c != '\n'), "{toml:?}");
 }
 
@@ -268,7 +308,7 @@ fn a_label_by_its_name_may_have_one_value() {
     let path = written(&dir, "b.csv", "label,n\nx,1\n");
     let seen = look(&path);
     assert_eq!(seen.label, None);
-    let (_, spec) = read_back(&suggest(&seen, "b.csv"));
+    let (_, spec) = read_back(&suggest(&seen, "b.csv").unwrap());
     let names: Vec<String> = spec.expand().unwrap().feature.iter().map(|one| one.name.clone()).collect();
     assert_eq!(names, ["n"]);
 }
@@ -330,10 +370,7 @@ fn columnar_files_are_profiled_too() {
     let tags = (0..300).map(|row| Some((0..row % 4).map(|tag| Some(tag + row % 2)).collect::<Vec<_>>()));
     let tags: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(tags));
     let records = RecordBatch::try_from_iter([("city", city), ("tags", tags), ("label", labels)]).unwrap();
-    let mut writer =
-        ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), records.schema(), None).unwrap();
-    writer.write(&records).unwrap();
-    writer.close().unwrap();
+    write_parquet(&path, &records);
     let seen = look(&path);
     assert_eq!((seen.rows, seen.columns[0].missing, seen.columns[0].distinct), (300, 30, 7));
     assert_eq!((seen.columns[1].kind, seen.columns[1].distinct), (ColumnKind::List, 4));

@@ -4,8 +4,10 @@
 use std::fmt::Write;
 
 use super::column::{ColumnKind, ColumnProfile};
-use super::{DataProfile, LabelGuess, repeated};
+use super::{DataProfile, LabelGuess, naming, repeated};
+use crate::error::{SampleError, quote_text};
 use crate::format::Format;
+use crate::input::read_once;
 
 /// Whole numbers with at most this many distinct values are codes.
 const CODES_MAX: u64 = 32;
@@ -24,8 +26,8 @@ const TAIL_RATIO: f64 = 10.0;
 const UNIQUE_SHARE_MIN: f64 = 0.95;
 /// With fewer rows than this nothing is called unique.
 const UNIQUE_ROWS_MIN: u64 = 50;
-/// How columns are used that their header gives no name of their own.
-const NAME_ALL: &str = "to use it, set header = true and name all columns in columns = [...]";
+/// Columns without a use that are named in an error, of those with the same reason.
+const NAMES_SHOWN_MAX: usize = 5;
 /// The label's column where none looks like it.
 const NO_LABEL: &str = "label";
 /// Floats within this are used as they are.
@@ -44,15 +46,62 @@ enum Role {
 }
 
 /// Writes a configuration for `sanderling train` that reads the profiled file as `data_path`.
-#[must_use]
-pub fn suggest(profile: &DataProfile, data_path: &str) -> String {
+///
+/// # Errors
+/// `BadFile` where no column can be a feature, which says why.
+pub fn suggest(profile: &DataProfile, data_path: &str) -> Result<String, SampleError> {
+    let once = read_once(data_path);
+    let has_spec = matches!(profile.format, Format::Batch | Format::Libsvm);
+    let roles = if has_spec { Vec::new() } else { roles(profile, once) };
+    if !has_spec && roles.iter().all(|(role, _)| is_out(role)) {
+        return Err(SampleError::BadFile { path: data_path.into(), reason: without_features(&roles) });
+    }
     let mut out = String::new();
     // Writing to a string does not fail.
-    let _ = write_all(profile, data_path, &mut out);
-    out
+    let _ = write_all(profile, data_path, once, roles, &mut out);
+    Ok(out)
 }
 
-fn write_all(profile: &DataProfile, data_path: &str, out: &mut String) -> std::fmt::Result {
+fn is_out(role: &Role) -> bool {
+    matches!(role, Role::Out(_))
+}
+
+/// Why no column can be used.
+fn without_features(roles: &[(Role, &ColumnProfile)]) -> String {
+    let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (role, column) in roles {
+        let Role::Out(why) = role else { continue };
+        match by_reason.iter_mut().find(|(other, _)| other == why) {
+            Some((_, names)) => names.push(&column.name),
+            None => by_reason.push((why, vec![&column.name])),
+        }
+    }
+    let of_reason = |(why, names): (&str, Vec<&str>)| {
+        let shown = |name: &&str| match *name {
+            "" => "one without a name".to_string(),
+            name => quote_text(name.as_bytes()),
+        };
+        let shown: Vec<String> = names.iter().take(NAMES_SHOWN_MAX).map(shown).collect();
+        let more = names.len() - shown.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{}{more} ({why})", shown.join(", "))
+    };
+    let reasons: Vec<String> = by_reason.into_iter().map(of_reason).collect();
+    match reasons.is_empty() {
+        true => "no configuration can be suggested: there is no column beside the label".to_string(),
+        false => {
+            format!("no configuration can be suggested: no column can be a feature: {}", reasons.join("; "))
+        }
+    }
+}
+
+fn write_all(
+    profile: &DataProfile,
+    data_path: &str,
+    once: bool,
+    roles: Vec<(Role, &ColumnProfile)>,
+    out: &mut String,
+) -> std::fmt::Result {
     let part = if profile.complete { "all" } else { "the first" };
     writeln!(out, "# Suggested from {part} {} rows of {data_path:?}.", profile.rows)?;
     writeln!(
@@ -66,7 +115,7 @@ fn write_all(profile: &DataProfile, data_path: &str, out: &mut String) -> std::f
         writeln!(out, "# Label and features are those that the file was converted with.\n")?;
     } else if profile.format != Format::Libsvm {
         write_label(profile.label.as_ref(), out)?;
-        write_features(profile, out)?;
+        write_features(roles, once, out)?;
     }
     writeln!(out, "[model]")?;
     writeln!(out, "type = \"fm\"    # \"lr\": logistic regression, without the factors")?;
@@ -75,7 +124,8 @@ fn write_all(profile: &DataProfile, data_path: &str, out: &mut String) -> std::f
     writeln!(out, "type = \"ftrl\"\nalpha = 0.05\nl1 = 0.0\nl2 = 1.0\n")?;
     writeln!(out, "[factor_optimizer]    # the factors overfit at the rate of the linear weights")?;
     writeln!(out, "type = \"ftrl\"\nalpha = 0.01\nl2 = 10.0\n")?;
-    writeln!(out, "[train]\nbatch = 16\npasses = 3")
+    let passes = if once { "1    # the input can be read only once" } else { "3" };
+    writeln!(out, "[train]\nbatch = 16\npasses = {passes}")
 }
 
 fn write_data(profile: &DataProfile, data_path: &str, out: &mut String) -> std::fmt::Result {
@@ -129,18 +179,29 @@ fn write_label(label: Option<&LabelGuess>, out: &mut String) -> std::fmt::Result
     writeln!(out)
 }
 
-fn write_features(profile: &DataProfile, out: &mut String) -> std::fmt::Result {
+/// What becomes of the columns beside the label.
+fn roles(profile: &DataProfile, once: bool) -> Vec<(Role, &ColumnProfile)> {
     let label = profile.label.as_ref().map_or(NO_LABEL, |label| &label.column);
     let features = profile.columns.iter().filter(|column| column.name != label);
     let repeated = repeated(&profile.columns);
     let is_one = |column: &ColumnProfile| repeated.binary_search(&column.name.as_str()).is_err();
-    let role = |column: &ColumnProfile| match is_one(column) || column.name.is_empty() {
-        true => role(column, profile.rows),
-        false => Role::Out(format!("more than one column has this name; {NAME_ALL}")),
+    let role = |column: &ColumnProfile| match column {
+        _ if column.name.is_empty() => {
+            let what =
+                if profile.format.is_text() { "the header does not name it" } else { "it has no name" };
+            Role::Out(format!("{what}; {}", naming(profile.format)))
+        }
+        _ if !is_one(column) => {
+            Role::Out(format!("more than one column has this name; {}", naming(profile.format)))
+        }
+        _ => match role(column, profile.rows) {
+            // They are fitted before the first pass.
+            Role::Quantile if once => Role::Log,
+            role => role,
+        },
     };
     let mut roles: Vec<(Role, &ColumnProfile)> = features.map(|column| (role(column), column)).collect();
-    let out_of_use = |role: &Role| matches!(role, Role::Out(_));
-    if roles.iter().all(|(role, _)| out_of_use(role)) {
+    if roles.iter().all(|(role, _)| is_out(role)) {
         // Something must remain to train on.
         for (role, column) in &mut roles {
             let is_scalar = matches!(column.kind, ColumnKind::Text | ColumnKind::Integer | ColumnKind::Float);
@@ -149,12 +210,16 @@ fn write_features(profile: &DataProfile, out: &mut String) -> std::fmt::Result {
             }
         }
     }
+    roles
+}
+
+fn write_features(mut roles: Vec<(Role, &ColumnProfile)>, once: bool, out: &mut String) -> std::fmt::Result {
     for (role, column) in &roles {
         if let Role::Out(why) = role {
             writeln!(out, "# left out: {} ({why})", quoted(&column.name))?;
         }
     }
-    roles.retain(|(role, _)| !out_of_use(role));
+    roles.retain(|(role, _)| !is_out(role));
     // One entry per role, in the order in which the roles come up.
     while let Some((role, _)) = roles.first().cloned() {
         let same: Vec<&ColumnProfile> =
@@ -168,6 +233,9 @@ fn write_features(profile: &DataProfile, out: &mut String) -> std::fmt::Result {
         writeln!(out, "]")?;
         match role {
             Role::Categorical => writeln!(out, "type = \"categorical\"")?,
+            Role::Log if once => {
+                writeln!(out, "type = \"log\"    # quantiles are not fitted to what is read once")?;
+            }
             Role::Log => writeln!(out, "type = \"log\"    # counts with a heavy tail")?,
             Role::Quantile => writeln!(out, "type = \"quantile\"\nbuckets = 32")?,
             Role::Numeric => writeln!(out, "type = \"numeric\"")?,
@@ -189,7 +257,6 @@ fn role(column: &ColumnProfile, rows: u64) -> Role {
     let present = rows - column.missing.min(rows);
     let unique = present >= UNIQUE_ROWS_MIN && column.distinct as f64 >= UNIQUE_SHARE_MIN * present as f64;
     match column.kind {
-        _ if column.name.is_empty() => Role::Out(format!("the header does not name it; {NAME_ALL}")),
         ColumnKind::Unsupported => Role::Out("a nested type; flatten it".to_string()),
         ColumnKind::Empty => Role::Out("it has no values".to_string()),
         _ if column.distinct <= 1 && column.missing == 0 => Role::Out("it has only one value".to_string()),

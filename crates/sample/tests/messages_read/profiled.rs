@@ -34,7 +34,7 @@ fn a_profile_knows_the_columns_and_its_suggestion_reads_them() {
             assert_eq!(column("dense_0").kind, ColumnKind::Float);
             assert_eq!(found.label.as_ref().map(|label| label.column.as_str()), Some("label"));
             // What it suggests is a spec that reads the file.
-            let text = suggest(&found, &path);
+            let text = suggest(&found, &path).unwrap();
             let config: toml::Table = toml::from_str(&text).unwrap();
             let spec: String = ["label", "feature"]
                 .iter()

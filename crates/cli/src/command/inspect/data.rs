@@ -36,7 +36,7 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
             return Err(LearnError::NoRows { input, bad_rows, first_bad }.into());
         }
         found.complete &= files.len() == 1;
-        output::text(suggest(&found, &args.path.to_string_lossy()).trim_end())?;
+        output::text(suggest(&found, &args.path.to_string_lossy())?.trim_end())?;
     } else if args.json {
         output::json(&found)?;
     } else {
