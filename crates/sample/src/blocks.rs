@@ -182,8 +182,12 @@ impl LineBlocks {
         if buffer.len() < target + 1 + PAD_BYTES {
             buffer.resize(target + 1 + PAD_BYTES, 0);
         }
-        let place = |error| input::cut_short(&self.path, "line", self.next_line - 1, &error);
-        input::fill(&mut *self.stream, &mut buffer[..target], filled, &mut self.at_end).map_err(place)
+        let read = input::fill(&mut *self.stream, &mut buffer[..target], filled, &mut self.at_end);
+        read.map_err(|error| {
+            // What has come of the block is not handed out, but its lines are known.
+            let lines = self.next_line - 1 + count_newlines(self.isa, &buffer[..*filled]) as u64;
+            input::cut_short(&self.path, "line", lines, &error)
+        })
     }
 
     fn line_too_long(&self, start: &[u8]) -> SampleError {
@@ -264,6 +268,29 @@ mod tests {
         assert_eq!(read(&text, 1 << 20, 0, BLOCK_BYTES).unwrap(), expected(&text));
         let error = read(&vec![b'a'; LINE_BYTES_MAX + 2], 1 << 20, 0, BLOCK_BYTES).unwrap_err().to_string();
         assert!(error.contains("x:1: column 1: expected a line of at most 4194304 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_stream_that_fails_is_known_to_the_line() {
+        struct Failing;
+        impl Read for Failing {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::UnexpectedEof.into())
+            }
+        }
+        for block_bytes in [100, BLOCK_BYTES] {
+            let text = ["a,b\n".repeat(1000), "c".to_owned()].concat();
+            let stream = io::Cursor::new(text).chain(Failing);
+            let mut blocks = LineBlocks::new(Box::new(stream), Path::new("x")).with_block_bytes(block_bytes);
+            let mut block = Block::default();
+            let error = loop {
+                match blocks.next_block(&mut block) {
+                    Ok(more) => assert!(more),
+                    Err(error) => break error.to_string(),
+                }
+            };
+            assert!(error.contains("cannot be read on, somewhere after line 1000: "), "{error}");
+        }
     }
 
     #[test]

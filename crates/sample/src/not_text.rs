@@ -43,9 +43,10 @@ fn reason(start: &[u8], is_stdin: bool) -> Option<String> {
     };
     if is_batch_file(start) {
         return match is_stdin {
-            true => {
-                Some("is a batch file by its content, and these are mapped; name the file itself".to_string())
-            }
+            true => Some(
+                "is a batch file by its content, and batch files are mapped: name the file itself"
+                    .to_string(),
+            ),
             false => named("a batch file", "batch"),
         };
     }
@@ -85,7 +86,7 @@ mod tests {
         check(
             b"SNDLBTCH",
             "is a batch file by its content; name it .batch, or give the format, batch",
-            "is a batch file by its content, and these are mapped; name the file itself",
+            "is a batch file by its content, and batch files are mapped: name the file itself",
         );
         assert_eq!(reason(b"PAR1,PK,7z\n", false), None);
     }

@@ -50,8 +50,13 @@ impl BatchFile {
     /// wanted.
     pub(crate) fn open_plain(path: &Path, wanted: Option<&Wanted>) -> Result<BatchFile, SampleError> {
         let bad = |reason: String| bad_file(path, reason);
-        let packed = Compression::of_path(path) != Compression::None;
-        if packed || path.as_os_str() == input::STDIN {
+        if path.as_os_str() == input::STDIN {
+            return Err(bad_file(
+                path,
+                "batch files are mapped: name the file itself, or read the source of it",
+            ));
+        }
+        if Compression::of_path(path) != Compression::None {
             let reason = "batch files are mapped: unpack it into a file, or read the source of it instead";
             return Err(bad_file(path, reason));
         }
