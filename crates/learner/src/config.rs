@@ -4,6 +4,9 @@
 mod data;
 pub use data::{Data, Inputs};
 
+mod model;
+pub use model::{Model, ModelKind, RANK_MAX};
+
 mod train;
 pub use train::{Monitor, Reduction, Train};
 
@@ -13,7 +16,7 @@ use sanderling_sample::batch_file::completed;
 use sanderling_sample::input::read_once;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
 use sanderling_sample::{Format, Spec};
-use sanderling_store::{Init, Optimizer};
+use sanderling_store::{Init, NAME_BYTES_MAX, Optimizer};
 use serde::de::Error;
 use serde::{Deserialize, Serialize};
 
@@ -78,84 +81,12 @@ fn optimizer_or_ftrl<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Optim
     toml::Value::Table(table).try_into().map_err(|error: toml::de::Error| D::Error::custom(error.message()))
 }
 
-/// The `[model]` table.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Model {
-    /// Which model.
-    #[serde(rename = "type", default)]
-    pub kind: ModelKind,
-    /// Factors per key of a factorization machine.
-    #[serde(default = "default_rank")]
-    pub rank: usize,
-    /// Standard deviation of the factors' initial values.
-    #[serde(default = "default_init_std")]
-    pub init_std: f32,
-    /// Whether there is a constant term.
-    #[serde(default = "default_bias")]
-    pub bias: bool,
-    /// Most bytes that one table may take; 0: no limit. A push that needs more fails with the table's name.
-    #[serde(default)]
-    pub table_budget_bytes: u64,
-}
-
-fn default_rank() -> usize {
-    8
-}
-
-fn default_init_std() -> f32 {
-    0.01
-}
-
-fn default_bias() -> bool {
-    true
-}
-
-impl Default for Model {
-    fn default() -> Self {
-        Model { kind: ModelKind::Lr, rank: 8, init_std: 0.01, bias: true, table_budget_bytes: 0 }
-    }
-}
-
-impl Model {
-    /// Factors per key: 0 for logistic regression.
-    #[must_use]
-    pub fn factors(&self) -> usize {
-        match self.kind {
-            ModelKind::Lr => 0,
-            ModelKind::Fm => self.rank,
-        }
-    }
-
-    /// What the model is called in a sentence.
-    #[must_use]
-    pub fn describe(&self) -> String {
-        match self.kind {
-            ModelKind::Lr => "logistic regression".to_string(),
-            ModelKind::Fm => format!("factorization machine, rank {}", self.rank),
-        }
-    }
-}
-
-/// The built-in models.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ModelKind {
-    /// Logistic regression.
-    #[default]
-    Lr,
-    /// A factorization machine of degree two (Rendle 2010, equation 1).
-    Fm,
-}
-
 /// Most rows in a minibatch.
 pub const BATCH_ROWS_MAX: usize = 1 << 20;
 /// Most rows in the shuffle buffer.
 pub const SHUFFLE_ROWS_MAX: usize = 1 << 28;
 /// Most worker threads.
 pub const THREADS_MAX: usize = 1024;
-/// Most factors per key.
-pub const RANK_MAX: usize = 1024;
 
 /// The text of a configuration. One that cannot be read is as wrong an argument as one that makes no sense.
 fn read_text(path: &Path) -> Result<String, LearnError> {
@@ -173,7 +104,14 @@ impl Config {
     fn adjusted(mut self, path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         adjust(&mut self);
-        self.complete(path, &stem.unwrap_or_default())
+        self.written(path, &stem.unwrap_or_default())
+    }
+
+    /// Completes what somebody wrote, of whom more is demanded than of what a model has saved.
+    fn written(self, path: &Path, name: &str) -> Result<Self, LearnError> {
+        let wrong = |reason| LearnError::Config { path: path.into(), reason };
+        self.feature.iter().try_for_each(Feature::check_written).map_err(wrong)?;
+        self.complete(path, name)
     }
 
     /// The same for who needs data, features, batches and passes alone: the configuration may also be of a model that is not
@@ -199,7 +137,8 @@ impl Config {
         config.adjusted(path, adjust)
     }
 
-    /// Parses and checks TOML text; `path` is for messages, `name` for runs that do not name themselves.
+    /// Parses and checks the TOML text of a run that was begun, as a model has saved it; `path` is for messages, `name` for runs
+    /// that do not name themselves.
     pub fn parse(text: &str, path: &Path, name: &str) -> Result<Self, LearnError> {
         Self::from_toml(text, path)?.complete(path, name)
     }
@@ -214,7 +153,7 @@ impl Config {
         let path = Path::new("config");
         let config: Self =
             from_json(text).map_err(|reason| LearnError::Config { path: path.into(), reason })?;
-        config.complete(path, name)
+        config.written(path, name)
     }
 
     /// Fills in what follows from the rest and checks everything.
@@ -240,6 +179,14 @@ impl Config {
             .expand()
             .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })?;
         self.feature = spec.feature;
+        let is_name = |table: &str| (1..=NAME_BYTES_MAX).contains(&table.len());
+        if let Some(feature) = self.feature.iter().find(|feature| !is_name(feature.table())) {
+            let reason = format!(
+                "feature {:?}: the name of its table must have 1 to {NAME_BYTES_MAX} bytes",
+                feature.name
+            );
+            return Err(LearnError::Config { path: path.into(), reason });
+        }
         if let Some(feature) = self.feature.iter().find(|feature| feature.table() == crate::BIAS_TABLE) {
             let reason =
                 format!("feature {:?}: the table {:?} is the constant term's", feature.name, feature.table());
@@ -312,16 +259,13 @@ impl Config {
         within("train.batch", self.train.batch, 1, BATCH_ROWS_MAX)?;
         within("train.shuffle", self.train.shuffle, 0, SHUFFLE_ROWS_MAX)?;
         within("train.threads", self.train.threads, 1, THREADS_MAX)?;
-        within("model.rank", self.model.rank, 1, RANK_MAX)?;
         if self.train.passes == 0 {
             return Err("train.passes must be at least 1".to_string());
         }
         if !(self.train.class_weight > 0.0 && self.train.class_weight.is_finite()) {
             return Err(format!("train.class_weight = {}: must be above 0", self.train.class_weight));
         }
-        if !(self.model.init_std >= 0.0 && self.model.init_std.is_finite()) {
-            return Err(format!("model.init_std = {}: must be 0 or more", self.model.init_std));
-        }
+        self.model.check()?;
         if self.data.train.is_empty() {
             return Err("data.train: name at least one file, pattern or \"-\"".to_string());
         }
@@ -329,6 +273,9 @@ impl Config {
             if inputs.0.iter().any(String::is_empty) {
                 return Err(format!("data.{name}: an empty path"));
             }
+        }
+        if self.data.reading.columns.as_ref().is_some_and(Vec::is_empty) {
+            return Err("data.columns = []: name every column of the files, or leave it out".to_string());
         }
         self.check_read_once()?;
         let validates = !self.data.valid.is_empty();
@@ -414,6 +361,20 @@ mod tests {
             (data("separator = \",,\""), Err("data.separator: ")),
             (data("on_bad_row = \"x\""), Err("data.on_bad_row: ")),
             (data("train = 1"), Err("data.train: a path")),
+            (data("train = \"a.csv\"\ncolumns = []"), Err("c.toml: data.columns = []: name every column")),
+            (
+                format!("{head}table = \"\""),
+                Err("c.toml: feature \"f\": the name of its table must have 1 to 256"),
+            ),
+            (
+                format!("{head}[model]\ninit_std = inf"),
+                Err("model.init_std = inf: must be finite and 0 or more"),
+            ),
+            (
+                format!("{head}[model]\ntable_budget_bytes = 1"),
+                Err("c.toml: model.table_budget_bytes = 1: a table without rows has "),
+            ),
+            (format!("{head}[model]\ntable_budget_bytes = 65536"), Ok(())),
             (format!("{head}[optimizer]\nalpha = 0.3"), Ok(())),
             (format!("{head}[optimizer]\nalpha = inf"), Err("optimizer.alpha = inf must be")),
             (format!("{head}[optimizer]\nlr = 0.3"), Err("unknown field `lr`, expected one of `alpha`")),
@@ -475,6 +436,22 @@ mod tests {
                 (Err(error), Err(part)) => assert!(error.contains(part), "{text}\n{error}"),
                 (got, expected) => panic!("{text}\ngave {got:?}, expected {expected:?}"),
             }
+        }
+    }
+
+    /// What a model saved goes on being read.
+    #[test]
+    fn more_is_demanded_of_what_somebody_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.toml");
+        let text =
+            "[data]\ntrain = \"a.csv\"\n[[feature]]\nname = \"f\"\ntype = \"quantile\"\nboundaries = []";
+        std::fs::write(&path, text).unwrap();
+        let saved = Config::parse(text, &path, "c").unwrap();
+        let json = serde_json::to_string(&saved).unwrap();
+        for read in [Config::read(&path, |_| ()), Config::from_json(&json, "c")] {
+            let error = read.unwrap_err().to_string();
+            assert!(error.contains("feature \"f\": boundaries = []"), "{error}");
         }
     }
 }

@@ -3,6 +3,8 @@
 //! The same structures are read from TOML (`sanderling train`), from Python dictionaries, and from a saved model. The
 //! spec says nothing of file formats (see `format`), models or optimizers.
 
+mod written;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::SampleError;
@@ -265,11 +267,18 @@ impl Spec {
     /// Expands `each` and checks the whole spec; the result has one complete entry per feature.
     pub fn expand(&self) -> Result<Spec, SampleError> {
         let mut feature = Vec::new();
-        for entry in &self.feature {
+        for (number, entry) in (1..).zip(&self.feature) {
+            let nameless = || {
+                let all = self.feature.len();
+                bad(format!("[[feature]] number {number} of {all}: needs a name, a column or each = [...]"))
+            };
             if entry.each.is_empty() {
                 let mut one = entry.clone();
                 if one.name.is_empty() {
                     one.name = one.column.clone().unwrap_or_else(|| one.columns.join("*"));
+                }
+                if one.name.is_empty() {
+                    return Err(nameless());
                 }
                 feature.push(one);
                 continue;
@@ -279,6 +288,9 @@ impl Spec {
                     "feature with each = {:?}: `each` names the features itself; drop name, column and columns",
                     entry.each
                 )));
+            }
+            if entry.each.iter().any(String::is_empty) {
+                return Err(nameless());
             }
             feature.extend(entry.each.iter().map(|column| Feature {
                 name: column.clone(),
@@ -358,9 +370,6 @@ impl Spec {
 
 impl Feature {
     fn check(&self) -> Result<(), String> {
-        if self.name.is_empty() {
-            return Err("needs a name or a column".to_string());
-        }
         if self.column.is_some() && !self.columns.is_empty() {
             return Err("has both column and columns".to_string());
         }
@@ -448,6 +457,10 @@ mod tests {
         check("[[feature]]\neach = [\"a\", \"b\", \"c\"]\ntype = \"log\"", Ok(3));
         check("[[feature]]\neach = [\"a\"]\ncolumn = \"b\"", Err("drop name"));
         check(&(feature("") + &feature("")), Err("twice"));
+        for nameless in ["type = \"log\"", "column = \"\"", "each = [\"b\", \"\"]"] {
+            let toml = format!("{}\n[[feature]]\n{nameless}", feature(""));
+            check(&toml, Err("[[feature]] number 2 of 2: needs a name"));
+        }
         check(&feature("column = \"label\""), Err("reads the label"));
         check(&feature("typ = \"log\""), Err("unknown field"));
         check(&feature("type = \"log\"\ndefault = \"x\""), Err("needs a number"));

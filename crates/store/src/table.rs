@@ -70,8 +70,7 @@ impl Table {
         let fail = |reason: String| Err(StoreError::Config { table: config.name.clone(), reason });
         let budget = Budget::new(config.budget_bytes);
         let hands = (config.writes == Writes::CopyOnWrite).then(Rights::new);
-        let hands_bytes = if hands.is_some() { Rights::bytes() } else { 0 };
-        let bytes = Index::NEW_BYTES + Table::new_bytes() + hands_bytes;
+        let bytes = Table::least_bytes(config.writes);
         if !budget.take(bytes) {
             return fail(format!("budget_bytes is below the {bytes} bytes of an empty table"));
         }
@@ -119,6 +118,14 @@ impl Table {
             distances: Distances::default(),
             walk: Mutex::default(),
         })
+    }
+
+    /// Bytes of a table that is written to so and has no rows, beside those of its admission filter: the least that
+    /// `budget_bytes` may be.
+    #[must_use]
+    pub fn least_bytes(writes: Writes) -> usize {
+        let hands_bytes = if writes == Writes::CopyOnWrite { Rights::bytes() } else { 0 };
+        Index::NEW_BYTES + Table::new_bytes() + hands_bytes
     }
 
     /// Bytes of a table without rows beside those of its index and its admission filter.

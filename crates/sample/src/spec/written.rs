@@ -1,0 +1,86 @@
+//! What a feature may not say when somebody writes it, though saved models may hold it: fitting leaves `buckets` beside the
+//! boundaries, finds none where all numbers are alike, and takes those of batch files, however many. Reads no data.
+
+use super::{DefaultField, Feature, FeatureKind, KeyRule};
+use crate::field::{Field, with_text};
+use crate::number::parse_u64;
+
+impl Feature {
+    /// Checks a feature, or a family, as it stands in a configuration, before anything of it is fitted.
+    ///
+    /// # Errors
+    /// The reason, with the feature's name: settings that contradict each other, do nothing, or fail at the first missing field.
+    pub fn check_written(&self) -> Result<(), String> {
+        let name = [&self.name].into_iter().chain(&self.column).chain(&self.columns).chain(&self.each);
+        let name = name.into_iter().find(|name| !name.is_empty()).map_or("", String::as_str);
+        let wrong = |reason: String| Err(format!("feature {name:?}: {reason}"));
+        if self.kind == FeatureKind::Quantile
+            && let Some(boundaries) = &self.boundaries
+        {
+            if boundaries.is_empty() {
+                return wrong(
+                    "boundaries = []: they make one bucket, which tells nothing; leave them out to have them fitted"
+                        .to_string(),
+                );
+            }
+            let made = boundaries.len() + 1;
+            if let Some(buckets) = self.buckets.filter(|&buckets| buckets < made) {
+                return wrong(format!(
+                    "buckets = {buckets}, and its boundaries make {made}; leave out one of the two"
+                ));
+            }
+        }
+        let Some(default) = &self.default else { return Ok(()) };
+        let default = match default {
+            DefaultField::Text(text) => Field::Text(text.as_bytes()),
+            DefaultField::Number(number) => Field::Float(*number),
+        };
+        let is_key = || with_text(default, |text| parse_u64(text).is_some());
+        if self.key_rule() == KeyRule::Raw && is_key() == Some(false) {
+            let default = with_text(default, |text| String::from_utf8_lossy(text).into_owned());
+            let default = default.unwrap_or_default();
+            return wrong(format!("default = {default:?}: key = \"raw\" needs an unsigned integer"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::spec::Spec;
+
+    fn check(feature: &str, expected: Result<(), &str>) {
+        let spec: Spec = toml::from_str(&format!("[[feature]]\n{feature}")).unwrap();
+        assert_eq!(spec.feature[0].check_written(), expected.map_err(str::to_string), "{feature}");
+        // A saved model goes on loading.
+        spec.expand().unwrap();
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_or_do_nothing() {
+        let quantile = |rest: &str| format!("name = \"a\"\ntype = \"quantile\"\n{rest}");
+        check(&quantile("buckets = 5"), Ok(()));
+        check(&quantile("boundaries = [1, 5, 10]"), Ok(()));
+        // As the configuration of a saved model has them.
+        check(&quantile("buckets = 5\nboundaries = [1, 5, 10]"), Ok(()));
+        check(
+            &quantile("buckets = 3\nboundaries = [1, 5, 10]"),
+            Err("feature \"a\": buckets = 3, and its boundaries make 4; leave out one of the two"),
+        );
+        check(
+            "each = [\"b\", \"c\"]\ntype = \"quantile\"\nboundaries = []",
+            Err(
+                "feature \"b\": boundaries = []: they make one bucket, which tells nothing; leave them out to have them fitted",
+            ),
+        );
+        for (default, shown) in [("\"x\"", "x"), ("-1", "-1"), ("0.5", "0.5"), ("\"\"", "")] {
+            check(
+                &format!("column = \"u\"\nkey = \"raw\"\ndefault = {default}"),
+                Err(&format!("feature \"u\": default = {shown:?}: key = \"raw\" needs an unsigned integer")),
+            );
+        }
+        check("column = \"u\"\nkey = \"raw\"\ndefault = \"7\"", Ok(()));
+        check("column = \"u\"\nkey = \"raw\"\ndefault = 7", Ok(()));
+        check("column = \"u\"\ndefault = \"x\"", Ok(()));
+    }
+}
