@@ -57,6 +57,46 @@ impl ReadArgs {
             config.on_bad_row = policy;
         }
     }
+
+    /// Refuses options that none of the inputs has a use for, as far as the settings and the names of the inputs tell their
+    /// formats. Settings of a file are not refused: what was made of other files is read by the same ones.
+    pub(crate) fn check_used<'a>(
+        &self,
+        config: &DataConfig,
+        inputs: impl IntoIterator<Item = &'a String>,
+    ) -> Result<(), Failure> {
+        let mut first = None;
+        for input in inputs {
+            match config.format_of(input) {
+                Some(format) if !is_delimited(format) => first = first.or(Some((format, input))),
+                _ => return Ok(()),
+            }
+        }
+        first.map_or(Ok(()), |(format, input)| self.check_used_by(format, input))
+    }
+
+    /// The same for one input of a format.
+    pub(crate) fn check_used_by(&self, format: Format, input: &str) -> Result<(), Failure> {
+        let given: Vec<&str> = [
+            ("--separator", self.separator.is_some()),
+            ("--header", self.header.is_some()),
+            ("--columns", self.columns.is_some()),
+            ("--comment", self.comment.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(option, is_given)| is_given.then_some(option))
+        .collect();
+        if given.is_empty() || is_delimited(format) {
+            return Ok(());
+        }
+        let given = given.join(", ");
+        Err(Failure::Usage(format!("{given}: only CSV and TSV have a use for it, and {input} is {format}")))
+    }
+}
+
+/// Whether columns of the format are cut at separators.
+fn is_delimited(format: Format) -> bool {
+    format.is_text() && format != Format::Libsvm
 }
 
 /// Says on standard error how many rows were left out and why the first of them were.
@@ -68,8 +108,37 @@ pub(crate) fn report_bad_rows(bad_rows: &BadRows) {
     }
 }
 
-/// Refuses an output that would replace one of the input files.
-pub(crate) fn not_an_input(output: &Path, inputs: &[String]) -> Result<(), Failure> {
+/// Refuses an output that would replace one of the input files; it was named by this option or argument.
+pub(crate) fn not_an_input(option: &str, output: &Path, inputs: &[String]) -> Result<(), Failure> {
     let inputs = sanderling_sample::input::expand(inputs)?;
-    output::not_over("--output", output, inputs.iter().map(|input| input.path.as_path()))
+    output::not_over(option, output, inputs.iter().map(|input| input.path.as_path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_nothing_has_a_use_for() {
+        let check = |args: ReadArgs, inputs: &[&str], expected: Option<&str>| {
+            let mut config = DataConfig::default();
+            args.apply(&mut config);
+            let inputs: Vec<String> = inputs.iter().map(ToString::to_string).collect();
+            let found = args.check_used(&config, &inputs).map_err(|error| error.to_string());
+            assert_eq!(found.err().as_deref(), expected, "{inputs:?}");
+        };
+        let columns = || ReadArgs { columns: Some(vec!["a".to_string()]), ..ReadArgs::default() };
+        let text = "--columns: only CSV and TSV have a use for it, and a.parquet is parquet";
+        check(columns(), &["a.parquet", "b.arrow"], Some(text));
+        check(ReadArgs::default(), &["a.parquet"], None);
+        check(columns(), &["a.parquet", "b.csv.gz"], None);
+        // What they are is not known yet.
+        check(columns(), &["a.parquet", "data/*"], None);
+        check(columns(), &[], None);
+        let two = ReadArgs { header: Some(true), comment: Some('#'), ..ReadArgs::default() };
+        let text = "--header, --comment: only CSV and TSV have a use for it, and data/*.svm is libsvm";
+        check(two, &["data/*.svm"], Some(text));
+        let given = ReadArgs { format: Some(Format::TfRecord), separator: Some(';'), ..ReadArgs::default() };
+        check(given, &["-"], Some("--separator: only CSV and TSV have a use for it, and - is tfrecord"));
+    }
 }

@@ -289,6 +289,7 @@ fn help_and_exit_codes() {
         );
     }
     // What a file brings is shown, and not obeyed.
+    place.write("unnamed", &place.read("train.svm"));
     place.write("odd.csv", "click,a \u{1b}[31m\n1,\u{1b}]0;x\u{7}\n0,b\n");
     place.write("odd\u{1b}[2J.svm", "1 2:3\n1 x\n");
     for line in [
@@ -341,6 +342,25 @@ fn help_and_exit_codes() {
         ("train c.toml --train bad.svm", 3, "bad.svm:2"),
         ("train c.toml --train empty.svm", 3, "no rows"),
         ("inspect empty.svm --suggest", 3, "empty.svm: no rows to work on"),
+        ("inspect train.svm --suggest --json", 2, "cannot be used with"),
+        (
+            "inspect train.svm --columns a,b",
+            2,
+            "--columns: only CSV and TSV have a use for it, and train.svm is libsvm",
+        ),
+        // By its content.
+        (
+            "inspect unnamed --comment #",
+            2,
+            "--comment: only CSV and TSV have a use for it, and unnamed is libsvm",
+        ),
+        (
+            "train c.toml --header true",
+            2,
+            "--header: only CSV and TSV have a use for it, and train.svm is libsvm",
+        ),
+        ("eval runs/c/model valid.svm --separator ;", 2, "--separator: only CSV and TSV"),
+        ("predict runs/c/model valid.svm --columns a", 2, "--columns: only CSV and TSV"),
         ("inspect none-*.svm", 1, "none-*.svm: no file matches this pattern"),
         ("train c.toml --train none-*.svm", 1, "none-*.svm: no file matches this pattern"),
         ("train c.toml --valid empty.svm", 3, "empty.svm: no rows"),

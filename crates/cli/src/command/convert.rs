@@ -106,6 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if inputs.is_empty() {
         return Err(Failure::Usage(format!("{}: data.valid names no input", args.config.display())));
     }
+    args.reading.check_used(reading, inputs)?;
     // Boundaries are always those of the training data.
     let spec = fit(&config.spec(), &data.train.0, reading)?;
     let label = LabelUse::Required;
@@ -115,7 +116,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let order =
         PassOptions { shuffle: 0, seed: 0, number: 0, workers: 1, used_rows: 0, unit_bytes: BLOCK_BYTES };
     let options = BatchFileOptions { compression: args.compression, overwrite: args.force };
-    not_an_input(&args.output, inputs)?;
+    not_an_input("OUT.batch", &args.output, inputs)?;
     let mut out = BatchFileWriter::create(&args.output, encoder.spec(), options)?;
     let (stages, stop, bar) = (Stages::new(&STAGES), crate::stop::flag(), Bar::new(args.quiet));
     let pass = Pass::open_until(inputs, reading, &encoder, &bad_rows, order, Arc::clone(&stop))?;

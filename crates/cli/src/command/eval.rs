@@ -69,6 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let model = args.servers.model(&args.model)?;
     let mut config = model.config().data.reading.clone();
     args.reading.apply(&mut config);
+    args.reading.check_used(&config, &args.files)?;
     let bad_rows = Arc::new(BadRows::new(config.on_bad_row));
     let bar = Bar::new(args.quiet);
     let stop = crate::stop::flag();

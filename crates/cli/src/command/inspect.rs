@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     top: u64,
     /// Print the result as one JSON object on the last line of standard output
-    #[arg(long)]
+    #[arg(long, conflicts_with = "suggest")]
     json: bool,
     #[command(flatten)]
     reading: ReadArgs,

@@ -65,13 +65,14 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         )));
     }
     output::not_a_url("--output", &args.output)?;
-    not_an_input(&args.output, &args.files)?;
+    not_an_input("--output", &args.output, &args.files)?;
     if !to_stdout {
         output::check(&args.output)?;
     }
     let model = args.servers.model(&args.model)?;
     let mut config = model.config().data.reading.clone();
     args.reading.apply(&mut config);
+    args.reading.check_used(&config, &args.files)?;
     let bad_rows = Arc::new(BadRows::new(config.on_bad_row).placeholder(true));
     let bar = Bar::new(args.quiet || (to_stdout && std::io::stdout().is_terminal()));
     let stop = crate::stop::flag();

@@ -150,6 +150,8 @@ impl Args {
             self.reading.apply(&mut config.data.reading);
             self.job.apply(config);
         })?;
+        let inputs = config.data.train.0.iter().chain(&config.data.valid.0);
+        self.reading.check_used(&config.data.reading, inputs)?;
         Ok(config)
     }
 

@@ -97,6 +97,12 @@ fn what_cannot_be_converted_or_read() {
         ("convert c.toml b.batch --valid", 2, "data.valid names no input"),
         ("convert c.toml b.batch --input bad.svm", 3, "bad.svm:2: column"),
         ("convert c.toml b.batch --input nothing.svm", 1, "nothing.svm"),
+        (
+            "convert c.toml a.batch --force --input a.batch",
+            2,
+            "OUT.batch a.batch: it is one of the input files",
+        ),
+        ("convert c.toml b.batch --header true", 2, "--header: only CSV and TSV have a use for it"),
         ("convert c.toml b.batch --input empty.svm", 3, "empty.svm: no rows to work on"),
         (
             "convert c.toml b.batch --input worse.svm --on-bad-row skip",

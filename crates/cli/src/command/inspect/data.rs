@@ -24,7 +24,10 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
             files.into_iter().map(|file| file.path).collect()
         }
     };
+    let name = args.path.to_string_lossy().into_owned();
+    args.reading.check_used(&config, [&name])?;
     let mut found = profile(&files[0], &config, &options)?;
+    args.reading.check_used_by(found.format, &name)?;
     if files.len() > 1 {
         note_others(&mut found, &args.path, files.len());
     }
@@ -36,7 +39,7 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
             return Err(LearnError::NoRows { input, bad_rows, first_bad }.into());
         }
         found.complete &= files.len() == 1;
-        output::text(suggest(&found, &args.path.to_string_lossy())?.trim_end())?;
+        output::text(suggest(&found, &name)?.trim_end())?;
     } else if args.json {
         output::json(&found)?;
     } else {
