@@ -5,6 +5,10 @@ use std::io::IsTerminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sanderling_learner::ScanProgress;
 
+const OF_BYTES: &str =
+    "{msg:.bold} [{wide_bar}] {percent:>3}% {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}";
+const OF_A_STREAM: &str = "{spinner} {msg:.bold} {bytes} {binary_bytes_per_sec}";
+
 /// A bar over the bytes of the input, or over steps.
 pub(crate) struct Bar {
     bar: ProgressBar,
@@ -17,9 +21,7 @@ impl Bar {
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(None, target);
         let bar = Bar { bar, shown };
-        bar.set_style(
-            "{msg:.bold} [{wide_bar}] {percent:>3}% {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}",
-        );
+        bar.set_style(OF_BYTES);
         bar
     }
 
@@ -35,16 +37,23 @@ impl Bar {
         if !self.shown {
             return;
         }
-        match scan.bytes_total {
-            Some(total) => self.bar.set_length(total),
-            // A stream: how much has been read is all there is to show.
-            None => self.set_style("{spinner} {msg:.bold} {bytes} {binary_bytes_per_sec}"),
+        let begins = self.bar.message() != what;
+        if begins {
+            // Of a stream, how much has been read is all there is to show.
+            self.set_style(if scan.bytes_total.is_some() { OF_BYTES } else { OF_A_STREAM });
         }
-        if self.bar.message() != what {
-            self.bar.set_message(what.to_string());
+        // At once, or for a moment it shows what has been read of one input beside the size of another.
+        self.bar.update(|state| {
+            state.set_pos(scan.bytes_read);
+            if let Some(total) = scan.bytes_total {
+                state.set_len(total);
+            }
+        });
+        if begins {
+            // What was read by now was read in an unknown time.
             self.bar.reset_eta();
+            self.bar.set_message(what.to_string());
         }
-        self.bar.set_position(scan.bytes_read);
     }
 
     /// Shows how far a piece of work in steps of about the same length is, and what it is at.
@@ -68,5 +77,68 @@ impl Bar {
     /// Takes the bar away.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use indicatif::TermLike;
+
+    use super::*;
+
+    /// Keeps what is written to it.
+    #[derive(Clone, Debug, Default)]
+    struct Written(Arc<Mutex<String>>);
+
+    impl TermLike for Written {
+        fn width(&self) -> u16 {
+            120
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_read_of_one_input_is_not_shown_beside_the_size_of_another() {
+        let written = Written::default();
+        let target = ProgressDrawTarget::term_like(Box::new(written.clone()));
+        let bar = Bar { bar: ProgressBar::with_draw_target(None, target), shown: true };
+        bar.set_style(OF_BYTES);
+        let scan = |what: &str, bytes_read: u64, bytes_total: u64| {
+            bar.scan(what, ScanProgress { bytes_read, bytes_total: Some(bytes_total) });
+        };
+        scan("pass 1/1", 300 << 10, 300 << 10);
+        scan("validating", 10 << 10, 70 << 10);
+        let shown = written.0.lock().unwrap().clone();
+        assert!(shown.contains("300.00 KiB/300.00 KiB") && shown.contains("10.00 KiB/70.00 KiB"), "{shown}");
+        assert!(!shown.contains("300.00 KiB/70.00 KiB"), "{shown}");
+        let last = shown.rsplit("validating").next().unwrap();
+        assert!(last.contains(" 0 B/s"), "nothing was read in no time: {last}");
     }
 }
