@@ -466,6 +466,12 @@ class Table:
     @property
     def blocks(self) -> list[dict[str, Any]]:
         """What a row consists of: per block its `dims`, `init` and `optimizer`."""
+    @property
+    def config(self) -> dict[str, Any]:
+        """All that it was made from but its name and width, defaults filled in.
+
+        `blocks`, `seed`, `budget_bytes`, `dtype`, `admission`, `eviction`, `writes`.
+        """
     def stats(self) -> dict[str, int]:
         """Sizes, and what has happened.
 
@@ -558,6 +564,12 @@ class RemoteTable:
     @property
     def blocks(self) -> list[dict[str, Any]]:
         """What a row consists of: per block its `dims`, `init` and `optimizer`."""
+    @property
+    def config(self) -> dict[str, Any]:
+        """All that it was made from but its name and width, defaults filled in.
+
+        `blocks`, `seed`, `budget_bytes` (one server's part), `dtype`, `admission`, `eviction`, `writes`.
+        """
     def stats(self) -> dict[str, int]:
         """Sizes over all servers: `rows`, `bytes`. `sanderling ctl stats` has the rest."""
     def __len__(self) -> int: ...

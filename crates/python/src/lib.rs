@@ -11,6 +11,7 @@ mod arrays;
 mod requests;
 
 mod table;
+mod table_config;
 
 mod remote;
 mod report;

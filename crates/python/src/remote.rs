@@ -10,10 +10,11 @@ use pyo3::prelude::*;
 use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, TlsClient, addresses, compression};
 
 use crate::arrays::{Grads, Key, Keys};
-use crate::error::{FileError, of_client};
+use crate::error::{FileError, ServerError, of_client};
 use crate::interrupt;
 use crate::requests::{self, PooledArguments};
 use crate::table::Words;
+use crate::table_config::MadeFrom;
 use crate::value::to_python;
 
 /// Connections to the servers of a cluster; made by `connect`.
@@ -159,6 +160,14 @@ impl PyRemoteTable {
     fn blocks(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let config: serde_json::Value = serde_json::from_str(self.table.config_json()).unwrap_or_default();
         to_python(py, &config["blocks"])
+    }
+
+    /// All that it was made from but its name and width; `budget_bytes` is one server's part.
+    #[getter]
+    fn config(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let config: MadeFrom = serde_json::from_str(self.table.config_json())
+            .map_err(|error| ServerError::new_err(format!("table {:?}: {error}", self.name())))?;
+        to_python(py, &config)
     }
 
     /// Sizes over all servers: rows, bytes.

@@ -12,6 +12,7 @@ use sanderling_store::{Checkpoint, CheckpointWriter, Init, Optimizer, StoreError
 use crate::arrays::{Grads, Key, Keys};
 use crate::error::of_store;
 use crate::requests::{self, PooledArguments};
+use crate::table_config::MadeFrom;
 use crate::value::{from_python, to_python};
 
 /// An embedding table: rows of weights, found by 64-bit key, updated by the table's optimizer.
@@ -115,6 +116,12 @@ impl PyTable {
             serde_json::json!({ "dims": block.dims, "init": text(&block.init), "optimizer": text(&block.optimizer) })
         });
         to_python(py, &blocks.collect::<Vec<_>>())
+    }
+
+    /// All that it was made from but its name and width.
+    #[getter]
+    fn config(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        to_python(py, &MadeFrom::of(self.table.config()))
     }
 
     /// Sizes, and what has happened: rows, free_rows, pushes, index_bytes, slab_bytes, huge_bytes, admitted, rejected,

@@ -7,9 +7,10 @@ nothing of models: what is saved is what `state_dict` gives.
     manifest.json     {"format": 1, "generation": 7, "dense": {...}, "rows": "rows-7"}
     dense-7.pt        torch.save of {"model", "optimizer", "extra"}
     rows-7/           the tables as `sanderling.save_tables` writes them; rows on servers are saved by the servers, and
-                      the manifest says under which name
+                      the manifest says under which name, and what their tables were made from
 """
 
+import copy
 import hashlib
 import json
 import os
@@ -87,6 +88,11 @@ def save(
         place = directory.resolve()
         manifest["directory"], manifest["servers_stem"] = str(place), _servers_stem(place, before)
         manifest["servers"] = f"{manifest['servers_stem']}-{generation % 2}"
+        manifest["server_tables"] = {
+            name: {"dim": table.dim, "config": table.config}
+            for collection in collections
+            for name, table in _tables(collection, sanderling.RemoteTable).items()
+        }
         remote.save(manifest["servers"])
 
     part = directory / f"{MANIFEST}.part"
@@ -111,9 +117,13 @@ def load(
 ) -> dict[str, Any]:
     """Restores what `save` wrote, and returns its `extra`.
 
-    Files are verified before anything is changed. The collections get other tables, so that a `FeedQueue` over their
-    rows must be made afterwards; those on servers are restored for everybody who uses these servers, so that of several
-    trainers one does it, and the others, after it, only open them anew (`restore_servers=False`).
+    Files are verified before anything is changed, and so is what they hold: module and optimizer must be able to take
+    it (else what torch raises), and where the collections' specs say something of a table, it must have been made with
+    that (else a ConfigError); a budget stays what it was. After such an error all is as before.
+
+    The collections get other tables, so that a `FeedQueue` over their rows must be made afterwards; those on servers
+    are restored for everybody who uses these servers, so that of several trainers one does it, and the others, after
+    it, only open them anew (`restore_servers=False`).
     """
     directory = Path(directory)
     collections = [emb] if isinstance(emb, EmbeddingCollection) else list(emb)
@@ -130,20 +140,51 @@ def load(
         raise sanderling.NotFoundError(f"{directory}: saved without rows on servers")
 
     for collection in collections:
-        collection.discard()
-        collection.finish()
-    if remote is not None and restore_servers:
-        remote.restore(manifest["servers"])
-    for collection in collections:
-        opened: Mapping[str, Any] = tables
-        if collection.connection is not None:
-            opened = {name: collection.connection.open(name) for name in collection.tables}
-        collection.use_tables({name: opened[name] for name in collection.tables})
-    model.load_state_dict(state["model"])
-    if optimizer is not None:
-        optimizer.load_state_dict(state["optimizer"])
+        _check_saved(directory, collection, tables, manifest)
+
+    model_before = copy.deepcopy(model.state_dict())
+    optimizer_before = None if optimizer is None else optimizer.state_dict()
+    try:
+        # Before the rows, which servers do not give back.
+        model.load_state_dict(state["model"])
+        if optimizer is not None:
+            optimizer.load_state_dict(state["optimizer"])
+        for collection in collections:
+            collection.discard()
+            collection.finish()
+        if remote is not None and restore_servers:
+            remote.restore(manifest["servers"])
+        for collection in collections:
+            opened: Mapping[str, Any] = tables
+            if collection.connection is not None:
+                opened = {name: collection.connection.open(name) for name in collection.tables}
+            collection.use_tables({name: opened[name] for name in collection.tables})
+    except BaseException:
+        model.load_state_dict(model_before)
+        if optimizer is not None and optimizer_before is not None:
+            optimizer.load_state_dict(optimizer_before)
+        raise
     extra: dict[str, Any] = state["extra"]
     return extra
+
+
+def _check_saved(
+    directory: Path,
+    collection: EmbeddingCollection,
+    tables: Mapping[str, sanderling.Table],
+    manifest: Mapping[str, Any],
+) -> None:
+    """Refuses saved tables that are not as the collection's spec says."""
+    for name in _tables(collection, sanderling.Table):
+        collection.check_table(name, tables[name].dim, tables[name].config)
+    # Earlier versions did not say what tables on servers were made with.
+    if "server_tables" not in manifest:
+        return
+    on_servers: Mapping[str, Any] = manifest["server_tables"]
+    for name in _tables(collection, sanderling.RemoteTable):
+        if name not in on_servers:
+            raise sanderling.NotFoundError(f"{directory}: saved without the rows of table {name} on servers")
+        collection.check_table(name, on_servers[name]["dim"], on_servers[name]["config"])
 
 
 def read_extra(directory: str | os.PathLike[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import sanderling
 from sanderling.torch.jagged import Embedded, JaggedRows, KeyedJaggedLike, one_batch, to_batch
-from sanderling.torch.spec import Spec
+from sanderling.torch.spec import Spec, TableSpec
 from sanderling.torch.workers import Workers
 
 AnyTable = sanderling.Table | sanderling.RemoteTable
@@ -68,7 +68,7 @@ class EmbeddingCollection(nn.Module):
         self.dims: dict[str, int] = {}
         self._pooled_dims: dict[str, int] = {}
         self._sequences: dict[int, str] = {}
-        self.use_tables({name: make(name, table.dim, **table.options()) for name, table in self.spec.tables.items()})
+        self._read({name: make(name, table.dim, **table.options()) for name, table in self.spec.tables.items()})
         self._kept: list[_Reading] = []
         self._merged: sanderling.Lookup | None = None
         # Tells the module's device, which `Module.to` changes.
@@ -78,12 +78,34 @@ class EmbeddingCollection(nn.Module):
         self._factor = [nn.Parameter(torch.ones(()))]
 
     def use_tables(self, tables: Mapping[str, AnyTable]) -> None:
-        """Reads from these tables instead, named as in the spec; a `FeedQueue` over the old ones must be made anew."""
-        for name, table in self.spec.tables.items():
+        """Reads from these tables instead, named as in the spec; a `FeedQueue` over the old ones must be made anew.
+
+        They must be as the spec says, where it says something; their budgets may be others.
+        """
+        for name in self.spec.tables:
             if name not in tables:
                 raise sanderling.ConfigError(f"table {name!r} of the spec is missing")
-            if tables[name].dim != table.dim:
-                raise sanderling.ConfigError(f"table {name!r} has {tables[name].dim} weights per row, not {table.dim}")
+            self.check_table(name, tables[name].dim, tables[name].config)
+        self._read(tables)
+
+    def check_table(self, name: str, dim: int, config: Mapping[str, Any]) -> None:
+        """Refuses a table of this width and `Table.config` in place of the spec's of this name.
+
+        What the spec leaves out may be anything, and so may the budget.
+        """
+        table = self.spec.tables[name]
+        if dim != table.dim:
+            raise sanderling.ConfigError(f"table {name!r} has {dim} weights per row, not {table.dim}")
+        wanted = _entries(sanderling.Table(name, dim, **table.options()).config)
+        for entry, found in _entries(config).items():
+            is_said = getattr(table, entry) != getattr(TableSpec, entry)
+            if is_said and found != wanted[entry]:
+                raise sanderling.ConfigError(
+                    f"table {name!r} was made with {entry} = {found}, and the spec says {wanted[entry]}: write into the"
+                    " spec what it was made with, or leave it out"
+                )
+
+    def _read(self, tables: Mapping[str, AnyTable]) -> None:
         self.tables = {name: tables[name] for name in self.spec.tables}
         names = list(self.tables)
         features = [(feature.name, names.index(feature.table), feature.pooling) for feature in self.spec.features]
@@ -378,6 +400,14 @@ class _Read(torch.autograd.Function):
         """Gradients to the collection; None where an output was not used."""
         ctx.reading.collection.receive(ctx.reading, grads)
         return None, None
+
+
+def _entries(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a `TableSpec` that decide what rows are and become, from a `Table.config`."""
+    # A table of one block, as all that a spec makes, has one optimizer; one of several has as many.
+    one_or_all = {key: [block[key] for block in config["blocks"]] for key in ("optimizer", "init")}
+    blocks = {key: found[0] if len(found) == 1 else found for key, found in one_or_all.items()}
+    return {**blocks, **{key: config[key] for key in ("seed", "dtype", "admission", "eviction")}}
 
 
 def _array(grad: Tensor) -> npt.NDArray[np.float32]:

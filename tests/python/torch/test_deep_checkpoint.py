@@ -1,5 +1,6 @@
 """Checkpoints of dense part and rows: what is loaded is one whole save, whatever interrupted the next."""
 
+import copy
 import json
 import pkgutil
 import shutil
@@ -178,6 +179,74 @@ def test_tables_of_one_name_are_told_apart_or_refused(tmp_path: Path) -> None:
         sanderling.torch.save(tmp_path, nn.Linear(1, 1), None, [one, other])
     other.use_tables(one.tables)
     sanderling.torch.save(tmp_path, nn.Linear(1, 1), None, [one, other])
+
+
+def no_tables(place: str, request: pytest.FixtureRequest) -> sanderling.Connection | None:
+    """Where tables are to be, none of a test before among them; here, if that is None."""
+    if place == "here":
+        return None
+    ps = sanderling.connect(request.getfixturevalue("two_servers"))
+    for name in "ab":
+        ps.drop(name)
+    return ps
+
+
+@pytest.mark.parametrize("place", ["here", "servers"])
+def test_a_dense_part_that_does_not_fit_changes_nothing(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    training = Training(1, no_tables(place, request))
+    training.step(0)
+    training.save(tmp_path)
+    training.step(1)
+    before = training.state()
+    wider = DNN(2, DIM, hidden=[5], batch_norm=True)
+    wider_before = copy.deepcopy(wider.state_dict())
+    one_of_many = torch.optim.Adam(list(training.model.parameters())[:1])
+    for model, optimizer, error in [(wider, None, RuntimeError), (training.model, one_of_many, ValueError)]:
+        with pytest.raises(error, match=r"size mismatch|doesn't match the size"):
+            sanderling.torch.load(tmp_path, model, optimizer, training.emb)
+    torch.testing.assert_close(training.state(), before, rtol=0, atol=0)
+    torch.testing.assert_close(wider.state_dict(), wider_before, rtol=0, atol=0)
+    # What was learned last is still pushed to.
+    training.step(2)
+    assert not torch.equal(training.state()["a"], before["a"])
+
+
+@pytest.mark.parametrize("place", ["here", "servers"])
+def test_tables_are_loaded_as_the_spec_says_or_not_at_all(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    training = Training(1, no_tables(place, request))
+    training.step(0)
+    training.save(tmp_path)
+    saved = training.state()
+
+    def collection(dim: int, options: dict[str, Any]) -> EmbeddingCollection:
+        return EmbeddingCollection(Spec.alike(["a", "b"], dim, **options), no_tables(place, request))
+
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"dim": 3}, "table 'a' has 2 weights per row, not 3"),
+        ({"optimizer": "sgd"}, "made with optimizer = .*'adam'.*the spec says .*'sgd'"),
+        ({"optimizer": {"type": "adam", "lr": 0.02}}, "the spec says .*0.02"),
+        ({"init": "zero"}, "made with init = "),
+        ({"seed": 7}, "made with seed = 0, and the spec says 7"),
+        ({"dtype": "bf16"}, "made with dtype = f32, and the spec says bf16"),
+        ({"admission": {"type": "sightings", "sightings": 2}}, "made with admission = "),
+        ({"eviction": "clock", "budget_bytes": 1 << 24}, "made with eviction = "),
+    ]
+    for said, text in wrong:
+        emb = collection(said.pop("dim", DIM), said)
+        with pytest.raises(sanderling.ConfigError, match=text):
+            sanderling.torch.load(tmp_path, training.model, None, emb)
+        assert len(emb.tables["a"]) == 0, text
+    fine: list[dict[str, Any]] = [{}, {"optimizer": {"type": "adam", "lr": 0.01}, "budget_bytes": 1 << 24}]
+    for said in fine:
+        emb = collection(DIM, said)
+        sanderling.torch.load(tmp_path, training.model, None, emb)
+        torch.testing.assert_close(torch.from_numpy(emb.tables["a"].pull(KEYS)), saved["a"], rtol=0, atol=0)
+        with pytest.raises(sanderling.ConfigError, match="made with optimizer = "):
+            EmbeddingCollection(Spec.alike(["a", "b"], DIM, optimizer="sgd")).use_tables(emb.tables)
 
 
 def test_damage_is_found_before_anything_changes(tmp_path: Path) -> None:

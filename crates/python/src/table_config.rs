@@ -1,0 +1,49 @@
+//! What a table was made from, as Python sees it: the same for a table in this process and one on servers.
+
+use sanderling_store::{Admission, Dtype, Eviction, Init, Optimizer, TableConfig, Writes};
+use serde::{Deserialize, Serialize};
+
+/// As servers have it (`docs/wire-format.md`), with what is left out there.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct MadeFrom {
+    blocks: Vec<BlockMadeFrom>,
+    #[serde(default)]
+    seed: u64,
+    /// On servers, each one's part.
+    #[serde(default)]
+    budget_bytes: Option<u64>,
+    #[serde(default)]
+    dtype: Dtype,
+    #[serde(default)]
+    admission: Admission,
+    #[serde(default)]
+    eviction: Eviction,
+    #[serde(default)]
+    writes: Writes,
+}
+
+#[derive(Serialize, Deserialize)]
+struct BlockMadeFrom {
+    dims: usize,
+    init: Init,
+    optimizer: Optimizer,
+}
+
+impl MadeFrom {
+    pub(crate) fn of(config: &TableConfig) -> MadeFrom {
+        let blocks = config.blocks.iter().map(|block| BlockMadeFrom {
+            dims: block.dims,
+            init: block.init,
+            optimizer: block.optimizer,
+        });
+        MadeFrom {
+            blocks: blocks.collect(),
+            seed: config.seed,
+            budget_bytes: config.budget_bytes,
+            dtype: config.dtype,
+            admission: config.admission,
+            eviction: config.eviction,
+            writes: config.writes,
+        }
+    }
+}
