@@ -331,7 +331,8 @@ class FeedQueue:
     first `used_rows` rows of the first pass, those of all ranks, are passed over: a run before has used them. At most
     `depth` minibatches are ready, and nothing is begun while these have `depth_bytes`. `train=False` reads rows without
     labels and keeps all negatives, and a bad row that `on_bad_row` lets pass its place: no keys, and NaN as weight and
-    label. `on_statistics` is told a report every `statistics_every_s` seconds.
+    label. `on_statistics` is told a report every `statistics_every_s` seconds (0: never), before the next minibatch is
+    taken; what it raises, the iteration raises, and goes on with that minibatch if it is asked again.
 
     `source` may also be hubs, `"hub://host:port,host:port"` or a `Hubs`, which decide what a minibatch holds and how
     often the input is gone through; `name` is this trainer's there, the same over its restarts and no other trainer's.

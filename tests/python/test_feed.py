@@ -1,5 +1,6 @@
 """Feed queues, lookups and batches from Python, against numpy."""
 
+import os
 import subprocess
 import sys
 import urllib.request
@@ -153,6 +154,47 @@ def test_what_goes_wrong_is_raised_where_it_is_waited_for(clicks: Path) -> None:
         FeedQueue(clicks, spec=SPEC, rank=2, ranks=2)
     with pytest.raises(sanderling.HubError, match=r"127\.0\.0\.1:1"):
         FeedQueue("hub://127.0.0.1:1", hub_patience_s=0.0)
+
+
+def test_an_exception_of_a_listener_loses_no_minibatch(clicks: Path) -> None:
+    told: list[str] = []
+
+    def listen(report: str) -> None:
+        told.append(report)
+        if len(told) % 2:
+            raise LookupError
+
+    queue = FeedQueue(clicks, spec=SPEC, batch_size=64, statistics_every_s=1e-9, on_statistics=listen)
+    seen: list[int] = []
+    for _ in range(ROWS // 64 + 1):
+        with pytest.raises(LookupError):
+            next(queue)
+        seen += next(queue).keys("id").tolist()
+    assert seen == list(range(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"embedding": 5}, TypeError, "embedding must be a sanderling.Embedding, or have one as `native`, not int"),
+        ({"statistics_every_s": np.nan}, ValueError, "statistics_every_s = NaN"),
+        ({"statistics_every_s": -1.0}, ValueError, "statistics_every_s = -1"),
+        ({"shuffle": 1 << 40}, sanderling.ConfigError, "shuffle: 1099511627776 rows; at most 268435456"),
+    ],
+)
+def test_options_that_are_none_are_refused(
+    options: dict[str, Any], error: type[Exception], text: str, clicks: Path
+) -> None:
+    with pytest.raises(error, match=text):
+        FeedQueue(clicks, spec=SPEC, on_statistics=print, **options)
+
+
+def test_a_path_that_is_not_utf_8_is_named(clicks: Path) -> None:
+    path = clicks.parent / os.fsdecode(b"nu\xff.csv")
+    clicks.rename(path)
+    for source in (path, [path]):
+        with pytest.raises(sanderling.FileError, match=r"nu\\xFF\.csv. is not UTF-8"):
+            FeedQueue(source, spec=SPEC)
 
 
 def test_batch_files_say_what_a_spec_does_not(tmp_path: Path) -> None:

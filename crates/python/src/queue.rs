@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sanderling_client::TlsClient;
 use sanderling_control::MetricsPage;
 use sanderling_feed::{Embedding, Expected, Fed, FeedError, FeedQueue, QueueOptions, Source};
 use sanderling_hub::SubscribeOptions;
+use sanderling_learner::config::SHUFFLE_ROWS_MAX;
 use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
 use sanderling_sample::{DataConfig, Spec};
 use serde::{Deserialize, Serialize};
@@ -111,6 +112,11 @@ impl PyFeedQueue {
         hub_compression: Option<&str>,
         hub_ca_file: Option<PathBuf>,
     ) -> PyResult<PyFeedQueue> {
+        let every = seconds("statistics_every_s", statistics_every_s)?;
+        if shuffle > SHUFFLE_ROWS_MAX {
+            let reason = format!("shuffle: {shuffle} rows; at most {SHUFFLE_ROWS_MAX}");
+            return Err(ConfigError::new_err(reason));
+        }
         let subscribed = source.cast::<PyHubs>().ok().map(|hubs| hubs.get().take()).transpose()?;
         let inputs = if subscribed.is_some() { Vec::new() } else { inputs(source)? };
         let FeedSpec { data, label, weight, negatives, feature } = feed_spec(spec)?;
@@ -162,11 +168,10 @@ impl PyFeedQueue {
             let options = if from_hubs { QueueOptions { rank: 0, ranks: 1, ..options } } else { options };
             FeedQueue::open(source, embedding, options)
         });
-        let told = on_statistics.filter(|_| statistics_every_s > 0.0).map(|on_statistics| {
-            let every = seconds("statistics_every_s", statistics_every_s)?;
-            PyResult::Ok(Told { every, next: Instant::now() + every, on_statistics })
-        });
-        let told = std::sync::Mutex::new(told.transpose()?);
+        // Never, if that is too far ahead to be said.
+        let next = Instant::now().checked_add(every).filter(|_| !every.is_zero());
+        let told = on_statistics.zip(next).map(|(on_statistics, next)| Told { every, next, on_statistics });
+        let told = std::sync::Mutex::new(told);
         let queue = queue.map_err(of_feed)?;
         Ok(PyFeedQueue { queue, told, name: name.to_owned(), page: std::sync::Mutex::default() })
     }
@@ -176,8 +181,9 @@ impl PyFeedQueue {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
-        let fed = py.detach(|| self.queue.next()).map_err(of_feed)?;
+        // Before a minibatch is taken, since the listener may raise.
         self.tell(py)?;
+        let fed = py.detach(|| self.queue.next()).map_err(of_feed)?;
         let Some(fed) = fed else { return Ok(None) };
         let sampled = Arc::clone(fed.sampled());
         let lookup = match fed {
@@ -262,10 +268,13 @@ impl PyFeedQueue {
 fn embedding_of(object: &Bound<'_, PyAny>) -> PyResult<Arc<Embedding>> {
     match object.cast::<PyEmbedding>() {
         Ok(embedding) => Ok(Arc::clone(&embedding.get().embedding)),
-        Err(_) => {
-            let native = object.getattr("native")?;
-            Ok(Arc::clone(&native.cast::<PyEmbedding>()?.get().embedding))
-        }
+        Err(_) => match object.getattr("native") {
+            Ok(native) if native.is_instance_of::<PyEmbedding>() => embedding_of(&native),
+            _ => Err(PyTypeError::new_err(format!(
+                "embedding must be a sanderling.Embedding, or have one as `native`, not {}",
+                object.get_type().name()?
+            ))),
+        },
     }
 }
 
@@ -313,10 +322,13 @@ pub(crate) fn feed_spec(spec: Option<&Bound<'_, PyDict>>) -> PyResult<FeedSpec> 
 /// A path or a list of paths.
 pub(crate) fn inputs(source: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     let path = |source: &Bound<'_, PyAny>| -> PyResult<String> {
-        let path: std::path::PathBuf = source.extract()?;
-        Ok(path.to_string_lossy().into_owned())
+        let path: PathBuf = source.extract()?;
+        path.into_os_string().into_string().map_err(|path| {
+            let reason = "is not UTF-8, and no other path is read: give the file or folder another name";
+            FileError::new_err(format!("{path:?} {reason}"))
+        })
     };
-    if source.extract::<std::path::PathBuf>().is_ok() {
+    if source.extract::<PathBuf>().is_ok() {
         return Ok(vec![path(source)?]);
     }
     let inputs = source.try_iter()?.map(|source| path(&source?)).collect::<PyResult<Vec<_>>>()?;
