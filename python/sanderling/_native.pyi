@@ -263,8 +263,8 @@ class Lookup:
     ) -> None:
         """Adds to the gradients of the rows; nothing is pushed.
 
-        `pooled` has the shape of `Lookup.pooled`, `rows` by position of a feature that of its `rows`. Raises
-        LengthError.
+        `pooled` has the shape of `Lookup.pooled`, `rows` by position of a feature that of its `rows`; LengthError
+        otherwise, and nothing is added.
         """
     def grad_norm_squared(self) -> float:
         """The sum of the squares of the gradients of all distinct rows."""

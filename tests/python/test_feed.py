@@ -107,6 +107,30 @@ def test_lookups_pool_and_pushes_update(make: Make) -> None:
     assert kept.tolist() == [5, 6, 5], "an array keeps its memory"
 
 
+@pytest.mark.parametrize(
+    ("grads", "error", "text"),
+    [
+        ({"rows": {1: np.ones((2, 3), np.float32)}}, sanderling.LengthError, r"number 1 .* \[3, 2\], found \[2, 3\]"),
+        ({"rows": {1: np.ones((6, 1), np.float32)}}, sanderling.LengthError, r"number 1 .* \[3, 2\], found \[6, 1\]"),
+        ({"pooled": np.ones((2, 1), np.float32)}, sanderling.LengthError, r"pooled .* \[1, 2\], found \[2, 1\]"),
+        ({"rows": {0: np.ones((3, 2), np.float32)}}, sanderling.ConfigError, "feature number 0"),
+        ({"rows": {9: np.ones((3, 2), np.float32)}}, sanderling.ConfigError, "feature number 9"),
+        ({"rows": {"a": np.ones((3, 2), np.float32)}}, TypeError, "rows: features are numbered .* 'a'"),
+        ({"rows": {1: np.ones((3, 2))}}, TypeError, r"rows\[1\] must be .* float32 .*, not float64 \[3, 2\]"),
+        ({"pooled": [[1.0, 1.0]]}, TypeError, "pooled must be a numpy array of float32 .*, not list"),
+    ],
+)
+def test_gradients_that_do_not_fit_are_refused(grads: dict[str, Any], error: type[Exception], text: str) -> None:
+    table = sanderling.Table("t", 2, optimizer={"type": "sgd", "lr": 1.0})
+    embedding = Embedding([table], [("a", 0, "sum"), ("a", 0, "none")])
+    lookup = embedding.lookup(Batch([("a", keys(1, 2, 3), offsets(0, 3), None)]))
+    with pytest.raises(error, match=text):
+        lookup.add_grads(**grads)
+    lookup.push()
+    embedding.finish()
+    assert not table.rows().any()
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_queue_reads_everything_in_order_and_looks_up(clicks: Path, threads: int) -> None:
     table = sanderling.Table("t", 2, optimizer={"type": "sgd", "lr": 1.0}, init="zero")

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
@@ -12,7 +12,7 @@ use sanderling_client::RemoteTable;
 use sanderling_feed::{Embedding, EmbeddingOptions, Feature, LookedUp, PoolAt, Pooling};
 use sanderling_store::{PushScale, Table};
 
-use crate::arrays::side_by_side;
+use crate::arrays::{rows, side_by_side};
 use crate::batch::PyBatch;
 use crate::error::{ConfigError, LengthError, of_feed};
 use crate::remote::PyRemoteTable;
@@ -125,6 +125,14 @@ impl PyLookup {
         self.looked_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// [keys, dim] of a feature that is not pooled.
+    fn shape_of_rows(&self, py: Python<'_>, feature: usize) -> Option<[usize; 2]> {
+        let mut looked_up = self.lock_attached(py);
+        let weights = looked_up.rows(feature)?.len();
+        let dim = looked_up.embedding().dim(feature);
+        Some([weights / dim, dim])
+    }
+
     /// For who has not: a push that waits for servers asks for the interpreter now and then, to hear signals, so the interpreter
     /// is let go of while another has the lookup.
     pub(crate) fn lock_attached(&self, py: Python<'_>) -> MutexGuard<'_, LookedUp> {
@@ -165,26 +173,25 @@ impl PyLookup {
     fn add_grads(
         &self,
         py: Python<'_>,
-        pooled: Option<PyReadonlyArray2<'_, f32>>,
+        pooled: Option<&Bound<'_, PyAny>>,
         rows: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
+        let pooled = pooled.map(|pooled| grads_of("pooled", pooled)).transpose()?;
         if let Some(pooled) = &pooled {
             let samples = self.lock_attached(py).sampled().rows().len();
-            if pooled.shape() != [samples, self.width] {
-                return Err(LengthError::new_err(format!(
-                    "gradients of the pooled rows must have shape {:?}, found {:?}",
-                    [samples, self.width],
-                    pooled.shape()
-                )));
-            }
+            check_shape(|| "the pooled rows".to_owned(), [samples, self.width], pooled.shape())?;
         }
-        let pooled = pooled.map(side_by_side).transpose()?;
         let mut of_keys = Vec::new();
-        if let Some(rows) = rows {
-            for (feature, grads) in rows {
-                let grads: PyReadonlyArray2<'_, f32> = grads.extract()?;
-                of_keys.push((feature.extract::<usize>()?, side_by_side(grads)?));
+        for (feature, grads) in rows.into_iter().flatten() {
+            let Ok(at) = feature.extract::<usize>() else {
+                let reason = format!("rows: features are numbered from 0; there is none {}", feature.repr()?);
+                return Err(PyTypeError::new_err(reason));
+            };
+            let grads = grads_of(&format!("rows[{at}]"), &grads)?;
+            if let Some(shape) = self.shape_of_rows(py, at) {
+                check_shape(|| format!("the rows of feature number {at}"), shape, grads.shape())?;
             }
+            of_keys.push((at, grads));
         }
         let pooled = pooled.as_ref().map(|pooled| pooled.as_slice()).transpose()?;
         let of_keys = of_keys.iter().map(|(feature, grads)| Ok((*feature, grads.as_slice()?)));
@@ -249,6 +256,19 @@ impl PyLookup {
     fn staleness(&self, py: Python<'_>) -> u64 {
         self.lock_attached(py).staleness()
     }
+}
+
+/// float32 [n, dim], side by side, for the argument of this name.
+fn grads_of<'py>(what: &str, grads: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray2<'py, f32>> {
+    side_by_side(rows(what, grads)?.try_readonly()?)
+}
+
+fn check_shape(of_what: impl FnOnce() -> String, expected: [usize; 2], found: &[usize]) -> PyResult<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let of_what = of_what();
+    Err(LengthError::new_err(format!("gradients of {of_what} must have shape {expected:?}, found {found:?}")))
 }
 
 fn pool_at(name: &str) -> PyResult<PoolAt> {
