@@ -161,7 +161,7 @@ class Batch:
     ) -> Batch:
         """From (feature, keys, offsets from 0, a value per key or None); the arrays are copied.
 
-        Raises OffsetsError and LengthError if they do not fit.
+        Raises OffsetsError and LengthError if they do not fit, and ConfigError for a feature that is there twice.
         """
     def __len__(self) -> int: ...
     @property

@@ -73,6 +73,7 @@ def test_a_batch_gives_back_what_it_is_made_from() -> None:
         ([("a", keys(1, 2), offsets(0, 2, 1, 2), None)], sanderling.OffsetsError),
         ([("a", keys(1), offsets(0, 1), None), ("b", keys(), offsets(0, 0, 0), None)], sanderling.LengthError),
         ([("a", keys(1), offsets(0, 1), np.zeros(2, np.float32))], sanderling.LengthError),
+        ([("a", keys(1), offsets(0, 1), None), ("a", keys(2), offsets(0, 1), None)], sanderling.ConfigError),
     ],
 )
 def test_a_batch_that_does_not_fit_is_refused(columns: list[Any], error: type[Exception]) -> None:

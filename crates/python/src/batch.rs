@@ -1,6 +1,7 @@
 //! `sanderling.Batch`: a minibatch of samples in columns, as numpy sees it. Knows neither where it came from nor what is
 //! looked up.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
@@ -9,7 +10,7 @@ use sanderling_feed::{Recycled, Recycler, Sampled};
 use sanderling_sample::Batch;
 
 use crate::arrays::{Keys, vector};
-use crate::error::{LengthError, OffsetsError, of_feed};
+use crate::error::{ConfigError, LengthError, OffsetsError, of_feed};
 use crate::lookup::PyLookup;
 use crate::view::{of_batch, of_rows};
 
@@ -23,6 +24,12 @@ pub(crate) struct PyBatch {
 /// A column as Python gives it: name, keys, offsets, values.
 type GivenColumn<'py> = (String, Keys<'py>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 
+/// The first name that an earlier column has.
+fn repeated<'a>(columns: &'a [GivenColumn<'_>]) -> Option<&'a str> {
+    let mut seen = HashSet::with_capacity(columns.len());
+    columns.iter().map(|(name, ..)| &**name).find(|name| !seen.insert(*name))
+}
+
 #[pymethods]
 impl PyBatch {
     #[new]
@@ -32,6 +39,9 @@ impl PyBatch {
         labels: Option<&Bound<'_, PyAny>>,
         weights: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyBatch> {
+        if let Some(name) = repeated(&columns) {
+            return Err(ConfigError::new_err(format!("feature {name:?} is there twice")));
+        }
         let mut names: Vec<String> = Vec::new();
         let mut rows = None;
         let weighted: Vec<bool> = columns.iter().map(|(_, _, _, values)| values.is_some()).collect();

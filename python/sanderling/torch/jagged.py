@@ -95,8 +95,9 @@ class KeyedJagged:
 def to_batch(jagged: KeyedJaggedLike, labels: npt.NDArray[np.float32] | None = None) -> sanderling.Batch:
     """Ragged columns as a batch of Sanderling, with `labels` float32 [B] if given.
 
-    Raises TypeError for what is no such thing, or if keys or lengths are not whole numbers, and
-    `sanderling.LengthError` if the lengths are not those of the keys.
+    Raises TypeError for what is no such thing, or if keys or lengths are not whole numbers,
+    `sanderling.LengthError` or `OffsetsError` if the lengths are not those of the keys, and `ConfigError` for weights
+    that require a gradient: they would get none.
     """
     methods = ("keys", "values", "lengths", "weights_or_none")
     if not all(callable(getattr(jagged, method, None)) for method in methods):
@@ -113,6 +114,11 @@ def to_batch(jagged: KeyedJaggedLike, labels: npt.NDArray[np.float32] | None = N
     if ends[-1] != len(flat_keys):
         raise sanderling.LengthError(f"lengths add up to {ends[-1]}, but there are {len(flat_keys)} keys")
     weights = jagged.weights_or_none()
+    if weights is not None and weights.requires_grad and torch.is_grad_enabled():
+        raise sanderling.ConfigError(
+            "weights of keys are data here and get no gradient, but these require one: give weights.detach(), or read"
+            " the feature with pooling 'none' and sum its rows times their weights"
+        )
     factors = None if weights is None else weights.detach().cpu().to(torch.float32).numpy()
     columns = []
     for name, row, begin, end in zip(names, lengths, ends, ends[1:], strict=False):

@@ -331,6 +331,23 @@ def test_ragged_tensors_that_are_none(values: Tensor, lengths: Tensor, error: ty
         to_batch(KeyedJagged(["a", "b"], values, lengths))
 
 
+def test_a_feature_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(sanderling.ConfigError, match='feature "a" is there twice'):
+        to_batch(KeyedJagged(["a", "b", "a"], torch.arange(3), torch.tensor([1, 1, 1])))
+
+
+def test_weights_of_keys_that_would_get_no_gradient_are_refused() -> None:
+    emb = EmbeddingCollection(Spec.alike(["a"], DIM))
+    weights = torch.ones(2, requires_grad=True)
+    jagged = KeyedJagged(["a"], torch.arange(2), torch.tensor([2]), weights)
+    with pytest.raises(sanderling.ConfigError, match=r"no gradient.*weights\.detach\(\)"):
+        emb(jagged)
+    with torch.no_grad():
+        expected = emb(jagged).values()
+    jagged = KeyedJagged(["a"], torch.arange(2), torch.tensor([2]), weights.detach())
+    assert_close(emb(jagged).values(), expected)
+
+
 def test_what_is_no_batch_is_refused_by_its_type() -> None:
     emb = EmbeddingCollection(Spec.alike(["a"], DIM))
     with pytest.raises(TypeError, match=r"has the methods keys, values, lengths, weights_or_none.*a list"):
