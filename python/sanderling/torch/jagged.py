@@ -113,6 +113,9 @@ def to_batch(jagged: KeyedJaggedLike, labels: npt.NDArray[np.float32] | None = N
     ends = np.concatenate([[0], lengths.sum(axis=1).cumsum()])
     if ends[-1] != len(flat_keys):
         raise sanderling.LengthError(f"lengths add up to {ends[-1]}, but there are {len(flat_keys)} keys")
+    # Added up they might wrap around.
+    if ((flat_lengths < 0) | (flat_lengths > len(flat_keys))).any():
+        raise sanderling.OffsetsError(f"lengths must be from 0 to the number of keys, {len(flat_keys)}")
     weights = jagged.weights_or_none()
     if weights is not None and weights.requires_grad and torch.is_grad_enabled():
         raise sanderling.ConfigError(

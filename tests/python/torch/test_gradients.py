@@ -323,7 +323,10 @@ def test_ragged_tensors_in_and_out() -> None:
         (torch.arange(4).reshape(2, 2), torch.tensor([2, 2]), sanderling.LengthError, "keys are in one dimension"),
         (torch.tensor([1.5, 2.0]), torch.tensor([1, 1]), TypeError, "keys are whole numbers.*float32"),
         (torch.arange(2), torch.tensor([True, True]), TypeError, "lengths are whole numbers.*bool"),
-        (torch.arange(3), torch.tensor([4, -1]), sanderling.OffsetsError, "must ascend"),
+        (torch.arange(3), torch.tensor([4, -1]), sanderling.OffsetsError, "from 0 to the number of keys, 3"),
+        # In 32 bits these are 1, 1, 1 and 0; the sum of the last ones wraps around 64.
+        (torch.arange(3), torch.tensor([2**32 + 1, 1 - 2**32, 1, 0]), sanderling.OffsetsError, "number of keys, 3"),
+        (torch.arange(3), torch.tensor([*[2**62] * 3, 2**62 + 3]), sanderling.OffsetsError, "number of keys, 3"),
     ],
 )
 def test_ragged_tensors_that_are_none(values: Tensor, lengths: Tensor, error: type[Exception], match: str) -> None:
