@@ -84,6 +84,12 @@ def train(
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
     check_device(device)
     check_files(config)
+    if config.train.l2_idle and ps is not None:
+        # Before a new run gives up what servers have of the one before.
+        raise sanderling.ConfigError(
+            "train.l2_idle passes over whole tables, which must be in this process: leave it out, or name no parameter"
+            " servers (--ps)"
+        )
     if "://" in str(runs_dir):
         raise sanderling.ConfigError(
             f"{runs_dir}: only input is read by url; name a local folder, and copy it from there"
