@@ -64,15 +64,18 @@ def save(
         "optimizer": None if optimizer is None else optimizer.state_dict(),
         "extra": dict(extra or {}),
     }
-    with dense.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
     try:
+        with dense.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
         # Before anything of the checkpoint that is there is given up.
         torch.load(dense, map_location="meta", weights_only=True)
-    except pickle.UnpicklingError as error:
-        dense.unlink()
+    except Exception as error:
+        dense.unlink(missing_ok=True)
+        # What pickle raises of what it cannot write, a function or a lock, is as various.
+        if not isinstance(error, pickle.PickleError | AttributeError | TypeError):
+            raise
         raise sanderling.ConfigError(
             f"{directory}: nothing was saved: in state and extra only numbers, texts and tensors, in dictionaries and"
             " lists, can be loaded again; make numpy's scalars float() or int()"

@@ -4,6 +4,7 @@ import copy
 import json
 import pkgutil
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +167,9 @@ def test_an_interrupted_save_leaves_one_whole_checkpoint(
 def test_what_could_not_be_loaded_again_replaces_nothing(tmp_path: Path) -> None:
     training = Training(1, None)
     training.save(tmp_path, epoch=1)
-    with pytest.raises(sanderling.ConfigError, match="numpy's scalars"):
-        training.save(tmp_path, best=np.mean([1.0, 2.0]))
+    for unsaved in (np.mean([1.0, 2.0]), lambda: 1, threading.Lock()):
+        with pytest.raises(sanderling.ConfigError, match="numpy's scalars"):
+            training.save(tmp_path, best=unsaved)
     assert training.load(tmp_path) == {"epoch": 1}
     assert len(list(tmp_path.glob("dense-*"))) == 1
 
