@@ -129,6 +129,24 @@ def test_a_configuration_holds_plain_values_only() -> None:
         Table("clicks", 2, optimizer={"type": "sgd", "lr": 1j})
 
 
+def test_numbers_of_numpy_are_plain_values() -> None:
+    said = {"type": "sightings", "sightings": np.int64(3), "filter_bytes": np.uint32(4096)}
+    optimizer = {"type": "adam", "lr": np.float32(0.25), "beta1": np.float64(0.5)}
+    config = Table("clicks", 2, optimizer=optimizer, admission=said).config
+    assert config["admission"] == {"type": "sightings", "sightings": 3, "filter_bytes": 4096}
+    assert (config["blocks"][0]["optimizer"]["lr"], config["blocks"][0]["optimizer"]["beta1"]) == (0.25, 0.5)
+    with pytest.raises(TypeError, match=r"optimizer\.lr.*complex"):
+        Table("clicks", 2, optimizer={"type": "sgd", "lr": np.complex64(1j)})
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_a_deep_model_is_sent_to_who_trains_it(as_file: bool, tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text('[model]\ntype = "dcnv2"\n')
+    config = tmp_path / "deep.toml" if as_file else {"model": {"type": "dcnv2"}}
+    with pytest.raises(sanderling.ConfigError, match=r'"dcnv2" is a deep model, which sanderling\.torch\.train trains'):
+        sanderling.train(config)
+
+
 def test_a_full_table_says_what_it_left_out() -> None:
     table = Table("clicks", 2, budget_bytes=1 << 20)
     keys = np.arange(1 << 20, dtype=np.uint64)
@@ -154,3 +172,6 @@ def test_checkpoint_errors_name_the_file(tmp_path: Path) -> None:
     data.write_bytes(bytes_)
     with pytest.raises(sanderling.DamagedError, match=tmp_path.name):
         Table.load(tmp_path)
+    sanderling.save_tables(tmp_path / "two", [table, Table("views", 2)])
+    with pytest.raises(sanderling.NotFoundError, match=r"two: give the name .*\(there are: clicks, views\)"):
+        Table.load(tmp_path / "two")

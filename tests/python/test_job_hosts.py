@@ -410,6 +410,7 @@ def test_options_that_do_not_fit(site: Site) -> None:
         ({"connection": connection}, "hosts: left out"),
         ({"hosts": hosts, "rank": 0}, "connection: the workers"),
         ({"hosts": hosts, "rank": 2, "connection": connection}, "rank: 2, but hosts names 2"),
+        ({"hosts": hosts[0], "rank": 0, "connection": connection}, "hosts: a list of the addresses"),
         ({"hosts": hosts, "rank": 0, "connection": connection, "workers": 3}, "workers: 3, but hosts names 2"),
         ({"hosts": ["shm:a", "shm:b"], "rank": 0, "connection": connection}, "hosts: shm:a"),
         ({"hosts": hosts, "rank": 0, "connection": connection, "on_worker_loss": "a"}, 'on_worker_loss: "a"'),

@@ -96,6 +96,8 @@ def test_predictions_are_those_that_evaluation_judges(clicks: Path, result: sand
     twice = model.predict([clicks / "valid.csv", str(clicks / "valid.csv")])
     np.testing.assert_array_equal(twice, np.concatenate([probabilities, probabilities]))
     assert model.evaluate(clicks / "valid.csv", threads=3)["auc"] == pytest.approx(got["auc"], abs=1e-12)
+    with pytest.raises(sanderling.ConfigError, match="threads = 0"):
+        model.evaluate(clicks / "valid.csv", threads=0)
 
 
 def test_parquet_and_arrow_read_as_csv_does(clicks: Path, result: sanderling.TrainResult, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ impl PyJob {
         shuffle_bytes_max: u64,
         scratch_dir: Option<PathBuf>,
         train: bool,
-        hosts: Option<Vec<String>>,
+        hosts: Option<&Bound<'_, PyAny>>,
         rank: Option<u32>,
         connection: Option<PyRef<'_, PyConnection>>,
         attempt: u32,
@@ -134,7 +134,7 @@ impl PyJob {
             options.scratch_dir = scratch_dir;
         }
         let words = HostWords {
-            hosts,
+            hosts: hosts.map(addresses).transpose()?,
             rank,
             attempt,
             on_worker_loss,
@@ -193,6 +193,15 @@ impl PyJob {
             Ended::Raised(error) => error,
         })
     }
+}
+
+/// Texts, of which one alone would be a list of letters.
+fn addresses(hosts: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    hosts.extract().map_err(|_| {
+        ConfigError::new_err(
+            "hosts: a list of the addresses of all workers, such as [\"a:7300\", \"b:7300\"]",
+        )
+    })
 }
 
 /// The tables that workers push to in step: in this process, or those of a cluster.

@@ -12,7 +12,7 @@ use sanderling_learner::{LearnError, Metrics, Model, Scores, evaluate, predict};
 use sanderling_sample::{BadRows, DataConfig};
 
 use crate::arrays::vector;
-use crate::error::{LengthError, NotFoundError, of_learner};
+use crate::error::{ConfigError, LengthError, NotFoundError, of_learner};
 use crate::interrupt::while_looking;
 use crate::table::PyTable;
 use crate::value::{from_python, merged, to_python};
@@ -151,13 +151,16 @@ impl PyModel {
         threads: usize,
         data: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyDict>> {
+        if threads == 0 {
+            return Err(ConfigError::new_err("threads = 0: must be at least 1"));
+        }
         let (files, reading) = (paths(files)?, self.reading(data)?);
         let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
         let mut interrupt = Interrupt::default();
         let stop = AtomicBool::new(false);
         let metrics = py.detach(|| {
             let mut progress = |_| stop.store(interrupt.is_raised(), Ordering::Relaxed);
-            let threads = threads.clamp(1, sanderling_learner::config::THREADS_MAX);
+            let threads = threads.min(sanderling_learner::config::THREADS_MAX);
             evaluate(&self.model, &files, &reading, &bad_rows, threads, &stop, &mut progress)
                 .map(|scores| scores.metrics())
         });

@@ -10,7 +10,7 @@ use pyo3::types::PyString;
 use sanderling_store::{Checkpoint, CheckpointWriter, Init, Optimizer, StoreError, Table, TableConfig};
 
 use crate::arrays::{Grads, Key, Keys};
-use crate::error::of_store;
+use crate::error::{NotFoundError, of_store};
 use crate::requests::{self, PooledArguments};
 use crate::table_config::MadeFrom;
 use crate::value::{from_python, to_python};
@@ -229,14 +229,22 @@ impl PyTable {
     #[pyo3(signature = (directory, name = None))]
     fn load(py: Python<'_>, directory: PathBuf, name: Option<&str>) -> PyResult<PyTable> {
         let table = py.detach(|| {
-            let checkpoint = Checkpoint::open(&directory)?;
-            let only = match checkpoint.tables() {
-                [only] => only.name.clone(),
-                _ => String::new(),
+            let checkpoint = Checkpoint::open(&directory).map_err(of_store)?;
+            let name = match (name, checkpoint.tables()) {
+                (Some(name), _) => name,
+                (None, [only]) => &only.name,
+                (None, tables) => {
+                    let names: Vec<&str> = tables.iter().map(|table| &*table.name).collect();
+                    return Err(NotFoundError::new_err(format!(
+                        "{}: give the name of the table to load (there are: {})",
+                        directory.display(),
+                        names.join(", ")
+                    )));
+                }
             };
-            checkpoint.load_table(name.unwrap_or(&only))
+            checkpoint.load_table(name).map_err(of_store)
         });
-        Ok(PyTable::of(Arc::new(table.map_err(of_store)?)))
+        Ok(PyTable::of(Arc::new(table?)))
     }
 }
 

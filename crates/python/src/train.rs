@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sanderling_learner::{Config, Event, RunOptions, Summary, train as run};
 
-use crate::error::of_learner;
+use crate::error::{ConfigError, of_learner};
 use crate::model::{Interrupt, PyModel, load};
 use crate::value::{to_python, to_text};
 
@@ -77,12 +77,7 @@ pub(crate) fn train(
     resume: bool,
     on_line: Option<Py<PyAny>>,
 ) -> PyResult<PyTrainResult> {
-    let config = if config.is_instance_of::<PyDict>() {
-        Config::from_json(&to_text("config", config)?, RUN_NAME)
-    } else {
-        Config::read(&config.extract::<PathBuf>()?, |_| ())
-    };
-    let config = config.map_err(of_learner)?;
+    let config = read(config)?;
     let mut options = RunOptions { resume, ..RunOptions::default() };
     if let Some(runs_dir) = runs_dir {
         options.runs_dir = runs_dir;
@@ -99,6 +94,34 @@ pub(crate) fn train(
         run(config, &options, &stop, &mut observe)
     });
     Ok(PyTrainResult { summary: interrupt.or(result)? })
+}
+
+/// The configuration that Python gives.
+fn read(given: &Bound<'_, PyAny>) -> PyResult<Config> {
+    let config = if given.is_instance_of::<PyDict>() {
+        Config::from_json(&to_text("config", given)?, RUN_NAME)
+    } else {
+        Config::read(&given.extract::<PathBuf>()?, |_| ())
+    };
+    config.map_err(|error| match deep_type(given) {
+        Some(model) => ConfigError::new_err(format!(
+            "model.type = {model:?} is a deep model, which sanderling.torch.train trains; see docs/torch.md"
+        )),
+        None => of_learner(error),
+    })
+}
+
+/// The `model.type` of a configuration, if it is a deep one.
+fn deep_type(config: &Bound<'_, PyAny>) -> Option<String> {
+    let config = match config.extract::<PathBuf>() {
+        Ok(path) => {
+            let text = std::fs::read_to_string(path).ok()?;
+            config.py().import("tomllib").ok()?.call_method1("loads", (text,)).ok()?
+        }
+        Err(_) => config.clone(),
+    };
+    let model: String = config.get_item("model").ok()?.get_item("type").ok()?.extract().ok()?;
+    sanderling_cli::DEEP_MODELS.contains(&&*model).then_some(model)
 }
 
 /// Passes a line of metrics on, as the dictionary that `metrics.jsonl` has in that line.

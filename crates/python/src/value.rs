@@ -91,6 +91,14 @@ fn to_json(path: &str, object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Valu
     if let Ok(path) = object.call_method0("__fspath__") {
         return Ok(Value::String(path.extract()?));
     }
+    // A number of numpy's: np.float64 is a float, np.float32 and np.int64 are nothing that Python knows.
+    let scalar = object.py().import("numpy")?.getattr("generic")?;
+    if object.is_instance(&scalar)? {
+        let plain = object.call_method0("item")?;
+        if !plain.is_instance(&scalar)? {
+            return to_json(path, &plain, depth);
+        }
+    }
     let class = object.get_type().name()?.to_string();
     Err(PyTypeError::new_err(format!("{path}: a configuration cannot hold a {class}")))
 }

@@ -4,6 +4,7 @@ Knows no training.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,8 @@ class ClickModel(nn.Module):
         sizes: dict[str, Any] = {"dense": len(self.numbers), "dropout": model.dropout, "batch_norm": model.batch_norm}
         for name in ("hidden", "cross_layers", "bottom", "attention"):
             if getattr(model, name) is not None:
+                if name not in inspect.signature(MODELS[model.type]).parameters:
+                    raise sanderling.ConfigError(f"model.{name}: model.type = {model.type!r} has none; leave it out")
                 sizes[name] = getattr(model, name)
         if model.type == "din":
             sizes["candidate"] = fields.index(model.candidate)

@@ -450,6 +450,7 @@ def test_scores_are_bounded() -> None:
         ({"model": {"table_budget_bytes": -1}}, "model.table_budget_bytes = -1"),
         ({"model": {"hidden": [-1]}}, r"model.hidden = \[-1\]: must be a list of whole numbers"),
         ({"model": {"type": "dcn", "cross_layers": 0}}, "model.cross_layers = 0"),
+        ({"model": {"type": "dnn", "cross_layers": 2}}, "model.cross_layers: model.type = 'dnn' has none"),
     ],
 )
 def test_a_wrong_configuration_says_what_is_wrong(
