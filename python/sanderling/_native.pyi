@@ -198,7 +198,9 @@ class Embedding:
     times. `absent` says what a key without a row counts as: the row that it would start with, or zeros; with "zero"
     it is not pushed either, so that no row is made. At most `pushes` pushes are outstanding. `pool_at` says who sums
     the rows of tables on servers: with "auto" the servers where that saves more than a quarter of the bytes, by
-    feature and minibatch, else the trainer. Sums of several servers may differ from the trainer's in the last bits.
+    feature and minibatch, else the trainer. With "servers" they sum whatever they can: "sum" and "mean" of a feature
+    that is alone to read its table, with `absent` "init"; all else is the trainer's, and `pooled_at` counts both. Sums
+    of several servers may differ from the trainer's in the last bits.
     """
 
     def __new__(
@@ -657,7 +659,7 @@ def connect(
     prefer_local: bool = True,
     f16_rows: bool = False,
     compression: Literal["lz4", "zstd"] | None = None,
-    hedge: str | None = None,
+    hedge: str | int | None = None,
 ) -> Connection:
     """Reach all servers of a cluster, with commas between their addresses.
 
@@ -669,9 +671,9 @@ def connect(
     out all the same. Pushes in the background then give servers up that are silent for a second.
 
     For slow links: `f16_rows` has pulled rows travel in half precision, each value rounded to the nearest (relative
-    error at most 2^-11); `compression` is for requests and answers of 1 KiB and more over TCP and gRPC. `hedge`,
-    "p95" or a number of microseconds, asks for a pull that takes longer than that once more over a second connection;
-    at most 5 % of pulls.
+    error at most 2^-11; below 2^-14 an absolute one of at most 2^-25) and what is beyond 65504 to that; `compression`
+    is for requests and answers of 1 KiB and more over TCP and gRPC. `hedge`, "p95" or a number of microseconds, asks
+    for a pull that takes longer than that once more over a second connection; at most 5 % of pulls.
     """
 
 def save_tables(directory: _Path, tables: Sequence[Table]) -> None:

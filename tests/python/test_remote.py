@@ -37,11 +37,17 @@ def test_options_that_are_none_are_refused(one_server: str) -> None:
         ({"compression": "gzip"}, "'lz4', 'zstd'"),
         ({"hedge": "p12"}, "p95"),
         ({"hedge": "0"}, "p95"),
+        ({"hedge": -3}, "p95"),
         ({"timeout": -1.0}, "timeout"),
     ]:
         with pytest.raises(ValueError, match=text):
             sanderling.connect(one_server, **cast("dict[str, Any]", options))
-    assert sanderling.connect(one_server, hedge="500").servers == [one_server]
+    for wrong in (1.5, True):
+        with pytest.raises(TypeError, match="number of microseconds, not"):
+            sanderling.connect(one_server, hedge=cast("Any", wrong))
+    hedges: list[str | int] = ["p95", "500", 500]
+    for hedge in hedges:
+        assert sanderling.connect(one_server, hedge=hedge).servers == [one_server]
 
 
 def test_a_checkpoint_has_a_name_and_brings_rows_back(two_servers: str) -> None:

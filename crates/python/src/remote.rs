@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use numpy::{PyArray1, PyArray2};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyString};
 use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, TlsClient, addresses, compression};
 
 use crate::arrays::{Grads, Key, Keys};
@@ -43,13 +44,13 @@ pub(crate) fn connect(
     prefer_local: bool,
     f16_rows: bool,
     compression: Option<&str>,
-    hedge: Option<&str>,
+    hedge: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyConnection> {
     let timeout = seconds("timeout", timeout)?;
     let tls = ca_file.map(|path| TlsClient::from_ca_file(&path)).transpose();
     let tls = tls.map_err(|error| FileError::new_err(error.to_string()))?;
     let compression = compression.map(self::compression).transpose().map_err(PyValueError::new_err)?;
-    let hedge = hedge.map(str::parse::<Hedge>).transpose().map_err(PyValueError::new_err)?;
+    let hedge = hedge.map(hedge_after).transpose()?;
     let defaults = ConnectOptions::default();
     let options = ConnectOptions {
         token: token.unwrap_or_default(),
@@ -66,6 +67,15 @@ pub(crate) fn connect(
     };
     let cluster = py.detach(|| Cluster::connect(&addresses(address)?, options)).map_err(of_client)?;
     Ok(PyConnection { cluster })
+}
+
+/// "p95", or a number of microseconds.
+fn hedge_after(given: &Bound<'_, PyAny>) -> PyResult<Hedge> {
+    if !given.is_instance_of::<PyString>() && !given.is_exact_instance_of::<PyInt>() {
+        let found = given.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("hedge: \"p95\" or a number of microseconds, not {found}")));
+    }
+    given.str()?.to_str()?.parse().map_err(PyValueError::new_err)
 }
 
 pub(crate) fn seconds(what: &str, value: f64) -> PyResult<Duration> {
