@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sanderling_store::{Maintenance, Table};
 use sanderling_transport::{Address, Error, Listener, NotAccepted, Stopper};
-use sanderling_wire::{Features, Saved};
+use sanderling_wire::{Fault, Features, Saved};
 
 use crate::Config;
 use crate::checkpoints::LATEST;
