@@ -382,7 +382,7 @@ mod tests {
             })
             .expect("nothing fails");
             assert!(rates.iter().all(|rate| *rate >= RATE_MIN), "{rates:?}");
-            assert_eq!((found.unknown_per_s, found.per_s.is_some()), (None, !is_slow), "{found:?}");
+            assert_eq!((found.unknown_per_s, found.per_s.is_some()), (None, !is_slow), "{rates:?}");
             assert_eq!(found.empty_per_s.is_some(), empty.is_some(), "{most}, {is_slow}: {rates:?}");
             let tried = found.empty_per_s.unwrap_or_default() - empty.unwrap_or_default();
             assert!(tried.abs() < 1.0 && (!is_slow || rates.len() == trials), "{most}: {rates:?}");

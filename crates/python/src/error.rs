@@ -104,6 +104,7 @@ pub(crate) fn of_learner(error: LearnError) -> PyErr {
         LearnError::Store(error) => of_store(error),
         LearnError::Config { .. } => ConfigError::new_err(text),
         LearnError::Io { .. } => FileError::new_err(text),
+        LearnError::Thread(_) => Error::new_err(text),
         LearnError::NoRows { .. } => NoRowsError::new_err(text),
         LearnError::Model { .. } => ModelError::new_err(text),
         LearnError::Diverged { .. } | LearnError::GradientRange { .. } => DivergedError::new_err(text),

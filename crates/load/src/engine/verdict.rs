@@ -171,8 +171,8 @@ mod tests {
         let mut plan = Plan::new(program, Mix::parse("f", &functions).unwrap());
         (plan.schedule, plan.failures_max) = (schedule, 1.0);
         let mut observed = Observed::new(&functions, Duration::ZERO);
-        for call in 0..90 {
-            observed.call(0, Duration::ZERO, Duration::ZERO, Duration::ZERO, Duration::ZERO, call < 30);
+        for call in 0..100 {
+            observed.call(0, Duration::ZERO, Duration::ZERO, Duration::ZERO, Duration::ZERO, call < 40);
         }
         let measured = Measured { backlog_s: 5.0, ..observed.measured(Duration::from_secs(20)) };
         let ran = Ran {
