@@ -131,7 +131,7 @@ class ModelError(Error):
     """A saved model is there but cannot be used."""
 
 class DivergedError(Error):
-    """Training diverged: a prediction became infinite or undefined."""
+    """Training diverged: a prediction became infinite or undefined, or a weight, so that its table cannot be saved."""
 
 class ServerError(Error):
     """A parameter server refused, did not answer in time, or was started anew; the message names it."""
@@ -830,7 +830,10 @@ class Worker:
         order: Literal["input", "shuffled"] = "input",
         in_step: bool = False,
     ) -> Batches:
-        """Minibatches of this worker in pass `number`; all workers must call it, with the same arguments (GroupError).
+        """Minibatches of this worker in pass `number`; all workers must call it, with the same arguments.
+
+        Others are a GroupError where workers meet: shuffled, or `in_step`. In the order of the input they do not, and the
+        rows of a worker that does not call it are nobody's.
 
         Together they have every row once, as it lies in the files or shuffled over all of them, anew in each pass. With
         `in_step` all have as many, some of them perhaps empty: those with the same number have `batch_size` rows

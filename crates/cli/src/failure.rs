@@ -7,7 +7,7 @@ use sanderling_hub::service::ServiceError;
 use sanderling_job::JobError;
 use sanderling_learner::LearnError;
 use sanderling_sample::SampleError;
-use sanderling_server::{Fault, ServerError};
+use sanderling_server::ServerError;
 use sanderling_store::StoreError;
 
 /// Anything not named below.
@@ -73,10 +73,8 @@ impl Failure {
         match self {
             Failure::Server(ServerError::Transport(_) | ServerError::Config(_))
             | Failure::Hub(ServiceError::Transport(_)) => find(&OF_LISTENING, &self.to_string()),
-            Failure::Learn(LearnError::Client(error)) => {
-                find(&OF_SERVERS, &self.to_string()).or_else(|| of_lost_rows(error))
-            }
             Failure::Client(_)
+            | Failure::Learn(LearnError::Client(_))
             | Failure::Bench(BenchError::Client(_))
             | Failure::Load(_)
             | Failure::Hub(ServiceError::Feed { .. }) => find(&OF_SERVERS, &self.to_string()),
@@ -155,27 +153,14 @@ const OF_SERVERS: [(&str, &str); 4] = [
     ("raise budget_bytes", "of a run it is model.table_budget_bytes, of a server --table-budget"),
 ];
 
-/// What a run does whose rows its servers do not have any more, or that cannot ask for them.
-fn of_lost_rows(error: &ClientError) -> Option<&'static str> {
-    const ADVICE: &str = "a run goes on from its last save with --resume, which puts its rows on the servers; save_every says how often it saves";
-    let is_lost = match error {
-        ClientError::Restarted { .. } => true,
-        // Before there is a table there is no run.
-        ClientError::Late { table, .. } => !table.is_empty(),
-        // Somebody dropped it, or had the server restore another checkpoint.
-        ClientError::Refused { fault, .. } => *fault == Fault::UnknownTable,
-        _ => false,
-    };
-    is_lost.then_some(ADVICE)
-}
-
 fn find(known: &[(&str, &'static str)], text: &str) -> Option<&'static str> {
     known.iter().find(|(said, _)| text.contains(said)).map(|(_, advice)| *advice)
 }
 
-/// A disk that is full says nothing about the model.
+/// Neither a disk that is full nor rows that are not saved say anything about the model.
 fn of_store(error: &StoreError) -> u8 {
     match error {
+        StoreError::Diverged { .. } => FAILED,
         StoreError::Io { source, .. } if source.kind() != std::io::ErrorKind::NotFound => FAILED,
         _ => BAD_MODEL,
     }

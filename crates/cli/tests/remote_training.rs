@@ -174,6 +174,7 @@ fn a_killed_server_ends_the_run_and_resuming_it_loses_nothing() {
     assert_eq!(output.status.code(), Some(1), "{errors}");
     let named = [0, 1].map(|shard: usize| errors.contains(&servers[shard].addresses[0].to_string()));
     assert_eq!(named, [false, true], "{errors}");
+    assert!(errors.contains("--resume goes on from what the run has saved"), "{errors}");
 
     // The server that is left has rows from after the save; they do not count.
     servers[1] = server(&place, "1/2");

@@ -35,16 +35,15 @@ struct InOrder {
 }
 
 impl Worker {
-    /// This worker's rows of a pass. All workers must call it, with the same input and pass; when they are shuffled it
-    /// returns when all rows are where they belong.
+    /// This worker's rows of a pass. All workers must call it, with the same input and pass: in the order of the input nobody waits
+    /// for the others, and the rows of one that does not call it are nobody's; when they are shuffled it returns when all rows are
+    /// where they belong.
     pub fn share(&mut self, input: &Input, pass: u64, order: Order) -> Result<Share, JobError> {
         let workers = self.living();
         let given = match order {
             Order::Input if self.far().is_some() => Given::Owned(Box::new(Owned::open(self, input)?)),
             Order::Input => {
                 drop(self.begin_turn());
-                // The rows of one that does not come would be nobody's.
-                self.barrier(&format!("rows of pass {pass}"))?;
                 let units = Units::open(input, workers, &self.halt)?;
                 let (unit, pool) = (Decoded::new(&input.encoder), input.encoder.new_batch());
                 Given::InOrder(Box::new(InOrder { units, unit, head: 0, pool, is_at_end: false }))

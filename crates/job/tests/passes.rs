@@ -468,6 +468,19 @@ fn what_cannot_be_is_said_with_what_to_do() {
             "all_to_all \"x\": 1 parts for 2 workers",
         ),
         (
+            failure(&options(2), &stages, &|worker| {
+                let sums = worker.rank() == 0;
+                if sums { worker.sum("x", &mut [1.0]) } else { worker.mean("x", &mut [1.0]) }
+            }),
+            "\"sum x\"",
+        ),
+        (
+            failure(&options(2), &stages, &|worker| {
+                worker.broadcast("x", worker.rank(), b"mine").map(|_| ())
+            }),
+            "\"broadcast x from ",
+        ),
+        (
             failure(&hasty, &stages, &|worker| {
                 if worker.rank() == 0 { worker.barrier("a door") } else { Ok(()) }
             }),

@@ -111,6 +111,11 @@ impl Config {
     fn written(self, path: &Path, name: &str) -> Result<Self, LearnError> {
         let wrong = |reason| LearnError::Config { path: path.into(), reason };
         self.feature.iter().try_for_each(Feature::check_written).map_err(wrong)?;
+        if self.data.reading.columns.as_ref().is_some_and(Vec::is_empty) {
+            return Err(wrong(
+                "data.columns = []: name every column of the files, or leave it out".to_string(),
+            ));
+        }
         self.complete(path, name)
     }
 
@@ -274,9 +279,6 @@ impl Config {
                 return Err(format!("data.{name}: an empty path"));
             }
         }
-        if self.data.reading.columns.as_ref().is_some_and(Vec::is_empty) {
-            return Err("data.columns = []: name every column of the files, or leave it out".to_string());
-        }
         self.check_read_once()?;
         let validates = !self.data.valid.is_empty();
         if !validates
@@ -361,7 +363,6 @@ mod tests {
             (data("separator = \",,\""), Err("data.separator: ")),
             (data("on_bad_row = \"x\""), Err("data.on_bad_row: ")),
             (data("train = 1"), Err("data.train: a path")),
-            (data("train = \"a.csv\"\ncolumns = []"), Err("c.toml: data.columns = []: name every column")),
             (
                 format!("{head}table = \"\""),
                 Err("c.toml: feature \"f\": the name of its table must have 1 to 256"),
@@ -444,14 +445,17 @@ mod tests {
     fn more_is_demanded_of_what_somebody_writes() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.toml");
-        let text =
-            "[data]\ntrain = \"a.csv\"\n[[feature]]\nname = \"f\"\ntype = \"quantile\"\nboundaries = []";
-        std::fs::write(&path, text).unwrap();
-        let saved = Config::parse(text, &path, "c").unwrap();
-        let json = serde_json::to_string(&saved).unwrap();
-        for read in [Config::read(&path, |_| ()), Config::from_json(&json, "c")] {
-            let error = read.unwrap_err().to_string();
-            assert!(error.contains("feature \"f\": boundaries = []"), "{error}");
-        }
+        let check = |entry: &str, feature: &str, expected: &str| {
+            let text = format!("[data]\ntrain = \"a.csv\"\n{entry}\n[[feature]]\nname = \"f\"\n{feature}\n");
+            std::fs::write(&path, &text).unwrap();
+            let saved = Config::parse(&text, &path, "c").unwrap();
+            let json = serde_json::to_string(&saved).unwrap();
+            for read in [Config::read(&path, |_| ()), Config::from_json(&json, "c")] {
+                let error = read.unwrap_err().to_string();
+                assert!(error.contains(expected), "{error}");
+            }
+        };
+        check("", "type = \"quantile\"\nboundaries = []", "feature \"f\": boundaries = []");
+        check("columns = []", "", "data.columns = []: name every column");
     }
 }

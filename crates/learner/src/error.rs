@@ -106,6 +106,9 @@ pub enum LearnError {
     /// The caller asked to stop, and a server did not answer.
     #[error("{0}; nothing more was saved: --resume goes on from the last save, if there was one")]
     Unsaved(ClientError),
+    /// The servers do not have the rows of a run any more, or cannot be asked for them; it has saved them.
+    #[error("{0}; --resume goes on from what the run has saved, and puts its rows back on the servers")]
+    RowsLost(ClientError),
     /// The caller asked to stop before there was a result.
     #[error("stopped before there was a result")]
     Stopped,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use sanderling_client::{ClientError, Cluster};
+use sanderling_client::{ClientError, Cluster, Fault};
 use sanderling_sample::fit::fit;
 use sanderling_sample::{BadRows, LabelUse, Reader, Source, refuse_url};
 use sanderling_store::{Checkpoint, Table};
@@ -180,15 +180,29 @@ fn lead(
     }
     let _claim = claim(&run_dir)?;
     let result = run_in(&run_dir, config, options, stop, observer, begun);
+    let mut is_saved = options.resume;
     if let Some(mark) = begun.mark.take_if(|_| result.is_err()) {
-        let is_saved = [&model_dir, &last_dir].into_iter().any(|dir| is_of(dir, mark.run_id));
+        is_saved = [&model_dir, &last_dir].into_iter().any(|dir| is_of(dir, mark.run_id));
         if !is_saved {
             // What an earlier run has saved is all there is to resume. A process that is killed leaves its mark.
             mark.take_back();
             metrics_log::put_back(&run_dir.join(METRICS));
         }
     }
-    result
+    result.map_err(|error| match error {
+        LearnError::Client(error) if is_saved && has_lost_rows(&error) => LearnError::RowsLost(error),
+        error => error,
+    })
+}
+
+/// Whether a server does not have the rows of its clients any more, or does not answer.
+fn has_lost_rows(error: &ClientError) -> bool {
+    match error {
+        ClientError::Restarted { .. } | ClientError::Late { .. } => true,
+        // Somebody dropped a table, or had the server restore another checkpoint.
+        ClientError::Refused { fault, .. } => *fault == Fault::UnknownTable,
+        _ => false,
+    }
 }
 
 /// Does so when the folder is there.
@@ -233,7 +247,7 @@ fn run_in(
     let threads = options.job.as_ref().map_or(train.threads, JobOptions::threads);
     observer(&Event::Started { model: &words, run_dir, resumed_step: state.step });
     if state.step > 0 && state.is_whole(train) {
-        observer(&Event::NothingLeft { passes: state.pass, early: state.stopped_early(train) });
+        observer(&Event::NothingLeft { passes: state.pass, early: state.pass < train.passes });
     }
     if has_earlier && stop.load(Ordering::Relaxed) {
         return Err(LearnError::Stopped);

@@ -68,7 +68,7 @@ create_exception!(
     sanderling,
     DivergedError,
     Error,
-    "Training diverged: a prediction became infinite or undefined."
+    "Training diverged: a prediction became infinite or undefined, or a weight, so that its table cannot be saved."
 );
 create_exception!(
     sanderling,
@@ -101,6 +101,7 @@ pub(crate) fn of_learner(error: LearnError) -> PyErr {
     match error {
         LearnError::Sample(error) => of_sample(&error),
         LearnError::Client(error) | LearnError::Unsaved(error) => of_client(error),
+        LearnError::RowsLost(error) => saying(&error, text),
         LearnError::Store(error) => of_store(error),
         LearnError::Config { .. } => ConfigError::new_err(text),
         LearnError::Io { .. } => FileError::new_err(text),
@@ -208,6 +209,7 @@ fn of_store_saying(error: &StoreError, text: String) -> PyErr {
         StoreError::Offsets { .. } => OffsetsError::new_err(text),
         StoreError::BadGradient { .. } | StoreError::BadScale { .. } => GradientError::new_err(text),
         StoreError::BadRow { .. } => BadRowError::new_err(text),
+        StoreError::Diverged { .. } => DivergedError::new_err(text),
         StoreError::TableFull { .. } => TableFullError::new_err(text),
         StoreError::Io { .. } => FileError::new_err(text),
         StoreError::Damaged { .. } => DamagedError::new_err(text),

@@ -37,7 +37,7 @@ pub enum StoreError {
     /// the request was applied.
     #[error(
         "table {table:?}: gradient of key {key}, coordinate {coordinate} is {value:e}: nothing of this push was applied; bound what it \
-         comes from (a number by type = \"log\", a row's weight), lower the learning rate, or clip gradients"
+         comes from, lower the learning rate, or clip gradients"
     )]
     BadGradient {
         /// Name of the table.
@@ -59,14 +59,27 @@ pub enum StoreError {
         /// The factor.
         lr: f32,
     },
-    /// A row to be imported or to be saved cannot be one of the table; nothing of the request was applied.
-    #[error("table {table:?}: row of key {key}: {reason}")]
+    /// A row to be imported cannot be one of the table; nothing of the request was applied.
+    #[error("table {table:?}: row of key {key}: {reason}: nothing of this import was applied")]
     BadRow {
         /// Name of the table.
         table: String,
         /// The key.
         key: u64,
-        /// What is wrong with it, and what was done.
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A row is not finite any more: its table cannot be saved, since nobody could load it.
+    #[error(
+        "table {table:?}: row of key {key}: {reason}, since it diverged: nothing was saved, and what was saved before stays; lower \
+         the learning rate, and remove the row or begin anew"
+    )]
+    Diverged {
+        /// Name of the table.
+        table: String,
+        /// The key.
+        key: u64,
+        /// What is wrong with it.
         reason: String,
     },
     /// No room for new rows within the budget. The keys that had a row, and the new keys that still found room,

@@ -156,7 +156,6 @@ impl Table {
             self.check_length(what, expected, found)?;
         }
         let bad = |at: usize, reason: String| {
-            let reason = format!("{reason}: nothing of this import was applied");
             Err(StoreError::BadRow { table: self.name().to_string(), key: rows.keys[at], reason })
         };
         let numbers = RowNumbers::new(self.config());

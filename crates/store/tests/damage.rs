@@ -321,7 +321,7 @@ fn a_table_that_diverged_takes_no_checkpoint_away() {
     table.push(&[7, 8], &[0.0, 0.0, 0.0, 1e17], PushScale::default()).unwrap();
     let mut writer = CheckpointWriter::create(dir.path()).unwrap();
     let error = writer.table(&table).unwrap_err();
-    assert!(matches!(error, StoreError::BadRow { key: 8, .. }), "{error:?}");
+    assert!(matches!(error, StoreError::Diverged { key: 8, .. }), "{error:?}");
     assert!(error.to_string().contains("weight 1 is -inf"), "{error}");
     assert!(writer.commit().is_err());
     assert_eq!(files(dir.path()), before);

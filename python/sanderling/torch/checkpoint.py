@@ -31,7 +31,7 @@ from sanderling.torch.embedding import EmbeddingCollection
 FORMAT = 1
 MANIFEST = "manifest.json"
 # The manifest is small; a longer file is not ours.
-MANIFEST_BYTES_MAX = 1 << 20
+MANIFEST_BYTES_MAX = 16 << 20
 
 
 def save(
@@ -161,7 +161,8 @@ def load(
             opened: Mapping[str, Any] = tables
             if collection.connection is not None:
                 opened = {name: collection.connection.open(name) for name in collection.tables}
-            collection.use_tables({name: opened[name] for name in collection.tables})
+            # That they are as the spec says has been looked at, where it is known.
+            collection.use_loaded({name: opened[name] for name in collection.tables})
     except BaseException:
         model.load_state_dict(model_before)
         if optimizer is not None and optimizer_before is not None:

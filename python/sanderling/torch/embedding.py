@@ -88,15 +88,22 @@ class EmbeddingCollection(nn.Module):
             self.check_table(name, tables[name].dim, tables[name].config)
         self._read(tables)
 
+    def use_loaded(self, tables: Mapping[str, AnyTable]) -> None:
+        """The same with tables that a checkpoint has brought, of which only the width is looked at."""
+        for name, table in self.spec.tables.items():
+            self._check_width(name, tables[name].dim, table.dim)
+        self._read(tables)
+
     def check_table(self, name: str, dim: int, config: Mapping[str, Any]) -> None:
         """Refuses a table of this width and `Table.config` in place of the spec's of this name.
 
         What the spec leaves out may be anything, and so may the budget.
         """
         table = self.spec.tables[name]
-        if dim != table.dim:
-            raise sanderling.ConfigError(f"table {name!r} has {dim} weights per row, not {table.dim}")
-        wanted = _entries(sanderling.Table(name, dim, **table.options()).config)
+        self._check_width(name, dim, table.dim)
+        # A budget is of all servers together, and would take as much of this process's address space.
+        options = {entry: value for entry, value in table.options().items() if entry != "budget_bytes"}
+        wanted = _entries(sanderling.Table(name, dim, **options).config)
         for entry, found in _entries(config).items():
             is_said = getattr(table, entry) != getattr(TableSpec, entry)
             if is_said and found != wanted[entry]:
@@ -104,6 +111,11 @@ class EmbeddingCollection(nn.Module):
                     f"table {name!r} was made with {entry} = {found}, and the spec says {wanted[entry]}: write into the"
                     " spec what it was made with, or leave it out"
                 )
+
+    @staticmethod
+    def _check_width(name: str, dim: int, wanted: int) -> None:
+        if dim != wanted:
+            raise sanderling.ConfigError(f"table {name!r} has {dim} weights per row, not {wanted}")
 
     def _read(self, tables: Mapping[str, AnyTable]) -> None:
         self.tables = {name: tables[name] for name in self.spec.tables}

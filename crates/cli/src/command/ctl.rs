@@ -40,10 +40,11 @@ Examples:
 The address is that of the control plane, which sanderling ps prints: by default port 7100 for a server at 7000.
 
 --json prints one object per server and line, with the server's address and what the service of the same name answers \
-(docs/operations.md). A server that fails is reported on standard error, and the others are answered for nevertheless.
+(docs/operations.md). A server that fails is reported on standard error, and the others are answered for nevertheless; but \
+none restores a checkpoint that one of them has not, or of which they have different saves.
 
-Exit codes: 0 all servers did it; 1 one was not reached or refused; 2 wrong arguments; 4 no such table or checkpoint, or \
-a damaged one.")]
+Exit codes: 0 all servers did it; 1 one was not reached or refused, or they have different saves; 2 wrong arguments; 4 no \
+such table or checkpoint, or a damaged one.")]
 pub(crate) struct Args {
     /// Control addresses of the servers: host:port, http://host:port or https://host:port
     #[arg(long, value_name = "ADDR,...", value_delimiter = ',', default_value = SERVER_DEFAULT, global = true)]
@@ -168,7 +169,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if let Order::Restore { name } = &args.order {
         check_saves(name, &args.server, &options, &mut clients)?;
     }
-    let number = unique().max(1);
+    // One that a single server makes is nobody else's.
+    let number = if args.server.len() > 1 { unique().max(1) } else { 0 };
     loop {
         let order = |client: &mut Client| args.order.ask(client, number);
         let results = ask_all(&args.server, &options, &mut clients, order);
@@ -201,12 +203,18 @@ fn check_saves(
         return Ok(());
     }
     let saved = |client: &mut Client| Ok((client.url().to_owned(), client.saved(name)?));
-    let answers = ask_all(servers, options, clients, saved);
-    let numbers = answers.into_iter().collect::<Result<Vec<_>, _>>().inspect_err(|_| {
-        note!("nothing was restored: one of the servers cannot restore {name:?}");
-    })?;
-    let known: Vec<_> =
-        numbers.iter().filter_map(|(url, number)| number.map(|number| (url, number))).collect();
+    let (mut known, mut errors) = (Vec::new(), Vec::new());
+    for answer in ask_all(servers, options, clients, saved) {
+        match answer {
+            Ok((url, number)) => known.extend(number.map(|number| (url, number))),
+            Err(error) => errors.push(error),
+        }
+    }
+    if let Some(last) = errors.pop() {
+        errors.iter().for_each(|error| note!("error: {error}"));
+        note!("nothing was restored, since not all of the servers can restore {name:?}");
+        return Err(last.into());
+    }
     match known.iter().find(|(_, number)| *number != known[0].1) {
         None => Ok(()),
         Some((other, _)) => Err(Failure::Run(format!(

@@ -211,12 +211,8 @@ fn rates_leave_out_the_queue_of_the_warm_up() {
         ..plan("pull")
     };
     schema(&target, &plan).unwrap();
-    let (mut held, mut looks) = (None, 0);
+    let mut held = Some(pause.lock().unwrap());
     let run = run(&target, &plan, &mut |progress| {
-        if looks == 0 {
-            held = Some(pause.lock().unwrap());
-        }
-        looks += 1;
         if progress.elapsed >= still {
             held = None;
         }

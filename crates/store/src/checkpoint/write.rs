@@ -83,7 +83,7 @@ impl CheckpointWriter {
     /// Writes a table. Other threads may go on using it: each row is written as it is when its turn comes.
     ///
     /// # Errors
-    /// [`StoreError::BadRow`] where a row has a number that is not finite, since it diverged: the checkpoint could not be loaded.
+    /// [`StoreError::Diverged`] where a row has a number that is not finite, since it diverged: the checkpoint could not be loaded.
     pub fn table(&mut self, table: &Table) -> Result<(), StoreError> {
         let pushes = table.clock();
         self.rows(table.config(), |each| {
@@ -123,11 +123,7 @@ impl CheckpointWriter {
         })?;
         if let Some((key, reason)) = bad {
             self.failed = true;
-            let reason = format!(
-                "{reason}, since it diverged: nothing was saved, and what was saved before stays; lower the learning rate, or \
-                 remove the row"
-            );
-            return Err(StoreError::BadRow { table: config.name.clone(), key, reason }.into());
+            return Err(StoreError::Diverged { table: config.name.clone(), key, reason }.into());
         }
         // A table of which some rows are missing must not be committed.
         let pushes = pushes.inspect_err(|_| self.failed = true)?;
