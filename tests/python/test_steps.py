@@ -73,7 +73,7 @@ def test_who_does_not_come_is_named_and_can_be_replaced(start: Start) -> None:
     grads = np.ones((len(KEYS), DIM), dtype=np.float32)
     before = table.pull(KEYS)
     one = join(0, step_timeout_s=0.2)
-    with pytest.raises(sanderling.GroupError, match=r"meeting \"begin\": worker 1 did not come"):
+    with pytest.raises(sanderling.GroupError, match=r"meeting \"barrier begin\": worker 1 did not come"):
         one.barrier("begin")
     one.push_step(table, 1, KEYS, grads)
     with pytest.raises(sanderling.GroupError, match="step 1: worker 1 did not come"):
