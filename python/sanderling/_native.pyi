@@ -832,8 +832,8 @@ class Worker:
     ) -> Batches:
         """Minibatches of this worker in pass `number`; all workers must call it, with the same arguments.
 
-        Others are a GroupError where workers meet: shuffled, or `in_step`. In the order of the input they do not, and the
-        rows of a worker that does not call it are nobody's.
+        Others are a GroupError where workers meet: shuffled, or `in_step`. In the order of the input they do not, and
+        the rows of a worker that does not call it are nobody's.
 
         Together they have every row once, as it lies in the files or shuffled over all of them, anew in each pass. With
         `in_step` all have as many, some of them perhaps empty: those with the same number have `batch_size` rows
