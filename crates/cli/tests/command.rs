@@ -454,7 +454,7 @@ fn little_address_space_is_shared() {
         (8_000_000, "train c.toml"),
         (8_000_000, "eval runs/c/model valid.svm"),
         (20_000_000, "train wide.toml --passes 1"),
-        (20_000_000, "inspect runs/wide/model"),
+        (20_000_000, "inspect runs/rows/model"),
     ] {
         let limited = format!("ulimit -v {limit_kib}; exec '{}' {line}", env!("CARGO_BIN_EXE_sanderling"));
         let output = Command::new("sh").args(["-c", &limited]).current_dir(place.path("")).output().unwrap();
