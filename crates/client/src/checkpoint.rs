@@ -50,7 +50,7 @@ impl Cluster {
                 _ => None,
             });
             let numbers = numbers.into_iter().collect::<Result<Vec<u64>, _>>()?;
-            check_numbers(name, &numbers, &links.names().servers)?;
+            check_same_save(name, &numbers, &links.names().servers)?;
         }
         let sizes =
             ask_to(&mut links, "restored", &Request::Restore(Restore { name }), |reply| match reply {
@@ -80,12 +80,16 @@ fn greet(links: &mut Links) -> Result<bool, ClientError> {
     Ok((0..links.len()).all(|server| links.can(server, Features::SAVES)))
 }
 
-/// All servers must have the same save: one that failed on some of them left the others with another.
-fn check_numbers(name: &str, numbers: &[u64], servers: &[String]) -> Result<(), ClientError> {
+/// Servers that restore together must have the same save of this name, by its number at each: one that failed on some of them, or
+/// that some made alone, left the others with another.
+///
+/// # Errors
+/// [`ClientError::Cluster`] names two that have not.
+pub fn check_same_save(name: &str, numbers: &[u64], servers: &[String]) -> Result<(), ClientError> {
     let Some(other) = numbers.iter().position(|number| *number != numbers[0]) else { return Ok(()) };
     let reason = format!(
         "checkpoint {name:?}: {} and {} have different saves of this name, since one of them was not made by all servers; \
-         nothing was restored: restore another checkpoint",
+         nothing was restored: restore another checkpoint, or have one server after the other restore this one (sanderling ctl restore)",
         servers[0], servers[other]
     );
     Err(ClientError::Cluster { reason })

@@ -68,7 +68,7 @@ mod exchange;
 pub use exchange::{Hedge, HedgeCounts, IN_FLIGHT_MAX, Peer};
 
 mod checkpoint;
-pub use checkpoint::CheckpointSize;
+pub use checkpoint::{CheckpointSize, check_same_save};
 
 mod random;
 

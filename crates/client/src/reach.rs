@@ -20,8 +20,7 @@ pub(crate) fn reach(
     let transport = options.transport(framing);
     let Some(stop) = &options.stop else { return connect(address, &transport) };
     let start = Instant::now();
-    let late =
-        |start: Instant| Error::ConnectTimeout { address: address.to_string(), timeout: start.elapsed() };
+    let late = || Error::ConnectTimeout { address: address.to_string(), timeout: start.elapsed() };
     let (done, connected) = sync_channel(1);
     let (to, by) = (address.clone(), transport.clone());
     let thread = std::thread::Builder::new().name("connect".to_owned());
@@ -34,14 +33,14 @@ pub(crate) fn reach(
         let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
         match connected.recv_timeout(left) {
             Ok(connected) => return connected,
-            Err(RecvTimeoutError::Disconnected) => return Err(late(start)),
+            Err(RecvTimeoutError::Disconnected) => return Err(late()),
             Err(RecvTimeoutError::Timeout) => {}
         }
         if until.is_none() {
             until = stop.told().map(|grace| Instant::now() + grace);
         }
         if until.is_some_and(|until| Instant::now() >= until) {
-            return Err(late(start));
+            return Err(late());
         }
     }
 }

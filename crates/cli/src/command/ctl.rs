@@ -7,6 +7,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sanderling_client::check_same_save;
 use sanderling_control::{Client, ClientOptions, ControlError};
 use sanderling_observe::unique;
 
@@ -191,8 +192,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     }
 }
 
-/// Several servers must have the same save of this name: one that some of them could not make, or one made by some of them alone,
-/// left the others with another.
+/// Asks all servers which save of this name they have, before any restores it.
 fn check_saves(
     name: &str,
     servers: &[String],
@@ -203,10 +203,15 @@ fn check_saves(
         return Ok(());
     }
     let saved = |client: &mut Client| Ok((client.url().to_owned(), client.saved(name)?));
-    let (mut known, mut errors) = (Vec::new(), Vec::new());
+    let (mut urls, mut numbers, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     for answer in ask_all(servers, options, clients, saved) {
         match answer {
-            Ok((url, number)) => known.extend(number.map(|number| (url, number))),
+            Ok((url, Some(number))) => {
+                urls.push(url);
+                numbers.push(number);
+            }
+            // Of a time before saves had numbers.
+            Ok((_, None)) => {}
             Err(error) => errors.push(error),
         }
     }
@@ -215,14 +220,7 @@ fn check_saves(
         note!("nothing was restored, since not all of the servers can restore {name:?}");
         return Err(last.into());
     }
-    match known.iter().find(|(_, number)| *number != known[0].1) {
-        None => Ok(()),
-        Some((other, _)) => Err(Failure::Run(format!(
-            "checkpoint {name:?}: {} and {other} have different saves of this name, since one of them was not made by all servers; \
-             nothing was restored: restore another checkpoint, or have one server after the other restore this one",
-            known[0].0
-        ))),
-    }
+    Ok(check_same_save(name, &numbers, &urls)?)
 }
 
 /// Asks all servers at once, since a save of one may take as long as that of all.
