@@ -65,6 +65,8 @@ pub fn evaluate(
         }
         Ok(scores)
     };
+    // Told of before any row is read: a short scan may be over before the first look at its threads.
+    progress(scan_of(&pass));
     let parts = std::thread::scope(|scope| {
         let handles: Vec<_> = (0..threads)
             .map(|_| {
@@ -76,11 +78,11 @@ pub fn evaluate(
             })
             .collect();
         while !are_done(&handles) {
+            wait(&handles);
             progress(scan_of(&pass));
             if stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed) {
                 pass.stop();
             }
-            wait(&handles);
         }
         handles.into_iter().map(|thread| thread.and_then(join)).collect::<Vec<_>>()
     });
