@@ -427,7 +427,7 @@ mod tests {
         check(&made, &[10, 10, 60, 60, 110, 110, 10, 10]);
         assert_eq!(made.runs.len(), 8);
         // On a busy machine it ends before its last rate.
-        let rates = "50,60,70".parse().expect("rates");
+        let rates = "500,600,700".parse().expect("rates");
         let made = sweep(&nowhere, &plan, &rates, Arrivals::Uniform, watch).expect("they run");
         check(&made, &[10, 60, 110]);
     }

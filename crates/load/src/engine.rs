@@ -445,7 +445,9 @@ fn watch_over(
             Length::Calls(of) => calls as f64 / of.max(1) as f64,
         };
         let over = tallies.iter().all(|tally| tally.over.load(Ordering::Relaxed));
-        let progress = Progress { calls, failed, elapsed, share: if over { 1.0 } else { share.min(1.0) } };
+        // Whoever sees the whole is too late to stop it: a thread that has made its last call says so a moment later.
+        let share = if over { 1.0 } else { share.min(1.0_f64.next_down()) };
+        let progress = Progress { calls, failed, elapsed, share };
         let goes_on = watch(progress);
         if over {
             return (stopped, cpu.unwrap_or_else(cpu::Times::now));

@@ -52,6 +52,8 @@ mod tests {
         while thread() < before.1 + Duration::from_millis(50) {
             std::hint::spin_loop();
         }
-        assert!(Times::now().since(before.0).user_s > 0.0);
+        // Which of the two ticks are counted as is a matter of what the processor did when the clock struck.
+        let Times { user_s, system_s } = Times::now().since(before.0);
+        assert!(user_s + system_s > 0.0);
     }
 }

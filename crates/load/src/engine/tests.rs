@@ -149,7 +149,7 @@ fn calls_under_way_are_as_many_as_asked_for() {
     }
 }
 
-/// The server stands still for a second: whoever was due meanwhile has waited, though the client sent nothing.
+/// The server stands still for a while: whoever was due meanwhile has waited, though the client sent nothing.
 #[test]
 fn a_server_that_freezes_shows_in_the_tail() {
     let pause = Arc::new(Mutex::new(()));
@@ -157,19 +157,14 @@ fn a_server_that_freezes_shows_in_the_tail() {
         NullServer::start_with_pause(&["tcp://127.0.0.1:0".parse().unwrap()], 4, 0, Arc::clone(&pause))
             .unwrap();
     let target = Target::connect(&null.addresses()[0].to_string(), Default::default()).unwrap();
-    let freeze = Duration::from_secs(1);
-    let frozen = |schedule, concurrency| {
-        let plan = Plan {
-            schedule,
-            concurrency: Some(concurrency),
-            length: Length::Time(Duration::from_secs(2)),
-            ..plan("pull")
-        };
+    let frozen = |schedule, concurrency, length, freeze: Duration| {
+        let length = Length::Time(length);
+        let plan = Plan { schedule, concurrency: Some(concurrency), length, ..plan("pull") };
         schema(&target, &plan).unwrap();
         let mut held = None;
         let mut since = None;
         run(&target, &plan, &mut |progress| {
-            if held.is_none() && since.is_none() && progress.elapsed > Duration::from_millis(300) {
+            if held.is_none() && since.is_none() && progress.elapsed > Duration::from_millis(100) {
                 held = Some(pause.lock().unwrap());
                 since = Some(Instant::now());
             }
@@ -180,8 +175,9 @@ fn a_server_that_freezes_shows_in_the_tail() {
         })
         .unwrap()
     };
+    let [long, short, length] = [1000, 600, 2000].map(Duration::from_millis);
     let per_s = 1000.0;
-    let run = frozen(Schedule::Open { per_s, arrivals: Arrivals::Uniform }, 4);
+    let run = frozen(Schedule::Open { per_s, arrivals: Arrivals::Uniform }, 4, length, long);
     let (response, service) = (run.measured.response(), run.measured.service());
     assert_eq!(run.measured.calls(), 2000);
     // About half of the calls were due while it stood still; they waited half a second on average, and only four were sent.
@@ -189,10 +185,10 @@ fn a_server_that_freezes_shows_in_the_tail() {
     let (response_ns, service_ns) = (response.quantile_of_any_ns(0.9), service.quantile_of_any_ns(0.9));
     assert!(response_ns > half_s && service_ns < half_s, "p90 {response_ns}, of the service {service_ns}");
     assert!(response.max_ns().unwrap() >= 950_000_000);
-    // A closed loop asks nothing meanwhile, and has one slow call to show for it.
-    let run = frozen(Schedule::Closed, 1);
+    // A closed loop asks nothing meanwhile, and has one slow call to show for it, which may have begun a little later.
+    let run = frozen(Schedule::Closed, 1, length / 2, short);
     assert!(run.measured.response().quantile_of_any_ns(0.9) < half_s);
-    assert!(run.measured.response().max_ns().unwrap() >= 950_000_000);
+    assert!(run.measured.response().max_ns().unwrap() >= half_s);
 }
 
 /// A server that stands still until nothing is due any more: what it works off first are calls of the warm-up.
@@ -276,8 +272,10 @@ fn failures_are_counted_by_kind_and_make_a_run_invalid() {
     let failures = &run.measured.failures;
     assert_eq!((failures.len(), &failures[0].kind[..], failures[0].count), (1, "script", failed));
     assert!(failures[0].first.contains("test.rn:") && run.validity.reasons[0].contains("calls failed"));
-    // A few are within the limit.
-    let lenient = Plan { failures_max: 0.9, ..plan("pull:1,wrong:1") };
+    // As many are within another limit, which also holds for their part of the time: of so many calls, none that was
+    // interrupted takes most of it.
+    let length = Length::Calls(5000);
+    let lenient = Plan { failures_max: 0.99, length, ..plan("pull:1,wrong:1") };
     let run = run_again(&target, &lenient);
     assert!(run.validity.valid && run.measured.failed() > 0);
 }
@@ -341,21 +339,24 @@ fn tables_that_lack_rows_are_filled_again() {
 /// A server that is gone: one call of many fails, and takes all of the time.
 #[test]
 fn a_run_whose_server_was_gone_is_not_valid() {
-    let pause = Arc::new(Mutex::new(()));
     let check = |timeout_ms: u64, expected: &str| {
+        let pause = Arc::new(Mutex::new(()));
         let listen = ["tcp://127.0.0.1:0".parse().unwrap()];
         let null = NullServer::start_with_pause(&listen, 4, 0, Arc::clone(&pause)).unwrap();
         let options = ConnectOptions { timeout: Duration::from_millis(timeout_ms), ..Default::default() };
         let target = Target::connect(&null.addresses()[0].to_string(), options).unwrap();
-        let plan = Plan { length: Length::Time(Duration::from_millis(500)), ..plan("pull") };
+        // One of a few calls is no more than may fail; the time that it takes is.
+        let length = Length::Time(Duration::from_secs(1));
+        let plan = Plan { length, failures_max: 0.5, ..plan("pull") };
         schema(&target, &plan).unwrap();
         let (mut held, mut since) = (None, None);
         let run = run(&target, &plan, &mut |progress| {
-            if since.is_none() && progress.elapsed > Duration::from_millis(100) {
+            if since.is_none() && progress.calls >= 10 {
                 held = Some(pause.lock().unwrap());
                 since = Some(Instant::now());
             }
-            if since.is_some_and(|since: Instant| since.elapsed() >= Duration::from_secs(2)) {
+            // Longer than the first timeout, and than a run of a second may take until its last call has ended.
+            if since.is_some_and(|since: Instant| since.elapsed() >= Duration::from_millis(2700)) {
                 held = None;
             }
             true
@@ -364,8 +365,10 @@ fn a_run_whose_server_was_gone_is_not_valid() {
         let Validity { valid, reasons, by_client } = &run.validity;
         assert!(!valid && !by_client && reasons.iter().any(|one| one.contains(expected)), "{reasons:?}");
     };
-    check(300, "of the time; at most 1.00 % may");
-    check(20_000, "s in place of 0.5 s");
+    std::thread::scope(|scope| {
+        scope.spawn(|| check(1000, "of the time; at most 50.00 % may"));
+        check(20_000, "s in place of 1.0 s");
+    });
 }
 
 #[test]
@@ -445,7 +448,7 @@ fn processor_time_is_that_of_the_measured_part() {
     // Whatever other tests of this process used meanwhile: most of it was in the warm-up.
     let all = cpu::Times::now().since(before);
     let (client, all) = (run.client.user_s + run.client.system_s, all.user_s + all.system_s);
-    assert!(client < 0.5 * all && run.client.busiest_thread.unwrap() <= 1.0, "{client} s of {all} s");
+    assert!(client < 0.75 * all && run.client.busiest_thread.unwrap() <= 1.0, "{client} s of {all} s");
 }
 
 /// Told to stop while the server says nothing, and as much is under way as there can be.
