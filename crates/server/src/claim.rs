@@ -3,6 +3,13 @@
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a lock is tried that somebody has. A process that this one starts has copies of all open files, of a lock's
+/// too, until it becomes another program: who let go of a place and claims it again would be refused meanwhile.
+const TRIED_FOR: Duration = Duration::from_secs(1);
+/// See [`TRIED_FOR`].
+const TRIED_EVERY: Duration = Duration::from_millis(10);
 
 /// The lock of a shard's place below a root, which the system lets go of when the process ends, however it does.
 #[derive(Debug)]
@@ -24,7 +31,16 @@ impl Claim {
         let path = root.join(format!(".shard-{shard}-of-{shards}.lock"));
         let mut file =
             File::options().create(true).truncate(false).read(true).write(true).open(path).map_err(at)?;
-        match file.try_lock() {
+        let start = Instant::now();
+        let locked = loop {
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) if start.elapsed() < TRIED_FOR => {
+                    std::thread::sleep(TRIED_EVERY);
+                }
+                locked => break locked,
+            }
+        };
+        match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
@@ -62,7 +78,14 @@ mod tests {
         assert!(refused.contains("shard 0 of 2"), "{refused}");
         assert!(refused.contains(&format!("process {} ", std::process::id())), "{refused}");
         drop(first);
+        let second = Claim::new(&root, 0, 2).unwrap();
+        // Who lets go soon is waited for.
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(5 * TRIED_EVERY);
+            drop(second);
+        });
         Claim::new(&root, 0, 2).unwrap();
+        ending.join().unwrap();
         std::fs::write(dir.path().join("file"), "").unwrap();
         let refused = Claim::new(&dir.path().join("file"), 0, 1).unwrap_err();
         assert!(refused.contains("cannot be written to"), "{refused}");
