@@ -283,13 +283,14 @@ mod tests {
                 client.sender.frame(frames.len()).expect("room").write(frames.bytes());
             }
             client.sender.flush().expect("sent");
-            let mut ready = Vec::new();
+            let (mut ready, until) = (Vec::new(), Instant::now() + LATE);
             while ready.is_empty() {
-                worker.poller.wait(&mut ready, None).expect("it can wait");
+                assert!(Instant::now() < until, "nothing has come");
+                worker.poller.wait(&mut ready, Some(until)).expect("it can wait");
             }
             worker.serve(ready[0], Instant::now() - LATE);
             for request in requests {
-                let reply = client.receiver.receive(None).expect("an answer").expect("an answer");
+                let reply = client.receiver.receive(Some(until)).expect("an answer").expect("an answer");
                 let Parsed::Frame(frame) = Frame::parse(reply, &agreed).expect("a frame") else {
                     panic!("not whole")
                 };

@@ -18,6 +18,8 @@ pub(crate) const DIM: u32 = 4;
 const FRAME_BYTES_MAX: u32 = 16 << 20;
 /// Far longer than anything takes that goes well.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// How often a request is sent that had to wait for too long.
+const SENT_MAX: usize = 10;
 
 /// A connection.
 pub(crate) struct Peer {
@@ -98,12 +100,32 @@ impl Peer {
     pub(crate) fn ask<T>(
         &mut self,
         request: &Request<'_>,
-        read: impl FnOnce(Reply<'_>) -> T,
+        read: impl FnMut(Reply<'_>) -> T,
     ) -> Result<T, Failed> {
         let id = self.send(request).unwrap();
-        let (found, result) = self.receive(read).unwrap().expect("an answer");
-        assert_eq!(found, id);
-        result
+        self.answer(request, id, read)
+    }
+
+    /// The answer to a request that was sent with this id. It is sent again where it has waited for too long, as by a
+    /// client: a slow machine is no failure.
+    pub(crate) fn answer<T>(
+        &mut self,
+        request: &Request<'_>,
+        mut id: u64,
+        mut read: impl FnMut(Reply<'_>) -> T,
+    ) -> Result<T, Failed> {
+        let mut sent = 1;
+        loop {
+            let (found, result) = self.receive(&mut read).unwrap().expect("an answer");
+            assert_eq!(found, id);
+            match result {
+                Err((Fault::Busy { .. }, reason)) if reason.starts_with("waited for") && sent < SENT_MAX => {
+                    id = self.send(request).unwrap();
+                    sent += 1;
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Asks for more than sockets take, and takes nothing of it.
