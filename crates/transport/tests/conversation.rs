@@ -7,12 +7,12 @@ use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use endpoints::{FRAME_BYTES_MAX, HEADER_BYTES, PAIRS, Place, frame};
+use endpoints::{FRAME_BYTES_MAX, HEADER_BYTES, PAIRS, Place, frame, within_a_minute};
 use sanderling_transport::{Connection, Error, Received};
 
 const BODY_BYTES_MAX: usize = FRAME_BYTES_MAX - HEADER_BYTES;
 
-/// Answers every frame with itself until the peer has sent its last one.
+/// Answers every frame with itself until the peer has sent its last one, for which it waits without a deadline.
 fn echo(mut connection: Connection) {
     while let Some(frame) = connection.receiver.receive(None).unwrap() {
         connection.sender.frame(frame.len()).unwrap().write(frame);
@@ -120,11 +120,11 @@ fn both_directions_may_be_full() {
                         std::thread::yield_now();
                     }
                     for n in 0..FRAMES {
-                        let got = receiver.receive(None).unwrap().unwrap();
+                        let got = receiver.receive(within_a_minute()).unwrap().unwrap();
                         assert!(got == frame(n, BODY_BYTES_MAX), "{kind}: frame {n} differs");
                     }
                     // Until the peer has read all too.
-                    assert_eq!(receiver.receive(None).unwrap(), None);
+                    assert_eq!(receiver.receive(within_a_minute()).unwrap(), None);
                 });
             }
         });
@@ -142,8 +142,8 @@ fn frames_from_pieces() {
             whole.chunks(100).flat_map(|piece| [IoSlice::new(piece), IoSlice::new(&[])]).collect();
         client.sender.frame(8).unwrap().write(&frame(0, 0));
         client.sender.send_vectored(&pieces).unwrap();
-        assert_eq!(client.receiver.receive(None).unwrap(), Some(&frame(0, 0)[..]), "{kind}");
-        assert!(client.receiver.receive(None).unwrap() == Some(&whole[..]), "{kind}");
+        assert_eq!(client.receiver.receive(within_a_minute()).unwrap(), Some(&frame(0, 0)[..]), "{kind}");
+        assert!(client.receiver.receive(within_a_minute()).unwrap() == Some(&whole[..]), "{kind}");
         drop(client);
         server.join().unwrap();
     }
@@ -164,9 +164,9 @@ fn deadlines_and_attempts_leave_the_connection_good() {
         let _ = server.sender.frame(100).unwrap();
         server.sender.frame(100).unwrap().write(&frame(5, 3));
         server.sender.flush().unwrap();
-        assert_eq!(client.receiver.receive(None).unwrap(), Some(&frame(5, 3)[..]), "{kind}");
+        assert_eq!(client.receiver.receive(within_a_minute()).unwrap(), Some(&frame(5, 3)[..]), "{kind}");
         drop(server);
-        assert_eq!(client.receiver.receive(None).unwrap(), None, "{kind}");
+        assert_eq!(client.receiver.receive(within_a_minute()).unwrap(), None, "{kind}");
         assert_eq!(client.receiver.try_receive().unwrap(), Received::End, "{kind}");
     }
 }
@@ -184,7 +184,9 @@ fn a_peer_that_takes_nothing_is_given_up() {
                 break error;
             }
         };
-        assert!(matches!(error, Error::SendTimeout { .. }), "{kind}: {error}");
+        // Over TCP the system may be first.
+        let is_given_up = matches!(error, Error::SendTimeout { .. } | Error::GivenUp { .. });
+        assert!(is_given_up, "{kind}: {error}");
         drop(client);
     }
 }

@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use endpoints::{FRAME_BYTES_MAX, FRAMING, HEADER_BYTES, Place, frame};
+use endpoints::{FRAME_BYTES_MAX, FRAMING, HEADER_BYTES, Place, frame, within_a_minute};
 use sanderling_transport::{
     Address, ConnectOptions, Connection, Error, ListenOptions, Listener, Received, connect,
 };
@@ -42,12 +42,12 @@ fn a_stream_cut_at_every_byte() {
             let whole = ends.iter().filter(|&&end| end <= cut).count() - 1;
             for &bytes in &sizes[..whole] {
                 assert_eq!(
-                    ours.receiver.receive(None).unwrap(),
+                    ours.receiver.receive(within_a_minute()).unwrap(),
                     Some(&frame(bytes, bytes)[..]),
                     "{kind} cut at {cut}"
                 );
             }
-            match (ours.receiver.receive(None), cut - ends[whole]) {
+            match (ours.receiver.receive(within_a_minute()), cut - ends[whole]) {
                 (Ok(None), 0) => {}
                 (Err(Error::Cut { bytes, .. }), part) => assert_eq!(bytes, part, "{kind} cut at {cut}"),
                 (other, _) => panic!("{kind} cut at {cut}: {other:?}"),
@@ -67,8 +67,8 @@ fn one_byte_at_a_time() {
         }
         raw.write_all(&first[first.len() - 1..]).unwrap();
         raw.write_all(&second).unwrap();
-        assert_eq!(ours.receiver.receive(None).unwrap(), Some(&first[..]), "{kind}");
-        assert_eq!(ours.receiver.receive(None).unwrap(), Some(&second[..]), "{kind}");
+        assert_eq!(ours.receiver.receive(within_a_minute()).unwrap(), Some(&first[..]), "{kind}");
+        assert_eq!(ours.receiver.receive(within_a_minute()).unwrap(), Some(&second[..]), "{kind}");
     }
 }
 
@@ -83,14 +83,14 @@ fn lengths_that_lie() {
         ] {
             let (mut ours, mut raw) = raw_pair(kind);
             raw.write_all(&length.to_le_bytes()).unwrap();
-            let error = ours.receiver.receive(None).unwrap_err().to_string();
+            let error = ours.receiver.receive(within_a_minute()).unwrap_err().to_string();
             assert!(error.contains(expected) && error.contains(&kind[..3]), "{kind}: {error}");
         }
         // The longest that is allowed is believed, and then cut.
         let (mut ours, mut raw) = raw_pair(kind);
         raw.write_all(&(FRAME_BYTES_MAX as u64 - 8).to_le_bytes()).unwrap();
         drop(raw);
-        let error = ours.receiver.receive(None).unwrap_err();
+        let error = ours.receiver.receive(within_a_minute()).unwrap_err();
         assert!(matches!(error, Error::Cut { bytes: 8, .. }), "{kind}: {error}");
     }
 }
@@ -218,7 +218,7 @@ fn tls_with_whom_it_should_not_be() {
         let client =
             std::thread::spawn(move || connect(&address, &options).map(|_| ()).unwrap_err().to_string());
         let mut server = listener.accept().unwrap().unwrap();
-        let seen = server.receiver.receive(None);
+        let seen = server.receiver.receive(within_a_minute());
         assert!(!matches!(seen, Ok(Some(_))), "{seen:?}");
         drop(server);
         let error = client.join().unwrap();
@@ -232,21 +232,22 @@ fn who_talks_to_tls_without_it_is_told_so() {
     let listener = place.listener();
     let server = std::thread::spawn(move || {
         let mut connection = listener.accept().unwrap().unwrap();
-        connection.receiver.receive(None).map(|_| ()).unwrap_err()
+        connection.receiver.receive(within_a_minute()).map(|_| ()).unwrap_err()
     });
     place.connect.tls = None;
     let mut client = connect(&place.address, &place.connect).unwrap();
     client.sender.frame(HEADER_BYTES).unwrap().write(&frame(0, 0));
     client.sender.flush().unwrap();
-    let error = client.receiver.receive(None).map(|_| ()).unwrap_err();
+    let error = client.receiver.receive(within_a_minute()).map(|_| ()).unwrap_err();
     assert!(matches!(error, Error::TalksTls { .. }), "{error}");
     assert!(matches!(server.join().unwrap(), Error::Tls { .. }));
 }
 
 #[test]
 fn a_server_that_never_answers_is_given_up() {
-    let silent = std::net::TcpListener::bind("localhost:0").unwrap();
-    let address = format!("localhost:{}", silent.local_addr().unwrap().port()).parse().unwrap();
+    // By its number: looking up a name would take of the time, too.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("127.0.0.1:{}", silent.local_addr().unwrap().port()).parse().unwrap();
     let mut options = Place::new("tls").connect;
     options.timeout = Duration::from_millis(500);
     let error = connect(&address, &options).map(|_| ()).unwrap_err();
@@ -285,9 +286,9 @@ fn tls_cut_without_farewell_is_a_cut() {
         });
         let server = scope.spawn(move || {
             let mut server = listener.accept().unwrap().unwrap();
-            assert_eq!(server.receiver.receive(None).unwrap(), Some(&frame(1, 9)[..]));
+            assert_eq!(server.receiver.receive(within_a_minute()).unwrap(), Some(&frame(1, 9)[..]));
             cut.send(()).unwrap();
-            server.receiver.receive(None).map(|_| ()).unwrap_err()
+            server.receiver.receive(within_a_minute()).map(|_| ()).unwrap_err()
         });
         let mut client = connect(&through, &place.connect).unwrap();
         client.sender.frame(17).unwrap().write(&frame(1, 9));

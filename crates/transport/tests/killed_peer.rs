@@ -4,11 +4,12 @@
 mod endpoints;
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use endpoints::{FRAME_BYTES_MAX, Place, frame};
-use sanderling_transport::{Address, Error, connect};
+use endpoints::{FRAME_BYTES_MAX, Place, frame, within_a_minute};
+use sanderling_transport::{Address, Connection, Error, Listener, connect};
 
 const ADDRESS: &str = "SANDERLING_TEST_ADDRESS";
 
@@ -34,7 +35,7 @@ fn the_other_process() {
         Address::Embedded | Address::Grpc(_) => panic!("no process"),
     };
     std::io::stdout().write_all(b"\nsent\n").unwrap();
-    std::thread::sleep(Duration::from_secs(600));
+    std::thread::sleep(Duration::from_secs(60));
 }
 
 fn raw(mut stream: impl Write + std::any::Any) -> Box<dyn std::any::Any> {
@@ -43,27 +44,52 @@ fn raw(mut stream: impl Write + std::any::Any) -> Box<dyn std::any::Any> {
     Box::new(stream)
 }
 
+/// The other process, which ends with the test, also when that fails.
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A connection of the other process, which may have failed before it could make one.
+fn accept(listener: &Listener) -> Connection {
+    let (accepted, is_accepted) = mpsc::channel::<()>();
+    let stopper = listener.stopper();
+    std::thread::spawn(move || {
+        if is_accepted.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+            stopper.stop();
+        }
+    });
+    let connection = listener.accept().unwrap();
+    drop(accepted);
+    connection.expect("the other process connects within a minute")
+}
+
 fn check(kind: &str) {
     let mut place = Place::new(kind);
     let listener = place.listener();
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "the_other_process", "--nocapture"])
         .env(ADDRESS, place.address.to_string())
         .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut server = listener.accept().unwrap().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        .stderr(Stdio::null())
+        .spawn();
+    let mut child = Other(child.unwrap());
+    let mut server = accept(&listener);
+    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "sent"), "{kind}: the other process failed");
     for n in 0..2 {
-        assert_eq!(server.receiver.receive(None).unwrap(), Some(&frame(n, 50)[..]), "{kind}");
+        assert_eq!(server.receiver.receive(within_a_minute()).unwrap(), Some(&frame(n, 50)[..]), "{kind}");
     }
     // The rest of the third does not come, and while the peer lives, that is no error.
     let deadline = Instant::now() + Duration::from_millis(10);
     assert!(matches!(server.receiver.receive(Some(deadline)), Err(Error::Deadline { .. })), "{kind}");
-    let waiting = std::thread::spawn(move || server.receiver.receive(None).map(|frame| frame.is_some()));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let waiting =
+        std::thread::spawn(move || server.receiver.receive(within_a_minute()).map(|frame| frame.is_some()));
+    drop(child);
     match (waiting.join().unwrap(), kind) {
         // What was not given away was never sent.
         (Ok(false), "shm") => {}

@@ -5,12 +5,17 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sanderling_transport::{
     Address, ConnectOptions, Connection, Framing, Incoming, ListenOptions, Listener, Outgoing, RelayOptions,
     TlsClient, TlsServer, connect, relayed,
 };
+
+/// A deadline that passes only where something has gone wrong: such a test fails rather than waits for ever.
+pub(crate) fn within_a_minute() -> Option<Instant> {
+    Some(Instant::now() + Duration::from_secs(60))
+}
 
 /// Frames of the tests: the length of the body as 8 bytes little endian, then the body.
 pub(crate) const HEADER_BYTES: usize = 8;
@@ -99,14 +104,17 @@ impl Place {
 impl Place {
     /// Two relays whose carriers are each other, with a thread for each direction.
     fn relayed_pair(&self) -> (Connection, Connection) {
-        let options = |spin_us| RelayOptions {
+        let options = |write_timeout, spin_us| RelayOptions {
             framing: FRAMING,
-            write_timeout: self.connect.write_timeout,
+            write_timeout,
             spin_us,
             queue_bytes: 100_000,
         };
-        let (server, near) = relayed("relay".to_owned(), &options(self.listen.spin_us)).unwrap();
-        let (client, far) = relayed("relay".to_owned(), &options(self.connect.spin_us)).unwrap();
+        let (listen, connect) = (&self.listen, &self.connect);
+        let (server, near) =
+            relayed("relay".to_owned(), &options(listen.write_timeout, listen.spin_us)).unwrap();
+        let (client, far) =
+            relayed("relay".to_owned(), &options(connect.write_timeout, connect.spin_us)).unwrap();
         std::thread::spawn(|| carry(near.outgoing, far.incoming));
         std::thread::spawn(|| carry(far.outgoing, near.incoming));
         (server, client)
