@@ -81,6 +81,15 @@ proptest! {
     }
 }
 
+/// Stops the other threads, also when this one panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 #[test]
 fn rows_are_whole_and_no_key_is_missing_or_seen_twice_while_others_push() {
     const KEYS: u64 = 20_000;
@@ -99,6 +108,7 @@ fn rows_are_whole_and_no_key_is_missing_or_seen_twice_while_others_push() {
                     assert!(t.remove(KEYS + first));
                 }
             });
+            let _stop = Stop(&is_over);
             for _ in 0..30 {
                 let seen = keys_in(&t, &(100..=KEYS - 1));
                 assert_eq!(seen.iter().collect::<HashSet<_>>().len(), seen.len(), "a key twice");
@@ -111,7 +121,6 @@ fn rows_are_whole_and_no_key_is_missing_or_seen_twice_while_others_push() {
                     assert!(row.state.iter().all(|state| *state == row.version as f32), "{row:?}");
                 }
             }
-            is_over.store(true, Relaxed);
         });
     }
 }

@@ -34,6 +34,15 @@ fn always(t: &Arc<Table>) -> impl Fn(&mut dyn FnMut(&Table)) + Send + 'static {
     move |maintain| maintain(&t)
 }
 
+/// Stops the other threads, also when this one panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Random numbers.
 struct Draw(u64);
 
@@ -397,6 +406,7 @@ fn hot_keys_move_home_and_none_is_missed_meanwhile() {
                 }
             });
         }
+        let _stop = Stop(&stop);
         let maintenance = Maintenance::start(always(&t)).unwrap();
         let start = Instant::now();
         // As long as there is something to move, within reason.
@@ -404,7 +414,6 @@ fn hot_keys_move_home_and_none_is_missed_meanwhile() {
             std::thread::sleep(Duration::from_millis(20));
         }
         drop(maintenance);
-        stop.store(true, Relaxed);
     });
     let after = lines(&t);
     assert!(t.stats().index_bytes < index_bytes + (1 << 20), "the index has not grown");
