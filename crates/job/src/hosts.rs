@@ -231,15 +231,20 @@ where
 
 /// Tells the others why this worker ends before its time; why it does.
 fn say_why<E: From<JobError> + fmt::Display>(hosts: &Hosts, seen: &Seen, error: E) -> E {
+    // What is not sent yet must be, however little time the thread that sends it is given; then there is a while to hear it.
+    let stop_farewell = || {
+        seen.await_sent(Instant::now() + hosts.silence.min(FAREWELL));
+        seen.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
+    };
     if let Err(failed) = seen.check() {
         // What another worker failed of, or was stopped by, is why this one ended. On rank 0: until all have heard it.
-        seen.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
+        stop_farewell();
         return failed.into();
     }
     if seen.is_told() {
         // Its ways stay open meanwhile: an end of one before it is known why would be a loss.
         seen.say(Said::Stop { worker: hosts.rank });
-        seen.await_silence(Instant::now() + hosts.silence.min(STOP_FAREWELL));
+        stop_farewell();
         return error;
     }
     // Also while a loss is pending: what comes of one says so itself.
@@ -252,7 +257,7 @@ fn say_why<E: From<JobError> + fmt::Display>(hosts: &Hosts, seen: &Seen, error: 
 pub(crate) fn turn_away(hosts: &Hosts, stop: &AtomicBool, reason: &str) {
     // Who cannot listen there has nobody to tell it to.
     if let Ok(door) = Door::shut(hosts, reason) {
-        door.wait_until_told(Instant::now() + FAREWELL, stop);
+        door.wait_until_told(Instant::now() + TURN_AWAY, stop);
     }
 }
 
@@ -260,6 +265,8 @@ pub(crate) fn turn_away(hosts: &Hosts, stop: &AtomicBool, reason: &str) {
 const FAREWELL: Duration = Duration::from_secs(5);
 /// The same for one that is asked to stop. Whoever does not hear it in this time, since it does not run at all, has it waiting.
 const STOP_FAREWELL: Duration = Duration::from_millis(500);
+/// How long one that could not start tells it to those that come.
+const TURN_AWAY: Duration = Duration::from_secs(15);
 
 fn start(hosts: &Hosts, options: &Options, tables: &Tables, stages: &Stages) -> Result<Worker, JobError> {
     hosts.check(options.workers)?;

@@ -195,7 +195,7 @@ where
 }
 
 /// For a worker on a host of its own that fails before it has come to [`run`], while those of higher rank wait for it: tells them
-/// why, until all have heard it, for two seconds if none comes and five at most. They end with [`JobError::Worker`]. Who comes
+/// why, until all have heard it, for four seconds if none comes and fifteen at most. They end with [`JobError::Worker`]. Who comes
 /// later goes on waiting.
 pub fn turn_away(options: &Options, reason: &str) {
     if let Place::Hosts(hosts) = &options.place {

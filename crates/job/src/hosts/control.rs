@@ -128,12 +128,16 @@ impl Control {
                     self.gone(token, reason);
                 }
             }
+            let is_sent = self.open.iter().all(|open| open.pending.is_empty());
+            if is_sent {
+                self.seen.note_sent();
+            }
             let has_ended = self.seen.is_over() || self.seen.has_failed();
             if has_ended && ends_at.is_none() {
                 ends_at = Some(Instant::now() + LINGER);
             }
             // Rank 0 waits for the others to close, so that they hear why.
-            if has_ended && self.desk.is_none() && self.open.iter().all(|open| open.pending.is_empty()) {
+            if has_ended && self.desk.is_none() && is_sent {
                 return Ok(());
             }
         }

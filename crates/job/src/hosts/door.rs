@@ -22,10 +22,12 @@ const STRANGERS_MAX: usize = 256;
 /// Hosts of whom it is told that somebody was turned away, and causes for each: whoever tries all ports does not fill the log.
 const HOSTS_TOLD_MAX: usize = 64;
 const CAUSES_TOLD_MAX: usize = 8;
-/// Whoever waits for this worker tries again every [`AGAIN_MAX`] or sooner: if nobody has come in so long, nobody waits.
-const FIRST_COMES_WITHIN: Duration = AGAIN_MAX.saturating_mul(4);
-/// Whoever comes as a worker that is here already waits for so long: that one may have gone, which nobody has noticed yet.
-const TWIN_WAIT: Duration = LOOK.saturating_mul(10);
+/// Whoever waits for this worker tries again every [`AGAIN_MAX`] or sooner, on a machine that has time for it: if nobody has come
+/// in so long, nobody waits.
+const FIRST_COMES_WITHIN: Duration = AGAIN_MAX.saturating_mul(8);
+/// Whoever comes as a worker that is here already waits for so long: that one may have gone, which nobody has noticed yet, since
+/// who looks gets no time.
+const TWIN_WAIT: Duration = LOOK.saturating_mul(50);
 
 /// What is refused for safety, with the options that say otherwise.
 fn unopened(error: Error) -> JobError {

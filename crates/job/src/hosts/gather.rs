@@ -343,7 +343,7 @@ mod tests {
         let socket = |rank: u32| folder.path().join(rank.to_string());
         let address = |rank| format!("unix:{}", socket(rank).display()).parse().unwrap();
         let hosts = |rank| Hosts::new(rank, (0..3).map(address).collect(), 7);
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + Duration::from_secs(60);
         let gathered = |rank| gather(&hosts(rank), &Options::default(), until);
         for (first_gone, between) in
             [(Way::Rows, Duration::ZERO), (Way::Rows, 2 * LOOK), (Way::Control, 2 * LOOK)]

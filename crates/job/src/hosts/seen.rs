@@ -25,6 +25,8 @@ struct State {
     failure: Option<Failure>,
     /// What this worker wants to tell.
     says: VecDeque<Said>,
+    /// Some of that, or on rank 0 why the job ends, is not sent yet.
+    is_unsent: bool,
     /// What it is doing.
     turn: u64,
     settled: u64,
@@ -125,6 +127,8 @@ impl Seen {
     fn fail(&self, state: &mut State, worker: u32, reason: Option<&str>) {
         if state.failure.is_none() && !state.is_over {
             state.failure = Some(Failure { worker, reason: reason.map(str::to_owned) });
+            // On rank 0 it is known here before it is sent to the others.
+            state.is_unsent = true;
             self.called_off.store(true, Ordering::Release);
             if reason.is_none() {
                 // Also what this process does beside the job's waits is to end.
@@ -141,8 +145,21 @@ impl Seen {
 
     /// Tells rank 0, or on rank 0 its desk.
     pub(super) fn say(&self, said: Said) {
-        self.state().says.push_back(said);
+        let mut state = self.state();
+        state.says.push_back(said);
+        state.is_unsent = true;
+        drop(state);
         self.waker.wake();
+    }
+
+    /// The thread that talks has sent all that it took.
+    pub(super) fn note_sent(&self) {
+        let mut state = self.state();
+        if state.is_unsent && state.says.is_empty() {
+            state.is_unsent = false;
+            drop(state);
+            self.changed.notify_all();
+        }
     }
 
     pub(super) fn take_says(&self) -> VecDeque<Said> {
@@ -310,6 +327,14 @@ impl Seen {
             if let Some(is_over) = found {
                 return Ok(is_over);
             }
+        }
+    }
+
+    /// Waits until all that was said before is sent.
+    pub(super) fn await_sent(&self, until: Instant) {
+        let mut state = self.state();
+        while state.is_unsent && !state.is_deaf && Instant::now() < until {
+            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
