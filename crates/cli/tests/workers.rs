@@ -126,7 +126,8 @@ fn keep_within(worker: &mut Worker, input: &Input, table: &RemoteTable, stops: u
                 found.iter().filter(|&&count| count == own + BOUND + 1).count() == found.len() - 1
             };
             while rank == 1 && own <= SLOW && !all_wait(&look()?) {
-                std::thread::yield_now();
+                // The others are to have the time.
+                std::thread::sleep(Duration::from_millis(1));
             }
             if pass == 1 && stops > 0 && own == stops {
                 stop_here();

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use sanderling_store::{Checkpoint, RowRef, StoreError};
@@ -72,24 +73,48 @@ impl Site {
 }
 
 pub(crate) fn ended_well(child: Child) -> String {
+    let _overdue = Overdue::of(&child);
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{errors}");
     errors
 }
 
-/// What a command says on standard error, as it says it.
-pub(crate) struct Said(std::io::Lines<BufReader<ChildStderr>>);
+/// Kills a command that takes far too long, unless this is dropped before: whoever waits for its end fails then.
+pub(crate) struct Overdue {
+    _over: Sender<()>,
+}
+
+impl Overdue {
+    pub(crate) fn of(child: &Child) -> Overdue {
+        let (over, is_over) = channel();
+        let id = child.id();
+        std::thread::spawn(move || {
+            if is_over.recv_timeout(2 * LONG) == Err(RecvTimeoutError::Timeout) {
+                crate::stops::signal("-KILL", id);
+            }
+        });
+        Overdue { _over: over }
+    }
+}
+
+/// What a command says on standard error, as it says it. The command is killed if it takes far too long.
+pub(crate) struct Said {
+    lines: std::io::Lines<BufReader<ChildStderr>>,
+    _overdue: Overdue,
+}
 
 impl Said {
     pub(crate) fn of(child: &mut Child) -> Said {
-        Said(BufReader::new(child.stderr.take().unwrap()).lines())
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        Said { lines, _overdue: Overdue::of(child) }
     }
 
-    /// The first line with these words.
+    /// The first line with these words. That a worker is lost is none that anybody waits for: the others may go on without end.
     pub(crate) fn wait_for(&mut self, part: &str) -> String {
         let mut others = Vec::new();
-        for line in self.0.by_ref().map_while(Result::ok) {
+        for line in self.lines.by_ref().map_while(Result::ok) {
+            assert!(!line.contains(" is lost in "), "{line}");
             if line.contains(part) {
                 return line;
             }
@@ -197,6 +222,7 @@ fn commands_train_together_what_one_trains_alone_and_name_one_that_is_killed() {
     // So many passes that nobody comes to their end.
     let endless = "--algorithm ftrl-sync --passes 1000000 --name stopped --on-worker-loss stop";
     let mut children = site.train_together(endless, 2);
+    let _overdue: Vec<Overdue> = children.iter().map(Overdue::of).collect();
     let mut second = children.pop().unwrap();
     let mut said = BufReader::new(second.stderr.take().unwrap()).lines().map_while(Result::ok);
     assert!(said.any(|line| line.contains("pass 1")), "it ended before");
@@ -277,6 +303,7 @@ fn what_the_first_worker_cannot_judge_all_hear() {
     let text = "data = { train = \"rows.svm\", valid = \"valid.svm\" }\ntrain = { batch = 64 }\n";
     std::fs::write(site.folder.path().join("c.toml"), text).unwrap();
     let children = site.train_together("--algorithm ftrl-sync --quiet", 2);
+    let _overdue: Vec<Overdue> = children.iter().map(Overdue::of).collect();
     for (rank, child) in children.into_iter().enumerate() {
         let output = child.wait_with_output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -7,12 +7,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use sanderling_transport::Address;
 use sanderling_wire::{Agreed, Buffer, Features, Hello, Offer, Request};
 
-use super::commands::{RowBits, ended_well};
+use super::commands::{Overdue, RowBits, ended_well};
 use crate::{LONG, ROWS, Site};
 
 const TOKEN: &str = "three-sanderlings-ran-before-the-wave";
@@ -193,14 +194,17 @@ fn who_is_no_worker_or_one_of_another_version_is_named_and_who_only_looks_is_not
     let (site, _) = site();
     let at = format!("127.0.0.1:{}", port());
     let mut waits = worker(&site, 0, &at, "").spawn().unwrap();
+    let _overdue = Overdue::of(&waits);
     let mut said = BufReader::new(waits.stderr.take().unwrap()).lines().map_while(Result::ok);
     assert!(said.any(|line| line.starts_with("training a")));
+    let until = Instant::now() + LONG;
     let connect = || loop {
         match TcpStream::connect(&at) {
             Ok(stream) => return stream,
             // It is about to listen.
-            Err(_) => std::thread::yield_now(),
+            Err(error) => assert!(Instant::now() < until, "{at}: {error}"),
         }
+        std::thread::sleep(Duration::from_millis(1));
     };
     // As somebody does who looks which ports are open.
     (0..10).for_each(|_| drop(connect()));
@@ -228,6 +232,7 @@ fn whoever_is_not_reached_for_long_is_named_with_the_reason() {
     let (site, _) = site();
     let listens_at = format!("127.0.0.1:{}", port());
     let mut comes = worker(&site, 1, &listens_at, TLS_AND_TOKEN).spawn().unwrap();
+    let _overdue = Overdue::of(&comes);
     let mut said = BufReader::new(comes.stderr.take().unwrap()).lines().map_while(Result::ok);
     let to = format!("tcp://{listens_at}");
     let why = "nobody listens there; is the server running?";

@@ -68,8 +68,10 @@ impl Worker {
 
     /// The same; the pass after which it says that the job is saved.
     fn ends_saying(self, words: &str) -> u64 {
-        let line = self.ends_with(words);
-        let pass = line.rsplit_once("as it was after pass ").unwrap_or_else(|| panic!("{line}")).1;
+        // Not the words: who was waited for is named with them, too.
+        let line = self.ends_with("as it was after pass ");
+        assert!(line.contains(words), "{line}");
+        let pass = line.rsplit_once("as it was after pass ").unwrap().1;
         let (pass, next) = pass.split_once(':').unwrap();
         assert_eq!(next, " start all workers with --resume to go on");
         pass.trim_end_matches(" or later").parse().unwrap()
@@ -213,9 +215,12 @@ fn a_second_signal_ends_a_worker_at_once_whatever_it_waits_for() {
     // A server that does not answer is waited for; it is no worker.
     site.servers.iter().for_each(|server| server.signal("STOP"));
     std::thread::sleep(MOMENT);
-    for worker in &mut workers {
+    // The first one last: without it the others end by themselves.
+    for worker in workers.iter_mut().rev() {
         signal("-INT", worker.id());
         worker.said.wait_for("once more to stop at once");
+    }
+    for worker in workers.iter_mut().rev() {
         signal("-INT", worker.id());
         assert_eq!(worker.child.wait().unwrap().code(), Some(INTERRUPTED));
     }
