@@ -17,7 +17,7 @@ pub(crate) struct Call {
 pub(crate) trait Caller: Send {
     /// The rows of one of the batches, for the check that answers are right.
     fn rows(&mut self, batch: usize) -> Result<Vec<f32>, BenchError>;
-    /// Keeps `in_flight` calls under way for so long. Calls in the order of their sending.
+    /// Keeps `in_flight` calls under way for so long; makes one at least. Calls in the order of their sending.
     fn closed(&mut self, in_flight: usize, duration: Duration) -> Result<Vec<Call>, BenchError>;
     /// Makes a call at fixed times for so long, whether those before are answered or not. Calls in the order of their
     /// times.

@@ -128,7 +128,8 @@ async fn ask_in_turn(
     let mut calls = Vec::new();
     loop {
         let sent = start.elapsed();
-        if sent >= duration {
+        // One at least: who comes late to its turn has measured something, too.
+        if sent >= duration && !calls.is_empty() {
             return Ok(calls);
         }
         let request = asking.request(next);
@@ -242,7 +243,10 @@ impl Caller for BidiCaller {
             let mut under_way = VecDeque::new();
             loop {
                 let mut sent = start.elapsed();
-                while under_way.len() < in_flight && sent < duration {
+                // One at least, as in [`ask_in_turn`].
+                while under_way.len() < in_flight
+                    && (sent < duration || calls.is_empty() && under_way.is_empty())
+                {
                     asking.send(&requests, first + calls.len() + under_way.len()).await?;
                     under_way.push_back(sent);
                     sent = start.elapsed();
