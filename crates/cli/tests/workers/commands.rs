@@ -80,8 +80,9 @@ pub(crate) fn ended_well(child: Child) -> String {
     errors
 }
 
-/// Kills a command that takes far too long, unless this is dropped before: whoever waits for its end fails then.
+/// Kills a command that takes far too long, or whose test fails, unless this is dropped before: whoever waits for its end fails.
 pub(crate) struct Overdue {
+    id: u32,
     _over: Sender<()>,
 }
 
@@ -91,11 +92,24 @@ impl Overdue {
         let id = child.id();
         std::thread::spawn(move || {
             if is_over.recv_timeout(2 * LONG) == Err(RecvTimeoutError::Timeout) {
-                crate::stops::signal("-KILL", id);
+                kill(id);
             }
         });
-        Overdue { _over: over }
+        Overdue { id, _over: over }
     }
+}
+
+impl Drop for Overdue {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            kill(self.id);
+        }
+    }
+}
+
+/// It may have ended.
+fn kill(id: u32) {
+    drop(Command::new("kill").args(["-KILL", &id.to_string()]).status());
 }
 
 /// What a command says on standard error, as it says it. The command is killed if it takes far too long.
