@@ -9,7 +9,7 @@ mod server;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use peer::{LONG, Peer, TABLE};
 use serde_json::Value;
@@ -177,6 +177,7 @@ fn a_server_that_drains_says_so_until_its_end() {
     let start = Instant::now();
     while health(&server) != ServingStatus::NotServing {
         assert!(start.elapsed() < LONG);
+        std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(server.get("/healthz", ""), (503, "draining\n".to_owned()));
     assert_eq!(server.ctl(folder.path(), "--json status").json()[0]["serving"], false);

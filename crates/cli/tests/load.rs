@@ -115,7 +115,7 @@ fn a_server_is_loaded_swept_searched_and_compared() {
     let expected = if done.status.success() { "p50<10s holds up to" } else { "p50<10s holds at no rate" };
     assert!(found.contains("closed loop") && found.contains(expected), "{found}");
 
-    let compared = said(folder, &format!("ab {a} {b} {TINY} --runs 2 -d 100ms {short} -o ab.json"));
+    let compared = said(folder, &format!("ab {a} {b} {TINY} --runs 2 -d 500ms {short} -o ab.json"));
     assert!(compared.contains('%'), "{compared}");
     let labels: Vec<String> = json(&folder.join("ab.json"))["runs"]
         .as_array()
@@ -139,7 +139,7 @@ fn every_workload_is_listed_and_runs() {
     }
     std::fs::write(folder.join("mine.rn"), said(folder, "list serve --source")).unwrap();
     said(folder, &format!("run ./mine.rn {TINY} -n 50 -f pull:1,push:1"));
-    let selftest = said(folder, "selftest --each 100ms --quiet --json");
+    let selftest = said(folder, "selftest --each 300ms --quiet --json");
     let selftest: Value = serde_json::from_str(&selftest).unwrap();
     assert!(selftest["empty_calls_per_s"].as_f64().unwrap() > 0.0);
     let requests = selftest["requests"].as_array().unwrap();
@@ -231,7 +231,7 @@ fn scripts_print_to_standard_error() {
 
 /// Ends a command by a signal when something can have been measured: later and later, since machines are slow.
 fn interrupted(folder: &Path, line: &str, has_begun: impl Fn(&Output) -> bool) -> Output {
-    for wait_ms in [1500, 5000, 20_000] {
+    for wait_ms in [500, 1500, 5000, 20_000] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
         command.arg("load").args(line.split_whitespace()).current_dir(folder);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

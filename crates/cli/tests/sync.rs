@@ -26,6 +26,8 @@ const WORKER_OF: &str = "SANDERLING_TEST_WORKER_OF";
 const STOPS: &str = "SANDERLING_TEST_WORKER_STOPS";
 const PLAIN: Optimizer = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
 const GROUP: u64 = 99;
+/// After so long a worker gives up that is meant to, of several things that take time.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Two shards, reached over TCP or unix sockets.
 fn shards(folder: &Path, kind: &str) -> (Vec<Process>, Vec<Address>) {
@@ -180,9 +182,9 @@ fn a_step_that_one_server_has_decided_is_completed_for_all_who_are_gone() {
     let place = Place::Servers(Arc::clone(&cluster), RemoteTable::create(&cluster, &config).unwrap(), GROUP);
 
     let relay = Relay::start(&addresses[1]);
-    let far = connect_for(&[addresses[0].clone(), relay.address.clone()], 10 * PATIENCE);
+    let far = connect_for(&[addresses[0].clone(), relay.address.clone()], 5 * SECOND);
     let dying = Place::Servers(Arc::clone(&far), RemoteTable::open(&far, "t").unwrap(), GROUP);
-    let mut living = place.join(0, 3, options(PATIENCE));
+    let mut living = place.join(0, 3, options(SECOND));
     let mut gone = [1, 2].map(|worker| dying.join(worker, 3, options(PATIENCE)));
     (0..20).for_each(|key| hand_in(&mut living, 1, key, 1.0));
     gone.iter_mut().for_each(|worker| (0..20).for_each(|key| hand_in(worker, 1, key, 2.0)));
@@ -200,7 +202,7 @@ fn a_step_that_one_server_has_decided_is_completed_for_all_who_are_gone() {
         SyncGroup::take_over(&cluster, std::slice::from_ref(&table), GROUP, gone, 3, options)
     };
     // One after the other they would wait for each other.
-    expect_awaited(take_over(&[1], 1, PATIENCE).map(drop), &[2], "step 1");
+    expect_awaited(take_over(&[1], 1, SECOND).map(drop), &[2], "step 1");
     assert_eq!(take_over(&[1, 2], 2, LONG).unwrap(), 1);
     living.wait_applied(1).unwrap();
     assert_eq!(place.pull(&(0..20).collect::<Vec<u64>>()), [-5.0; 20 * crew::DIM]);

@@ -22,9 +22,10 @@ fn config(dims: usize) -> TableConfig {
     TableConfig::single("t", dims, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 })
 }
 
-/// For what is meant to take too long. Little enough that nobody waits long for it, and much for what is meant to go well.
+/// For what is meant to take too long. Little enough that nobody waits long for it, and much for what is meant to go well
+/// with the same options.
 fn impatient() -> ConnectOptions {
-    ConnectOptions { timeout: Duration::from_secs(1), ..servers::options() }
+    ConnectOptions { timeout: Duration::from_secs(2), ..servers::options() }
 }
 
 /// One server with a table of dim 2.
@@ -81,7 +82,7 @@ fn misdeeds_and_what_they_lead_to() {
     check(&[Goaway, Goaway], &fine);
     // After an error the next request has another connection.
     check(&[Garbage], &[("push", Err("table \"t\": ")), ("push", Ok(0.0)), ("pull", Ok(1.0))]);
-    check(&[Silent], &[("pull", Err("no answer within 1s")), ("push", Ok(0.0)), ("pull", Ok(1.0))]);
+    check(&[Silent], &[("pull", Err("no answer within 2s")), ("push", Ok(0.0)), ("pull", Ok(1.0))]);
     check(&[Silent], &[("push", Err("whether the request was carried out is unknown")), ("pull", Ok(1.0))]);
     check(&[Short], &[("pull", Err("does not fit what was asked")), ("pull", Ok(0.0))]);
 }
@@ -106,7 +107,7 @@ fn time_in_which_nobody_looks_is_no_delay_of_the_server() {
     }
     // Who is silent then is still found out.
     server.misbehave(&[Misdeed::Silent]);
-    assert!(pull(&table).unwrap_err().contains("no answer within 1s"));
+    assert!(pull(&table).unwrap_err().contains("no answer within 2s"));
 }
 
 /// Who answers when somebody connects to shared memory, and never says where the memory is. The flag: whether who connects
@@ -224,7 +225,7 @@ fn what_not_all_servers_saved_is_not_restored() {
 #[test]
 fn what_cannot_be_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let (server, table) = one(&folder, impatient());
+    let (server, table) = one(&folder, servers::options());
     let cluster = table.cluster();
     let failed = |result: Result<RemoteTable, ClientError>| result.unwrap_err().to_string();
     assert!(failed(RemoteTable::create(cluster, &config(3))).contains("another configuration"));
@@ -239,11 +240,12 @@ fn what_cannot_be_is_refused() {
     assert!(error.contains("gradient of key 1"), "{error}");
     assert!(table.push(&KEYS, &[0.0; 5], PushScale::default()).is_err());
     let connect = |options| Cluster::connect(&[server.address.clone(), server.address.clone()], options);
-    assert!(connect(impatient()).unwrap_err().to_string().contains("name each shard once"));
+    assert!(connect(servers::options()).unwrap_err().to_string().contains("name each shard once"));
     *server.memory.token.lock().unwrap() = "secret".to_owned();
-    let error = Cluster::connect(std::slice::from_ref(&server.address), impatient()).unwrap_err().to_string();
+    let error =
+        Cluster::connect(std::slice::from_ref(&server.address), servers::options()).unwrap_err().to_string();
     assert!(error.contains("token"), "{error}");
-    let options = ConnectOptions { token: "secret".to_owned(), ..impatient() };
+    let options = ConnectOptions { token: "secret".to_owned(), ..servers::options() };
     Cluster::connect(std::slice::from_ref(&server.address), options).unwrap();
 }
 
@@ -256,5 +258,5 @@ fn a_faster_way_of_the_same_server_is_taken_and_that_of_another_is_not() {
     let way = |options| servers::connect(std::slice::from_ref(&tcp), options).servers()[0].way.to_string();
     assert_eq!(way(servers::options()), tcp.address.to_string(), "another server's");
     *tcp.memory.local_url.lock().unwrap() = format!("unix:{}/nobody", folder.path().display());
-    assert_eq!(way(impatient()), tcp.address.to_string(), "nobody's");
+    assert_eq!(way(servers::options()), tcp.address.to_string(), "nobody's");
 }

@@ -1,7 +1,7 @@
 //! Files that a command line names as outputs, of every command that has one: whole or not there, links stay links and pipes
 //! pipes, what cannot be written is refused before there is any work. Looks at no content but that there is some.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -175,11 +175,15 @@ fn what_is_interrupted_leaves_what_was_there() {
 fn scores_of_a_pipe_that_was_interrupted_are_none() {
     let place = place();
     let mut child = place.spawn("predict runs/c/model - --format libsvm -o out/a.csv");
-    let mut stdin = child.stdin.take().unwrap();
+    let (mut stdin, stderr) = (child.stdin.take().unwrap(), child.stderr.take().unwrap());
     stdin.write_all(&b"1 5:1\n".repeat(400_000)).unwrap();
     wait_for_part(&place);
     signal(&child, "-INT");
+    let mut said = BufReader::new(stderr).lines().map_while(Result::ok);
+    assert!(said.any(|line| line.contains("stopping; once more to stop at once")));
     drop(stdin);
+    // Or it could not say anything more.
+    said.for_each(drop);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(names(&place).is_empty(), "{:?}", names(&place));
 }
