@@ -234,6 +234,8 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
     assert!(
         matches!(&error, HubError::Failed { hub, reason } if *hub == address && reason.contains(&expected))
     );
+    // While it is there, the hub waits for it to go.
+    drop(subscription);
     let (status, said) = hub.end();
     assert_eq!(status.code(), Some(3), "{said}");
     assert!(said.contains(&format!("cannot go on: {expected}")), "{said}");
@@ -251,27 +253,31 @@ fn input_that_cannot_be_read_is_said_by_hub_and_trainer() {
         ("--queue-bytes 0 day_0.csv", 2, "queue_bytes: 0"),
         ("--position nowhere/position day_0.csv", 1, "nowhere/position"),
         ("--token-file empty day_0.csv", 2, "--token-file: empty is empty"),
-        ("--trainer-timeout 1s no_rows.csv", 3, "no_rows.csv: no rows to work on"),
+        ("--trainer-timeout 100ms no_rows.csv", 3, "no_rows.csv: no rows to work on"),
         (
-            "--trainer-timeout 1s bad_rows.csv --on-bad-row skip",
+            "--trainer-timeout 100ms bad_rows.csv --on-bad-row skip",
             3,
             "bad_rows.csv: no rows to work on: all 1 were bad, the first: ",
         ),
         // Nobody has a row: neither where each hub has files of its own, nor where they share one.
-        ("--trainer-timeout 1s --share 1/2 no_rows.csv no_rows.csv", 3, "no_rows.csv: no rows to work on"),
-        ("--trainer-timeout 1s --share 1/2 no_rows.csv", 3, "no_rows.csv: no rows to work on"),
+        ("--trainer-timeout 100ms --share 1/2 no_rows.csv no_rows.csv", 3, "no_rows.csv: no rows to work on"),
+        ("--trainer-timeout 100ms --share 1/2 no_rows.csv", 3, "no_rows.csv: no rows to work on"),
         // Another hub has some.
         (
-            "--trainer-timeout 1s --share 1/2 few.csv no_rows.csv",
+            "--trainer-timeout 100ms --share 1/2 few.csv no_rows.csv",
             0,
             "warning: share 1/2 of no_rows.csv: no rows to work on; this hub hands nothing out",
         ),
         (
-            "--trainer-timeout 1s --share 1/2 few.csv bad_rows.csv --on-bad-row skip",
+            "--trainer-timeout 100ms --share 1/2 few.csv bad_rows.csv --on-bad-row skip",
             0,
             "warning: share 1/2 of bad_rows.csv: no rows to work on: all 1 were bad, the first: ",
         ),
-        ("--trainer-timeout 1s --share 1/2 few.csv --passes 2", 0, "warning: share 1/2 of few.csv: no rows"),
+        (
+            "--trainer-timeout 100ms --share 1/2 few.csv --passes 2",
+            0,
+            "warning: share 1/2 of few.csv: no rows",
+        ),
         ("", 2, "name some input"),
     ] {
         let (found, said) = run(dir.path(), &format!("hub --listen 127.0.0.1:0 --spec spec.toml {options}"));

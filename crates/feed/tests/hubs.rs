@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use sanderling_feed::{
     Embedding, EmbeddingOptions, Feature, Fed, FeedError, FeedQueue, LookedUp, Pooling, QueueOptions,
@@ -199,8 +200,10 @@ fn what_is_pushed_after_a_push_that_failed_is_given_again_too() {
     bad.add_grads(Some(&[f32::NAN]), &[]).unwrap();
     bad.push(PushScale::default()).unwrap();
     // A reader of the statistics does not take the error away; who pushes next is told, and nothing of it is pushed.
+    let until = Instant::now() + Duration::from_secs(60);
     while queue.statistics().push_grad.count < 3 {
-        std::thread::yield_now();
+        assert!(Instant::now() < until, "it is not pushed");
+        std::thread::sleep(Duration::from_millis(1));
     }
     assert!(in_hand.push(PushScale::default()).unwrap_err().to_string().contains("NaN"));
     drop(queue);
@@ -227,7 +230,7 @@ fn what_was_in_hand_and_not_pushed_when_a_queue_is_dropped_is_given_again() {
 
 #[test]
 fn a_hub_that_is_not_there_is_named() {
-    let options = SubscribeOptions { patience: std::time::Duration::ZERO, ..SubscribeOptions::default() };
+    let options = SubscribeOptions { patience: Duration::ZERO, ..SubscribeOptions::default() };
     let error = Source::hubs("hub://127.0.0.1:1", "one", &options).unwrap_err().to_string();
     assert!(error.contains("127.0.0.1:1"), "{error}");
 }

@@ -138,7 +138,7 @@ fn each_row_is_used_once_per_pass_though_trainers_die() {
                             let start = Instant::now();
                             while mortals.load(Ordering::Relaxed) > 0 {
                                 assert!(start.elapsed() < PATIENCE, "the other does not come that far");
-                                std::thread::yield_now();
+                                std::thread::sleep(Duration::from_millis(1));
                             }
                         }
                         // Each life has minibatches come in another way, as far as the hub's transport does it.
@@ -355,7 +355,8 @@ fn trainers_keep_what_they_have_while_their_hub_is_started_anew() {
         })
         .collect();
     for stop_at in [30, 70, 110, 150] {
-        while seen.load(Ordering::Relaxed) < stop_at {
+        // If they have failed, nothing more comes, and their ends say why.
+        while seen.load(Ordering::Relaxed) < stop_at && !trainers.iter().all(JoinHandle::is_finished) {
             std::thread::sleep(Duration::from_millis(1));
         }
         hub.stop().0.unwrap();

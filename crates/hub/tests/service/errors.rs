@@ -28,6 +28,8 @@ fn what_goes_wrong_names_the_hub() {
         assert!(*at == hub.address && reason.contains("bad.csv:9002: column id"), "{error}");
         assert_eq!(subscription.next(soon()).unwrap_err(), error);
     }
+    // While they are there, the hub waits for them to go.
+    drop(subscriptions);
     let error = hub.end().0.unwrap_err();
     assert!(
         matches!(error, ServiceError::Sample(_)) && error.to_string().contains("bad.csv:9002"),
