@@ -13,7 +13,7 @@ pub const STREAMS_MAX: u32 = 16;
 pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(3600);
 /// TLS must be agreed on by then, and then once more so long later be known what is talked inside; who is silent is cut off.
 pub const HANDSHAKE_WITHIN: Duration =
-    if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(10) };
+    if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(10) };
 /// A silent connection is asked so often whether its peer is still there.
 pub const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
 /// And given up when it has not answered by then.
@@ -54,7 +54,6 @@ pub const FRAME_THREADS_MAX: usize = 8;
 pub const FRAME_LINGER: Duration =
     if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(2) };
 /// How long a client tries to connect, TLS included.
-pub const CONNECT_WITHIN: Duration =
-    if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(5) };
+pub const CONNECT_WITHIN: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(5) };
 /// How long it waits for an answer that only takes a look.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);

@@ -109,6 +109,9 @@ mod tests {
     use super::*;
     use crate::frames_proto::frames_client::FramesClient;
 
+    /// Far longer than anything takes that goes well.
+    const LONG: Duration = Duration::from_secs(60);
+
     #[test]
     fn a_stream_that_is_cut_off_leaves_the_others_of_its_connection() {
         let listen = vec!["127.0.0.1:0".parse().expect("an address")];
@@ -123,7 +126,7 @@ mod tests {
             .enable_time()
             .build()
             .expect("a runtime");
-        runtime.block_on(async {
+        let talk = async {
             let channel = Endpoint::try_from(url).expect("a url").connect().await.expect("it listens");
             let mut client = FramesClient::new(channel);
             // What is no frame: the server ends the stream, and this side does not.
@@ -140,7 +143,8 @@ mod tests {
                 // It is given up.
                 says.closed().await;
             }
-        });
+        };
+        runtime.block_on(async { tokio::time::timeout(LONG, talk).await }).expect("in time");
         frames.stop(Duration::ZERO);
     }
 }
