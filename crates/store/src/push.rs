@@ -14,7 +14,7 @@ use crate::scratch::{Scratch, with_scratch};
 use crate::slab::Change;
 use crate::table::Table;
 use crate::words::halves::{Format, Singles};
-use crate::words::{self, Vector, Work};
+use crate::words::{self, Vector, Width, Work};
 use crate::{PushScale, StoreError, bad_gradient};
 
 /// A push that is counted: what the table's use clock said then.
@@ -149,12 +149,8 @@ pub(crate) trait Edit {
     fn use_clock(&self) -> Option<u32>;
     /// Does it store all weights and all state of a row that is new, for the key at this place of the chunk?
     fn fills(&self, at: usize) -> bool;
-    /// Changes the row of the key at this place of the chunk.
-    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>);
-    /// The same for a row that is new.
-    fn edit_new(&mut self, vector: impl Vector, at: usize, row: Change<'_>) {
-        self.edit(vector, at, row);
-    }
+    /// Changes the row of the key at this place of the chunk, which may be new.
+    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>, is_new: bool);
     /// Rows that are edited from here on need not be those that were [`Known`].
     fn lose_known(&mut self) {}
 }
@@ -180,7 +176,7 @@ impl<F: Format> Edit for Gradients<'_, F> {
     }
 
     #[inline(always)]
-    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>) {
+    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>, _is_new: bool) {
         let gradient = &self.grads[at * self.layout.dim..][..self.layout.dim];
         let update = Update { count: self.counts[at], clock: self.clock, gradient };
         self.layout.update(self.steps, self.format, row.by(vector), update);
@@ -197,15 +193,9 @@ struct Updater<'a, E, V> {
 }
 
 impl<E: Edit, V: Vector> Updater<'_, E, V> {
-    #[inline(always)]
-    fn update(&mut self, at: usize, row: Change<'_>) {
-        self.edit.edit(self.vector, at, row);
-    }
-
-    #[inline(always)]
-    fn update_in_place(&mut self, at: usize, row: u32) {
-        let changing = self.table.slab.change(row, self.sharing);
-        self.update(at, changing.row);
+    /// For code that is not compiled for the machine.
+    fn update_from_elsewhere(&mut self, at: usize, row: Change<'_>, is_new: bool) {
+        words::run(self.vector.width(), EditRow { edit: &mut self.edit, at, row, is_new });
     }
 }
 
@@ -218,7 +208,8 @@ impl<E: Edit, V: Vector> Visit for Updater<'_, E, V> {
         if row == NO_ROW {
             self.absent.push(at as u32);
         } else {
-            self.update_in_place(at, row);
+            let changing = self.table.slab.change(row, self.sharing);
+            self.edit.edit(self.vector, at, changing.row, false);
         }
     }
 }
@@ -228,35 +219,36 @@ impl<E: Edit, V: Vector> Newcomers for Updater<'_, E, V> {
         self.edit.fills(at)
     }
 
-    #[inline(always)]
     fn new_row(&mut self, at: usize, _row: u32, words: Change<'_>) {
-        words::run(self.vector.width(), EditNew { edit: &mut self.edit, at, row: words });
+        self.update_from_elsewhere(at, words, true);
     }
 
     fn has_row(&mut self, at: usize, row: u32, _: &Locked<'_>) {
-        self.update_in_place(at, row);
+        let changing = self.table.slab.change(row, self.sharing);
+        self.update_from_elsewhere(at, changing.row, false);
     }
 }
 
-/// One edit of a row that is new, compiled for the machine: rows are made by code that is not.
-struct EditNew<'a, E> {
+/// One edit of a row, compiled for the machine.
+struct EditRow<'a, E> {
     edit: &'a mut E,
     at: usize,
     row: Change<'a>,
+    is_new: bool,
 }
 
-impl<E: Edit> Work for EditNew<'_, E> {
+impl<E: Edit> Work for EditRow<'_, E> {
     type Output = ();
 
     #[inline(always)]
     fn run(self, vector: impl Vector) {
-        self.edit.edit_new(vector, self.at, self.row);
+        self.edit.edit(vector, self.at, self.row, self.is_new);
     }
 }
 
 /// The same for tables whose rows are not changed in place. New rows come from `spare`; what has no room there waits.
-struct Mover<'a, E, V> {
-    updater: Updater<'a, E, V>,
+struct Mover<'a, E> {
+    updater: Updater<'a, E, Width>,
     hashes: &'a [u64],
     keys: &'a [u64],
     words: Vec<f32>,
@@ -265,7 +257,7 @@ struct Mover<'a, E, V> {
     waiting: Vec<u32>,
 }
 
-impl<E: Edit, V: Vector> Mover<'_, E, V> {
+impl<E: Edit> Mover<'_, E> {
     /// Updates a copy of the key's row and publishes it. False: the key has no row any more.
     fn update_elsewhere(&mut self, at: usize, to: u32, locked: &Locked<'_>) -> bool {
         let (table, index) = (self.updater.table, locked.index());
@@ -276,7 +268,7 @@ impl<E: Edit, V: Vector> Mover<'_, E, V> {
         }
         table.slab.read(from, &mut self.words);
         table.slab.write_unseen(to, &self.words);
-        self.updater.update(at, table.slab.unseen(to));
+        self.updater.update_from_elsewhere(at, table.slab.unseen(to), false);
         table.rows.note_moved(self.keys[at], from, to, locked);
         index.replace(self.hashes[at], to);
         self.retired.push(from);
@@ -293,7 +285,7 @@ impl<E: Edit, V: Vector> Mover<'_, E, V> {
     }
 }
 
-impl<E: Edit, V: Vector> Visit for Mover<'_, E, V> {
+impl<E: Edit> Visit for Mover<'_, E> {
     const TO: To = To::Read;
 
     fn visit(&mut self, at: usize, row: u32) {
@@ -305,7 +297,7 @@ impl<E: Edit, V: Vector> Visit for Mover<'_, E, V> {
     }
 }
 
-impl<E: Edit, V: Vector> Newcomers for Mover<'_, E, V> {
+impl<E: Edit> Newcomers for Mover<'_, E> {
     fn fills(&self, at: usize) -> bool {
         self.updater.fills(at)
     }
@@ -367,10 +359,11 @@ pub(crate) fn edit_rows(
     if clock.is_some() {
         table.note(lane, lookup);
     }
-    let mut updater = Updater { edit, vector, table, sharing, absent };
     if let Some(hands) = &table.hands {
+        let updater = Updater { edit, vector: vector.width(), table, sharing, absent };
         return move_rows(lane, lookup, keys, updater, hands);
     }
+    let mut updater = Updater { edit, vector, table, sharing, absent };
     let words = table.layout.words();
     if !known.is_some_and(|known| table.revisit(lane, known, words, &mut updater)) {
         updater.edit.lose_known();
@@ -392,7 +385,7 @@ fn move_rows(
     lane: usize,
     lookup: &mut Lookup,
     keys: &[u64],
-    updater: Updater<'_, impl Edit, impl Vector>,
+    updater: Updater<'_, impl Edit, Width>,
     hands: &Rights,
 ) -> u64 {
     let (table, sharing, clock) = (updater.table, updater.sharing, updater.edit.use_clock());
@@ -416,7 +409,7 @@ fn move_rows(
     let vector = mover.updater.vector;
     table.search(vector, lane, lookup, table.layout.words(), &mut mover);
     // The table is all but full: as soon as rows are free, they serve the next, which free others.
-    let have_spare = |mover: &mut Mover<'_, _, _>| {
+    let have_spare = |mover: &mut Mover<'_, _>| {
         if mover.spare.is_empty() {
             let wanted = mover.retired.len().max(1);
             table.rows.retire_now(lane, &table.slab, &table.directory, &mut mover.retired);
@@ -428,7 +421,7 @@ fn move_rows(
         !mover.spare.is_empty()
     };
     // Rows for those of `lookup.absent`.
-    let create = |mover: &mut Mover<'_, _, _>, lookup: &mut Lookup| {
+    let create = |mover: &mut Mover<'_, _>, lookup: &mut Lookup| {
         // New rows come from the same memory, but for one: a key that has come meanwhile may need it, and if no thread
         // makes rows without, there is always one left to update the others by.
         if !have_spare(mover) {

@@ -215,7 +215,7 @@ impl Edit for Replace<'_> {
     }
 
     #[inline(always)]
-    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>) {
+    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>, _is_new: bool) {
         let (layout, row) = (self.layout, row.by(vector));
         let RowRef { frequency, last_use, version, weights, state, .. } =
             self.rows.row(at, layout.dim, layout.state);

@@ -108,22 +108,18 @@ impl Edit for Copies<'_> {
     }
 
     #[inline(always)]
-    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>) {
+    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>, is_new: bool) {
         let row = row.by(vector);
         let version = self.note(at, row);
-        let is_as_fetched = if self.are_the_same {
+        let is_as_fetched = if is_new {
+            self.fills(at)
+        } else if self.are_the_same {
             // At its maximum it has lost count.
             version == self.versions[at] && version != u32::MAX
         } else {
             self.holds_fetched(at, row)
         };
         if is_as_fetched { self.store(at, row) } else { self.add(at, row) }
-    }
-
-    fn edit_new(&mut self, vector: impl Vector, at: usize, row: Change<'_>) {
-        let row = row.by(vector);
-        self.note(at, row);
-        if self.fills(at) { self.store(at, row) } else { self.add(at, row) }
     }
 }
 
