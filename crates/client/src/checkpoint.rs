@@ -77,6 +77,8 @@ impl CheckpointSize {
 fn greet(links: &mut Links) -> Result<bool, ClientError> {
     let answers = ask_all(links, &Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()));
     answers.into_iter().collect::<Result<Vec<()>, _>>()?;
+    // They are there. What comes next takes as long as there are rows.
+    links.bear_silence();
     Ok((0..links.len()).all(|server| links.can(server, Features::SAVES)))
 }
 

@@ -110,6 +110,11 @@ impl Links {
         }
     }
 
+    /// See [`Watch::bear_silence`].
+    pub(crate) fn bear_silence(&mut self) {
+        self.watch.bear_silence();
+    }
+
     /// From now on notes there how long answers take.
     pub(crate) fn record(&mut self, recorder: Recorder) {
         self.recorder = Some(recorder);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 /// How often a wait looks.
 const LOOK: Duration = Duration::from_millis(200);
-/// A server that says nothing for so long after a flag was set is waited for no longer: one that is well answers sooner, and
-/// what is done at the end, such as saving, is asked of it as ever.
+/// A server that says nothing for so long after a flag was set is waited for no longer: one that is well answers sooner, unless
+/// it works, see [`Watch::bear_silence`].
 const GRACE: Duration = Duration::from_secs(1);
 
 type Ask = dyn Fn() -> Option<Duration> + Send + Sync;
@@ -52,11 +52,18 @@ pub(crate) struct Watch {
     stop: Option<Stop>,
     look_at: Instant,
     since: Option<Instant>,
+    bears_silence: bool,
 }
 
 impl Watch {
     pub(crate) fn new(stop: Option<Stop>) -> Watch {
-        Watch { stop, look_at: Instant::now(), since: None }
+        Watch { stop, look_at: Instant::now(), since: None, bears_silence: false }
+    }
+
+    /// From now on servers do what takes its time without a word, such as saving, which whoever is told to stop wants above all:
+    /// only where nothing is to be waited for any more are they given up.
+    pub(crate) fn bear_silence(&mut self) {
+        self.bears_silence = true;
     }
 
     /// When to look next, if at all.
@@ -72,7 +79,7 @@ impl Watch {
             return None;
         }
         self.look_at = now + LOOK;
-        let grace = stop.told();
+        let grace = stop.told().filter(|grace| grace.is_zero() || !self.bears_silence);
         self.since = grace.map(|_| self.since.unwrap_or(now));
         self.since.zip(grace)
     }
@@ -81,5 +88,34 @@ impl Watch {
 impl fmt::Debug for Stop {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("Stop")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn who_bears_silence_ends_at_once_or_not_at_all() {
+        let told = Arc::new(Mutex::new(None));
+        let asked = Arc::clone(&told);
+        let check = |bears_silence: bool, grace: Option<Duration>, expected: Option<Duration>| {
+            *told.lock().unwrap() = grace;
+            let asked = Arc::clone(&asked);
+            let mut watch = Watch::new(Some(Stop::new(move || *asked.lock().unwrap())));
+            if bears_silence {
+                watch.bear_silence();
+            }
+            let found = watch.look().map(|(_, grace)| grace);
+            assert_eq!(found, expected, "{bears_silence} {grace:?}");
+        };
+        for bears_silence in [false, true] {
+            check(bears_silence, None, None);
+            check(bears_silence, Some(Duration::ZERO), Some(Duration::ZERO));
+        }
+        check(false, Some(GRACE), Some(GRACE));
+        check(true, Some(GRACE), None);
     }
 }

@@ -134,6 +134,20 @@ fn a_server_that_does_not_greet_is_given_up() {
     check_silent_greeting("told", Duration::from_secs(600), true, "stopped while this server did not answer");
 }
 
+/// Who is told to stop saves first; silence for longer than a second ends anything else.
+#[test]
+fn a_save_at_the_end_takes_as_long_as_it_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = Arc::new(AtomicBool::new(false));
+    let (server, table) =
+        one(&folder, ConnectOptions { stop: Some(Stop::flag(&told)), ..servers::options() });
+    server.memory.save_ms.store(2000, Ordering::Relaxed);
+    told.store(true, Ordering::Relaxed);
+    assert_eq!(table.cluster().save("last", Duration::from_secs(60)).unwrap().rows, 2);
+    server.misbehave(&[Misdeed::Silent]);
+    assert!(pull(&table).unwrap_err().contains("stopped while this server did not answer"));
+}
+
 #[test]
 fn a_push_stream_through_cut_connections_is_applied_exactly_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -63,6 +63,8 @@ pub(crate) struct Memory {
     pub(crate) saves: Mutex<HashMap<String, u64>>,
     /// Saves and restores fail.
     pub(crate) has_no_disk: AtomicBool,
+    /// Milliseconds that a save takes.
+    pub(crate) save_ms: AtomicU64,
     pub(crate) restores: AtomicU64,
     pub(crate) local_url: Mutex<String>,
     /// Longest frame; 0: as long as any may be.
@@ -456,6 +458,7 @@ impl Talk {
                 return Err((Fault::Io { os_error: 28 }, "no space".to_owned()));
             }
             Request::SaveAs(save) => {
+                std::thread::sleep(Duration::from_millis(self.memory.save_ms.load(Ordering::Relaxed)));
                 self.memory.saves.lock().unwrap().insert(save.name.to_owned(), save.number);
                 self.reply(id, &Reply::SaveAs(wire::Saved { generation: 1, rows: 2, bytes: 3 }));
             }
