@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from trainers import Forks
 
 import sanderling
 from sanderling import RemoteTable, Table
@@ -93,6 +95,16 @@ def two_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Starts trainers without importing torch for each."""
+    forks = Forks()
+    try:
+        yield forks
+    finally:
+        forks.close()
+
+
 class OwnServer:
     """A server that a test has for itself, and may pause."""
 
@@ -104,9 +116,16 @@ class OwnServer:
     def pause(self) -> None:
         """Stops it: until every thread has seen the signal, one of them may still answer."""
         self.process.send_signal(signal.SIGSTOP)
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        while not all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir()):
-            pass
+        while not self._is_stopped():
+            assert self.process.poll() is None, "it has ended"
+            time.sleep(0.001)
+
+    def _is_stopped(self) -> bool:
+        stats = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
+        try:
+            return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in stats)
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # a thread has just ended
 
     def go_on(self) -> None:
         """Ends the pause."""

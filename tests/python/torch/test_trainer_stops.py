@@ -1,20 +1,17 @@
-"""Signals to the ready trainer: it stops after a step, all trainers after the same one, and goes on as if nothing was.
-
-Run as a program this file is one of the trainers, which torchrun starts.
-"""
+"""Signals to the ready trainer: it stops after a step, all after the same one, and goes on as if nothing was."""
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from trainers import Forks, Running, Trainers
 
 import sanderling
 from sanderling.torch import checkpoint, command
@@ -50,15 +47,6 @@ name = "a"
 """
 
 
-def main(arguments: Sequence[str]) -> int:
-    """One of the trainers: what the command does, and its exit code in a file."""
-    # A shell that starts the tests in the background lets them ignore it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    code = command.main(arguments)
-    Path(f"code-{os.environ.get('RANK', '0')}").write_text(str(code))
-    return code
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     rng = np.random.default_rng(5)
@@ -68,69 +56,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "valid.csv").write_text("label,row,a\n" + "".join(lines[:200]))
     (tmp_path / "clicks.toml").write_text(CONFIG)
     return tmp_path
-
-
-class Trainers:
-    """One process, or several under torchrun, in a folder."""
-
-    def __init__(self, folder: Path, ranks: int, *arguments: str) -> None:
-        self.folder, self.ranks = folder, ranks
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-        self.command = [sys.executable, *launcher, __file__, "clicks.toml", *arguments]
-
-    @contextmanager
-    def start(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Runs them; killed if the test does not wait for their end."""
-        with subprocess.Popen(
-            [*self.command, *arguments],
-            cwd=self.folder,
-            env=dict(os.environ, OMP_NUM_THREADS="1"),
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        ) as process:
-            children: list[int] = []
-            try:
-                yield process
-            finally:
-                if process.poll() is None:
-                    children = list(self.processes(process).values())
-                    process.kill()
-                for child in children:
-                    os.kill(child, signal.SIGKILL)
-
-    def processes(self, process: subprocess.Popen[str]) -> dict[int, int]:
-        """The trainers' processes by rank."""
-        if self.ranks == 1:
-            return {0: process.pid}
-        found = {}
-        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-            environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-            for entry in environment:
-                if entry.startswith(b"RANK="):
-                    found[int(entry[5:])] = int(child)
-        return found
-
-    def run(self, *arguments: str) -> None:
-        with self.start(*arguments) as process:
-            assert process.stderr is not None
-            err = process.stderr.read()
-            assert process.wait() == 0, err
-
-    def stop(
-        self, step: int, tell: Callable[[subprocess.Popen[str]], object], *arguments: str
-    ) -> tuple[str, list[int]]:
-        """Tells them to stop when they have made so many steps; what they said, and their exit codes."""
-        for rank in range(self.ranks):
-            (self.folder / f"code-{rank}").unlink(missing_ok=True)
-        with self.start(*arguments) as process:
-            assert process.stderr is not None
-            while f"step {step}," not in (line := process.stderr.readline()):
-                assert line, "it ended before"
-            tell(process)
-            said = process.stderr.read()
-            assert process.wait() != 0
-        return said, [int((self.folder / f"code-{rank}").read_text()) for rank in range(self.ranks)]
 
 
 def state(directory: Path) -> tuple[dict[str, Any], torch.Tensor]:
@@ -150,46 +75,52 @@ def learned(
     return tables[0].frequency(), rows
 
 
-def one(rank: int, number: signal.Signals) -> Callable[[Trainers], Callable[[subprocess.Popen[str]], object]]:
+def one(rank: int, number: signal.Signals) -> Callable[[Trainers], Callable[[Running], object]]:
     """A signal to one trainer."""
-    return lambda trainers: lambda process: os.kill(trainers.processes(process)[rank], number)
+    return lambda trainers: lambda _: os.kill(trainers.pids()[rank], number)
 
 
-def launcher(number: signal.Signals) -> Callable[[Trainers], Callable[[subprocess.Popen[str]], object]]:
+def launcher(number: signal.Signals) -> Callable[[Trainers], Callable[[Running], object]]:
     """A signal to torchrun."""
     return lambda _: lambda process: process.send_signal(number)
 
 
-def terminal(trainers: Trainers) -> Callable[[subprocess.Popen[str]], object]:
+def terminal(trainers: Trainers) -> Callable[[Running], object]:
     """Ctrl-C in a terminal: to all at once."""
 
-    def tell(process: subprocess.Popen[str]) -> None:
-        for child in [*trainers.processes(process).values(), process.pid]:
+    def tell(process: Running) -> None:
+        for child in [*trainers.pids().values(), process.pid]:
             os.kill(child, signal.SIGINT)
 
     return tell
 
 
 @pytest.mark.parametrize(
-    ("mode", "tell"),
+    ("mode", "tell", "torchrun"),
     [
-        ("sync", one(1, signal.SIGINT)),
-        ("sync", launcher(signal.SIGTERM)),
-        ("bounded:2", one(0, signal.SIGTERM)),
-        ("async", terminal),
+        ("sync", one(1, signal.SIGINT), False),
+        # What it does with a signal, the real one shows.
+        ("sync", launcher(signal.SIGTERM), True),
+        ("bounded:2", one(0, signal.SIGTERM), False),
+        ("async", terminal, False),
     ],
 )
 def test_all_trainers_stop_after_one_step_and_go_on(
-    folder: Path, two_servers: str, mode: str, tell: Callable[[Trainers], Callable[[subprocess.Popen[str]], object]]
+    folder: Path,
+    forks: Forks,
+    two_servers: str,
+    mode: str,
+    tell: Callable[[Trainers], Callable[[Running], object]],
+    torchrun: bool,
 ) -> None:
-    name = f"stopped-{mode.partition(':')[0]}"
-    trainers = Trainers(folder, 2, "--ps", two_servers, "--mode", mode)
-    stop = tell(trainers)
+    name = f"stopped-{mode.partition(':')[0]}-{torchrun}"
     connection = sanderling.connect(two_servers)
+    arguments = ["--ps", two_servers, "--mode", mode]
     reached = 0
-    # In the first pass, and once more in the second or third.
-    for step, resume in ((5, []), (PASSES * ROWS // BATCH // 2 * 2 // 3, ["--resume"])):
-        said, codes = trainers.stop(step, stop, "--name", name, *resume)
+    # In the first pass, and once more in the second.
+    for step, resume in ((5, []), (60, ["--resume"])):
+        trainers = Trainers(forks, folder, 2, *arguments, torchrun=torchrun and not resume)
+        said, codes = trainers.stop(step, tell(trainers), "--name", name, *resume)
         assert codes == [INTERRUPTED] * 2, said
         progress, _ = state(folder / "runs" / name / "last")
         assert f"stopped after step {progress['step']}, which is saved" in said
@@ -205,7 +136,7 @@ def test_all_trainers_stop_after_one_step_and_go_on(
     assert (progress["step"], progress["examples"]) == (PASSES * ROWS // BATCH // 2, PASSES * ROWS)
     counts, rows = learned(connection, name)
     assert counts.tolist() == [PASSES] * ROWS, "each row once per pass"
-    if mode == "sync":
+    if mode == "sync" and not torchrun:
         # In step it is the model of a run that nobody stopped.
         trainers.run("--name", "whole")
         _, expected = state(folder / "runs/whole/last")
@@ -214,16 +145,14 @@ def test_all_trainers_stop_after_one_step_and_go_on(
             np.testing.assert_allclose(rows[key], row, rtol=1e-4, atol=1e-6)
 
 
-def test_trainers_of_whom_one_cannot_validate_keep_the_pass(folder: Path, one_server: str) -> None:
+def test_trainers_of_whom_one_cannot_validate_keep_the_pass(folder: Path, forks: Forks, one_server: str) -> None:
     # Only the beginning of the first one is looked at before there is a pass to validate.
     second = folder / "second.csv"
     second.write_text("label,row,a\n1,1,1\nno label,1,1\n")
-    trainers = Trainers(folder, 2, "--ps", one_server, "--valid", "valid.csv", "second.csv", "--name", "judged")
+    trainers = Trainers(forks, folder, 2, "--ps", one_server, "--valid", "valid.csv", "second.csv", "--name", "judged")
     for arguments in ([], ["--resume"]):
-        with trainers.start(*arguments) as process:
-            assert process.stderr is not None
-            said = process.stderr.read()
-            assert process.wait() != 0
+        code, _, said = trainers.end(*arguments)
+        assert code != 0
         assert "second.csv:3" in said, said
         progress, _ = state(folder / "runs/judged/last")
         assert (progress["unjudged"], progress["passes"], progress["examples"]) == (True, 1, ROWS)
@@ -233,16 +162,16 @@ def test_trainers_of_whom_one_cannot_validate_keep_the_pass(folder: Path, one_se
     assert (progress["unjudged"], progress["passes"], progress["examples"]) == (False, PASSES, PASSES * ROWS)
 
 
-def test_trainers_of_a_hub_stop_after_one_step_and_go_on(folder: Path, one_server: str) -> None:
+def test_trainers_of_a_hub_stop_after_one_step_and_go_on(folder: Path, forks: Forks, one_server: str) -> None:
     address = f"unix:{folder}/hub"
-    options = ["--config", "clicks.toml", "--listen", address, "--assign", "strided:2", "--linger", "100ms"]
+    options = ["--config", "clicks.toml", "--listen", address, "--assign", "strided:2", "--linger", "2s"]
     start = [sys.executable, "-m", "sanderling", "hub", *options]
     connection = sanderling.connect(one_server)
     with subprocess.Popen(start, cwd=folder, stdout=subprocess.PIPE, text=True) as hub:
         try:
             assert hub.stdout is not None
             assert hub.stdout.readline().startswith("listening at ")
-            trainers = Trainers(folder, 2, "--ps", one_server, "--train", f"hub://{address}", "--name", "of-hub")
+            trainers = Trainers(forks, folder, 2, "--ps", one_server, "--train", f"hub://{address}", "--name", "of-hub")
             said, codes = trainers.stop(5, one(1, signal.SIGTERM)(trainers))
             assert codes == [INTERRUPTED] * 2, said
             progress, _ = state(folder / "runs/of-hub/last")
@@ -250,12 +179,12 @@ def test_trainers_of_a_hub_stop_after_one_step_and_go_on(folder: Path, one_serve
             assert int(counts.sum()) == progress["examples"] == progress["step"] * 2 * BATCH
             trainers.run("--resume")
         finally:
-            hub.terminate()
+            hub.kill()
     assert learned(connection, "of-hub")[0].tolist() == [PASSES] * ROWS, "each row once per pass"
 
 
-def test_one_trainer_over_files_stops_after_a_step_and_goes_on(folder: Path, one_server: str) -> None:
-    trainer = Trainers(folder, 1, "--name", "alone", "--valid", "valid.csv", "--ps", one_server)
+def test_one_trainer_over_files_stops_after_a_step_and_goes_on(folder: Path, forks: Forks, one_server: str) -> None:
+    trainer = Trainers(forks, folder, 1, "--name", "alone", "--valid", "valid.csv", "--ps", one_server)
     connection = sanderling.connect(one_server)
     for number, step, resume in ((signal.SIGINT, 7, []), (signal.SIGTERM, ROWS // BATCH + 9, ["--resume"])):
         said, codes = trainer.stop(step, one(0, number)(trainer), *resume)
@@ -268,12 +197,14 @@ def test_one_trainer_over_files_stops_after_a_step_and_goes_on(folder: Path, one
     assert state(folder / "runs/alone/last")[0]["best_pass"] >= 1
 
 
-def test_one_trainer_whose_server_does_not_answer_ends_in_the_step(folder: Path, own_server: "OwnServer") -> None:
+def test_one_trainer_whose_server_does_not_answer_ends_in_the_step(
+    folder: Path, forks: Forks, own_server: "OwnServer"
+) -> None:
     address = own_server.address
     (folder / "clicks.toml").write_text(CONFIG.replace("print_every = 1", "print_every = 1\nsave_every = 10"))
-    trainer = Trainers(folder, 1, "--name", "silent", "--ps", address)
+    trainer = Trainers(forks, folder, 1, "--name", "silent", "--ps", address)
 
-    def pause_and_tell(process: "subprocess.Popen[str]") -> None:
+    def pause_and_tell(process: Running) -> None:
         own_server.pause()
         process.send_signal(signal.SIGINT)
 
@@ -289,12 +220,16 @@ def test_one_trainer_whose_server_does_not_answer_ends_in_the_step(folder: Path,
     assert learned(sanderling.connect(address), "silent")[0].tolist() == [PASSES] * ROWS
 
 
-def test_a_run_that_max_steps_or_a_kill_ended_goes_on_where_it_was_saved(folder: Path, one_server: str) -> None:
+def test_a_run_that_max_steps_or_a_kill_ended_goes_on_where_it_was_saved(
+    folder: Path, forks: Forks, one_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
     connection = sanderling.connect(one_server)
     steps = ROWS // BATCH
     # In the middle of a pass; at its last step, where nothing of it is left; in the next one.
     for max_steps, resume in ((steps - 1, []), (steps, ["--resume"]), (steps + 3, ["--resume"]), (0, ["--resume"])):
-        Trainers(folder, 1, "--name", "most", "--ps", one_server).run("--max-steps", str(max_steps), *resume)
+        arguments = ["clicks.toml", "--name", "most", "--ps", one_server, "--max-steps", str(max_steps), *resume]
+        assert command.main(arguments) == 0
         expected = max_steps or PASSES * steps
         progress, _ = state(folder / "runs/most/last")
         assert (progress["step"], progress["examples"]) == (expected, expected * BATCH)
@@ -303,12 +238,8 @@ def test_a_run_that_max_steps_or_a_kill_ended_goes_on_where_it_was_saved(folder:
 
     text = (folder / "clicks.toml").read_text().replace("print_every = 1", "print_every = 1\nsave_every = 10")
     (folder / "clicks.toml").write_text(text)
-    killed = Trainers(folder, 1, "--name", "killed", "--ps", one_server)
-    with killed.start() as process:
-        assert process.stderr is not None
-        while not process.stderr.readline().startswith("step 25,"):
-            assert process.poll() is None
-        process.kill()
+    killed = Trainers(forks, folder, 1, "--name", "killed", "--ps", one_server)
+    assert killed.end(killed_at=25)[0] == -signal.SIGKILL
     killed.run("--resume")
     assert learned(connection, "killed")[0].tolist() == [PASSES] * ROWS
 
@@ -328,7 +259,3 @@ def test_a_queue_goes_on_after_rows_that_were_used(folder: Path) -> None:
             assert keys(passes=passes, used_rows=64 * 6, rank=rank, ranks=2)[:3] == whole[6 + rank :: 2][:3]
     with pytest.raises(sanderling.ConfigError, match="ordered"):
         keys(used_rows=1, ordered=False)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
