@@ -1,12 +1,14 @@
 """The ready trainer: it learns, says what the built-in one says, can be watched, stopped and resumed."""
 
 import fcntl
+import gzip
 import json
 import os
 import runpy
 import shutil
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from conftest import await_server
 import sanderling
 import sanderling.torch
 from sanderling.__main__ import _is_deep
-from sanderling.torch import checkpoint
+from sanderling.torch import checkpoint, command
 from sanderling.torch.event_file import EventFile
 from sanderling.torch.run_log import Scores, metrics_of
 
@@ -52,7 +54,8 @@ def config(data: Path, model: str, **train: Any) -> dict[str, Any]:
         "model": sizes,
         "optimizer": {"type": "adam", "lr": 0.02},
         "dense_optimizer": {"lr": 0.02},
-        "train": {"batch": 64, "passes": 6, "print_every": 8, **train},
+        # One minibatch ahead: how old rows are is not a matter of time then.
+        "train": {"batch": 64, "passes": 6, "print_every": 8, "depth": 1, **train},
         "feature": [
             {"name": "a", "table": "item"},
             {"name": "b"},
@@ -188,13 +191,15 @@ def test_a_device_that_is_not_there_is_refused(data: Path, tmp_path: Path) -> No
 
 def test_servers_that_cannot_save_are_found_out_before_a_pass(data: Path, tmp_path: Path) -> None:
     place = f"unix:{tmp_path}/ps"
-    command = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", "--listen", place]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        await_server(server)
-        lines_seen: list[dict[str, Any]] = []
-        with pytest.raises(sanderling.Error, match="start it with --data"):
-            sanderling.torch.train(config(data, "dnn"), ps=place, runs_dir=tmp_path, on_line=lines_seen.append)
-        server.kill()
+    start = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", "--listen", place]
+    lines_seen: list[dict[str, Any]] = []
+    with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            await_server(server)
+            with pytest.raises(sanderling.Error, match="start it with --data"):
+                sanderling.torch.train(config(data, "dnn"), ps=place, runs_dir=tmp_path, on_line=lines_seen.append)
+        finally:
+            server.kill()
     assert not lines_seen
 
 
@@ -256,8 +261,7 @@ def test_a_pass_that_cannot_be_validated_is_not_lost(data: Path, tmp_path: Path)
     result = sanderling.torch.train(settings, runs_dir=tmp_path, resume=True)
     for name in ("steps", "passes", "examples", "best_pass", "measured_examples"):
         assert result.summary[name] == expected[name], name
-    # How far the queue looks ahead of pushes is a matter of time.
-    assert result.summary["auc"] == pytest.approx(expected["auc"], abs=0.01)
+    assert result.summary["auc"] == pytest.approx(expected["auc"], abs=0.05)
     assert [(line["step"], line["pass"]) for line in lines(tmp_path / "run") if line["kind"] == "valid"] == [
         (24, 1),
         (48, 2),
@@ -460,32 +464,45 @@ def test_a_wrong_configuration_says_what_is_wrong(
         sanderling.torch.train({**config(data, "dnn"), **change}, runs_dir=tmp_path)
 
 
-def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sanderling", "train", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+@pytest.fixture
+def adult(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, which has some rows of the census data where the examples read it."""
+    (tmp_path / "data/adult").mkdir(parents=True)
+    for name, rows in (("adult.data.gz", 4000), ("adult.test.gz", 1000)):
+        with (
+            gzip.open(ROOT / "data/adult" / name, "rt") as whole,
+            gzip.open(tmp_path / "data/adult" / name, "wt", compresslevel=1) as part,
+        ):
+            part.writelines(islice(whole, rows))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def test_the_command(tmp_path: Path) -> None:
-    (tmp_path / "data").symlink_to(ROOT / "data")
-    example = ROOT / "examples/adult_deepfm.toml"
-    # As the example says, but for its model; two passes are enough to see that it learns.
-    done = run(
-        example, "--model", "dcnv2", "--passes", "2", "--json", "--tensorboard", "--name", "census", cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout.splitlines()[-1])
-    assert summary["auc"] > 0.88
-    assert "pass 2 validated: auc 0." in done.stderr
-    assert len(list((tmp_path / "runs/census/tensorboard").iterdir())) == 1
-    wrong = run(example, "--valid", "nowhere.csv", "--passes", "1", "--quiet", cwd=tmp_path)
-    assert wrong.returncode == 1
-    assert "nowhere.csv" in wrong.stderr
+def test_the_command(adult: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # As the example says, but for its model and its steps; two passes are enough to see that it learns.
+    example = str(ROOT / "examples/adult_deepfm.toml")
+    of_run = ["--model", "dcnv2", "--passes", "2", "--batch", "32", "--json", "--tensorboard", "--name", "census"]
+    assert command.main([example, *of_run]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out.splitlines()[-1])["auc"] > 0.85
+    assert "pass 2 validated: auc 0." in said.err
+    assert len(list((adult / "runs/census/tensorboard").iterdir())) == 1
+    assert command.main([example, "--valid", "nowhere.csv", "--passes", "1", "--quiet"]) == 1
+    assert "nowhere.csv" in capsys.readouterr().err
+
+
+def test_the_command_as_a_process(adult: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        start = [sys.executable, "-m", "sanderling", "train", *arguments]
+        return subprocess.run(start, capture_output=True, text=True, check=False, cwd=adult)
+
     # The configuration of a built-in learner, such as `inspect --suggest` writes, is one of the rows, too.
-    learner = run(ROOT / "examples/adult_fm.toml", "--model", "dnn", "--passes", "1", "--max-steps", "5", cwd=tmp_path)
+    learner = run(str(ROOT / "examples/adult_fm.toml"), "--model", "dnn", "--passes", "1", "--max-steps", "5", "--json")
     assert learner.returncode == 0, learner.stderr
+    assert json.loads(learner.stdout.splitlines()[-1])["steps"] == 5
     assert "model.rank, [optimizer] of a built-in learner are left out" in learner.stderr
     # Other models are still the native command's.
-    native = run(ROOT / "examples/adult_lr.toml", "--passes", "1", "--quiet", cwd=tmp_path)
+    native = run(str(ROOT / "examples/adult_lr.toml"), "--passes", "1", "--quiet")
     assert native.returncode == 0, native.stderr
 
 

@@ -1,7 +1,6 @@
-"""The ready trainer over hubs: the command and real hubs as processes, and the same model as from files."""
+"""The ready trainer over hubs, which are processes: the same model as from files, and who is told to stop goes on."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -16,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from trainers import Forks, Trainers
 
 import sanderling
 import sanderling.torch
-from sanderling.torch import checkpoint
+from sanderling.torch import checkpoint, command, trainer
 
 ROWS = 600
 BATCH = 50
@@ -65,20 +65,15 @@ def folder(tmp_path: Path) -> Path:
 def hub(folder: Path, *options: str, name: str = "hub", config: str = "clicks.toml", listen: str = "") -> Iterator[str]:
     """A hub over the configuration's training data, until the block ends; gives `hub://ADDRESS`."""
     address = listen or f"unix:{folder}/{name}"
-    command = [sys.executable, "-m", "sanderling", "hub", "--config", config, "--listen", address, "--linger", "100ms"]
-    with subprocess.Popen([*command, *options], cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+    start = [sys.executable, "-m", "sanderling", "hub", "--config", config, "--listen", address, "--linger", "2s"]
+    with subprocess.Popen([*start, *options], cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             said = process.stdout.readline()
             assert said.startswith("listening at ")
             yield f"hub://{said.removeprefix('listening at ').strip()}"
         finally:
-            process.terminate()
-
-
-def command(*arguments: str) -> list[str]:
-    """The command with these arguments."""
-    return [sys.executable, "-m", "sanderling", "train", "clicks.toml", *arguments]
+            process.kill()
 
 
 def train(folder: Path, *inputs: str, name: str = "clicks", max_steps: int = 0, **options: Any) -> dict[str, Any]:
@@ -129,21 +124,17 @@ def test_it_is_the_same_bit_by_bit_where_no_row_is_read_twice(folder: Path) -> N
 
 
 def test_a_run_that_is_told_to_stop_goes_on_with_the_rest(folder: Path) -> None:
+    def tell(line: dict[str, Any]) -> None:
+        if line["step"] == 11:
+            signal.raise_signal(signal.SIGTERM)
+
     with hub(folder, "--shuffle", "200") as address:
         stopped = train(folder, address, max_steps=7)
         assert (stopped["steps"], stopped["stopped"], stopped["passes"]) == (7, True, 0)
-        # Told by a signal, in the middle of things; by the command.
-        again = command("--resume", "--train", address)
-        with subprocess.Popen(again, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr is not None
-            assert process.stderr.readline().startswith("step 11,")
-            process.send_signal(signal.SIGTERM)
-            said = process.stderr.read()
-        if process.returncode == 0:  # it was done before it was told
-            assert "pass 3 validated" in said
-        else:
-            assert process.returncode == 130, said
-            assert "--resume goes on" in said
+        # Told by a signal, in the middle of things.
+        with pytest.raises(KeyboardInterrupt):
+            train(folder, address, resume=True, on_line=tell)
+        assert checkpoint.read_extra(folder / "runs/clicks/last")["progress"]["step"] == 11
         summary = train(folder, address, resume=True)
         assert summary["steps"] == PASSES * ROWS // BATCH
         assert summary["examples"] == PASSES * ROWS, "each row once per pass"
@@ -151,17 +142,15 @@ def test_a_run_that_is_told_to_stop_goes_on_with_the_rest(folder: Path) -> None:
     assert train(folder, address, resume=True)["steps"] == summary["steps"]
 
 
-def test_a_run_that_was_killed_goes_on_from_its_last_save_with_what_was_not_acknowledged(folder: Path) -> None:
+def test_a_run_that_was_killed_goes_on_from_its_last_save_with_what_was_not_acknowledged(
+    folder: Path, forks: Forks
+) -> None:
     config = CONFIG.replace("print_every = 4", "print_every = 1\nsave_every = 5")
     (folder / "clicks.toml").write_text(config)
     with hub(folder) as address:
-        with subprocess.Popen(command("--train", address), cwd=folder, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr is not None
-            while not process.stderr.readline().startswith("step 8,"):
-                assert process.poll() is None
-            process.kill()
+        assert Trainers(forks, folder, 1, "--train", address).end(killed_at=8)[0] == -signal.SIGKILL
         at = checkpoint.read_extra(folder / "runs/clicks/last")["progress"]
-        assert at["step"] >= 5
+        assert at["step"] == 5
         summary = train(folder, address, resume=True)
     # What was acknowledged after the last save is lost, as the documentation says; no row comes twice.
     assert at["step"] < summary["steps"] <= PASSES * ROWS // BATCH
@@ -174,18 +163,22 @@ def test_two_hubs_share_the_input(folder: Path) -> None:
         assert train(folder, one, two)["examples"] == PASSES * ROWS
 
 
-def test_a_hub_that_is_not_there_is_named(folder: Path) -> None:
+def test_a_hub_that_is_not_there_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     gone = f"hub://unix:{folder}/nobody"
-    arguments = command("--train", gone, "--hub-patience", "0.1")
-    done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"error: hub unix:{folder}/nobody is gone for more than 0 s: ")
+    monkeypatch.chdir(folder)
+    arguments = ["clicks.toml", "--train", gone, "--hub-patience"]
+    expected = rf"error: hub unix:{re.escape(str(folder))}/nobody is gone for more than \d+ s: "
+    monkeypatch.setattr(trainer, "_NOTICE_S", 60.0)
+    assert command.main([*arguments, "0.1"]) == 1
+    assert re.match(expected, capsys.readouterr().err)
     # Who waits for longer is told what for.
-    arguments[-1] = "3"
-    done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
-    notice, error = done.stderr.splitlines()
-    assert notice == f"waiting for {gone} to answer, for up to 3 s (--hub-patience); are they running?"
-    assert error.startswith(f"error: hub unix:{folder}/nobody is gone for more than 3 s: ")
+    monkeypatch.setattr(trainer, "_NOTICE_S", 0.0)
+    assert command.main([*arguments, "2"]) == 1
+    notice, error = capsys.readouterr().err.splitlines()
+    assert notice == f"waiting for {gone} to answer, for up to 2 s (--hub-patience); are they running?"
+    assert re.match(expected, error)
     with pytest.raises(sanderling.ConfigError, match="files or hubs, not both"):
         train(folder, gone, "train.csv")
     (folder / "clicks.toml").write_text(CONFIG.replace("valid.csv", gone))
@@ -223,7 +216,9 @@ def test_a_hub_that_does_not_know_where_it_was_is_not_gone_on_with(folder: Path)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes a certificate, is not there")
-def test_over_tls_with_a_token(folder: Path) -> None:
+def test_over_tls_with_a_token(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = ["-subj", "/CN=hub", "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"]
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "key.pem"]
     made = ["openssl", "req", "-x509", *key, "-out", "cert.pem", "-days", "2", *names]
@@ -238,27 +233,18 @@ def test_over_tls_with_a_token(folder: Path) -> None:
         ]:
             with pytest.raises(sanderling.Error, match=text):
                 sanderling.FeedQueue(address, **ways)  # type: ignore[arg-type]
+        monkeypatch.chdir(folder)
         of_hub = ["--train", address, "-q", "--json", "--hub-ca", "cert.pem", "--hub-token-file", "token"]
-        done = subprocess.run(command(*of_hub), cwd=folder, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["examples"] == PASSES * ROWS
+        assert command.main(["clicks.toml", *of_hub]) == 0
+    assert json.loads(capsys.readouterr().out)["examples"] == PASSES * ROWS
 
 
-def test_torchrun_trains_from_a_hub_in_step(folder: Path, one_server: str) -> None:
-    trainers = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    config = ["sanderling", "train", "clicks.toml", "--json", "--ps", one_server]
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*trainers, *config, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
-
+def test_torchrun_trains_from_a_hub_in_step(folder: Path, forks: Forks, one_server: str) -> None:
+    trainers = Trainers(forks, folder, 2, "--json", "--ps", one_server)
     with hub(folder, "--batch", "25", "--assign", "strided:2") as address:
         text = CONFIG.replace(f"batch = {BATCH}", "batch = 25")
         (folder / "clicks.toml").write_text(text)
-        done = run("--train", address, "--name", "step")
-        assert done.returncode == 0, done.stderr
-        summary = json.loads(done.stdout.splitlines()[-1])
+        summary = json.loads(trainers.run("--train", address, "--name", "step").splitlines()[-1])
         # The hub's passes are of one stream of minibatches, so that none is left over between them.
         assert (summary["steps"], summary["examples"]) == (PASSES * ROWS // 50, PASSES * ROWS)
     # One trainer with twice the batch takes the same steps.
@@ -267,10 +253,8 @@ def test_torchrun_trains_from_a_hub_in_step(folder: Path, one_server: str) -> No
         alone = train(folder, address, name="alone", ps=one_server)
     assert summary["auc"] == pytest.approx(alone["auc"], abs=0.02)
     # Files are shared out as well; a hub that hands minibatches to anybody would keep them waiting for each other.
-    done = run("--name", "files")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["examples"] == PASSES * ROWS
+    assert json.loads(trainers.run("--name", "files").splitlines()[-1])["examples"] == PASSES * ROWS
     with hub(folder) as address:
-        done = run("--train", address, "--name", "any")
-    assert done.returncode != 0
-    assert "--assign strided:2" in done.stderr
+        code, _, err = trainers.end("--train", address, "--name", "any")
+    assert code != 0
+    assert "--assign strided:2" in err
