@@ -32,6 +32,8 @@ import sanderling
 _PIECE_BYTES = 16 << 10
 # A row's bytes: what nobody asks for makes them long, so that decoding costs next to nothing.
 _ROW_BYTES = 1024
+# How long a hub may take to begin.
+_PATIENCE_S = 60.0
 
 
 @dataclass
@@ -43,11 +45,14 @@ class Link:
     """Before it is set nothing goes over the link."""
     given: list[tuple[float, int]] = field(default_factory=list)
     """Moments (seconds of the monotonic clock) and bytes, in order."""
+    asked: threading.Event = field(default_factory=threading.Event)
+    """Whether anything has wanted to go over it."""
     _free_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def give(self, count: int) -> None:
         """Returns when so many bytes may go."""
+        self.asked.set()
         self.opened.wait()
         with self._lock:
             self._free_at = max(self._free_at, time.monotonic()) + count / self.bytes_per_s
@@ -127,7 +132,7 @@ def feed(file_bytes: int, bytes_per_s: float, hubs: int, folder: Path) -> Fed:
             url = stack.enter_context(web_server(files, link))
             address = f"unix:{folder}/hub{hubs}{number}"
             options = ["--listen", address, "--spec", str(folder / "spec.toml"), "--share", f"{number}/{hubs}"]
-            command = [sys.executable, "-m", "sanderling", "hub", *options, "--batch", "256", "--linger", "100ms"]
+            command = [sys.executable, "-m", "sanderling", "hub", *options, "--batch", "256", "--linger", "2s"]
             process = stack.enter_context(
                 subprocess.Popen(
                     [*command, *(url + name for name in files)],
@@ -141,7 +146,10 @@ def feed(file_bytes: int, bytes_per_s: float, hubs: int, folder: Path) -> Fed:
             if not process.stdout.readline().startswith("listening at "):
                 raise sanderling.HubError(f"the hub at {address} did not start")
             addresses.append(address)
-        # How long processes take to start is not asked.
+        # How long processes take to start is not asked, nor how long to ask for the first bytes.
+        for link in links:
+            if not link.asked.wait(_PATIENCE_S):
+                raise sanderling.HubError("a hub does not read its input")
         opened.set()
         seen = sum(len(batch) for batch in sanderling.FeedQueue("hub://" + ",".join(addresses)))
         ended = time.monotonic()

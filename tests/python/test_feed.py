@@ -251,7 +251,7 @@ def test_trainers_share_a_hub(clicks: Path, tmp_path: Path) -> None:
         "--batch",
         "32",
         "--linger",
-        "100ms",
+        "2s",
         "--trainer-timeout",
         "100ms",
         str(clicks),

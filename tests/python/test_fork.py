@@ -21,13 +21,17 @@ def in_child(work: Callable[[], object]) -> str:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
+        said = "nothing"
         try:
             work()
-            said = "nothing"
         except sanderling.Error as error:
             said = str(error)
-        os.write(write, said.encode())
-        os._exit(0)
+        except BaseException as error:
+            said = repr(error)
+        finally:
+            # Or the child would go on with the tests, whatever it was.
+            os.write(write, said.encode())
+            os._exit(0)
     os.close(write)
     # A child that hangs is the defect.
     timer = threading.Timer(PATIENCE_S, os.kill, (child, 9))

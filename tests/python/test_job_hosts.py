@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -395,9 +395,12 @@ except KeyboardInterrupt:
     sys.exit(77)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
-        begun(process)
-        process.send_signal(signal.SIGINT)
-        assert process.wait() == 77
+        try:
+            begun(process)
+            process.send_signal(signal.SIGINT)
+            assert process.wait() == 77
+        finally:
+            process.kill()
 
 
 def test_options_that_do_not_fit(site: Site) -> None:
@@ -442,8 +445,12 @@ def test_the_example_counts_by_processes_what_it_counts_by_threads(site: Site) -
     command = [sys.executable, example, str(site.rows)]
     threads = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     start = [[*command, "--ps", site.ps, "--hosts", hosts, "--rank", str(rank)] for rank in range(2)]
-    processes = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for line in start]
-    assert [process.communicate()[0] for process in processes] == [threads] * 2
+    with ExitStack() as stack:
+        processes = []
+        for line in start:
+            processes.append(stack.enter_context(subprocess.Popen(line, stdout=subprocess.PIPE, text=True)))
+            stack.callback(processes[-1].kill)
+        assert [process.communicate()[0] for process in processes] == [threads] * 2
 
 
 if __name__ == "__main__":

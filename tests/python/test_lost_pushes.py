@@ -22,7 +22,7 @@ def hubs(tmp_path: Path) -> Iterator[str]:
     rows = [f"{row % 2},{row}" for row in range(BATCHES * ROWS)]
     (tmp_path / "rows.csv").write_text("\n".join(["label,id", *rows]) + "\n")
     (tmp_path / "spec.toml").write_text(SPEC)
-    command = ["hub", "--listen", "127.0.0.1:0", "--spec", "spec.toml", "--batch", str(ROWS), "--linger", "100ms"]
+    command = ["hub", "--listen", "127.0.0.1:0", "--spec", "spec.toml", "--batch", str(ROWS), "--linger", "2s"]
     with BENCH["process"]([*command, "rows.csv"], tmp_path) as address:
         yield f"hub://{address}"
 
@@ -62,7 +62,8 @@ def test_a_minibatch_that_a_server_did_not_apply_is_given_to_the_trainer_started
         train(queue, rows, given, lose_at)
     assert one_server in str(raised.value)
     assert isinstance(raised.value, sanderling.NotFoundError)
-    del queue
+    # The traceback holds the loop, and that the queue.
+    del queue, raised
     again: list[int] = []
     rows = collection(connection, push)
     train(sanderling.FeedQueue(hubs, rows.native if ahead else None, threads=1, depth=1), rows, again)

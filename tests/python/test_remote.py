@@ -87,8 +87,9 @@ def test_tables_of_two_clusters_are_not_used_together(one_server: str, tmp_path:
 
 def test_a_server_that_is_gone_is_named(tmp_path: Path) -> None:
     with servers(tmp_path, 1) as address:
-        table = sanderling.connect(address, timeout=0.5).table("t", 4)
-        table.push(KEYS, weights())
+        sanderling.connect(address).table("t", 4).push(KEYS, weights())
+        # How long it is waited for below; what goes well before takes as long as it takes.
+        table = sanderling.connect(address, timeout=2.0).open("t")
     with pytest.raises(sanderling.ServerError, match=address):
         table.pull(KEYS)
     with pytest.raises(sanderling.ServerError, match=address):
