@@ -1,7 +1,7 @@
 """The prefetches of the batch pipeline are in the machine code: compilers delete loops that only prefetch.
 
-Disassembles the built Python module with objdump and looks at functions by name; skips where there is no objdump or
-another processor. Knows nothing of what the functions compute.
+Finds functions of the built Python module by name with nm, and disassembles where they are with objdump; skips where
+these are not there or the processor is another. Knows nothing of what the functions compute.
 """
 
 import platform
@@ -19,6 +19,10 @@ import sanderling._native
 PREFETCHES_MIN = 5
 # Copy-out, copy-out of one weight, pooling, push.
 LOOKUPS_MIN = 4
+LOOKUP = "sanderling_store::words::run::run_"
+# Functions that are so near each other are disassembled at once, with what is between: objdump reads a library of a
+# hundred megabytes each time. To disassemble all of it takes half a minute.
+NEAR_BYTES = 1 << 20
 
 
 def prefetches(disassembly: str) -> Counter[str]:
@@ -33,6 +37,28 @@ def prefetches(disassembly: str) -> Counter[str]:
     return counts
 
 
+def places(symbols: str, wanted: str) -> list[tuple[int, int]]:
+    """Where the functions with this in their names are, first and end, those near each other together."""
+    merged: list[tuple[int, int]] = []
+    for line in sorted(line for line in symbols.splitlines() if wanted in line):
+        first, size = (int(number, 16) for number in line.split()[:2])
+        end = first + size
+        if merged and first - merged[-1][1] < NEAR_BYTES:
+            first, _ = merged.pop()
+        merged.append((first, end))
+    return merged
+
+
+def output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_places_of_functions() -> None:
+    symbols = "0000000000900000 0000000000000010 t f::b\n0000000000000100 0000000000000020 t f::a\n"
+    symbols += "0000000000000130 0000000000000001 T g\n0000000000000200 0000000000000030 t f::c\n"
+    assert places(symbols, "f::") == [(0x100, 0x230), (0x900000, 0x900010)]
+
+
 def test_counts_by_function() -> None:
     text = (
         "10 <f>:\n  10:\tprefetcht0 (%rax)\n  18:\tret\n20 <g>:\n  20:\tprefetcht0 (%rbx)\n  28:\tprefetcht0 (%rbx)\n"
@@ -41,10 +67,13 @@ def test_counts_by_function() -> None:
 
 
 def test_lookups_prefetch() -> None:
-    objdump = shutil.which("objdump")
-    if objdump is None or platform.machine() != "x86_64":
-        pytest.skip("needs objdump on x86_64")
-    command = [objdump, "--disassemble", "--demangle", "--no-show-raw-insn", sanderling._native.__file__]
-    counts = prefetches(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    wide = [n for name, n in counts.items() if "sanderling_store::words::run::run_" in name]
+    objdump, nm = shutil.which("objdump"), shutil.which("nm")
+    if objdump is None or nm is None or platform.machine() != "x86_64":
+        pytest.skip("needs objdump and nm on x86_64")
+    library = str(sanderling._native.__file__)
+    counts: Counter[str] = Counter()
+    for first, end in places(output(nm, "--print-size", "--defined-only", "--demangle", library), LOOKUP):
+        place = [f"--start-address={first}", f"--stop-address={end}"]
+        counts += prefetches(output(objdump, "--disassemble", "--demangle", "--no-show-raw-insn", *place, library))
+    wide = [n for name, n in counts.items() if LOOKUP in name]
     assert sum(n >= PREFETCHES_MIN for n in wide) >= LOOKUPS_MIN, counts.most_common(20)

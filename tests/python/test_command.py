@@ -82,12 +82,12 @@ def test_ctrl_c_ends_a_run_with_everything_saved(config: Path, tmp_path: Path, p
     config.write_text(config.read_text().replace("passes = 1", "passes = 1000000"))
     process = subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not (tmp_path / "runs" / "rows" / "model" / "manifest.json").exists():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "no model after a minute"
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
     try:
+        while not (tmp_path / "runs" / "rows" / "model" / "manifest.json").exists():
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline, "no model after a minute"
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=60)[1]
     finally:
         process.kill()

@@ -11,6 +11,7 @@ test.
 import importlib
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -76,13 +77,14 @@ class Forks:
 
     @contextmanager
     def start(
-        self, folder: Path, ranks: int, arguments: Sequence[str], environment: Mapping[str, str]
+        self, folder: Path, ranks: int, arguments: Sequence[str], environment: Mapping[str, str], program: str = ""
     ) -> Iterator[Forked]:
-        """So many trainers in a folder; one that has not ended with the block is killed."""
+        """So many trainers in a folder, or processes of another program; killed if they outlive the block."""
         (out, out_there), (err, err_there) = os.pipe(), os.pipe()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, os.fdopen(out) as stdout, os.fdopen(err) as stderr:
-            start = {"folder": str(folder), "ranks": ranks, "arguments": arguments, "environment": {**environment}}
+            start = {"folder": str(folder), "ranks": ranks, "environment": {**environment}}
+            start |= {"program": program, "arguments": arguments}
             sent = [theirs.detach(), out_there, err_there]
             socket.send_fds(self._ours, [json.dumps(start).encode()], sent)
             for descriptor in sent:
@@ -141,7 +143,7 @@ class Trainers:
     def end(self, *arguments: str, killed_at: int = 0) -> tuple[int, str, str]:
         """Runs them to their end: the exit code, and what they said on standard output and on standard error."""
         with self.start(*arguments, killed_at=killed_at) as process:
-            return _rest(process)
+            return rest(process)
 
     def run(self, *arguments: str) -> str:
         """Runs them to the end that they should have; standard output."""
@@ -156,12 +158,12 @@ class Trainers:
             while f"step {step}," not in (line := process.stderr.readline()):
                 assert line, "it ended before"
             tell(process)
-            code, _, said = _rest(process)
+            code, _, said = rest(process)
             assert code != 0
         return said, self.codes()
 
 
-def _rest(process: Running) -> tuple[int, str, str]:
+def rest(process: Running) -> tuple[int, str, str]:
     """Waits for the end of a process that says little on standard output."""
     assert process.stdout is not None
     assert process.stderr is not None
@@ -217,13 +219,16 @@ def _train(arguments: Sequence[str]) -> int:
     return code
 
 
-def _trainer(arguments: Sequence[str]) -> None:
-    """One of several, forked by torchrun's agent."""
-    if code := _train(arguments):
+def _run(program: str, arguments: Sequence[str]) -> None:
+    """One process, one of several or alone; without a program a trainer."""
+    if program:
+        sys.argv = [program, *arguments]
+        runpy.run_path(program, run_name="__main__")
+    elif code := _train(arguments):
         sys.exit(code)
 
 
-def _agent(ranks: int, arguments: Sequence[str]) -> int:
+def _agent(ranks: int, program: str, arguments: Sequence[str]) -> None:
     """What torchrun --standalone does, but for interpreters."""
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -238,12 +243,11 @@ def _agent(ranks: int, arguments: Sequence[str]) -> int:
         monitor_interval=0.1,
         start_method="fork",
     )
-    elastic_launch(config, _trainer)(arguments)
-    return 0
+    elastic_launch(config, _run)(program, arguments)
 
 
-def _supervise(start: dict[str, Any], supervisor: int, stdout: int, stderr: int) -> int:
-    """Forks a process that runs one trainer or the agent of several, and gives its exit code; waits for it here."""
+def _supervise(start: dict[str, Any], supervisor: int, stdout: int, stderr: int) -> None:
+    """Forks a process that is one trainer, or the agent of several; here waits for its end."""
     with socket.socket(fileno=supervisor) as to_test:
         child = os.fork()
         if child > 0:
@@ -257,11 +261,12 @@ def _supervise(start: dict[str, Any], supervisor: int, stdout: int, stderr: int)
         os.close(pipe)
     os.chdir(start["folder"])
     os.environ.update(start["environment"])
-    return _agent(start["ranks"], start["arguments"]) if start["ranks"] > 1 else _train(start["arguments"])
+    program, arguments = start["program"], start["arguments"]
+    _agent(start["ranks"], program, arguments) if start["ranks"] > 1 else _run(program, arguments)
 
 
-def _serve(tests: socket.socket) -> int:
-    """Forks a supervisor for each start, until the tests are over. Returns there, too, as the process has ended."""
+def _serve(tests: socket.socket) -> None:
+    """Forks a supervisor for each start, until the tests are over. Returns as well in what that has forked."""
     # Optimizers import the first when they are made.
     for module in ("torch._dynamo", "torch.distributed.launcher.api", "sanderling.torch.command"):
         importlib.import_module(module)
@@ -269,13 +274,14 @@ def _serve(tests: socket.socket) -> int:
     while True:
         start, descriptors, _, _ = socket.recv_fds(tests, _START_BYTES_MAX, 3)
         if not start:
-            return 0
+            return
         if os.fork() == 0:
             tests.close()
-            return _supervise(json.loads(start), *descriptors)
+            _supervise(json.loads(start), *descriptors)
+            return
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 if __name__ == "__main__":
-    sys.exit(_train(sys.argv[1:]) if len(sys.argv) > 2 else _serve(socket.socket(fileno=int(sys.argv[1]))))
+    _run("", sys.argv[1:]) if len(sys.argv) > 2 else _serve(socket.socket(fileno=int(sys.argv[1])))

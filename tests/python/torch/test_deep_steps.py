@@ -182,11 +182,8 @@ def test_the_dense_part_may_be_compiled() -> None:
     emb, plain = collection("adagrad"), collection("adagrad")
     torch.manual_seed(1)
     dense = nn.Sequential(nn.Linear(2 * DIM, 4), nn.ReLU(), nn.Linear(4, 1))
-    try:
-        compiled = torch.compile(dense)
-        compiled(torch.zeros(2, 2 * DIM))
-    except Exception as error:  # torch names no class for a compiler that is missing
-        pytest.skip(f"skipped: torch.compile does not work here: {type(error).__name__}")
+    # Traced and differentiated as for any other backend; what that makes of it, in C++ or for a GPU, knows no row.
+    compiled = torch.compile(dense, backend="aot_eager")
     for _ in range(2):
         compiled(emb(batch((0, 1), (1, 2))).values()).sum().backward()
         dense(plain(batch((0, 1), (1, 2))).values()).sum().backward()

@@ -2,8 +2,6 @@
 
 import gzip
 import secrets
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import torch
 from conftest import in_threads, servers
 from torch import nn
+from trainers import Forks, rest
 
 import sanderling
 from sanderling import Meeting, SyncGroup
@@ -254,27 +253,23 @@ def test_rows_that_were_looked_up_ahead_are_refused(tmp_path: Path) -> None:
         assert in_step(samples).values().shape == (2, 2)
 
 
-def lines(command: list[str]) -> list[list[str]]:
-    """What the example says, without and after the place: the process, the loss and the dense parameters."""
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return [line.replace(":", "").replace(",", "").split() for line in sorted(done.stdout.splitlines())]
-
-
-def test_torchrun_trains_as_one_process_does(tmp_path: Path) -> None:
+def test_torchrun_trains_as_one_process_does(tmp_path: Path, forks: Forks) -> None:
     with gzip.open(ROOT / "data/adult/adult.data.gz", "rt") as whole:
         (tmp_path / "rows.csv").write_text("".join(line for _, line in zip(range(4000), whole, strict=False)))
     config = (ROOT / "examples/adult_deepfm.toml").read_text()
     (tmp_path / "config.toml").write_text(config.replace("data/adult/adult.data.gz", str(tmp_path / "rows.csv")))
     example = str(ROOT / "examples/train_distributed.py")
     said = []
-    for name, launcher in [
-        ("one", []),
-        ("two", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]),
-    ]:
-        (tmp_path / name).mkdir()
-        with servers(tmp_path / name, 1) as address:
-            said.append(lines([*launcher, example, address, str(tmp_path / "config.toml")]))
+    for ranks in (1, 2):
+        folder = tmp_path / f"{ranks}"
+        folder.mkdir()
+        with (
+            servers(folder, 1) as address,
+            forks.start(folder, ranks, [address, str(tmp_path / "config.toml")], {}, program=example) as process,
+        ):
+            code, out, err = rest(process)
+        assert code == 0, err
+        said.append([line.replace(":", "").replace(",", "").split() for line in sorted(out.splitlines())])
     one, two = said
     # process 0 of 2 pass 1 loss 0.6 dense parameters 0123abcd
     losses = [float(line[7]) for line in one]
