@@ -51,7 +51,7 @@ test-rust: $(VENV)/ready ## Rust tests
 test-python: develop $(VENV)/torch ## Python types, stubs and tests
 	$(BIN)/mypy
 	$(BIN)/stubtest sanderling --mypy-config-file pyproject.toml
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 bench: $(VENV)/ready ## Measure what docs/results holds the project to; minutes, on an idle machine
 	cargo build --release --locked --bin sanderling --examples

@@ -23,7 +23,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 # How long a trainer that is to be slow waits after a step.
 _SLOW_S = 0.05
 # What says how to start a trainer.
@@ -48,7 +47,8 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
 
 # Of trainers: one process, or torchrun.
@@ -174,8 +174,9 @@ def rest(process: Running) -> tuple[int, str, str]:
 @contextmanager
 def _torchrun(folder: Path, ranks: int, arguments: Sequence[str], environment: Mapping[str, str]) -> Iterator[Running]:
     """Trainers that the real torchrun has started."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     with subprocess.Popen(
-        [*TORCHRUN, "--nproc-per-node", str(ranks), __file__, *arguments],
+        [*launcher, __file__, *arguments],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
