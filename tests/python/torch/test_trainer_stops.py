@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from conftest import OwnServer
 
 INTERRUPTED = 130
-ROWS = 2000
+ROWS = 1200
 PASSES = 3
 BATCH = 20
 # Every row has a key of its own, whose count says how often it was learned from.
@@ -118,7 +118,7 @@ def test_all_trainers_stop_after_one_step_and_go_on(
     arguments = ["--ps", two_servers, "--mode", mode]
     reached = 0
     # In the first pass, and once more in the second.
-    for step, resume in ((5, []), (60, ["--resume"])):
+    for step, resume in ((5, []), (ROWS // BATCH // 2 + 6, ["--resume"])):
         trainers = Trainers(forks, folder, 2, *arguments, torchrun=torchrun and not resume)
         said, codes = trainers.stop(step, tell(trainers), "--name", name, *resume)
         assert codes == [INTERRUPTED] * 2, said
