@@ -231,12 +231,13 @@ fn scripts_print_to_standard_error() {
 
 /// Ends a command by a signal when something can have been measured: later and later, since machines are slow.
 fn interrupted(folder: &Path, line: &str, has_begun: impl Fn(&Output) -> bool) -> Output {
-    for wait_ms in [500, 1500, 5000, 20_000] {
+    for wait_ms in [1500, 5000, 20_000] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
         command.arg("load").args(line.split_whitespace()).current_dir(folder);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(wait_ms));
-        let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        // Not INT, which a command ignores until it hears signals if those who started it do.
+        let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
         assert!(killed.success(), "{line} is over");
         let done = child.wait_with_output().unwrap();
         if has_begun(&done) {
