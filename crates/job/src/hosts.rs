@@ -144,6 +144,8 @@ pub enum JobEvent {
         address: String,
         /// What it does, of the job's stages.
         stage: String,
+        /// It said so when it was last heard of, some time ago.
+        is_silent: bool,
         /// For how long others have waited.
         waited: Duration,
     },
@@ -174,11 +176,12 @@ impl fmt::Display for JobEvent {
             JobEvent::TurnedAway { worker: None, address, reason } => {
                 write!(out, "turned away somebody from {address}: {reason}")
             }
-            JobEvent::Straggler { worker, address, stage, waited } => {
+            JobEvent::Straggler { worker, address, stage, is_silent, waited } => {
                 let waited_s = waited.as_secs_f64();
+                let it = if *is_silent { "it says nothing, and was in" } else { "it is in" };
                 write!(
                     out,
-                    "others have waited for worker {worker} at {address} for {waited_s:.1} s; it is in {stage}"
+                    "others have waited for worker {worker} at {address} for {waited_s:.1} s; {it} {stage}"
                 )
             }
             JobEvent::Lost { worker, address, stage, reason, goes_on } => {

@@ -8,11 +8,15 @@ const WAITED_US: u64 = 1_000_000;
 /// and again when it has taken this many times as long.
 const WAITED_AGAIN: u64 = 10;
 
+/// Who is silent for so long, or for this part of what it takes to be lost, may have stopped in any stage: others wait for it.
+const SILENT_US: u64 = 3_000_000;
+const SILENT_PART: (u64, u64) = (3, 8);
+
 /// What the desk noticed, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Note {
-    /// Others have waited for so long, and this worker does not.
-    Straggler { worker: u32, stage: u32, waited_us: u64 },
+    /// Others have waited for so long, and this worker does not, or says nothing.
+    Straggler { worker: u32, stage: u32, is_silent: bool, waited_us: u64 },
     /// It was in this stage when it was last heard of.
     Lost { worker: u32, stage: u32, reason: String, goes_on: bool },
 }
@@ -203,21 +207,25 @@ impl Desk {
             }
         }
         if !self.is_over && !self.has_failed {
-            self.name_stragglers();
+            self.name_stragglers(now_us);
         }
     }
 
-    fn name_stragglers(&mut self) {
+    fn name_stragglers(&mut self, now_us: u64) {
         let wait = self.wait;
-        let waits = |seat: &Seat| !seat.is_lost && seat.stage == wait;
+        let silent_us = SILENT_US.min(self.silence_us / SILENT_PART.1 * SILENT_PART.0);
+        let is_silent = |seat: &Seat| now_us.saturating_sub(seat.heard_us) >= silent_us;
+        let waits = |seat: &Seat| !seat.is_lost && seat.stage == wait && !is_silent(seat);
         let waited_us = self.seats.iter().filter(|seat| waits(seat)).map(|seat| seat.for_us).max();
         let Some(waited_us) = waited_us else { return };
         if waited_us < WAITED_US {
             self.named_us = WAITED_US;
         } else if waited_us >= self.named_us {
-            self.named_us = waited_us.saturating_mul(WAITED_AGAIN);
             for (worker, seat) in (0..).zip(&self.seats).filter(|(_, seat)| !seat.is_lost && !waits(seat)) {
-                self.notes.push(Note::Straggler { worker, stage: seat.stage, waited_us });
+                // Not before somebody is named: who has stopped where it waited, is when it has been silent.
+                self.named_us = waited_us.saturating_mul(WAITED_AGAIN);
+                let (stage, is_silent) = (seat.stage, is_silent(seat));
+                self.notes.push(Note::Straggler { worker, stage, is_silent, waited_us });
             }
         }
     }

@@ -43,10 +43,11 @@ impl Observing {
         };
         let address = |worker: u32| self.names.get(worker as usize).cloned().unwrap_or_default();
         let event = match *note {
-            Note::Straggler { worker, stage: in_stage, waited_us } => JobEvent::Straggler {
+            Note::Straggler { worker, stage: in_stage, is_silent, waited_us } => JobEvent::Straggler {
                 worker,
                 address: address(worker),
                 stage: stage(in_stage),
+                is_silent,
                 waited: Duration::from_micros(waited_us),
             },
             Note::Lost { worker, stage: in_stage, ref reason, goes_on } => JobEvent::Lost {
@@ -87,7 +88,7 @@ mod tests {
         let observing = Observing::new(names, vec!["compute".to_owned()], Some(observer)).unwrap();
 
         let held = stuck.lock().unwrap();
-        let note = |waited_us| Note::Straggler { worker: 1, stage: 0, waited_us };
+        let note = |waited_us| Note::Straggler { worker: 1, stage: 0, is_silent: false, waited_us };
         for _ in 0..3 * EVENTS_MAX {
             observing.note(&note(2_000_000));
         }

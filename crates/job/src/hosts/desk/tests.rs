@@ -226,7 +226,7 @@ fn who_is_silent_is_lost_and_who_is_waited_for_is_named() {
             desk.heard(1, alive(WAIT, waited_us / 2), now_us);
             desk.heard(2, alive(1, 7), now_us);
             desk.tick(now_us);
-            let note = Note::Straggler { worker: 2, stage: 1, waited_us };
+            let note = Note::Straggler { worker: 2, stage: 1, is_silent: false, waited_us };
             assert_eq!(desk.take_notes(), if named { vec![note] } else { vec![] });
         }
         assert_eq!(desk.take_said(), []);
@@ -249,6 +249,25 @@ fn who_is_silent_is_lost_and_who_is_waited_for_is_named() {
         let loss = Loss { worker: 1, turn: 0, settled: 0 };
         desk.heard(2, Said::Lost { losses: 0, loss, reason: "closed".to_owned() }, late_us + 3);
         assert_eq!((desk.take_said(), desk.take_notes()), (vec![], vec![]));
+    }
+}
+
+/// Nobody but it could be waited for, and its last word was that it waits.
+#[test]
+fn who_has_stopped_where_it_waited_is_named_before_it_is_lost() {
+    let alive = |for_us| Said::Alive { stage: WAIT, for_us, turn: 0, settled: 0 };
+    for (silence_us, named_at_us) in [(5_000_000, 1_900_000), (30_000_000, 3_000_000)] {
+        let mut desk = Desk::new(2, silence_us, true, WAIT, 0);
+        desk.heard(1, alive(0), 0);
+        let mut named = Vec::new();
+        for now_us in (0..silence_us).step_by(100_000) {
+            desk.heard(0, alive(now_us), now_us);
+            desk.tick(now_us);
+            named.extend(desk.take_notes());
+            assert_eq!(named.is_empty(), now_us < named_at_us, "{silence_us} {now_us}");
+        }
+        let note = Note::Straggler { worker: 1, stage: WAIT, is_silent: true, waited_us: named_at_us };
+        assert_eq!(named, [note]);
     }
 }
 
