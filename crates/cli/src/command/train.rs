@@ -178,11 +178,6 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     output::not_a_url("--runs-dir", &args.runs_dir)?;
     let config = args.config()?;
     let bar = Bar::new(args.quiet);
-    let say = |line: &str| {
-        if !args.quiet {
-            bar.line(line);
-        }
-    };
     let mut job = args.job(&config)?;
     let servers = args.servers.connect()?;
     let stop = crate::stop::flag();
@@ -194,7 +189,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let result = sanderling_learner::train(config, &options, &stop, &mut |event| match event {
         Event::Training { pass, passes, scan } => bar.scan(&format!("pass {pass}/{passes}"), *scan),
         Event::Validating { scan } => bar.scan("validating", *scan),
-        event => describe(event).iter().for_each(|line| say(line)),
+        event if args.quiet && !is_for_the_quiet(event) => {}
+        event => describe(event).iter().for_each(|line| bar.line(line)),
     });
     bar.finish();
     let summary = result?;
@@ -225,6 +221,11 @@ fn one_class(summary: &Summary) -> Option<String> {
     Some(format!(
         "warning: every row is {class} (data.{data}), so there is no AUC: look at [label], its column, positive and threshold"
     ))
+}
+
+/// Neither progress nor metrics, and nothing else says it.
+fn is_for_the_quiet(event: &Event<'_>) -> bool {
+    matches!(event, Event::InputChanged { .. } | Event::JobStopped { .. } | Event::Unvalidated { .. })
 }
 
 /// An event in words; bad rows are told even to the quiet, by the summary.
@@ -347,6 +348,10 @@ fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
     if summary.model.as_os_str().is_empty() {
         // A worker on a host of its own: it has neither tables nor a run's folder.
         rows.retain(|(name, _)| !["table rows", "memory"].contains(name));
+        if summary.measured_examples == 0 {
+            // Nor has it seen what it would tell of.
+            rows.clear();
+        }
         rows.push(("model", "saved by worker 0".to_string()));
     } else {
         rows.extend([

@@ -89,12 +89,19 @@ impl Site {
 
     /// A run that was stopped after so many passes makes one more, and is then what it would have been.
     fn goes_on(&self, arguments: &str, name: &str, passes: u64, workers: u32) {
+        let again = format!("{arguments} --passes {} --name {name} --resume --attempt 2", passes + 1);
         let arguments = format!("{arguments} --quiet --passes {}", passes + 1);
         let together = format!("{arguments} --name {name} --resume --attempt 1");
         let children: Vec<Child> = (0..workers).map(|rank| self.train_as(&together, rank, workers)).collect();
         children.into_iter().for_each(|child| drop(ended_well(child)));
         ended_well(self.train(&format!("{arguments} --name alone")).spawn().unwrap());
         assert!(self.model("alone") == self.model(name), "the models differ");
+        // Nobody makes anything up who has nothing left to do.
+        let children: Vec<Child> = (0..workers).map(|rank| self.train_as(&again, rank, workers)).collect();
+        for said in children.into_iter().map(ended_well) {
+            let nothing = format!("nothing is left to do after pass {}", passes + 1);
+            assert!(said.contains(&nothing) && !said.contains("lost"), "{said}");
+        }
     }
 }
 

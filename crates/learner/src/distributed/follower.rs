@@ -78,7 +78,11 @@ pub(crate) fn follow(
         LearnError::Job(who @ JobError::HaltedBy { .. }) => LearnError::JobStopped { who, pass: judged },
         error => error,
     })?;
-    let train_s: f64 = timing.passes.iter().map(|pass| pass.seconds).sum();
+    if timing.passes.is_empty() && stands.step > 0 {
+        let (passes, early) = (stands.pass, stands.pass < config.train.passes);
+        observer(&Event::NothingLeft { passes, early });
+    }
+    let train_s = timing.passes.iter().fold(0.0, |sum, pass| sum + pass.seconds);
     timing.stages = stages.totals();
     if let Some(cluster) = cluster {
         timing.calls = cluster.latencies();
