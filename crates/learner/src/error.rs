@@ -67,10 +67,10 @@ pub enum LearnError {
         /// The step.
         step: u64,
     },
-    /// A gradient is too large for the exact sums of a step.
+    /// A worker's part is too large for the exact sums of a step.
     #[error(
-        "step {step}: a gradient of {gradient:e} is too large for the sums of a step, which are exact below 8 million; bound \
-         the features (type = \"log\") or lower the learning rate"
+        "step {step}: the gradients that one worker adds up for one weight come to 8 million or more, as was noticed at one of \
+         {gradient:e}, and would not be exact; bound the features (type = \"log\"), the weights of samples, or the batch"
     )]
     GradientRange {
         /// The step.

@@ -85,6 +85,8 @@ pub struct Plan {
     pub cycles: Range<u64>,
     /// The share of calls that may fail, of a run that is to count.
     pub failures_max: f64,
+    /// One failure is too many to go on with.
+    pub ends_at_failure: bool,
 }
 
 /// How far a run is.
@@ -159,6 +161,7 @@ impl Plan {
             length: Length::Time(Duration::from_secs(10)),
             cycles: 0..u64::MAX,
             failures_max: 0.01,
+            ends_at_failure: false,
         }
     }
 
@@ -226,6 +229,7 @@ pub fn load(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<u64, 
         length: Length::Calls(cycles),
         cycles: 0..cycles,
         failures_max: 0.0,
+        ends_at_failure: true,
         ..plan.clone()
     };
     if cycles == 0 {

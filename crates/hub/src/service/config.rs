@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sanderling_sample::key::hash;
-use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, LabelUse, Spec, input};
+use sanderling_sample::{BadRows, DataConfig, EncodeOptions, Encoder, Format, LabelUse, Spec, input};
 use sanderling_transport::{Address, SPIN_US_DEFAULT};
 use sanderling_wire::{HEADER_BYTES, limit as wire_limit};
 
@@ -119,6 +119,11 @@ impl Default for ServiceConfig {
 }
 
 impl ServiceConfig {
+    /// Of what may be a pattern the reader finds out.
+    fn has_no_format(&self, name: &str) -> bool {
+        input::read_once(name) && self.reading.format_of(name).is_none()
+    }
+
     pub(super) fn check(&self) -> Result<(), ServiceError> {
         let frames = wire_limit::FRAME_BYTES_MIN..=wire_limit::FRAME_BYTES_MAX;
         let (index, of) = self.share;
@@ -132,6 +137,8 @@ impl ServiceConfig {
             "passes: 0; at least 1".to_owned()
         } else if let Some(name) = self.inputs.iter().find(|name| self.passes > 1 && input::read_once(name)) {
             format!("passes: {} need files: {name} can be read only once", self.passes)
+        } else if let Some(name) = self.inputs.iter().find(|name| self.has_no_format(name)) {
+            format!("format: the name of {name} does not tell it; it is one of {}", Format::names())
         } else if !(1..=limit::THREADS_MAX).contains(&self.threads) {
             format!("threads: {}; 1 to {} are possible", self.threads, limit::THREADS_MAX)
         } else if self.shuffle > limit::SHUFFLE_MAX {

@@ -76,6 +76,7 @@ pub(super) struct Thread {
     is_open: bool,
     warmup: Duration,
     failures_max: f64,
+    ends_at_failure: bool,
     slots: Vec<Slot>,
     free: Vec<usize>,
     observed: Observed,
@@ -112,6 +113,7 @@ impl Thread {
             is_open: matches!(plan.schedule, Schedule::Open { .. }),
             warmup: plan.warmup,
             failures_max: plan.failures_max,
+            ends_at_failure: plan.ends_at_failure,
             slots: vec![Slot::default(); share.concurrency],
             // The first is taken first.
             free: (0..share.concurrency).rev().collect(),
@@ -213,8 +215,7 @@ impl Thread {
                 gave_up = true;
                 break;
             }
-            // Loading: one failure is too many.
-            if self.failures_max == 0.0 && self.failed > 0 {
+            if self.ends_at_failure && self.failed > 0 {
                 gave_up = true;
                 stop.store(true, Ordering::Relaxed);
             }
