@@ -274,7 +274,7 @@ fn who_is_gone_while_its_save_goes_on_costs_no_processor() {
             let place = Place::new(|config| (config.workers, config.data) = (9, Some(data.clone())));
             let others: Vec<Peer> = (0..8).map(|_| Peer::new(&place.address(kind))).collect();
             let mut peer = Peer::new(&place.address(kind));
-            let (id, stuck) = peer.save_stuck(&data, &format!("{kind}-{stays}"));
+            let (id, stuck) = peer.save_stuck(&place, &data, &format!("{kind}-{stays}"));
             let Peer { connection, agreed, .. } = peer;
             let (sender, receiver) = connection.split();
             drop(sender);

@@ -5,9 +5,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -87,6 +90,43 @@ fn every_changed_byte_and_every_cut_is_noticed() {
         fs::write(&file, &good).unwrap();
     }
     load(dir.path()).unwrap();
+}
+
+/// Who opens a pipe to read waits until somebody writes to it, and who opens one to write, until somebody reads.
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
+    for (name, is_read, is_replaced) in [
+        ("manifest.json", true, true),
+        ("g1-0.table", true, false),
+        ("g1-1.blob", true, false),
+        ("manifest.json.new", false, true),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        save(dir.path(), 5);
+        let file = dir.path().join(name);
+        if file.exists() {
+            fs::remove_file(&file).unwrap();
+        }
+        assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let (says, hears) = channel();
+        let path = dir.path().to_path_buf();
+        thread::spawn(move || {
+            let loaded = load(&path).map(drop);
+            let saved = CheckpointWriter::create(&path).and_then(CheckpointWriter::commit).map(|_| ());
+            _ = says.send((loaded, saved));
+        });
+        // Were the pipe waited for, the thread would stay until the tests end.
+        let (loaded, saved) = hears.recv_timeout(Duration::from_secs(60)).expect(name);
+        for (what, result, is_refused) in [("load", loaded, is_read), ("save", saved, is_replaced)] {
+            match result {
+                Ok(()) => assert!(!is_refused, "{what}: {name}"),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(is_refused && error.contains(file.to_str().unwrap()), "{what}: {name}: {error}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! away. So a part that is gone differs on disk from one that was never there: of the first, no note is left.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,8 @@ use super::parts;
 use crate::refusal::Refusal;
 
 const NOTE: &str = "origin.json";
+/// A note is two numbers; what is longer is none.
+const NOTE_BYTES_MAX: u64 = 4096;
 
 /// Whose parts have the rows: those of so many servers, the last of them saved then. Once they save again, it is another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +24,10 @@ pub(super) struct Origin {
 
 /// What is noted in the folder of a shard. A note that cannot be read is none: then it is refused what is in doubt.
 pub(super) fn noted(folder: &Path) -> Option<Origin> {
-    serde_json::from_slice(&std::fs::read(folder.join(NOTE)).ok()?).ok()
+    let mut bytes = Vec::new();
+    let file = sanderling_store::open_regular(&folder.join(NOTE)).ok()?;
+    file.take(NOTE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    serde_json::from_slice(&bytes).ok()
 }
 
 /// Notes for all shards, on the device when it returns: a save that follows is so, and without them it would say of the

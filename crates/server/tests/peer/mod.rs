@@ -1,10 +1,8 @@
 //! A client as small as can be, and a server in this process to talk to. Knows nothing of retries or several servers.
 #![allow(dead_code, clippy::unwrap_used)] // each test program uses some of it; a panic is a failed test
 
-use std::fs::File;
 use std::path::Path;
-use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use sanderling_server::{Config, Event, Server, framing};
@@ -166,14 +164,25 @@ impl Peer {
         })
     }
 
-    /// A save of this name that is under way, and goes on when what is returned is dropped, to fail: it reads what was saved
-    /// before from a pipe into which nobody writes.
-    pub(crate) fn save_stuck(&mut self, data: &Path, name: &str) -> (u64, File) {
-        let manifest = data.join(name).join("manifest.json");
-        std::fs::create_dir_all(manifest.parent().unwrap()).unwrap();
-        assert!(Command::new("mkfifo").arg(&manifest).status().unwrap().success());
+    /// A save of this name that is under way, and goes on when what is returned is dropped: it tells of a note that it cannot
+    /// take away, and who is told waits.
+    pub(crate) fn save_stuck<'a>(
+        &mut self,
+        place: &'a Place,
+        data: &Path,
+        name: &str,
+    ) -> (u64, MutexGuard<'a, ()>) {
+        // What is no file cannot be removed as one.
+        std::fs::create_dir_all(data.join(name).join("origin.json")).unwrap();
+        let stuck = place.notes_wait.lock().unwrap();
         let id = self.send(&Request::Save(Save { name })).unwrap();
-        (id, File::options().write(true).open(manifest).unwrap())
+        let start = Instant::now();
+        let is_left = |event: &Event| matches!(event, Event::NoteLeft { .. });
+        while !place.events.lock().unwrap().iter().any(is_left) {
+            assert!(start.elapsed() < LONG, "the save of {name} tells of no note");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        (id, stuck)
     }
 
     /// A counter of the server.
@@ -202,6 +211,8 @@ pub(crate) fn rows(reply: Reply<'_>) -> (Vec<f32>, Vec<usize>) {
 pub(crate) struct Place {
     pub(crate) server: Option<Server>,
     pub(crate) events: Arc<Mutex<Vec<Event>>>,
+    /// While it is held, who tells of a note that is left waits.
+    notes_wait: Arc<Mutex<()>>,
     pub(crate) folder: tempfile::TempDir,
 }
 
@@ -215,9 +226,17 @@ impl Place {
         config.listen = vec!["127.0.0.1:0".parse().unwrap()];
         change(&mut config);
         let events = Arc::<Mutex<Vec<Event>>>::default();
-        let told = Arc::clone(&events);
-        let server = Server::start(&config, move |event| told.lock().unwrap().push(event)).unwrap();
-        Place { server: Some(server), events, folder }
+        let notes_wait = Arc::<Mutex<()>>::default();
+        let (told, wait) = (Arc::clone(&events), Arc::clone(&notes_wait));
+        let on_event = move |event: Event| {
+            let is_left = matches!(event, Event::NoteLeft { .. });
+            told.lock().unwrap().push(event);
+            if is_left {
+                drop(wait.lock());
+            }
+        };
+        let server = Server::start(&config, on_event).unwrap();
+        Place { server: Some(server), events, notes_wait, folder }
     }
 
     pub(crate) fn server(&self) -> &Server {

@@ -1,8 +1,9 @@
 //! The few file operations that a save is made of, behind a trait, so that a test can fail or stop at every one of
 //! them. Knows nothing of what is in the files.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// A file that is being written.
@@ -29,6 +30,22 @@ pub(crate) trait Files: Send {
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
 }
 
+/// Opens a file of a checkpoint, or of the folders that checkpoints are in, to be read. Fails with
+/// [`io::ErrorKind::InvalidData`] where there is something else: a pipe would be waited for until somebody writes to it, and a
+/// device may have no end.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    regular(OpenOptions::new().read(true), path)
+}
+
+fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    // Or opening a pipe would itself wait. To a regular file it is nothing.
+    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file"))
+}
+
 /// The file system of the machine.
 #[derive(Debug)]
 pub(crate) struct Disk;
@@ -53,15 +70,18 @@ impl Files for Disk {
     }
 
     fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
-        match fs::read(path) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let mut file = match open_regular(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn Sink>> {
-        Ok(Box::new(File::create(path)?))
+        Ok(Box::new(regular(OpenOptions::new().write(true).create(true).truncate(true), path)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use crc_fast::Digest;
 
+use super::files::open_regular;
 use super::manifest::{
     BlobEntry, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest, TableEntry, TableRecord,
 };
@@ -292,7 +293,7 @@ fn read_manifest(dir: &Path) -> Result<Manifest, StoreError> {
     let path = dir.join(MANIFEST);
     let mut bytes = Vec::new();
     let limit = MANIFEST_BYTES_MAX as u64 + 1;
-    let file = File::open(&path).map_err(|source| io_error(&path, "open", source))?;
+    let file = open(&path)?;
     file.take(limit).read_to_end(&mut bytes).map_err(|source| io_error(&path, "read", source))?;
     if bytes.len() > MANIFEST_BYTES_MAX {
         return Err(damaged(&path, format!("it is larger than {MANIFEST_BYTES_MAX} bytes")));
@@ -331,10 +332,17 @@ fn hold_files(dir: &Path, manifest: &Manifest) -> Result<Vec<Arc<File>>, StoreEr
     Ok(held)
 }
 
+fn open(path: &Path) -> Result<File, StoreError> {
+    open_regular(path).map_err(|source| match source.kind() {
+        io::ErrorKind::InvalidData => damaged(path, source.to_string()),
+        _ => io_error(path, "open", source),
+    })
+}
+
 /// Opens a data file and compares its size.
 fn open_file(dir: &Path, record: &FileRecord) -> Result<File, StoreError> {
     let path = dir.join(&record.name);
-    let file = File::open(&path).map_err(|source| io_error(&path, "open", source))?;
+    let file = open(&path)?;
     let found = file.metadata().map_err(|source| io_error(&path, "read the size of", source))?.len();
     if found != record.bytes {
         return Err(damaged(&path, format!("it has {found} bytes, the manifest says {}", record.bytes)));
