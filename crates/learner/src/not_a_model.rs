@@ -1,16 +1,18 @@
 //! What a path is that was named as a model's and is none, and what to name instead; whether anything is there, and whose model
 //! a run may replace. Opens no table.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-use sanderling_store::{Checkpoint, StoreError};
+use sanderling_store::{Checkpoint, StoreError, open_regular};
 
 use crate::error::LearnError;
 use crate::metrics_log::METRICS;
 
 /// What there is in every checkpoint, and in that of a deep model as well.
 const MANIFEST: &str = "manifest.json";
+/// A longer one is nobody's: neither the store nor the Python package writes one.
+const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// The blob that servers add to their checkpoints.
 const SERVER_BLOB: &str = "server.json";
 /// Servers of several shards each have a part.
@@ -99,6 +101,44 @@ fn nothing_at(path: &Path) -> String {
 
 /// Whether the Python package has saved it: it has a dense part, too.
 fn is_deep(path: &Path) -> bool {
-    let text = std::fs::read_to_string(path.join(MANIFEST)).unwrap_or_default();
-    serde_json::from_str::<serde_json::Value>(&text).is_ok_and(|manifest| manifest.get("dense").is_some())
+    let mut text = Vec::new();
+    let Ok(file) = open_regular(&path.join(MANIFEST)) else { return false };
+    // What is longer is not read to its end.
+    if file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).is_err() {
+        return false;
+    }
+    serde_json::from_slice::<serde_json::Value>(&text).is_ok_and(|manifest| manifest.get("dense").is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_manifest_is_no_deep_model() {
+        const DENSE: &str = r#"{"dense": {"file": "dense-1.pt"}}"#;
+        type Make = fn(&Path);
+        let cases: [(&str, Make, bool); 5] = [
+            ("nothing", |_| {}, false),
+            ("a file", |at| fs::write(at, DENSE).unwrap(), true),
+            ("another", |at| fs::write(at, "{}").unwrap(), false),
+            // It would be read until the memory is full.
+            ("a device", |at| std::os::unix::fs::symlink("/dev/zero", at).unwrap(), false),
+            // It would be waited for until somebody writes to it.
+            ("a pipe", |at| assert!(Command::new("mkfifo").arg(at).status().unwrap().success()), false),
+        ];
+        for (what, make, expected) in cases {
+            let dir = tempfile::tempdir().unwrap();
+            make(&dir.path().join(MANIFEST));
+            let (says, hears) = channel();
+            let path = dir.path().to_path_buf();
+            std::thread::spawn(move || says.send(is_deep(&path)));
+            assert_eq!(hears.recv_timeout(Duration::from_secs(60)), Ok(expected), "{what}");
+        }
+    }
 }
