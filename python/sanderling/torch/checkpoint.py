@@ -202,7 +202,7 @@ def _read_dense(directory: Path, map_location: str | torch.device | None) -> tup
     manifest = _read_manifest(directory)
     described = manifest["dense"]
     dense = directory / described["file"]
-    if not dense.exists() or dense.stat().st_size != described["bytes"] or _sha256(dense) != described["sha256"]:
+    if not dense.is_file() or dense.stat().st_size != described["bytes"] or _sha256(dense) != described["sha256"]:
         raise sanderling.DamagedError(f"{dense}: missing or not as it was written; restore the checkpoint from a copy")
     state: dict[str, Any] = torch.load(dense, map_location=map_location, weights_only=True)
     return manifest, state
@@ -263,6 +263,9 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     if not path.exists():
         raise sanderling.NotFoundError(f"{directory}: no checkpoint ({MANIFEST} is missing)")
+    # A pipe would be waited for, and a device may have no end.
+    if not path.is_file():
+        raise sanderling.DamagedError(f"{path}: no regular file")
     if path.stat().st_size > MANIFEST_BYTES_MAX:
         raise sanderling.DamagedError(f"{path}: too long to be a manifest")
     try:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import pkgutil
 import shutil
 import threading
@@ -276,4 +277,14 @@ def test_damage_is_found_before_anything_changes(tmp_path: Path) -> None:
     manifest.unlink()
     with pytest.raises(sanderling.NotFoundError, match="no checkpoint"):
         other.load(tmp_path)
+    os.mkfifo(manifest)
+    # Who opens the pipe would wait until it is closed here.
+    writer = os.open(manifest, os.O_RDWR)
+    closing = threading.Timer(10, os.close, [writer])
+    closing.start()
+    with pytest.raises(sanderling.DamagedError, match="no regular file"):
+        other.load(tmp_path)
+    closing.cancel()
+    closing.join()
+    os.close(writer)
     torch.testing.assert_close(other.state(), before, rtol=0, atol=0)
