@@ -24,11 +24,24 @@ macro_rules! note {
     ($($argument:tt)*) => { $crate::output::note(format_args!($($argument)*)) };
 }
 
+/// The same for what another process has a part in, a name or a reason: that stays on its line, or it could say what this one
+/// has not said.
+macro_rules! note_line {
+    ($($argument:tt)*) => { $crate::output::note_line(format_args!($($argument)*)) };
+}
+
 /// What `note!` does.
 pub(crate) fn note(line: std::fmt::Arguments<'_>) {
     let line = line.to_string();
     // There is nowhere to say that it failed.
     let _ = writeln!(std::io::stderr().lock(), "{}", shown(&line));
+}
+
+/// What `note_line!` does.
+pub(crate) fn note_line(line: std::fmt::Arguments<'_>) {
+    let line = line.to_string();
+    // As above.
+    let _ = writeln!(std::io::stderr().lock(), "{}", on_a_line(&line));
 }
 
 /// A text as a terminal may have it. A file, a name or another process may bring control characters, which would command it:
@@ -38,7 +51,7 @@ fn shown(text: &str) -> Cow<'_, str> {
 }
 
 /// The same for what is to stay on its line.
-fn on_a_line(text: &str) -> Cow<'_, str> {
+pub(crate) fn on_a_line(text: &str) -> Cow<'_, str> {
     escaped(text, char::is_control)
 }
 

@@ -156,6 +156,21 @@ fn a_full_disk_leaves_the_checkpoint_before_it() {
     assert_eq!(peer.counter("rows"), 100);
 }
 
+/// Who may name a checkpoint may not say lines in the server's name.
+#[test]
+fn a_name_stays_on_the_line_that_tells_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(folder.path(), "", "--data data");
+    let mut peer = greet(&process);
+    assert_eq!(save(&mut peer, "\u{1b}[31m\nsaved latest: 99 rows"), Err(Fault::BadRequest));
+    process.signal("TERM");
+    let (status, errors) = process.end();
+    assert!(status.success(), "{errors}");
+    let begins = |text: &str| errors.lines().any(|line| line.starts_with(text));
+    assert!(begins("saving \\u001b[31m\\u000asaved latest: 99 rows failed"), "{errors}");
+    assert!(!begins("saved latest: 99 rows"), "{errors}");
+}
+
 #[test]
 fn the_second_signal_ends_it_at_once() {
     let folder = tempfile::tempdir().unwrap();

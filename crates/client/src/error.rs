@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sanderling_store::StoreError;
 use sanderling_transport::AddressError;
-use sanderling_wire::{Fault, WireError};
+use sanderling_wire::{Fault, WireError, words};
 
 use crate::exchange::CallError;
 
@@ -228,8 +228,8 @@ fn absent(workers: &[u32]) -> String {
 
 /// What a server refused, and why, in one text.
 pub(crate) fn said(fault: &Fault, reason: &str) -> String {
-    let fault = fault.to_string();
-    if fault.ends_with(reason) { fault } else { format!("{fault}: {reason}") }
+    let (fault, reason) = (fault.to_string(), words(reason));
+    if fault.ends_with(&reason) { fault } else { format!("{fault}: {reason}") }
 }
 
 fn late(timeout: Duration, sent: bool, cause: Option<&str>) -> String {

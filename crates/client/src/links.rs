@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use sanderling_observe::unique;
 use sanderling_transport::{Address, Error, Framing, Poller, Received, Token};
-use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit};
+use sanderling_wire::{
+    Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit, words,
+};
 
 use crate::error::{ClientError, Names};
 use crate::exchange::{Answer, CallError, Exchange, Hedging, IN_FLIGHT_MAX, Patience, Peer, Want};
@@ -378,7 +380,7 @@ impl Links {
                     }
                     match reply {
                         Reply::Failed(failure) => {
-                            let (fault, reason) = (failure.fault, failure.reason.to_owned());
+                            let (fault, reason) = (failure.fault, words(failure.reason));
                             sink(server, done.tag, Err(CallError::Refused { fault, reason }));
                         }
                         reply => sink(server, done.tag, Ok(reply)),

@@ -167,7 +167,8 @@ impl Client {
                     let reason = match status.message() {
                         // The control plane gives reasons for whatever it refuses.
                         "" => format!("{}; is this the control plane's port?", code.description()),
-                        said => said.to_owned(),
+                        // On one line, or it could look as if something else had been said.
+                        said => said.replace(char::is_control, " "),
                     };
                     ControlError::Refused { url, code, reason }
                 }

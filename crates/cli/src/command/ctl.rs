@@ -187,7 +187,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         }
         is_first = false;
         show(answers, args.json)?;
-        errors.iter().for_each(|error| note!("error: {error}"));
+        errors.iter().for_each(|error| note_line!("error: {error}"));
         std::thread::sleep(every);
     }
 }
@@ -216,7 +216,7 @@ fn check_saves(
         }
     }
     if let Some(last) = errors.pop() {
-        errors.iter().for_each(|error| note!("error: {error}"));
+        errors.iter().for_each(|error| note_line!("error: {error}"));
         note!("nothing was restored, since not all of the servers can restore {name:?}");
         return Err(last.into());
     }
@@ -279,7 +279,7 @@ fn show(answers: Option<Answers>, json: bool) -> Result<(), Failure> {
 /// The last failure is the command's; the others are said before it.
 fn fail(mut errors: Vec<ControlError>, servers: usize) -> Result<u8, Failure> {
     let Some(last) = errors.pop() else { return Ok(0) };
-    errors.iter().for_each(|error| note!("error: {error}"));
+    errors.iter().for_each(|error| note_line!("error: {error}"));
     if servers > errors.len() + 1 {
         note!("the other servers have answered");
     }

@@ -289,7 +289,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let mut config = args.service_config()?;
     let stop = crate::stop::flag();
     let feeder = args.feeding.feeder(&mut config)?;
-    let service = Service::start_feeding(&config, feeder, |event| note!("{event}"))?;
+    let service = Service::start_feeding(&config, feeder, |event| note_line!("{event}"))?;
     let page = args.metrics.as_ref().map(|address| {
         let status = service.watch();
         MetricsPage::start(address, move || status().exposition()).map_err(|error| usage("metrics", error))
@@ -302,10 +302,10 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let (ended, status) = service.run(&stop, |service| {
         if print_at.is_some_and(|at| at <= Instant::now()) {
             print_at = print_every.map(|every| Instant::now() + every);
-            note!("{}", service.status());
+            note_line!("{}", service.status());
         }
     });
-    note!("{status}");
+    note_line!("{status}");
     match ended? {
         Ended::Over => note!("all minibatches were used"),
         Ended::Stopped => note!("stopped before the end"),

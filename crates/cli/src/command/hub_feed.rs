@@ -59,7 +59,7 @@ impl FeedArgs {
         let columns: Vec<String> = spec.feature.into_iter().map(|feature| feature.name).collect();
         config.feeds = features.iter().map(FeedTo::told).collect();
         let (connect, on_trouble) = (self.servers.ask().options()?, |what: &str| {
-            note!("keys cannot be fed, it is tried again: {what}");
+            note_line!("keys cannot be fed, it is tried again: {what}");
         });
         let feeder = ServerFeeder::new(addresses, connect, features, &columns, patience, on_trouble);
         Ok(Some(Box::new(feeder.map_err(failure)?)))

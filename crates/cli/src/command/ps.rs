@@ -278,7 +278,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     // Before anything is restored, which may take long.
     let grpc_listeners = listen_for_frames(&mut config)?;
     let listener = listen_as_wanted(&config, &wanted)?;
-    let server = Server::start(&config, |event| note!("{event}"))?;
+    let server = Server::start(&config, |event| note_line!("{event}"))?;
     on_signal(server.control());
     let start = |listener| FrameServer::start(listener, server.control());
     let frame_servers = grpc_listeners.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;

@@ -159,7 +159,9 @@ fn status(all: &[(String, StatusReply)]) -> String {
     };
     let mut text = output::table(&header, &all.iter().map(row).collect::<Vec<_>>());
     for (server, status) in all.iter().filter(|(_, status)| !status.save_failure.is_empty()) {
-        text.push_str(&format!("\n{server}: the last save failed: {}", status.save_failure));
+        // A client has named what could not be saved.
+        let failure = output::on_a_line(&status.save_failure);
+        text.push_str(&format!("\n{server}: the last save failed: {failure}"));
     }
     text
 }
@@ -220,9 +222,11 @@ fn stats(by_peer: bool, all: &[(String, StatsReply)]) -> String {
                 p99_ns: latency.p99_ns,
                 p999_ns: latency.p999_ns,
             };
+            // What a client calls itself is its own choice.
+            let (peer, command) = (output::on_a_line(&latency.peer), output::on_a_line(&latency.command));
             match by_peer {
-                true => table.row(&[server, &latency.peer, &latency.command], summary),
-                false => table.row(&[server, &latency.command], summary),
+                true => table.row(&[server, &peer, &command], summary),
+                false => table.row(&[server, &command], summary),
             }
         }
     }
@@ -238,6 +242,24 @@ mod tests {
         for (s, expected) in [(0, "0 s"), (61, "1 min 01 s"), (7_260, "2 h 01 min"), (90_000, "1 d 01 h")] {
             assert_eq!(time(Duration::from_secs(s)), expected);
         }
+    }
+
+    #[test]
+    fn what_clients_name_stays_on_its_line() {
+        let latency = sanderling_control::proto::Latency {
+            peer: "a\nb\u{1b}".to_owned(),
+            command: "pull".to_owned(),
+            count: 1,
+            ..Default::default()
+        };
+        let reply = StatsReply { uptime_ms: 1, latencies: vec![latency] };
+        let text = Answers::Stats(true, vec![("h".to_owned(), reply)]).text();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.len() == 2 && lines[1].starts_with("h       a\\u000ab\\u001b  pull "), "{text}");
+        assert_eq!(lines[0].find("command"), lines[1].find("pull"), "{text}");
+        let failed = StatusReply { save_failure: "x\nh: all is well".to_owned(), ..Default::default() };
+        let text = Answers::Status(vec![("h".to_owned(), failed)]).text();
+        assert!(text.ends_with("\nh: the last save failed: x\\u000ah: all is well"), "{text}");
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl WorkerArgs {
         options.workers = workers;
         options.timeout = TIMEOUT;
         options.on_loss = if self.on_worker_loss == Loss::Redo { OnLoss::Redo } else { OnLoss::Stop };
-        options.observer = Some(Observer(Arc::new(|event| note!("{event}"))));
+        options.observer = Some(Observer(Arc::new(|event| note_line!("{event}"))));
         options.place = Place::Hosts(Hosts {
             attempt: self.attempt,
             token: token.unwrap_or_default(),
