@@ -278,6 +278,11 @@ fn failures_are_counted_by_kind_and_make_a_run_invalid() {
     let lenient = Plan { failures_max: 0.99, length, ..plan("pull:1,wrong:1") };
     let run = run_again(&target, &lenient);
     assert!(run.validity.valid && run.measured.failed() > 0);
+    // None may fail: all are made nevertheless.
+    let strict = Plan { failures_max: 0.0, ..plan("pull:9,wrong:1") };
+    let run = run_again(&target, &strict);
+    assert!(Length::Calls(run.measured.calls()) == strict.length && run.measured.failed() > 0);
+    assert_eq!(run.validity.reasons.len(), 1, "{:?}", run.validity);
 }
 
 fn run_again(target: &Target, plan: &Plan) -> RunResult {
