@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sanderling_store::TableStats;
 use sanderling_transport::{Connection, Relay, RelayOptions, relayed};
@@ -11,7 +11,6 @@ use sanderling_wire::{Fault, Features, Home, Restored, Saved, StatsScope, same_t
 use crate::connections::ConnectionStatus;
 use crate::errand;
 use crate::event::{Event, Log};
-use crate::limit::CONNECTIONS_MAX;
 use crate::refusal::Refusal;
 use crate::state::State;
 use crate::statistics::CommandLatency;
@@ -230,30 +229,128 @@ impl Control {
         Ok(())
     }
 
-    /// Hands a connection to the workers in their turn.
-    pub(crate) fn join(&self, connection: Connection, features: Features) {
-        let (presence, open) = self.state.connections.enter(connection.peer());
-        let surplus = open > CONNECTIONS_MAX;
+    /// Hands a connection to the workers in their turn. `false`: there are too many, and it is closed.
+    pub(crate) fn join(&self, connection: Connection, features: Features) -> bool {
+        let Some(presence) = self.state.connections.enter(connection.peer(), Instant::now()) else {
+            return false;
+        };
         let worker = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
         let connection = Box::new(connection);
-        self.workers[worker].post(Letter::Join { connection, presence, features, surplus });
+        self.workers[worker].post(Letter::Join { connection, presence, features });
+        true
     }
 
     /// Takes a connection whose frames somebody else carries, as if it had come in at a listener. The carrier's end of it;
     /// what the client may ask for is decided by its hello, as always.
     ///
     /// # Errors
-    /// The server is about to stop, or the system has no descriptors left.
+    /// The server is about to stop or has too many connections, or the system has no descriptors left.
     pub fn carry(&self, peer: String) -> Result<Relay, Refusal> {
         self.check_serving()?;
         let failed = |error: sanderling_transport::Error| Refusal::busy(error.to_string());
         let (connection, relay) = relayed(peer, &self.relay).map_err(failed)?;
-        self.join(connection, REMOTE_FEATURES);
-        Ok(relay)
+        match self.join(connection, REMOTE_FEATURES) {
+            true => Ok(relay),
+            false => Err(Refusal::busy("the server has as many connections as it takes")),
+        }
     }
 
     /// Asks the server to answer what is under way, save, and end. Returns at once.
     pub fn drain(&self) {
         self.ending.ask();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read};
+    use std::net::TcpStream;
+
+    use sanderling_transport::{Address, ConnectOptions, connect};
+    use sanderling_wire::{Agreed, Buffer, Frame, Hello, Offer, Parsed, Ping, Reply, Request};
+
+    use super::*;
+    use crate::limit::{CONNECTIONS_MAX, HELLO_WITHIN, SURPLUS_MAX};
+    use crate::listen::framing;
+    use crate::{Config, Server};
+
+    /// Far longer than anything takes that goes well.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Is a request answered? Not if the connection has ended, or the server is busy.
+    fn is_answered(connection: &mut Connection, request: &Request<'_>, agreed: &mut Agreed) -> bool {
+        let mut bytes = Buffer::new(1 << 16);
+        bytes.append(|out| request.encode(agreed, 9, 0, out)).expect("it fits");
+        let Ok(slot) = connection.sender.frame(bytes.len()) else { return false };
+        slot.write(bytes.bytes());
+        if connection.sender.flush().is_err() {
+            return false;
+        }
+        let Ok(Some(reply)) = connection.receiver.receive(Some(Instant::now() + LONG)) else { return false };
+        let Parsed::Frame(frame) = Frame::parse(reply, agreed).expect("a frame") else { panic!("not whole") };
+        match Reply::decode(&frame).expect("a reply") {
+            Reply::Hello(said) => *agreed = said.agreed,
+            Reply::Failed(failure) => {
+                assert!(matches!(failure.fault, Fault::Busy { .. }), "{failure:?}");
+                return false;
+            }
+            _ => {}
+        }
+        true
+    }
+
+    #[test]
+    fn who_says_nothing_takes_neither_all_descriptors_nor_all_places() {
+        let listen = vec!["127.0.0.1:0".parse().expect("an address")];
+        let token = Some("secret".to_owned());
+        let config = Config { listen, local: false, workers: 2, token, ..Config::default() };
+        let server = Server::start(&config, |_| {}).expect("it starts");
+        let address = server.addresses()[0].clone();
+        let options = ConnectOptions::new(framing(config.frame_bytes_max));
+        let hello =
+            Request::Hello(Hello { offer: Offer::of(Features::NONE), token: "secret", name: "known" });
+        let ping = Request::Ping(Ping { reply_bytes: 0, bytes: &[] });
+        let mut agreed = Agreed::BEFORE_HELLO;
+        let mut known = connect(&address, &options).expect("it listens");
+        assert!(is_answered(&mut known, &hello, &mut agreed));
+
+        let Address::Tcp(endpoints) = &address else { panic!("{address} is not TCP") };
+        let begun = Instant::now();
+        let in_time = || assert!(begun.elapsed() < HELLO_WITHIN, "the silent ones' own time was up first");
+        let silent = |_| {
+            let stream = TcpStream::connect(("127.0.0.1", endpoints[0].port)).expect("it listens");
+            stream.set_nonblocking(true).expect("set");
+            stream
+        };
+        let silent: Vec<TcpStream> = (0..100).map(silent).collect();
+        let control = server.control();
+        let connections = &control.state.connections;
+        while connections.accepted() < 101 {
+            in_time();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let open_max = CONNECTIONS_MAX + SURPLUS_MAX;
+        assert!(connections.len() <= open_max, "{}", connections.len());
+        let is_open = |mut stream: &TcpStream| matches!(stream.read(&mut [0; 64]), Err(error) if error.kind() == ErrorKind::WouldBlock);
+        while silent.iter().filter(|stream| is_open(stream)).count() > open_max {
+            in_time();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(is_answered(&mut known, &ping, &mut agreed), "it goes on");
+        loop {
+            let mut newcomer = connect(&address, &options).expect("it listens");
+            let mut before = Agreed::BEFORE_HELLO;
+            if is_answered(&mut newcomer, &hello, &mut before) {
+                break;
+            }
+            in_time();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(is_answered(&mut known, &ping, &mut agreed), "it has kept its place");
+        // Who had to make room is closed, not only counted less.
+        while connections.len() > CONNECTIONS_MAX {
+            in_time();
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }

@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
-/// Open connections; a further one is told that the server is busy, and closed.
-pub const CONNECTIONS_MAX: usize = 4096;
+/// Open connections; a further one takes the place of one that says nothing, or is told that the server is busy.
+pub const CONNECTIONS_MAX: usize = if cfg!(test) { 8 } else { 4096 };
+/// Connections beyond those, until they have been told or have made room; a further one is closed at once.
+pub const SURPLUS_MAX: usize = if cfg!(test) { 4 } else { 64 };
+/// A connection beyond the maximum that has said nothing for so long is closed, and one within it makes room if it is the
+/// oldest of its kind.
+pub const SILENCE_KEPT: Duration = Duration::from_secs(1);
 /// Longest frame unless configured otherwise; a connection's buffers grow up to it.
 pub const FRAME_BYTES_MAX_DEFAULT: u32 = 16 << 20;
 /// Requests that a client may have under way on one connection, as it is told: what is beyond waits in the transport,

@@ -308,7 +308,9 @@ fn accept(listener: &Listener, control: &Control, log: &Log) {
     let mut not_accepted = NotAccepted::default();
     loop {
         match listener.accept() {
-            Ok(Some(connection)) => control.join(connection, features),
+            Ok(Some(connection)) => {
+                control.join(connection, features);
+            }
             Ok(None) => return,
             Err(error) => not_accepted.note(&error, |reason| log.say(Event::NotAccepted { reason })),
         }

@@ -16,7 +16,7 @@ use crate::call::Desk;
 use crate::connections::Presence;
 use crate::errand::Postbox;
 use crate::event::{Event, Log};
-use crate::limit::{DRAIN_QUIET, HELLO_WITHIN};
+use crate::limit::{DRAIN_QUIET, HELLO_WITHIN, SILENCE_KEPT};
 use crate::session::Session;
 use crate::state::State;
 use crate::turn::{Bench, Client, Turn};
@@ -27,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A message to a worker.
 pub(crate) enum Letter {
     /// A connection is its from now on.
-    Join { connection: Box<Connection>, presence: Arc<Presence>, features: Features, surplus: bool },
+    Join { connection: Box<Connection>, presence: Arc<Presence>, features: Features },
     /// An errand is done.
     Reply { to: Token, kind: Kind, took: Duration, frame: Buffer },
     /// Tell everybody to go, answer what is under way, and end by then.
@@ -129,8 +129,8 @@ impl Worker {
 
     fn read(&mut self, letter: Letter, now: Instant, ready: &mut Vec<Token>) {
         match letter {
-            Letter::Join { connection, presence, features, surplus } => {
-                let session = Session::new(Arc::clone(&self.bench.state), features, surplus);
+            Letter::Join { connection, presence, features } => {
+                let session = Session::new(Arc::clone(&self.bench.state), features, presence.surplus);
                 if self.add(*connection, Client::new(session, presence, now)).is_some() {
                     self.silent += 1;
                 }
@@ -225,13 +225,21 @@ impl Worker {
     }
 
     fn close_silent(&mut self, now: Instant) {
-        let late = |client: &Client| {
-            !client.session.is_greeted() && now.saturating_duration_since(client.since) > HELLO_WITHIN
+        let late = |(&token, client): (&Token, &Client)| {
+            if client.session.is_greeted() {
+                return None;
+            }
+            if client.presence.makes_room() {
+                return Some((token, "no hello, and others need its place".to_owned()));
+            }
+            // Who is only to be told "busy" keeps a descriptor for less long.
+            let within = if client.presence.surplus { SILENCE_KEPT } else { HELLO_WITHIN };
+            let is_late = now.saturating_duration_since(client.since) > within;
+            is_late.then(|| (token, format!("no hello within {} s", within.as_secs())))
         };
-        let late: Vec<Token> =
-            self.clients.iter().filter(|(_, client)| late(client)).map(|(&token, _)| token).collect();
-        for token in late {
-            self.close(token, Some(format!("no hello within {} s", HELLO_WITHIN.as_secs())));
+        let late: Vec<(Token, String)> = self.clients.iter().filter_map(late).collect();
+        for (token, reason) in late {
+            self.close(token, Some(reason));
         }
     }
 
@@ -267,9 +275,9 @@ mod tests {
         let listener = Listener::bind(&any, &ListenOptions::new(framing)).expect("a port");
         let mut client = connect(listener.address(), &ConnectOptions::new(framing)).expect("it listens");
         let connection = listener.accept().expect("it waits").expect("a connection");
-        let (presence, _) = state.connections.enter("test");
+        let presence = state.connections.enter("test", Instant::now()).expect("a place");
         let (connection, features) = (Box::new(connection), Features::NONE);
-        let join = Letter::Join { connection, presence, features, surplus: false };
+        let join = Letter::Join { connection, presence, features };
         worker.read(join, Instant::now(), &mut Vec::new());
 
         let hello = Hello { offer: Offer::of(Features::NONE), token: "", name: "" };
