@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use sanderling_transport::{Connection, Error, Poller, Token, Waker};
+use sanderling_transport::{Connection, Error, NotAccepted, Poller, Token, Waker};
 use sanderling_wire::{Buffer, Features, Kind};
 
 use crate::call::Desk;
@@ -62,6 +62,8 @@ pub(crate) struct Worker {
     parked: HashMap<Token, (Client, Connection)>,
     /// How many of them have not said hello.
     silent: usize,
+    /// Those that were closed before their hello: anybody can make any number of them, so they are told of seldom.
+    strangers: NotAccepted,
     /// Set when it was told to end.
     draining_until: Option<Instant>,
     last_request: Instant,
@@ -93,6 +95,7 @@ impl Worker {
             clients: HashMap::new(),
             parked: HashMap::new(),
             silent: 0,
+            strangers: NotAccepted::default(),
             draining_until: None,
             last_request: Instant::now(),
         };
@@ -217,10 +220,16 @@ impl Worker {
         else {
             return;
         };
-        self.silent -= usize::from(!client.session.is_greeted());
+        let is_greeted = client.session.is_greeted();
+        self.silent -= usize::from(!is_greeted);
         self.bench.state.connections.leave(&client.presence);
         if let Some(reason) = reason {
-            self.log.say(Event::Lost { peer: connection.peer().to_owned(), reason });
+            let peer = connection.peer().to_owned();
+            let tell = |reason| self.log.say(Event::Lost { peer, reason });
+            match is_greeted {
+                true => tell(reason),
+                false => self.strangers.note_stranger(&reason, tell),
+            }
         }
     }
 
