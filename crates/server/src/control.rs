@@ -331,7 +331,10 @@ mod tests {
         }
         let open_max = CONNECTIONS_MAX + SURPLUS_MAX;
         assert!(connections.len() <= open_max, "{}", connections.len());
-        let is_open = |mut stream: &TcpStream| matches!(stream.read(&mut [0; 64]), Err(error) if error.kind() == ErrorKind::WouldBlock);
+        let is_open = |mut stream: &TcpStream| {
+            let read = stream.read(&mut [0; 64]);
+            read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+        };
         while silent.iter().filter(|stream| is_open(stream)).count() > open_max {
             in_time();
             std::thread::sleep(Duration::from_millis(5));
