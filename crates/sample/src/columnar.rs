@@ -4,6 +4,7 @@
 
 mod cells;
 mod ipc;
+mod nesting;
 mod seekable;
 
 use std::collections::VecDeque;
@@ -123,6 +124,9 @@ impl ColumnarFile {
         source: Seekable,
         asked: Option<&[Asked<'_>]>,
     ) -> Result<ColumnarFile, SampleError> {
+        if let Some(footer) = nesting::footer_of(&source) {
+            nesting::check(&footer).map_err(|reason| bad_file(path, format!("is refused: {reason}")))?;
+        }
         let failed = |error| bad_file(path, format!("does not read as Parquet: {error}"));
         let options = ArrowReaderOptions::new();
         let builder =

@@ -311,6 +311,35 @@ fn binary_content_is_refused() {
     check_refused(&[0xff; 64]);
 }
 
+/// A Parquet file without rows whose schema is so many groups within each other, around a column.
+fn nested_parquet(groups: usize) -> Vec<u8> {
+    let name = [0x48, 1, b'x'];
+    let group = [&name[..], &[0x15, 2, 0]].concat();
+    let mut count = Vec::new();
+    prost::encoding::encode_varint(groups as u64 + 1, &mut count);
+    // The version, and the list of elements; then no rows and no row groups.
+    let head = [&[0x15_u8, 2, 0x19, 0xfc][..], &count[..]].concat();
+    let footer = [&head[..], &group.repeat(groups)[..], &name[..], &[0, 0x16, 0, 0x19, 0x0c, 0]].concat();
+    let length = (footer.len() as u32).to_le_bytes();
+    [&b"PAR1"[..], &footer[..], &length[..], b"PAR1"].concat()
+}
+
+/// Decoding goes from group to group by calling itself: with so many, the stack would overflow.
+#[test]
+fn groups_within_groups_without_end_are_refused() {
+    let dir = TempDir::new().unwrap();
+    for packing in PACKINGS {
+        let name = format!("a.parquet{packing}");
+        for (groups, is_too_deep) in [(50, false), (8000, true), (200_000, true)] {
+            let bytes = packed(&name, &nested_parquet(groups));
+            let Err(error) = read(dir.path(), &name, &bytes, BadRowPolicy::Fail) else {
+                panic!("{name} of {groups} groups was read")
+            };
+            assert_eq!(error.contains("nested deeper"), is_too_deep, "{groups}: {error}");
+        }
+    }
+}
+
 #[test]
 fn one_format_under_the_name_of_another_is_refused() {
     let dir = TempDir::new().unwrap();

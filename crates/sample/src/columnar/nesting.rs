@@ -1,0 +1,490 @@
+//! How deep the schema of a Parquet file is nested, found before the parquet crate follows it: that goes down by calling itself
+//! once per level, and a footer of a few kilobytes has enough of them to overflow any stack, which ends the process.
+//!
+//! The footer (Thrift, compact protocol) is read as that crate reads it: a field that it knows by the type that it expects,
+//! not by the one that is claimed, or bytes made for that would show this module another schema. Nothing but the schema is
+//! judged here: what does not read is left to that crate, which stops at the same place. Knows no file format but this
+//! footer.
+
+use super::seekable::Seekable;
+
+/// Groups within each other that a schema may have, its root among them; and structures within each other in a field that is
+/// skipped, of which the parquet crate allows fewer.
+pub(super) const SCHEMA_DEPTH_MAX: usize = 100;
+
+/// How a file ends: the length of its footer, and this.
+const MAGIC: [u8; 4] = *b"PAR1";
+/// That end.
+const TAIL_BYTES: usize = 8;
+
+/// The footer of a file; none if it is not there whole, or is not to be read.
+pub(super) fn footer_of(source: &Seekable) -> Option<Vec<u8>> {
+    let tail_at = source.len_bytes().checked_sub(TAIL_BYTES as u64)?;
+    let mut tail = [0; TAIL_BYTES];
+    source.read_at(tail_at, &mut tail).ok()?;
+    let [a, b, c, d, magic @ ..] = tail;
+    let length = u32::from_le_bytes([a, b, c, d]);
+    let start = tail_at.checked_sub(length.into())?;
+    if magic != MAGIC {
+        return None;
+    }
+    let mut footer = vec![0; length as usize];
+    source.read_at(start, &mut footer).ok()?;
+    Some(footer)
+}
+
+/// Says why a footer is not to be given to the parquet crate, if so.
+pub(super) fn check(footer: &[u8]) -> Result<(), String> {
+    let mut walk = Walk { rest: footer };
+    let Some(elements) = walk.find_schema().transpose()? else { return Ok(()) };
+    // Of each group around the next element, from the outermost: how many of its children are to come.
+    let mut groups: Vec<usize> = Vec::new();
+    for left in (0..elements).rev() {
+        let Some(children) = walk.element() else { return Ok(()) };
+        while groups.last() == Some(&0) {
+            groups.pop();
+        }
+        if let Some(to_come) = groups.last_mut() {
+            *to_come -= 1;
+        }
+        // Fewer than none: refused by that crate before it goes down.
+        let Ok(children) = usize::try_from(children) else { return Ok(()) };
+        if children == 0 {
+            continue;
+        }
+        // It would allocate for all of them first.
+        if children > left {
+            return Err(format!("a group has {children} columns, of which {left} at most are there"));
+        }
+        if groups.len() == SCHEMA_DEPTH_MAX {
+            return Err(format!(
+                "its columns are nested deeper than {SCHEMA_DEPTH_MAX} levels; flatten them"
+            ));
+        }
+        groups.push(children);
+    }
+    Ok(())
+}
+
+/// Types of fields and elements on the wire.
+mod kind {
+    pub(super) const STOP: u8 = 0;
+    pub(super) const TRUE: u8 = 1;
+    /// In a list: any truth value.
+    pub(super) const FALSE: u8 = 2;
+    pub(super) const BYTE: u8 = 3;
+    pub(super) const I16: u8 = 4;
+    pub(super) const I64: u8 = 6;
+    pub(super) const DOUBLE: u8 = 7;
+    pub(super) const BINARY: u8 = 8;
+    pub(super) const LIST: u8 = 9;
+    pub(super) const SET: u8 = 10;
+    pub(super) const MAP: u8 = 11;
+    pub(super) const STRUCT: u8 = 12;
+    pub(super) const UUID: u8 = 13;
+}
+
+/// Fields of `FileMetaData`.
+mod file {
+    pub(super) const VERSION: i16 = 1;
+    pub(super) const SCHEMA: i16 = 2;
+    pub(super) const ROWS: i16 = 3;
+    pub(super) const ROW_GROUPS: i16 = 4;
+    pub(super) const KEY_VALUES: i16 = 5;
+    pub(super) const CREATED_BY: i16 = 6;
+    pub(super) const COLUMN_ORDERS: i16 = 7;
+}
+
+/// Fields of `SchemaElement`; the others from 1 to 9 are numbers.
+mod element {
+    pub(super) const NAME: i16 = 4;
+    pub(super) const CHILDREN: i16 = 5;
+    pub(super) const LOGICAL_TYPE: i16 = 10;
+}
+
+/// Variants of `LogicalType` that have fields; the others up to the last one are empty, apart from one that is unknown.
+mod logical {
+    pub(super) const DECIMAL: i16 = 5;
+    pub(super) const TIME: i16 = 7;
+    pub(super) const TIMESTAMP: i16 = 8;
+    pub(super) const UNKNOWN: i16 = 9;
+    pub(super) const INTEGER: i16 = 10;
+    pub(super) const VARIANT: i16 = 16;
+    pub(super) const GEOMETRY: i16 = 17;
+    pub(super) const GEOGRAPHY: i16 = 18;
+    pub(super) const LAST: i16 = 19;
+}
+
+/// What is left of a footer. `None` of any of its functions: the parquet crate refuses these bytes, too.
+struct Walk<'a> {
+    rest: &'a [u8],
+}
+
+impl Walk<'_> {
+    /// Goes to the first element of the schema; how many there are.
+    fn find_schema(&mut self) -> Option<Result<usize, String>> {
+        let mut last = 0;
+        loop {
+            let (kind, id) = self.field(last)?;
+            match id {
+                _ if kind == kind::STOP => return None,
+                file::SCHEMA => {
+                    let (kind, count) = self.list()?;
+                    return (kind == kind::STRUCT).then_some(Ok(count));
+                }
+                file::VERSION | file::ROWS => self.pass_number()?,
+                file::CREATED_BY => self.text()?,
+                file::ROW_GROUPS => return None,
+                file::KEY_VALUES | file::COLUMN_ORDERS => {
+                    return Some(Err("its schema comes after what belongs behind it".to_owned()));
+                }
+                _ => self.skip(kind, SCHEMA_DEPTH_MAX)?,
+            }
+            last = id;
+        }
+    }
+
+    /// Passes an element of the schema; how many children it says it has.
+    fn element(&mut self) -> Option<i32> {
+        let (mut last, mut children) = (0, 0);
+        loop {
+            let (kind, id) = self.field(last)?;
+            match id {
+                _ if kind == kind::STOP => return Some(children),
+                element::NAME => self.text()?,
+                element::CHILDREN => children = self.number()?,
+                1..=9 => self.pass_number()?,
+                element::LOGICAL_TYPE => self.logical_type()?,
+                _ => self.skip(kind, SCHEMA_DEPTH_MAX)?,
+            }
+            last = id;
+        }
+    }
+
+    fn logical_type(&mut self) -> Option<()> {
+        let (kind, variant) = self.field(0)?;
+        match variant {
+            _ if kind == kind::STOP => return None,
+            logical::DECIMAL
+            | logical::TIME
+            | logical::TIMESTAMP
+            | logical::INTEGER
+            | logical::VARIANT
+            | logical::GEOMETRY
+            | logical::GEOGRAPHY => self.parameters(variant)?,
+            logical::UNKNOWN => self.skip(kind, SCHEMA_DEPTH_MAX)?,
+            1..=logical::LAST => self.nothing()?,
+            _ => self.skip(kind, SCHEMA_DEPTH_MAX)?,
+        }
+        self.end(variant)
+    }
+
+    /// The fields of a logical type.
+    fn parameters(&mut self, variant: i16) -> Option<()> {
+        let mut last = 0;
+        loop {
+            let (kind, id) = self.field(last)?;
+            match (variant, id) {
+                _ if kind == kind::STOP => return Some(()),
+                (logical::DECIMAL, 1 | 2) | (logical::GEOGRAPHY, 2) => self.pass_number()?,
+                (logical::INTEGER | logical::VARIANT, 1) => self.pass(1)?,
+                (logical::GEOMETRY | logical::GEOGRAPHY, 1) => self.text()?,
+                // A truth value is in the type of its field.
+                (logical::TIME | logical::TIMESTAMP, 1) | (logical::INTEGER, 2) => {
+                    matches!(kind, kind::TRUE | kind::FALSE).then_some(())?;
+                }
+                (logical::TIME | logical::TIMESTAMP, 2) => {
+                    let (_, unit) = self.field(0)?;
+                    self.nothing()?;
+                    self.end(unit)?;
+                }
+                _ => self.skip(kind, SCHEMA_DEPTH_MAX)?,
+            }
+            last = id;
+        }
+    }
+
+    /// A structure without fields.
+    fn nothing(&mut self) -> Option<()> {
+        (self.byte()? == kind::STOP).then_some(())
+    }
+
+    /// The end of a structure after its only field.
+    fn end(&mut self, last: i16) -> Option<()> {
+        (self.field(last)?.0 == kind::STOP).then_some(())
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(first)
+    }
+
+    fn pass(&mut self, bytes: u64) -> Option<()> {
+        self.rest = self.rest.get(usize::try_from(bytes).ok()?..)?;
+        Some(())
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let (mut value, mut shift) = (0, 0_u32);
+        loop {
+            let byte = self.byte()?;
+            // One that is too long wraps, as it does there.
+            value |= u64::from(byte & 0x7f).wrapping_shl(shift);
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+            shift = shift.wrapping_add(7);
+        }
+    }
+
+    /// Of one of 64 bits the lower half.
+    fn number(&mut self) -> Option<i32> {
+        let value = self.varint()?;
+        Some(((value >> 1) as i64 ^ -((value & 1) as i64)) as i32)
+    }
+
+    fn pass_number(&mut self) -> Option<()> {
+        self.varint().map(|_| ())
+    }
+
+    fn text(&mut self) -> Option<()> {
+        let bytes = self.varint()?;
+        self.pass(bytes)
+    }
+
+    /// Type and id of the next field of a structure; the type says when there is none.
+    fn field(&mut self, last: i16) -> Option<(u8, i16)> {
+        let byte = self.byte()?;
+        match (byte & 0x0f, byte >> 4) {
+            (kind::STOP, _) => Some((kind::STOP, 0)),
+            (kind, _) if kind > kind::UUID => None,
+            (kind, 0) => Some((kind, self.number()? as i16)),
+            (kind, delta) => Some((kind, last.checked_add(delta.into())?)),
+        }
+    }
+
+    /// Type and number of the elements of a list.
+    fn list(&mut self) -> Option<(u8, usize)> {
+        let byte = self.byte()?;
+        let count = match byte >> 4 {
+            15 => i32::try_from(self.varint()?).ok()?,
+            count => count.into(),
+        };
+        // Some writers give an empty list no type.
+        let kind = if byte == 0 { kind::BYTE } else { element_kind(byte & 0x0f)? };
+        Some((kind, usize::try_from(count).ok()?))
+    }
+
+    /// Passes a field that nobody knows, with at most so many structures within each other.
+    fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
+        let depth = depth.checked_sub(1)?;
+        match kind {
+            kind::TRUE | kind::FALSE => Some(()),
+            kind::BYTE => self.pass(1),
+            kind::I16..=kind::I64 => self.pass_number(),
+            kind::DOUBLE => self.pass(8),
+            kind::BINARY => self.text(),
+            kind::LIST | kind::SET => {
+                let (kind, count) = self.list()?;
+                self.skip_all(&[kind], count, depth)
+            }
+            kind::MAP => {
+                let count = i32::try_from(self.varint()?).ok()?;
+                if count == 0 {
+                    return Some(());
+                }
+                let kinds = self.byte()?;
+                let kinds = [element_kind(kinds >> 4)?, element_kind(kinds & 0x0f)?];
+                self.skip_all(&kinds, usize::try_from(count).ok()?, depth)
+            }
+            kind::STRUCT => loop {
+                match self.field(0)? {
+                    (kind::STOP, _) => return Some(()),
+                    (kind, _) => self.skip(kind, depth)?,
+                }
+            },
+            kind::UUID => self.pass(16),
+            _ => None,
+        }
+    }
+
+    fn skip_all(&mut self, kinds: &[u8], count: usize, depth: usize) -> Option<()> {
+        // That crate takes these to have no bytes, so there may be any number of them.
+        if kinds.iter().all(|&kind| kind == kind::FALSE) {
+            return Some(());
+        }
+        for _ in 0..count {
+            for &kind in kinds {
+                self.skip(kind, depth)?;
+            }
+        }
+        Some(())
+    }
+}
+
+/// The type of elements that is written so; of truth values there are two.
+fn element_kind(written: u8) -> Option<u8> {
+    match written {
+        kind::TRUE => Some(kind::FALSE),
+        kind::FALSE..=kind::UUID => Some(written),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::datatypes::{DataType, Field, Fields, Schema, TimeUnit};
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+
+    fn varint(mut value: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+        bytes
+    }
+
+    /// An element of a schema, with these bytes between its name and its number of children, which ends the fields.
+    fn element(more: &[u8], children: u64) -> Vec<u8> {
+        let name = [0x48, 1, b'x'];
+        [&name[..], more, &[0x05, 10], &varint(children * 2)[..], &[0]].concat()
+    }
+
+    /// A footer whose schema has these elements.
+    fn footer(elements: &[Vec<u8>]) -> Vec<u8> {
+        let count = varint(elements.len() as u64);
+        let (head, tail) = ([0x15_u8, 2, 0x19, 0xfc], [0x16_u8, 0, 0x19, 0x0c, 0]);
+        [&head[..], &count[..], &elements.concat()[..], &tail[..]].concat()
+    }
+
+    /// So many groups, each the only child of the one before, and a column in the last one.
+    fn nested(groups: usize) -> Vec<u8> {
+        let mut elements = vec![element(&[], 1); groups];
+        elements.push(element(&[], 0));
+        footer(&elements)
+    }
+
+    fn is_too_deep(footer: &[u8]) -> bool {
+        check(footer).is_err_and(|reason| reason.contains("deeper than 100 levels"))
+    }
+
+    #[test]
+    fn a_schema_may_be_so_deep_and_no_deeper() {
+        for groups in [0, 1, 2, SCHEMA_DEPTH_MAX] {
+            assert_eq!(check(&nested(groups)), Ok(()), "{groups}");
+        }
+        for groups in [SCHEMA_DEPTH_MAX + 1, 8000, 100_000] {
+            assert!(is_too_deep(&nested(groups)), "{groups}");
+        }
+        // Wide is not deep.
+        let mut wide = vec![element(&[], 5000)];
+        wide.extend((0..5000).flat_map(|_| [element(&[], 1), element(&[], 0)]));
+        assert_eq!(check(&footer(&wide)), Ok(()));
+    }
+
+    #[test]
+    fn a_group_has_no_more_columns_than_there_are() {
+        let elements = |children| footer(&[element(&[], children), element(&[], 0)]);
+        assert_eq!(check(&elements(1)), Ok(()));
+        for children in [2, i32::MAX as u64] {
+            let reason = check(&elements(children)).unwrap_err();
+            assert!(reason.contains(&format!("{children} columns")), "{reason}");
+        }
+    }
+
+    #[test]
+    fn whatever_stands_there_ends_the_walk() {
+        for whole in [nested(5), nested(SCHEMA_DEPTH_MAX + 1)] {
+            for cut in 0..whole.len() {
+                let _ = check(&whole[..cut]);
+            }
+        }
+        let whole = nested(5);
+        for at in 0..whole.len() {
+            for byte in 0..=255 {
+                let mut changed = whole.clone();
+                changed[at] = byte;
+                let _ = check(&changed);
+            }
+        }
+        // A field that nobody knows, of structures within structures, or of any number of truth values.
+        let mut unknown = vec![0x9c_u8; 100_000];
+        assert_eq!(check(&unknown), Ok(()));
+        unknown = [&[0x99_u8, 0xf1][..], &varint(i32::MAX as u64)[..], &nested(101)[..]].concat();
+        let _ = check(&unknown);
+    }
+
+    /// As bytes may be made to hide what comes after them.
+    #[test]
+    fn fields_are_followed_whatever_they_claim_to_be() {
+        let fields: [&[u8]; 10] = [
+            // Its type as a structure, a text and a double, which are read as the number that it is.
+            &[0x0c, 2, 2],
+            &[0x08, 2, 2],
+            &[0x07, 2, 2],
+            // Fields that are unknown: a structure, a list of texts, a map, a double.
+            &[0x0c, 40, 0x15, 2, 0x1c, 0, 0],
+            &[0x09, 40, 0x28, 1, b'a', 0],
+            &[0x0b, 40, 1, 0x85, 1, b'a', 2],
+            &[0x07, 40, 1, 2, 3, 4, 5, 6, 7, 8],
+            // Logical types: a decimal whose scale claims to be a double, a time in microseconds, one that is unknown.
+            &[0x0c, 20, 0x5c, 0x17, 2, 0x15, 4, 0, 0],
+            &[0x0c, 20, 0x7c, 0x11, 0x1c, 0x2c, 0, 0, 0, 0],
+            &[0x0c, 20, 0x0c, 80, 0x15, 2, 0, 0],
+        ];
+        for more in fields {
+            let mut elements = vec![element(more, 1); SCHEMA_DEPTH_MAX];
+            elements.push(element(more, 0));
+            assert_eq!(check(&footer(&elements)), Ok(()), "{more:?}");
+            elements.insert(0, element(more, 1));
+            assert!(is_too_deep(&footer(&elements)), "{more:?}");
+        }
+        assert!(check(&[0x59, 0x0c]).is_err_and(|reason| reason.contains("its schema comes after")));
+    }
+
+    /// The footer that the parquet crate writes for columns of many types, and one within so many structures.
+    fn written(structures: usize) -> Vec<u8> {
+        let texts = DataType::List(Arc::new(Field::new("item", DataType::Utf8, true)));
+        let types = [
+            DataType::Int8,
+            DataType::UInt32,
+            DataType::Utf8,
+            DataType::Date32,
+            DataType::Float16,
+            DataType::Decimal128(10, 2),
+            DataType::Time64(TimeUnit::Microsecond),
+            DataType::Timestamp(TimeUnit::Millisecond, None),
+            DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())),
+            DataType::FixedSizeBinary(16),
+            texts,
+            (0..structures).fold(DataType::Float32, |inner, _| {
+                DataType::Struct(Fields::from(vec![Field::new("x", inner, true)]))
+            }),
+        ];
+        let fields: Vec<Field> = types
+            .into_iter()
+            .enumerate()
+            .map(|(at, kind)| Field::new(format!("c{at}"), kind, true))
+            .collect();
+        let mut bytes = Vec::new();
+        let writer = ArrowWriter::try_new(&mut bytes, Arc::new(Schema::new(fields)), None).unwrap();
+        writer.close().unwrap();
+        let (body, tail) = bytes.split_at(bytes.len() - TAIL_BYTES);
+        let length = u32::from_le_bytes(tail[..4].try_into().unwrap()) as usize;
+        body[body.len() - length..].to_vec()
+    }
+
+    #[test]
+    fn what_is_written_is_followed_to_its_end() {
+        // With the root.
+        assert_eq!(check(&written(SCHEMA_DEPTH_MAX - 1)), Ok(()));
+        assert!(is_too_deep(&written(SCHEMA_DEPTH_MAX)));
+    }
+}
