@@ -433,11 +433,11 @@ class Table:
     `budget_bytes` bounds the memory of index and rows.
 
     `dtype` says how weights are kept (optimizer state and all arrays are float32); `admission` which new keys get a
-    row: all, those pushed in n requests (`{"type": "sightings", "sightings": n}`) or with a probability
-    (`{"type": "probability", "probability": p}`); `eviction` which rows make room when the budget is used up: none
-    (then a push raises TableFullError), those unused for longest ("clock"), for so many pushes (`{"type": "age",
-    "pushes": n}`, n below 2^31), or small ones (`{"type": "norm", "below": x}`); `writes` whether an updated row stays
-    where it is.
+    row: all ("always", the default), those pushed in n requests (`{"type": "sightings", "sightings": n}`) or with a
+    probability (`{"type": "probability", "probability": p}`); `eviction` which rows make room when the budget is used
+    up: none ("never", the default; then a push raises TableFullError), those unused for longest ("clock"), for so many
+    pushes (`{"type": "age", "pushes": n}`, n below 2^31), or small ones (`{"type": "norm", "below": x}`); `writes`
+    whether an updated row stays where it is.
 
     Arrays must have the stated dtype (anything else is a TypeError). Contiguous ones are used in place. Several
     threads may use one table; the interpreter is released while it works.
