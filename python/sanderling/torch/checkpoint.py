@@ -32,6 +32,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 # The manifest is small; a longer file is not ours.
 MANIFEST_BYTES_MAX = 16 << 20
+# What begins the manifest of tables, which built-in learners save; see crates/store.
+_OF_TABLES = "manifest_crc32c"
 
 
 def save(
@@ -270,9 +272,13 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
         raise sanderling.DamagedError(f"{path}: too long to be a manifest")
     try:
         manifest = json.loads(path.read_text())
+        if isinstance(manifest, dict) and _OF_TABLES in manifest:
+            raise sanderling.DamagedError(f"{path} is of a built-in learner, or of tables alone")
         fine = isinstance(manifest["generation"], int) and isinstance(manifest["dense"]["file"], str)
         version = int(manifest["format"])
-    except (ValueError, KeyError, TypeError) as error:
+    except KeyError as error:
+        raise sanderling.DamagedError(f"{path}: not a manifest: it has no entry {error}") from error
+    except (ValueError, TypeError) as error:
         raise sanderling.DamagedError(f"{path}: not a manifest: {error}") from error
     if version > FORMAT:
         raise sanderling.VersionError(f"{path}: format {version}, this version reads {FORMAT}")
