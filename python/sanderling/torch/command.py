@@ -6,7 +6,8 @@ Knows no model and no training loop.
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,16 @@ from sanderling.torch.trainer import train
 
 # What a shell gives a program that Ctrl-C ended.
 _INTERRUPTED = 130
+# Exit codes, as `sanderling --help` says them; what is in no list is a failure like any other. Who reads them need not
+# know which trainer a model has.
+_FAILED = 1
+_EXIT_CODES: dict[int, tuple[type[sanderling.Error], ...]] = {
+    2: (sanderling.ConfigError,),
+    3: (sanderling.BadFileError, sanderling.BadRowError, sanderling.NoRowsError, sanderling.TooManyBadRowsError),
+    4: (sanderling.DamagedError, sanderling.ModelError, sanderling.NotFoundError, sanderling.VersionError),
+}
+# Some thirty years; what is beyond a clock's reach cannot be waited for.
+_PATIENCE_MAX_S = 1e9
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     add("config", type=Path, help="configuration, TOML")
     add("--model", choices=DEEP_MODELS, help="instead of model.type")
     add("--resume", action="store_true", help="go on where the run was told to stop, or was saved last")
-    add("--runs-dir", type=Path, default=Path("runs"), help="parent of the run's directory (runs)")
+    add("--runs-dir", default="runs", help="parent of the run's directory (runs)")
     add("--json", action="store_true", help="print the result as one JSON object on the last line of standard output")
     add("--quiet", "-q", action="store_true", help="no progress and no lines of metrics")
     add("--tensorboard", action="store_true", help="event files for TensorBoard in runs/NAME/tensorboard")
@@ -53,16 +64,21 @@ def main(arguments: Sequence[str]) -> int:
     add("--seed", type=int, help="of first weights and shuffles")
     options = parser.parse_args(arguments)
     try:
+        with _of_options():
+            _check_patience(options.hub_patience)
+            hub_token = _text("--hub-token-file", options.hub_token_file)
+            _text("--hub-ca", options.hub_ca)
+            config, ps = _config(options), _servers(options)
         result = train(
-            _config(options),
-            ps=_servers(options),
+            config,
+            ps=ps,
             runs_dir=options.runs_dir,
             resume=options.resume,
             device=options.device,
             tensorboard=options.tensorboard,
             quiet=options.quiet,
             mode=options.mode,
-            hub_token=_token("--hub-token-file", options.hub_token_file),
+            hub_token=hub_token,
             hub_patience_s=options.hub_patience,
             hub_compression=options.hub_compress,
             hub_ca_file=options.hub_ca,
@@ -72,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
         return _INTERRUPTED
     except sanderling.Error as error:
         sys.stderr.write(f"error: {error}\n")
-        return 1
+        return _exit_code(error)
     if torch.distributed.is_initialized():
         rank = torch.distributed.get_rank()
         torch.distributed.destroy_process_group()
@@ -93,14 +109,33 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _exit_code(error: sanderling.Error) -> int:
+    return next((code for code, classes in _EXIT_CODES.items() if isinstance(error, classes)), _FAILED)
+
+
+@contextmanager
+def _of_options() -> Iterator[None]:
+    """What cannot be read of the files that options name is wrong with the options, other than with files of rows."""
+    try:
+        yield
+    except sanderling.FileError as error:
+        raise sanderling.ConfigError(str(error)) from error
+
+
+def _check_patience(seconds: float) -> None:
+    if not 0.0 <= seconds <= _PATIENCE_MAX_S:
+        raise sanderling.ConfigError(f"--hub-patience: {seconds:g}: must be seconds from 0 to {_PATIENCE_MAX_S:g}")
+
+
 def _servers(options: argparse.Namespace) -> sanderling.Connection | None:
     if options.ps is None:
         return None
-    token = _token("--ps-token-file", options.ps_token_file)
+    token = _text("--ps-token-file", options.ps_token_file)
+    _text("--ps-ca", options.ps_ca)
     return sanderling.connect(options.ps, token=token, ca_file=options.ps_ca)
 
 
-def _token(option: str, path: Path | None) -> str:
+def _text(option: str, path: Path | None) -> str:
     """What is in the file, without the end of its line."""
     try:
         return "" if path is None else path.read_text().strip()

@@ -33,7 +33,7 @@ from sanderling.torch.deep_report import summary_of, write_report
 from sanderling.torch.deep_run import DeepRun
 from sanderling.torch.inputs import FileInputs, HubInputs, check_files, check_valid
 from sanderling.torch.run_log import Line, RunLog
-from sanderling.torch.workers import Workers, join
+from sanderling.torch.workers import Workers, bound_of, join
 
 # How long nobody wonders what is waited for.
 _NOTICE_S = 2.0
@@ -83,6 +83,8 @@ def train(
     if not isinstance(config, DeepConfig):
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
     check_device(device)
+    # Where one trainer runs alone, nobody else looks at it.
+    bound_of(mode)
     check_files(config)
     if config.train.l2_idle and ps is not None:
         # Before a new run gives up what servers have of the one before.
@@ -95,7 +97,10 @@ def train(
             f"{runs_dir}: only input is read by url; name a local folder, and copy it from there"
         )
     run_dir = Path(runs_dir) / config.name
-    run_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise sanderling.FileError(f"{run_dir}: cannot be the run's folder: {error.strerror or error}") from error
     ps = sanderling.connect(ps) if isinstance(ps, str) else ps
     workers = _workers(config, ps, mode)
     first = workers is None or workers.rank == 0
@@ -201,7 +206,7 @@ def _check_unchanged(config: DeepConfig, last: Path, extra: Mapping[str, Any]) -
     """Refuses to go on with a run whose rows, model or order of samples would be others."""
     changed = config.changed_since(extra["config"], judged=extra["progress"]["best"] is not None)
     if changed is not None:
-        raise sanderling.ConfigError(
+        raise sanderling.ModelError(
             f"{last}: cannot resume: {changed} changed since this run was saved; put it back, or start anew without"
             " resuming"
         )
@@ -212,7 +217,7 @@ def _of_hubs(run_dir: Path, extra: Mapping[str, Any] | None) -> dict[str, Any] |
     if extra is None:
         return None
     if not extra.get("hubs"):
-        raise sanderling.ConfigError(f"{run_dir / 'last'}: that run read files; go on with these, or start anew")
+        raise sanderling.ModelError(f"{run_dir / 'last'}: that run read files; go on with these, or start anew")
     return {"spec": extra["spec"], "hubs": extra["hubs"]}
 
 

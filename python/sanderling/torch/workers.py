@@ -22,6 +22,14 @@ _MODE = re.compile(r"async|sync|bounded:(\d{1,9})")
 _NEVER = 2**63
 
 
+def bound_of(mode: str) -> int | None:
+    """How many steps ahead of the slowest a trainer may be, if `mode` bounds that; raises ConfigError for no mode."""
+    parsed = _MODE.fullmatch(mode)
+    if parsed is None:
+        raise sanderling.ConfigError(f"mode {mode!r} is none of 'async', 'sync' and 'bounded:STEPS'")
+    return None if parsed[1] is None else int(parsed[1])
+
+
 class Workers:
     """One of the trainers of a job, for `EmbeddingCollection(..., workers=...)`; `join` makes it under torchrun.
 
@@ -40,13 +48,10 @@ class Workers:
 
     def __init__(self, group: sanderling.SyncGroup, mode: str = "sync") -> None:
         """Takes a group over the same connection, or a meeting of the same tables, as the collection."""
-        parsed = _MODE.fullmatch(mode)
-        if parsed is None:
-            raise sanderling.ConfigError(f"mode {mode!r} is none of 'async', 'sync' and 'bounded:STEPS'")
         self.group, self.mode = group, mode
         self.rank, self.size = group.worker, group.workers
         self.in_step = mode == "sync"
-        self.bound = None if parsed[1] is None else int(parsed[1])
+        self.bound = bound_of(mode)
         # The last step that is finished here.
         self.step = group.applied
         self._failed = False
