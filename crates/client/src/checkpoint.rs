@@ -26,7 +26,10 @@ impl Cluster {
     /// one fails, others may have saved theirs, which the error says; what that one had saved before is intact.
     pub fn save(&self, name: &str, timeout: Duration) -> Result<CheckpointSize, ClientError> {
         let mut links = self.patient_links(timeout)?;
-        let request = match greet(&mut links)? {
+        let can_number = greet(&mut links)?;
+        // They are there. What comes next takes as long as there are rows.
+        links.bear_silence();
+        let request = match can_number {
             // By it a restore finds out whether all servers have the same save.
             true => Request::SaveAs(SaveAs { number: unique().max(1), name }),
             false => Request::Save(Save { name }),
@@ -77,8 +80,6 @@ impl CheckpointSize {
 fn greet(links: &mut Links) -> Result<bool, ClientError> {
     let answers = ask_all(links, &Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()));
     answers.into_iter().collect::<Result<Vec<()>, _>>()?;
-    // They are there. What comes next takes as long as there are rows.
-    links.bear_silence();
     Ok((0..links.len()).all(|server| links.can(server, Features::SAVES)))
 }
 

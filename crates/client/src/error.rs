@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sanderling_store::StoreError;
 use sanderling_transport::AddressError;
-use sanderling_wire::{Fault, WireError, words};
+use sanderling_wire::{Fault, WireError, on_one_line};
 
 use crate::exchange::CallError;
 
@@ -228,7 +228,7 @@ fn absent(workers: &[u32]) -> String {
 
 /// What a server refused, and why, in one text.
 pub(crate) fn said(fault: &Fault, reason: &str) -> String {
-    let (fault, reason) = (fault.to_string(), words(reason));
+    let (fault, reason) = (fault.to_string(), on_one_line(reason));
     if fault.ends_with(&reason) { fault } else { format!("{fault}: {reason}") }
 }
 

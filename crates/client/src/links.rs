@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sanderling_observe::unique;
 use sanderling_transport::{Address, Error, Framing, Poller, Received, Token};
 use sanderling_wire::{
-    Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit, words,
+    Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit, on_one_line,
 };
 
 use crate::error::{ClientError, Names};
@@ -380,7 +380,7 @@ impl Links {
                     }
                     match reply {
                         Reply::Failed(failure) => {
-                            let (fault, reason) = (failure.fault, words(failure.reason));
+                            let (fault, reason) = (failure.fault, on_one_line(failure.reason));
                             sink(server, done.tag, Err(CallError::Refused { fault, reason }));
                         }
                         reply => sink(server, done.tag, Ok(reply)),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sanderling_transport::tls_reason;
+use sanderling_wire::on_one_line;
 use tokio::runtime::Runtime;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Uri};
@@ -167,8 +168,7 @@ impl Client {
                     let reason = match status.message() {
                         // The control plane gives reasons for whatever it refuses.
                         "" => format!("{}; is this the control plane's port?", code.description()),
-                        // On one line, or it could look as if something else had been said.
-                        said => said.replace(char::is_control, " "),
+                        said => on_one_line(said),
                     };
                     ControlError::Refused { url, code, reason }
                 }

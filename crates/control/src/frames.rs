@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use sanderling_transport::{Incoming, Outgoing};
+use sanderling_wire::on_one_line;
 use tokio::runtime::Runtime;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Status, Streaming};
@@ -92,6 +93,6 @@ async fn receive(mut pieces: Streaming<Piece>, mut incoming: Incoming, stream: O
 fn words(status: &Status) -> String {
     match std::error::Error::source(status) {
         Some(source) => format!("the connection failed: {}", root_cause(source)),
-        None => format!("the gRPC stream ended: {}: {}", status.code(), status.message()),
+        None => format!("the gRPC stream ended: {}: {}", status.code(), on_one_line(status.message())),
     }
 }

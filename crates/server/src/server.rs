@@ -309,7 +309,10 @@ fn accept(listener: &Listener, control: &Control, log: &Log) {
     loop {
         match listener.accept() {
             Ok(Some(connection)) => {
-                control.join(connection, features);
+                if !control.join(connection, features) {
+                    let reason = "there are as many connections as the server takes";
+                    not_accepted.note_stranger(reason, |reason| log.say(Event::NotAccepted { reason }));
+                }
             }
             Ok(None) => return,
             Err(error) => not_accepted.note(&error, |reason| log.say(Event::NotAccepted { reason })),

@@ -55,7 +55,7 @@ mod whole;
 mod words;
 mod writer;
 
-pub use checkpoint::{BlobEntry, Checkpoint, CheckpointWriter, TableEntry, open_regular};
+pub use checkpoint::{BlobEntry, Checkpoint, CheckpointWriter, TableEntry, create_regular, open_regular};
 pub use config::{Absent, Admission, Block, Dtype, Eviction, Pooling, PushScale, TableConfig, Writes};
 pub use config::{BLOCKS_MAX, DIM_MAX, FILTER_BYTES_MAX, GRADIENT_ABS_MAX, NAME_BYTES_MAX, bad_gradient};
 pub use dedup::Dedup;

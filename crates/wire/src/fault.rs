@@ -219,7 +219,7 @@ impl<'a> Failure<'a> {
 
 /// A peer's words as part of an error here. They stay on one line, or they could look as if something else had been said.
 #[must_use]
-pub fn words(reason: &str) -> String {
+pub fn on_one_line(reason: &str) -> String {
     reason.replace(char::is_control, " ")
 }
 
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_peer_says_one_line() {
-        assert_eq!(words("rate 0.1: \"é\""), "rate 0.1: \"é\"");
-        assert_eq!(words("a\r\nerror: b\u{1b}[31m\u{9b}c"), "a  error: b [31m c");
+        assert_eq!(on_one_line("rate 0.1: \"é\""), "rate 0.1: \"é\"");
+        assert_eq!(on_one_line("a\r\nerror: b\u{1b}[31m\u{9b}c"), "a  error: b [31m c");
     }
 }

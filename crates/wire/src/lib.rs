@@ -37,7 +37,7 @@ pub use bits::{Bits, set_bit};
 pub use buffer::Buffer;
 pub use codec::{Codec, Compression};
 pub use error::WireError;
-pub use fault::{Failure, Fault, words};
+pub use fault::{Failure, Fault, on_one_line};
 pub use frame::{Frame, HEADER_BYTES, Header, MAGIC, Parsed, body_bytes, flag, refit, seal};
 pub use kind::Kind;
 pub use message::*;

@@ -273,7 +273,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text())
         if isinstance(manifest, dict) and _OF_TABLES in manifest:
-            raise sanderling.DamagedError(f"{path} is of a built-in learner, or of tables alone")
+            raise sanderling.ModelError(f"{path} is of a built-in learner, or of tables alone")
         fine = isinstance(manifest["generation"], int) and isinstance(manifest["dense"]["file"], str)
         version = int(manifest["format"])
     except KeyError as error:

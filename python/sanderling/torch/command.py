@@ -5,6 +5,7 @@ Knows no model and no training loop.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         with _of_options():
             _check_patience(options.hub_patience)
             hub_token = _text("--hub-token-file", options.hub_token_file)
-            _text("--hub-ca", options.hub_ca)
+            _check_readable("--hub-ca", options.hub_ca)
             config, ps = _config(options), _servers(options)
         result = train(
             config,
@@ -131,8 +132,13 @@ def _servers(options: argparse.Namespace) -> sanderling.Connection | None:
     if options.ps is None:
         return None
     token = _text("--ps-token-file", options.ps_token_file)
-    _text("--ps-ca", options.ps_ca)
     return sanderling.connect(options.ps, token=token, ca_file=options.ps_ca)
+
+
+def _check_readable(option: str, path: Path | None) -> None:
+    """It is read once, by who needs it: it may be a pipe."""
+    if path is not None and not os.access(path, os.R_OK):
+        raise sanderling.FileError(f"{option} {path}: not there, or not to be read")
 
 
 def _text(option: str, path: Path | None) -> str:

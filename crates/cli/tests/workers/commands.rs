@@ -73,8 +73,10 @@ impl Site {
 }
 
 pub(crate) fn ended_well(child: Child) -> String {
-    let _overdue = Overdue::of(&child);
+    let overdue = Overdue::of(&child);
     let output = child.wait_with_output().unwrap();
+    // Its number is another's from here on.
+    drop(overdue);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{errors}");
     errors

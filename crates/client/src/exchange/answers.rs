@@ -1,6 +1,6 @@
 //! What an exchange makes of the frames that it receives: greetings, answers, farewells, and bytes that are none of these.
 
-use sanderling_wire::{Codec, Fault, Frame, Identity, Parsed, Reply, WireError, words};
+use sanderling_wire::{Codec, Fault, Frame, Identity, Parsed, Reply, WireError, on_one_line};
 
 use crate::error::said;
 
@@ -53,14 +53,16 @@ impl Exchange {
                 if !matches!(failure.fault, Fault::Busy { .. } | Fault::Draining) {
                     self.calls.fail_all(&CallError::Refused {
                         fault: failure.fault,
-                        reason: words(failure.reason),
+                        reason: on_one_line(failure.reason),
                     });
                 }
                 self.give_up(now_us, &said(&failure.fault, failure.reason));
             }
-            (Phase::Greeting { .. }, Reply::Goaway(goaway)) => self.give_up(now_us, &words(goaway.reason)),
+            (Phase::Greeting { .. }, Reply::Goaway(goaway)) => {
+                self.give_up(now_us, &on_one_line(goaway.reason))
+            }
             (Phase::Up | Phase::Leaving, Reply::Goaway(goaway)) => {
-                self.cause = Some(words(goaway.reason));
+                self.cause = Some(on_one_line(goaway.reason));
                 self.phase = Phase::Leaving;
             }
             (Phase::Up | Phase::Leaving, reply) => return self.answered(now_us, id, reply),

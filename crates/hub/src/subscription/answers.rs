@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sanderling_sample::{PackedBatch, PackedBuffer};
 use sanderling_wire::{
-    Ahead, Features, Frame, Outcome, Parsed, Reply, Request, Subscribe, Subscribed, WireError, words,
+    Ahead, Features, Frame, Outcome, Parsed, Reply, Request, Subscribe, Subscribed, WireError, on_one_line,
 };
 
 use super::error::HubError;
@@ -60,10 +60,10 @@ impl Link {
             (_, Reply::Failed(failure)) => {
                 // One that is about to stop will be back, or its successor.
                 if failure.fault.is_transient() {
-                    self.cause = words(failure.reason);
+                    self.cause = on_one_line(failure.reason);
                     self.give_up(now_us);
                 } else {
-                    let reason = format!("{} ({})", words(failure.reason), failure.fault);
+                    let reason = format!("{} ({})", on_one_line(failure.reason), failure.fault);
                     self.error = Some(HubError::Refused { hub: self.hub.clone(), reason });
                 }
             }
@@ -101,7 +101,7 @@ impl Link {
             }
             (Phase::Up, Reply::Keys(outcome)) => self.whole(now_us, id, outcome),
             (_, Reply::Goaway(goaway)) => {
-                self.cause = words(goaway.reason);
+                self.cause = on_one_line(goaway.reason);
                 self.give_up(now_us);
             }
             (_, reply) => {
@@ -178,7 +178,7 @@ impl Link {
                 self.phase = Phase::Closing { until_us: u64::MAX };
             }
             Outcome::Failed { reason } => {
-                let (hub, reason) = (self.hub.clone(), words(reason));
+                let (hub, reason) = (self.hub.clone(), on_one_line(reason));
                 self.error = Some(HubError::Failed { hub, reason });
             }
             Outcome::Nothing => {}
@@ -257,7 +257,7 @@ impl Link {
                 return self.whole_wanted.push_back(asked);
             }
             Outcome::Failed { reason } => {
-                let (hub, reason) = (self.hub.clone(), words(reason));
+                let (hub, reason) = (self.hub.clone(), on_one_line(reason));
                 self.error = Some(HubError::Failed { hub, reason });
                 return;
             }

@@ -39,6 +39,8 @@ struct Open {
     agreed: Agreed,
     early: Option<Vec<u8>>,
     pending: VecDeque<Said>,
+    /// What was taken from there is on its way.
+    is_flushed: bool,
 }
 
 impl Open {
@@ -80,7 +82,7 @@ impl Control {
         let mut open = Vec::new();
         for Line { rank, connection, agreed, early } in lines {
             let token = poller.add(connection)?;
-            open.push(Open { rank, token, agreed, early, pending: VecDeque::new() });
+            open.push(Open { rank, token, agreed, early, pending: VecDeque::new(), is_flushed: true });
         }
         let (stay, heard) = ((0, start), Instant::now());
         Ok(Control { poller, open, desk, seen, observing, watch, stay, start, silence, heard })
@@ -128,7 +130,7 @@ impl Control {
                     self.gone(token, reason);
                 }
             }
-            let is_sent = self.open.iter().all(|open| open.pending.is_empty());
+            let is_sent = self.open.iter().all(|open| open.pending.is_empty() && open.is_flushed);
             if is_sent {
                 self.seen.note_sent();
             }
@@ -260,7 +262,7 @@ impl Control {
 
     fn send(&mut self, token: Token) -> Result<(), String> {
         let Some(open) = self.open.iter_mut().find(|open| open.token == token) else { return Ok(()) };
-        let Open { agreed, pending, .. } = open;
+        let Open { agreed, pending, is_flushed, .. } = open;
         let Some(connection) = self.poller.connection(token) else { return Ok(()) };
         while let Some(said) = pending.front() {
             let frame = said.frame(agreed).map_err(|error| error.to_string())?;
@@ -269,7 +271,7 @@ impl Control {
             slot.write(frame.bytes());
             pending.pop_front();
         }
-        connection.sender.try_flush().map_err(|error| error.to_string())?;
+        *is_flushed = connection.sender.try_flush().map_err(|error| error.to_string())?;
         if pending.len() > PENDING_MAX {
             return Err(format!("it takes nothing, and {PENDING_MAX} messages wait for it"));
         }

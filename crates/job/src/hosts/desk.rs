@@ -27,6 +27,8 @@ struct Seat {
     /// It is lost, but had come to the end of the job, and nobody was told.
     is_untold: bool,
     heard_us: u64,
+    /// It was named for its silence, which goes on.
+    is_named: bool,
     stage: u32,
     for_us: u64,
     turn: u64,
@@ -89,6 +91,7 @@ impl Desk {
             is_lost: false,
             is_untold: false,
             heard_us: now_us,
+            is_named: false,
             stage: wait,
             for_us: 0,
             turn: 0,
@@ -159,7 +162,7 @@ impl Desk {
             return;
         }
         let seat = &mut self.seats[from as usize];
-        seat.heard_us = now_us;
+        (seat.heard_us, seat.is_named) = (now_us, false);
         match said {
             Said::Alive { stage, for_us, turn, settled } => {
                 (seat.stage, seat.for_us, seat.turn, seat.settled) = (stage, for_us, turn, settled);
@@ -220,11 +223,18 @@ impl Desk {
         let Some(waited_us) = waited_us else { return };
         if waited_us < WAITED_US {
             self.named_us = WAITED_US;
-        } else if waited_us >= self.named_us {
-            for (worker, seat) in (0..).zip(&self.seats).filter(|(_, seat)| !seat.is_lost && !waits(seat)) {
-                // Not before somebody is named: who has stopped where it waited, is when it has been silent.
-                self.named_us = waited_us.saturating_mul(WAITED_AGAIN);
-                let (stage, is_silent) = (seat.stage, is_silent(seat));
+            return;
+        }
+        let names_all = waited_us >= self.named_us;
+        if names_all {
+            self.named_us = waited_us.saturating_mul(WAITED_AGAIN);
+        }
+        for (worker, seat) in (0..).zip(&mut self.seats).filter(|(_, seat)| !seat.is_lost && !waits(seat)) {
+            // Who has stopped where it waited was not to be named before it was silent.
+            let (stage, is_silent) = (seat.stage, is_silent(seat));
+            let is_new = is_silent && stage == wait && !seat.is_named;
+            if names_all || is_new {
+                seat.is_named |= is_silent;
                 self.notes.push(Note::Straggler { worker, stage, is_silent, waited_us });
             }
         }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use sanderling_transport::{Connection, Error};
 use sanderling_wire::{
     Agreed, Failure, Fault, Features, Frame, Hello, Identity, Join, Joined, Kind, Offer, Parsed, Reply,
-    Request, limit, same_token, words,
+    Request, limit, on_one_line, same_token,
 };
 
 use super::said::frame;
@@ -80,7 +80,7 @@ pub(super) fn introduce(
     let answer = receive(connection, &Agreed::BEFORE_HELLO, until)?;
     let agreed = match Reply::decode(&answer).map_err(refused)? {
         Reply::Hello(identity) => offer.accept(identity.agreed).map_err(refused)?,
-        Reply::Failed(failure) => return Err(Ungreeted::Refused(words(failure.reason))),
+        Reply::Failed(failure) => return Err(Ungreeted::Refused(on_one_line(failure.reason))),
         _ => return Err(Ungreeted::Refused("it is no worker: it answers with something else".to_owned())),
     };
     send(connection, frame(&Request::Join(*join), &agreed, 2).map_err(refused)?.bytes())?;
@@ -90,7 +90,7 @@ pub(super) fn introduce(
             connection.receiver.limit_frames(limit::FRAME_BYTES_MAX);
             Ok((agreed, joined))
         }
-        Reply::Failed(failure) => Err(Ungreeted::Refused(words(failure.reason))),
+        Reply::Failed(failure) => Err(Ungreeted::Refused(on_one_line(failure.reason))),
         _ => Err(Ungreeted::Refused("it is no worker: it answers with something else".to_owned())),
     }
 }

@@ -1,6 +1,6 @@
 //! What workers on several hosts tell each other beside rows, as values that can be kept. Knows no connection.
 
-use sanderling_wire::{Agreed, Buffer, Request, Tell, WireError, limit};
+use sanderling_wire::{Agreed, Buffer, Request, Tell, WireError, limit, on_one_line};
 
 /// A turn that is the end of the job.
 pub(crate) const JOB: u64 = u64::MAX;
@@ -40,10 +40,10 @@ impl Said {
             Tell::Alive { stage, for_us, turn, settled } => Said::Alive { stage, for_us, turn, settled },
             Tell::TurnOver { turn, losses } => Said::TurnOver { turn, losses },
             Tell::Lost { worker, losses, turn, settled, reason } => {
-                Said::Lost { losses, loss: Loss { worker, turn, settled }, reason: reason.to_owned() }
+                Said::Lost { losses, loss: Loss { worker, turn, settled }, reason: on_one_line(reason) }
             }
             Tell::Regroup { group, .. } => Said::Start { group },
-            Tell::Fail { worker, reason } => Said::Fail { worker, reason: reason.to_owned() },
+            Tell::Fail { worker, reason } => Said::Fail { worker, reason: on_one_line(reason) },
             Tell::Pace { worker, turn, steps, others } => Said::Pace { worker, turn, steps, others },
             Tell::Stop { worker } => Said::Stop { worker },
             Tell::Rows { .. } | Tell::RowsEnd { .. } | Tell::Part { .. } => return None,

@@ -48,7 +48,7 @@ pub(super) fn note(base: &Path, shard: u16, shards: u16, origin: Origin) -> Resu
 fn write(folder: &Path, by: u16, bytes: &[u8]) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let new = folder.join(format!("{NOTE}.new-by-{by}"));
-    let mut file = File::create(&new)?;
+    let mut file = sanderling_store::create_regular(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&new, folder.join(NOTE))?;

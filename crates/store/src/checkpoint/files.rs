@@ -37,6 +37,11 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     regular(OpenOptions::new().read(true), path)
 }
 
+/// Creates such a file, or empties it, in the same way.
+pub fn create_regular(path: &Path) -> io::Result<File> {
+    regular(OpenOptions::new().write(true).create(true).truncate(true), path)
+}
+
 fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     // Or opening a pipe would itself wait. To a regular file it is nothing.
     let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -81,7 +86,7 @@ impl Files for Disk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn Sink>> {
-        Ok(Box::new(regular(OpenOptions::new().write(true).create(true).truncate(true), path)?))
+        Ok(Box::new(create_regular(path)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

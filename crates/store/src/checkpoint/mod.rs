@@ -10,7 +10,7 @@ mod write;
 #[cfg(test)]
 mod crash;
 
-pub use files::open_regular;
+pub use files::{create_regular, open_regular};
 pub use manifest::{BlobEntry, TableEntry};
 pub use read::Checkpoint;
 pub use write::CheckpointWriter;

@@ -271,6 +271,20 @@ fn who_has_stopped_where_it_waited_is_named_before_it_is_lost() {
     }
 }
 
+/// All have waited for what no worker does; the last words of some are a moment old when it is over.
+#[test]
+fn nobody_is_named_who_goes_on_a_moment_before_the_others() {
+    let alive = |stage, for_us| Said::Alive { stage, for_us, turn: 0, settled: 0 };
+    let mut desk = Desk::new(3, 30_000_000, true, WAIT, 0);
+    for now_us in (0..2_000_000).step_by(100_000) {
+        (0..3).for_each(|worker| desk.heard(worker, alive(WAIT, now_us), now_us));
+        desk.tick(now_us);
+    }
+    desk.heard(0, alive(1, 0), 2_000_000);
+    desk.tick(2_000_000);
+    assert_eq!(desk.take_notes(), []);
+}
+
 #[test]
 fn the_slowest_is_who_has_rows_left_and_lives_and_nobody_falls_behind_what_was_told() {
     let mut desk = Desk::new(3, SILENCE_US, true, WAIT, 0);
