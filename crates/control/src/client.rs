@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use sanderling_transport::tls_reason;
-use sanderling_wire::on_one_line;
 use tokio::runtime::Runtime;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Uri};
@@ -87,6 +86,11 @@ fn url_of(address: &str, tls: bool) -> Result<Uri, String> {
         Some(_) => Ok(uri),
         None => Err("has no port; write host:port".to_owned()),
     }
+}
+
+/// What a peer says. It stays on one line, or it could look as if something else had been said.
+pub(crate) fn on_one_line(said: &str) -> String {
+    said.replace(char::is_control, " ")
 }
 
 /// What lies at the bottom of an error: "connection refused" rather than "transport error".

@@ -12,12 +12,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use sanderling_transport::{Incoming, Outgoing};
-use sanderling_wire::on_one_line;
 use tokio::runtime::Runtime;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Status, Streaming};
 
-use crate::client::root_cause;
+use crate::client::{on_one_line, root_cause};
 use crate::frames_proto::Piece;
 use crate::limit::{FRAME_LINGER, FRAME_THREADS_MAX};
 use crate::line::LineStream;
