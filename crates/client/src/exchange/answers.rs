@@ -59,7 +59,7 @@ impl Exchange {
                 self.give_up(now_us, &said(&failure.fault, failure.reason));
             }
             (Phase::Greeting { .. }, Reply::Goaway(goaway)) => {
-                self.give_up(now_us, &on_one_line(goaway.reason))
+                self.give_up(now_us, &on_one_line(goaway.reason));
             }
             (Phase::Up | Phase::Leaving, Reply::Goaway(goaway)) => {
                 self.cause = Some(on_one_line(goaway.reason));
