@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use sanderling_observe::unique;
 use sanderling_transport::{Address, Error, Framing, Poller, Received, Token};
-use sanderling_wire::{
-    Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit, on_one_line,
-};
+use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit};
 
 use crate::error::{ClientError, Names};
 use crate::exchange::{Answer, CallError, Exchange, Hedging, IN_FLIGHT_MAX, Patience, Peer, Want};
@@ -380,7 +378,7 @@ impl Links {
                     }
                     match reply {
                         Reply::Failed(failure) => {
-                            let (fault, reason) = (failure.fault, on_one_line(failure.reason));
+                            let (fault, reason) = (failure.fault, failure.reason.to_owned());
                             sink(server, done.tag, Err(CallError::Refused { fault, reason }));
                         }
                         reply => sink(server, done.tag, Ok(reply)),

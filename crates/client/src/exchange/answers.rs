@@ -53,7 +53,7 @@ impl Exchange {
                 if !matches!(failure.fault, Fault::Busy { .. } | Fault::Draining) {
                     self.calls.fail_all(&CallError::Refused {
                         fault: failure.fault,
-                        reason: on_one_line(failure.reason),
+                        reason: failure.reason.to_owned(),
                     });
                 }
                 self.give_up(now_us, &said(&failure.fault, failure.reason));
