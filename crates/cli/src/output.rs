@@ -167,14 +167,13 @@ pub(crate) fn metric(value: Option<f64>) -> String {
     value.map_or_else(|| "undefined".to_string(), |value| format!("{value:.6}"))
 }
 
-/// The rows of [`pairs`] that every measurement of a model begins with; `on` says what it was measured on.
+/// The rows of [`pairs`] that every measurement of a model begins with.
 pub(crate) fn quality(
     (auc, logloss): (Option<f64>, Option<f64>),
     (prob_mean, real_mean): (Option<f64>, Option<f64>),
-    on: &str,
 ) -> Vec<(&'static str, String)> {
     vec![
-        ("AUC", format!("{}  {on}", metric(auc)).trim_end().to_string()),
+        ("AUC", metric(auc)),
         ("logloss", metric(logloss)),
         ("calibration", format!("predicted {}, real {}", metric(prob_mean), metric(real_mean))),
     ]

@@ -1,7 +1,7 @@
 //! What a run's time went to, as the text that a training ends with: one table of stages and calls, one of passes. Measures
 //! and decides nothing.
 
-use sanderling_learner::Timing;
+use sanderling_learner::{MeasuredOn, Timing};
 use sanderling_observe::{LatencySummary, StageTotal};
 
 use crate::output;
@@ -89,7 +89,7 @@ fn us(us: f64) -> String {
 }
 
 fn passes(timing: &Timing) -> String {
-    let header = ["pass", "seconds", "examples/s", "auc", "logloss", "calibration", "normalized entropy"];
+    let header = ["pass", "rows", "seconds", "examples/s", "auc", "logloss", "calibration", "normalized entropy"];
     let left_out = timing.passes.len().saturating_sub(PASSES_MAX);
     let rows: Vec<Vec<String>> = timing.passes[left_out..]
         .iter()
@@ -97,6 +97,7 @@ fn passes(timing: &Timing) -> String {
             let finite = |value: f64| value.is_finite().then_some(value);
             vec![
                 pass.pass.to_string(),
+                if pass.measured_on == MeasuredOn::TrainSeen { "seen" } else { "new" }.to_owned(),
                 seconds(pass.seconds),
                 output::per_s(pass.metrics.examples as f64 / pass.seconds.max(1e-9)),
                 output::metric(finite(pass.metrics.auc)),
@@ -189,8 +190,8 @@ read     stage            1,000    0.500  25.0 %       500.0
 pull     stage            2,000    1.500  75.0 %       750.0
 pull     single RPC call  2,000    0.250               125.0     0.0     0.0     0.0     0.0     0.0      0.0
 
-pass  seconds  examples/s        auc   logloss  calibration  normalized entropy
-   1    0.500         200  undefined  0.500000     1.000000            0.721348
+pass  rows  seconds  examples/s        auc   logloss  calibration  normalized entropy
+   1   new    0.500         200  undefined  0.500000     1.000000            0.721348
 
 staleness in steps  0: 90.0 %, 1: 0.0 %, 2: 0.0 %, 3: 0.0 %, 4: 0.0 %, 5: 0.0 %, 6: 0.0 %, 7: 0.0 %, 8 to 9: 10.0 %";
         assert_eq!(for_people(&timing), expected);

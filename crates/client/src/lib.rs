@@ -19,6 +19,9 @@ pub use client::Client;
 mod floats;
 pub use floats::Floats;
 
+mod known;
+pub use known::Occurrences;
+
 mod fed;
 pub use fed::{AheadFeature, FED_AGE_MAX, FedRows, Feedable};
 

@@ -13,8 +13,11 @@ use sanderling_client::{Lookup, Online};
 use sanderling_sample::Rows;
 use sanderling_store::GRADIENT_ABS_MAX;
 
+mod contributions;
 mod exact;
 mod factors;
+
+pub(crate) use contributions::FeatureSums;
 
 /// Scratch of one worker.
 #[derive(Debug)]

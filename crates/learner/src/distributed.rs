@@ -157,8 +157,8 @@ pub(crate) fn run(
     let mut judge = Judge::new(trainer);
     let train = model.config().train.clone();
     let mut hear = |said: Said, verdicts: &mut Option<Sender<Judged>>| match said {
-        Said::Window { scores, steps } => {
-            judge.trainer.take_window(&Window { scores: scores.to_scores(), steps }, &train);
+        Said::Window { scores, steps, large } => {
+            judge.trainer.take_window(&Window { scores: scores.to_scores(), steps, large }, &train);
         }
         Said::Begun(_) => judge.begin(),
         Said::Ended(end) => judge.end_pass(&end, verdicts),

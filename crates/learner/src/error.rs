@@ -60,12 +60,22 @@ pub enum LearnError {
         reason: String,
     },
     /// A prediction became infinite or undefined.
-    #[error(
-        "training diverged at step {step}: lower the learning rate or bound the features (type = \"log\")"
-    )]
+    #[error("training diverged at step {step}: {}", cause.as_deref().unwrap_or("lower the learning rate or bound the features (type = \"log\")"))]
     Diverged {
         /// The step.
         step: u64,
+        /// The value that most likely made it diverge and what to do; none if no value is large.
+        cause: Option<String>,
+    },
+    /// A prediction over files is infinite or undefined.
+    #[error("{input}: the prediction of {which} is no finite number: {}", cause.as_deref().unwrap_or("the model has diverged; train it with a lower learning rate"))]
+    Prediction {
+        /// The files.
+        input: String,
+        /// The row, in words.
+        which: String,
+        /// The value that most likely did it and what to do; none if no value is large.
+        cause: Option<String>,
     },
     /// A worker's part is too large for the exact sums of a step.
     #[error(

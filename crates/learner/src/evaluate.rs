@@ -2,18 +2,21 @@
 //! Nothing here changes a table.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use sanderling_client::Lookup;
+use sanderling_client::{Lookup, Occurrences};
 use sanderling_hub::{Pass, PassOptions, STAGES};
 use sanderling_observe::Stages;
 use sanderling_sample::{BLOCK_BYTES, BadRows, DataConfig, LabelUse, Rows};
 use sanderling_store::Absent;
 
-use crate::compute::Compute;
+use crate::compute::{Compute, FeatureSums};
 use crate::error::LearnError;
+use crate::importance::{ContributionSums, Importance};
+use crate::known::KnownKeys;
+use crate::magnitude;
 use crate::metrics::{EXACT_ROWS_MAX, Scores, sigmoid};
 use crate::model::Model;
 use crate::threads::{join, spawn};
@@ -35,9 +38,34 @@ pub struct ScanProgress {
     pub bytes_total: Option<u64>,
 }
 
+/// What scoring labelled files came to.
+#[derive(Clone, Debug)]
+pub struct Evaluation {
+    /// The scored rows.
+    pub scores: Scores,
+    /// Rows with a positive label, each counted once.
+    pub positives: u64,
+    /// By feature, how many of its keys the model knows.
+    pub known: Vec<KnownKeys>,
+    /// Feature importance over these rows, where it was asked for.
+    pub(crate) importance: Option<Importance>,
+}
+
+/// What scoring files without labels came to.
+#[derive(Clone, Debug)]
+pub struct Predicted {
+    /// Rows of the input, bad ones included.
+    pub rows: u64,
+    /// By feature, how many of its keys the model knows.
+    pub known: Vec<KnownKeys>,
+}
+
 /// Scores every row of labelled files.
 ///
 /// `stop` ends the scan early with [`LearnError::Stopped`].
+///
+/// # Errors
+/// [`LearnError::Prediction`] where a prediction is infinite or undefined.
 pub fn evaluate(
     model: &Model,
     inputs: &[String],
@@ -46,57 +74,145 @@ pub fn evaluate(
     threads: usize,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(ScanProgress),
-) -> Result<Scores, LearnError> {
-    let encoder = model.encoder(LabelUse::Required, false)?;
-    let pass = Pass::open(inputs, config, &encoder, bad_rows, in_order(threads))?;
-    let stages = Stages::new(&STAGES);
-    let failed = AtomicBool::new(false);
-    let work = |mut feed: sanderling_hub::Feed<'_>| -> Result<Scores, LearnError> {
-        let mut scorer = Scorer::new(model);
-        // All threads together hold no more rows than one may.
-        let mut scores = Scores::with_exact_rows(EXACT_ROWS_MAX / threads.max(1));
-        let mut timer = stages.timer();
-        while !stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
-            let Some(rows) = feed.next(SCORE_BATCH_ROWS, &mut timer)? else { break };
-            let logits = scorer.logits(model, &rows)?;
-            for ((logit, label), weight) in logits.iter().zip(rows.labels()).zip(rows.weights()) {
-                scores.push(*logit, *label, *weight);
-            }
+) -> Result<Evaluation, LearnError> {
+    let scan = Scan { model, inputs, config, bad_rows, threads, stop, rows_max: u64::MAX, explains: false };
+    scan.run(progress)
+}
+
+/// A scan over labelled files, and what is measured.
+pub(crate) struct Scan<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) inputs: &'a [String],
+    pub(crate) config: &'a DataConfig,
+    pub(crate) bad_rows: &'a Arc<BadRows>,
+    pub(crate) threads: usize,
+    pub(crate) stop: &'a AtomicBool,
+    /// About how many rows are scored at most; the first ones.
+    pub(crate) rows_max: u64,
+    /// Whether feature importance is measured.
+    pub(crate) explains: bool,
+}
+
+/// What one thread measured.
+struct Part {
+    scores: Scores,
+    positives: u64,
+    known: Vec<Occurrences>,
+    contributions: ContributionSums,
+}
+
+impl Scan<'_> {
+    /// Scores the rows.
+    pub(crate) fn run(&self, progress: &mut dyn FnMut(ScanProgress)) -> Result<Evaluation, LearnError> {
+        let features = &self.model.config().feature;
+        let names = || features.iter().map(|feature| feature.name.as_str());
+        let mut all = Part::new(features.len(), Scores::new());
+        for part in self.parts(progress)? {
+            all.merge(&part);
         }
-        Ok(scores)
-    };
-    // Told of before any row is read: a short scan may be over before the first look at its threads.
-    progress(scan_of(&pass));
-    let parts = std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads)
-            .map(|_| {
-                // A stream may be silent: then it is a thread that nobody waits for that reads it.
-                let is_stream = pass.bytes_total().is_none();
-                let feed = if is_stream { pass.feed_ahead(stages.timer()) } else { pass.feed() };
-                let fail = |_: &LearnError| failed.store(true, Ordering::Relaxed);
-                spawn(scope, move || work(feed).inspect_err(fail)).inspect_err(fail)
-            })
-            .collect();
-        while !are_done(&handles) {
-            wait(&handles);
-            progress(scan_of(&pass));
-            if stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed) {
-                pass.stop();
-            }
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(LearnError::Stopped);
         }
-        handles.into_iter().map(|thread| thread.and_then(join)).collect::<Vec<_>>()
-    });
-    let mut scores = Scores::new();
-    for part in parts {
-        scores.merge(&part?);
+        if all.scores.is_empty() {
+            return Err(LearnError::no_rows(self.inputs, self.bad_rows));
+        }
+        let importance = self.explains.then(|| all.contributions.finish(names()));
+        let known = KnownKeys::of(names(), &all.known);
+        Ok(Evaluation { scores: all.scores, positives: all.positives, known, importance })
     }
-    if stop.load(Ordering::Relaxed) {
-        return Err(LearnError::Stopped);
+
+    /// What each thread measured.
+    fn parts(&self, progress: &mut dyn FnMut(ScanProgress)) -> Result<Vec<Part>, LearnError> {
+        let Scan { model, threads, stop, .. } = *self;
+        let encoder = model.encoder(LabelUse::Required, false)?;
+        let pass = Pass::open(self.inputs, self.config, &encoder, self.bad_rows, in_order(threads))?;
+        let stages = Stages::new(&STAGES);
+        let (failed, scored) = (AtomicBool::new(false), AtomicU64::new(0));
+        let work = |mut feed: sanderling_hub::Feed<'_>| -> Result<Part, LearnError> {
+            let mut scorer = Scorer::new(model);
+            // All threads together hold no more rows than one may.
+            let scores = Scores::with_exact_rows(EXACT_ROWS_MAX / threads.max(1));
+            let mut part = Part::new(model.config().feature.len(), scores);
+            let mut timer = stages.timer();
+            while !stop.load(Ordering::Relaxed)
+                && !failed.load(Ordering::Relaxed)
+                && scored.load(Ordering::Relaxed) < self.rows_max
+            {
+                let Some(rows) = feed.next(SCORE_BATCH_ROWS, &mut timer)? else { break };
+                scored.fetch_add(rows.len() as u64, Ordering::Relaxed);
+                self.score(&mut scorer, &rows, &mut part)?;
+            }
+            Ok(part)
+        };
+        // Told of before any row is read: a short scan may be over before the first look at its threads.
+        progress(scan_of(&pass));
+        std::thread::scope(|scope| {
+            let handles: Vec<_> = (0..threads)
+                .map(|_| {
+                    // A stream may be silent: then it is a thread that nobody waits for that reads it.
+                    let is_stream = pass.bytes_total().is_none();
+                    let feed = if is_stream { pass.feed_ahead(stages.timer()) } else { pass.feed() };
+                    let fail = |_: &LearnError| failed.store(true, Ordering::Relaxed);
+                    spawn(scope, move || work(feed).inspect_err(fail)).inspect_err(fail)
+                })
+                .collect();
+            while !are_done(&handles) {
+                wait(&handles);
+                progress(scan_of(&pass));
+                if stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed) {
+                    pass.stop();
+                }
+            }
+            handles.into_iter().map(|thread| thread.and_then(join)).collect()
+        })
     }
-    if scores.is_empty() {
-        return Err(LearnError::no_rows(inputs, bad_rows));
+
+    fn score(&self, scorer: &mut Scorer, rows: &Rows<'_>, part: &mut Part) -> Result<(), LearnError> {
+        let model = self.model;
+        let logits = scorer.logits(model, rows)?;
+        for (row, ((logit, label), weight)) in logits.iter().zip(rows.labels()).zip(rows.weights()).enumerate() {
+            if !logit.is_finite() {
+                return Err(bad_prediction(model, self.inputs, rows, row, None));
+            }
+            part.scores.push(*logit, *label, *weight);
+            part.positives += u64::from(*label > 0.5);
+        }
+        scorer.count_known(&mut part.known);
+        if self.explains {
+            scorer.explain(rows, &mut part.contributions);
+        }
+        Ok(())
     }
-    Ok(scores)
+}
+
+impl Part {
+    fn new(features: usize, scores: Scores) -> Self {
+        let known = vec![Occurrences::default(); features];
+        Part { scores, positives: 0, known, contributions: ContributionSums::new(features) }
+    }
+
+    fn merge(&mut self, other: &Part) {
+        self.scores.merge(&other.scores);
+        self.positives += other.positives;
+        for (mine, theirs) in self.known.iter_mut().zip(&other.known) {
+            mine.all += theirs.all;
+            mine.known += theirs.known;
+        }
+        self.contributions.merge(&other.contributions);
+    }
+}
+
+/// The error of a prediction that is no number, of a row of these; `number` is the row's place in the input, if known.
+fn bad_prediction(
+    model: &Model,
+    inputs: &[String],
+    rows: &Rows<'_>,
+    row: usize,
+    number: Option<u64>,
+) -> LearnError {
+    let cause = magnitude::cause(&rows.slice(row..row + 1), &model.config().feature);
+    let which = number.map_or("a row".to_owned(), |number| format!("row {number}"));
+    LearnError::Prediction { input: inputs.join(", "), which, cause }
 }
 
 fn scan_of(pass: &Pass) -> ScanProgress {
@@ -131,35 +247,50 @@ pub fn predict(
     bad_rows: &Arc<BadRows>,
     stop: &Arc<AtomicBool>,
     mut write: impl FnMut(&[f32], ScanProgress) -> Result<(), LearnError>,
-) -> Result<u64, LearnError> {
+) -> Result<Predicted, LearnError> {
     let encoder = model.encoder(LabelUse::Optional, false)?;
     let pass = Pass::open_until(inputs, config, &encoder, bad_rows, in_order(1), Arc::clone(stop))?;
     let stages = Stages::new(&STAGES);
     let (mut feed, mut timer) = (pass.feed_ahead(stages.timer()), stages.timer());
     let mut scorer = Scorer::new(model);
+    let features = &model.config().feature;
+    let mut known = vec![Occurrences::default(); features.len()];
     let mut rows_done = 0;
     while !stop.load(Ordering::Relaxed) {
         // What stops us may end who writes to us, too: then this is not the end of the rows.
         let Some(rows) = feed.next_some(SCORE_BATCH_ROWS, &mut timer)? else { break };
         let logits = scorer.logits(model, &rows)?;
-        // Only a placeholder has no weight that is a number.
-        let scored = logits.iter_mut().zip(rows.weights());
-        scored.for_each(|(x, weight)| *x = if weight.is_nan() { f32::NAN } else { sigmoid(*x) });
+        for (row, (x, weight)) in logits.iter_mut().zip(rows.weights()).enumerate() {
+            // Only a placeholder has no weight that is a number.
+            *x = if weight.is_nan() { f32::NAN } else { sigmoid(*x) };
+            if x.is_nan() && !weight.is_nan() {
+                return Err(bad_prediction(model, inputs, &rows, row, Some(rows_done + row as u64 + 1)));
+            }
+        }
         write(logits, scan_of(&pass))?;
+        scorer.count_known(&mut known);
         rows_done += rows.len() as u64;
     }
-    if stop.load(Ordering::Relaxed) { Err(LearnError::Stopped) } else { Ok(rows_done) }
+    if stop.load(Ordering::Relaxed) {
+        return Err(LearnError::Stopped);
+    }
+    Ok(Predicted { rows: rows_done, known: KnownKeys::of(features.iter().map(|feature| feature.name.as_str()), &known) })
 }
 
 /// One worker's scratch for scoring.
 struct Scorer {
     lookup: Lookup,
     compute: Compute,
+    unknown: Vec<bool>,
+    feature_sums: FeatureSums,
 }
 
 impl Scorer {
     fn new(model: &Model) -> Self {
-        Scorer { lookup: model.client().lookup(), compute: Compute::new(model.config().model.factors()) }
+        let mut lookup = model.client().lookup();
+        lookup.note_missing();
+        let compute = Compute::new(model.config().model.factors());
+        Scorer { lookup, compute, unknown: Vec::new(), feature_sums: FeatureSums::default() }
     }
 
     /// The logits of the rows; keys that were never trained count as zero.
@@ -167,5 +298,21 @@ impl Scorer {
         model.client().pull(rows, Absent::Zero, &mut self.lookup)?;
         self.compute.forward(rows, &self.lookup);
         Ok(&mut self.compute.logits)
+    }
+
+    /// Counts, for the rows that were scored last, the keys that have a row.
+    fn count_known(&mut self, known: &mut [Occurrences]) {
+        self.lookup.count_known(&mut self.unknown, known);
+    }
+
+    /// Adds what each feature contributes to the logits of the rows that were scored last.
+    fn explain(&mut self, rows: &Rows<'_>, to: &mut ContributionSums) {
+        let Scorer { compute, lookup, feature_sums, .. } = self;
+        let (weights, sums) = (rows.weights(), &mut to.sums);
+        compute.contributions(rows, lookup, feature_sums, |feature, row, contribution| {
+            sums[feature] += f64::from(weights[row]) * contribution.abs();
+        });
+        to.weight += weights.iter().map(|&weight| f64::from(weight)).sum::<f64>();
+        to.rows += rows.len() as u64;
     }
 }

@@ -5,9 +5,12 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::evaluate::ScanProgress;
+use crate::known::KnownKeys;
+use crate::magnitude::LargeValues;
+use crate::measured::MeasuredOn;
 use crate::metrics::Metrics;
 
-/// Progressive metrics since the line before: every row was scored before it was learned from.
+/// Metrics of the training rows since the line before, each scored before the pass learned from it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct StepLine {
     /// Steps of the run so far.
@@ -16,6 +19,8 @@ pub struct StepLine {
     pub pass: u64,
     /// Rows of the run so far.
     pub trained_examples: u64,
+    /// Whether an earlier pass has learned from these rows.
+    pub measured_on: MeasuredOn,
     /// Metrics of the rows since the line before, how many included.
     #[serde(flatten)]
     pub metrics: Metrics,
@@ -34,6 +39,8 @@ pub struct ValidLine {
     pub pass: u64,
     /// Rows of the run so far.
     pub trained_examples: u64,
+    /// Always the validation files.
+    pub measured_on: MeasuredOn,
     /// Metrics over the validation files.
     #[serde(flatten)]
     pub metrics: Metrics,
@@ -43,7 +50,7 @@ pub struct ValidLine {
     pub seconds: f64,
 }
 
-/// A pass of a job, over all of its workers: every row was scored before it was learned from.
+/// A pass of a job, over all of its workers: each row was scored before the pass learned from it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PassLine {
     /// Steps of the run so far: where each worker goes its own way, the minibatches of all.
@@ -52,6 +59,8 @@ pub struct PassLine {
     pub pass: u64,
     /// Rows of the run so far.
     pub trained_examples: u64,
+    /// Whether an earlier pass has learned from these rows.
+    pub measured_on: MeasuredOn,
     /// Metrics of the pass; the AUC is taken over bins of the logit.
     #[serde(flatten)]
     pub metrics: Metrics,
@@ -130,6 +139,16 @@ pub enum Event<'a> {
         count: u64,
         /// What was wrong with the first of them.
         messages: &'a [String],
+    },
+    /// Values of features swamp the model, as the first rows of a pass tell.
+    LargeValues {
+        /// These features.
+        features: &'a [LargeValues],
+    },
+    /// The model knows none of the keys that a feature has in the validation files.
+    UnknownKeys {
+        /// All features.
+        known: &'a [KnownKeys],
     },
     /// A run that is resumed has nothing left to do.
     NothingLeft {

@@ -14,16 +14,15 @@ pub(crate) fn tally_row(tally: &mut TableTally, blocks: &[Block], row: RowRef<'_
     tally.add(row.key, u64::from(row.frequency), row.weights, zeros);
 }
 
-/// Most important first.
+/// Most rows first.
 pub(crate) fn sort(summaries: &mut [TableSummary]) {
-    summaries.sort_by(|a, b| b.importance.total_cmp(&a.importance));
+    summaries.sort_by(|a, b| b.rows.cmp(&a.rows).then_with(|| a.name.cmp(&b.name)));
 }
 
-/// Summaries of the tables in a directory, most important first. How many bytes each takes in memory is said by name.
+/// Summaries of the tables in a directory, most rows first. How many bytes each takes in memory is said by name.
 pub(crate) fn table_summaries(
     path: &Path,
     bytes: &[(String, u64)],
-    examples: u64,
 ) -> Result<Vec<TableSummary>, LearnError> {
     let checkpoint = Checkpoint::open(path)?;
     let summary = |table: &TableEntry| -> Result<TableSummary, LearnError> {
@@ -33,7 +32,7 @@ pub(crate) fn table_summaries(
             Ok(())
         })?;
         let found = bytes.iter().find(|(name, _)| *name == table.name);
-        Ok(tally.finish(found.map_or(0, |(_, bytes)| *bytes), examples))
+        Ok(tally.finish(found.map_or(0, |(_, bytes)| *bytes)))
     };
     let mut summaries = checkpoint.tables().iter().map(summary).collect::<Result<Vec<_>, _>>()?;
     sort(&mut summaries);

@@ -14,12 +14,29 @@ pub use json::from_json;
 pub mod config;
 pub use config::Config;
 
+mod numbers;
+
 mod sum;
 
 mod threads;
 
 pub mod metrics;
-pub use metrics::{Metrics, Scores};
+pub use metrics::{AucInterval, Metrics, Scores};
+
+mod measured;
+pub use measured::{MeasuredOn, SeenMetrics};
+
+mod remarks;
+pub use remarks::remarks;
+
+mod known;
+pub use known::KnownKeys;
+
+mod importance;
+pub use importance::{FeatureImportance, Importance};
+
+mod magnitude;
+pub use magnitude::{LargeValues, SWAMPS};
 
 mod compute;
 
@@ -31,7 +48,7 @@ mod model;
 pub use model::{BIAS_TABLE, Model};
 
 mod evaluate;
-pub use evaluate::{ScanProgress, evaluate, predict};
+pub use evaluate::{Evaluation, Predicted, ScanProgress, evaluate, predict};
 
 mod event;
 pub use event::{Event, PassLine, StepLine, ValidLine};

@@ -8,6 +8,9 @@ use crate::sum::Sum;
 mod binned;
 pub(crate) use binned::BinnedScores;
 
+mod interval;
+pub use interval::AucInterval;
+
 /// Up to this many rows, in equal parts over the threads that score them, AUC is exact. Beyond it, rows fall into
 /// [`BINS`] bins of their score and ties within a bin count half, which bounds memory; [`Metrics::auc_exact`] says so.
 pub const EXACT_ROWS_MAX: usize = 1 << 27;

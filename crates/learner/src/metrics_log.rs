@@ -186,6 +186,7 @@ mod tests {
             step: 1,
             pass: 1,
             trained_examples: 1,
+            measured_on: crate::MeasuredOn::Train,
             metrics: Scores::new().metrics(),
             steps_per_s: 1.0,
             examples_per_s: 1.0,

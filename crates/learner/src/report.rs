@@ -12,6 +12,8 @@ mod zeros;
 use sanderling_observe::{Machine, StageTotal};
 use serde::{Serialize, Serializer};
 
+pub use crate::importance::{FeatureImportance, Importance};
+pub use crate::measured::SeenMetrics;
 pub use crate::metrics::{CalibrationBin, Metrics, RocPoint};
 pub use page::render;
 pub use summary::{KeyNorm, TOP_KEYS_MAX, TableSummary, TableTally};
@@ -38,11 +40,13 @@ pub struct RunReport {
     pub threads: usize,
     /// Training examples per second of wall time.
     pub examples_per_s: f64,
-    /// The metrics that count: of the validation file if there is one, else progressive over the last pass.
+    /// The metrics that count: of the validation file if there is one, else progressive over the first pass.
     pub metrics: Metrics,
     /// What `metrics`, `roc` and `calibration` were measured on: the validation files. None without one.
     pub valid: Option<String>,
-    /// Progressive metrics of training (scored before learned), in order of the step.
+    /// Without a validation file and after more than one pass: metrics of the last pass over training (seen) data.
+    pub seen: Option<SeenMetrics>,
+    /// Metrics of training rows, in order of the step: progressive in the first pass, of seen rows in later ones.
     pub train_curve: Vec<CurvePoint>,
     /// Metrics of the validation file, in order of the step.
     pub valid_curve: Vec<CurvePoint>,
@@ -52,6 +56,10 @@ pub struct RunReport {
     /// Calibration, by ascending prediction; serialized as triples.
     #[serde(serialize_with = "calibration_triples")]
     pub calibration: Vec<CalibrationBin>,
+    /// What is wrong with the predictions, in a few sentences.
+    pub warnings: Vec<String>,
+    /// Feature importance; none where it was not measured.
+    pub importance: Option<Importance>,
     /// Every table of the model, in any order.
     pub tables: Vec<TableSummary>,
     /// Where the time went, in the order of the path.

@@ -13,7 +13,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sanderling_client::{ClientError, Cluster, Fault};
 use sanderling_sample::fit::fit;
-use sanderling_sample::{BadRows, LabelUse, Reader, Source, refuse_url};
+use sanderling_sample::input::read_once;
+use sanderling_sample::{BadRowPolicy, BadRows, LabelUse, Reader, Source, refuse_url};
 use sanderling_store::{Checkpoint, Table};
 use serde::Serialize;
 
@@ -21,9 +22,12 @@ use crate::begun::{self, Mark};
 use crate::config::Config;
 use crate::distributed::{self, JobOptions};
 use crate::error::LearnError;
-use crate::evaluate::evaluate;
+use crate::evaluate::Scan;
 use crate::event::Event;
+use crate::importance::Importance;
 use crate::kept;
+use crate::known::KnownKeys;
+use crate::measured::SeenMetrics;
 use crate::metrics::Scores;
 use crate::metrics_log::{self, METRICS, MetricsLog};
 use crate::model::{Model, encoder};
@@ -39,6 +43,9 @@ use resume::resume;
 pub const ROC_POINTS: usize = 200;
 /// Bins of the calibration plot in a report.
 pub const CALIBRATION_BINS: usize = 20;
+
+/// Training rows over which feature importance is measured where there are no validation rows.
+const IMPORTANCE_ROWS_MAX: u64 = 100_000;
 
 /// Where a run goes and whether it goes on.
 #[derive(Clone, Debug)]
@@ -65,8 +72,8 @@ impl Default for RunOptions {
 pub struct Summary {
     /// Name of the run.
     pub name: String,
-    /// Area under the ROC curve of the best validation, or without one of the last pass, progressively; null if
-    /// there was only one class.
+    /// Area under the ROC curve of the best validation, or without one of the first pass over the training data, each row
+    /// scored before it was learned from; null if there was only one class.
     pub auc: Option<f64>,
     /// Mean logistic loss of the same rows.
     pub logloss: Option<f64>,
@@ -76,10 +83,14 @@ pub struct Summary {
     pub real_mean: Option<f64>,
     /// Logloss over that of predicting the share of positives for every row; null if there was only one class.
     pub normalized_entropy: Option<f64>,
-    /// What those metrics were measured on: `valid`, or `train` (each row scored before it was learned from).
+    /// What those metrics were measured on: `valid`, or `train` (rows of the first pass, each scored before it was learned
+    /// from). `train_seen` (rows that an earlier pass has learned from) only for a run that an earlier version began.
     pub measured_on: &'static str,
     /// Those rows.
     pub measured_examples: u64,
+    /// Without validation and after more than one pass: metrics of the last pass over training (seen) data, which say nothing
+    /// of new rows.
+    pub seen: Option<SeenMetrics>,
     /// Rows trained on, over all passes.
     pub examples: u64,
     /// Rows trained on per second of training, validation and saving left out.
@@ -106,6 +117,12 @@ pub struct Summary {
     pub valid_bad_rows: u64,
     /// Whether the run was stopped before its end; it can be resumed.
     pub stopped: bool,
+    /// What is wrong with the predictions in a few sentences; none where nothing is.
+    pub warnings: Vec<String>,
+    /// By feature, how many of its keys in the validation files the model knows; none without validation in this session.
+    pub known: Vec<KnownKeys>,
+    /// Feature importance over the rows of the best validation, without one over training rows; null where there is none.
+    pub importance: Option<Importance>,
     /// The model's directory; empty for a worker on a host of its own that is not the first, as are the tables' numbers.
     pub model: PathBuf,
     /// The report.
@@ -278,7 +295,8 @@ fn run_in(
             None
         }
     };
-    let Trainer { model, state, pass_scores, stages, mut plot_scores, passes, .. } = trainer;
+    let Trainer { model, state, pass_scores, stages, mut plot_scores, mut importance, known, passes, .. } =
+        trainer;
     log.finish()?;
 
     let stages = stages.totals();
@@ -295,21 +313,25 @@ fn run_in(
     let sizes = model.table_sizes()?;
     let is_kept = state.is_best() && !model.is_remote() && !is_cut;
     let config = model.config().clone();
-    let tables = is_kept.then(|| table_summaries(&model, state.examples));
+    let tables = is_kept.then(|| table_summaries(&model));
+    if importance.is_none() && state.best.is_none() && !is_cut {
+        importance = explain_training(&model, stop)?;
+    }
     // Else what is kept is on disk alone, and these tables have served.
     drop(model);
     let tables = match tables {
         Some(tables) => tables,
-        None => kept::table_summaries(&model_dir, &sizes, state.examples)?,
+        None => kept::table_summaries(&model_dir, &sizes)?,
     };
     if plot_scores.is_none() && state.best.is_some() {
         // The best validation was before this session, which resumed the run: score it again for the plots.
-        plot_scores = validate_again(&Model::load(&model_dir)?, stop, observer)?;
+        (plot_scores, importance) = validate_again(&Model::load(&model_dir)?, stop, observer)?;
     }
     let report_path = run_dir.join("report.html");
     let table_bytes = sizes.iter().map(|(_, bytes)| bytes).sum();
     let (config, state, pass_scores) = (&config, &state, &pass_scores);
-    let outcome = Outcome { config, table_bytes, state, pass_scores, plot_scores, threads, tables };
+    let outcome =
+        Outcome { config, table_bytes, state, pass_scores, plot_scores, threads, tables, known, importance };
     let mut summary = outcome.summary(&model_dir, &report_path, stopped, timing);
     let timed = (stages, state.examples - examples_before);
     let page = outcome.report(&summary, timed, bad_row_messages, started_unix_s);
@@ -394,36 +416,65 @@ fn is_of(dir: &Path, run_id: u64) -> bool {
     saved.flatten() == Some(run_id)
 }
 
-/// The scores of the validation files, or none where somebody asks to stop.
+/// Scores and feature importance of the validation files, or none where somebody asks to stop.
 fn validate_again(
     model: &Model,
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Event<'_>),
-) -> Result<Option<Scores>, LearnError> {
+) -> Result<(Option<Scores>, Option<Importance>), LearnError> {
     let config = model.config();
-    let bad_rows = Arc::new(BadRows::new(config.data.reading.on_bad_row));
-    let (inputs, reading) = (&config.data.valid.0, &config.data.reading);
-    let mut progress = |scan| observer(&Event::Validating { scan });
-    match evaluate(model, inputs, reading, &bad_rows, config.train.threads, stop, &mut progress) {
-        Err(LearnError::Stopped) => Ok(None),
-        scores => scores.map(Some),
+    let scan = Scan {
+        model,
+        inputs: &config.data.valid.0,
+        config: &config.data.reading,
+        bad_rows: &Arc::new(BadRows::new(config.data.reading.on_bad_row)),
+        threads: config.train.threads,
+        stop,
+        rows_max: u64::MAX,
+        explains: true,
+    };
+    match scan.run(&mut |scan| observer(&Event::Validating { scan })) {
+        Err(LearnError::Stopped) => Ok((None, None)),
+        found => found.map(|found| (Some(found.scores), found.importance)),
     }
 }
 
-/// Summaries of a model's tables, most important first.
-fn table_summaries(model: &Model, examples: u64) -> Vec<TableSummary> {
+/// Feature importance over the first training rows; none of inputs that can be read once, or where somebody asks to stop.
+fn explain_training(model: &Model, stop: &AtomicBool) -> Result<Option<Importance>, LearnError> {
+    let config = model.config();
+    if config.data.train.0.iter().any(|input| read_once(input)) || stop.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    let scan = Scan {
+        model,
+        inputs: &config.data.train.0,
+        config: &config.data.reading,
+        bad_rows: &Arc::new(BadRows::new(BadRowPolicy::Skip { max: u64::MAX })),
+        threads: 1,
+        stop,
+        rows_max: IMPORTANCE_ROWS_MAX,
+        explains: true,
+    };
+    match scan.run(&mut |_| {}) {
+        // The run itself is saved: what the report would say of features is not worth its end.
+        Err(LearnError::Stopped | LearnError::Prediction { .. } | LearnError::NoRows { .. }) => Ok(None),
+        found => found.map(|found| found.importance),
+    }
+}
+
+/// Summaries of a model's tables, largest first.
+fn table_summaries(model: &Model) -> Vec<TableSummary> {
     let tables = model.client().tables().iter();
-    let mut summaries: Vec<TableSummary> =
-        tables.map(|table| table_summary(table, examples, TOP_KEYS_MAX)).collect();
+    let mut summaries: Vec<TableSummary> = tables.map(|table| table_summary(table, TOP_KEYS_MAX)).collect();
     kept::sort(&mut summaries);
     summaries
 }
 
-/// The summary of a table that so many examples were trained on, with as many keys of large norm as that.
+/// The summary of a table, with as many keys of large norm as that.
 #[must_use]
-pub fn table_summary(table: &Table, examples: u64, top_max: usize) -> TableSummary {
+pub fn table_summary(table: &Table, top_max: usize) -> TableSummary {
     let mut tally = TableTally::new(table.name(), table.dim(), top_max);
     let blocks = &table.config().blocks;
     table.for_each_row(|row| kept::tally_row(&mut tally, blocks, row));
-    tally.finish(table.bytes(), examples)
+    tally.finish(table.bytes())
 }

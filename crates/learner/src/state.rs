@@ -43,8 +43,11 @@ pub struct RunState {
     pub plateaus: u32,
     /// Whether the last pass done is still to be validated and saved.
     pub pass_to_judge: bool,
-    /// Progressive metrics of the last whole pass.
+    /// Metrics of the training rows of the last whole pass: progressive if that was the first one, else of seen rows.
     pub progressive: Option<Metrics>,
+    /// Progressive metrics of the first pass, once it is over.
+    #[serde(default)]
+    pub first_pass: Option<Metrics>,
     /// Bad rows left out, by the last pass.
     pub bad_rows: u64,
     /// And by the last validation.
@@ -106,8 +109,12 @@ impl RunState {
         path: &std::path::Path,
     ) -> Result<(Self, Scores), LearnError> {
         let bad = |reason: String| LearnError::Model { path: path.into(), reason };
-        let state = serde_json::from_slice(&checkpoint.blob(STATE_BLOB)?)
+        let mut state: RunState = serde_json::from_slice(&checkpoint.blob(STATE_BLOB)?)
             .map_err(|error| bad(format!("{STATE_BLOB}: {error}")))?;
+        if state.pass == 1 {
+            // Earlier versions saved the last pass alone.
+            state.first_pass = state.first_pass.or(state.progressive);
+        }
         let scores = Scores::from_bytes(&checkpoint.blob(SCORES_BLOB)?, PROGRESSIVE_ROWS_MAX)
             .ok_or_else(|| bad(format!("{SCORES_BLOB}: not what a run saves")))?;
         Ok((state, scores))

@@ -5,6 +5,7 @@ use sanderling_client::Cluster;
 use sanderling_observe::{LatencyTable, StageTotal};
 use serde::Serialize;
 
+use crate::measured::MeasuredOn;
 use crate::metrics::Metrics;
 
 /// How tables in this process are reached.
@@ -35,14 +36,16 @@ pub struct Timing {
     pub passes: Vec<PassTotal>,
 }
 
-/// A pass over the training data: how long it took, and how well rows were predicted before they were learned from.
+/// A pass over the training data: how long it took, and how well each row was predicted before the pass learned from it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PassTotal {
     /// The pass, first is 1.
     pub pass: u64,
     /// Seconds of training in this session; validation and saving after the pass are left out.
     pub seconds: f64,
-    /// Progressive metrics.
+    /// Whether an earlier pass has learned from these rows.
+    pub measured_on: MeasuredOn,
+    /// Metrics of the pass.
     #[serde(flatten)]
     pub metrics: Metrics,
     /// Mean prediction by share of positives, 1 at best; null without positives.
@@ -73,7 +76,8 @@ impl PassTotal {
     pub fn new(pass: u64, seconds: f64, metrics: Metrics) -> PassTotal {
         let share = metrics.real_mean;
         let finite = |value: f64| value.is_finite().then_some(value);
-        PassTotal { pass, seconds, metrics, calibration: finite(metrics.prob_mean / share) }
+        let measured_on = MeasuredOn::of_pass(pass);
+        PassTotal { pass, seconds, measured_on, metrics, calibration: finite(metrics.prob_mean / share) }
     }
 }
 

@@ -15,8 +15,11 @@ use sanderling_sample::{BLOCK_BYTES, BadRows, Encoder, LabelUse};
 
 use crate::config::{Monitor, Train};
 use crate::error::LearnError;
-use crate::evaluate::{ScanProgress, evaluate};
+use crate::evaluate::{Evaluation, Scan, ScanProgress};
 use crate::event::{Event, StepLine, ValidLine};
+use crate::importance::Importance;
+use crate::known::KnownKeys;
+use crate::measured::MeasuredOn;
 use crate::metrics::{Metrics, Scores};
 use crate::model::Model;
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
@@ -54,7 +57,7 @@ pub(crate) struct Trainer<'a> {
     stage_list: StageList,
     /// Threads that validate.
     pub(crate) threads: usize,
-    /// Scores of the best validation of this session, or without validation of the last whole pass, for the plots.
+    /// Scores of the best validation of this session, or without validation of the first pass, for the plots.
     pub(crate) plot_scores: Option<Scores>,
     /// Passes that this session ended.
     pub(crate) passes: Vec<PassTotal>,
@@ -65,6 +68,12 @@ pub(crate) struct Trainer<'a> {
     pub(crate) has_earlier: bool,
     /// Bytes of the training files when they were last looked at.
     bytes_seen: Option<u64>,
+    /// Whether features whose values swamp the model were told of.
+    has_told_large: bool,
+    /// Feature importance over the rows of the best validation of this session.
+    pub(crate) importance: Option<Importance>,
+    /// By feature, the keys that the last validation of this session knew.
+    pub(crate) known: Vec<KnownKeys>,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) observer: &'a mut dyn FnMut(&Event<'_>),
     line: LineClock,
@@ -110,6 +119,9 @@ impl<'a> Trainer<'a> {
             last_dir,
             has_earlier: false,
             bytes_seen,
+            has_told_large: false,
+            importance: None,
+            known: Vec::new(),
             stop,
             observer,
             line,
@@ -142,7 +154,11 @@ impl<'a> Trainer<'a> {
         self.state.progressive = Some(metrics);
         self.passes.push(PassTotal::new(self.state.pass, seconds, metrics));
         self.state.pass_to_judge = true;
-        if self.validates() {
+        let is_first = self.state.pass == 1;
+        if is_first {
+            self.state.first_pass = Some(metrics);
+        }
+        if self.validates() || !is_first {
             self.pass_scores.clear();
         } else {
             self.plot_scores = Some(std::mem::take(&mut self.pass_scores));
@@ -370,6 +386,9 @@ impl<'a> Trainer<'a> {
         self.state.step += window.steps;
         self.state.examples += window.scores.len();
         self.state.used_rows += window.scores.len();
+        if !window.large.is_empty() && !std::mem::replace(&mut self.has_told_large, true) {
+            (self.observer)(&Event::LargeValues { features: &window.large });
+        }
         self.pass_scores.merge(&window.scores);
         self.line.scores.merge(&window.scores);
         self.line.steps += window.steps;
@@ -384,6 +403,7 @@ impl<'a> Trainer<'a> {
             step: self.state.step,
             pass: self.state.pass + 1,
             trained_examples: self.state.examples,
+            measured_on: MeasuredOn::of_pass(self.state.pass + 1),
             metrics: self.line.scores.metrics(),
             steps_per_s: self.line.steps as f64 / seconds,
             examples_per_s: self.line.scores.len() as f64 / seconds,
@@ -403,16 +423,23 @@ impl<'a> Trainer<'a> {
         let config = self.model.config().clone();
         let bad_rows = Arc::new(BadRows::new(config.data.reading.on_bad_row));
         let observer = &mut *self.observer;
-        let scores = evaluate(
-            &self.model,
-            &config.data.valid.0,
-            &config.data.reading,
-            &bad_rows,
-            self.threads,
-            self.stop,
-            &mut |scan| observer(&Event::Validating { scan }),
-        )?;
+        let scan = Scan {
+            model: &self.model,
+            inputs: &config.data.valid.0,
+            config: &config.data.reading,
+            bad_rows: &bad_rows,
+            threads: self.threads,
+            stop: self.stop,
+            rows_max: u64::MAX,
+            explains: true,
+        };
+        let Evaluation { scores, known, importance, .. } =
+            scan.run(&mut |scan| observer(&Event::Validating { scan }))?;
         timer.stop();
+        if known.iter().any(KnownKeys::is_unknown) && self.known != known {
+            (self.observer)(&Event::UnknownKeys { known: &known });
+        }
+        self.known = known;
         self.state.valid_bad_rows = bad_rows.count();
         self.report_bad_rows(&bad_rows);
         let metrics = scores.metrics();
@@ -421,6 +448,7 @@ impl<'a> Trainer<'a> {
             self.state.best = Some((self.state.pass, metrics));
             self.state.since_best = 0;
             self.plot_scores = Some(scores);
+            self.importance = importance;
         } else {
             self.state.since_best += 1;
             self.state.plateaus += 1;
@@ -428,7 +456,8 @@ impl<'a> Trainer<'a> {
         let (step, examples, pass) = (self.state.step, self.state.examples, self.state.pass);
         self.state.valid_curve.push((step, examples, pass, metrics));
         let seconds = start.elapsed().as_secs_f64();
-        let line = ValidLine { step, pass, trained_examples: examples, metrics, best, seconds };
+        let measured_on = MeasuredOn::Valid;
+        let line = ValidLine { step, pass, trained_examples: examples, measured_on, metrics, best, seconds };
         (self.observer)(&Event::Valid(&line));
         self.line.since += start.elapsed();
         Ok(best)

@@ -4,14 +4,17 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 
-use sanderling_client::{Handles, Lookup};
+use sanderling_client::{ClientError, Handles, Lookup};
 use sanderling_hub::{Feed, Pass};
 use sanderling_observe::StageTimer;
-use sanderling_store::{Absent, GRADIENT_ABS_MAX, PushScale};
+use sanderling_sample::Rows;
+use sanderling_sample::spec::Feature;
+use sanderling_store::{Absent, GRADIENT_ABS_MAX, PushScale, StoreError};
 
 use crate::compute::Compute;
 use crate::config::{Reduction, Train};
 use crate::error::LearnError;
+use crate::magnitude::{self, LargeValues, Magnitudes};
 use crate::metrics::Scores;
 use crate::model::Model;
 
@@ -38,6 +41,8 @@ const RATE_ROWS: u64 = 1024;
 pub(crate) struct Window {
     pub(crate) scores: Scores,
     pub(crate) steps: u64,
+    /// Features whose values swamp the model, as far as the worker's first rows tell; in one window of a worker.
+    pub(crate) large: Vec<LargeValues>,
 }
 
 /// What all workers of a segment look at and none writes.
@@ -82,6 +87,9 @@ pub(crate) struct Worker<'a> {
     /// Online learning: rows whose keys are looked up together.
     run_rows: u64,
     compute: Compute,
+    magnitudes: Magnitudes,
+    /// Whether enough rows were looked at for it, and nobody was told yet.
+    has_looked: bool,
     timer: StageTimer,
 }
 
@@ -97,6 +105,8 @@ impl<'a> Worker<'a> {
             handles: Handles::default(),
             run_rows,
             compute,
+            magnitudes: Magnitudes::new(model.config().feature.len()),
+            has_looked: false,
             timer,
         }
     }
@@ -128,10 +138,11 @@ impl<'a> Worker<'a> {
                 break true;
             }
             steps += done;
-            if steps - sent >= window_steps {
+            if steps - sent >= window_steps || self.has_looked {
                 // The coordinator outlives the workers; should it not, there is nobody to tell.
                 let scores = std::mem::replace(&mut scores, Scores::with_room(room));
-                let _ = windows.send(Window { scores, steps: steps - sent });
+                let large = self.large(segment);
+                let _ = windows.send(Window { scores, steps: steps - sent, large });
                 sent = steps;
             }
         };
@@ -139,8 +150,15 @@ impl<'a> Worker<'a> {
         self.timer.switch(PUSH);
         segment.model.client().finish(&mut self.lookup)?;
         self.timer.stop();
-        let _ = windows.send(Window { scores, steps: steps - sent });
+        let large = self.large(segment);
+        let _ = windows.send(Window { scores, steps: steps - sent, large });
         Ok(ended)
+    }
+
+    /// Features whose values swamp the model, once enough rows were looked at or the pass is over.
+    fn large(&mut self, segment: &Segment<'_>) -> Vec<LargeValues> {
+        self.has_looked = false;
+        self.magnitudes.take_large(&segment.model.config().feature)
     }
 
     /// One minibatch, or where a minibatch is one row, a run of them. `steps` were done in this segment. The number of
@@ -169,9 +187,10 @@ impl<'a> Worker<'a> {
         step: u64,
         scores: &mut Scores,
     ) -> Result<u64, LearnError> {
-        let Worker { feed, lookup, next, is_next_ready, compute, timer, .. } = self;
+        let Worker { feed, lookup, next, is_next_ready, compute, magnitudes, has_looked, timer, .. } = self;
         let Some((rows, following)) = feed.next_and(segment.train.batch, timer)? else { return Ok(0) };
-        let client = segment.model.client();
+        *has_looked |= magnitudes.add(&rows);
+        let (client, features) = (segment.model.client(), &segment.model.config().feature);
         timer.switch(PULL);
         if std::mem::take(is_next_ready) {
             lookup.change_places(next);
@@ -187,7 +206,7 @@ impl<'a> Worker<'a> {
         timer.switch(COMPUTE);
         compute.forward(&rows, lookup);
         if !compute.logits.iter().all(|logit| logit.is_finite()) {
-            return Err(LearnError::Diverged { step });
+            return Err(LearnError::Diverged { step, cause: magnitude::cause(&rows, features) });
         }
         timer.switch(SCORE);
         let reduce = match segment.reduction {
@@ -203,12 +222,12 @@ impl<'a> Worker<'a> {
         timer.switch(COMPUTE);
         compute.backward(&rows, lookup);
         timer.switch(PUSH);
-        if *is_next_ready {
-            client.begin_push(lookup, segment.scale(step))?;
-        } else {
+        let pushed = match *is_next_ready {
+            true => client.begin_push(lookup, segment.scale(step)),
             // The input may let the next pull wait for as long as it likes.
-            client.push(lookup, segment.scale(step))?;
-        }
+            false => client.push(lookup, segment.scale(step)),
+        };
+        pushed.map_err(|error| of_push(error, step, &rows, features))?;
         Ok(1)
     }
 
@@ -221,8 +240,9 @@ impl<'a> Worker<'a> {
         most: u64,
         scores: &mut Scores,
     ) -> Result<u64, LearnError> {
-        let Worker { feed, compute, timer, handles, .. } = self;
+        let Worker { feed, compute, timer, handles, magnitudes, has_looked, .. } = self;
         let Some(rows) = feed.next_some(most as usize, timer)? else { return Ok(0) };
+        *has_looked |= magnitudes.add(&rows);
         let keys: usize = (0..rows.columns()).map(|column| rows.keys(column).len()).sum();
         // In equal parts.
         let run_rows = rows.len().div_ceil(keys.div_ceil(RUN_KEYS_MAX).max(1));
@@ -238,12 +258,24 @@ impl<'a> Worker<'a> {
                 let error = segment.error(probability, label, weight);
                 let applies = logit.is_finite() && error.abs() < GRADIENT_ABS_MAX;
                 if !applies || !compute.update_row(&rows, row, error, &mut online) {
-                    return Err(LearnError::Diverged { step: step + (first + row) as u64 });
+                    let features = &segment.model.config().feature;
+                    let cause = magnitude::cause(&rows.slice(row..row + 1), features);
+                    return Err(LearnError::Diverged { step: step + (first + row) as u64, cause });
                 }
             }
             timer.switch(PUSH);
             online.finish()?;
         }
         Ok(rows.len() as u64)
+    }
+}
+
+/// The error of a push; where a table refuses a gradient, with the value that it comes from.
+pub(crate) fn of_push(error: ClientError, step: u64, rows: &Rows<'_>, features: &[Feature]) -> LearnError {
+    match error {
+        ClientError::Store(StoreError::BadGradient { .. }) => {
+            LearnError::Diverged { step, cause: magnitude::cause(rows, features) }
+        }
+        error => error.into(),
     }
 }

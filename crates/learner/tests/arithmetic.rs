@@ -95,7 +95,8 @@ fn logistic_regression_follows_the_paper() {
                     let logit: f64 = pairs().map(|(key, value)| value * weight(key)).sum();
                     let error = sigmoid(logit) - label;
                     pairs().for_each(|(key, value)| *gradients.entry(key).or_default() += error * value);
-                    if pass == 1 {
+                    // What is reported is of the first pass, whose rows were new.
+                    if pass == 0 {
                         loss -= (label * sigmoid(logit) + (1.0 - label) * sigmoid(-logit)).ln();
                     }
                 }

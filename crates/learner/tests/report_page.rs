@@ -1,11 +1,13 @@
 //! The report as a page: every section there, hostile text harmless, nothing from outside, and no run too odd.
 
 use sanderling_learner::metrics::{CalibrationBin, Metrics, RocPoint};
-use sanderling_learner::report::{CurvePoint, RunReport, TOP_KEYS_MAX, TableTally, render};
+use sanderling_learner::report::{
+    CurvePoint, FeatureImportance, Importance, RunReport, SeenMetrics, TOP_KEYS_MAX, TableTally, render,
+};
 use sanderling_observe::{Machine, Resident, StageTotal};
 
-const SECTIONS: [&str; 8] =
-    ["curves", "quality", "importance", "keys", "timings", "data", "machine", "config"];
+const SECTIONS: [&str; 9] =
+    ["curves", "quality", "importance", "tables", "keys", "timings", "data", "machine", "config"];
 const HOSTILE: &str = "</title></pre><script>alert(1)</script><img src=x onerror='a'>\"&\u{0}";
 
 /// A run like a real one: three passes, ten tables.
@@ -57,11 +59,15 @@ fn typical() -> RunReport {
                 0,
             );
         }
-        let mut summary = tally.finish(1_450_000 / (1 + i as u64), 614_400);
+        let mut summary = tally.finish(1_450_000 / (1 + i as u64));
         for (rank, top) in summary.top.iter_mut().enumerate() {
             top.value = Some(format!("{name}={}", 100 + rank));
         }
         summary
+    });
+    let importance = names.split(' ').enumerate().map(|(i, name)| FeatureImportance {
+        feature: name.into(),
+        mean_abs_contribution: 1.0 / (1.0 + i as f64),
     });
     let stages = [
         ("read", 0.11),
@@ -90,6 +96,9 @@ fn typical() -> RunReport {
         examples_per_s: 142_552.0,
         metrics,
         valid: Some("../shared/data/frappe_x1/valid.csv".into()),
+        seen: None,
+        warnings: vec!["predictions are 3 times too high on average".into()],
+        importance: Some(Importance { rows: 28_800, features: importance.collect() }),
         train_curve,
         valid_curve,
         roc,
@@ -196,8 +205,11 @@ fn odd_runs() {
     let page = variant("no_valid", |report| {
         report.valid = None;
         report.valid_curve.clear();
+        report.seen = Some(SeenMetrics { pass: 3, metrics: report.metrics });
     });
-    assert!(page.contains("no validation file") && page.contains("training, progressive"));
+    assert!(page.contains("no validation file") && page.contains("training, progressive, pass 1"));
+    assert!(page.contains("Of pass 3 over training (seen) data: AUC 0.9687"));
+    assert!(page.contains("train (progressive)") && page.contains("train (seen rows)"));
     variant("one_point", |report| {
         report.train_curve.truncate(1);
         report.valid_curve.truncate(1);
@@ -214,6 +226,7 @@ fn odd_runs() {
     );
     let page = variant("nothing", |report| {
         report.tables.clear();
+        report.importance = None;
         report.stages.clear();
         report.train_curve.clear();
         report.valid_curve.clear();
@@ -233,8 +246,9 @@ fn odd_runs() {
         };
     });
     assert!(!page.contains("<svg ") && page.contains("The model has no table."));
+    assert!(page.contains("Feature importance was not measured."));
     let page = variant("many_tables", |report| {
-        let empty = TableTally::new("empty", 1, TOP_KEYS_MAX).finish(0, 0);
+        let empty = TableTally::new("empty", 1, TOP_KEYS_MAX).finish(0);
         report.tables = (0..200)
             .map(|i| {
                 let mut table = empty.clone();
@@ -242,10 +256,11 @@ fn odd_runs() {
                 table
             })
             .collect();
-        report.tables[7].importance = f64::NAN;
+        let feature = |i: u64| FeatureImportance { feature: format!("C{i}"), mean_abs_contribution: i as f64 };
+        report.importance = Some(Importance { rows: 9, features: (0..200).map(feature).collect() });
     });
     assert!(
-        page.contains("All 200 tables") && page.contains(">C199<") && page.contains("No row has a weight")
+        page.contains("All 200 tables") && page.contains("All 200 features") && page.contains(">C199<") && page.contains("No row has a weight")
     );
     let page = variant("long", |report| {
         report.metrics.real_mean = 0.0;

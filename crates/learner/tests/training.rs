@@ -22,7 +22,7 @@ fn measure(model: &Model, file: &str, threads: usize) -> Metrics {
     let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
     let files = [file.trim_matches('"').to_string()];
     let stop = AtomicBool::new(false);
-    evaluate(model, &files, reading, &bad_rows, threads, &stop, &mut |_| {}).unwrap().metrics()
+    evaluate(model, &files, reading, &bad_rows, threads, &stop, &mut |_| {}).unwrap().scores.metrics()
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_weight_is_so_many_rows() {
             scores.extend_from_slice(some);
             Ok(())
         });
-        assert_eq!(rows.unwrap(), 2);
+        assert_eq!(rows.unwrap().rows, 2);
         assert!(scores.iter().all(|p| (0.0..=1.0).contains(p)), "{scores:?}");
     }
 }

@@ -2,7 +2,7 @@
 //! dictionary, arrays and tables.
 
 use pyo3::prelude::*;
-use sanderling_learner::report::{self, CurvePoint, RunReport, TOP_KEYS_MAX};
+use sanderling_learner::report::{self, CurvePoint, RunReport, SeenMetrics, TOP_KEYS_MAX};
 use sanderling_learner::{CALIBRATION_BINS, Metrics, ROC_POINTS, table_summary};
 use sanderling_observe::{Machine, Resident, StageTotal};
 use serde::Deserialize;
@@ -26,6 +26,8 @@ struct Facts {
     examples_per_s: f64,
     metrics: Metrics,
     valid: Option<String>,
+    seen: Option<SeenMetrics>,
+    warnings: Vec<String>,
     train_curve: Vec<Line>,
     valid_curve: Vec<Line>,
     stages: Vec<StageTotal>,
@@ -78,9 +80,12 @@ pub(crate) fn render_report<'py>(
     let scores = scores_of(py, labels, logits, Some(weights))?;
     let tables: Vec<_> = tables.iter().map(|table| table.get().table.clone()).collect();
     Ok(py.detach(|| {
-        let summaries = tables.iter().map(|table| table_summary(table, facts.examples, TOP_KEYS_MAX));
+        let summaries = tables.iter().map(|table| table_summary(table, TOP_KEYS_MAX));
         report::render(&RunReport {
             tables: summaries.collect(),
+            warnings: facts.warnings,
+            // A model in PyTorch has no contributions that add up to its logit.
+            importance: None,
             metrics: facts.metrics,
             roc: if scores.is_empty() { Vec::new() } else { scores.roc(ROC_POINTS) },
             calibration: if scores.is_empty() { Vec::new() } else { scores.calibration(CALIBRATION_BINS) },
@@ -94,6 +99,7 @@ pub(crate) fn render_report<'py>(
             threads: facts.threads,
             examples_per_s: facts.examples_per_s,
             valid: facts.valid,
+            seen: facts.seen,
             train_curve: facts.train_curve.iter().map(Line::point).collect(),
             valid_curve: facts.valid_curve.iter().map(Line::point).collect(),
             stages: facts.stages,

@@ -99,10 +99,17 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(json.dumps(result.summary) + "\n")
     else:
         summary = result.summary
-        on = f"on the validation data, after pass {summary['best_pass']}"
-        on = on if summary["measured_on"] == "valid" else "on the training data, each row before it was learned from"
+        on = {
+            "valid": f"the validation data, after pass {summary['best_pass']}",
+            "train": "training data of pass 1, each row before it was learned from",
+            "train_seen": f"training (seen) data of pass {summary['passes']}",
+        }[summary["measured_on"]]
+        seen = summary["seen"]
+        seen_line = "" if seen is None else (
+            f"seen      AUC {seen['auc']}, logloss {seen['logloss']} over training (seen) data of pass {seen['pass']}\n"
+        )
         sys.stdout.write(
-            f"auc       {summary['auc']}  {on}\nloss      {summary['logloss']}\n"
+            f"AUC       {summary['auc']}\nlogloss   {summary['logloss']}\nmeasured  {on}\n{seen_line}"
             f"examples  {summary['examples']:,} in {summary['train_s']:.2f} s, "
             f"{summary['examples_per_s']:,.0f} examples/s\n"
             f"waiting   {100 * summary['wait_share']:.1f} % of that, for minibatches\nmodel     {summary['model']}\n"

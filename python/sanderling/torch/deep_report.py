@@ -11,16 +11,42 @@ from sanderling.torch.deep_run import DeepRun
 from sanderling.torch.run_log import Line
 
 
+def measured(run: DeepRun) -> tuple[Line, str]:
+    """The metrics that count, and what they are of: `valid`, `train` (rows of the first pass, each scored before it was
+    learned from), or of a run that an earlier version began `train_seen`."""
+    progress = run.progress
+    if progress.best is not None:
+        return progress.best, "valid"
+    if progress.first:
+        return progress.first, "train"
+    return progress.last, "train" if progress.passes <= 1 else "train_seen"
+
+
+def seen_of(run: DeepRun) -> Line | None:
+    """Without validation and after more than one pass: metrics of the last pass over training (seen) data."""
+    progress = run.progress
+    if progress.best is not None or progress.last is progress.first or progress.last == progress.first:
+        return None
+    # `first` is empty only in runs of earlier versions.
+    return {"pass": progress.passes, **progress.last} if progress.first else None
+
+
+def _plain(metrics: Line) -> Line:
+    return {name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in metrics.items()}
+
+
 def summary_of(run: DeepRun) -> dict[str, Any]:
     """What the run came to."""
     progress = run.progress
-    metrics = progress.last if progress.best is None else progress.best
+    metrics, measured_on = measured(run)
+    seen = seen_of(run)
     scores = {name: metrics.get(name) for name in ("auc", "logloss", "prob_mean", "real_mean")}
     return {
         "name": run.config.name,
         **{name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()},
-        "measured_on": "train" if progress.best is None else "valid",
+        "measured_on": measured_on,
         "measured_examples": metrics.get("examples"),
+        "seen": None if seen is None else _plain(seen),
         "examples": progress.examples,
         "examples_per_s": progress.examples / max(progress.train_s, 1e-9),
         "train_s": progress.train_s,
@@ -45,15 +71,16 @@ def write_report(run: DeepRun, summary: Line) -> None:
         kind: [{name: line[name] for name in names} for line in lines if line["kind"] == kind]
         for kind in ("step", "valid")
     }
-    metrics = run.progress.last if run.progress.best is None else run.progress.best
+    metrics, _ = measured(run)
     same = ("name", "train_s", "examples", "passes", "best_pass", "examples_per_s")
     facts = {
         **{name: summary[name] for name in same},
         "model": f"{run.config.model.type} in PyTorch",
         "started_unix_s": run.started_unix_s,
         "threads": run.config.train.threads,
-        "metrics": {name: None if np.isnan(value) else value for name, value in metrics.items()},
+        "metrics": _plain(metrics),
         "valid": None if run.progress.best is None else ", ".join(run.config.valid_inputs),
+        "seen": summary["seen"],
         "train_curve": curves["step"],
         "valid_curve": curves["valid"],
         "stages": run.stages,

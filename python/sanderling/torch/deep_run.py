@@ -66,8 +66,16 @@ class Progress:
     """Rows of the files that were left out as bad in the last pass; of hubs, these know it."""
     valid_bad_rows: int = 0
     """Of the validation files, in the last validation."""
+    first: Line = field(default_factory=dict)
+    """Metrics of the training rows of the first pass, each scored before it was learned from."""
     last: Line = field(default_factory=dict)
-    """Metrics of the training rows of the last pass, each scored before it was learned from."""
+    """Metrics of the training rows of the last pass; after the first one, earlier passes have learned from them."""
+
+    def measure(self, metrics: Line) -> None:
+        """Keeps the metrics of the training rows of the pass under way."""
+        self.last = metrics
+        if self.passes == 0:
+            self.first = metrics
 
 
 def _say_bad_rows(log: RunLog, stats: Mapping[str, Any]) -> int:
@@ -273,7 +281,8 @@ class DeepRun:
                 "steps_per_s": (progress.step - line_step) / seconds,
                 "examples_per_s": (progress.examples - line_examples) / seconds,
             }
-            log.line("step", {**self.place(progress.passes + 1), **metrics_of(recent.take()), **speed})
+            measured_on = {"measured_on": "train" if progress.passes == 0 else "train_seen"}
+            log.line("step", {**self.place(progress.passes + 1), **measured_on, **metrics_of(recent.take()), **speed})
             line_began, line_step, line_examples = time.perf_counter(), progress.step, progress.examples
 
         self.model.train()
@@ -307,7 +316,7 @@ class DeepRun:
                 break
             told = self.is_told()
             if told:
-                progress.last = metrics_of(whole.take())
+                progress.measure(metrics_of(whole.take()))
             if told or (config.train.save_every and progress.step % config.train.save_every == 0):
                 progress.train_s, began = progress.train_s + time.perf_counter() - began, time.perf_counter()
                 self.save_stopped() if told else self.save("last")
@@ -333,9 +342,9 @@ class DeepRun:
                     f"metrics of this pass are of its last {whole.rows:,} rows: no more than {SCORES_MAX:,} are kept"
                 )
             columns = whole.take()
-            if not config.valid_inputs:
+            if not config.valid_inputs and progress.passes == 0:
                 self.plotted = columns
-            progress.last = metrics_of(columns)
+            progress.measure(metrics_of(columns))
         if not self.stopped():
             progress.passes += 1
             progress.used_rows = 0

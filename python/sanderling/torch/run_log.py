@@ -98,11 +98,12 @@ class RunLog:
         self._file.flush()
         if self._events is not None:
             self._events.scalars(values["step"], _scalars("train" if kind == "step" else kind, values))
-        scores = f"auc {values['auc']:.6f}, loss {values['logloss']:.6f}"
+        scores = f"auc {values['auc']:.6f}, logloss {values['logloss']:.6f}"
         means = f"prob_mean {values['prob_mean']:.6f}, real_mean {values['real_mean']:.6f}"
         if kind == "step":
             speed = f"({values['steps_per_s']:.1f} it/s; {values['examples_per_s']:,.0f} examples/s)"
-            self.say(f"step {values['step']}, {scores}, {means} {speed}")
+            over = " over training (seen) data" if values["measured_on"] == "train_seen" else ""
+            self.say(f"step {values['step']}{over}, {scores}, {means} {speed}")
         else:
             best = ", best so far" if values["best"] else ""
             self.say(f"pass {values['pass']} validated: {scores}, {means}{best}")

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sanderling_learner::evaluate;
+use sanderling_learner::{KnownKeys, evaluate, remarks};
 use sanderling_sample::BadRows;
 use serde::Serialize;
 
@@ -57,12 +57,18 @@ struct Evaluation {
     prob_mean: Option<f64>,
     real_mean: Option<f64>,
     normalized_entropy: Option<f64>,
+    /// Ends of the 95 % confidence interval of the AUC (DeLong et al. 1988).
+    auc_low: Option<f64>,
+    auc_high: Option<f64>,
     examples: u64,
+    positives: u64,
     examples_per_s: f64,
     rows: u64,
     table_bytes: u64,
     bad_rows: u64,
     auc_exact: bool,
+    known: Vec<KnownKeys>,
+    warnings: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
@@ -74,35 +80,48 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let bar = Bar::new(args.quiet);
     let stop = crate::stop::flag();
     let start = Instant::now();
-    let scores =
+    let found =
         evaluate(&model, &args.files, &config, &bad_rows, usize::from(args.threads), &stop, &mut |scan| {
             bar.scan("evaluating", scan);
         });
     bar.finish();
-    let metrics = scores?.metrics();
+    let found = found?;
+    let (metrics, interval) = (found.scores.metrics(), found.scores.auc_interval());
     let seconds = start.elapsed().as_secs_f64();
     report_bad_rows(&bad_rows);
     let number = |value: f64| value.is_finite().then_some(value);
     let (rows, table_bytes) = model.size()?;
+    let mut warnings = remarks(&metrics, Some(&found.scores));
+    warnings.extend(found.known.iter().filter_map(KnownKeys::remark));
+    warnings.iter().for_each(|warning| note!("warning: {warning}"));
     let result = Evaluation {
         auc: number(metrics.auc),
         logloss: number(metrics.logloss),
         prob_mean: number(metrics.prob_mean),
         real_mean: number(metrics.real_mean),
         normalized_entropy: number(metrics.normalized_entropy),
+        auc_low: interval.map(|interval| interval.low),
+        auc_high: interval.map(|interval| interval.high),
         examples: metrics.examples,
+        positives: found.positives,
         examples_per_s: metrics.examples as f64 / seconds.max(1e-9),
         rows,
         table_bytes,
         bad_rows: bad_rows.count(),
         auc_exact: metrics.auc_exact,
+        known: found.known,
+        warnings,
     };
     if args.json {
         output::json(&result)?;
     } else {
         let (scores, means) = ((result.auc, result.logloss), (result.prob_mean, result.real_mean));
-        let mut rows = output::quality(scores, means, "");
+        let mut rows = output::quality(scores, means);
+        if let Some((low, high)) = result.auc_low.zip(result.auc_high) {
+            rows.insert(1, ("AUC, 95 %", format!("{low:.6} to {high:.6}")));
+        }
         rows.extend([
+            ("positives", output::count(result.positives)),
             (
                 "examples",
                 format!(
@@ -112,9 +131,41 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
                 ),
             ),
             ("table rows", format!("{}, {}", output::count(result.rows), output::bytes(result.table_bytes))),
+            ("known keys", known_keys(&result.known)),
             ("bad rows", output::count(result.bad_rows)),
         ]);
         output::text(&output::pairs(&rows))?;
     }
     Ok(0)
+}
+
+/// Features that are named, of those with unknown keys.
+const FEATURES_SHOWN_MAX: usize = 3;
+
+/// How many occurrences of keys the model knows, and the features of which it knows the smallest part.
+fn known_keys(known: &[KnownKeys]) -> String {
+    let sum = |of: fn(&KnownKeys) -> u64| known.iter().map(of).sum::<u64>();
+    let (all, found) = (sum(|keys| keys.occurrences), sum(|keys| keys.known));
+    let share = |keys: &KnownKeys| keys.known as f64 / keys.occurrences as f64;
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let mut worst: Vec<&KnownKeys> = known.iter().filter(|keys| keys.known < keys.occurrences).collect();
+    worst.sort_by(|a, b| share(a).total_cmp(&share(b)));
+    worst.truncate(FEATURES_SHOWN_MAX);
+    let worst: Vec<String> =
+        worst.iter().map(|keys| format!("{} {}", keys.feature, percent(share(keys)))).collect();
+    let least = if worst.is_empty() { String::new() } else { format!("; least of {}", worst.join(", ")) };
+    format!("{} of {}{least}", output::count(found), output::count(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_with_the_most_unknown_keys_are_named() {
+        let keys = |feature: &str, known, occurrences| KnownKeys { feature: feature.into(), occurrences, known };
+        assert_eq!(known_keys(&[keys("a", 2, 2), keys("none", 0, 0)]), "2 of 2");
+        let some = [keys("a", 1000, 1000), keys("b", 1, 4), keys("c", 0, 4), keys("d", 3, 4), keys("e", 2, 4)];
+        assert_eq!(known_keys(&some), "1,006 of 1,016; least of c 0.0 %, b 25.0 %, e 50.0 %");
+    }
 }

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sanderling_learner::LearnError;
+use sanderling_learner::{KnownKeys, LearnError};
 use sanderling_sample::{BadRows, Compression};
 
 use crate::failure::Failure;
@@ -78,20 +78,23 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let stop = crate::stop::flag();
     let not_written = |error| output::not_written(&args.output, &error);
     let mut writer = ScoreWriter::create(&args.output, args.output_header).map_err(not_written)?;
-    let rows = sanderling_learner::predict(&model, &args.files, &config, &bad_rows, &stop, |scores, scan| {
+    let found = sanderling_learner::predict(&model, &args.files, &config, &bad_rows, &stop, |scores, scan| {
         bar.scan("predicting", scan);
         let failed = |source| LearnError::Io { path: args.output.clone(), source };
         writer.write(scores).map_err(failed)
     });
     bar.finish();
-    let rows = rows?;
+    let found = found?;
+    let rows = found.rows;
     writer.finish().map_err(not_written)?;
     report_bad_rows(&bad_rows);
+    found.known.iter().filter_map(KnownKeys::remark).for_each(|remark| note!("warning: {remark}"));
     if args.json {
         output::json(&serde_json::json!({
             "examples": rows,
             "bad_rows": bad_rows.count(),
             "output": args.output,
+            "known": found.known,
         }))?;
     } else if !to_stdout && !args.quiet {
         note!("{} scores in {}", output::count(rows), args.output.display());

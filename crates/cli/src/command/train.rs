@@ -6,7 +6,9 @@ use std::sync::Arc;
 use clap::builder::NonEmptyStringValueParser;
 use sanderling_learner::config::Inputs;
 use sanderling_learner::distributed::JobOptions;
-use sanderling_learner::{Config, Event, Metrics, PassLine, RunOptions, Summary};
+use sanderling_learner::{
+    Config, Event, KnownKeys, LargeValues, MeasuredOn, Metrics, PassLine, RunOptions, Summary,
+};
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::jobs::JobArgs;
@@ -199,9 +201,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if !args.quiet {
         note!("\n{}\n", timing::for_people(&summary.timing));
     }
-    if let Some(warning) = one_class(&summary) {
-        note!("{warning}");
-    }
+    let warnings = one_class(&summary).into_iter().chain(summary.warnings.iter().cloned());
+    warnings.for_each(|warning| note!("warning: {warning}"));
     if args.json {
         output::json(&summary)?;
     } else {
@@ -217,22 +218,28 @@ fn one_class(summary: &Summary) -> Option<String> {
         Some(1.0) => "positive",
         _ => return None,
     };
-    let data = summary.measured_on;
+    let data = if summary.measured_on == "valid" { "valid" } else { "train" };
     Some(format!(
-        "warning: every row is {class} (data.{data}), so there is no AUC: look at [label], its column, positive and threshold"
+        "every row is {class} (data.{data}), so there is no AUC: look at [label], its column, positive and threshold"
     ))
 }
 
 /// Neither progress nor metrics, and nothing else says it.
 fn is_for_the_quiet(event: &Event<'_>) -> bool {
-    matches!(event, Event::InputChanged { .. } | Event::JobStopped { .. } | Event::Unvalidated { .. })
+    matches!(
+        event,
+        Event::InputChanged { .. }
+            | Event::JobStopped { .. }
+            | Event::Unvalidated { .. }
+            | Event::LargeValues { .. }
+    )
 }
 
 /// An event in words; bad rows are told even to the quiet, by the summary.
 fn describe(event: &Event<'_>) -> Vec<String> {
     let metrics = |m: &Metrics| {
         format!(
-            "auc {:.6}, loss {:.6}, prob_mean {:.6}, real_mean {:.6}",
+            "auc {:.6}, logloss {:.6}, prob_mean {:.6}, real_mean {:.6}",
             m.auc, m.logloss, m.prob_mean, m.real_mean
         )
     };
@@ -245,8 +252,9 @@ fn describe(event: &Event<'_>) -> Vec<String> {
         }
         Event::Fitting { features } => vec![format!("fitting the quantiles of {features} features")],
         Event::Step(line) => vec![format!(
-            "step {}, {} ({:.1} it/s; {} examples/s)",
+            "step {}{}, {} ({:.1} it/s; {} examples/s)",
             line.step,
+            over(line.measured_on),
             metrics(&line.metrics),
             line.steps_per_s,
             output::per_s(line.examples_per_s)
@@ -272,6 +280,8 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             "pass {pass} could not be validated, and is saved as it was trained: mend what the error below names, and go on with \
              --resume"
         )],
+        Event::LargeValues { features } => large_values(features),
+        Event::UnknownKeys { known } => known.iter().filter_map(KnownKeys::remark).collect(),
         Event::JobStopped { words } => vec![(*words).to_owned()],
         Event::NothingLeft { passes, early: true } => vec![format!(
             "nothing is left to do: the run stopped early after pass {passes}; a larger train.early_stop, or 0, lets it go on"
@@ -288,14 +298,31 @@ fn describe(event: &Event<'_>) -> Vec<String> {
     }
 }
 
+/// What is most likely wrong with features whose values swamp the model; of many, the first ones.
+fn large_values(features: &[LargeValues]) -> Vec<String> {
+    const SHOWN_MAX: usize = 5;
+    let mut lines: Vec<String> =
+        features.iter().take(SHOWN_MAX).map(|feature| format!("warning: {feature}")).collect();
+    if features.len() > SHOWN_MAX {
+        lines.push(format!("warning: so do the values of {} more features", features.len() - SHOWN_MAX));
+    }
+    lines
+}
+
+/// Says so where metrics are of rows that the model has learned from.
+fn over(measured_on: MeasuredOn) -> &'static str {
+    if measured_on == MeasuredOn::TrainSeen { " over training (seen) data" } else { "" }
+}
+
 /// A pass of a job, over all of its workers.
 fn of_pass(line: &PassLine) -> String {
     let m = &line.metrics;
     let missed = line.staleness_mean.map_or(String::new(), |mean| format!("; {mean:.2} pushes missed"));
     format!(
-        "pass {} trained: auc {:.6}, loss {:.6}, normalized entropy {:.6}, prob_mean {:.6}, real_mean {:.6} \
+        "pass {} trained{}: auc {:.6}, logloss {:.6}, normalized entropy {:.6}, prob_mean {:.6}, real_mean {:.6} \
          ({} examples in {:.2} s, {} examples/s{missed})",
         line.pass,
+        over(line.measured_on),
         m.auc,
         m.logloss,
         m.normalized_entropy,
@@ -309,11 +336,18 @@ fn of_pass(line: &PassLine) -> String {
 
 fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
     let on = match summary.measured_on {
-        "valid" => format!("on the validation data, after pass {}", summary.best_pass),
-        _ => "on the training data, each row before it was learned from".to_string(),
+        "valid" => format!("the validation data, after pass {}", summary.best_pass),
+        "train" => "training data of pass 1, each row before it was learned from".to_string(),
+        _ => format!("training (seen) data of pass {}", summary.passes),
     };
     let (scores, means) = ((summary.auc, summary.logloss), (summary.prob_mean, summary.real_mean));
-    let mut rows = output::quality(scores, means, &on);
+    let mut rows = output::quality(scores, means);
+    rows.push(("measured on", on));
+    if let Some(seen) = summary.seen {
+        let number = |value: f64| output::metric(value.is_finite().then_some(value));
+        let (auc, logloss) = (number(seen.metrics.auc), number(seen.metrics.logloss));
+        rows.push(("seen rows", format!("AUC {auc}, logloss {logloss} over training (seen) data of pass {}", seen.pass)));
+    }
     rows.extend([
         (
             "examples",

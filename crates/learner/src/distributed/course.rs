@@ -13,6 +13,7 @@ use super::staleness::Pushes;
 use crate::config::Config;
 use crate::error::LearnError;
 use crate::event::PassLine;
+use crate::magnitude::LargeValues;
 use crate::metrics::BinnedScores;
 use crate::timing::PassTotal;
 
@@ -70,6 +71,8 @@ pub(super) enum Said {
     Window {
         scores: BinnedScores,
         steps: u64,
+        /// Features whose values swamp the model.
+        large: Vec<LargeValues>,
     },
     /// All workers have come, and begin here.
     Begun(Start),
@@ -98,6 +101,7 @@ impl PassEnd {
             step,
             pass: total.pass,
             trained_examples: examples,
+            measured_on: total.measured_on,
             metrics: total.metrics,
             calibration: total.calibration,
             seconds: total.seconds,

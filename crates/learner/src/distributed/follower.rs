@@ -17,6 +17,7 @@ use super::{JobOptions, STAGES, Workers, work};
 use crate::config::Config;
 use crate::error::LearnError;
 use crate::event::Event;
+use crate::measured::{MeasuredOn, SeenMetrics};
 use crate::metrics::Scores;
 use crate::run::Summary;
 use crate::timing::{PassTotal, Timing};
@@ -88,7 +89,13 @@ pub(crate) fn follow(
         timing.calls = cluster.latencies();
     }
     timing.total_s = started.elapsed().as_secs_f64();
-    let metrics = timing.passes.last().map_or_else(|| Scores::new().metrics(), |pass| pass.metrics);
+    let (first, last) = (timing.passes.first(), timing.passes.last());
+    // Of a job that was resumed, this process has not seen the first pass.
+    let counted = first.filter(|pass| pass.pass == 1).or(last);
+    let metrics = counted.map_or_else(|| Scores::new().metrics(), |pass| pass.metrics);
+    let measured_on = MeasuredOn::of_pass(counted.map_or(1, |pass| pass.pass));
+    let seen = last.filter(|pass| pass.pass > 1);
+    let seen = seen.map(|pass| SeenMetrics { pass: pass.pass, metrics: pass.metrics });
     let number = |value: f64| value.is_finite().then_some(value);
     let Start { pass: passes, step, examples, .. } = stands;
     Ok(Summary {
@@ -98,8 +105,12 @@ pub(crate) fn follow(
         prob_mean: number(metrics.prob_mean),
         real_mean: number(metrics.real_mean),
         normalized_entropy: number(metrics.normalized_entropy),
-        measured_on: "train",
+        measured_on: measured_on.name(),
         measured_examples: metrics.examples,
+        seen,
+        warnings: Vec::new(),
+        known: Vec::new(),
+        importance: None,
         examples,
         examples_per_s: (examples - before.examples) as f64 / train_s.max(1e-9),
         train_s,

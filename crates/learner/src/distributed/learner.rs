@@ -13,8 +13,10 @@ use super::{COMPUTE, PULL, PUSH, SCORE};
 use crate::compute::Compute;
 use crate::config::Reduction;
 use crate::error::LearnError;
+use crate::magnitude::{self, Magnitudes};
 use crate::metrics::{BinnedScores, probability};
 use crate::model::Model;
+use crate::worker::of_push;
 
 /// Rows whose keys are looked up together when rows are learned one by one.
 const ONLINE_ROWS: usize = 128;
@@ -29,6 +31,8 @@ pub(super) struct Learner<'a> {
     lookup: Lookup,
     handles: Handles,
     compute: Compute,
+    magnitudes: Magnitudes,
+    has_looked: bool,
     staleness: Option<Staleness<'a>>,
     /// Rows of the minibatch at hand.
     rows: usize,
@@ -80,6 +84,8 @@ impl<'a> Learner<'a> {
             lookup: model.client().lookup(),
             handles: Handles::default(),
             compute: Compute::new(config.model.factors()),
+            magnitudes: Magnitudes::new(config.feature.len()),
+            has_looked: false,
             staleness,
             rows: 0,
             pass: start.pass,
@@ -137,6 +143,7 @@ impl<'a> Learner<'a> {
     /// Computes each row's logit, and from that the derivative of its loss.
     pub(super) fn forward(&mut self, worker: &mut Worker, rows: &Rows<'_>) -> Result<(), LearnError> {
         worker.timer().switch(COMPUTE);
+        self.has_looked |= self.magnitudes.add(rows);
         let Learner { compute, lookup, model, .. } = self;
         compute.errors.clear();
         if rows.is_empty() {
@@ -145,7 +152,8 @@ impl<'a> Learner<'a> {
         }
         compute.forward(rows, lookup);
         if !compute.logits.iter().all(|logit| logit.is_finite()) {
-            return Err(LearnError::Diverged { step: self.step() });
+            let cause = magnitude::cause(rows, &model.config().feature);
+            return Err(LearnError::Diverged { step: self.step(), cause });
         }
         let config = model.config();
         let reduce = match config.reduction() {
@@ -187,11 +195,12 @@ impl<'a> Learner<'a> {
     }
 
     /// Pushes the gradients, which are applied as they come.
-    pub(super) fn push(&mut self, worker: &mut Worker) -> Result<(), LearnError> {
+    pub(super) fn push(&mut self, worker: &mut Worker, rows: &Rows<'_>) -> Result<(), LearnError> {
         worker.timer().switch(PUSH);
         self.staleness.iter_mut().for_each(|staleness| staleness.pushes(worker.steps_of_others()));
         let scale = self.scale();
-        self.model.client().push(&mut self.lookup, scale)?;
+        let pushed = self.model.client().push(&mut self.lookup, scale);
+        pushed.map_err(|error| of_push(error, self.step(), rows, &self.model.config().feature))?;
         self.end_step(1);
         Ok(())
     }
@@ -241,6 +250,7 @@ impl<'a> Learner<'a> {
     ) -> Result<(), LearnError> {
         self.course.check_stop()?;
         worker.timer().switch(PULL);
+        self.has_looked |= self.magnitudes.add(rows);
         let (scale, step) = (self.scale(), self.step());
         let Learner { model, handles, compute, window, .. } = self;
         let class_weight = model.config().train.class_weight;
@@ -253,7 +263,8 @@ impl<'a> Learner<'a> {
             let error = error(probability(logit), label, weight, class_weight);
             let applies = logit.is_finite() && error.abs() < GRADIENT_ABS_MAX;
             if !applies || !compute.update_row(rows, row, error, &mut online) {
-                return Err(LearnError::Diverged { step: step + row as u64 });
+                let cause = magnitude::cause(&rows.slice(row..row + 1), &model.config().feature);
+                return Err(LearnError::Diverged { step: step + row as u64, cause });
             }
         }
         worker.timer().switch(PUSH);
@@ -351,7 +362,7 @@ impl<'a> Learner<'a> {
     }
 
     fn hand_full_window_over(&mut self) {
-        if self.window_steps >= self.window_steps_max {
+        if self.window_steps >= self.window_steps_max || self.has_looked {
             self.hand_window_over();
         }
     }
@@ -360,7 +371,9 @@ impl<'a> Learner<'a> {
     fn hand_window_over(&mut self) {
         self.scores.merge(&self.window);
         let steps = if self.counts_steps { self.window_steps } else { 0 };
-        self.course.say(Said::Window { scores: self.window.clone(), steps });
+        self.has_looked = false;
+        let large = self.magnitudes.take_large(&self.model.config().feature);
+        self.course.say(Said::Window { scores: self.window.clone(), steps, large });
         self.window.clear();
         self.window_steps = 0;
     }

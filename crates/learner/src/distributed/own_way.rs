@@ -20,7 +20,7 @@ pub(super) fn train(learner: &mut Learner<'_>, worker: &mut Worker, order: Order
                 learner.forward(worker, &rows)?;
                 learner.score(worker, &rows);
                 learner.backward(worker, &rows);
-                learner.push(worker)?;
+                learner.push(worker, &rows)?;
             }
             learner.keep_within_bound(worker)?;
             learner.settle(worker, &mut share)?;

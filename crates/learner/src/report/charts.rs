@@ -2,15 +2,16 @@
 
 use sanderling_observe::plot::{Bar, CalibrationPoint, LineChart, Look, Series, bars, calibration, roc};
 
-use super::{CurvePoint, RunReport, TableSummary, numbers};
+use super::{CurvePoint, FeatureImportance, RunReport, numbers};
 
-/// The most tables drawn as bars; the list below the chart has all.
+/// The most features drawn as bars; the list below the chart has all.
 pub(super) const BARS_MAX: usize = 20;
 /// The most passes whose ends are marked: more would be a hatching.
 const PASS_MARKS_MAX: usize = 30;
 /// Positions in the palette.
 const TRAIN: usize = 0;
 const VALID: usize = 1;
+const SEEN: usize = 2;
 
 /// A learning curve of one metric.
 pub(super) fn learning(report: &RunReport, title: &str, metric: fn(&CurvePoint) -> f64) -> String {
@@ -20,7 +21,12 @@ pub(super) fn learning(report: &RunReport, title: &str, metric: fn(&CurvePoint) 
         look,
         color,
     };
-    let mut series = vec![line("train (progressive)", &report.train_curve, Look::Line, TRAIN)];
+    let first = report.train_curve.partition_point(|point| point.pass <= 1);
+    let (progressive, seen) = report.train_curve.split_at(first);
+    let mut series = vec![line("train (progressive)", progressive, Look::Line, TRAIN)];
+    if !seen.is_empty() {
+        series.push(line("train (seen rows)", seen, Look::Line, SEEN));
+    }
     if !report.valid_curve.is_empty() {
         series.push(line("validation", &report.valid_curve, Look::Dots, VALID));
     }
@@ -58,14 +64,15 @@ pub(super) fn calibration_plot(report: &RunReport) -> String {
     calibration("Calibration", &report.calibration.iter().map(point).collect::<Vec<_>>())
 }
 
-/// Importance of the first tables.
-pub(super) fn importance(tables: &[&TableSummary]) -> String {
-    let bar = |table: &&TableSummary| Bar {
-        name: table.name.clone(),
-        value: table.importance,
-        text: numbers::figure(table.importance),
+/// Importance of the first features.
+pub(super) fn importance(features: &[FeatureImportance]) -> String {
+    let bar = |feature: &FeatureImportance| Bar {
+        name: feature.feature.clone(),
+        value: feature.mean_abs_contribution,
+        text: numbers::figure(feature.mean_abs_contribution),
     };
-    bars("Mean norm per example, by table", &tables.iter().take(BARS_MAX).map(bar).collect::<Vec<_>>())
+    let bars_shown: Vec<Bar> = features.iter().take(BARS_MAX).map(bar).collect();
+    bars("Mean absolute contribution to the logit, by feature", &bars_shown)
 }
 
 /// Time by stage.

@@ -24,6 +24,7 @@ pub fn render(report: &RunReport) -> String {
                     (sections::learning_curves(report))
                     (sections::quality(report))
                     (sections::importance(report))
+                    (sections::tables(report))
                     (sections::top_keys(report))
                     (sections::timings(report))
                     (sections::data_and_model(report))
@@ -41,7 +42,7 @@ fn header(report: &RunReport) -> Markup {
     let metrics = &report.metrics;
     let rows: u64 = report.tables.iter().map(|table| table.rows).sum();
     let table_bytes: u64 = report.tables.iter().map(|table| table.bytes).sum();
-    let measured = report.valid.as_ref().map_or("training, progressive", |_| "validation");
+    let measured = report.valid.as_ref().map_or("training, progressive, pass 1", |_| "validation");
     let calibration = metrics.prob_mean / metrics.real_mean;
     let threads =
         if report.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", report.threads) };
@@ -69,6 +70,14 @@ fn header(report: &RunReport) -> Markup {
                     "peak; tables {}", numbers::bytes(table_bytes),
                 )))
             }
+            @if let Some(seen) = &report.seen {
+                p.note {
+                    "Of pass " (seen.pass) " over training (seen) data: AUC " (numbers::decimal(seen.metrics.auc, 4))
+                    ", logloss " (numbers::decimal(seen.metrics.logloss, 4))
+                    ". Earlier passes have learned from these rows: such metrics say nothing of new ones."
+                }
+            }
+            @for warning in &report.warnings { p.warning { (warning) } }
             @for (count, of) in [(report.bad_rows, ""), (report.valid_bad_rows, " of the validation data")] {
                 @if count > 0 {
                     p.warning {

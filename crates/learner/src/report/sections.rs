@@ -27,7 +27,8 @@ fn chart(svg: String) -> Markup {
 }
 
 pub(super) fn learning_curves(report: &RunReport) -> Markup {
-    let lead = "Training metrics are progressive: every example is scored before it is learned.";
+    let lead = "Training metrics of the first pass are progressive: every example is scored before it is learned. Those of later \
+                passes are of training (seen) data.";
     let body = html! {
         @if report.train_curve.is_empty() && report.valid_curve.is_empty() {
             p.none { "No point was recorded: the run ended before its first one ([train] print_every)." }
@@ -78,7 +79,7 @@ fn validations(curve: &[CurvePoint], best_pass: u32) -> Markup {
 pub(super) fn quality(report: &RunReport) -> Markup {
     let lead = match &report.valid {
         Some(files) => format!("Measured on {files}: {} examples.", numbers::count(report.metrics.examples)),
-        None => "Without a validation file, measured while training (progressive).".to_owned(),
+        None => "Without a validation file, measured while training, in the first pass (progressive).".to_owned(),
     };
     // With one class the curve is made of 0 / 0.
     let with_roc = !report.roc.is_empty() && !report.metrics.auc.is_nan();
@@ -107,27 +108,49 @@ pub(super) fn quality(report: &RunReport) -> Markup {
 }
 
 pub(super) fn importance(report: &RunReport) -> Markup {
-    let mut tables: Vec<&TableSummary> = report.tables.iter().collect();
-    // What is not a number goes last.
-    let rank = |table: &TableSummary| if table.importance.is_nan() { -1.0 } else { table.importance };
-    tables.sort_by(|a, b| rank(b).total_cmp(&rank(a)).then_with(|| a.name.cmp(&b.name)));
-    let lead = "Importance is the L2 norm of the weights that a table brought to the mean training example.";
+    let found = report.importance.as_ref().filter(|found| !found.features.is_empty());
+    let on = if report.valid.is_some() { "validation" } else { "training" };
+    let lead = found.map_or_else(String::new, |found| {
+        format!(
+            "Mean absolute contribution of each feature to the logit, over {} {on} examples. In a factorization machine an \
+             interaction of two features counts half for each.",
+            numbers::count(found.rows)
+        )
+    });
     let body = html! {
-        @if tables.is_empty() {
-            p.none { "The model has no table." }
-        } @else {
-            (chart(charts::importance(&tables)))
-            @if tables.len() > charts::BARS_MAX {
-                p.note { "The first " (charts::BARS_MAX) " of " (tables.len()) " tables; the list has all." }
-            }
-            @if tables.len() > TABLES_OPEN_MAX {
-                details { summary { "All " (tables.len()) " tables" } (table_list(&tables)) }
-            } @else {
-                (table_list(&tables))
+        @match found {
+            None => { p.none { "Feature importance was not measured." } }
+            Some(found) => {
+                (chart(charts::importance(&found.features)))
+                @if found.features.len() > charts::BARS_MAX {
+                    p.note { "The first " (charts::BARS_MAX) " of " (found.features.len()) " features; the list has all." }
+                    details { summary { "All " (found.features.len()) " features" } div.scroll { table.compact {
+                        thead { tr { th { "feature" } th.number { "mean |contribution|" } } }
+                        tbody { @for feature in &found.features { tr {
+                            td.name title=(feature.feature) { (feature.feature) }
+                            td.number { (numbers::figure(feature.mean_abs_contribution)) }
+                        } } }
+                    } } }
+                }
             }
         }
     };
-    section("importance", "Feature importance by table", lead, &body)
+    section("importance", "Feature importance", &lead, &body)
+}
+
+pub(super) fn tables(report: &RunReport) -> Markup {
+    let mut tables: Vec<&TableSummary> = report.tables.iter().collect();
+    tables.sort_by(|a, b| b.rows.cmp(&a.rows).then_with(|| a.name.cmp(&b.name)));
+    let body = html! {
+        @if tables.is_empty() {
+            p.none { "The model has no table." }
+        } @else if tables.len() > TABLES_OPEN_MAX {
+            details { summary { "All " (tables.len()) " tables" } (table_list(&tables)) }
+        } @else {
+            (table_list(&tables))
+        }
+    };
+    section("tables", "Tables", "Norms are L2 norms of rows; frequency counts the keys' occurrences in training.", &body)
 }
 
 fn table_list(tables: &[&TableSummary]) -> Markup {
@@ -135,22 +158,20 @@ fn table_list(tables: &[&TableSummary]) -> Markup {
     html! {
         div.scroll { table {
             thead { tr {
-                th { "table" } th.number { "importance" } th.number { "norm, sum" } th.number { "mean" }
-                th.number { "max" } th.number { "frequency" } th.number { "share" } th.number { "rows" }
-                th.number { "all zero" } th.number { "dim" } th.number { "memory" }
+                th { "table" } th.number { "rows" } th.number { "dim" } th.number { "memory" }
+                th.number { "norm, mean" } th.number { "max" } th.number { "all zero" }
+                th.number { "frequency" } th.number { "share" }
             } }
             tbody { @for table in tables { tr {
                 td.name title=(table.name) { (table.name) }
-                td.number { (numbers::figure(table.importance)) }
-                td.number { (numbers::figure(table.norm_sum)) }
-                td.number { (numbers::figure(table.norm_mean)) }
-                td.number { (numbers::figure(table.norm_max)) }
-                td.number { (numbers::count(table.frequency_total)) }
-                td.number { (numbers::percent(table.frequency_total as f64 / frequency)) }
                 td.number { (numbers::count(table.rows)) }
-                td.number { (numbers::count(table.zero_rows)) }
                 td.number { (table.dim) }
                 td.number { (numbers::bytes(table.bytes)) }
+                td.number { (numbers::figure(table.norm_mean)) }
+                td.number { (numbers::figure(table.norm_max)) }
+                td.number { (numbers::count(table.zero_rows)) }
+                td.number { (numbers::count(table.frequency_total)) }
+                td.number { (numbers::percent(table.frequency_total as f64 / frequency)) }
             } } }
         } }
     }

@@ -19,8 +19,6 @@ pub struct TableSummary {
     pub dim: usize,
     /// Memory of index, weights and optimizer state.
     pub bytes: u64,
-    /// Sum of the rows' L2 norms.
-    pub norm_sum: f64,
     /// Mean of the rows' L2 norms; 0 without rows.
     pub norm_mean: f64,
     /// Largest of the rows' L2 norms.
@@ -31,9 +29,6 @@ pub struct TableSummary {
     pub zero_rows: u64,
     /// Weights that are exactly zero. Those of FTRL are counted where they come from: `|z|` is not above `l1`.
     pub zero_weights: u64,
-    /// Mean L2 norm that the table brought to a training example: the norms weighted by frequency, over the
-    /// examples. For logistic regression, the mean absolute part of the logit. The order of the report.
-    pub importance: f64,
     /// Keys with the largest norms, largest first, as many as were asked for.
     pub top: Vec<KeyNorm>,
 }
@@ -63,7 +58,6 @@ pub struct TableTally {
     zero_weights: u64,
     norm_sum: f64,
     norm_max: f64,
-    weighted_sum: f64,
     frequency_total: u64,
     top: Vec<KeyNorm>,
     top_max: usize,
@@ -82,7 +76,6 @@ impl TableTally {
             zero_weights: 0,
             norm_sum: 0.0,
             norm_max: 0.0,
-            weighted_sum: 0.0,
             frequency_total: 0,
             top: Vec::new(),
             top_max,
@@ -98,7 +91,6 @@ impl TableTally {
         self.zero_weights += zero_weights as u64;
         self.norm_sum += norm;
         self.norm_max = self.norm_max.max(norm);
-        self.weighted_sum += norm * frequency as f64;
         self.frequency_total += frequency;
         // Most rows of a large table cannot be among the top: they cost one comparison.
         if norm > 0.0 && norm >= self.norm_least {
@@ -110,21 +102,19 @@ impl TableTally {
         }
     }
 
-    /// The summary, given the memory of the table and the training examples over all passes.
-    pub fn finish(mut self, bytes: u64, examples: u64) -> TableSummary {
+    /// The summary, given the memory of the table.
+    pub fn finish(mut self, bytes: u64) -> TableSummary {
         self.keep_top();
         TableSummary {
             name: self.name,
             rows: self.rows,
             dim: self.dim,
             bytes,
-            norm_sum: self.norm_sum,
             norm_mean: if self.rows == 0 { 0.0 } else { self.norm_sum / self.rows as f64 },
             norm_max: self.norm_max,
             frequency_total: self.frequency_total,
             zero_rows: self.zero_rows,
             zero_weights: self.zero_weights,
-            importance: self.weighted_sum / examples.max(1) as f64,
             top: self.top,
         }
     }
@@ -153,21 +143,20 @@ mod tests {
         for key in 0..100u64 {
             tally.add(key, 2, &[3.0 * key as f32, -4.0 * key as f32], 2 * usize::from(key == 0));
         }
-        let summary = tally.finish(7, 50);
+        let summary = tally.finish(7);
         assert_eq!(
             (summary.rows, summary.zero_rows, summary.zero_weights, summary.frequency_total, summary.bytes),
             (100, 1, 2, 200, 7)
         );
         assert_eq!((summary.norm_max, summary.norm_mean), (495.0, 247.5));
-        assert_eq!(summary.importance, 2.0 * 24_750.0 / 50.0);
         let keys: Vec<u64> = summary.top.iter().map(|top| top.key).collect();
         assert_eq!(keys, (80..100).rev().collect::<Vec<_>>());
         assert_eq!(summary.top[0].weight, 297.0);
     }
 
     #[test]
-    fn no_rows_no_examples() {
-        let summary = TableTally::new("t", 0, TOP_KEYS_MAX).finish(0, 0);
-        assert_eq!((summary.norm_mean, summary.importance, summary.top.len()), (0.0, 0.0, 0));
+    fn no_rows() {
+        let summary = TableTally::new("t", 0, TOP_KEYS_MAX).finish(0);
+        assert_eq!((summary.norm_mean, summary.top.len()), (0.0, 0));
     }
 }

@@ -6,7 +6,11 @@ use sanderling_observe::{Machine, Resident, StageTotal};
 
 use super::{CALIBRATION_BINS, ROC_POINTS, Summary};
 use crate::config::Config;
+use crate::importance::Importance;
+use crate::known::KnownKeys;
+use crate::measured::{MeasuredOn, SeenMetrics};
 use crate::metrics::{Metrics, Scores};
+use crate::remarks::remarks;
 use crate::report::{CurvePoint, RunReport, TableSummary};
 use crate::state::RunState;
 use crate::timing::Timing;
@@ -22,15 +26,48 @@ pub(super) struct Outcome<'a> {
     /// That trained.
     pub(super) threads: usize,
     pub(super) tables: Vec<TableSummary>,
+    pub(super) known: Vec<KnownKeys>,
+    pub(super) importance: Option<Importance>,
 }
 
 impl Outcome<'_> {
-    fn metrics(&self) -> (Metrics, &'static str) {
-        match (self.state.best, self.state.progressive) {
-            (Some((_, metrics)), _) => (metrics, "valid"),
-            (None, Some(metrics)) if self.pass_scores.is_empty() => (metrics, "train"),
-            _ => (self.pass_scores.metrics(), "train"),
+    fn metrics(&self) -> (Metrics, MeasuredOn) {
+        let state = self.state;
+        match (state.best, state.first_pass) {
+            (Some((_, metrics)), _) => (metrics, MeasuredOn::Valid),
+            (None, Some(metrics)) => (metrics, MeasuredOn::Train),
+            (None, None) if state.pass == 0 => (self.pass_scores.metrics(), MeasuredOn::Train),
+            // An earlier version did not keep the metrics of the first pass.
+            (None, None) => (self.last_seen(), MeasuredOn::TrainSeen),
         }
+    }
+
+    /// Metrics of the pass under way or, between passes, of the last one; both are after the first pass.
+    fn last_seen(&self) -> Metrics {
+        match self.state.progressive {
+            Some(metrics) if self.pass_scores.is_empty() => metrics,
+            _ => self.pass_scores.metrics(),
+        }
+    }
+
+    /// The rows that the metrics and plots are of, as far as they were kept.
+    fn scores(&self) -> Option<&Scores> {
+        // The first pass was stopped, and nothing validated.
+        let is_cut = self.state.best.is_none() && self.state.pass == 0 && !self.pass_scores.is_empty();
+        is_cut.then_some(self.pass_scores).or(self.plot_scores.as_ref())
+    }
+
+    /// What is wrong with the predictions, and with the keys of the validation files.
+    fn warnings(&self, metrics: &Metrics) -> Vec<String> {
+        let mut warnings = remarks(metrics, self.scores());
+        warnings.extend(self.known.iter().filter_map(KnownKeys::remark));
+        warnings
+    }
+
+    /// Metrics over training (seen) data, where nothing was validated.
+    fn seen(&self) -> Option<SeenMetrics> {
+        let pass = self.state.pass + u64::from(!self.pass_scores.is_empty());
+        (self.state.best.is_none() && pass > 1).then(|| SeenMetrics { pass, metrics: self.last_seen() })
     }
 
     pub(super) fn summary(&self, model_dir: &Path, report: &Path, stopped: bool, timing: Timing) -> Summary {
@@ -44,8 +81,9 @@ impl Outcome<'_> {
             prob_mean: number(metrics.prob_mean),
             real_mean: number(metrics.real_mean),
             normalized_entropy: number(metrics.normalized_entropy),
-            measured_on,
+            measured_on: measured_on.name(),
             measured_examples: metrics.examples,
+            seen: self.seen(),
             examples: state.examples,
             examples_per_s: state.examples as f64 / state.train_seconds.max(1e-9),
             train_s: state.train_seconds,
@@ -59,6 +97,9 @@ impl Outcome<'_> {
             bad_rows: state.bad_rows,
             valid_bad_rows: state.valid_bad_rows,
             stopped,
+            warnings: self.warnings(&metrics),
+            known: self.known.clone(),
+            importance: self.importance.clone(),
             model: model_dir.into(),
             report: report.into(),
             timing,
@@ -80,9 +121,7 @@ impl Outcome<'_> {
                 .collect()
         };
         let valid = &config.data.valid.0;
-        // A pass that was stopped, and nothing validated: the plots are of the rows seen, as the metrics are.
-        let seen = (self.state.best.is_none() && !self.pass_scores.is_empty()).then_some(self.pass_scores);
-        let scores = seen.or(self.plot_scores.as_ref());
+        let scores = self.scores();
         let example_file = valid.first().or(config.data.train.0.first()).map_or("FILE", String::as_str);
         RunReport {
             name: summary.name.clone(),
@@ -96,8 +135,11 @@ impl Outcome<'_> {
             examples_per_s: summary.examples_per_s,
             metrics: self.metrics().0,
             valid: self.state.best.map(|_| valid.join(", ")),
+            seen: self.seen(),
             train_curve: curve(&self.state.train_curve),
             valid_curve: curve(&self.state.valid_curve),
+            warnings: summary.warnings.clone(),
+            importance: summary.importance.clone(),
             roc: scores.map(|scores| scores.roc(ROC_POINTS)).unwrap_or_default(),
             calibration: scores.map(|scores| scores.calibration(CALIBRATION_BINS)).unwrap_or_default(),
             tables: self.tables,

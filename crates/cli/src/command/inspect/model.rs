@@ -69,8 +69,7 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
 }
 
 fn view(table: &Table, top: usize) -> TableView {
-    // Importance is not shown here, so the number of examples behind it does not matter.
-    let summary = table_summary(table, 1, top);
+    let summary = table_summary(table, top);
     let blocks = table.config().blocks.iter();
     TableView {
         name: summary.name.clone(),
