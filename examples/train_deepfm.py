@@ -50,7 +50,7 @@ def main() -> None:
             labels.append(batch.labels.copy())
             scores.append(logits.detach().numpy())
         seen = sanderling.metrics(np.concatenate(labels), np.concatenate(scores))
-        sys.stdout.write(f"pass {epoch + 1}: auc {seen['auc']:.4f}, loss {seen['logloss']:.4f}\n")
+        sys.stdout.write(f"pass {epoch + 1}: auc {seen['auc']:.4f}, logloss {seen['logloss']:.4f}\n")
 
 
 if __name__ == "__main__":

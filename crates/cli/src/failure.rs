@@ -68,6 +68,17 @@ impl Failure {
         source.kind() == std::io::ErrorKind::BrokenPipe
     }
 
+    /// What failed, as a user of the command line can act on it: clients in programs open their tables again, a command is
+    /// started again.
+    pub(crate) fn words(&self) -> String {
+        const OF_PROGRAMS: &str = "; open the table again";
+        let words = self.to_string();
+        match self {
+            Failure::Learn(LearnError::RowsLost(_)) => words.replace(OF_PROGRAMS, ""),
+            _ => words.replace(OF_PROGRAMS, "; start this command again"),
+        }
+    }
+
     /// Which options help, where a crate has refused that knows no command line.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match self {
@@ -171,5 +182,20 @@ fn of_sample(error: &SampleError) -> u8 {
         SampleError::Spec(_) | SampleError::Settings(_) => USAGE,
         SampleError::Io { .. } | SampleError::Unwanted => FAILED,
         _ => BAD_DATA,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_of_the_command_line_has_no_table_to_open() {
+        let restarted = || ClientError::Restarted { server: "s:1".to_owned(), table: "t".to_owned() };
+        for failure in [Failure::Client(restarted()), Failure::Learn(LearnError::RowsLost(restarted()))] {
+            let words = failure.words();
+            assert!(words.contains("s:1") && !words.contains("open the table"), "{words}");
+            assert!(words.contains("start this command again") || words.contains("--resume"), "{words}");
+        }
     }
 }

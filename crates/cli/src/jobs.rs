@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sanderling_learner::Config;
 use sanderling_learner::distributed::{Algorithm, JobOptions};
 
@@ -15,10 +16,9 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Workers")]
 pub(crate) struct JobArgs {
-    /// Train by several workers together: ftrl (logistic regression, each worker goes its own way), ftrl-sync (all in step,
-    /// rows shuffled over all workers before each pass), ftrl-sync-no-shuffle; fm, fm-sync, fm-sync-no-shuffle
-    /// (factorization machines); see docs/learners.md
-    #[arg(long, value_name = "NAME")]
+    /// Train by several workers together: ftrl is logistic regression, fm a factorization machine; each worker goes its own
+    /// way, or with -sync all go in step and rows are shuffled over all workers before each pass; see docs/learners.md
+    #[arg(long, value_name = "NAME", value_parser = algorithms())]
     algorithm: Option<Algorithm>,
     /// Workers of the job; train.threads of the configuration unless given
     #[arg(long, value_name = "N", requires = "algorithm", value_parser = clap::value_parser!(u32).range(1..))]
@@ -26,6 +26,11 @@ pub(crate) struct JobArgs {
     /// ftrl and fm: no worker is more than so many minibatches ahead of the slowest
     #[arg(long, value_name = "MINIBATCHES", requires = "algorithm")]
     staleness: Option<u64>,
+}
+
+/// Names that the shell completes and --help lists.
+fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
+    PossibleValuesParser::new(Algorithm::names()).try_map(|name| name.parse::<Algorithm>())
 }
 
 impl JobArgs {

@@ -21,6 +21,7 @@ mod servers;
 mod stop;
 mod timing;
 mod token;
+mod width;
 
 /// What lets a client of this process reach `grpc://` addresses, for the Python module, which has this crate anyway.
 pub use sanderling_control::connector as grpc_connector;
@@ -103,7 +104,7 @@ where
         Err(failure) if failure.is_broken_pipe() => 0,
         Err(failure) => {
             let advice = failure.advice().map_or(String::new(), |advice| format!("; {advice}"));
-            note!("error: {failure}{advice}");
+            note!("error: {}{advice}", failure.words());
             failure.exit_code()
         }
     }

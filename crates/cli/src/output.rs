@@ -12,6 +12,7 @@ use sanderling_sample::{OutputFile, refuse_url};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::width::{self, fold, wrapped};
 
 /// So many in a second: rounded, as in every table, so that one run is the same number everywhere.
 pub(crate) fn per_s(per_s: f64) -> String {
@@ -34,14 +35,14 @@ macro_rules! note_line {
 pub(crate) fn note(line: std::fmt::Arguments<'_>) {
     let line = line.to_string();
     // There is nowhere to say that it failed.
-    let _ = writeln!(std::io::stderr().lock(), "{}", shown(&line));
+    let _ = writeln!(std::io::stderr().lock(), "{}", wrapped(&shown(&line), width::of_stderr()));
 }
 
 /// What `note_line!` does.
 pub(crate) fn note_line(line: std::fmt::Arguments<'_>) {
     let line = line.to_string();
     // As above.
-    let _ = writeln!(std::io::stderr().lock(), "{}", on_a_line(&line));
+    let _ = writeln!(std::io::stderr().lock(), "{}", wrapped(&on_a_line(&line), width::of_stderr()));
 }
 
 /// A text as a terminal may have it. A file, a name or another process may bring control characters, which would command it:
@@ -82,6 +83,11 @@ pub(crate) fn text(lines: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", shown(lines))?;
     Ok(out.flush()?)
+}
+
+/// The same for a person: on a terminal, long lines are broken.
+pub(crate) fn prose(lines: &str) -> Result<(), Failure> {
+    text(&wrapped(lines, width::of_stdout()))
 }
 
 /// Prints without ending the line.
@@ -147,19 +153,36 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 
 /// A table with a header, columns aligned: those at the positions in `left` to the left, the others to the right.
 pub(crate) fn columns(header: &[&str], rows: &[Vec<String>], left: &[usize]) -> String {
+    columns_within(header, rows, left, None)
+}
+
+/// The same, folded where it is wider than a terminal: each part has the columns that are first and to the left.
+pub(crate) fn columns_within(
+    header: &[&str],
+    rows: &[Vec<String>],
+    left: &[usize],
+    width: Option<usize>,
+) -> String {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| on_a_line(cell).into_owned()).collect()).collect();
     let widths: Vec<usize> = (0..header.len())
         .map(|at| rows.iter().map(|row| row[at].chars().count()).chain([header[at].len()]).max().unwrap_or(0))
         .collect();
-    let line = |cells: &[String]| {
-        let cells = cells.iter().zip(&widths).enumerate().map(|(at, (cell, width))| {
+    let line = |cells: &[String], part: &[usize]| {
+        let cells = part.iter().map(|&at| {
+            let (cell, width) = (&cells[at], widths[at]);
             if left.contains(&at) { format!("{cell:width$}") } else { format!("{cell:>width$}") }
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
     };
     let header: Vec<String> = header.iter().map(ToString::to_string).collect();
-    std::iter::once(line(&header)).chain(rows.iter().map(|row| line(row))).collect::<Vec<_>>().join("\n")
+    let repeated = (0..header.len()).take_while(|at| left.contains(at)).count().clamp(1, header.len().max(1));
+    let parts = fold(&widths, repeated, width);
+    let part = |part: &Vec<usize>| {
+        let lines = std::iter::once(line(&header, part)).chain(rows.iter().map(|row| line(row, part)));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    parts.iter().map(part).collect::<Vec<_>>().join("\n\n")
 }
 
 /// A metric that may not exist (AUC of one class).
@@ -211,5 +234,7 @@ mod tests {
     fn columns_of_numbers_end_at_their_right() {
         let rows = [["a", "10", "x"].map(str::to_string).to_vec()];
         assert_eq!(table(&["name", "n", "last"], &rows), "name   n  last\na     10  x");
+        let folded = columns_within(&["name", "n", "last"], &rows, &[0, 2], Some(9));
+        assert_eq!(folded, "name   n\na     10\n\nname  last\na     x");
     }
 }

@@ -14,11 +14,11 @@ const PASSES_MAX: usize = 20;
 /// Places of the staleness that are shown.
 const STALENESS_MAX: usize = 8;
 
-/// All of it; no line break at the end.
-pub(crate) fn for_people(timing: &Timing) -> String {
-    let mut parts = vec![head(timing), table(timing)];
+/// All of it; no line break at the end. Tables that are wider than this terminal are folded.
+pub(crate) fn for_people(timing: &Timing, width: Option<usize>) -> String {
+    let mut parts = vec![head(timing), table(timing, width)];
     if timing.algorithm.is_some() && !timing.passes.is_empty() {
-        parts.push(passes(timing));
+        parts.push(passes(timing, width));
     }
     if let Some(counts) = &timing.staleness {
         parts.push(staleness(counts));
@@ -42,7 +42,7 @@ fn head(timing: &Timing) -> String {
     )
 }
 
-fn table(timing: &Timing) -> String {
+fn table(timing: &Timing, width: Option<usize>) -> String {
     let has_calls = timing.calls.rows().next().is_some();
     let columns = if has_calls { COLUMNS.len() + CALL_COLUMNS.len() } else { COLUMNS.len() + 1 };
     let header: Vec<&str> = COLUMNS.into_iter().chain(CALL_COLUMNS).take(columns).collect();
@@ -55,7 +55,7 @@ fn table(timing: &Timing) -> String {
             row
         })
         .collect();
-    output::columns(&header, &rows, &[0, 1])
+    output::columns_within(&header, &rows, &[0, 1], width)
 }
 
 fn of_stage(stage: &StageTotal) -> Vec<String> {
@@ -88,7 +88,7 @@ fn us(us: f64) -> String {
     format!("{us:.1}")
 }
 
-fn passes(timing: &Timing) -> String {
+fn passes(timing: &Timing, width: Option<usize>) -> String {
     let header = ["pass", "rows", "seconds", "examples/s", "auc", "logloss", "calibration", "normalized entropy"];
     let left_out = timing.passes.len().saturating_sub(PASSES_MAX);
     let rows: Vec<Vec<String>> = timing.passes[left_out..]
@@ -107,7 +107,7 @@ fn passes(timing: &Timing) -> String {
             ]
         })
         .collect();
-    output::columns(&header, &rows, &[])
+    output::columns_within(&header, &rows, &[], width)
 }
 
 fn staleness(counts: &[u64]) -> String {
@@ -151,7 +151,7 @@ mod tests {
 time of         count  seconds   share  average us
 read     stage  1,000    0.500  25.0 %       500.0
 pull     stage  2,000    1.500  75.0 %       750.0";
-        assert_eq!(for_people(&timing()), expected);
+        assert_eq!(for_people(&timing(), None), expected);
     }
 
     #[test]
@@ -194,6 +194,10 @@ pass  rows  seconds  examples/s        auc   logloss  calibration  normalized en
    1   new    0.500         200  undefined  0.500000     1.000000            0.721348
 
 staleness in steps  0: 90.0 %, 1: 0.0 %, 2: 0.0 %, 3: 0.0 %, 4: 0.0 %, 5: 0.0 %, 6: 0.0 %, 7: 0.0 %, 8 to 9: 10.0 %";
-        assert_eq!(for_people(&timing), expected);
+        assert_eq!(for_people(&timing, None), expected);
+        let folded = for_people(&timing, Some(80));
+        let tables = folded.split("\n\nstaleness").next().unwrap_or_default();
+        assert!(tables.lines().all(|line| line.len() <= 80), "{tables}");
+        assert!(folded.contains("pull     single RPC call     0.0"), "{folded}");
     }
 }

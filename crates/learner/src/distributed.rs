@@ -119,7 +119,7 @@ impl JobOptions {
         }
     }
 
-    fn is_here(&self) -> bool {
+    pub(crate) fn is_here(&self) -> bool {
         matches!(self.job.place, job::Place::Here)
     }
 }

@@ -150,6 +150,18 @@ pub enum Event<'a> {
         /// All features.
         known: &'a [KnownKeys],
     },
+    /// The folder of the run's name holds a run of another configuration, which is kept.
+    Renamed {
+        /// The name that the configuration gives.
+        from: &'a str,
+        /// The run's name.
+        to: &'a str,
+    },
+    /// The run replaces an earlier one of its name, once it has saved something.
+    Replacing {
+        /// The folder of both.
+        run_dir: &'a Path,
+    },
     /// A run that is resumed has nothing left to do.
     NothingLeft {
         /// Passes that were done before.

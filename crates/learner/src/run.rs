@@ -1,6 +1,7 @@
 //! A whole run: from a configuration to a directory with the model, the metrics and the report. What the command line
 //! and Python both call. Knows no terminal.
 
+mod name;
 mod outcome;
 mod resume;
 
@@ -36,6 +37,7 @@ use crate::report::{self, TOP_KEYS_MAX, TableSummary, TableTally};
 use crate::state::{PROGRESSIVE_ROWS_MAX, RunState, data_bytes};
 use crate::timing::Timing;
 use crate::train::{StageList, Trainer};
+use name::name_run;
 use outcome::Outcome;
 use resume::resume;
 
@@ -54,6 +56,9 @@ pub struct RunOptions {
     pub runs_dir: PathBuf,
     /// Whether to go on from the checkpoint in the run's directory.
     pub resume: bool,
+    /// Whether an earlier run of another configuration is kept: this one then has a number after its name. For names that
+    /// nobody gave on purpose.
+    pub keeps_earlier: bool,
     /// Parameter servers that hold the tables; `None`: this process does.
     pub servers: Option<Arc<Cluster>>,
     /// The workers and the algorithm of a job; `None`: `train.threads` and `train.shuffle` of the configuration say how
@@ -63,7 +68,13 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { runs_dir: PathBuf::from("runs"), resume: false, servers: None, job: None }
+        RunOptions {
+            runs_dir: PathBuf::from("runs"),
+            resume: false,
+            keeps_earlier: false,
+            servers: None,
+            job: None,
+        }
     }
 }
 
@@ -149,7 +160,7 @@ pub fn train(
 }
 
 fn run(
-    config: Config,
+    mut config: Config,
     options: &RunOptions,
     stop: &AtomicBool,
     observer: &mut dyn FnMut(&Event<'_>),
@@ -163,6 +174,11 @@ fn run(
     }
     if let Some(job) = options.job.as_ref().filter(|job| !job.leads()) {
         return distributed::follow(config, job, options.servers.as_ref(), stop, observer);
+    }
+    // Workers on other hosts know the name as it was given.
+    let is_here = options.job.as_ref().is_none_or(JobOptions::is_here);
+    if options.keeps_earlier && is_here {
+        name_run(&mut config, options, observer)?;
     }
     let mut begun = Begun::default();
     let result = lead(config, options, stop, observer, &mut begun);
@@ -265,6 +281,9 @@ fn run_in(
     observer(&Event::Started { model: &words, run_dir, resumed_step: state.step });
     if state.step > 0 && state.is_whole(train) {
         observer(&Event::NothingLeft { passes: state.pass, early: state.pass < train.passes });
+    }
+    if has_earlier {
+        observer(&Event::Replacing { run_dir });
     }
     if has_earlier && stop.load(Ordering::Relaxed) {
         return Err(LearnError::Stopped);

@@ -3,7 +3,7 @@
 
 use crate::batch::Column;
 use crate::error::FieldError;
-use crate::field::{Field, is_missing, number_of, wanted, with_text};
+use crate::field::{VALUE_ABS_MAX, Field, is_missing, number_of, wanted, with_text};
 use crate::key;
 use crate::number::parse_u64;
 use crate::spec::{DefaultField, Feature, FeatureKind, KeyRule, Pooling};
@@ -120,11 +120,14 @@ impl Compiled {
             }
             _ => {
                 let value = number as f32;
-                match value.is_finite() {
+                match value.abs() < VALUE_ABS_MAX {
                     true => (self.value_key, value),
                     // The least means that there is none.
                     false if self.clamps => (self.value_key, value.clamp(f32::MIN.next_up(), f32::MAX)),
-                    false => return Err(wanted(input, "a number within the range of f32", field)),
+                    false => {
+                        let expected = "a number below 1e15 in size (type = \"log\" or \"quantile\" takes larger ones)";
+                        return Err(wanted(input, expected, field));
+                    }
                 }
             }
         })

@@ -3,7 +3,7 @@
 use crate::batch::Batch;
 use crate::compile::Compiled;
 use crate::error::{FieldError, SampleError};
-use crate::field::{Field, is_missing, number_of, wanted, with_text};
+use crate::field::{Field, WEIGHT_MAX, is_missing, number_of, wanted, with_text};
 use crate::key;
 use crate::spec::{FeatureKind, KeyRule, Label, Negatives, Spec};
 
@@ -249,9 +249,9 @@ impl Encoder {
     }
 
     fn weight_of(&self, input: usize, field: Field<'_>) -> Result<f32, FieldError> {
-        let weight = number_of(field).filter(|weight| *weight >= 0.0).map(|weight| weight as f32);
-        let weight = weight.filter(|weight| weight.is_finite());
-        weight.ok_or_else(|| wanted(input, "a weight: a finite number, zero or more", field))
+        let weight = number_of(field).filter(|weight| (0.0..=WEIGHT_MAX).contains(weight));
+        let weight = weight.map(|weight| weight as f32);
+        weight.ok_or_else(|| wanted(input, "a weight: a number from 0 to 1e12", field))
     }
 }
 

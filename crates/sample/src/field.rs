@@ -22,6 +22,12 @@ pub enum Field<'a> {
     List(&'a [Field<'a>]),
 }
 
+/// Values of features are smaller than this in size: gradients of a minibatch of larger ones would be refused by a table, which
+/// knows neither file nor line.
+pub(crate) const VALUE_ABS_MAX: f32 = 1e15;
+/// The largest weight of a row, for the same reason.
+pub(crate) const WEIGHT_MAX: f64 = 1e12;
+
 /// Longest decimal text of an i64 or f64 that Rust prints without exponent tricks we would want to keep.
 const NUMBER_TEXT_BYTES_MAX: usize = 344;
 

@@ -10,6 +10,7 @@
 
 use std::path::Path;
 
+use crate::field::VALUE_ABS_MAX;
 use crate::bad_rows::BadRows;
 use crate::batch::Batch;
 use crate::blocks::{Block, PAD_BYTES};
@@ -313,7 +314,7 @@ fn long_u64(text: &[u8], from: usize, to: usize) -> Option<u64> {
 
 #[inline(never)]
 fn long_f32(text: &[u8], from: usize, to: usize) -> Option<f32> {
-    parse_f32(text.get(from..to)?)
+    parse_f32(text.get(from..to)?).filter(|value| value.abs() < VALUE_ABS_MAX)
 }
 
 #[cold]
@@ -388,9 +389,9 @@ fn careful_line(
         } else {
             let index = parse_u64(index)
                 .ok_or_else(|| wrong(position, "an unsigned integer of 64 bits before the colon", token))?;
-            let value =
-                parse_f32(value).ok_or_else(|| wrong(position, "a finite number after the colon", token))?;
-            push(index, value);
+            let value = parse_f32(value).filter(|value| value.abs() < VALUE_ABS_MAX);
+            let expected = "a number below 1e15 in size after the colon";
+            push(index, value.ok_or_else(|| wrong(position, expected, token))?);
         }
         position += 1;
     }

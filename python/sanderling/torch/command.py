@@ -88,7 +88,9 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("interrupted; --resume goes on where the run was saved last\n")
         return _INTERRUPTED
     except sanderling.Error as error:
-        sys.stderr.write(f"error: {error}\n")
+        # Tables are opened by the command itself.
+        words = str(error).replace("; open the table again", "; start this command again, with --resume")
+        sys.stderr.write(f"error: {words}\n")
         return _exit_code(error)
     if torch.distributed.is_initialized():
         rank = torch.distributed.get_rank()

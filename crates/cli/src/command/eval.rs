@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
             ("known keys", known_keys(&result.known)),
             ("bad rows", output::count(result.bad_rows)),
         ]);
-        output::text(&output::pairs(&rows))?;
+        output::prose(&output::pairs(&rows))?;
     }
     Ok(0)
 }

@@ -10,6 +10,8 @@ use sanderling_learner::{
     Config, Event, KnownKeys, LargeValues, MeasuredOn, Metrics, PassLine, RunOptions, Summary,
 };
 
+use sanderling_sample::Format;
+
 use crate::failure::{Failure, INTERRUPTED};
 use crate::jobs::JobArgs;
 use crate::output;
@@ -18,6 +20,7 @@ use crate::progress::Bar;
 use crate::reading::ReadArgs;
 use crate::servers::ServerArgs;
 use crate::timing;
+use crate::width;
 
 mod workers;
 use workers::WorkerArgs;
@@ -55,7 +58,7 @@ there, by any number of workers. With --hosts each worker is a command of its ow
 pub(crate) struct Args {
     /// Configuration, TOML
     config: PathBuf,
-    /// Go on from the run's last checkpoint; without it the run begins anew, and replaces what is saved under its name
+    /// Go on from the run's last checkpoint; without it the run begins anew
     #[arg(long)]
     resume: bool,
     /// Parent of the run's directory
@@ -71,7 +74,8 @@ pub(crate) struct Args {
     /// cost most
     #[arg(long)]
     profile: bool,
-    /// Name of the run
+    /// Name of the run, whose earlier run is replaced; without it a run of another configuration is kept, and this one is
+    /// numbered (clicks-2)
     #[arg(long, help_heading = "Overrides", value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// Training input: files, patterns, - for standard input
@@ -111,6 +115,7 @@ pub(crate) struct Args {
 impl Args {
     /// Says who trains deep models.
     fn refuse_deep(&self) -> Result<(), Failure> {
+        self.refuse_data()?;
         let text = std::fs::read_to_string(&self.config).unwrap_or_default();
         let table: toml::Table = toml::from_str(&text).unwrap_or_default();
         let configured = || table.get("model")?.get("type")?.as_str();
@@ -128,6 +133,18 @@ impl Args {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// Says what to do with data in the place of a configuration.
+    fn refuse_data(&self) -> Result<(), Failure> {
+        let name = self.config.display();
+        let Some(format) = Format::of_path(&self.config) else { return Ok(()) };
+        let stem = self.config.file_name().unwrap_or_default().to_string_lossy();
+        let stem = stem.split('.').next().unwrap_or("first");
+        Err(Failure::Usage(format!(
+            "{name} is data ({format}), and train takes a configuration; type: sanderling inspect {name} --suggest > \
+             {stem}.toml && sanderling train {stem}.toml"
+        )))
     }
 
     /// The configuration with the overrides laid over it.
@@ -186,7 +203,13 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     if let Some(job) = &mut job {
         job.job.stop = Arc::clone(&stop);
     }
-    let options = RunOptions { runs_dir: args.runs_dir.clone(), resume: args.resume, servers, job };
+    let options = RunOptions {
+        runs_dir: args.runs_dir.clone(),
+        resume: args.resume,
+        keeps_earlier: args.name.is_none(),
+        servers,
+        job,
+    };
     let profile = args.profile.then(Profile::start).transpose()?;
     let result = sanderling_learner::train(config, &options, &stop, &mut |event| match event {
         Event::Training { pass, passes, scan } => bar.scan(&format!("pass {pass}/{passes}"), *scan),
@@ -199,14 +222,14 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let run_dir = args.runs_dir.join(&summary.name);
     let profile = profile.map(|profile| profile.finish(&run_dir, &summary.name)).transpose()?;
     if !args.quiet {
-        note!("\n{}\n", timing::for_people(&summary.timing));
+        note!("\n{}\n", timing::for_people(&summary.timing, width::of_stderr()));
     }
     let warnings = one_class(&summary).into_iter().chain(summary.warnings.iter().cloned());
     warnings.for_each(|warning| note!("warning: {warning}"));
     if args.json {
         output::json(&summary)?;
     } else {
-        output::text(&for_people(&summary, profile.as_ref()))?;
+        output::prose(&for_people(&summary, profile.as_ref()))?;
     }
     Ok(if summary.stopped && stop.load(std::sync::atomic::Ordering::Relaxed) { INTERRUPTED } else { 0 })
 }
@@ -232,6 +255,7 @@ fn is_for_the_quiet(event: &Event<'_>) -> bool {
             | Event::JobStopped { .. }
             | Event::Unvalidated { .. }
             | Event::LargeValues { .. }
+            | Event::Renamed { .. }
     )
 }
 
@@ -279,6 +303,13 @@ fn describe(event: &Event<'_>) -> Vec<String> {
         Event::Unvalidated { pass } => vec![format!(
             "pass {pass} could not be validated, and is saved as it was trained: mend what the error below names, and go on with \
              --resume"
+        )],
+        Event::Renamed { from, to } => vec![format!(
+            "a run of another configuration is in {from} and is kept: this one is {to} (--name {from} would replace it)"
+        )],
+        Event::Replacing { run_dir } => vec![format!(
+            "this run replaces the earlier one in {}; --name NAME would keep both",
+            run_dir.display()
         )],
         Event::LargeValues { features } => large_values(features),
         Event::UnknownKeys { known } => known.iter().filter_map(KnownKeys::remark).collect(),

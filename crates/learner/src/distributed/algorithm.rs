@@ -58,6 +58,12 @@ impl FromStr for Algorithm {
 }
 
 impl Algorithm {
+    /// The names of all algorithms.
+    #[must_use]
+    pub fn names() -> [&'static str; NAMES.len()] {
+        NAMES.map(|(_, name)| name)
+    }
+
     /// Whether all workers make one step together.
     #[must_use]
     pub fn is_in_step(self) -> bool {

@@ -106,7 +106,7 @@ pub(super) fn resume(
 }
 
 /// The configuration with the quantile boundaries that the saved one was fitted with, where it leaves them open.
-fn fitted_like(config: &Config, saved: &Config) -> Config {
+pub(super) fn fitted_like(config: &Config, saved: &Config) -> Config {
     let mut fitted = config.clone();
     for feature in &mut fitted.feature {
         if feature.boundaries.is_none()

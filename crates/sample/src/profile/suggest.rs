@@ -30,6 +30,9 @@ const UNIQUE_ROWS_MIN: u64 = 50;
 const NAMES_SHOWN_MAX: usize = 5;
 /// The label's column where none looks like it.
 const NO_LABEL: &str = "label";
+/// Unix times, in seconds, that a column of times may hold: from 1990 to 2100.
+const FIRST_TIME_S: f64 = 631152000.0;
+const LAST_TIME_S: f64 = 4102444800.0;
 /// Floats within this are used as they are.
 const SMALL: f64 = 10.0;
 
@@ -124,8 +127,8 @@ fn write_all(
     writeln!(out, "type = \"ftrl\"\nalpha = 0.05\nl1 = 0.0\nl2 = 1.0\n")?;
     writeln!(out, "[factor_optimizer]    # the factors overfit at the rate of the linear weights")?;
     writeln!(out, "type = \"ftrl\"\nalpha = 0.01\nl2 = 10.0\n")?;
-    let passes = if once { "1    # the input can be read only once" } else { "3" };
-    writeln!(out, "[train]\nbatch = 16\npasses = {passes}")
+    let why = if once { "the input can be read only once" } else { "more need `valid` above, to see when they overfit" };
+    writeln!(out, "[train]\nbatch = 16\npasses = 1    # {why}")
 }
 
 fn write_data(profile: &DataProfile, data_path: &str, out: &mut String) -> std::fmt::Result {
@@ -270,6 +273,9 @@ fn role(column: &ColumnProfile, rows: u64) -> Role {
 
 fn integer_role(column: &ColumnProfile, unique: bool) -> Role {
     let Some(numbers) = &column.numbers else { return Role::Categorical };
+    if time_unit(column).is_some() && column.distinct > CODES_MAX {
+        return Role::Quantile;
+    }
     let range = numbers.max - numbers.min + 1.0;
     let dense = column.distinct as f64 >= DENSE_SHARE_MIN * range;
     let far = numbers.min > FAR_RATIO * range;
@@ -311,11 +317,31 @@ fn is_id_name(name: &str) -> bool {
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| PARTS.contains(&part)) || name.ends_with("id")
 }
 
+/// The unit of a column of Unix times: whole numbers that are moments of a few decades in one of the units. Seconds look like
+/// ids, so the name must say that they are times.
+fn time_unit(column: &ColumnProfile) -> Option<&'static str> {
+    const UNITS: [(&str, f64); 4] = [("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)];
+    const NAMES: [&str; 7] = ["ts", "time", "timestamp", "date", "datetime", "unix", "at"];
+    let numbers = column.numbers.as_ref().filter(|_| column.kind == ColumnKind::Integer)?;
+    let name = column.name.to_lowercase();
+    let is_named = name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| NAMES.contains(&part))
+        || name.ends_with("time")
+        || name.ends_with("timestamp");
+    let is_within = |per_s: f64| {
+        numbers.min >= FIRST_TIME_S * per_s && numbers.max <= LAST_TIME_S * per_s
+    };
+    let (unit, _) = UNITS.into_iter().find(|(_, per_s)| is_within(*per_s))?;
+    (is_named || (unit != "s" && !is_id_name(&column.name))).then_some(unit)
+}
+
 fn about(column: &ColumnProfile) -> String {
     let about = if column.distinct_estimated { "about " } else { "" };
     let mut text = format!("{about}{} values", column.distinct);
     if let Some(numbers) = &column.numbers {
         let _ = write!(text, ", {} to {}", numbers.min, numbers.max);
+    }
+    if let Some(unit) = time_unit(column) {
+        let _ = write!(text, ", Unix times in {unit} (as `numeric` they would swamp the model)");
     }
     if column.missing > 0 {
         let _ = write!(text, ", {:.1} % missing", 100.0 * column.missing_share);

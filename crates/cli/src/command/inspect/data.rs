@@ -11,6 +11,7 @@ use sanderling_sample::{DataConfig, input};
 use super::Args;
 use crate::failure::Failure;
 use crate::output;
+use crate::width;
 
 pub(super) fn show(args: &Args) -> Result<u8, Failure> {
     let mut config = DataConfig::default();
@@ -43,7 +44,7 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
     } else if args.json {
         output::json(&found)?;
     } else {
-        output::text(&describe(&found))?;
+        output::prose(&describe(&found, width::of_stdout()))?;
     }
     Ok(0)
 }
@@ -58,7 +59,7 @@ fn note_others(found: &mut DataProfile, pattern: &Path, files: usize) {
     found.note = Some(found.note.take().map_or(note.clone(), |before| format!("{before}; {note}")));
 }
 
-fn describe(found: &DataProfile) -> String {
+fn describe(found: &DataProfile, width: Option<usize>) -> String {
     let guessed = if found.format_guessed { " (guessed)" } else { "" };
     let cut = if found.complete { "" } else { ", more in the file" };
     let mut head = vec![
@@ -94,7 +95,7 @@ fn describe(found: &DataProfile) -> String {
     if !found.columns.is_empty() {
         let header = ["column", "type", "missing", "distinct", "range", "most frequent"];
         let rows: Vec<Vec<String>> = found.columns.iter().map(column).collect();
-        text += &format!("\n\n{}", output::table(&header, &rows));
+        text += &format!("\n\n{}", output::columns_within(&header, &rows, &[0, header.len() - 1], width));
     }
     text
 }

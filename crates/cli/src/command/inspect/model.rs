@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::Args;
 use crate::failure::Failure;
 use crate::output;
+use crate::width;
 
 #[derive(Serialize)]
 struct ModelView {
@@ -63,7 +64,7 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
     if args.json {
         output::json(&view)?;
     } else {
-        output::text(&describe(&view))?;
+        output::prose(&describe(&view, width::of_stdout()))?;
     }
     Ok(0)
 }
@@ -110,7 +111,7 @@ fn most_frequent(table: &Table, top: usize) -> Vec<KeyView> {
     keys.collect()
 }
 
-fn describe(view: &ModelView) -> String {
+fn describe(view: &ModelView, width: Option<usize>) -> String {
     let header =
         ["table", "rows", "dim", "bytes", "mean norm", "largest norm", "zero rows", "zeros", "optimizer"];
     let rows: Vec<Vec<String>> = view
@@ -138,7 +139,7 @@ fn describe(view: &ModelView) -> String {
         ("rows", output::count(view.rows)),
         ("memory", output::bytes(view.table_bytes)),
     ]);
-    text += &format!("\n\n{}", output::table(&header, &rows));
+    text += &format!("\n\n{}", output::columns_within(&header, &rows, &[0, header.len() - 1], width));
     let keys = |keys: &[KeyView]| {
         let keys = keys
             .iter()

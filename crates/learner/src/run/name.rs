@@ -1,0 +1,85 @@
+//! The name of a run that nobody gave on purpose: an earlier run of another configuration keeps its folder, and the new one has
+//! a number after its name. Knows no training.
+
+use std::path::Path;
+
+use sanderling_store::Checkpoint;
+
+use super::RunOptions;
+use super::resume::fitted_like;
+use crate::config::Config;
+use crate::error::LearnError;
+use crate::event::Event;
+use crate::model::config_of;
+use crate::not_a_model::is_saved;
+
+/// Largest number after a name.
+const NUMBER_MAX: u32 = 9999;
+
+/// Gives a run its name: the first of `NAME`, `NAME-2`, `NAME-3` and so on whose folder holds no run, or one of this
+/// configuration. A run that is resumed has the name of the run that it can go on from.
+pub(super) fn name_run(
+    config: &mut Config,
+    options: &RunOptions,
+    observer: &mut dyn FnMut(&Event<'_>),
+) -> Result<(), LearnError> {
+    let base = config.name.clone();
+    let names = (1..=NUMBER_MAX).map(|number| match number {
+        1 => base.clone(),
+        number => format!("{base}-{number}"),
+    });
+    for name in names {
+        let run_dir = options.runs_dir.join(&name);
+        let is_fit = match saved_in(&run_dir) {
+            Found::Nothing if options.resume => break,
+            // What cannot be read, the run itself says.
+            Found::Nothing | Found::Unreadable => true,
+            Found::Run(saved) if options.resume => is_resumable(config, &saved),
+            Found::Run(saved) => is_same(config, &saved),
+        };
+        if is_fit {
+            if name != base {
+                observer(&Event::Renamed { from: &base, to: &name });
+                config.name = name;
+            }
+            return Ok(());
+        }
+    }
+    if options.resume {
+        // Resuming says what differs.
+        return Ok(());
+    }
+    let reason = format!("{NUMBER_MAX} runs of this name are there; remove some, or give the run another name");
+    Err(LearnError::Config { path: options.runs_dir.join(base), reason })
+}
+
+/// What is in the folder of a run.
+enum Found {
+    Nothing,
+    Unreadable,
+    Run(Box<Config>),
+}
+
+fn saved_in(run_dir: &Path) -> Found {
+    let saved = ["last", "model"].map(|name| run_dir.join(name)).into_iter().find(|path| is_saved(path));
+    let Some(path) = saved else { return Found::Nothing };
+    let config = Checkpoint::open(&path).ok().and_then(|checkpoint| config_of(&checkpoint, &path).ok());
+    config.map_or(Found::Unreadable, |config| Found::Run(Box::new(config)))
+}
+
+/// Whether a run would be of the same configuration.
+fn is_same(config: &Config, saved: &Config) -> bool {
+    Config { name: saved.name.clone(), ..fitted_like(config, saved) } == *saved
+}
+
+/// Whether a run may go on from what was saved, as far as this decides between runs of one name.
+fn is_resumable(config: &Config, saved: &Config) -> bool {
+    let fitted = fitted_like(config, saved);
+    fitted.seed == saved.seed
+        && fitted.model == saved.model
+        && fitted.optimizer == saved.optimizer
+        && fitted.factor_optimizer == saved.factor_optimizer
+        && fitted.spec() == saved.spec()
+        && fitted.data.train == saved.data.train
+        && (fitted.train.batch, fitted.train.shuffle) == (saved.train.batch, saved.train.shuffle)
+}
