@@ -71,6 +71,7 @@ __all__ = [
     "metrics",
     "note_fork",
     "read_once",
+    "remarks_of",
     "render_report",
     "save_tables",
     "train",
@@ -913,11 +914,16 @@ class Model:
 
         Files may be glob patterns, compressed, and without labels. `data` changes how they are read, entry by entry,
         from how the training data were: `{"format": "csv", "on_bad_row": "skip:100"}`. A skipped row yields NaN.
+
+        A UserWarning names features of whose keys the model knows none.
         """
     def evaluate(
         self, files: _Path | Sequence[_Path], *, threads: int = 1, data: dict[str, Any] | None = None
     ) -> Evaluation:
-        """Metrics over labelled files; `data` as in `predict`."""
+        """Metrics over labelled files; `data` as in `predict`.
+
+        A UserWarning names features of whose keys the model knows none.
+        """
 
 def load(directory: _Path) -> Model:
     """Open a saved model and verify every byte of it."""
@@ -926,8 +932,8 @@ def load(directory: _Path) -> Model:
 class TrainResult:
     """What a run came to.
 
-    Metrics are those of the best validation, or without one of the training rows of the last pass, each scored before
-    it was learned from.
+    Metrics are those of the best validation, or without one of the training rows of the first pass, each scored before
+    it was learned from. `summary["seen"]` has those of the last pass over training (seen) data, if there were several.
     """
 
     @property
@@ -951,13 +957,16 @@ class TrainResult:
 def train(
     config: dict[str, Any] | _Path,
     *,
+    name: str | None = None,
     runs_dir: _Path | None = None,
     resume: bool = False,
     on_line: Callable[[dict[str, Any]], object] | None = None,
 ) -> TrainResult:
     """Train as the configuration says: a dictionary, or the path of a TOML file of the same structure.
 
-    The run's files go to `runs_dir/name` ("runs" if not given). `resume` goes on from the last checkpoint there.
+    The run's files go to `runs_dir/name` ("runs" if not given). A run with `name` replaces an earlier one of that name.
+    Without it the name is that of the configuration, by default of its TOML file or first training file; an earlier run
+    of another configuration is kept, and the new one is numbered (clicks-2). `resume` goes on from the last checkpoint there.
     `on_line` gets every line of metrics while the run goes on; an exception from it, like Ctrl-C, ends the run with
     everything saved, to be resumed.
     """
@@ -987,6 +996,11 @@ def read_once(name: str) -> bool:
 
 def value_key(feature: Mapping[str, Any]) -> int:
     """The key that a number of a `numeric` or `log` feature has unless it is missing; the feature as in specs."""
+
+def remarks_of(
+    labels: npt.NDArray[np.float32], logits: npt.NDArray[np.float32], weights: npt.NDArray[np.float32]
+) -> list[str]:
+    """What is wrong with scored rows in a few sentences: alike, worse than none, or far off; all float32 [rows]."""
 
 def render_report(
     facts: dict[str, Any],

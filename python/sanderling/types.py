@@ -22,8 +22,29 @@ class Metrics(TypedDict):
     """Whether `auc` is exact, or from bins because there were too many rows to keep."""
 
 
+class KnownKeys(TypedDict):
+    """The keys of one feature in scored rows."""
+
+    feature: str
+    """The feature."""
+    occurrences: int
+    """Occurrences of its keys."""
+    known: int
+    """Those whose key has a row in the model; every other one counts as zero."""
+
+
 class Evaluation(Metrics):
     """Metrics over files."""
 
+    auc_low: float
+    """Lower end of the 95 % confidence interval of `auc` (DeLong et al. 1988); NaN if there is none."""
+    auc_high: float
+    """Its upper end."""
+    positives: int
+    """Rows with a positive label."""
     bad_rows: int
     """Rows that could not be read and were left out, as `on_bad_row` says."""
+    known: list[KnownKeys]
+    """By feature, how many of its keys the model knows."""
+    warnings: list[str]
+    """What is wrong with the predictions, in a few sentences."""

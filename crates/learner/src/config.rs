@@ -153,12 +153,15 @@ impl Config {
             .map_err(|error| LearnError::Config { path: path.into(), reason: error.to_string() })
     }
 
-    /// Parses and checks a JSON value of the same structure, as other languages send it.
-    pub fn from_json(text: &str, name: &str) -> Result<Self, LearnError> {
+    /// Parses a JSON value of the same structure, as other languages send it, lets `adjust` change what it says, and checks the
+    /// result; named after its first training file if it does not name itself.
+    pub fn from_json(text: &str, adjust: impl FnOnce(&mut Self)) -> Result<Self, LearnError> {
         let path = Path::new("config");
-        let config: Self =
+        let mut config: Self =
             from_json(text).map_err(|reason| LearnError::Config { path: path.into(), reason })?;
-        config.written(path, name)
+        adjust(&mut config);
+        let name = config.data.name();
+        config.written(path, &name)
     }
 
     /// Fills in what follows from the rest and checks everything.
@@ -432,7 +435,7 @@ mod tests {
                     let again = Config::parse(&config.to_toml(), Path::new("again"), "x").unwrap();
                     assert_eq!(again, config, "{text}");
                     let json = serde_json::to_string(&config).unwrap();
-                    assert_eq!(Config::from_json(&json, "x").unwrap(), config, "{text}");
+                    assert_eq!(Config::from_json(&json, |_| ()).unwrap(), config, "{text}");
                 }
                 (Err(error), Err(part)) => assert!(error.contains(part), "{text}\n{error}"),
                 (got, expected) => panic!("{text}\ngave {got:?}, expected {expected:?}"),
@@ -450,7 +453,7 @@ mod tests {
             std::fs::write(&path, &text).unwrap();
             let saved = Config::parse(&text, &path, "c").unwrap();
             let json = serde_json::to_string(&saved).unwrap();
-            for read in [Config::read(&path, |_| ()), Config::from_json(&json, "c")] {
+            for read in [Config::read(&path, |_| ()), Config::from_json(&json, |_| ())] {
                 let error = read.unwrap_err().to_string();
                 assert!(error.contains(expected), "{error}");
             }

@@ -3,8 +3,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use sanderling_learner::{Config, LearnError, Model, predict};
+use sanderling_learner::{Config, LearnError, Model, evaluate, predict};
 use sanderling_sample::{BadRows, DataConfig};
 use sanderling_store::{CheckpointWriter, Init, Optimizer, RowColumns, RowRef, Table, TableConfig};
 
@@ -84,4 +85,28 @@ fn a_model_has_the_tables_that_its_configuration_needs() {
     check(&[("user", 3), ("(bias)", 1)], "no table \"price\"");
     check(&[("user", 3), ("price", 1), ("(bias)", 1)], "table \"price\" has dim 1, the model needs 3");
     check(&[("user", 3), ("price", 3), ("(bias)", 2)], "table \"(bias)\" has dim 2, the model needs 1");
+}
+
+/// A prediction that is no number is not passed off as a row that could not be read.
+#[test]
+fn a_prediction_that_is_no_number_names_the_row_and_the_value() {
+    let place = tempfile::tempdir().unwrap();
+    let tables: [Rows<'_>; 3] = [
+        ("user", 3, &[]),
+        ("price", 3, &[(0x123f_3848_fbce_30ab, &[-0.5, 3e15, -1.0])]),
+        ("(bias)", 1, &[(0, &[0.5])]),
+    ];
+    let model = load(&place.path().join("model"), &tables).unwrap();
+    let file = place.path().join("a.csv");
+    std::fs::write(&file, "label,user,price\n1,42,0\n0,43,9e14\n").unwrap();
+    let reading = DataConfig::default();
+    let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
+    let files = [file.to_string_lossy().into_owned()];
+    let predicted = predict(&model, &files, &reading, &bad_rows, &Arc::default(), |_, _| Ok(())).map(|_| ());
+    let evaluated =
+        evaluate(&model, &files, &reading, &bad_rows, 1, &AtomicBool::new(false), &mut |_| {}).map(|_| ());
+    for (found, which) in [(predicted, "row 2"), (evaluated, "a row")] {
+        let error = found.unwrap_err().to_string();
+        assert!(error.contains(which) && error.contains("feature \"price\" has the value 9.0e14"), "{error}");
+    }
 }

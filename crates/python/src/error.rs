@@ -108,7 +108,9 @@ pub(crate) fn of_learner(error: LearnError) -> PyErr {
         LearnError::Thread(_) => Error::new_err(text),
         LearnError::NoRows { .. } => NoRowsError::new_err(text),
         LearnError::Model { .. } => ModelError::new_err(text),
-        LearnError::Diverged { .. } | LearnError::GradientRange { .. } => DivergedError::new_err(text),
+        LearnError::Diverged { .. } | LearnError::GradientRange { .. } | LearnError::Prediction { .. } => {
+            DivergedError::new_err(text)
+        }
         LearnError::Unjudged { .. } => GroupError::new_err(text),
         LearnError::Job(error) => of_job(error),
         LearnError::JobStopped { .. } | LearnError::JobUnsaved { .. } | LearnError::Stopped => {

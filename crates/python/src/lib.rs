@@ -59,7 +59,7 @@ mod _native {
     #[pymodule_export]
     use crate::lookup::{PyEmbedding, PyLookup};
     #[pymodule_export]
-    use crate::model::{PyModel, load, metrics};
+    use crate::model::{PyModel, load, metrics, remarks_of};
     #[pymodule_export]
     use crate::queue::{PyFeedQueue, read_once, value_key};
     #[pymodule_export]

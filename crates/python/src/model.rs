@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use sanderling_learner::{LearnError, Metrics, Model, Scores, evaluate, predict};
+use sanderling_learner::{KnownKeys, LearnError, Metrics, Model, Scores, evaluate, predict, remarks};
 use sanderling_sample::{BadRows, DataConfig};
 
 use crate::arrays::vector;
@@ -138,7 +138,7 @@ impl PyModel {
         };
         let result =
             py.detach(|| while_looking(work, || stop.store(interrupt.is_raised(), Ordering::Relaxed)));
-        interrupt.or(result)?;
+        warn_unknown(py, &interrupt.or(result)?.known)?;
         Ok(PyArray1::from_vec(py, probabilities))
     }
 
@@ -158,14 +158,21 @@ impl PyModel {
         let bad_rows = Arc::new(BadRows::new(reading.on_bad_row));
         let mut interrupt = Interrupt::default();
         let stop = AtomicBool::new(false);
-        let metrics = py.detach(|| {
+        let found = py.detach(|| {
             let mut progress = |_| stop.store(interrupt.is_raised(), Ordering::Relaxed);
             let threads = threads.min(sanderling_learner::config::THREADS_MAX);
-            evaluate(&self.model, &files, &reading, &bad_rows, threads, &stop, &mut progress)
-                .map(|scores| scores.metrics())
+            let found = evaluate(&self.model, &files, &reading, &bad_rows, threads, &stop, &mut progress)?;
+            Ok((found.scores.metrics(), found.scores.auc_interval(), found))
         });
-        let dict = as_dict(py, &interrupt.or(metrics)?)?;
+        let (metrics, interval, found) = interrupt.or(found)?;
+        let dict = as_dict(py, &metrics)?;
+        dict.set_item("auc_low", interval.map_or(f64::NAN, |interval| interval.low))?;
+        dict.set_item("auc_high", interval.map_or(f64::NAN, |interval| interval.high))?;
+        dict.set_item("positives", found.positives)?;
         dict.set_item("bad_rows", bad_rows.count())?;
+        dict.set_item("known", to_python(py, &found.known)?)?;
+        dict.set_item("warnings", remarks(&metrics, Some(&found.scores)))?;
+        warn_unknown(py, &found.known)?;
         Ok(dict)
     }
 
@@ -242,6 +249,27 @@ pub(crate) fn scores_of(
         }
         scores
     }))
+}
+
+/// Warns of features of whose keys the model knows none.
+fn warn_unknown(py: Python<'_>, known: &[KnownKeys]) -> PyResult<()> {
+    for remark in known.iter().filter_map(KnownKeys::remark) {
+        let remark = std::ffi::CString::new(remark.replace('\0', " "))?;
+        PyErr::warn(py, &py.get_type::<PyUserWarning>(), &remark, 1)?;
+    }
+    Ok(())
+}
+
+/// What is wrong with scored rows, in a few sentences; for runs that Python leads.
+#[pyfunction]
+pub(crate) fn remarks_of(
+    py: Python<'_>,
+    labels: &Bound<'_, PyAny>,
+    logits: &Bound<'_, PyAny>,
+    weights: &Bound<'_, PyAny>,
+) -> PyResult<Vec<String>> {
+    let scores = scores_of(py, labels, logits, Some(weights))?;
+    Ok(py.detach(|| remarks(&scores.metrics(), Some(&scores))))
 }
 
 /// Metrics as a dictionary; what is undefined is NaN.

@@ -11,9 +11,6 @@ use crate::error::{ConfigError, of_learner};
 use crate::model::{Interrupt, PyModel, load};
 use crate::value::{to_python, to_text};
 
-/// A run that gives itself no name.
-const RUN_NAME: &str = "run";
-
 /// What a run came to.
 #[pyclass(name = "TrainResult", module = "sanderling", frozen)]
 pub(crate) struct PyTrainResult {
@@ -69,16 +66,17 @@ impl PyTrainResult {
 
 /// Trains as the configuration says: a dictionary, or the path of a TOML file.
 #[pyfunction]
-#[pyo3(signature = (config, *, runs_dir = None, resume = false, on_line = None))]
+#[pyo3(signature = (config, *, name = None, runs_dir = None, resume = false, on_line = None))]
 pub(crate) fn train(
     py: Python<'_>,
     config: &Bound<'_, PyAny>,
+    name: Option<String>,
     runs_dir: Option<PathBuf>,
     resume: bool,
     on_line: Option<Py<PyAny>>,
 ) -> PyResult<PyTrainResult> {
-    let config = read(config)?;
-    let mut options = RunOptions { resume, ..RunOptions::default() };
+    let mut options = RunOptions { resume, keeps_earlier: name.is_none(), ..RunOptions::default() };
+    let config = read(config, name)?;
     if let Some(runs_dir) = runs_dir {
         options.runs_dir = runs_dir;
     }
@@ -96,12 +94,17 @@ pub(crate) fn train(
     Ok(PyTrainResult { summary: interrupt.or(result)? })
 }
 
-/// The configuration that Python gives.
-fn read(given: &Bound<'_, PyAny>) -> PyResult<Config> {
+/// The configuration that Python gives; a run that has no name is named after its first training file.
+fn read(given: &Bound<'_, PyAny>, name: Option<String>) -> PyResult<Config> {
+    let adjust = |config: &mut Config| {
+        if let Some(name) = name {
+            config.name = name;
+        }
+    };
     let config = if given.is_instance_of::<PyDict>() {
-        Config::from_json(&to_text("config", given)?, RUN_NAME)
+        Config::from_json(&to_text("config", given)?, adjust)
     } else {
-        Config::read(&given.extract::<PathBuf>()?, |_| ())
+        Config::read(&given.extract::<PathBuf>()?, adjust)
     };
     config.map_err(|error| match deep_type(given) {
         Some(model) => ConfigError::new_err(format!(

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--hub-token-file", type=Path, metavar="FILE", help="what hubs must be told is in this file")
     add("--hub-patience", type=float, default=60.0, metavar="SECONDS", help="how long to wait for a hub (60)")
     add("--hub-compress", choices=("lz4", "zstd"), help="compress what hubs send, for slow links")
-    add("--name", help="name of the run")
+    add("--name", help="name of the run, whose earlier run is replaced; without it, one of another configuration is kept")
     add("--train", nargs="+", metavar="FILE", help="training input: files, or hub://host:port,host:port")
     add("--valid", nargs="+", metavar="FILE", help="validation input")
     for name in ("threads", "passes", "batch", "max-steps"):
@@ -72,6 +72,7 @@ def main(arguments: Sequence[str]) -> int:
             config, ps = _config(options), _servers(options)
         result = train(
             config,
+            name=options.name,
             ps=ps,
             runs_dir=options.runs_dir,
             resume=options.resume,

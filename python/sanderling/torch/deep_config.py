@@ -110,11 +110,12 @@ class DeepConfig:
         return cls.of(read_toml(path), path.stem)
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], name: str = "run") -> Self:
-        """Checks a dictionary of the same structure."""
-        config = {"name": name, **config}
+    def of(cls, config: Mapping[str, Any], name: str | None = None) -> Self:
+        """Checks a dictionary of the same structure; the run is named after its first training file by default."""
+        config = dict(config)
         data = dict(config.pop("data", {}))
         train_inputs, valid_inputs = (_paths(data.pop(key, [])) for key in ("train", "valid"))
+        config = {"name": name or _name(train_inputs), **config}
         train_inputs, train = _hubs(train_inputs), config.pop("train", {})
         if train_inputs and train_inputs[0].startswith(HUBS):
             # What is not said, the hubs decide.
@@ -257,6 +258,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise sanderling.FileError(f"{path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        if path.suffix != ".toml":
+            raise sanderling.ConfigError(
+                f"{path} is no configuration (TOML); if it is data, type: sanderling inspect {path} --suggest >"
+                f" {path.stem}.toml, and train that"
+            ) from error
         raise sanderling.ConfigError(f"{path}: {error}") from error
 
 
@@ -265,6 +271,15 @@ def _seed(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
         raise sanderling.ConfigError(f"seed = {value!r}: must be a whole number from 0 to 2^64 - 1")
     return value
+
+
+def _name(train_inputs: list[str]) -> str:
+    """A name for a run, as the built-in learners make it of the first training file."""
+    path = train_inputs[0] if train_inputs else ""
+    stem = re.split(r"[.?]", re.split(r"[/\\]", path)[-1])[0]
+    # Hubs have no file.
+    is_file = not path.startswith(HUBS) and any(c.isalnum() for c in stem)
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in stem) if is_file else "run"
 
 
 def _paths(value: object) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 import sanderling
-from sanderling._native import render_report
+from sanderling._native import remarks_of, render_report
 from sanderling.torch.deep_run import DeepRun
 from sanderling.torch.run_log import Line
 
@@ -59,6 +59,7 @@ def summary_of(run: DeepRun) -> dict[str, Any]:
         "bad_rows": progress.bad_rows,
         "valid_bad_rows": progress.valid_bad_rows,
         "stopped": run.stopped(),
+        "warnings": remarks_of(*run.plotted) if len(run.plotted[0]) else [],
         "model": str(run.run_dir / "model"),
     }
 
@@ -81,6 +82,7 @@ def write_report(run: DeepRun, summary: Line) -> None:
         "metrics": _plain(metrics),
         "valid": None if run.progress.best is None else ", ".join(run.config.valid_inputs),
         "seen": summary["seen"],
+        "warnings": summary["warnings"],
         "train_curve": curves["step"],
         "valid_curve": curves["valid"],
         "stages": run.stages,

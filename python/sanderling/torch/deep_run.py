@@ -25,6 +25,7 @@ from sanderling.torch import checkpoint
 from sanderling.torch.click_model import ClickModel
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.inputs import FileInputs, HubInputs, for_scoring, no_rows
+from sanderling.torch.magnitude import Magnitudes
 from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores, metrics_of
 from sanderling.torch.workers import Workers
 
@@ -134,6 +135,7 @@ class DeepRun:
         )
         self.rows = self.model.emb.optimizer()
         self.progress = Progress()
+        self.magnitudes = Magnitudes(self.model.numbers)
         self.started_unix_s = int(time.time())
         # What the report plots: the best validation, or without one the last pass.
         self.plotted = Scores().take()
@@ -301,6 +303,8 @@ class DeepRun:
             progress.used_rows += samples
             if (len(batch) if workers is None else workers.samples_min) < 2 and config.model.batch_norm:
                 continue  # there is no variance of one sample
+            for warning in self.magnitudes.add(batch):
+                log.warn(warning)
             logits = self.learn(batch)
             steps += 1
             progress.step += 1
@@ -324,6 +328,8 @@ class DeepRun:
                 line_began, began = line_began + time.perf_counter() - began, time.perf_counter()
             if told:
                 raise _ToldError
+        for warning in self.magnitudes.large():
+            log.warn(warning)
         if progress.step > line_step:
             say()
         self.model.emb.finish()
@@ -391,7 +397,7 @@ class DeepRun:
             progress.plateaus += 1
             progress.idle += 1
         seconds = time.perf_counter() - began
-        log.line("valid", {**self.place(progress.passes), **metrics, "best": best, "seconds": seconds})
+        log.line("valid", {**self.place(progress.passes), "measured_on": "valid", **metrics, "best": best, "seconds": seconds})
 
     def validated_or_saved(self, log: RunLog) -> tuple[Line, Columns]:
         """Validates; a pass with which that fails is saved, and validated first when the run is resumed."""

@@ -75,6 +75,7 @@ class RunLog:
         resumed_step: int | None = None,
         tensorboard: bool = False,
         quiet: bool = False,
+        warns: bool = True,
         on_line: Callable[[Line], object] | None = None,
         stream: TextIO | None = None,
     ) -> None:
@@ -86,7 +87,7 @@ class RunLog:
         self._file.flush()
         self._events = EventFile(run_dir / "tensorboard") if tensorboard else None
         self._stream = sys.stderr if stream is None else stream
-        self._quiet, self._on_line = quiet, on_line
+        self._quiet, self._warns, self._on_line = quiet, warns, on_line
         self._terminal = not quiet and self._stream.isatty()
         self._shown, self._shown_at = "", 0.0
 
@@ -113,6 +114,13 @@ class RunLog:
     def say(self, text: str) -> None:
         """A line for people."""
         if not self._quiet:
+            self._clear()
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    def warn(self, text: str) -> None:
+        """A warning; told even by a run that is quiet, since nothing else says it."""
+        if self._warns:
             self._clear()
             self._stream.write(text + "\n")
             self._stream.flush()

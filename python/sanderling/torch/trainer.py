@@ -10,6 +10,7 @@
 Knows no command line, no training loop, and not where minibatches come from.
 """
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -33,6 +34,7 @@ from sanderling.torch.deep_report import summary_of, write_report
 from sanderling.torch.deep_run import DeepRun
 from sanderling.torch.inputs import FileInputs, HubInputs, check_files, check_valid
 from sanderling.torch.run_log import Line, RunLog
+from sanderling.torch.run_name import named, replaces
 from sanderling.torch.workers import Workers, bound_of, join
 
 # How long nobody wonders what is waited for.
@@ -55,6 +57,7 @@ class DeepResult:
 def train(
     config: DeepConfig | Mapping[str, Any] | str | Path,
     *,
+    name: str | None = None,
     ps: sanderling.Connection | str | None = None,
     runs_dir: str | Path = "runs",
     resume: bool = False,
@@ -69,6 +72,10 @@ def train(
     hub_ca_file: Path | None = None,
 ) -> DeepResult:
     """Trains as the configuration says: a `DeepConfig`, a dictionary, or a TOML file of that structure.
+
+    A run with `name` replaces an earlier one of that name. Without it the name is that of the configuration; an earlier
+    run of another configuration is kept, and this one is numbered (clicks-2). Of several trainers under torchrun, which
+    must agree on it, the name is always that of the configuration.
 
     `resume` goes on where a run was told to stop (Ctrl-C, SIGTERM or `max_steps`), or was saved last. `on_line` gets
     every line of metrics. Started several times by torchrun, the trainers go through the input together, their rows on
@@ -96,7 +103,20 @@ def train(
         raise sanderling.ConfigError(
             f"{runs_dir}: only input is read by url; name a local folder, and copy it from there"
         )
+    is_alone = int(os.environ.get("WORLD_SIZE", "1")) < 2
+    if name is not None:
+        config = dataclasses.replace(config, name=name)
+    elif is_alone:
+        given = config.name
+        config = named(config, Path(runs_dir), resume=resume)
+        if config.name != given:
+            sys.stderr.write(
+                f"a run of another configuration is in {given} and is kept: this one is {config.name} (--name {given}"
+                " would replace it)\n"
+            )
     run_dir = Path(runs_dir) / config.name
+    if not resume and is_alone and not quiet and replaces(run_dir):
+        sys.stderr.write(f"this run replaces the earlier one in {run_dir}; another name would keep both\n")
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -140,6 +160,7 @@ def train(
             resumed_step=run.progress.step if resume else None,
             tensorboard=tensorboard and first,
             quiet=quiet or not first,
+            warns=first,
             on_line=on_line,
         )
         try:
@@ -147,6 +168,8 @@ def train(
         finally:
             log.close()
         summary = summary_of(run)
+        for warning in summary["warnings"] if first else ():
+            sys.stderr.write(f"warning: {warning}\n")
         if first:
             (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
             write_report(run, summary)

@@ -206,7 +206,7 @@ impl Args {
         config["train"]["batch"] = BATCH_DEFAULT.into();
         config["train"]["passes"] = 1.into();
         config["train"]["shuffle"] = 0.into();
-        Ok(Config::from_json(&config.to_string(), "hub")?)
+        Ok(Config::from_json(&config.to_string(), |config| config.name = "hub".to_owned())?)
     }
 
     fn service_config(&self) -> Result<ServiceConfig, Failure> {

@@ -17,6 +17,25 @@ pub struct Data {
     pub reading: DataConfig,
 }
 
+/// What a run is called whose training file has no name that a run may have.
+const RUN_NAME: &str = "run";
+
+impl Data {
+    /// A name for a run: that of the first training file without its endings, as far as the name of a run may have its
+    /// characters.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let path = self.train.0.first().map_or("", String::as_str);
+        let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
+        let stem = file.split(['.', '?']).next().unwrap_or(file);
+        let plain = |c: char| if c.is_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
+        match stem.chars().any(char::is_alphanumeric) {
+            true => stem.chars().map(plain).collect(),
+            false => RUN_NAME.to_owned(),
+        }
+    }
+}
+
 /// Written by hand because a flattened table cannot itself refuse misspelt fields.
 impl TryFrom<serde_json::Map<String, serde_json::Value>> for Data {
     type Error = String;
@@ -76,5 +95,25 @@ impl From<OneOrMany> for Inputs {
             OneOrMany::One(path) => Inputs(vec![path]),
             OneOrMany::Many(paths) => Inputs(paths),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_named_after_its_first_training_file() {
+        for (input, name) in [
+            ("data/clicks.csv.gz", "clicks"),
+            ("s3://bucket/day 1/*-part.parquet?x=1", "_-part"),
+            ("C:\\data\\größe.tsv", "größe"),
+            ("-", "run"),
+            ("data/*", "run"),
+        ] {
+            let data = Data { train: Inputs(vec![input.to_owned(), "b.csv".to_owned()]), ..Data::default() };
+            assert_eq!(data.name(), name);
+        }
+        assert_eq!(Data::default().name(), "run");
     }
 }

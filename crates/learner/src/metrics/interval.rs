@@ -53,19 +53,24 @@ impl ClassSums {
 }
 
 impl Scores {
-    /// The AUC's 95 % confidence interval by DeLong's method; none with fewer than two rows of a class, or where weighted rows
-    /// were too many to keep.
+    /// The AUC's 95 % confidence interval by DeLong's method; none with fewer than two rows of a class, where all scores are
+    /// alike, or where weighted rows were too many to keep.
     #[must_use]
     pub fn auc_interval(&self) -> Option<AucInterval> {
         let (mut positives, mut negatives) = (ClassSums::default(), ClassSums::default());
-        let mut area = 0.0;
+        let (mut area, mut groups) = (0.0, 0);
         self.for_each_squared_group(|[p, n], [p_squares, n_squares]| {
+            groups += 1;
             let (negatives_below, positives_below) = (negatives.weight, positives.weight);
             area += p * (negatives_below + n / 2.0);
             positives.add(p, p_squares, negatives_below + n / 2.0);
             // Its complement, the positives below, has the same variance.
             negatives.add(n, n_squares, positives_below + p / 2.0);
         })?;
+        if groups < 2 {
+            // All scores are alike: the components do not vary, however few the rows.
+            return None;
+        }
         let auc = area / (positives.weight * negatives.weight);
         let variance =
             positives.variance(auc, negatives.weight)? + negatives.variance(1.0 - auc, positives.weight)?;
@@ -183,5 +188,10 @@ mod tests {
         scores.push(-0.5, 0.0, 1.0);
         scores.push(-0.25, 0.0, 1.0);
         assert_eq!((scores.auc_interval(), scores.range()), (None, Some((-0.5, 0.5))));
+        let mut alike = Scores::new();
+        (0..8).for_each(|i| {
+            alike.push(0.25, f32::from(i % 2 == 0), 1.0);
+        });
+        assert_eq!((alike.auc_interval(), alike.range()), (None, Some((0.25, 0.25))));
     }
 }
