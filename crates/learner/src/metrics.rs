@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::sum::Sum;
 
 mod binned;
+mod probabilities;
 pub(crate) use binned::BinnedScores;
 
 /// Up to this many rows, in equal parts over the threads that score them, AUC is exact. Beyond it, rows fall into
