@@ -2,6 +2,8 @@
 
 from typing import TypedDict
 
+__all__ = ["Evaluation", "Metrics"]
+
 
 class Metrics(TypedDict):
     """Metrics over a set of rows, all of them weighted."""
@@ -27,3 +29,8 @@ class Evaluation(Metrics):
 
     bad_rows: int
     """Rows that could not be read and were left out, as `on_bad_row` says."""
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)
