@@ -12,8 +12,8 @@ their losses must agree. A step is forward, backward and the update of rows and 
 all updates applied. PyTorch indexes a matrix by row number, and has its minibatches in memory; Sanderling finds 64-bit
 keys in a hash table, so that the keys need not be numbered. It runs twice: as one would train, with a `FeedQueue` that
 is opened within the round, reads the minibatches from a batch file and looks them up ahead; and with the lookup in the
-step, which waits for the push before. The last row is the dense part alone, over rows that are already there. Where
-that part is small, torch had better leave the queue a processor: --threads-with-queue.
+step, beside up to 8 pushes that are under way. The last row is the dense part alone, over rows that are already there.
+Where that part is small, torch had better leave the queue a processor: --threads-with-queue.
 
 With --csv (a header, then a label and numbers of keys that are distinct over all columns) Sanderling reads, shuffles
 and looks up from the file in every pass, in the queue's threads beside torch's; PyTorch has the rows in memory before
@@ -204,7 +204,7 @@ def filled_table(options: argparse.Namespace, names: Naming) -> sanderling.Table
     for begin in range(0, options.keys, _CHUNK):
         keys = names(np.arange(begin, min(begin + _CHUNK, options.keys)))
         # Adagrad and Adam keep a row as it is if its gradients have all been zero.
-        table.push(keys, np.zeros((len(keys), options.dim), np.float32), lr=1e-9)
+        table.push(keys, np.zeros((len(keys), options.dim), np.float32), lr_scale=1e-9)
     return table
 
 

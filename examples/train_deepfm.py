@@ -49,7 +49,7 @@ def main() -> None:
             optimizer.step()
             labels.append(batch.labels.copy())
             scores.append(logits.detach().numpy())
-        seen = sanderling.metrics(np.concatenate(labels), np.concatenate(scores))
+        seen = sanderling.metrics(np.concatenate(labels), np.concatenate(scores), from_logits=True)
         sys.stdout.write(f"pass {epoch + 1}: auc {seen['auc']:.4f}, logloss {seen['logloss']:.4f}\n")
 
 

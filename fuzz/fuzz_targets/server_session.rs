@@ -75,14 +75,14 @@ enum Asked {
         batch: u8,
         feature: u8,
         rows: u8,
-        lr: f32,
+        lr_scale: f32,
         grad: f32,
     },
     Push {
         table: u8,
         client: u8,
         sequence: u8,
-        lr: f32,
+        lr_scale: f32,
         keys: Vec<u8>,
         count: u32,
         grad: f32,
@@ -285,7 +285,7 @@ impl Server {
                     ((table % 4).into(), dim.into(), Absent::Init, format(half));
                 self.ask(&Request::PullFed(PullFed { table, batch, feature, dim, absent, format }));
             }
-            Asked::PushFed { table, client, sequence, batch, feature, rows, lr, grad } => {
+            Asked::PushFed { table, client, sequence, batch, feature, rows, lr_scale, grad } => {
                 let grads = &vec![grad; usize::from(rows) * 3][..];
                 let (client, sequence) = ((client % 4).into(), sequence.into());
                 let (table, batch, feature) = ((table % 4).into(), (batch % 4).into(), (feature % 4).into());
@@ -296,11 +296,11 @@ impl Server {
                     batch,
                     feature,
                     dim: 3,
-                    lr,
+                    lr_scale,
                     grads,
                 }));
             }
-            Asked::Push { table, client, sequence, lr, keys: k, count, grad } => {
+            Asked::Push { table, client, sequence, lr_scale, keys: k, count, grad } => {
                 let (keys, counts, grads) =
                     (&keys(&k)[..], &vec![count; k.len()][..], &vec![grad; k.len() * 3][..]);
                 let (client, sequence) = ((client % 4).into(), sequence.into());
@@ -309,7 +309,7 @@ impl Server {
                     client,
                     sequence,
                     dim: 3,
-                    lr,
+                    lr_scale,
                     keys,
                     counts,
                     grads,
@@ -321,7 +321,7 @@ impl Server {
                 let (table, member, number, step) =
                     ((table % 4).into(), member(m), number.into(), step.into());
                 let gradients = StepGradients::Single(grads);
-                let push = PushStep { table, member, number, step, dim: 3, lr: 1.0, keys, counts, gradients };
+                let push = PushStep { table, member, number, step, dim: 3, lr_scale: 1.0, keys, counts, gradients };
                 self.ask(&Request::PushStep(push));
             }
             Asked::PushFixed { table, member: m, number, step, keys: k, unit_log2, sum } => {
@@ -330,7 +330,7 @@ impl Server {
                 let (table, member, number, step) =
                     ((table % 4).into(), member(m), number.into(), step.into());
                 let gradients = StepGradients::Fixed { unit_log2, sums };
-                let push = PushStep { table, member, number, step, dim: 3, lr: 1.0, keys, counts, gradients };
+                let push = PushStep { table, member, number, step, dim: 3, lr_scale: 1.0, keys, counts, gradients };
                 self.ask(&Request::PushStep(push));
             }
             Asked::Wait { member: m, step, said, number } => {

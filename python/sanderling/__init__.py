@@ -4,8 +4,6 @@ Everything here is `sanderling._native` under its public name: this file decides
 how it works. Arrays are numpy's: keys uint64, weights, gradients and predictions float32.
 """
 
-import os
-
 from sanderling._native import (
     BadFileError,
     BadRowError,
@@ -48,7 +46,6 @@ from sanderling._native import (
     connect,
     load,
     metrics,
-    note_fork,
     save_tables,
     train,
 )
@@ -99,5 +96,7 @@ __all__ = [
     "train",
 ]
 
-# Connections and threads stay the parent's; who uses them in a child is told so.
-os.register_at_fork(after_in_child=note_fork)
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)

@@ -16,6 +16,8 @@ from sanderling.types import Evaluation, Metrics
 _Path: TypeAlias = str | os.PathLike[str]
 # 64 bits; with a sign or without, the bits are the key.
 _Keys: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.int64]
+# Of any type of numbers or truth values.
+_Numbers: TypeAlias = npt.NDArray[np.number[Any] | np.bool]
 _Result = TypeVar("_Result")
 
 class _Collection(Protocol):
@@ -66,10 +68,10 @@ __all__ = [
     "checkpoint_tables",
     "cli_main",
     "connect",
+    "cores_usable",
     "give_up_silent",
     "load",
     "metrics",
-    "note_fork",
     "read_once",
     "remarks_of",
     "render_report",
@@ -197,11 +199,12 @@ class Embedding:
     `features` are (name of the feature, position of its table, pooling), where pooling is "sum" (a column's values
     weigh its keys), "mean" or "max" (values are not looked at), or "none" (a row per key). A feature may occur several
     times. `absent` says what a key without a row counts as: the row that it would start with, or zeros; with "zero"
-    it is not pushed either, so that no row is made. At most `pushes` pushes are outstanding. `pool_at` says who sums
-    the rows of tables on servers: with "auto" the servers where that saves more than a quarter of the bytes, by
-    feature and minibatch, else the trainer. With "servers" they sum whatever they can: "sum" and "mean" of a feature
-    that is alone to read its table, with `absent` "init"; all else is the trainer's, and `pooled_at` counts both. Sums
-    of several servers may differ from the trainer's in the last bits.
+    it is not pushed either, so that no row is made. At most `pushes` pushes are outstanding: a lookup may miss so many,
+    and with 0 a push returns when it has been applied. `pool_at` says who sums the rows of tables on servers: with
+    "auto" the servers where that saves more than a quarter of the bytes, by feature and minibatch, else the trainer.
+    With "servers" they sum whatever they can: "sum" and "mean" of a feature that is alone to read its table, with
+    `absent` "init"; all else is the trainer's, and `pooled_at` counts both. Sums of several servers may differ from the
+    trainer's in the last bits.
     """
 
     def __new__(
@@ -228,10 +231,14 @@ class Embedding:
     @property
     def pushed(self) -> int:
         """Pushes that were handed over so far."""
+    @property
+    def applied(self) -> int:
+        """Pushes that have been applied so far, or have failed."""
     def lookup(self, batch: Batch) -> Lookup:
-        """Looks a minibatch up, after everything that was pushed so far has been applied.
+        """Looks a minibatch up, and waits for no push: it may miss up to `pushes` of the last ones.
 
-        Raises ConfigError for a feature that the batch does not have, ServerError, and what a push went wrong with.
+        After `finish` it misses none. Raises ConfigError for a feature that the batch does not have, ServerError, and
+        what an earlier push went wrong with.
         """
     def finish(self) -> None:
         """Waits until everything that was pushed has been applied; raises what one of them went wrong with."""
@@ -285,10 +292,14 @@ class Lookup:
 
         A hub counts a minibatch as used when the next one is asked for, or when the queue is dropped if it was pushed.
         """
-    def push(self, lr: float = 1.0) -> None:
+    def push(
+        self, *, lr: float | Sequence[float] | None = None, lr_scale: float | Sequence[float] | None = None
+    ) -> None:
         """Hands the gradients over, to be applied in the background; once. Waits while too many are outstanding.
 
-        `lr` scales the learning rate of the tables' optimizers. May raise what an earlier push went wrong with; then
+        `lr` is the learning rate of this push, `lr_scale` a factor on it; each is a number for all tables, or a list
+        with one for each. Without `lr` a table learns at its own rate. FTRL has no `lr` and is not scaled. May raise
+        what an earlier push went wrong with; then
         nothing of this one is pushed. A hub counts its minibatch as used when its push was applied; if it fails, the
         queue raises that, too, and ends, and the hub hands the minibatch out again to a trainer that is started anew.
         """
@@ -390,6 +401,12 @@ class FeedQueue:
         `address`, `stream` (another number after a start that did not know its position), `passes`, `batch_size` in
         rows, and `ranks`: of how many trainers each gets its own minibatches, 0 if any gets any.
         """
+    @property
+    def pass_rows(self) -> int | None:
+        """Rows of the pass that is read at the moment, those of all ranks, estimated from the bytes read so far.
+
+        None before the first minibatch, of streams and hubs, and without `ordered`.
+        """
     def __iter__(self) -> FeedQueue: ...
     def __next__(self) -> Batch: ...
     def stats(self) -> dict[str, Any]:
@@ -465,6 +482,9 @@ class Table:
     def dim(self) -> int:
         """Weights per row."""
     @property
+    def lr(self) -> float | None:
+        """Learning rate of the optimizer; None if it has none (FTRL), or if blocks of a row have different ones."""
+    @property
     def bytes(self) -> int:
         """Bytes of memory, index and rows."""
     @property
@@ -519,11 +539,14 @@ class Table:
         Bag `i` is `keys[offsets[i]:offsets[i + 1]]`, each row times its value if there are `values`; an empty bag
         yields zeros.
         """
-    def push(self, keys: _Keys, grads: npt.NDArray[np.float32], *, lr: float = 1.0) -> None:
+    def push(
+        self, keys: _Keys, grads: npt.NDArray[np.float32], *, lr: float | None = None, lr_scale: float = 1.0
+    ) -> None:
         """Apply gradients, float32 [n, dim]; rows that do not exist are created.
 
-        Gradients of a key that occurs several times are summed, then its row is updated once. `lr` multiplies the
-        optimizer's learning rate for this push.
+        Gradients of a key that occurs several times are summed, then its row is updated once. `lr` is the
+        learning rate of this push, by default the optimizer's own; `lr_scale` is a factor on it. ConfigError for an
+        `lr` where the optimizer has none (FTRL) or the blocks of a row have different ones.
         """
     def keys(self) -> npt.NDArray[np.uint64]:
         """Keys of all rows, uint64 [rows].
@@ -563,6 +586,9 @@ class RemoteTable:
     def dim(self) -> int:
         """Weights per row."""
     @property
+    def lr(self) -> float | None:
+        """Learning rate of the optimizer; None if it has none (FTRL), or if blocks of a row have different ones."""
+    @property
     def bytes(self) -> int:
         """Bytes of memory on all servers."""
     @property
@@ -597,7 +623,9 @@ class RemoteTable:
         out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
         """One row per bag of keys, float32 [len(offsets) - 1, dim], summed where the rows are."""
-    def push(self, keys: _Keys, grads: npt.NDArray[np.float32], *, lr: float = 1.0) -> None:
+    def push(
+        self, keys: _Keys, grads: npt.NDArray[np.float32], *, lr: float | None = None, lr_scale: float = 1.0
+    ) -> None:
         """Apply gradients, float32 [n, dim], exactly once, even if a connection breaks meanwhile."""
     def keys(self) -> npt.NDArray[np.uint64]:
         """Keys of all rows, uint64 [rows]."""
@@ -730,10 +758,13 @@ class SyncGroup:
         keys: _Keys,
         grads: npt.NDArray[np.float32],
         *,
-        lr: float = 1.0,
+        lr: float | None = None,
+        lr_scale: float = 1.0,
         counts: npt.NDArray[np.uint32] | None = None,
     ) -> None:
-        """Hand in gradients, float32 [n, dim]; those of a key are summed over all workers. All give the same `lr`.
+        """Hand in gradients, float32 [n, dim]; those of a key are summed over all workers.
+
+        All give the same `lr` and `lr_scale`, as of `Table.push`.
 
         `counts` says how often each key occurred, 1 unless given. A step that is applied stays as it is. After an error
         all of the step is to be handed in again.
@@ -871,7 +902,8 @@ class Worker:
         keys: _Keys,
         grads: npt.NDArray[np.float32],
         *,
-        lr: float = 1.0,
+        lr: float | None = None,
+        lr_scale: float = 1.0,
         counts: npt.NDArray[np.uint32] | None = None,
     ) -> None:
         """Hand in gradients, float32 [len(keys), dim], of the step at hand; those of a key are summed over all workers.
@@ -903,7 +935,10 @@ class Model:
         """What the model is, in words."""
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration it was trained with, spec included."""
+        """The configuration it was trained with, as `train` takes it."""
+    @property
+    def spec(self) -> dict[str, Any]:
+        """How its rows are read, as `FeedQueue` takes it: `data`, `label`, `weight`, `negatives`, `feature`."""
     @property
     def tables(self) -> list[str]:
         """Names of the tables."""
@@ -972,14 +1007,20 @@ def train(
     """
 
 def metrics(
-    labels: npt.NDArray[np.float32],
-    logits: npt.NDArray[np.float32],
-    weights: npt.NDArray[np.float32] | None = None,
+    labels: _Numbers,
+    probabilities: _Numbers,
+    weights: _Numbers | None = None,
+    *,
+    from_logits: bool = False,
 ) -> Metrics:
-    """AUC, logloss and calibration of logits against labels of 0 and 1, all float32 [rows].
+    """AUC, logloss and calibration of predicted probabilities against labels of 0 and 1, all numbers [rows].
 
-    Raises LengthError, and ValueError for other labels, for NaN, and for weights that are negative or not finite:
-    nothing is left out.
+    `probabilities` are what `Model.predict` and `sanderling.torch.predict` return, or logits with `from_logits=True`.
+    In the loss a probability counts as at least 2^-23 and at most 1 - 2^-23, as in scikit-learn. Numbers are taken in
+    single precision.
+
+    Raises LengthError, and ValueError for other labels, for probabilities outside [0, 1], for NaN, and for weights that
+    are negative or not finite: nothing is left out.
     """
 
 def give_up_silent(told: bool) -> None:
@@ -987,9 +1028,6 @@ def give_up_silent(told: bool) -> None:
 
     For who ends a run in order at a signal and has none raised; to be taken back at the end.
     """
-
-def note_fork() -> None:
-    """Says that this process is the child of a fork, whose parent has the connections and threads made until here."""
 
 def read_once(name: str) -> bool:
     """Whether an input gives its rows only once: standard input (`-`), a pipe, or a pattern that matches one."""
@@ -1010,6 +1048,9 @@ def render_report(
     tables: Sequence[Table],
 ) -> str:
     """The HTML report of a run that Python led; the arrays are float32 [rows], scored by the model it is about."""
+
+def cores_usable() -> int:
+    """Physical cores that this process may use, at least 1."""
 
 def cli_main(argv: Sequence[str]) -> int:
     """Run a command line, the program's name first; returns its exit code. Takes over SIGINT while it trains."""

@@ -2,6 +2,8 @@
 
 from typing import TypedDict
 
+__all__ = ["Evaluation", "Metrics"]
+
 
 class Metrics(TypedDict):
     """Metrics over a set of rows, all of them weighted."""
@@ -48,3 +50,8 @@ class Evaluation(Metrics):
     """By feature, how many of its keys the model knows."""
     warnings: list[str]
     """What is wrong with the predictions, in a few sentences."""
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)

@@ -132,7 +132,7 @@ class Learn:
                     rows = self.table.pull(part)
                     wanted = (keys % np.uint64(7)).astype(np.float32)[:, None] * np.float32(0.3)
                     self.die(worker, number, batch.number, "before")
-                    worker.push_step(self.table, part, rows - wanted, lr=0.5)
+                    worker.push_step(self.table, part, rows - wanted, lr_scale=0.5)
                 self.die(worker, number, batch.number, "after")
                 steps += worker.end_step()
         worker.barrier("end")

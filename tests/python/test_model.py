@@ -100,6 +100,18 @@ def test_predictions_are_those_that_evaluation_judges(clicks: Path, result: sand
         model.evaluate(clicks / "valid.csv", threads=0)
 
 
+def test_what_one_function_gives_the_others_take(clicks: Path, result: sanderling.TrainResult) -> None:
+    model = result.load()
+    valid = clicks / "valid.csv"
+    batches = list(sanderling.FeedQueue(valid, spec=model.spec, batch_size=500))
+    labels = np.concatenate([batch.labels for batch in batches])
+    scored, evaluated = sanderling.metrics(labels, model.predict(valid)), model.evaluate(valid)
+    assert len(labels) == 2000
+    assert scored["auc"] == pytest.approx(evaluated["auc"], abs=1e-6)
+    assert scored["logloss"] == pytest.approx(evaluated["logloss"], rel=1e-5)
+    assert scored["prob_mean"] == pytest.approx(evaluated["prob_mean"], rel=1e-5)
+
+
 def test_parquet_and_arrow_read_as_csv_does(clicks: Path, result: sanderling.TrainResult, tmp_path: Path) -> None:
     model = result.load()
     table = pyarrow.csv.read_csv(clicks / "valid.csv")

@@ -61,7 +61,7 @@ def test_tables_are_the_same_wherever_rows_are_pooled(
         assert norms[0] > 0
         assert (lookups[0].unique_keys, lookups[0].missing) == (lookups[1].unique_keys, lookups[1].missing)
         for lookup in lookups:
-            lookup.push(0.5)
+            lookup.push(lr_scale=0.5)
         for embedding in both:
             embedding.finish()
     keys = np.arange(40, dtype=np.uint64)

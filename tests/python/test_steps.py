@@ -57,13 +57,13 @@ def test_steps_are_those_of_one_worker_with_the_whole_batch(start: Start, worker
         for step in range(1, 6):
             keys = KEYS[samples]
             grads = gradients(step, table.pull(keys))
-            group.push_step(table, step, keys[mine], grads[mine], lr=0.5)
+            group.push_step(table, step, keys[mine], grads[mine], lr_scale=0.5)
             group.wait(step)
             assert group.applied == step
 
     in_threads(workers, work)
     for step in range(1, 6):
-        expected.push(KEYS[samples], gradients(step, expected.pull(KEYS[samples])), lr=0.5)
+        expected.push(KEYS[samples], gradients(step, expected.pull(KEYS[samples])), lr_scale=0.5)
     np.testing.assert_allclose(table.pull(KEYS), expected.pull(KEYS), atol=1e-5)
     np.testing.assert_array_equal(np.sort(table.frequency()), np.sort(expected.frequency()))
 

@@ -51,7 +51,7 @@ def test_push_follows_the_paper(
         keys = random.choice(KEYS, size=random.integers(0, 24))
         grads = random.normal(size=(len(keys), DIM)).astype(np.float32)
         scale = 0.5 if push % 3 == 0 and optimizer["type"] != "ftrl" else 1.0
-        table.push(keys, grads, lr=scale)
+        table.push(keys, grads, lr_scale=scale)
         for key in set(keys.tolist()):
             rows[key].step(grads[keys == key].astype(np.float64).sum(axis=0), scale)
             pushed.add(key)

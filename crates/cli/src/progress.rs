@@ -1,9 +1,14 @@
-//! Progress bars on standard error; silent where that is no terminal or `--quiet` asks for it.
+//! Progress on standard error: bars on a terminal, elsewhere a line now and then; nothing if `--quiet` asks for it.
 
 use std::io::IsTerminal;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sanderling_learner::ScanProgress;
+
+mod lines;
+use lines::{Done, Lines};
 
 const OF_BYTES: &str =
     "{msg:.bold} [{wide_bar}] {percent:>3}% {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}";
@@ -13,6 +18,29 @@ const OF_A_STREAM: &str = "{spinner} {msg:.bold} {bytes} {binary_bytes_per_sec}"
 pub(crate) struct Bar {
     bar: ProgressBar,
     shown: bool,
+    /// Of a log; None on a terminal, and if nothing is to be said.
+    log: Option<Log>,
+}
+
+struct Log {
+    started: Instant,
+    lines: Mutex<Lines>,
+}
+
+impl Log {
+    fn new() -> Log {
+        Log { started: Instant::now(), lines: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&self, what: &str, done: Done) {
+        if let Some(line) = self.lock().next(what, done, self.started.elapsed()) {
+            note!("{line}");
+        }
+    }
 }
 
 impl Bar {
@@ -20,7 +48,8 @@ impl Bar {
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(None, target);
-        let bar = Bar { bar, shown };
+        let log = (!quiet && !shown).then(Log::new);
+        let bar = Bar { bar, shown, log };
         bar.set_style(OF_BYTES);
         bar
     }
@@ -34,6 +63,9 @@ impl Bar {
 
     /// Shows how far a named piece of work is.
     pub(crate) fn scan(&self, what: &str, scan: ScanProgress) {
+        if let Some(log) = &self.log {
+            log.say(what, Done::Bytes { read: scan.bytes_read, total: scan.bytes_total });
+        }
         if !self.shown {
             return;
         }
@@ -58,6 +90,9 @@ impl Bar {
 
     /// Shows how far a piece of work in steps of about the same length is, and what it is at.
     pub(crate) fn steps(&self, what: &str, done: usize, of: usize) {
+        if let Some(log) = &self.log {
+            log.say(what, Done::Steps { done: done as u64, of: of as u64 });
+        }
         if !self.shown {
             return;
         }
@@ -71,6 +106,9 @@ impl Bar {
 
     /// Prints a line above the bar.
     pub(crate) fn line(&self, line: &str) {
+        if let Some(log) = &self.log {
+            log.lock().note_line(log.started.elapsed());
+        }
         self.bar.suspend(|| note!("{line}"));
     }
 
@@ -128,7 +166,7 @@ mod tests {
     fn what_is_read_of_one_input_is_not_shown_beside_the_size_of_another() {
         let written = Written::default();
         let target = ProgressDrawTarget::term_like(Box::new(written.clone()));
-        let bar = Bar { bar: ProgressBar::with_draw_target(None, target), shown: true };
+        let bar = Bar { bar: ProgressBar::with_draw_target(None, target), shown: true, log: None };
         bar.set_style(OF_BYTES);
         let scan = |what: &str, bytes_read: u64, bytes_total: u64| {
             bar.scan(what, ScanProgress { bytes_read, bytes_total: Some(bytes_total) });

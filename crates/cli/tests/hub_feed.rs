@@ -189,7 +189,7 @@ fn both_passes(
         let gradient = |id: u64, at: usize| ((id * 7 + at as u64 * 3) % 11) as f32 / 8.0 - 0.5;
         let grads: Vec<f32> = ids.iter().flat_map(|&id| (0..width).map(move |at| gradient(id, at))).collect();
         looked_up.add_grads(Some(&grads), &[]).unwrap();
-        looked_up.push(PushScale { lr: 0.5 }).unwrap();
+        looked_up.push(PushScale { lr_scale: 0.5 }).unwrap();
         trained += 1;
         if trained == ROWS / BATCH {
             counted = counters(&hub.addresses[0]);

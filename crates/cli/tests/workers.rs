@@ -35,7 +35,7 @@ const LONG: Duration = Duration::from_secs(120);
 const WORKER: &str = "SANDERLING_TEST_JOB_WORKER";
 const ROWS: u64 = 20_000;
 const PASSES: u64 = 2;
-const SCALE: PushScale = PushScale { lr: 1.0 };
+const SCALE: PushScale = PushScale { lr_scale: 1.0 };
 /// The rows of a step.
 const BATCH: usize = 64;
 

@@ -252,7 +252,17 @@ impl Client {
     /// The same, by up to so many threads where tables in this process get many keys. Each key is one thread's, so that rows
     /// become what they become by one.
     pub fn push_by(&self, threads: usize, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
-        self.begin(threads, lookup, scale)?;
+        self.push_each(threads, lookup, &|_| scale)
+    }
+
+    /// As [`Client::push_by`], where `scale_of` says by its number what each table's push is scaled by.
+    pub fn push_each(
+        &self,
+        threads: usize,
+        lookup: &mut Lookup,
+        scale_of: &dyn Fn(usize) -> PushScale,
+    ) -> Result<(), ClientError> {
+        self.begin(threads, lookup, scale_of)?;
         lookup.session.iter_mut().for_each(Session::send);
         Ok(())
     }
@@ -260,22 +270,27 @@ impl Client {
     /// The same, but to servers it goes with the lookup's next pull, or when that is finished: for who pulls at once, and sends
     /// half as many messages so. A gradient that is refused in one table is applied in none.
     pub fn begin_push(&self, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
-        self.begin(1, lookup, scale)
+        self.begin(1, lookup, &|_| scale)
     }
 
-    fn begin(&self, threads: usize, lookup: &mut Lookup, scale: PushScale) -> Result<(), ClientError> {
+    fn begin(
+        &self,
+        threads: usize,
+        lookup: &mut Lookup,
+        scale_of: &dyn Fn(usize) -> PushScale,
+    ) -> Result<(), ClientError> {
         let parts = &mut lookup.tables;
         match &self.tables {
             Tables::Embedded(tables) => {
                 // Tables and threads check their own; what one of several refuses is to be applied by none.
                 if tables.len() > 1 || threads > 1 {
-                    for (table, part) in tables.iter().zip(&mut *parts) {
+                    for (number, (table, part)) in tables.iter().zip(&mut *parts).enumerate() {
                         let (keys, counts, grads) = part.gradients();
-                        table.check_unique(keys, counts, grads, scale)?;
+                        table.check_unique(keys, counts, grads, scale_of(number))?;
                     }
                 }
-                for (table, part) in tables.iter().zip(parts) {
-                    push_shared(table, threads, part.gradients(), scale)?;
+                for (number, (table, part)) in tables.iter().zip(parts).enumerate() {
+                    push_shared(table, threads, part.gradients(), scale_of(number))?;
                 }
             }
             Tables::Remote(tables) => {
@@ -289,15 +304,16 @@ impl Client {
                     lookup.fans[number].assign(session.placement(), table.home(), keys);
                 }
                 if tables.len() > 1 {
-                    for ((table, part), fan) in tables.iter().zip(&mut *parts).zip(&lookup.fans) {
-                        check_push(table, fan, part.gradients().2, scale)?;
+                    let all = tables.iter().zip(&mut *parts).zip(&lookup.fans);
+                    for (number, ((table, part), fan)) in all.enumerate() {
+                        check_push(table, fan, part.gradients().2, scale_of(number))?;
                     }
                 }
-                for ((table, part), fan) in tables.iter().zip(parts).zip(&lookup.fans) {
+                for (number, ((table, part), fan)) in tables.iter().zip(parts).zip(&lookup.fans).enumerate() {
                     let (_, counts, grads) = part.gradients();
-                    session.begin_push(table, fan, counts, grads, scale)?;
+                    session.begin_push(table, fan, counts, grads, scale_of(number))?;
                 }
-                self.push_fed(&mut lookup.fed, session, scale)?;
+                self.push_fed(&mut lookup.fed, session, scale_of)?;
             }
         }
         Ok(())

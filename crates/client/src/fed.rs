@@ -280,11 +280,12 @@ impl Client {
         &self,
         fed: &mut [FedRows],
         session: &mut Session,
-        scale: PushScale,
+        scale_of: &dyn Fn(usize) -> PushScale,
     ) -> Result<(), ClientError> {
         for FedRows { feature, batch, grads, is_pushed, .. } in fed {
             *is_pushed = true;
-            session.begin_push_fed(self.table_of(*feature), batch, grads, scale)?;
+            let number = self.column_tables()[*feature];
+            session.begin_push_fed(&self.remote_tables()[number], batch, grads, scale_of(number))?;
         }
         Ok(())
     }

@@ -306,7 +306,7 @@ fn online_equals_a_pull_and_a_push_per_row() {
     ] {
         let (by_row, online) = (client(optimizer), client(optimizer));
         let all = batch(200, true);
-        let scale = PushScale { lr: 0.7 };
+        let scale = PushScale { lr_scale: 0.7 };
         // The gradient is made of the present weights, so that a stale read would show.
         let slope = |weight: f32, row: usize| 0.3 * weight - (row % 7) as f32 * 0.1;
         let mut lookup = by_row.lookup();

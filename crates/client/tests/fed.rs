@@ -66,7 +66,7 @@ fn check(cluster: &Arc<Cluster>, optimizer: Optimizer, pooling: Pooling, values:
             .unwrap();
         near(&found, &expected, &what);
         assert_eq!(missing_found, missing);
-        let scale = PushScale { lr: 1.0 / (1 + round) as f32 };
+        let scale = PushScale { lr_scale: 1.0 / (1 + round) as f32 };
         session.push_fed(&remote, &fed, &grads(round), scale).unwrap();
         let of_keys = servers::fed::spread(&OFFSETS, values, pooling, &grads(round), DIM);
         local.push(&KEYS, &of_keys, scale).unwrap();
@@ -141,7 +141,7 @@ fn a_push_is_applied_once_and_a_bad_one_nowhere() {
         assert!(matches!(error, ClientError::BadGradient { sample: 3, coordinate: 1, .. }), "{error}");
     }
     assert!(session.push_fed(&table, &fed, &[0.0; DIM], PushScale::default()).is_err());
-    assert!(session.push_fed(&table, &fed, &grads(0), PushScale { lr: -0.5 }).is_err());
+    assert!(session.push_fed(&table, &fed, &grads(0), PushScale { lr_scale: -0.5 }).is_err());
     assert_eq!(table.size().unwrap().0, 0);
     // The second sample has no keys.
     let mut grads = grads(0);

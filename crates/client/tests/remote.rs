@@ -30,7 +30,7 @@ fn config(name: &str, dims: usize) -> TableConfig {
 enum Deed {
     Pull { keys: Vec<u64>, init: bool },
     Pooled { keys: Vec<(u64, f32)>, cuts: Vec<usize>, values: bool, mean: bool },
-    Push { keys: Vec<u64>, lr: f32 },
+    Push { keys: Vec<u64>, lr_scale: f32 },
     Remove { keys: Vec<u64> },
     Import { keys: BTreeSet<u64>, from: u32 },
     Size,
@@ -47,7 +47,7 @@ fn deed() -> impl Strategy<Value = Deed> {
         3 => (keys(), any::<bool>()).prop_map(|(keys, init)| Deed::Pull { keys, init }),
         3 => (weighted, prop::collection::vec(any::<usize>(), 0..20), any::<bool>(), any::<bool>())
             .prop_map(|(keys, cuts, values, mean)| Deed::Pooled { keys, cuts, values, mean }),
-        4 => (keys(), 0.1_f32..2.0).prop_map(|(keys, lr)| Deed::Push { keys, lr }),
+        4 => (keys(), 0.1_f32..2.0).prop_map(|(keys, lr_scale)| Deed::Push { keys, lr_scale }),
         1 => keys().prop_map(|keys| Deed::Remove { keys }),
         2 => (prop::collection::btree_set(key(), 0..80), 0_u32..100)
             .prop_map(|(keys, from)| Deed::Import { keys, from }),
@@ -114,11 +114,11 @@ fn carry_out(deed: &Deed, remote: &RemoteTable, local: &Table, shards: usize) {
                 check_sums(&a, &b, &rows, values, &offsets);
             }
         }
-        Deed::Push { keys, lr } => {
+        Deed::Push { keys, lr_scale } => {
             let grads: Vec<f32> =
                 (0..keys.len() * dim).map(|at| ((at * 7 % 13) as f32 - 6.0) / 5.0).collect();
-            remote.push(keys, &grads, PushScale { lr: *lr }).unwrap();
-            local.push(keys, &grads, PushScale { lr: *lr }).unwrap();
+            remote.push(keys, &grads, PushScale { lr_scale: *lr_scale }).unwrap();
+            local.push(keys, &grads, PushScale { lr_scale: *lr_scale }).unwrap();
         }
         Deed::Remove { keys } => {
             let gone = keys.iter().filter(|key| local.remove(**key)).count();

@@ -29,7 +29,8 @@ fn what_cannot_be_is_refused() {
     let place = Place::here(config("t", PLAIN), 1);
     let mut group = place.join(0, 1, options(crew::LONG));
     let mut push = |table, keys: &[u64], counts: &[u32], values: &[f32], lr| {
-        let pushed = group.push_step(1, table, keys, counts, StepGradients::Single(values), PushScale { lr });
+        let pushed =
+            group.push_step(1, table, keys, counts, StepGradients::Single(values), PushScale { lr_scale });
         pushed.map_err(|error| error.to_string())
     };
     for (found, part) in [
@@ -83,7 +84,7 @@ fn workers_that_do_not_agree_fail_the_step_whatever_their_keys_are() {
         for worker in 0..3 {
             let mut group = place.join(worker, 3, options(crew::LONG));
             scope.spawn(move || {
-                let scale = PushScale { lr: if worker == 2 { 0.5 } else { 1.0 } };
+                let scale = PushScale { lr_scale: if worker == 2 { 0.5 } else { 1.0 } };
                 let gradients = StepGradients::Single(&[1.0; 3]);
                 group.push_step(1, 0, &[u64::from(worker)], &[1], gradients, scale).unwrap();
                 let error = group.wait_applied(1).unwrap_err().to_string();

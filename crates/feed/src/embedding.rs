@@ -30,7 +30,8 @@ const KEPT: usize = 64;
 pub struct EmbeddingOptions {
     /// What a key without a row counts as. With zeros it is not pushed either, so that it gets no row.
     pub absent: Absent,
-    /// Pushes that may be outstanding, at most [`PUSHES_MAX`].
+    /// Pushes that may be outstanding, at most [`PUSHES_MAX`]: so many of the last ones a lookup may miss. With 0 a push
+    /// returns when it has been applied.
     pub pushes: usize,
     /// Who pools the rows of tables on servers. With [`Absent::Zero`], and where several features read a table, so that its
     /// rows have one update of all of them, it is the trainer.
@@ -52,6 +53,7 @@ pub struct Embedding {
     pool_at: PoolAt,
     ways: Ways,
     pushes: Pushes,
+    waits_for_pushes: bool,
     lookups: Arc<Recycler<Lookup>>,
     floats: Arc<Recycler<Floats>>,
     sessions: Mutex<Vec<Session>>,
@@ -96,8 +98,8 @@ impl Embedding {
         options: EmbeddingOptions,
         client: impl FnOnce(Vec<(&str, &str)>) -> Result<Client, ClientError>,
     ) -> Result<Arc<Embedding>, FeedError> {
-        if options.pushes == 0 || options.pushes > PUSHES_MAX {
-            let reason = format!("{} outstanding pushes: 1 to {PUSHES_MAX} are possible", options.pushes);
+        if options.pushes > PUSHES_MAX {
+            let reason = format!("{} outstanding pushes: 0 to {PUSHES_MAX} are possible", options.pushes);
             return Err(FeedError::Option { option: "pushes", reason });
         }
         let mut pairs = Vec::new();
@@ -112,6 +114,7 @@ impl Embedding {
         let client = Arc::new(client(pairs)?);
         Ok(Arc::new(Embedding {
             pushes: Pushes::start(Arc::clone(&client), options.pushes),
+            waits_for_pushes: options.pushes == 0,
             client,
             features: Features::new(features, tables.iter().map(|table| table.1).collect()),
             absent: options.absent,
@@ -210,8 +213,8 @@ impl Embedding {
         Ok(columns)
     }
 
-    /// Looks the rows of a minibatch up and pools them. What is on its way from earlier lookups may or may not be seen;
-    /// [`Embedding::finish`] first, and it is.
+    /// Looks the rows of a minibatch up and pools them. Waits for no push: up to [`EmbeddingOptions::pushes`] of the last ones
+    /// may be missed. [`Embedding::finish`] first, and none is.
     ///
     /// What a hub has fed of it is asked for by its number, once; afterwards, or if a server does not know it any more, by its
     /// keys, which the hub is asked for.
@@ -346,10 +349,26 @@ impl Embedding {
         drop(self.pushes.wait());
     }
 
+    /// An error is that of a push since somebody was told of one; waits for none.
+    pub fn check_pushed(&self) -> Result<(), FeedError> {
+        self.pushes.check()
+    }
+
+    /// Whether a push returns when it has been applied.
+    pub(crate) fn waits_for_pushes(&self) -> bool {
+        self.waits_for_pushes
+    }
+
     /// Pushes that have been handed over.
     #[must_use]
     pub fn pushed(&self) -> u64 {
         self.pushes.begun()
+    }
+
+    /// Pushes that have been applied, or have failed.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.pushes.applied()
     }
 
     /// How long pushes took, from the call to the answer.

@@ -37,6 +37,7 @@ mod ticket;
 mod wait;
 
 mod pushes;
+pub use pushes::Scales;
 
 mod reader;
 

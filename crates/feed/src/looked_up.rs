@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use sanderling_client::{FED_AGE_MAX, FedRows, Lookup};
 use sanderling_sample::{PackedBatch, Rows};
-use sanderling_store::PushScale;
 
 use crate::ahead::AHEAD_AGE_MAX;
 use crate::embedding::Embedding;
 use crate::error::FeedError;
 use crate::pooled::{Pooled, bags};
 use crate::pooling::{Place, Pooling, add_columns, gather_grads, scatter};
+use crate::pushes::Scales;
 use crate::recycle::Recycled;
 use crate::sampled::Sampled;
 
@@ -237,15 +237,15 @@ impl LookedUp {
         }
     }
 
-    /// Hands the gradients over, to be applied in the background. Waits only while too many pushes are outstanding. An error
-    /// may be that of an earlier push.
+    /// Hands the gradients over, to be applied in the background. Waits only while too many pushes are outstanding; with
+    /// [`crate::EmbeddingOptions::pushes`] 0 until this one has been applied. An error may be that of an earlier push.
     ///
     /// If the keys were fed by a hub so long ago that they must be asked for, and the minibatch is another trainer's by now,
     /// nothing is pushed, as that one does it; [`Embedding::pooled_at`] counts that.
     ///
     /// The minibatch's hub does not hear that it was used up before all of this is applied. If it fails, now or later, the
     /// queue ends with [`FeedError::Unpushed`], and the hub hands the minibatch out again to a trainer that is started anew.
-    pub fn push(&mut self, scale: PushScale) -> Result<(), FeedError> {
+    pub fn push(&mut self, scales: impl Into<Scales>) -> Result<(), FeedError> {
         let (ready, ticket) = (self.ready_to_push(), self.sampled.ticket.upgrade());
         if let (Err(error), Some(ticket), Some(_)) = (&ready, &ticket, &self.lookup) {
             ticket.lose(error);
@@ -257,7 +257,8 @@ impl LookedUp {
         let pushes = self.embedding.pushes();
         // Those that were handed over before will be applied before.
         self.staleness = Some(pushes.begun() - self.applied);
-        pushes.push(lookup, scale, self.embedding.forgets_missing(), ticket)
+        pushes.push(lookup, scales.into(), self.embedding.forgets_missing(), ticket)?;
+        if self.embedding.waits_for_pushes() { pushes.finish() } else { Ok(()) }
     }
 
     /// Sees to it that what the servers may have forgotten is pushed by its keys; false if it is another trainer's to push.

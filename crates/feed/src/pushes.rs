@@ -20,10 +20,36 @@ const SHARING_THREADS_MAX: usize = 4;
 
 const AT: &str = "pushes were waited for that the servers have not answered";
 
+/// What a push scales the updates of the tables by.
+#[derive(Debug, Clone)]
+pub enum Scales {
+    /// All tables alike.
+    All(PushScale),
+    /// Each table, by its number; tables beyond the list are not scaled.
+    Each(Arc<[PushScale]>),
+}
+
+impl Scales {
+    /// What the push to a table is scaled by.
+    #[must_use]
+    pub fn of(&self, table: usize) -> PushScale {
+        match self {
+            Scales::All(scale) => *scale,
+            Scales::Each(scales) => scales.get(table).copied().unwrap_or_default(),
+        }
+    }
+}
+
+impl From<PushScale> for Scales {
+    fn from(scale: PushScale) -> Scales {
+        Scales::All(scale)
+    }
+}
+
 /// Gradients on their way.
 struct Job {
     lookup: Recycled<Lookup>,
-    scale: PushScale,
+    scales: Scales,
     /// Whether keys that had no row are to stay without one.
     forget_missing: bool,
     since: Instant,
@@ -105,7 +131,7 @@ impl Pushes {
     pub(crate) fn push(
         &self,
         lookup: Recycled<Lookup>,
-        scale: PushScale,
+        scales: Scales,
         forget_missing: bool,
         ticket: Option<Arc<Ticket>>,
     ) -> Result<(), FeedError> {
@@ -114,7 +140,7 @@ impl Pushes {
         if let Some(ticket) = &ticket {
             ticket.owe();
         }
-        let job = Job { lookup, scale, forget_missing, since, ticket };
+        let job = Job { lookup, scales, forget_missing, since, ticket };
         // There is room for all that are outstanding.
         let is_sent = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok());
         is_sent.then_some(()).ok_or(FeedError::Died("push"))
@@ -162,6 +188,11 @@ impl Pushes {
             None if state.applied < state.begun => Err(FeedError::Died("push")),
             None => Ok(()),
         }
+    }
+
+    /// What went wrong with a push since somebody was told; waits for none.
+    pub(crate) fn check(&self) -> Result<(), FeedError> {
+        self.progress.lock().failed.take().map_or(Ok(()), |error| Err(FeedError::Push(error)))
     }
 
     /// Waits until everything that was pushed has been applied or has failed.
@@ -222,8 +253,8 @@ fn work(client: &Client, jobs: &Receiver<Job>, progress: &Progress, together: us
                 job
             }
         };
-        let Job { mut lookup, scale, forget_missing, since, ticket } = job;
-        let failed = push(client, threads, &mut session, mark, &mut lookup, scale, forget_missing);
+        let Job { mut lookup, scales, forget_missing, since, ticket } = job;
+        let failed = push(client, threads, &mut session, mark, &mut lookup, &scales, forget_missing);
         let failed = failed.err().map(Arc::new);
         under_way.push(UnderWay { mark, since, ticket, failed });
         drop(lookup);
@@ -240,7 +271,7 @@ fn push(
     session: &mut Option<Session>,
     mark: u64,
     lookup: &mut Lookup,
-    scale: PushScale,
+    scales: &Scales,
     forget_missing: bool,
 ) -> Result<(), ClientError> {
     if session.is_none() {
@@ -253,7 +284,7 @@ fn push(
     if forget_missing {
         lookup.forget_missing();
     }
-    let pushed = client.push_by(threads, lookup, scale);
+    let pushed = client.push_each(threads, lookup, &|table| scales.of(table));
     lookup.swap_session(session);
     pushed
 }

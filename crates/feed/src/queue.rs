@@ -135,6 +135,13 @@ impl FeedQueue {
         *self.in_hand.lock().unwrap_or_else(PoisonError::into_inner) = ticket;
     }
 
+    /// Rows of the pass that is read at the moment, all ranks together: an estimate from the bytes read so far. None before the
+    /// first minibatch, of streams and hubs, and unless minibatches are in order.
+    #[must_use]
+    pub fn pass_rows(&self) -> Option<u64> {
+        self.shared.reader.pass_rows()
+    }
+
     /// What it has done so far.
     #[must_use]
     pub fn statistics(&self) -> FeedStatistics {

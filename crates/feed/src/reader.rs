@@ -28,6 +28,8 @@ pub(crate) struct Reader {
     closed: Arc<AtomicBool>,
     /// Minibatches that were read.
     read: AtomicU64,
+    /// Rows of the pass at hand, all ranks together, as far as can be told; 0 where that is unknown.
+    pass_rows: AtomicU64,
     /// A minibatch of hubs whose push has failed.
     loss: Arc<Loss>,
 }
@@ -68,6 +70,7 @@ impl Reader {
             stages,
             closed: Arc::default(),
             read: AtomicU64::new(0),
+            pass_rows: AtomicU64::new(0),
             loss: Arc::default(),
         }
     }
@@ -88,6 +91,11 @@ impl Reader {
                 description.as_ref().map(|description| (&description.data, &description.spec))
             }
         }
+    }
+
+    /// Rows of the pass at hand, all ranks together, as far as can be told.
+    pub(crate) fn pass_rows(&self) -> Option<u64> {
+        Some(self.pass_rows.load(Ordering::Relaxed)).filter(|rows| *rows > 0)
     }
 
     /// The account of rows that were left out.
@@ -139,6 +147,7 @@ impl Reader {
         let Files { inputs, data, encoder, .. } = files;
         let pass = Pass::open_until(inputs, data, encoder, &self.bad_rows, order, Arc::clone(&self.closed))?;
         let is_stream = pass.bytes_total().is_none();
+        self.pass_rows.store(0, Ordering::Relaxed);
         let one = ordered.then(|| Mutex::new((pass.feed_ahead(self.stages.timer()), 0)));
         on_threads(threads, &|| match &one {
             Some(one) => work(&mut |sampled, timer| {
@@ -171,7 +180,9 @@ impl Reader {
             let number = *of_all;
             *of_all += 1;
             if number % options.ranks == options.rank {
-                return self.read_feed(feed, options.batch_rows, sampled, timer);
+                let read = self.read_feed(feed, options.batch_rows, sampled, timer);
+                self.pass_rows.store(feed.rows_expected().unwrap_or(0), Ordering::Relaxed);
+                return read;
             }
             if feed.next(options.batch_rows, timer)?.is_none() {
                 return Ok(None);

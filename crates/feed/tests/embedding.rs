@@ -231,3 +231,82 @@ fn pushes_are_bounded_in_order_and_counted() {
     assert_eq!(stale.staleness(), 50);
     assert!((row(&table, 7)[0] - first[0] + 25.0).abs() < 1e-4);
 }
+
+/// While the table is a writer's alone no push is applied, however long that takes.
+#[test]
+fn a_lookup_waits_for_no_push_and_misses_no_more_than_may_be_outstanding() {
+    const PUSHES: usize = 3;
+    let (table, embedding, _) = looked_up(EmbeddingOptions { pushes: PUSHES, ..EmbeddingOptions::default() });
+    let first = row(&table, 7);
+    let push = |embedding: &Arc<Embedding>| {
+        let mut looked_up = embedding.look_up(one_key(7)).unwrap();
+        looked_up.add_grads(Some(&[1.0, 0.0]), &[]).unwrap();
+        looked_up.push(PushScale::default()).unwrap();
+    };
+    push(&embedding);
+    embedding.finish().unwrap();
+    let writer = table.writer(PushScale::default()).unwrap();
+    (0..PUSHES).for_each(|_| push(&embedding));
+    let mut missing = embedding.look_up(one_key(7)).unwrap();
+    assert!((f64::from(missing.pooled()[0]) - first[0] + 1.0).abs() < 1e-6, "that many were missed");
+    assert_eq!((embedding.pushed(), embedding.applied()), (4, 1));
+    std::thread::scope(|scope| {
+        let (begun, begins) = std::sync::mpsc::channel();
+        let embedding = &embedding;
+        let further = scope.spawn(move || {
+            begun.send(()).unwrap();
+            push(embedding);
+        });
+        begins.recv().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!further.is_finished(), "a further push waits");
+        assert_eq!(embedding.pushed(), 4);
+        drop(writer);
+        further.join().unwrap();
+    });
+    embedding.finish().unwrap();
+    let mut all = embedding.look_up(one_key(7)).unwrap();
+    assert!((f64::from(all.pooled()[0]) - first[0] + 5.0).abs() < 1e-6);
+    assert_eq!(missing.staleness(), 4);
+}
+
+#[test]
+fn with_no_push_outstanding_a_push_returns_when_it_has_been_applied() {
+    let (table, embedding, _) = looked_up(EmbeddingOptions { pushes: 0, ..EmbeddingOptions::default() });
+    let first = row(&table, 7);
+    for step in 1..=50 {
+        let mut looked_up = embedding.look_up(one_key(7)).unwrap();
+        looked_up.add_grads(Some(&[0.5, 0.0]), &[]).unwrap();
+        looked_up.push(PushScale::default()).unwrap();
+        assert_eq!((embedding.pushed(), embedding.applied()), (step, step));
+        assert!((row(&table, 7)[0] - first[0] + 0.5 * step as f64).abs() < 1e-4);
+    }
+    let mut wrong = embedding.look_up(one_key(7)).unwrap();
+    wrong.add_grads(Some(&[f32::NAN, 0.0]), &[]).unwrap();
+    assert!(matches!(wrong.push(PushScale::default()), Err(FeedError::Push(_))), "its own error, at once");
+    assert!(
+        Embedding::embedded(
+            vec![table],
+            features(&[("a", 0, Pooling::Sum)]),
+            EmbeddingOptions { pushes: sanderling_feed::PUSHES_MAX + 1, ..EmbeddingOptions::default() }
+        )
+        .is_err()
+    );
+}
+
+#[test]
+fn each_table_has_a_scale_of_its_own() {
+    let tables = [table("one", 1), table("other", 1)];
+    let list = features(&[("a", 0, Pooling::Sum), ("b", 1, Pooling::Sum)]);
+    let embedding = Embedding::embedded(tables.to_vec(), list, EmbeddingOptions::default()).unwrap();
+    let bags = vec![vec![(7, 1.0)]];
+    let before = [row(&tables[0], 7)[0], row(&tables[1], 7)[0]];
+    let mut looked_up = embedding.look_up(sampled(&[("a", &bags, false), ("b", &bags, false)])).unwrap();
+    looked_up.add_grads(Some(&[1.0, 1.0]), &[]).unwrap();
+    let scales = [0.25, 0.5].map(|lr_scale| PushScale { lr_scale });
+    looked_up.push(sanderling_feed::Scales::Each(Arc::from(scales))).unwrap();
+    embedding.finish().unwrap();
+    for (table, (before, moved)) in tables.iter().zip(before.iter().zip([0.25, 0.5])) {
+        assert!((before - row(table, 7)[0] - moved).abs() < 1e-6);
+    }
+}

@@ -77,6 +77,8 @@ pub struct Feed<'a> {
     /// Rows of the first chunk that were used already.
     chunk_skip: usize,
     end: bool,
+    /// Rows that were decoded for this feed, skipped ones included.
+    decoded: u64,
     /// Whether the pass was stopped while this feed waited: what it holds is no whole minibatch or shuffle buffer and
     /// must not be used; a resumed run reads it again.
     cut: bool,
@@ -174,6 +176,7 @@ impl Pass {
         Feed {
             pass: self,
             input,
+            decoded: skip + surplus.as_ref().map_or(0, |surplus| surplus.len() as u64),
             pool: surplus.unwrap_or_else(|| self.shared.encoder.new_batch()),
             minibatch: self.shared.encoder.new_batch(),
             ahead: self.shared.encoder.new_batch(),
@@ -277,6 +280,18 @@ impl<'a> Following<'a> {
 }
 
 impl Feed<'_> {
+    /// Rows of the whole pass, if this is its only feed: what was decoded, and as many for each byte that is left. For progress;
+    /// none while nothing was decoded, and of a stream.
+    #[must_use]
+    pub fn rows_expected(&self) -> Option<u64> {
+        let (read, total) = (self.pass.bytes_read(), self.pass.bytes_total()?);
+        if self.end {
+            return Some(self.decoded);
+        }
+        let share = read as f64 / total.max(1) as f64;
+        (self.decoded > 0 && read > 0).then(|| (self.decoded as f64 / share.min(1.0)) as u64)
+    }
+
     /// The next minibatch, or None at the end of the pass. It has `batch` rows, or fewer at the end of the pass. The
     /// timer's first stages are [`STAGES`]; it is left in one of them.
     pub fn next(&mut self, batch: usize, timer: &mut StageTimer) -> Result<Option<Rows<'_>>, SampleError> {
@@ -383,6 +398,7 @@ impl Feed<'_> {
         }
         if !self.end {
             self.unit_head = 0;
+            self.decoded += self.unit.len() as u64;
         }
         Ok(())
     }
@@ -432,7 +448,9 @@ impl Feed<'_> {
     fn fill(&mut self, rows: usize, timer: &mut StageTimer) -> Result<(), SampleError> {
         while self.pool.len() < rows && !self.end && self.pool.max_keys() < self.pass.keys_max {
             if let Input::Inline(decoding) = &mut self.input {
+                let before = self.pool.len();
                 self.end = !decoding.next(&self.pass.shared, &mut self.pool, timer)?;
+                self.decoded += (self.pool.len() - before) as u64;
                 continue;
             }
             self.next_unit(timer)?;

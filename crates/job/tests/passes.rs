@@ -417,7 +417,7 @@ fn what_is_handed_in_for_a_step_is_waited_for_or_an_error() {
             let mut steps = worker.steps(&input, 0, Order::Input, 64)?;
             steps.next(worker)?;
             let gradients = StepGradients::Single(&[1.0]);
-            worker.group().push_step(1, 0, &[1], &[1], gradients, PushScale { lr: 1.0 })?;
+            worker.group().push_step(1, 0, &[1], &[1], gradients, PushScale { lr_scale: 1.0 })?;
             if goes_on {
                 steps.next(worker)?;
             }

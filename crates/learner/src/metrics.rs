@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::sum::Sum;
 
 mod binned;
+mod probabilities;
 pub(crate) use binned::BinnedScores;
 
 mod interval;

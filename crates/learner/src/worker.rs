@@ -72,7 +72,9 @@ impl Segment<'_> {
     /// The learning rate at a step of the run.
     fn scale(&self, step: u64) -> PushScale {
         let train = self.train;
-        PushScale { lr: train.schedule.factor(step, self.pass_number, self.plateaus, train.warmup_steps) }
+        PushScale {
+            lr_scale: train.schedule.factor(step, self.pass_number, self.plateaus, train.warmup_steps),
+        }
     }
 }
 

@@ -287,7 +287,7 @@ mod tests {
                 let who = Who { worker, workers: 2, attempt: 0 };
                 let part = Part {
                     table: 0,
-                    lr: 1.0,
+                    lr_scale: 1.0,
                     dim: DIM,
                     keys: (0..keys as u64).collect(),
                     counts: vec![1; keys],

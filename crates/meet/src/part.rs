@@ -46,7 +46,7 @@ pub struct Part {
     /// Number of the table, whatever the place that applies it understands by it.
     pub table: u32,
     /// Multiplies the learning rate; all parts of a table and step have the same.
-    pub lr: f32,
+    pub lr_scale: f32,
     /// Weights per row, at least 1.
     pub dim: usize,
     /// Keys; gradients of one that occurs twice are summed.

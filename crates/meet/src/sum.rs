@@ -44,7 +44,7 @@ pub struct Sums<'a> {
     /// Number of the table.
     pub table: u32,
     /// Multiplies the learning rate.
-    pub lr: f32,
+    pub lr_scale: f32,
     /// Distinct keys, in the order of their first appearance.
     pub keys: &'a [u64],
     /// How often each occurred, over all workers.
@@ -139,7 +139,7 @@ fn check(kept: &[Kept]) -> Result<(), Uneven> {
     };
     for Kept { part, .. } in kept {
         for (what, one, other) in [
-            ("factors of the learning rate", f64::from(first.lr), f64::from(part.lr)),
+            ("factors of the learning rate", f64::from(first.lr_scale), f64::from(part.lr_scale)),
             ("units", unit(&first.gradients), unit(&part.gradients)),
             ("dims", first.dim as f64, part.dim as f64),
         ] {
@@ -163,7 +163,7 @@ impl Desk {
 
     fn sum<'a>(&'a mut self, kept: &'a [Kept]) -> Sums<'a> {
         let first = &kept[0].part;
-        let (table, lr, dim) = (first.table, first.lr, first.dim);
+        let (table, lr_scale, dim) = (first.table, first.lr_scale, first.dim);
         let Desk { dedup, counts, narrow, exact, wide, gradients } = self;
         dedup.clear();
         dedup.add(&first.keys);
@@ -207,7 +207,7 @@ impl Desk {
             terms.add(wide, lists, |&value| f64::from(value), |sum, term| sum + term);
             gradients.extend(wide.iter().map(|&sum| sum as f32));
         }
-        Sums { table, lr, keys: &dedup.unique, counts, gradients }
+        Sums { table, lr_scale, keys: &dedup.unique, counts, gradients }
     }
 }
 
@@ -259,7 +259,7 @@ mod tests {
             let gradients = Gradients::Fixed { unit_log2: -40, sums: sums.to_vec() };
             let part = Part {
                 table: 0,
-                lr: 1.0,
+                lr_scale: 1.0,
                 dim: 1,
                 keys: keys.to_vec(),
                 counts: vec![3; keys.len()],

@@ -131,7 +131,8 @@ impl Worker {
             Phase::Push { place, number } if number < messages(who, step, place) => {
                 let key = u64::from(number) << 48 | step << 32 | u64::from(who.worker << 16 | who.attempt);
                 let gradients = Gradients::Single(vec![1.0]);
-                let part = Part { table: 1, lr: 1.0, dim: 1, keys: vec![key], counts: vec![1], gradients };
+                let part =
+                    Part { table: 1, lr_scale: 1.0, dim: 1, keys: vec![key], counts: vec![1], gradients };
                 places[place].send(Message::Part { who, step, number, part }).unwrap();
                 Phase::Push { place, number: number + 1 }
             }

@@ -16,7 +16,7 @@ fn who(worker: u32, workers: u32) -> Who {
 
 fn part(keys: &[u64], gradients: Gradients) -> Part {
     let (keys, counts) = (keys.to_vec(), vec![1; keys.len()]);
-    Part { table: 7, lr: 0.5, dim: gradients.len() / keys.len().max(1), keys, counts, gradients }
+    Part { table: 7, lr_scale: 0.5, dim: gradients.len() / keys.len().max(1), keys, counts, gradients }
 }
 
 /// What a step is applied as: per key, its count and its gradients' bits.
@@ -26,7 +26,7 @@ fn apply(group: &mut Group<Uneven>) -> Applied {
     let mut complete = group.begin().expect("all is there");
     let mut applied = Applied::new();
     let result = complete.each(|sums| {
-        assert_eq!((sums.table, sums.lr), (7, 0.5));
+        assert_eq!((sums.table, sums.lr_scale), (7, 0.5));
         let dim = sums.gradients.len() / sums.keys.len().max(1);
         for (at, &key) in sums.keys.iter().enumerate() {
             let row = sums.gradients[at * dim..][..dim].iter().map(|g| g.to_bits()).collect();

@@ -1,6 +1,8 @@
 //! What any process can say about itself: the machine it runs on, where its time goes, how long things take, and charts of
 //! numbers.
-//! Knows no domain type: no batch, no table, no model. Prints nothing and opens no file but `/proc` and `/etc`.
+//! Knows no domain type: no batch, no table, no model. Prints nothing and opens no file but those of `/proc`, `/sys` and `/etc`.
+
+mod cores;
 
 pub mod exposition;
 pub mod latency;
@@ -11,6 +13,7 @@ pub mod plot;
 pub mod stages;
 pub mod unique;
 
+pub use cores::cores_usable;
 pub use exposition::{EXPOSITION_CONTENT_TYPE, Exposition, Labels};
 pub use latency::{Latency, LatencySummary};
 pub use latency_table::LatencyTable;

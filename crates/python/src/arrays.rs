@@ -2,8 +2,8 @@
 
 use numpy::ndarray::Dimension;
 use numpy::{
-    Element, PyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray, PyReadonlyArray1,
-    PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods, dtype,
+    Element, PyArray, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray,
+    PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods, dtype,
 };
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
@@ -83,6 +83,21 @@ pub(crate) fn vector<'py, T: Element>(
             let expected = format!("{} [n]", dtype::<T>(given.py()));
             Err(not_an_array(what, &expected, given.as_borrowed()))
         }
+    }
+}
+
+/// [n] of numbers or truth values of any type, as float32, for the argument of this name.
+pub(crate) fn numbers<'py>(what: &str, given: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray1<'py, f32>> {
+    let is_number = |kind: u8| b"biuf".contains(&kind);
+    if given.cast::<PyArray1<f32>>().is_ok() {
+        return vector(what, given);
+    }
+    match given.cast::<PyUntypedArray>() {
+        Ok(array) if array.ndim() == 1 && is_number(array.dtype().kind()) => {
+            let array = given.call_method1("astype", ("float32",))?.cast_into::<PyArray1<f32>>()?;
+            Ok(array.try_readonly()?)
+        }
+        _ => Err(not_an_array(what, "numbers [n]", given.as_borrowed())),
     }
 }
 

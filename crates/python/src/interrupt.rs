@@ -8,7 +8,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::PyCFunction;
+use pyo3::types::{PyCFunction, PyDict};
 use sanderling_client::Stop;
 
 use crate::error::ServerError;
@@ -36,7 +36,12 @@ static LEAVING: AtomicBool = AtomicBool::new(false);
 pub(crate) fn register(py: Python<'_>) -> PyResult<()> {
     MAIN.get_or_init(|| std::thread::current().id());
     let leave = PyCFunction::new_closure(py, None, None, |_, _| LEAVING.store(true, Ordering::Relaxed))?;
-    py.import("atexit")?.call_method1("register", (leave,)).map(|_| ())
+    py.import("atexit")?.call_method1("register", (leave,))?;
+    // Connections and threads stay the parent's; who uses them in a child of a fork is told so.
+    let forked = PyCFunction::new_closure(py, None, None, |_, _| sanderling_client::note_fork())?;
+    let arguments = PyDict::new(py);
+    arguments.set_item("after_in_child", forked)?;
+    py.import("os")?.call_method("register_at_fork", (), Some(&arguments)).map(|_| ())
 }
 
 /// Does work on a thread of its own. This one, which hears signals, has a look every now and then meanwhile.
@@ -65,12 +70,6 @@ pub(crate) fn stop() -> Stop {
 #[pyfunction]
 pub(crate) fn give_up_silent(told: bool) {
     IN_ORDER.store(told, Ordering::Relaxed);
-}
-
-/// Says that this process is the child of a fork.
-#[pyfunction]
-pub(crate) fn note_fork() {
-    sanderling_client::note_fork();
 }
 
 fn told() -> Option<Duration> {

@@ -19,7 +19,6 @@ use sanderling_job::{
 };
 use sanderling_observe::Stages;
 use sanderling_sample::{BadRows, Batch};
-use sanderling_store::PushScale;
 
 use self::hosts::HostWords;
 use crate::arrays::{Grads, Keys, vector};
@@ -28,6 +27,7 @@ use crate::error::{ConfigError, GradientError, of_feed, of_job};
 use crate::interrupt::while_looking;
 use crate::model::Interrupt;
 use crate::queue::{inputs, source_of};
+use crate::rates::scale;
 use crate::remote::{PyConnection, seconds};
 use crate::step_push::{StepPush, StepTable};
 
@@ -399,17 +399,19 @@ impl PyWorker {
     }
 
     /// Hands in gradients of the step at hand, float32 [len(keys), dim].
-    #[pyo3(signature = (table, keys, grads, *, lr = 1.0, counts = None))]
+    #[pyo3(signature = (table, keys, grads, *, lr = None, lr_scale = 1.0, counts = None))]
     fn push_step(
         &self,
         py: Python<'_>,
         table: &Bound<'_, PyAny>,
         keys: Keys<'_>,
         grads: Grads<'_>,
-        lr: f32,
+        lr: Option<f64>,
+        lr_scale: f64,
         counts: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let StepPush { table, keys, counts, grads } = StepPush::of(table, keys, grads, counts)?;
+        let scale = scale(|| table.rate(), lr, lr_scale)?;
         let mut sums = vec![0; grads.len()];
         Fixed::default().add(&mut sums, &grads).map_err(|error| {
             let at = grads.iter().position(|grad| grad.to_bits() == error.gradient.to_bits());
@@ -423,7 +425,7 @@ impl PyWorker {
             let group = worker.group();
             let (step, place) = (group.applied() + 1, table.place_in(group)?);
             let gradients = StepGradients::Fixed { unit_log2: Fixed::default().unit_log2(), sums: &sums };
-            Ok(group.push_step(step, place, &keys, &counts, gradients, PushScale { lr })?)
+            Ok(group.push_step(step, place, &keys, &counts, gradients, scale)?)
         })
     }
 

@@ -13,6 +13,7 @@ mod requests;
 mod table;
 mod table_config;
 
+mod rates;
 mod remote;
 mod report;
 
@@ -37,6 +38,7 @@ mod model;
 mod train;
 
 mod command;
+mod cores;
 
 use pyo3::prelude::*;
 
@@ -51,9 +53,11 @@ mod _native {
     #[pymodule_export]
     use crate::command::cli_main;
     #[pymodule_export]
+    use crate::cores::cores_usable;
+    #[pymodule_export]
     use crate::hubs::PyHubs;
     #[pymodule_export]
-    use crate::interrupt::{give_up_silent, note_fork};
+    use crate::interrupt::give_up_silent;
     #[pymodule_export]
     use crate::job::{PyBatches, PyJob, PyWorker};
     #[pymodule_export]

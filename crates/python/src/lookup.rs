@@ -10,11 +10,12 @@ use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
 use sanderling_client::RemoteTable;
 use sanderling_feed::{Embedding, EmbeddingOptions, Feature, LookedUp, PoolAt, Pooling};
-use sanderling_store::{PushScale, Table};
+use sanderling_store::Table;
 
 use crate::arrays::{rows, side_by_side};
 use crate::batch::PyBatch;
 use crate::error::{ConfigError, LengthError, of_feed};
+use crate::rates::{OneOrEach, Rate, scales};
 use crate::remote::PyRemoteTable;
 use crate::requests::absent;
 use crate::table::PyTable;
@@ -25,6 +26,8 @@ use crate::view::of_lookup;
 #[pyclass(name = "Embedding", module = "sanderling", frozen)]
 pub(crate) struct PyEmbedding {
     pub(crate) embedding: Arc<Embedding>,
+    /// Of the tables, in order.
+    pub(crate) rates: Arc<[Rate]>,
 }
 
 #[pymethods]
@@ -46,11 +49,15 @@ impl PyEmbedding {
             EmbeddingOptions { absent: self::absent(absent)?, pushes, pool_at: self::pool_at(pool_at)? };
         let mut here: Vec<Arc<Table>> = Vec::new();
         let mut remote: Vec<RemoteTable> = Vec::new();
+        let mut rates = Vec::new();
         for table in tables {
             if let Ok(table) = table.cast::<PyTable>() {
+                rates.push(table.get().rate());
                 here.push(Arc::clone(&table.get().table));
             } else {
-                remote.push(table.cast::<PyRemoteTable>()?.get().table.clone());
+                let table = table.cast::<PyRemoteTable>()?.get();
+                rates.push(table.rate()?);
+                remote.push(table.table.clone());
             }
         }
         if !here.is_empty() && !remote.is_empty() {
@@ -61,7 +68,7 @@ impl PyEmbedding {
         } else {
             Embedding::remote(remote, features, options)
         };
-        Ok(PyEmbedding { embedding: embedding.map_err(of_feed)? })
+        Ok(PyEmbedding { embedding: embedding.map_err(of_feed)?, rates: rates.into() })
     }
 
     /// Per feature, the width of its rows.
@@ -76,14 +83,14 @@ impl PyEmbedding {
         self.embedding.width()
     }
 
-    /// Looks a minibatch up, after everything that was pushed so far has been applied.
+    /// Looks a minibatch up. Up to `pushes` of the last pushes may not be seen yet; an error may be that of one of them.
     fn lookup(&self, py: Python<'_>, batch: &Bound<'_, PyBatch>) -> PyResult<PyLookup> {
         let sampled = Arc::clone(&batch.get().sampled);
         let looked_up = py.detach(|| {
-            self.embedding.finish()?;
+            self.embedding.check_pushed()?;
             self.embedding.look_up(sampled)
         });
-        Ok(PyLookup::of(looked_up.map_err(of_feed)?))
+        Ok(PyLookup::of(looked_up.map_err(of_feed)?, Arc::clone(&self.rates)))
     }
 
     /// Waits until everything that was pushed has been applied.
@@ -102,6 +109,12 @@ impl PyEmbedding {
     fn pushed(&self) -> u64 {
         self.embedding.pushed()
     }
+
+    /// Pushes that have been applied, or have failed.
+    #[getter]
+    fn applied(&self) -> u64 {
+        self.embedding.applied()
+    }
 }
 
 /// Of one table: distinct keys, how often each occurs, and their gradients.
@@ -112,12 +125,13 @@ type Gradients<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<u32>>, Bou
 pub(crate) struct PyLookup {
     looked_up: Mutex<LookedUp>,
     width: usize,
+    rates: Arc<[Rate]>,
 }
 
 impl PyLookup {
-    pub(crate) fn of(looked_up: LookedUp) -> PyLookup {
+    pub(crate) fn of(looked_up: LookedUp, rates: Arc<[Rate]>) -> PyLookup {
         let width = looked_up.embedding().width();
-        PyLookup { looked_up: Mutex::new(looked_up), width }
+        PyLookup { looked_up: Mutex::new(looked_up), width, rates }
     }
 
     /// For who has let go of the interpreter.
@@ -234,9 +248,10 @@ impl PyLookup {
     }
 
     /// Hands the gradients over, to be applied in the background; once.
-    #[pyo3(signature = (lr = 1.0))]
-    fn push(&self, py: Python<'_>, lr: f32) -> PyResult<()> {
-        py.detach(|| self.lock().push(PushScale { lr })).map_err(of_feed)
+    #[pyo3(signature = (*, lr = None, lr_scale = None))]
+    fn push(&self, py: Python<'_>, lr: Option<OneOrEach>, lr_scale: Option<OneOrEach>) -> PyResult<()> {
+        let scales = scales(&self.rates, lr.as_ref(), lr_scale.as_ref())?;
+        py.detach(|| self.lock().push(scales)).map_err(of_feed)
     }
 
     /// Distinct keys.

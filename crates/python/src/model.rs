@@ -4,16 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
+use numpy::{PyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use sanderling_learner::{KnownKeys, LearnError, Metrics, Model, Scores, evaluate, predict, remarks};
 use sanderling_sample::{BadRows, DataConfig};
 
-use crate::arrays::vector;
+use crate::arrays::numbers;
 use crate::error::{ConfigError, LengthError, NotFoundError, of_learner};
 use crate::interrupt::while_looking;
+use crate::queue::FeedSpec;
 use crate::table::PyTable;
 use crate::value::{from_python, merged, to_python};
 
@@ -98,6 +99,13 @@ impl PyModel {
     #[getter]
     fn config(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         to_python(py, self.model.config())
+    }
+
+    /// How its rows are read, as `FeedQueue` takes it.
+    #[getter]
+    fn spec(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let config = self.model.config();
+        to_python(py, &FeedSpec::of(&config.data.reading, &config.spec()))
     }
 
     /// Names of the tables.
@@ -194,58 +202,72 @@ pub(crate) fn load(py: Python<'_>, directory: PathBuf) -> PyResult<PyModel> {
     Ok(PyModel::of(Arc::new(model)))
 }
 
-/// AUC, logloss and calibration of logits against labels.
+/// AUC, logloss and calibration of probabilities, or logits, against labels.
 #[pyfunction]
-#[pyo3(signature = (labels, logits, weights = None))]
+#[pyo3(signature = (labels, probabilities, weights = None, *, from_logits = false))]
 pub(crate) fn metrics<'py>(
     py: Python<'py>,
     labels: &Bound<'py, PyAny>,
-    logits: &Bound<'py, PyAny>,
+    probabilities: &Bound<'py, PyAny>,
     weights: Option<&Bound<'py, PyAny>>,
+    from_logits: bool,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let scores = scores_of(py, labels, logits, weights)?;
+    let scores = scores_of(py, labels, probabilities, weights, from_logits)?;
     let metrics = py.detach(|| scores.metrics());
     as_dict(py, &metrics)
 }
 
-/// Scored rows, from arrays of equal lengths.
+/// Scored rows, from arrays of equal lengths: probabilities, or logits.
 pub(crate) fn scores_of(
     py: Python<'_>,
     labels: &Bound<'_, PyAny>,
-    logits: &Bound<'_, PyAny>,
+    predictions: &Bound<'_, PyAny>,
     weights: Option<&Bound<'_, PyAny>>,
+    from_logits: bool,
 ) -> PyResult<Scores> {
-    let labels: PyReadonlyArray1<'_, f32> = vector("labels", labels)?;
-    let logits: PyReadonlyArray1<'_, f32> = vector("logits", logits)?;
-    let weights: Option<PyReadonlyArray1<'_, f32>> =
-        weights.map(|weights| vector("weights", weights)).transpose()?;
+    let what = if from_logits { "logits" } else { "probabilities" };
+    let labels = numbers("labels", labels)?;
+    let predictions = numbers(what, predictions)?;
+    let weights = weights.map(|weights| numbers("weights", weights)).transpose()?;
     let weight_count = weights.as_ref().map_or(labels.len(), |weights| weights.len());
-    if logits.len() != labels.len() || weight_count != labels.len() {
+    if predictions.len() != labels.len() || weight_count != labels.len() {
         return Err(LengthError::new_err(format!(
-            "metrics: {} labels, {} logits, {weight_count} weights: must be equally many",
+            "metrics: {} labels, {} {what}, {weight_count} weights: must be equally many",
             labels.len(),
-            logits.len()
+            predictions.len()
         )));
     }
-    let (labels, logits) = (labels.as_slice()?, logits.as_slice()?);
+    let (labels, predictions) = (labels.as_slice()?, predictions.as_slice()?);
     let weights = weights.as_ref().map(|weights| weights.as_slice()).transpose()?;
-    for (name, values, fits) in [
-        ("labels", labels, (|label| label == 0.0 || label == 1.0) as fn(f32) -> bool),
-        ("logits", logits, |logit| !logit.is_nan()),
-        ("weights", weights.unwrap_or_default(), |weight| weight.is_finite() && weight >= 0.0),
+    let fits: fn(f32) -> bool = if from_logits { |x| !x.is_nan() } else { |p| (0.0..=1.0).contains(&p) };
+    let wanted = if from_logits {
+        "a logit is a number; leave out rows that have none"
+    } else {
+        "a probability is a number from 0 to 1; for logits, say from_logits=True; leave out rows that have none"
+    };
+    for (name, values, fits, wanted) in [
+        ("labels", labels, (|label| label == 0.0 || label == 1.0) as fn(f32) -> bool, "a label is 0 or 1"),
+        (what, predictions, fits, wanted),
+        (
+            "weights",
+            weights.unwrap_or_default(),
+            |weight| weight.is_finite() && weight >= 0.0,
+            "a weight is finite and not negative",
+        ),
     ] {
         if let Some(row) = values.iter().position(|&value| !fits(value)) {
-            return Err(PyValueError::new_err(format!(
-                "{name}[{row}] = {}: labels must be 0 or 1, logits numbers, weights finite and not negative; leave out rows \
-                 that have none",
-                values[row]
-            )));
+            return Err(PyValueError::new_err(format!("{name}[{row}] = {}: {wanted}", values[row])));
         }
     }
     Ok(py.detach(|| {
         let mut scores = Scores::new();
-        for (row, (label, logit)) in labels.iter().zip(logits.iter()).enumerate() {
-            scores.push(*logit, *label, weights.map_or(1.0, |weights| weights[row]));
+        for (row, (label, prediction)) in labels.iter().zip(predictions).enumerate() {
+            let weight = weights.map_or(1.0, |weights| weights[row]);
+            if from_logits {
+                scores.push(*prediction, *label, weight);
+            } else {
+                scores.push_probability(*prediction, *label, weight);
+            }
         }
         scores
     }))

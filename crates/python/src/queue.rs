@@ -22,6 +22,7 @@ use crate::error::{ConfigError, FileError, of_feed};
 use crate::hubs::{PyHubs, facts};
 use crate::interrupt;
 use crate::lookup::{PyEmbedding, PyLookup};
+use crate::rates::Rate;
 use crate::remote::seconds;
 use crate::value::{from_python, to_python};
 
@@ -67,6 +68,8 @@ pub(crate) fn value_key(feature: &Bound<'_, PyAny>) -> PyResult<u64> {
 #[pyclass(name = "FeedQueue", module = "sanderling", frozen)]
 pub(crate) struct PyFeedQueue {
     queue: FeedQueue,
+    /// Learning rates of the tables whose rows minibatches bring.
+    rates: Arc<[Rate]>,
     told: std::sync::Mutex<Option<Told>>,
     name: String,
     page: std::sync::Mutex<Option<MetricsPage>>,
@@ -134,7 +137,13 @@ impl PyFeedQueue {
             used_rows,
             stop: Some(interrupt::stop()),
         };
-        let embedding = embedding.map(embedding_of).transpose()?;
+        let (embedding, rates) = match embedding {
+            Some(embedding) => {
+                let (embedding, rates) = embedding_of(embedding)?;
+                (Some(embedding), rates)
+            }
+            None => (None, Arc::default()),
+        };
         let hubs = match &inputs[..] {
             [hubs] if hubs.starts_with("hub://") => Some(hubs.clone()),
             _ => None,
@@ -173,7 +182,13 @@ impl PyFeedQueue {
         let told = on_statistics.zip(next).map(|(on_statistics, next)| Told { every, next, on_statistics });
         let told = std::sync::Mutex::new(told);
         let queue = queue.map_err(of_feed)?;
-        Ok(PyFeedQueue { queue, told, name: name.to_owned(), page: std::sync::Mutex::default() })
+        Ok(PyFeedQueue { queue, rates, told, name: name.to_owned(), page: std::sync::Mutex::default() })
+    }
+
+    /// Rows of the pass at hand, all ranks together, estimated from the bytes read so far; None where that is unknown.
+    #[getter]
+    fn pass_rows(&self) -> Option<u64> {
+        self.queue.pass_rows()
     }
 
     fn __iter__(slf: Py<Self>) -> Py<Self> {
@@ -188,7 +203,7 @@ impl PyFeedQueue {
         let sampled = Arc::clone(fed.sampled());
         let lookup = match fed {
             Fed::Sampled(_) => None,
-            Fed::LookedUp(looked_up) => Some(Py::new(py, PyLookup::of(*looked_up))?),
+            Fed::LookedUp(looked_up) => Some(Py::new(py, PyLookup::of(*looked_up, Arc::clone(&self.rates)))?),
         };
         Ok(Some(PyBatch { sampled, lookup }))
     }
@@ -265,9 +280,9 @@ impl PyFeedQueue {
 }
 
 /// An `Embedding`, or what has one, such as a collection of `sanderling.torch`.
-fn embedding_of(object: &Bound<'_, PyAny>) -> PyResult<Arc<Embedding>> {
+fn embedding_of(object: &Bound<'_, PyAny>) -> PyResult<(Arc<Embedding>, Arc<[Rate]>)> {
     match object.cast::<PyEmbedding>() {
-        Ok(embedding) => Ok(Arc::clone(&embedding.get().embedding)),
+        Ok(embedding) => Ok((Arc::clone(&embedding.get().embedding), Arc::clone(&embedding.get().rates))),
         Err(_) => match object.getattr("native") {
             Ok(native) if native.is_instance_of::<PyEmbedding>() => embedding_of(&native),
             _ => Err(PyTypeError::new_err(format!(

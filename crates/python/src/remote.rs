@@ -13,6 +13,7 @@ use sanderling_client::{Cluster, ConnectOptions, Hedge, RemoteTable, TlsClient, 
 use crate::arrays::{Grads, Key, Keys};
 use crate::error::{FileError, ServerError, of_client};
 use crate::interrupt;
+use crate::rates::{Rate, scale};
 use crate::requests::{self, PooledArguments};
 use crate::table::Words;
 use crate::table_config::MadeFrom;
@@ -28,6 +29,17 @@ pub(crate) struct PyConnection {
 #[pyclass(name = "RemoteTable", module = "sanderling", frozen)]
 pub(crate) struct PyRemoteTable {
     pub(crate) table: RemoteTable,
+}
+
+impl PyRemoteTable {
+    fn made_from(&self) -> PyResult<MadeFrom> {
+        serde_json::from_str(self.table.config_json())
+            .map_err(|error| ServerError::new_err(format!("table {:?}: {error}", self.table.name())))
+    }
+
+    pub(crate) fn rate(&self) -> PyResult<Rate> {
+        Ok(Rate::of(self.table.name(), self.made_from()?.optimizers()))
+    }
 }
 
 /// Reaches all servers of a cluster.
@@ -159,6 +171,12 @@ impl PyRemoteTable {
         self.table.dim()
     }
 
+    /// The learning rate of its optimizer; None if that has none (FTRL), or its blocks have several.
+    #[getter]
+    fn lr(&self) -> PyResult<Option<f32>> {
+        Ok(self.rate()?.lr())
+    }
+
     /// Bytes of memory on all servers.
     #[getter]
     fn bytes(&self, py: Python<'_>) -> PyResult<u64> {
@@ -175,9 +193,7 @@ impl PyRemoteTable {
     /// All that it was made from but its name and width; `budget_bytes` is one server's part.
     #[getter]
     fn config(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let config: MadeFrom = serde_json::from_str(self.table.config_json())
-            .map_err(|error| ServerError::new_err(format!("table {:?}: {error}", self.name())))?;
-        to_python(py, &config)
+        to_python(py, &self.made_from()?)
     }
 
     /// Sizes over all servers: rows, bytes.
@@ -228,9 +244,17 @@ impl PyRemoteTable {
     }
 
     /// Applies gradients, float32 [len(keys), dim]; those of a repeated key are summed first.
-    #[pyo3(signature = (keys, grads, *, lr = 1.0))]
-    fn push(&self, py: Python<'_>, keys: Keys<'_>, grads: Grads<'_>, lr: f32) -> PyResult<()> {
-        requests::push(py, &self.table, keys, grads, lr)
+    #[pyo3(signature = (keys, grads, *, lr = None, lr_scale = 1.0))]
+    fn push(
+        &self,
+        py: Python<'_>,
+        keys: Keys<'_>,
+        grads: Grads<'_>,
+        lr: Option<f64>,
+        lr_scale: f64,
+    ) -> PyResult<()> {
+        let scale = scale(|| self.rate(), lr, lr_scale)?;
+        requests::push(py, &self.table, keys, grads, scale)
     }
 
     /// Keys of all rows, uint64 [rows].

@@ -77,7 +77,7 @@ pub(crate) fn render_report<'py>(
     tables: Vec<Bound<'py, PyTable>>,
 ) -> PyResult<String> {
     let facts: Facts = from_python("facts", facts)?;
-    let scores = scores_of(py, labels, logits, Some(weights))?;
+    let scores = scores_of(py, labels, logits, Some(weights), true)?;
     let tables: Vec<_> = tables.iter().map(|table| table.get().table.clone()).collect();
     Ok(py.detach(|| {
         let summaries = tables.iter().map(|table| table_summary(table, TOP_KEYS_MAX));

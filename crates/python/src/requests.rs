@@ -187,7 +187,7 @@ pub(crate) fn push(
     table: &impl Requests,
     keys: Keys<'_>,
     Grads(grads): Grads<'_>,
-    lr: f32,
+    scale: PushScale,
 ) -> PyResult<()> {
     let expected = [keys.len(), table.dim()];
     if grads.shape() != expected {
@@ -199,7 +199,7 @@ pub(crate) fn push(
     }
     let (keys, grads) = (keys.side_by_side()?, side_by_side(grads)?);
     let (keys, grads) = (keys.as_slice()?, grads.as_slice()?);
-    py.detach(|| table.push(keys, grads, PushScale { lr })).map_err(of_client)
+    py.detach(|| table.push(keys, grads, scale)).map_err(of_client)
 }
 
 /// Forgets rows; how many there were.

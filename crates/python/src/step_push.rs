@@ -11,8 +11,9 @@ use sanderling_store::Table;
 
 use crate::arrays::{Grads, Keys, side_by_side, vector};
 use crate::error::LengthError;
+use crate::rates::Rate;
 use crate::remote::PyRemoteTable;
-use crate::table::PyTable;
+use crate::table::{PyTable, rate_of};
 
 /// A table of either kind.
 pub(crate) enum StepTable {
@@ -42,6 +43,14 @@ impl StepTable {
         match self {
             StepTable::Here(table) => table.dim(),
             StepTable::Remote(table) => table.dim(),
+        }
+    }
+
+    /// Its learning rate.
+    pub(crate) fn rate(&self) -> PyResult<Rate> {
+        match self {
+            StepTable::Here(table) => Ok(rate_of(table)),
+            StepTable::Remote(table) => PyRemoteTable { table: table.clone() }.rate(),
         }
     }
 

@@ -7,10 +7,10 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use sanderling_client::{ClientError, Meeting, Reduce, StepGradients, SyncGroup, SyncOptions};
-use sanderling_store::PushScale;
 
 use crate::arrays::{Grads, Keys, vector};
 use crate::error::of_client;
+use crate::rates::scale;
 use crate::remote::{PyConnection, seconds};
 use crate::step_push::StepPush;
 use crate::table::PyTable;
@@ -105,7 +105,7 @@ impl PySyncGroup {
     }
 
     /// Hands in gradients, float32 [len(keys), dim].
-    #[pyo3(signature = (table, step, keys, grads, *, lr = 1.0, counts = None))]
+    #[pyo3(signature = (table, step, keys, grads, *, lr = None, lr_scale = 1.0, counts = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn push_step(
         &self,
@@ -114,13 +114,15 @@ impl PySyncGroup {
         step: u64,
         keys: Keys<'_>,
         grads: Grads<'_>,
-        lr: f32,
+        lr: Option<f64>,
+        lr_scale: f64,
         counts: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let StepPush { table, keys, counts, grads } = StepPush::of(table, keys, grads, counts)?;
+        let scale = scale(|| table.rate(), lr, lr_scale)?;
         self.with(py, |group| {
             let place = table.place_in(group)?;
-            group.push_step(step, place, &keys, &counts, StepGradients::Single(&grads), PushScale { lr })
+            group.push_step(step, place, &keys, &counts, StepGradients::Single(&grads), scale)
         })
     }
 

@@ -11,6 +11,7 @@ use sanderling_store::{Checkpoint, CheckpointWriter, Init, Optimizer, StoreError
 
 use crate::arrays::{Grads, Key, Keys};
 use crate::error::{NotFoundError, of_store};
+use crate::rates::{Rate, scale};
 use crate::requests::{self, PooledArguments};
 use crate::table_config::MadeFrom;
 use crate::value::{from_python, to_python};
@@ -25,6 +26,15 @@ impl PyTable {
     pub(crate) fn of(table: Arc<Table>) -> PyTable {
         PyTable { table }
     }
+
+    pub(crate) fn rate(&self) -> Rate {
+        rate_of(&self.table)
+    }
+}
+
+/// The learning rate of a table in this process.
+pub(crate) fn rate_of(table: &Table) -> Rate {
+    Rate::of(table.name(), table.config().blocks.iter().map(|block| block.optimizer))
 }
 
 /// What a table of one block is made from, as Python says it.
@@ -100,6 +110,12 @@ impl PyTable {
     #[getter]
     fn dim(&self) -> usize {
         self.table.dim()
+    }
+
+    /// The learning rate of its optimizer; None if that has none (FTRL), or its blocks have several.
+    #[getter]
+    fn lr(&self) -> Option<f32> {
+        self.rate().lr()
     }
 
     /// Bytes of memory, index and rows.
@@ -189,9 +205,17 @@ impl PyTable {
     }
 
     /// Applies gradients, float32 [len(keys), dim]; those of a repeated key are summed first.
-    #[pyo3(signature = (keys, grads, *, lr = 1.0))]
-    fn push(&self, py: Python<'_>, keys: Keys<'_>, grads: Grads<'_>, lr: f32) -> PyResult<()> {
-        requests::push(py, &*self.table, keys, grads, lr)
+    #[pyo3(signature = (keys, grads, *, lr = None, lr_scale = 1.0))]
+    fn push(
+        &self,
+        py: Python<'_>,
+        keys: Keys<'_>,
+        grads: Grads<'_>,
+        lr: Option<f64>,
+        lr_scale: f64,
+    ) -> PyResult<()> {
+        let scale = scale(|| Ok(self.rate()), lr, lr_scale)?;
+        requests::push(py, &*self.table, keys, grads, scale)
     }
 
     /// Keys of all rows, uint64 [rows].

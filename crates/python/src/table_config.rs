@@ -30,6 +30,11 @@ struct BlockMadeFrom {
 }
 
 impl MadeFrom {
+    /// The optimizer of each block.
+    pub(crate) fn optimizers(&self) -> impl Iterator<Item = Optimizer> {
+        self.blocks.iter().map(|block| block.optimizer)
+    }
+
     pub(crate) fn of(config: &TableConfig) -> MadeFrom {
         let blocks = config.blocks.iter().map(|block| BlockMadeFrom {
             dims: block.dims,

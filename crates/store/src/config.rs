@@ -258,24 +258,24 @@ pub enum Pooling {
 /// What a push scales its update by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PushScale {
-    /// Multiplies the optimizer's `lr` for this push only: learning-rate schedules. FTRL is not scaled: it lowers its
+    /// Multiplies the optimizer's learning rate, `lr`, for this push only: learning-rate schedules. FTRL is not scaled: it lowers its
     /// rate per coordinate by itself, and another `alpha` would change weights already learned.
-    pub lr: f32,
+    pub lr_scale: f32,
 }
 
 impl PushScale {
     /// Refuses a scale that is no finite number from 0 on, for the table of this name. By 0, where schedules begin that warm up,
     /// weights stay as they are (those of FTRL do not), and optimizer states learn.
     pub fn check(self, table: &str) -> Result<(), StoreError> {
-        if self.lr.is_finite() && self.lr >= 0.0 {
+        if self.lr_scale.is_finite() && self.lr_scale >= 0.0 {
             return Ok(());
         }
-        Err(StoreError::BadScale { table: table.to_owned(), lr: self.lr })
+        Err(StoreError::BadScale { table: table.to_owned(), lr_scale: self.lr_scale })
     }
 }
 
 impl Default for PushScale {
     fn default() -> PushScale {
-        PushScale { lr: 1.0 }
+        PushScale { lr_scale: 1.0 }
     }
 }

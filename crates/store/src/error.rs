@@ -51,13 +51,13 @@ pub enum StoreError {
     },
     /// A push's learning rate factor is not finite or below 0, or with it a learning rate is not finite; nothing was applied.
     #[error(
-        "table {table:?}: learning rate factor {lr} must be finite and not below zero, and the learning rate times it finite"
+        "table {table:?}: learning rate factor {lr_scale} must be finite and not below zero, and the learning rate times it finite"
     )]
     BadScale {
         /// Name of the table.
         table: String,
         /// The factor.
-        lr: f32,
+        lr_scale: f32,
     },
     /// A row to be imported cannot be one of the table; nothing of the request was applied.
     #[error("table {table:?}: row of key {key}: {reason}: nothing of this import was applied")]

@@ -95,7 +95,7 @@ impl Table {
         near.places.clear();
         let header = self.layout.header_at();
         let blocks = self.layout.blocks.iter().filter_map(|block| {
-            let Step::Ftrl(step) = block.kernel.step(scale.lr) else { return None };
+            let Step::Ftrl(step) = block.kernel.step(scale.lr_scale) else { return None };
             let z_at = header + HEADER_WORDS + block.state.start;
             Some(NearBlock { first: block.first, dims: block.dims, z_at, n_at: z_at + block.dims, step })
         });

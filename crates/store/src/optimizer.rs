@@ -190,6 +190,20 @@ impl Init {
 }
 
 impl Optimizer {
+    /// The learning rate, `lr`; None for FTRL, which has none and is not scaled ([`crate::PushScale`]).
+    #[must_use]
+    pub fn lr(&self) -> Option<f32> {
+        match *self {
+            Optimizer::Sgd { lr, .. }
+            | Optimizer::Momentum { lr, .. }
+            | Optimizer::Adagrad { lr, .. }
+            | Optimizer::RowAdagrad { lr, .. }
+            | Optimizer::Adam { lr, .. }
+            | Optimizer::AdamW { lr, .. } => Some(lr),
+            Optimizer::Ftrl { .. } => None,
+        }
+    }
+
     /// State values of a block of so many coordinates, see the order in [`RowRef`](crate::RowRef).
     #[must_use]
     pub fn state_len(self, dims: usize) -> usize {

@@ -93,10 +93,10 @@ impl Table {
     /// Refuses a scale that is none, or that the learning rate of some block is too large for.
     pub(crate) fn check_scale(&self, scale: PushScale) -> Result<(), StoreError> {
         scale.check(self.name())?;
-        if self.layout.blocks.iter().all(|block| block.kernel.scales(scale.lr)) {
+        if self.layout.blocks.iter().all(|block| block.kernel.scales(scale.lr_scale)) {
             return Ok(());
         }
-        Err(StoreError::BadScale { table: self.name().to_string(), lr: scale.lr })
+        Err(StoreError::BadScale { table: self.name().to_string(), lr_scale: scale.lr_scale })
     }
 
     fn update_unique(
@@ -110,7 +110,7 @@ impl Table {
         let (dim, lane) = (self.layout.dim, lane());
         let rejected = with_lookup(|lookup| {
             lookup.steps.clear();
-            lookup.steps.extend(self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr)));
+            lookup.steps.extend(self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr_scale)));
             let chunks =
                 keys.chunks(CHUNK_KEYS).zip(counts.chunks(CHUNK_KEYS)).zip(grads.chunks(CHUNK_KEYS * dim));
             let scatter = |((keys, counts), grads)| {

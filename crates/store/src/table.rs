@@ -355,7 +355,7 @@ impl Table {
                     .to_string();
             return Err(StoreError::Config { table: self.config.name.clone(), reason });
         }
-        let steps = self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr)).collect();
+        let steps = self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr_scale)).collect();
         let lane = lane();
         Ok(TableWriter::new(self, lane, self.rights.exclude(), steps, self.clock.tick(lane)))
     }

@@ -180,13 +180,13 @@ mod tests {
     #[test]
     fn updates_by_handle_equal_pushes_one_by_one() {
         let (by_push, by_handle) = (table(), table());
-        let mut writer = by_handle.writer(PushScale { lr: 0.5 }).unwrap();
+        let mut writer = by_handle.writer(PushScale { lr_scale: 0.5 }).unwrap();
         let mut handles = Vec::new();
         let keys: Vec<u64> = (0..500).map(|i| (i * 7919) % 101).collect();
         writer.resolve(&keys, &mut handles).unwrap();
         for (i, (key, handle)) in keys.iter().zip(&handles).enumerate() {
             let gradient = [0.1, -0.2, 0.3, -0.4].map(|g| g * (i as f32).sin());
-            by_push.push(&[*key], &gradient, PushScale { lr: 0.5 }).unwrap();
+            by_push.push(&[*key], &gradient, PushScale { lr_scale: 0.5 }).unwrap();
             writer.update(*handle, &gradient);
             let mut pulled = [0.0; 4];
             by_push.pull(&[*key], Absent::Zero, &mut pulled, None).unwrap();

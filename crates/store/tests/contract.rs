@@ -150,16 +150,16 @@ fn a_learning_rate_that_overflows_is_refused() {
     ] {
         let block = |optimizer| Block { dims: 1, init: Init::Zero, optimizer };
         let t = Table::new(TableConfig::new("t", vec![block(FTRL), block(optimizer)])).unwrap();
-        let scale = PushScale { lr: factor };
+        let scale = PushScale { lr_scale: factor };
         for result in [t.push(&[7], &[0.0, 0.0], scale), t.writer(scale).map(drop)] {
             let error = result.unwrap_err();
             assert!(
-                matches!(error, StoreError::BadScale { lr, .. } if lr == factor),
+                matches!(error, StoreError::BadScale { lr_scale, .. } if lr_scale == factor),
                 "{optimizer:?}: {error}"
             );
         }
         assert!(t.is_empty());
-        t.push(&[7], &[0.0, 0.0], PushScale { lr: factor / 1e4 }).unwrap();
+        t.push(&[7], &[0.0, 0.0], PushScale { lr_scale: factor / 1e4 }).unwrap();
         // No rate is scaled here.
         table(1, Init::Zero, FTRL).push(&[7], &[1.0], scale).unwrap();
     }
@@ -226,8 +226,8 @@ fn bad_requests_change_nothing() {
     check(t.push(&[1, 3], &[1.0, 1.0, 1.0, f32::NAN], lr), "key 3, coordinate 1 is NaN");
     check(t.push(&[1, 3], &[1.0, f32::INFINITY, 1.0, 1.0], lr), "key 1, coordinate 1 is inf");
     check(t.push(&[1, 1], &[9e17; 4], lr), "key 1, coordinate 0 is 1.8e18");
-    check(t.push(&[1], &[1.0; 2], PushScale { lr: -0.5 }), "learning rate factor -0.5");
-    check(t.push(&[1], &[1.0; 2], PushScale { lr: f32::NAN }), "learning rate factor NaN");
+    check(t.push(&[1], &[1.0; 2], PushScale { lr_scale: -0.5 }), "learning rate factor -0.5");
+    check(t.push(&[1], &[1.0; 2], PushScale { lr_scale: f32::NAN }), "learning rate factor NaN");
     check(t.pull(&[1], Absent::Zero, &mut [0.0; 3], None).map(drop), "out has length 3, expected 2");
     let pooled = |keys: &[u64], values: Option<&[f32]>, offsets: &[u32], out: usize| {
         t.pull_pooled(keys, values, offsets, Pooling::Sum, Absent::Zero, &mut vec![0.0; out], None).map(drop)

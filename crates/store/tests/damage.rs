@@ -28,7 +28,7 @@ fn table(name: &str, keys: u64) -> Table {
     let config = TableConfig { seed: 9, budget_bytes: Some(64 << 20), ..TableConfig::new(name, blocks) };
     let table = Table::new(config).unwrap();
     let keys: Vec<u64> = (0..keys).map(|key| key << 33).collect();
-    table.push(&keys, &vec![0.5; keys.len() * 3], PushScale { lr: 1.0 }).unwrap();
+    table.push(&keys, &vec![0.5; keys.len() * 3], PushScale { lr_scale: 1.0 }).unwrap();
     table
 }
 

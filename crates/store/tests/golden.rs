@@ -100,7 +100,7 @@ fn check(dim: usize, dtype: Dtype) {
             let g: Vec<f32> = values[1..].iter().map(|&g| g as f32).collect();
             for (table, g) in tables.iter().zip(g.chunks(dim)) {
                 assert!(g.iter().all(|&g| f64::from(g).abs() < GRADIENT_MAX));
-                table.push(&[7], g, PushScale { lr: scale }).unwrap();
+                table.push(&[7], g, PushScale { lr_scale: scale }).unwrap();
                 let weights = table.get(7).unwrap().weights;
                 largest = weights.iter().fold(largest, |largest, &w| largest.max(f64::from(w).abs()));
             }

@@ -198,7 +198,7 @@ fn rows_go_from_table_to_table() {
             let keys: Vec<u64> = (0..10_000).map(|key| key << 40 | key).collect();
             let grads: Vec<f32> = (0..keys.len() * DIM).map(|at| (at as f32).sin()).collect();
             from.push(&keys, &grads, PushScale::default()).unwrap();
-            to.push(&keys[..3000], &grads[..3000 * DIM], PushScale { lr: 0.1 }).unwrap();
+            to.push(&keys[..3000], &grads[..3000 * DIM], PushScale { lr_scale: 0.1 }).unwrap();
             let rows: Vec<Row> = rows_of(&from).into_values().collect();
             import(&to, &rows).unwrap();
             assert!(rows_of(&to) == rows_of(&from), "{dtype:?} {writes:?}");

@@ -144,8 +144,8 @@ impl Pair {
         out
     }
 
-    fn push(&mut self, keys: &[u64], grads: &[f32], lr: f32) {
-        self.table.push(keys, grads, PushScale { lr }).unwrap();
+    fn push(&mut self, keys: &[u64], grads: &[f32], lr_scale: f32) {
+        self.table.push(keys, grads, PushScale { lr_scale }).unwrap();
         self.clock += 1;
         let dim = self.table.dim();
         let mut sums: HashMap<u64, (u32, Vec<f64>)> = HashMap::new();
@@ -157,7 +157,7 @@ impl Pair {
         for (key, (count, sum)) in sums {
             let first = self.first_weights(key);
             let row = self.model.entry(key).or_insert_with(|| model_row(self.table.config(), &first));
-            model_update(self.table.config(), row, count, self.clock, &sum, f64::from(lr));
+            model_update(self.table.config(), row, count, self.clock, &sum, f64::from(lr_scale));
             // Halves have gone to one of the two neighbours of the exact weight; the model goes on from there.
             if self.table.config().dtype != Dtype::F32 {
                 let weights = self.table.get(key).unwrap().weights;

@@ -445,7 +445,7 @@ fn writers_are_refused_where_rows_do_not_stay() {
     check(TableConfig { admission: Admission::Probability { probability: 1.0 }, ..config(1) }, false);
     let admission = Admission::Sightings { sightings: 2, filter_bytes: 64 };
     check(TableConfig { admission, ..config(1) }, false);
-    assert!(Table::new(config(1)).unwrap().writer(PushScale { lr: f32::NAN }).is_err());
+    assert!(Table::new(config(1)).unwrap().writer(PushScale { lr_scale: f32::NAN }).is_err());
 }
 
 /// A writer does not evict, but a table that does goes on after it.

@@ -266,7 +266,7 @@ fn copies_on_write_end_up_as_updates_in_place() {
                 let gradients: Vec<f32> =
                     (0..request.len() * dims).map(|_| draw.below(1000) as f32 / 500.0 - 1.0).collect();
                 for t in &tables {
-                    t.push(&request, &gradients, PushScale { lr: 0.5 }).unwrap();
+                    t.push(&request, &gradients, PushScale { lr_scale: 0.5 }).unwrap();
                 }
                 if !full {
                     let gone = keys[draw.below(keys.len() as u64) as usize];

@@ -207,7 +207,7 @@ fn slices_that_do_not_go_together_are_not_sent() {
         client: 2,
         sequence: 3,
         dim: 3,
-        lr: 1.0,
+        lr_scale: 1.0,
         keys: &keys,
         counts: &counts,
         grads: &grads,

@@ -31,3 +31,8 @@ __all__ = [
     "to_batch",
     "train",
 ]
+
+
+def __dir__() -> list[str]:
+    """Public names only: modules beneath are for this package."""
+    return sorted(__all__)

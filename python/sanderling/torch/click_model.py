@@ -150,6 +150,10 @@ def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickMode
     """A model that a run with tables in this process saved, ready to score, and the spec its features are read by."""
     directory = Path(directory)
     check_device(device)
+    if not (directory / "manifest.json").exists() and (directory / "model" / "manifest.json").exists():
+        raise sanderling.ModelError(
+            f"{directory}: is the directory of a run and holds no model itself; did you mean {directory / 'model'}?"
+        )
     extra = checkpoint.read_extra(directory)
     if missing := {"config", "spec"} - set(extra):
         raise sanderling.ModelError(

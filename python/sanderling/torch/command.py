@@ -49,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--quiet", "-q", action="store_true", help="no progress and no lines of metrics")
     add("--tensorboard", action="store_true", help="event files for TensorBoard in runs/NAME/tensorboard")
     add("--device", default="cpu", help="where the dense part is: cpu, cuda, cuda:1 (cpu)")
+    add("--torch-threads", type=int, metavar="N", help="threads of torch (the cores that train.threads leave, or 1)")
     add("--ps", help="tables on parameter servers, at these addresses")
     add("--mode", default="sync", help="of several trainers under torchrun: sync, async or bounded:STEPS (sync)")
     add("--ps-token-file", type=Path, metavar="FILE", help="what parameter servers must be told is in this file")
@@ -84,6 +85,7 @@ def main(arguments: Sequence[str]) -> int:
             hub_patience_s=options.hub_patience,
             hub_compression=options.hub_compress,
             hub_ca_file=options.hub_ca,
+            torch_threads=options.torch_threads,
         )
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; --resume goes on where the run was saved last\n")
@@ -178,13 +180,20 @@ def _config(options: argparse.Namespace) -> DeepConfig:
 
 
 def _without_learner(text: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """The section `model`, without what a built-in learner is made of: of another model it says nothing."""
+    """The section `model`, without what a built-in learner is made of: of another model it says nothing.
+
+    So it is with its minibatch: a few rows are right for it, and take a deep model hours.
+    """
     model: dict[str, Any] = text.get("model", {})
     if not isinstance(model, dict) or model.get("type", "fm") in DEEP_MODELS:
         return model
     left_out = [f"[{name}]" for name in ("optimizer", "factor_optimizer") if text.pop(name, None) is not None]
     if "rank" in model:
         left_out.insert(0, "model.rank")
+    train = text.get("train")
+    if isinstance(train, dict) and "batch" in train:
+        text["train"] = {name: value for name, value in train.items() if name != "batch"}
+        left_out.append("train.batch")
     if left_out and not options.quiet:
         what = f"{', '.join(left_out)} of a built-in learner are left out: --model {options.model} has its own"
         sys.stderr.write(f"{options.config}: {what}\n")

@@ -26,6 +26,7 @@ from sanderling.torch.click_model import ClickModel
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.inputs import FileInputs, HubInputs, for_scoring, no_rows
 from sanderling.torch.magnitude import Magnitudes
+from sanderling.torch.pace import Pace
 from sanderling.torch.run_log import SCORES_MAX, Columns, Line, RunLog, Scores, metrics_of
 from sanderling.torch.workers import Workers
 
@@ -53,6 +54,8 @@ class Progress:
     """Whether the last of them could not be validated yet."""
     used_rows: int = 0
     """Of the pass under way, by all trainers together; over hubs they know it."""
+    pass_rows: int = 0
+    """Of the last whole pass; 0: none is known."""
     train_s: float = 0.0
     wait_s: float = 0.0
     """Of `train_s`, what was spent waiting for minibatches."""
@@ -134,6 +137,8 @@ class DeepRun:
             weight_decay=config.dense_optimizer.weight_decay,
         )
         self.rows = self.model.emb.optimizer()
+        # What the schedule makes of the learning rates in the pass at hand.
+        self.lr_scale = 1.0
         self.progress = Progress()
         self.magnitudes = Magnitudes(self.model.numbers)
         self.started_unix_s = int(time.time())
@@ -293,6 +298,14 @@ class DeepRun:
         in_step = workers is not None and workers.in_step
         ahead = None if in_step else self.model.emb.native
         batches = self.inputs.one_pass(progress.passes, ahead, progress.used_rows)
+        log.begin(
+            Pace(
+                f"pass {progress.passes + 1}/{self.inputs.passes}",
+                lambda: progress.used_rows,
+                lambda: progress.pass_rows or (self.inputs.queue and self.inputs.queue.pass_rows),
+                lambda: f"step {progress.step}, {progress.examples:,} examples",
+            )
+        )
         while True:
             asked = time.perf_counter()
             batch = next(batches, None)
@@ -311,9 +324,7 @@ class DeepRun:
             progress.examples += samples
             for scores in (whole, recent):
                 scores.add(batch.labels, logits, batch.weights)
-            log.progress(
-                f"pass {progress.passes + 1}/{self.inputs.passes}, step {progress.step}, {progress.examples:,} examples"
-            )
+            log.progress()
             if progress.step - line_step >= print_steps:
                 say()
             if self.stopped():
@@ -332,6 +343,7 @@ class DeepRun:
             log.warn(warning)
         if progress.step > line_step:
             say()
+        log.begin(None)
         self.model.emb.finish()
         progress.train_s += time.perf_counter() - began
         if steps > 0:
@@ -353,7 +365,7 @@ class DeepRun:
             progress.measure(metrics_of(columns))
         if not self.stopped():
             progress.passes += 1
-            progress.used_rows = 0
+            progress.used_rows, progress.pass_rows = 0, progress.used_rows
         return steps
 
     def learn(self, batch: sanderling.Batch) -> npt.NDArray[np.float32]:
@@ -370,7 +382,7 @@ class DeepRun:
         self.dense.step()
         self.rows.step()
         if self.config.train.l2_idle:
-            self.model.emb.push_idle(batch, float(self.rows.param_groups[0]["lr"]))
+            self.model.emb.push_idle(batch, lr_scale=self.lr_scale)
         before: npt.NDArray[np.float32] = logits.detach().cpu().numpy()
         return before
 
@@ -450,12 +462,15 @@ class DeepRun:
         scores = Scores()
         self.model.eval()
         queue = self.valid_queue(for_scoring(self.spec))
+        trainers = 1 if self.workers is None else self.workers.size
+        log.begin(Pace("validating", lambda: scores.rows * trainers, lambda: queue.pass_rows))
         with torch.no_grad():
             for batch in queue:
                 scores.add(batch.labels, self.model(batch).cpu().numpy(), batch.weights)
                 if scores.forgotten:
                     raise sanderling.ConfigError(f"data.valid: more than {SCORES_MAX:,} rows; name fewer files")
-                log.progress("validating")
+                log.progress()
+        log.begin(None)
         self.progress.valid_bad_rows = _say_bad_rows(log, queue.stats())
         return scores.take()
 
@@ -483,8 +498,10 @@ class DeepRun:
             factor = max(float(schedule.get("factor", 0.1)) ** self.progress.plateaus, least)
         for group in self.dense.param_groups:
             group["lr"] = self.config.dense_optimizer.lr * factor
+        rates = self.model.emb.rates()
         for group in self.rows.param_groups:
-            group["lr"] = factor
+            group["lr"] = rates[group["table"]] * factor
+        self.lr_scale = factor
 
     def place(self, of_pass: int) -> Line:
         """Where a line of metrics belongs."""

@@ -6,6 +6,7 @@ optimizers apply them. What the rest of the model is, and how its parameters are
 Shapes: `B` samples of a batch, `n` keys of a feature, `D` weights of a row, `width` columns of all pooled features.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -31,13 +32,20 @@ class EmbeddingCollection(nn.Module):
     `ps` says where the tables are: None for this process, a `sanderling.Connection` or an address for parameter
     servers, where a table is made under its name unless it is there.
 
-    With `push="backward"` gradients go to the tables at the end of every backward pass, multiplied by `lr`: the
-    simplest loop, and the next lookup waits for nothing. With `push="step"` they are kept until `step()`, or the
-    `step()` of the optimizer that `optimizer()` gives: for gradient accumulation, clipping and mixed precision.
+    With `push="backward"` gradients go to the tables at the end of every backward pass: the simplest loop. With
+    `push="step"` they are kept until `step()`, or the `step()` of the optimizer that `optimizer()` gives: for gradient
+    accumulation, clipping and mixed precision.
 
-    A forward pass whose backward pass never runs changes nothing. `absent` says what a key without a row yields: what
-    its row would start with ("init"), or zeros ("zero"), and then its gradient makes no row. At most `pushes` batches
-    of gradients are under way; a further push waits. `workers` says how several trainers' gradients come together.
+    `lr` is the learning rate of all tables, in place of the one that each was made with; `lr_scale` is a factor on it.
+
+    Pushes are applied in the background, at most `pushes` of them at a time; a further push waits. A forward pass
+    waits for none, so it may miss the last `pushes` updates, and runs are not equal bit by bit. With `pushes=0` every
+    push returns when it has been applied, and every forward pass sees it. A forward pass without gradients (under
+    `torch.no_grad()`) waits for all pushes.
+
+    A forward pass whose backward pass never runs changes nothing. `absent` says what a key without a row yields: its
+    initial embedding ("init"), or zeros ("zero"), and then its gradient makes no row. `workers` says how several
+    trainers' gradients come together.
     """
 
     def __init__(
@@ -46,7 +54,8 @@ class EmbeddingCollection(nn.Module):
         ps: sanderling.Connection | str | None = None,
         *,
         push: Literal["backward", "step"] = "backward",
-        lr: float = 1.0,
+        lr: float | None = None,
+        lr_scale: float = 1.0,
         absent: Literal["init", "zero"] = "init",
         pushes: int = 8,
         workers: Workers | None = None,
@@ -57,7 +66,7 @@ class EmbeddingCollection(nn.Module):
             raise sanderling.ConfigError(f"push {push!r} is neither 'backward' nor 'step'")
         self.spec = Spec.of(spec)
         self.connection = sanderling.connect(ps) if isinstance(ps, str) else ps
-        self.push, self.lr, self.workers = push, lr, workers
+        self.push, self.lr, self.lr_scale, self.workers = push, lr, lr_scale, workers
         self._in_step = workers is not None and workers.in_step
         # Pushes so far, so that rows from before one are known.
         self.pushed = 0
@@ -126,6 +135,9 @@ class EmbeddingCollection(nn.Module):
         self._sequences = {i: f.name for i, f in enumerate(self.spec.features) if f.pooling == "none"}
         all_tables: list[Any] = list(self.tables.values())
         self.native = sanderling.Embedding(all_tables, features, absent=self._absent, pushes=self._pushes)
+        self._own_rates = {name: table.lr for name, table in self.tables.items()}
+        # Refused here rather than at the first push.
+        self._scales(self.lr, self.lr_scale)
 
     @property
     def width(self) -> int:
@@ -136,7 +148,7 @@ class EmbeddingCollection(nn.Module):
         """The rows of a batch.
 
         A batch that a `FeedQueue` with this collection made brings its rows, for one forward pass; for any other,
-        ragged tensors included, they are looked up now.
+        ragged tensors included, they are looked up now: see `pushes`.
         """
         batch = batch if isinstance(batch, sanderling.Batch) else to_batch(batch)
         brought = batch.lookup
@@ -146,6 +158,8 @@ class EmbeddingCollection(nn.Module):
             )
         if brought is not None and self._in_step and torch.is_grad_enabled():
             raise sanderling.ConfigError("rows that a queue looked up ahead miss steps: make it without the collection")
+        if brought is None and not torch.is_grad_enabled():
+            self.finish()
         reading = _Reading(self, batch, self.native.lookup(batch) if brought is None else brought)
         anchor = torch.zeros(0, requires_grad=True)
         outputs: tuple[Tensor, ...] = _Read.apply(anchor, reading)
@@ -172,7 +186,7 @@ class EmbeddingCollection(nn.Module):
             reading.pushed = True
             reading.add(grads)
             reading.give()
-            self._hand_over(reading.lookup, self.lr)
+            self._hand_over(reading.lookup, self._scales(None, None))
             return
         if self._merged is not None:
             raise RuntimeError("a backward pass after clip_grad_norm_ and before step(): clip after the last one")
@@ -186,19 +200,20 @@ class EmbeddingCollection(nn.Module):
             factor.grad.fill_(torch.inf)
         reading.add(grads)
 
-    def step(self, lr: float | None = None) -> None:
+    def step(self, *, lr: float | Mapping[str, float] | None = None, lr_scale: float | None = None) -> None:
         """Pushes the gradients kept since the last step, a key's gradients from all backward passes summed.
 
-        `lr`, by default the collection's, multiplies the learning rates of the tables' optimizers. Gradients that are
-        not finite are a `GradientError`, and dropped; under a GradScaler, which never comes here with them, use
-        `optimizer()`. Among trainers that go in step, who has kept nothing takes part with nothing.
+        `lr` is the learning rate of this step, of all tables or by table; `lr_scale` is a factor on it. What is left
+        out is the collection's. Gradients that are not finite are a `GradientError`, and dropped; under a GradScaler,
+        which never comes here with them, use `optimizer()`. Among trainers that go in step, who has kept nothing takes
+        part with nothing.
         """
         if self.push != "step" and self.workers is None:
             raise sanderling.ConfigError("step() needs push='step'; with push='backward' gradients are pushed already")
-        lr = self.lr if lr is None else lr
+        scales = self._scales(lr, lr_scale)
         if not self._kept:
             if self.workers is not None:
-                self._hand_over(None, lr)
+                self._hand_over(None, scales)
             return
         factor = self._kept_factor()
         try:
@@ -207,17 +222,24 @@ class EmbeddingCollection(nn.Module):
             lookup = self._kept_lookup()
             if factor != 1.0:
                 lookup.scale_grads(factor)
-            self._hand_over(lookup, lr)
+            self._hand_over(lookup, scales)
         finally:
             self.discard()
 
-    def push_idle(self, batch: sanderling.Batch, lr: float | None = None) -> None:
-        """Pushes zeros as the gradients of all rows that the batch does not read.
+    def push_idle(
+        self,
+        batch: sanderling.Batch,
+        *,
+        lr: float | Mapping[str, float] | None = None,
+        lr_scale: float | None = None,
+    ) -> None:
+        """Pushes zeros as the gradients of all rows that the batch does not read; `lr` and `lr_scale` as in `step`.
 
         So momentum and `l2` of the tables' optimizers act on every row at every step, as those of torch do with dense
         gradients. It passes over whole tables, which must be in this process: for small ones.
         """
-        for name, table in self.tables.items():
+        scales = self._scales(lr, lr_scale)
+        for scale, (name, table) in zip(scales, self.tables.items(), strict=True):
             if not isinstance(table, sanderling.Table):
                 raise sanderling.ConfigError(
                     f"table {name!r} is on servers; idle rows are reached in this process only"
@@ -226,7 +248,7 @@ class EmbeddingCollection(nn.Module):
             keys = table.keys()
             idle = keys[~np.isin(keys, read)]
             if len(idle):
-                table.push(idle, np.zeros((len(idle), table.dim), np.float32), lr=self.lr if lr is None else lr)
+                table.push(idle, np.zeros((len(idle), table.dim), np.float32), lr_scale=scale)
 
     def discard(self) -> None:
         """Forgets gradients that were not pushed."""
@@ -264,9 +286,13 @@ class EmbeddingCollection(nn.Module):
                 factor.mul_(clip)
         return norm.float()
 
-    def optimizer(self, lr: float = 1.0) -> "RowOptimizer":
-        """A torch optimizer whose step pushes what was kept: for GradScaler and learning-rate schedulers."""
-        return RowOptimizer(self, lr)
+    def optimizer(self, *, lr: float | None = None, lr_scale: float | None = None) -> "RowOptimizer":
+        """A torch optimizer whose step pushes what was kept: for GradScaler and learning-rate schedulers.
+
+        `lr` is the learning rate that it starts with, of all tables; `lr_scale` is a factor on it. What is left out
+        is the collection's.
+        """
+        return RowOptimizer(self, lr=lr, lr_scale=lr_scale)
 
     def finish(self) -> None:
         """Waits until all pushes have been applied; raises what went wrong with one."""
@@ -277,11 +303,53 @@ class EmbeddingCollection(nn.Module):
         place = "here" if self.connection is None else ", ".join(self.connection.servers)
         return f"{len(self.spec.features)} features from {len(self.spec.tables)} tables, {place}; push={self.push!r}"
 
-    def _hand_over(self, lookup: sanderling.Lookup | None, lr: float) -> None:
+    def rates(self, lr: float | Mapping[str, float] | None = None, lr_scale: float | None = None) -> dict[str, float]:
+        """The learning rate of each table with these, where left out with the collection's own.
+
+        Of FTRL it is `alpha`, which neither `lr_scale` nor a scheduler changes.
+        """
+        lr = self.lr if lr is None else lr
+        lr_scale = self.lr_scale if lr_scale is None else lr_scale
+        rates = {}
+        for name, own in self._own_rates.items():
+            wanted = lr.get(name) if isinstance(lr, Mapping) else lr
+            if own is None:
+                rates[name] = float(self.tables[name].blocks[0]["optimizer"]["alpha"])
+            else:
+                rates[name] = (own if wanted is None else wanted) * lr_scale
+        return rates
+
+    def _scales(self, lr: float | Mapping[str, float] | None, lr_scale: float | None) -> list[float]:
+        """Factors on the tables' own learning rates, in the order of the tables."""
+        lr = self.lr if lr is None else lr
+        lr_scale = self.lr_scale if lr_scale is None else lr_scale
+        if lr is None:
+            return [lr_scale] * len(self.tables)
+        if isinstance(lr, Mapping):
+            if unknown := set(lr) - set(self.tables):
+                raise sanderling.ConfigError(f"lr: there is no table {', '.join(sorted(unknown))}")
+            return [self._scale(name, lr.get(name)) * lr_scale for name in self.tables]
+        return [self._scale(name, lr) * lr_scale for name in self.tables]
+
+    def _scale(self, name: str, lr: float | None) -> float:
+        """The factor with which a table learns at `lr`."""
+        if lr is None:
+            return 1.0
+        own = self._own_rates[name]
+        if own is None:
+            raise sanderling.ConfigError(
+                f"table {name!r}: lr = {lr}: ftrl has no lr; alpha is set when the table is made. Leave lr out"
+            )
+        if not (own > 0.0 and math.isfinite(lr) and lr >= 0.0):
+            wanted = "a learning rate is a finite number from 0 on" if own > 0.0 else "the table was made with lr = 0"
+            raise sanderling.ConfigError(f"table {name!r}: lr = {lr}: {wanted}")
+        return lr / own
+
+    def _hand_over(self, lookup: sanderling.Lookup | None, scales: list[float]) -> None:
         if self.workers is not None:
-            self.workers.push(self.tables, self.native, lookup, lr)
+            self.workers.push(self.tables, self.native, lookup, scales)
         elif lookup is not None:
-            lookup.push(lr)
+            lookup.push(lr_scale=scales)
         self.pushed += 1
 
     def _kept_factor(self) -> float:
@@ -338,24 +406,37 @@ class SequenceCollection(EmbeddingCollection):
 class RowOptimizer(torch.optim.Optimizer):
     """Makes a collection with `push="step"` look like any other set of parameters.
 
-    `step()` pushes with `lr` as a factor on the tables' own learning rates, so that torch's schedulers work;
-    `zero_grad()` forgets what was kept. GradScaler unscales the rows' gradients, and skips their step if one is not
-    finite.
+    Each table is a group of parameters, `group["table"]`, whose `lr` is its learning rate, so that torch's schedulers
+    work. `step()` pushes; `zero_grad()` forgets what was kept. GradScaler unscales the rows' gradients, and skips their
+    step if one is not finite. A table with FTRL learns at its `alpha` whatever its group says.
     """
 
-    def __init__(self, collection: EmbeddingCollection, lr: float = 1.0) -> None:
-        """Stands for one collection."""
+    def __init__(
+        self, collection: EmbeddingCollection, *, lr: float | None = None, lr_scale: float | None = None
+    ) -> None:
+        """Stands for one collection; rates as of `EmbeddingCollection.optimizer`."""
         if collection.push != "step":
             raise sanderling.ConfigError("optimizer() needs a collection with push='step'")
         collection._factor = [nn.Parameter(torch.ones((), device=collection.device))]
         self.collection = collection
-        super().__init__(collection._factor, {"lr": lr})
+        collection._scales(lr, lr_scale)
+        rates = collection.rates(lr, lr_scale)
+        # The factor is one for all tables.
+        params = [collection._factor, *([] for _ in range(len(rates) - 1))]
+        groups = [
+            {"params": of_group, "lr": rate, "table": name}
+            for of_group, (name, rate) in zip(params, rates.items(), strict=True)
+        ]
+        super().__init__(groups, {"lr": 0.0})
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ANN401, as torch has it
         """Pushes what was kept."""
         if closure is not None:
             raise ValueError("closures are for optimizers that evaluate a model several times; this one cannot")
-        self.collection.step(float(self.param_groups[0]["lr"]) * self.collection.lr)
+        # FTRL has no rate to set.
+        own = self.collection._own_rates
+        groups = [group for group in self.param_groups if own[group["table"]] is not None]
+        self.collection.step(lr={group["table"]: float(group["lr"]) for group in groups}, lr_scale=1.0)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets what was kept."""

@@ -12,6 +12,10 @@ from sanderling import _native
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.workers import Workers
 
+MODELS_OF_FIELDS = ("deepfm", "dcn", "dcnv2", "dlrm", "din")
+"""Models that multiply or compare fields."""
+_FIELDS_MIN = 2
+
 
 def check_files(config: DeepConfig) -> None:
     """Refuses inputs that can be read only once.
@@ -31,6 +35,16 @@ def check_valid(config: DeepConfig, spec: dict[str, Any]) -> None:
     """Refuses validation files without a row, or that cannot be read, before there is anything to validate."""
     if config.valid_inputs:
         _first_rows(config.valid_inputs, for_scoring(spec))
+
+
+def check_fields(config: DeepConfig, spec: dict[str, Any]) -> None:
+    """Refuses a model of how fields interact over rows with a single one, as those of libsvm files are."""
+    names = [feature["name"] for feature in spec["feature"]]
+    if config.model.type in MODELS_OF_FIELDS and len(names) < _FIELDS_MIN:
+        raise sanderling.ConfigError(
+            f"model.type = {config.model.type!r} learns how fields interact, and these rows have one, {names[0]!r}:"
+            " give more features (CSV, Parquet, libffm; libsvm has no fields), or take dnn or wide_deep"
+        )
 
 
 def for_scoring(spec: dict[str, Any]) -> dict[str, Any]:

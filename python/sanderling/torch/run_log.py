@@ -6,6 +6,7 @@ Knows neither model nor data.
 import json
 import math
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,9 +18,12 @@ import numpy.typing as npt
 
 import sanderling
 from sanderling.torch.event_file import EventFile
+from sanderling.torch.pace import Pace
 
-# Seconds between two changes of the progress line.
+# Seconds between two changes of the progress line of a terminal.
 _PROGRESS_S = 0.2
+# Something is said to a log at least so often.
+LINE_EVERY_S = 10.0
 
 Line = dict[str, Any]
 # Labels, logits and weights, all float32 [rows].
@@ -62,7 +66,7 @@ def metrics_of(rows: Columns) -> Line:
     labels, logits, weights = rows
     if not np.isfinite(logits).all():
         raise sanderling.DivergedError("a prediction became infinite or undefined; lower the learning rates")
-    return dict(sanderling.metrics(labels, logits, weights))
+    return dict(sanderling.metrics(labels, logits, weights, from_logits=True))
 
 
 class RunLog:
@@ -78,6 +82,7 @@ class RunLog:
         warns: bool = True,
         on_line: Callable[[Line], object] | None = None,
         stream: TextIO | None = None,
+        line_every_s: float = LINE_EVERY_S,
     ) -> None:
         """Begins the files of a run, or goes on after the lines up to `resumed_step`."""
         path = run_dir / "metrics.jsonl"
@@ -90,6 +95,14 @@ class RunLog:
         self._quiet, self._warns, self._on_line = quiet, warns, on_line
         self._terminal = not quiet and self._stream.isatty()
         self._shown, self._shown_at = "", 0.0
+        # What there is to say of the piece of work at hand; a step, or a hub that is waited for, may take longer.
+        self._pace: Pace | None = None
+        self._lock, self._said_at, self._line_every_s = threading.RLock(), time.monotonic(), line_every_s
+        self._ended = threading.Event()
+        self._speaker: threading.Thread | None = None
+        if not quiet and not self._terminal:
+            self._speaker = threading.Thread(target=self._speak, name="progress", daemon=True)
+            self._speaker.start()
 
     def line(self, kind: str, values: Line) -> None:
         """A line of metrics, `kind` being "step" or "valid"."""
@@ -114,27 +127,50 @@ class RunLog:
     def say(self, text: str) -> None:
         """A line for people."""
         if not self._quiet:
-            self._clear()
-            self._stream.write(text + "\n")
-            self._stream.flush()
+            with self._lock:
+                self._clear()
+                self._stream.write(text + "\n")
+                self._stream.flush()
+                self._said_at = time.monotonic()
 
     def warn(self, text: str) -> None:
         """A warning; told even by a run that is quiet, since nothing else says it."""
         if self._warns:
-            self._clear()
-            self._stream.write(text + "\n")
-            self._stream.flush()
+            with self._lock:
+                self._clear()
+                self._stream.write(text + "\n")
+                self._stream.flush()
+                self._said_at = time.monotonic()
 
-    def progress(self, what: str) -> None:
-        """Where the run is, on a terminal's last line."""
-        if self._terminal and time.monotonic() - self._shown_at > _PROGRESS_S:
+    def begin(self, pace: Pace | None) -> None:
+        """The piece of work at hand from now on, or that there is none: a log hears of it every 10 s."""
+        with self._lock:
+            self._pace = pace
+
+    def progress(self) -> None:
+        """Work goes on: changes a terminal's last line."""
+        if self._terminal and self._pace is not None and time.monotonic() - self._shown_at > _PROGRESS_S:
+            what = self._pace.text()
             self._clear()
             self._stream.write(what)
             self._stream.flush()
             self._shown, self._shown_at = what, time.monotonic()
 
+    def _speak(self) -> None:
+        """Says how far the work is whenever nothing else was said for a while."""
+        wait = self._line_every_s
+        while not self._ended.wait(max(wait, 0.0)):
+            with self._lock:
+                now = time.monotonic()
+                if self._pace is not None and now - self._said_at >= self._line_every_s:
+                    self.say(self._pace.text())
+                wait = self._line_every_s if self._pace is None else self._said_at + self._line_every_s - now
+
     def close(self) -> None:
         """Ends the files."""
+        self._ended.set()
+        if self._speaker is not None:
+            self._speaker.join()
         self._clear()
         self._file.close()
         if self._events is not None:

@@ -27,12 +27,12 @@ import torch
 import torch.distributed
 
 import sanderling
-from sanderling.torch import checkpoint
+from sanderling.torch import checkpoint, compute_threads
 from sanderling.torch.click_model import ClickModel, check_device
 from sanderling.torch.deep_config import DeepConfig
 from sanderling.torch.deep_report import summary_of, write_report
 from sanderling.torch.deep_run import DeepRun
-from sanderling.torch.inputs import FileInputs, HubInputs, check_files, check_valid
+from sanderling.torch.inputs import FileInputs, HubInputs, check_fields, check_files, check_valid
 from sanderling.torch.run_log import Line, RunLog
 from sanderling.torch.run_name import named, replaces
 from sanderling.torch.workers import Workers, bound_of, join
@@ -70,6 +70,7 @@ def train(
     hub_patience_s: float = 60.0,
     hub_compression: Literal["lz4", "zstd"] | None = None,
     hub_ca_file: Path | None = None,
+    torch_threads: int | None = None,
 ) -> DeepResult:
     """Trains as the configuration says: a `DeepConfig`, a dictionary, or a TOML file of that structure.
 
@@ -84,6 +85,9 @@ def train(
     since torchrun sends them to all that are left when the first one has ended.
 
     Hubs that ask for one get `hub_token`; one that is away for longer than `hub_patience_s` is a `HubError`.
+    torch computes with `torch_threads` threads meanwhile: unless given, with what OMP_NUM_THREADS says, or with a
+    thread for each physical core that the feed queue's `train.threads` leave, at least 1.
+
     For slow links `hub_compression` says how minibatches come. Hubs that speak TLS need `hub_ca_file`, as of
     `FeedQueue`.
     """
@@ -92,6 +96,7 @@ def train(
     check_device(device)
     # Where one trainer runs alone, nobody else looks at it.
     bound_of(mode)
+    threads = compute_threads.choose(torch_threads, config.train.threads)
     check_files(config)
     if config.train.l2_idle and ps is not None:
         # Before a new run gives up what servers have of the one before.
@@ -124,7 +129,7 @@ def train(
     ps = sanderling.connect(ps) if isinstance(ps, str) else ps
     workers = _workers(config, ps, mode)
     first = workers is None or workers.rank == 0
-    with _claimed(run_dir if first else None):
+    with _claimed(run_dir if first else None), compute_threads.torch_threads(threads):
         torch.manual_seed(config.seed)
         extra = checkpoint.read_extra(run_dir / "last") if resume else None
         if first and not resume:
@@ -141,7 +146,10 @@ def train(
                 saved = _of_hubs(run_dir, extra)
                 inputs = HubInputs(config, workers, hub_token, hub_patience_s, saved, hub_compression, hub_ca_file)
         else:
-            inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
+            waiting = f"reading {', '.join(config.train_inputs)} once, to fit the features to it"
+            with _notice(None if quiet or not first else waiting):
+                inputs = FileInputs(config, workers, None if extra is None else extra["spec"])
+        check_fields(config, inputs.spec)
         check_valid(config, inputs.spec)
         run = DeepRun(config, run_dir, ps, device, inputs, workers, fresh=not resume)
         if resume:
@@ -163,6 +171,8 @@ def train(
             warns=first,
             on_line=on_line,
         )
+        if (warning := compute_threads.overcommitment(threads, config.train.threads)) is not None:
+            log.say(warning)
         try:
             run.passes(log)
         finally:

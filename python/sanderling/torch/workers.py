@@ -7,7 +7,7 @@ torch.distributed does not run. Trainers are called workers where they are numbe
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 
 import numpy as np
@@ -68,12 +68,15 @@ class Workers:
         tables: Mapping[str, sanderling.Table | sanderling.RemoteTable],
         embedding: sanderling.Embedding,
         lookup: sanderling.Lookup | None,
-        lr: float,
+        scales: Sequence[float],
     ) -> None:
-        """Takes a step with the gradients of a lookup, or with nothing; called by the collection."""
+        """Takes a step with the gradients of a lookup, or with nothing; called by the collection.
+
+        `scales` are factors on the tables' learning rates, in their order.
+        """
         if not self.in_step:
             if lookup is not None:
-                lookup.push(lr)
+                lookup.push(lr_scale=scales)
             if self.bound is not None:
                 # What is not applied is not finished.
                 embedding.finish()
@@ -87,8 +90,8 @@ class Workers:
         if lookup is not None:
             lookup.scale_grads(1.0 / self.size)
             taken = lookup.take_gradients()
-            for table, (keys, counts, grads) in zip(tables.values(), taken, strict=True):
-                self.group.push_step(table, self.step + 1, keys, grads, lr=lr, counts=counts)
+            for table, scale, (keys, counts, grads) in zip(tables.values(), scales, taken, strict=True):
+                self.group.push_step(table, self.step + 1, keys, grads, lr_scale=scale, counts=counts)
         self.group.wait(self.step + 1)
         if lookup is not None:
             lookup.note_applied()

@@ -30,7 +30,7 @@ class Training:
         torch.manual_seed(seed)
         self.device = device
         rows = {"optimizer": {"type": "adam", "lr": 0.01}, "init": {"type": "normal", "std": 0.1}}
-        self.emb = EmbeddingCollection(Spec.alike(["a", "b"], DIM, **rows), ps).to(device)
+        self.emb = EmbeddingCollection(Spec.alike(["a", "b"], DIM, **rows), ps, pushes=0).to(device)
         self.model = DNN(2, DIM, hidden=[4], batch_norm=True).to(device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
 

@@ -90,7 +90,7 @@ impl World {
             client: 7,
             sequence,
             dim: 2,
-            lr: 1.0,
+            lr_scale: 1.0,
             keys: &[sequence],
             counts: &[1],
             grads: &grads,

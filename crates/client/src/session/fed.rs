@@ -272,7 +272,7 @@ impl Session {
                 batch: id,
                 feature,
                 dim: dim as u32,
-                lr: scale.lr,
+                lr_scale: scale.lr_scale,
                 grads,
             };
             let (tables, failed) = (&pushes.tables, &mut pushes.failed);

@@ -202,7 +202,7 @@ impl Outgoing {
                     client,
                     sequence,
                     dim: dim as u32,
-                    lr: scale.lr,
+                    lr_scale: scale.lr_scale,
                     keys,
                     counts: &self.counts,
                     grads: &self.grads,

@@ -189,7 +189,7 @@ impl Meeting {
 
     fn apply(&self, sums: &Sums<'_>, clock: PushClock) -> Result<(), Failed> {
         let table = &self.tables[self.shards.table_of(sums.table) as usize];
-        let scale = PushScale { lr: sums.lr };
+        let scale = PushScale { lr_scale: sums.lr_scale };
         let applied = table.push_part(sums.keys, sums.counts, sums.gradients, scale, clock);
         applied.map_err(|error| Failed(error.to_string()))
     }

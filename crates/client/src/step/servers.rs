@@ -185,7 +185,7 @@ impl Servers {
                     number: handed[server].next(step),
                     step,
                     dim: dim as u32,
-                    lr: scale.lr,
+                    lr_scale: scale.lr_scale,
                     keys,
                     counts: &self.counts,
                     gradients,

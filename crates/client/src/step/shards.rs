@@ -69,8 +69,9 @@ impl Shards {
         gradients: StepGradients<'_>,
         scale: PushScale,
     ) -> Vec<Part> {
-        let (first, lr) = (table * self.count, scale.lr);
-        let part = |(table, (keys, counts, gradients))| Part { table, lr, dim, keys, counts, gradients };
+        let (first, lr_scale) = (table * self.count, scale.lr_scale);
+        let part =
+            |(table, (keys, counts, gradients))| Part { table, lr_scale, dim, keys, counts, gradients };
         match gradients {
             StepGradients::Single(values) => {
                 let lists = self.spare().single.take(self.count);
@@ -179,7 +180,7 @@ impl<T> List<T> {
 mod tests {
     use super::*;
 
-    const SCALE: PushScale = PushScale { lr: 0.5 };
+    const SCALE: PushScale = PushScale { lr_scale: 0.5 };
 
     #[test]
     fn every_key_goes_to_one_shard_with_its_count_and_gradients() {
@@ -196,7 +197,7 @@ mod tests {
             assert!(single.len() == 3 && fixed.len() == 3);
             let mut seen = vec![0; 3001];
             for (shard, (single, fixed)) in (0..).zip(single.iter().zip(&fixed)) {
-                assert_eq!((single.table, single.lr, single.dim), (3 * table + shard, 0.5, 2));
+                assert_eq!((single.table, single.lr_scale, single.dim), (3 * table + shard, 0.5, 2));
                 assert_eq!(shards.table_of(single.table), table);
                 assert!((700..1300).contains(&single.keys.len()), "shard {shard}: {}", single.keys.len());
                 assert!(single.keys == fixed.keys && single.counts == fixed.counts);

@@ -16,7 +16,7 @@ pub(crate) const DIM: usize = 3;
 const BATCH: usize = 64;
 const STEPS: u64 = 6;
 const KEYS: u64 = 40;
-pub(crate) const SCALE: PushScale = PushScale { lr: 0.5 };
+pub(crate) const SCALE: PushScale = PushScale { lr_scale: 0.5 };
 
 /// After so long a worker gives up; everything that goes well takes far less.
 pub(crate) const LONG: Duration = Duration::from_secs(60);

@@ -379,7 +379,7 @@ impl Talk {
                 let mut applied = self.memory.applied.lock().unwrap();
                 let repeated = applied.contains_key(&(push.client, push.sequence));
                 if !repeated {
-                    let scale = PushScale { lr: push.lr };
+                    let scale = PushScale { lr_scale: push.lr_scale };
                     table
                         .push_unique(push.keys, push.counts, push.grads, scale)
                         .map_err(|error| refused(&error))?;
@@ -412,7 +412,7 @@ impl Talk {
                 if !repeated {
                     let of = (push.table, push.batch, push.feature);
                     let kept = self.kept(of)?;
-                    kept.push(&table, push.grads, PushScale { lr: push.lr })
+                    kept.push(&table, push.grads, PushScale { lr_scale: push.lr_scale })
                         .map_err(|error| refused(&error))?;
                     self.memory.batches.lock().unwrap().remove(&of);
                     applied.insert((push.client, push.sequence), ());

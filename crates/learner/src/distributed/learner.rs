@@ -353,7 +353,9 @@ impl<'a> Learner<'a> {
 
     fn scale(&self) -> PushScale {
         let train = &self.model.config().train;
-        PushScale { lr: train.schedule.factor(self.step(), self.pass, self.plateaus, train.warmup_steps) }
+        PushScale {
+            lr_scale: train.schedule.factor(self.step(), self.pass, self.plateaus, train.warmup_steps),
+        }
     }
 
     fn end_step(&mut self, steps: u64) {

@@ -98,7 +98,7 @@ pub(crate) fn push(
         gradients.clear();
         gradients.resize(batch.unique.len() * dim, 0.0);
         batch.spread(push.grads, dim, gradients);
-        let scale = PushScale { lr: push.lr };
+        let scale = PushScale { lr_scale: push.lr_scale };
         let pushed = entry.table.push_unique(&batch.unique, &batch.counts, gradients, scale);
         if matches!(pushed, Ok(()) | Err(sanderling_store::StoreError::TableFull { .. })) {
             call.state.batches.remove(id);

@@ -21,7 +21,12 @@ pub(crate) fn push(
     check_dim(entry, push.dim)?;
     call.state.placement.check_keys(entry.home, push.keys)?;
     let repeated = once(call, pusher, entry, (push.client, push.sequence), |_| {
-        Ok(entry.table.push_unique(push.keys, push.counts, push.grads, PushScale { lr: push.lr })?)
+        Ok(entry.table.push_unique(
+            push.keys,
+            push.counts,
+            push.grads,
+            PushScale { lr_scale: push.lr_scale },
+        )?)
     })?;
     call.encode(&Reply::Push(Pushed { repeated }), slot)
 }

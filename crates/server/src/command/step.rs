@@ -34,7 +34,7 @@ pub(crate) fn push(call: &Call<'_>, push: &PushStep<'_>, slot: &mut [u8]) -> Res
     call.state.placement.check_keys(entry.home, push.keys)?;
     let part = Part {
         table: push.table,
-        lr: push.lr,
+        lr_scale: push.lr_scale,
         dim: push.dim as usize,
         keys: push.keys.into(),
         counts: push.counts.into(),
@@ -111,7 +111,7 @@ fn apply(state: &State, complete: &mut Complete) -> Result<(), Refusal> {
     complete.each(|sums| {
         let entry = directory.entries.iter().find(|entry| entry.number == sums.table);
         let entry = entry.ok_or_else(|| Refusal::no_table(&format!("number {}", sums.table)))?;
-        let scale = PushScale { lr: sums.lr };
+        let scale = PushScale { lr_scale: sums.lr_scale };
         Ok(entry.table.push_unique(sums.keys, sums.counts, sums.gradients, scale)?)
     })
 }

@@ -124,8 +124,16 @@ fn play(ops: &[Op]) {
                     .done(&Request::Feed(Feed { table: 1, batch: 3, feature: 1, pooling, ragged }))
                     .unwrap();
                 let grads = &vec![*grad; samples.len() * DIM][..];
-                let push =
-                    PushFed { table: 1, client: 5, sequence, batch: 3, feature: 1, dim: 3, lr: 1.0, grads };
+                let push = PushFed {
+                    table: 1,
+                    client: 5,
+                    sequence,
+                    batch: 3,
+                    feature: 1,
+                    dim: 3,
+                    lr_scale: 1.0,
+                    grads,
+                };
                 assert_eq!(fixture.done(&Request::PushFed(push)), Ok(()));
                 let repeated = |reply: Reply<'_>| reply == Reply::PushFed(Pushed { repeated: true });
                 assert_eq!(fixture.ask(&Request::PushFed(push), repeated), Ok(true));

@@ -28,9 +28,17 @@ fn what_is_wrong_is_answered_with_its_fault() {
     };
     let fed =
         PullFed { table: 1, batch: 1, feature: 0, dim: 3, absent: Absent::Zero, format: RowFormat::F32 };
-    let pushed = Push { table: 1, client: 1, sequence: 1, dim: 3, lr: 1.0, keys, counts, grads };
-    let push_fed =
-        PushFed { table: 1, client: 1, sequence: 1, batch: 1, feature: 0, dim: 3, lr: 1.0, grads: &[0.0; 3] };
+    let pushed = Push { table: 1, client: 1, sequence: 1, dim: 3, lr_scale: 1.0, keys, counts, grads };
+    let push_fed = PushFed {
+        table: 1,
+        client: 1,
+        sequence: 1,
+        batch: 1,
+        feature: 0,
+        dim: 3,
+        lr_scale: 1.0,
+        grads: &[0.0; 3],
+    };
     let many = vec![1; 1 << 20];
     let mismatch = Fault::DimensionMismatch { expected: 3, found: 4 };
     let create = |name, config| Request::Create(Create { home: Home::Sharded, name, config });
@@ -48,7 +56,7 @@ fn what_is_wrong_is_answered_with_its_fault() {
         (Request::PullFed(PullFed { dim: 4, ..fed }), mismatch),
         (Request::Push(Push { table: 9, ..pushed }), Fault::UnknownTable),
         (Request::Push(Push { dim: 2, grads: &[0.0; 4], ..pushed }), mismatch),
-        (Request::Push(Push { lr: -1.0, ..pushed }), Fault::BadRequest),
+        (Request::Push(Push { lr_scale: -1.0, ..pushed }), Fault::BadRequest),
         (
             Request::Push(Push { grads: nan, ..pushed }),
             Fault::BadGradient { key: 2, coordinate: 1, value: 0.0 },

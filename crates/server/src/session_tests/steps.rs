@@ -16,7 +16,7 @@ impl Fixture {
             number: 0,
             step,
             dim: DIM as u32,
-            lr: 1.0,
+            lr_scale: 1.0,
             keys: &keys,
             counts: &counts,
             gradients,

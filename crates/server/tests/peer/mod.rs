@@ -157,7 +157,7 @@ impl Peer {
     ) -> Result<bool, Failed> {
         let (counts, grads) = (vec![1; keys.len()], vec![grad; keys.len() * DIM as usize]);
         let (counts, grads) = (&counts[..], &grads[..]);
-        let push = Push { table, client: 77, sequence, dim: DIM, lr: 1.0, keys, counts, grads };
+        let push = Push { table, client: 77, sequence, dim: DIM, lr_scale: 1.0, keys, counts, grads };
         self.ask(&Request::Push(push), |reply| match reply {
             Reply::Push(pushed) => pushed.repeated,
             other => panic!("{other:?}"),

@@ -21,7 +21,7 @@ pub struct Push<'a> {
     /// Weights per row.
     pub dim: u32,
     /// Multiplies the learning rate, for this push.
-    pub lr: f32,
+    pub lr_scale: f32,
     /// Distinct; at most [`KEYS_MAX`].
     pub keys: &'a [u64],
     /// How often each key occurred in the batch.
@@ -38,7 +38,7 @@ impl<'a> Push<'a> {
         out.u64(self.sequence);
         out.count("keys", self.keys.len(), KEYS_MAX)?;
         write_dim(self.dim, out)?;
-        out.f32(self.lr);
+        out.f32(self.lr_scale);
         out.pad();
         out.slice(self.keys);
         out.slice(self.counts);
@@ -50,12 +50,12 @@ impl<'a> Push<'a> {
         let (client, sequence) = (from.u64("client")?, from.u64("sequence")?);
         let count = from.count("keys", KEYS_MAX)?;
         let dim = read_dim(from)?;
-        let lr = from.f32("lr")?;
-        from.pad("lr")?;
+        let lr_scale = from.f32("lr_scale")?;
+        from.pad("lr_scale")?;
         let keys = from.slice("keys", count)?;
         let counts = from.slice("counts", count)?;
         let grads = from.slice("grads", product("grads", count, dim as usize)?)?;
-        Ok(Push { table, client, sequence, dim, lr, keys, counts, grads })
+        Ok(Push { table, client, sequence, dim, lr_scale, keys, counts, grads })
     }
 }
 
@@ -76,7 +76,7 @@ pub struct PushFed<'a> {
     /// Weights per row.
     pub dim: u32,
     /// Multiplies the learning rate, for this push.
-    pub lr: f32,
+    pub lr_scale: f32,
     /// A row of `dim` values per sample.
     pub grads: &'a [f32],
 }
@@ -91,7 +91,7 @@ impl<'a> PushFed<'a> {
         out.u32(self.feature);
         out.count("samples", samples, SAMPLES_MAX)?;
         write_dim(self.dim, out)?;
-        out.f32(self.lr);
+        out.f32(self.lr_scale);
         out.slice(self.grads);
         Ok(())
     }
@@ -101,9 +101,9 @@ impl<'a> PushFed<'a> {
         let (batch, feature) = (from.u64("batch")?, from.u32("feature")?);
         let samples = from.count("samples", SAMPLES_MAX)?;
         let dim = read_dim(from)?;
-        let lr = from.f32("lr")?;
+        let lr_scale = from.f32("lr_scale")?;
         let grads = from.slice("grads", product("grads", samples, dim as usize)?)?;
-        Ok(PushFed { table, client, sequence, batch, feature, dim, lr, grads })
+        Ok(PushFed { table, client, sequence, batch, feature, dim, lr_scale, grads })
     }
 }
 

@@ -83,7 +83,7 @@ pub struct PushStep<'a> {
     /// Weights per row.
     pub dim: u32,
     /// Multiplies the learning rate; the same in all messages of the step about the table.
-    pub lr: f32,
+    pub lr_scale: f32,
     /// At most [`KEYS_MAX`]; gradients of one that occurs twice are summed.
     pub keys: &'a [u64],
     /// How often each key occurred in the batch.
@@ -102,7 +102,7 @@ impl<'a> PushStep<'a> {
         out.u64(self.step);
         out.count("keys", self.keys.len(), KEYS_MAX)?;
         write_dim(self.dim, out)?;
-        out.f32(self.lr);
+        out.f32(self.lr_scale);
         let (form, unit) = match self.gradients {
             StepGradients::Single(_) => (0, 0),
             StepGradients::Fixed { unit_log2, .. } => (1, unit_log2 as u8),
@@ -124,7 +124,7 @@ impl<'a> PushStep<'a> {
         let (number, step) = (from.u32("number")?, from.u64("step")?);
         let count = from.count("keys", KEYS_MAX)?;
         let dim = read_dim(from)?;
-        let lr = from.f32("lr")?;
+        let lr_scale = from.f32("lr_scale")?;
         let (is_fixed, unit) = (from.bool("form of the gradients")?, from.u8("unit")?);
         from.pad("unit")?;
         let keys = from.slice("keys", count)?;
@@ -137,7 +137,7 @@ impl<'a> PushStep<'a> {
             (false, 0) => StepGradients::Single(from.slice("gradients", values)?),
             (false, unit) => return Err(WireError::Value { what: "unit", found: unit.into() }),
         };
-        Ok(PushStep { table, member, number, step, dim, lr, keys, counts, gradients })
+        Ok(PushStep { table, member, number, step, dim, lr_scale, keys, counts, gradients })
     }
 }
 

@@ -13,3 +13,8 @@ from sanderling.torch.models.dnn import DNN
 from sanderling.torch.models.wide_deep import WideDeep
 
 __all__ = ["DCN", "DIN", "DLRM", "DNN", "DCNv2", "DeepFM", "WideDeep"]
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)

@@ -248,7 +248,7 @@ fn no_pull_is_hedged_while_pushes_are_under_way() {
                 client: 7,
                 sequence: 1,
                 dim: 1,
-                lr: 1.0,
+                lr_scale: 1.0,
                 keys: &[1],
                 counts: &[1],
                 grads: &[1.0],
