@@ -693,7 +693,9 @@ def connect(
     """Reach all servers of a cluster, with commas between their addresses.
 
     An address is "tcp://host:port", "unix:PATH", "shm:NAME" or "grpc://host:port".
-    `ca_file` (PEM) turns TLS on and says whom to trust. A request without an answer after `timeout` seconds fails. With
+    `ca_file` (PEM) turns TLS on and says whom to trust. A request without an answer after `timeout` seconds fails,
+    and so does all that is asked of a server that has been away for so long, until it answers again. A server that has
+    not answered for a second is a warning of the logger "sanderling", and again at twice the time. With
     `prefer_local` servers of this host are talked to over the fastest way that they offer.
 
     Ctrl-C ends a call of the main thread that waits for servers, with KeyboardInterrupt; what was asked may be carried

@@ -12,6 +12,6 @@ pub(crate) mod inspect;
 pub(crate) mod load;
 pub(crate) mod predict;
 pub(crate) mod ps;
-mod quantity;
+pub(crate) mod quantity;
 pub(crate) mod synth;
 pub(crate) mod train;

@@ -2,15 +2,20 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use sanderling_client::{
-    Address, Cluster, Compression, ConnectOptions, Hedge, Stop, TlsClient, addresses, compression,
+    Address, Cluster, Compression, ConnectOptions, Hedge, OnWait, Stop, TlsClient, addresses, compression,
 };
 use sanderling_learner::Model;
 
 use crate::failure::Failure;
 use crate::token::read_token;
+
+/// Bounds of `--ps-timeout`: what is shorter a busy machine takes, and what is longer nobody waits for.
+const TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Where the parameter servers are, and how they are asked.
 #[derive(Debug, Default, Args)]
@@ -48,6 +53,18 @@ pub(crate) struct AskArgs {
     /// those before it (p95); at most 5 % of the pulls
     #[arg(long, value_name = "US|p95")]
     ps_hedge: Option<Hedge>,
+    /// Time limit of a request, and of waiting for a server that is away, such as 20s or 5m [default: train.ps_timeout_s, 20s]
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
+    ps_timeout: Option<Duration>,
+}
+
+/// A time within the bounds.
+fn timeout(text: &str) -> Result<Duration, String> {
+    let time = crate::command::quantity::time(text)?;
+    if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&time) {
+        return Err("10ms to 24h are possible".to_owned());
+    }
+    Ok(time)
 }
 
 impl ServerArgs {
@@ -61,12 +78,21 @@ impl ServerArgs {
 
     /// The servers, if any were named. Those that are silent are waited for no longer once the process is told to stop.
     pub(crate) fn connect(&self) -> Result<Option<Arc<Cluster>>, Failure> {
+        self.connect_within(None)
+    }
+
+    /// The same with the time limit of a configuration, where the command line has none.
+    pub(crate) fn connect_within(&self, timeout: Option<Duration>) -> Result<Option<Arc<Cluster>>, Failure> {
         let Some(text) = self.address()? else { return Ok(None) };
         let found = addresses(text).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;
         if found == [Address::Embedded] {
             return Ok(None);
         }
-        Ok(Some(Cluster::connect(&found, self.ask.options_until_told()?)?))
+        let mut options = self.ask.options_until_told()?;
+        if let Some(timeout) = timeout.filter(|_| self.ask.ps_timeout.is_none()) {
+            options.timeout = timeout;
+        }
+        Ok(Some(Cluster::connect(&found, options)?))
     }
 
     /// Where they are, as it was given.
@@ -100,8 +126,10 @@ impl AskArgs {
             compression: self.ps_compress,
             hedge: self.ps_hedge,
             grpc: Some(sanderling_control::connector()),
+            on_wait: Some(OnWait::new(|waiting| note_line!("{waiting}"))),
             ..ConnectOptions::default()
         };
+        options.timeout = self.ps_timeout.unwrap_or(options.timeout);
         if let Some(path) = &self.ps_token_file {
             options.token =
                 read_token(path).map_err(|error| Failure::Usage(format!("--ps-token-file {error}")))?;

@@ -4,6 +4,8 @@
 
 #[path = "hub/bucket.rs"]
 mod bucket;
+#[path = "hub/killed.rs"]
+mod killed;
 mod process;
 
 use std::collections::BTreeMap;

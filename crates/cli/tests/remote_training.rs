@@ -2,6 +2,8 @@
 //! them, also when one of them is killed on the way and the run is resumed.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
+#[path = "remote_training/away.rs"]
+mod away;
 mod process;
 
 use std::path::{Path, PathBuf};

@@ -14,6 +14,7 @@ use crate::exchange::{CallError, HedgeCounters, HedgeCounts, Hedging, Peer};
 use crate::links::{Links, is_reached};
 use crate::options::ConnectOptions;
 use crate::origin::Origin;
+use crate::outage::Outages;
 use crate::pipeline::Pipeline;
 use crate::placement::Placement;
 use crate::remote::RemoteTable;
@@ -58,6 +59,8 @@ pub struct Cluster {
     hedges: Arc<HedgeCounters>,
     times: Arc<CallTimes>,
     idle: Mutex<Vec<Session>>,
+    /// Which servers are away, for all connections together.
+    outages: Arc<Outages>,
     /// Where its connections are of use.
     origin: Origin,
 }
@@ -122,7 +125,8 @@ impl Cluster {
         }
         let (hedges, times, idle) = (Arc::default(), Arc::default(), Mutex::default());
         let origin = Origin::here();
-        Ok(Arc::new(Cluster { servers, placement, options, hedges, times, idle, origin }))
+        let outages = Outages::new(servers.len(), options.timeout, options.on_wait.clone());
+        Ok(Arc::new(Cluster { servers, placement, options, hedges, times, idle, outages, origin }))
     }
 
     /// The servers, by shard.
@@ -210,7 +214,7 @@ impl Cluster {
     ) -> Result<Links, ClientError> {
         self.check_process()?;
         let ways: Vec<Address> = self.servers.iter().map(|server| server.way.clone()).collect();
-        let mut links = Links::new(&ways, &self.options, timeout, hedging)?;
+        let mut links = Links::new(&ways, &self.options, timeout, &self.outages, hedging)?;
         for (at, server) in self.servers.iter().enumerate() {
             links.expect(at, &server.peer);
         }
@@ -298,8 +302,9 @@ struct Known {
 
 /// Who is at an address, and the placement that it knows.
 fn ask(address: &Address, options: &Arc<ConnectOptions>) -> Result<Known, ClientError> {
-    let timeout = options.connect_timeout;
-    let mut links = Links::new(std::slice::from_ref(address), options, timeout, NOT_HEDGED)?;
+    let timeout = options.connect_timeout.min(options.timeout);
+    let outages = Outages::new(1, timeout, options.on_wait.clone());
+    let mut links = Links::new(std::slice::from_ref(address), options, timeout, &outages, NOT_HEDGED)?;
     let names = links.names();
     let mut placement = Err(names.misfit(0, ""));
     let mut sink = |_: usize, _: u64, result: Result<Reply<'_>, CallError>| {

@@ -185,6 +185,8 @@ pub(crate) struct Names {
     /// Addresses of the servers.
     pub(crate) servers: Arc<[String]>,
     pub(crate) timeout: Duration,
+    /// Within which a server that is away must be back.
+    pub(crate) away: Duration,
 }
 
 impl Names {
@@ -195,6 +197,9 @@ impl Names {
             CallError::Refused { fault, reason } => ClientError::Refused { server, table, fault, reason },
             CallError::Late { sent, cause } => {
                 ClientError::Late { server, table, timeout: self.timeout, sent, cause }
+            }
+            CallError::Away { sent, cause } => {
+                ClientError::Late { server, table, timeout: self.away, sent, cause }
             }
             CallError::Restarted => ClientError::Restarted { server, table },
             CallError::Lost { cause } => ClientError::Lost { server, table, cause },

@@ -12,6 +12,7 @@ use sanderling_wire::{
     Agreed, Buffer, Fault, Features, Hello, Offer, Reply, Request, RowFormat, WireError, limit,
 };
 
+use crate::outage::LAST_TRY;
 use crate::random::Random;
 
 mod answers;
@@ -38,6 +39,8 @@ const BACKOFF_MAX_US: u64 = 500_000;
 pub(crate) struct Patience {
     /// Within which a request must be answered, all attempts together.
     pub(crate) timeout: Duration,
+    /// Within which a server that is away must be back.
+    pub(crate) away: Duration,
     /// Seed of the jitter.
     pub(crate) seed: u64,
 }
@@ -49,6 +52,8 @@ pub(crate) enum CallError {
     Refused { fault: Fault, reason: String },
     /// Not answered in time. `sent`: the server may have carried it out. `cause`: what went wrong meanwhile, if anything.
     Late { sent: bool, cause: Option<String> },
+    /// The same, since the server has been away for too long.
+    Away { sent: bool, cause: Option<String> },
     /// The server was started anew since its tables were opened.
     Restarted,
     /// The connection broke, and the request may not be repeated.
@@ -137,6 +142,10 @@ pub(crate) struct Exchange {
     cause: Option<String>,
     /// It was silent when the client was told to stop, and has been since.
     given_up: bool,
+    /// Since when the server is away, as far as anybody knows.
+    outage_us: Option<u64>,
+    /// When somebody looked again after a long time.
+    back_us: u64,
 }
 
 impl Exchange {
@@ -164,6 +173,8 @@ impl Exchange {
             heard_us: 0,
             cause: None,
             given_up: false,
+            outage_us: None,
+            back_us: 0,
         }
     }
 
@@ -258,7 +269,53 @@ impl Exchange {
             Phase::Up if self.has_next() => self.hold_until_us,
             _ => u64::MAX,
         };
-        Some(deadline.min(later))
+        Some(deadline.min(later).min(self.given_up_at_us().unwrap_or(u64::MAX)))
+    }
+
+    /// Somebody knows since when the server is away; or that it is not.
+    pub(crate) fn note_outage(&mut self, since_us: Option<u64>) {
+        self.outage_us = since_us;
+    }
+
+    /// Until when a server that is away is waited for.
+    fn over_us(&self) -> Option<u64> {
+        let since_us = self.outage_us?;
+        // Over a connection that was heard since, it is not away.
+        let is_heard = matches!(self.phase, Phase::Up | Phase::Leaving) && self.heard_us > since_us;
+        let away_us = u64::try_from(self.patience.away.as_micros()).unwrap_or(u64::MAX);
+        // Who has not looked has not tried either.
+        let least_us = self.back_us.saturating_add(self.last_try_us());
+        (!is_heard).then(|| since_us.saturating_add(away_us).max(least_us))
+    }
+
+    /// How long a request gets though the server has been away for too long.
+    fn last_try_us(&self) -> u64 {
+        LAST_TRY.min(self.patience.away).as_micros() as u64
+    }
+
+    fn given_up_at_us(&self) -> Option<u64> {
+        self.calls.first_away_us(self.over_us()?, self.last_try_us())
+    }
+
+    /// How long an attempt to connect may take.
+    pub(crate) fn within(&self, now_us: u64) -> Duration {
+        let until_us = self.given_up_at_us().into_iter().chain(self.calls.first_deadline_us()).min();
+        // One that is cut too short comes to nothing though the server is there.
+        let least_us = self.last_try_us();
+        until_us.map_or(Duration::MAX, |us| Duration::from_micros(us.saturating_sub(now_us).max(least_us)))
+    }
+
+    /// Since when the oldest request waits, whether nothing was heard since over a connection, and what is in the way.
+    pub(crate) fn waits(&self) -> Option<(u64, bool, &str)> {
+        let asked_us = self.calls.first_begun_us()?;
+        let is_silent = self.phase == Phase::Up && self.heard_us <= asked_us;
+        let cause = self.cause.as_deref().filter(|_| self.phase != Phase::Up);
+        Some((asked_us, is_silent, cause.unwrap_or(SILENT)))
+    }
+
+    /// Are requests answered over a connection now?
+    pub(crate) fn is_up(&self) -> bool {
+        self.phase == Phase::Up
     }
 
     /// The frame to be sent, after [`Want::Send`].
@@ -333,24 +390,32 @@ impl Exchange {
         now_us + longest / 2 + self.random.below(longest / 2 + 1)
     }
 
-    /// Ends what was not answered in time.
-    pub(crate) fn expire(&mut self, now_us: u64) {
+    /// Ends what was not answered in time. If the server has been silent, since when.
+    pub(crate) fn expire(&mut self, now_us: u64) -> Option<u64> {
         // A cause that has been overcome explains nothing.
         let cause = match self.phase {
             Phase::Up => None,
             Phase::Greeting { .. } => Some(SILENT),
             _ => self.cause.as_deref(),
         };
-        let is_silent = self.calls.expire(now_us, self.heard_us, cause);
+        let silent_us = self.calls.expire(now_us, self.heard_us, cause);
+        if let Some(over_us) = self.over_us() {
+            let last_try_us = self.last_try_us();
+            self.calls.expire_away(now_us, over_us, last_try_us, cause);
+        }
         let in_vain = matches!(self.phase, Phase::Greeting { .. }) && self.outstanding() == 0;
-        if is_silent || in_vain {
+        if silent_us.is_some() || in_vain {
             // A peer that says nothing may be gone without a word: the next request deserves another connection.
             self.give_up(now_us, SILENT);
         }
+        silent_us.or(in_vain.then_some(now_us))
     }
 
     /// Nobody has looked since `looked_us` until now: requests may take so much longer.
     pub(crate) fn postpone(&mut self, now_us: u64, looked_us: u64) {
+        if now_us.saturating_sub(looked_us) > self.last_try_us() {
+            self.back_us = now_us;
+        }
         self.calls.postpone(now_us, looked_us);
     }
 

@@ -35,7 +35,10 @@ mod stop;
 pub use stop::Stop;
 
 mod options;
-pub use options::{ConnectOptions, compression};
+pub use options::{ConnectOptions, TIMEOUT_DEFAULT, compression};
+
+mod outage;
+pub use outage::{NOTICE_AFTER, OnWait, Waiting};
 
 mod origin;
 pub use origin::{Origin, note_fork};

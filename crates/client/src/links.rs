@@ -12,6 +12,7 @@ use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireErr
 use crate::error::{ClientError, Names};
 use crate::exchange::{Answer, CallError, Exchange, Hedging, IN_FLIGHT_MAX, Patience, Peer, Want};
 use crate::options::ConnectOptions;
+use crate::outage::Outages;
 use crate::packing::Packing;
 use crate::reach::reach;
 use crate::statistics::Recorder;
@@ -19,6 +20,9 @@ use crate::stop::Watch;
 
 /// While a server takes nothing, its answers must be taken all the same, or the two would wait for each other.
 const BLOCKED_LOOK: Duration = Duration::from_millis(1);
+
+/// How often it is looked whether a server has been waited for.
+const TELL_LOOK: Duration = Duration::from_millis(200);
 
 /// Time in which nobody looked is not noticed below this.
 const UNSEEN_US_MIN: u64 = 1000;
@@ -64,6 +68,9 @@ pub(crate) struct Links {
     /// When somebody last looked for what there is to do, or [`WAITING`].
     looked_us: u64,
     watch: Watch,
+    outages: Arc<Outages>,
+    /// When to look next whom to tell of.
+    tell_at: Instant,
 }
 
 impl Links {
@@ -72,10 +79,12 @@ impl Links {
         addresses: &[Address],
         options: &Arc<ConnectOptions>,
         timeout: Duration,
+        outages: &Arc<Outages>,
         hedging: Option<impl FnMut() -> Hedging>,
     ) -> Result<Links, ClientError> {
+        let away = outages.bound();
         let link = |address: &Address| {
-            let patience = Patience { timeout, seed: unique() };
+            let patience = Patience { timeout, away, seed: unique() };
             let exchange = Exchange::new(patience, &options.token, &options.name);
             // What does not leave the host is copied faster than compressed.
             let compression = options.compression.filter(|_| !address.in_memory());
@@ -86,7 +95,7 @@ impl Links {
         let links = (0..lanes).flat_map(|_| addresses).map(link).collect();
         let hedging =
             hedging.map_or_else(Vec::new, |of| std::iter::repeat_with(of).take(addresses.len()).collect());
-        let names = Names { servers: addresses.iter().map(Address::to_string).collect(), timeout };
+        let names = Names { servers: addresses.iter().map(Address::to_string).collect(), timeout, away };
         let poller = Poller::new(options.spin_us)?;
         Ok(Links {
             links,
@@ -100,6 +109,8 @@ impl Links {
             start: Instant::now(),
             looked_us: 0,
             watch: Watch::new(options.stop.clone()),
+            outages: Arc::clone(outages),
+            tell_at: Instant::now(),
         })
     }
 
@@ -222,7 +233,8 @@ impl Links {
             until_us = Some(until_us.map_or(look_us, |until_us| until_us.min(look_us)));
         }
         let deadline = until_us.map(|us| self.start + Duration::from_micros(us));
-        let deadline = deadline.into_iter().chain(until).chain(self.watch.look_at()).min();
+        let looks_at = self.watch.look_at().into_iter().chain(self.outages.is_told().then_some(self.tell_at));
+        let deadline = deadline.into_iter().chain(until).chain(looks_at).min();
         let mut ready = std::mem::take(&mut self.ready);
         self.looked_us = WAITING;
         if self.poller.wait(&mut ready, deadline).is_err() {
@@ -231,6 +243,7 @@ impl Links {
         }
         if ready.is_empty() {
             self.give_up_if_told(0..self.links.len());
+            self.tell_who_is_waited_for();
         }
         for link in 0..self.links.len() {
             let token = self.links[link].connection;
@@ -240,6 +253,33 @@ impl Links {
             self.advance(link, sink);
         }
         self.ready = ready;
+    }
+
+    fn at(&self, us: u64) -> Instant {
+        self.start + Duration::from_micros(us)
+    }
+
+    /// Says which servers have been waited for, now and then.
+    fn tell_who_is_waited_for(&mut self) {
+        let now = Instant::now();
+        if now < self.tell_at || !self.outages.is_told() {
+            return;
+        }
+        self.tell_at = now + TELL_LOOK;
+        for (at, link) in self.links.iter().enumerate() {
+            let Some((asked_us, is_silent, cause)) = link.exchange.waits() else { continue };
+            // Whoever has them work for long knows that they say nothing meanwhile.
+            let is_silent = is_silent && !self.watch.bears_silence();
+            let (server, asked) = (at % self.servers, self.at(asked_us));
+            let name = &self.names.servers[server];
+            let cause = cause.strip_prefix(&format!("{name}: ")).unwrap_or(cause);
+            self.outages.notice(server, name, asked, is_silent, cause);
+        }
+    }
+
+    /// An attempt that began then has come to nothing.
+    fn failed(&self, at: usize, since_us: u64) {
+        self.outages.failed(at % self.servers, self.at(since_us));
     }
 
     /// Gives up those of these links whose servers are silent, if it is to stop.
@@ -298,10 +338,20 @@ impl Links {
         loop {
             let now_us = self.now_us();
             self.notice(now_us, None);
-            self.links[at].exchange.expire(now_us);
+            let since = self.outages.since(at % self.servers);
+            let since_us = since.map(|since| since.saturating_duration_since(self.start).as_micros() as u64);
+            self.links[at].exchange.note_outage(since_us);
+            if let Some(silent_us) = self.links[at].exchange.expire(now_us) {
+                self.failed(at, silent_us);
+            }
             match self.links[at].exchange.want(now_us) {
                 Want::Connect => self.connect(at),
-                Want::Close => self.close(at),
+                Want::Close => {
+                    if self.links[at].exchange.outstanding() > 0 {
+                        self.failed(at, now_us);
+                    }
+                    self.close(at);
+                }
                 Want::Nothing => break,
                 Want::Send => match self.commit(at) {
                     Ok(true) => committed = true,
@@ -359,7 +409,7 @@ impl Links {
     fn receive(&mut self, at: usize, sink: &mut Sink<'_>) {
         let now_us = self.now_us();
         let other = self.other(at);
-        let Links { links, poller, hedging, servers, recorder, .. } = self;
+        let Links { links, poller, hedging, servers, recorder, outages, names, .. } = self;
         let (server, by_second) = (at % *servers, at >= *servers);
         let Some(connection) = links[at].connection.and_then(|token| poller.connection(token)) else {
             return;
@@ -368,10 +418,11 @@ impl Links {
             match connection.receiver.try_receive() {
                 Ok(Received::Frame(frame)) => {
                     let Link { exchange, packing, .. } = &mut links[at];
-                    let Answer::To(done, reply) = exchange.receive(now_us, frame, &mut packing.unpacker)
-                    else {
-                        continue;
-                    };
+                    let answer = exchange.receive(now_us, frame, &mut packing.unpacker);
+                    if exchange.is_up() {
+                        outages.ended(server, &names.servers[server]);
+                    }
+                    let Answer::To(done, reply) = answer else { continue };
                     let has_rows = reply.kind().has_rows();
                     if let Some(recorder) = recorder {
                         recorder.answered(reply.kind(), done.began_us, now_us);
@@ -412,7 +463,9 @@ impl Links {
     fn connect(&mut self, at: usize) {
         let link = &mut self.links[at];
         link.packing.restart();
-        let connected = reach(&link.address, &self.options, FRAMING);
+        let asked_us = self.start.elapsed().as_micros() as u64;
+        let within = link.exchange.within(asked_us);
+        let connected = reach(&link.address, &self.options, FRAMING, within);
         let connected = connected.and_then(|connection| self.poller.add(connection));
         // A server that does not answer was waited for until now.
         let now_us = self.now_us();
@@ -432,6 +485,8 @@ impl Links {
             }
             Err(error) => {
                 link.exchange.disconnected(now_us, error.to_string());
+                self.failed(at, asked_us);
+                self.tell_who_is_waited_for();
                 // Only this one: who has sent to the others takes their failures one after the other.
                 self.give_up_if_told(at..at + 1);
             }
@@ -448,12 +503,15 @@ impl Links {
         self.close(at);
         let now_us = self.now_us();
         self.links[at].exchange.disconnected(now_us, cause);
+        if self.links[at].exchange.outstanding() > 0 {
+            self.failed(at, now_us);
+        }
     }
 }
 
 /// Does anybody listen there now?
 pub(crate) fn is_reached(address: &Address, options: &ConnectOptions) -> bool {
-    reach(address, options, FRAMING).is_ok()
+    reach(address, options, FRAMING, Duration::MAX).is_ok()
 }
 
 /// What is wrong with a connection, for who names its server anyway.

@@ -6,10 +6,11 @@ use sanderling_transport::{Connector, Framing, SPIN_US_DEFAULT, TlsClient};
 use sanderling_wire::Compression;
 
 use crate::exchange::Hedge;
+use crate::outage::OnWait;
 use crate::stop::Stop;
 
-/// A request that has no answer by then has failed.
-const TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
+/// A request that has no answer by then has failed, and a server that is away for so long is given up.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
 /// A server that cannot be reached by then, at the start, is not there.
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
@@ -20,7 +21,8 @@ pub struct ConnectOptions {
     pub token: String,
     /// How this client is called in the servers' lists.
     pub name: String,
-    /// Within which a request must be answered, all attempts together.
+    /// Within which a request must be answered, all attempts together. A server that is away for so long is given up: what is
+    /// asked of it afterwards gets two seconds, until it answers again.
     pub timeout: Duration,
     /// Within which a server must be reached at the start.
     pub connect_timeout: Duration,
@@ -43,6 +45,8 @@ pub struct ConnectOptions {
     pub grpc: Option<Connector>,
     /// Who waits for servers asks this now and then; none: only deadlines end a wait.
     pub stop: Option<Stop>,
+    /// Who is told when a server has been waited for, after a second and then more and more rarely.
+    pub on_wait: Option<OnWait>,
 }
 
 impl Default for ConnectOptions {
@@ -60,15 +64,20 @@ impl Default for ConnectOptions {
             hedge: None,
             grpc: None,
             stop: None,
+            on_wait: None,
         }
     }
 }
 
 impl ConnectOptions {
-    /// The part that is the transport's.
-    pub(crate) fn transport(&self, framing: Framing) -> sanderling_transport::ConnectOptions {
+    /// The part that is the transport's, for who can wait so long.
+    pub(crate) fn transport(
+        &self,
+        framing: Framing,
+        within: Duration,
+    ) -> sanderling_transport::ConnectOptions {
         let mut options = sanderling_transport::ConnectOptions::new(framing);
-        options.timeout = self.connect_timeout.min(self.timeout);
+        options.timeout = self.connect_timeout.min(self.timeout).min(within);
         if let Some(left) = self.stop.as_ref().and_then(Stop::told) {
             options.timeout = options.timeout.min(left);
         }

@@ -16,8 +16,9 @@ pub(crate) fn reach(
     address: &Address,
     options: &ConnectOptions,
     framing: Framing,
+    within: Duration,
 ) -> Result<Connection, Error> {
-    let transport = options.transport(framing);
+    let transport = options.transport(framing, within);
     let Some(stop) = &options.stop else { return connect(address, &transport) };
     let start = Instant::now();
     let late = || Error::ConnectTimeout { address: address.to_string(), timeout: start.elapsed() };
@@ -82,7 +83,7 @@ mod tests {
             };
             let framing =
                 Framing { header_bytes: HEADER_BYTES, body_bytes: |_| Ok(0), frame_bytes_max: 1 << 20 };
-            let reached = reach(&"grpc://127.0.0.1:1".parse().unwrap(), &options, framing);
+            let reached = reach(&"grpc://127.0.0.1:1".parse().unwrap(), &options, framing, Duration::MAX);
             has_gone.store(true, Ordering::SeqCst);
             assert!(matches!(reached, Err(Error::ConnectTimeout { .. })), "{grace:?}");
             assert!(seen.recv().unwrap(), "{grace:?}: it waited");

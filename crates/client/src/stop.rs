@@ -66,6 +66,10 @@ impl Watch {
         self.bears_silence = true;
     }
 
+    pub(crate) fn bears_silence(&self) -> bool {
+        self.bears_silence
+    }
+
     /// When to look next, if at all.
     pub(crate) fn look_at(&self) -> Option<Instant> {
         self.stop.as_ref().map(|_| self.look_at)

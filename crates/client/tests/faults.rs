@@ -8,10 +8,12 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
-use sanderling_client::{Client, ClientError, Cluster, ConnectOptions, RemoteTable, Stop};
+use sanderling_client::{
+    Client, ClientError, Cluster, ConnectOptions, NOTICE_AFTER, OnWait, RemoteTable, Stop, Waiting,
+};
 use sanderling_sample::{Batch, Rows};
 use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
 use servers::{Misdeed, Server};
@@ -273,4 +275,85 @@ fn a_faster_way_of_the_same_server_is_taken_and_that_of_another_is_not() {
     assert_eq!(way(servers::options()), tcp.address.to_string(), "another server's");
     *tcp.memory.local_url.lock().unwrap() = format!("unix:{}/nobody", folder.path().display());
     assert_eq!(way(servers::options()), tcp.address.to_string(), "nobody's");
+}
+
+/// What the servers' absence is told with, and what was told.
+fn told() -> (Option<OnWait>, Arc<Mutex<Vec<Waiting>>>) {
+    let told = Arc::<Mutex<Vec<Waiting>>>::default();
+    let tell = Arc::clone(&told);
+    (Some(OnWait::new(move |waiting| tell.lock().unwrap().push(waiting.clone()))), told)
+}
+
+/// Its connections end with the next request, and nobody listens there any more.
+fn kill(mut server: Server) {
+    server.stop();
+    server.misbehave(&[Misdeed::CutBefore; 64]);
+}
+
+/// One bound for all that is asked while a server is away, whoever asks and however long it may take otherwise.
+#[test]
+fn a_server_that_is_gone_is_waited_for_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (on_wait, told) = told();
+    let timeout = Duration::from_secs(5);
+    let (server, table) = one(&folder, ConnectOptions { timeout, on_wait, ..servers::options() });
+    pull(&table).unwrap();
+    kill(server);
+    let start = Instant::now();
+    // Several threads at once, one of which saves, which may take hours.
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| pull(&table).unwrap_err());
+        }
+        let saved = scope.spawn(|| table.cluster().save("x", Duration::from_secs(3600)).unwrap_err());
+        let error = saved.join().unwrap().to_string();
+        assert!(error.contains("no answer within 5s: "), "{error}");
+    });
+    let first = start.elapsed();
+    assert!(first > Duration::from_millis(4900) && first < Duration::from_secs(9), "{first:?}");
+    // What comes after that, such as a clean-up, gets one attempt.
+    let error = pull(&table).unwrap_err();
+    assert!(error.contains("no answer within 5s: ") && error.contains("nobody listens"), "{error}");
+    let again = start.elapsed() - first;
+    assert!(again < Duration::from_millis(4500), "{again:?}");
+    let told = told.lock().unwrap();
+    let (name, said) = (table.cluster().servers()[0].way.to_string(), &told[0]);
+    assert!(said.server == name && said.limit == Some(timeout), "{told:?}");
+    assert!(said.waited >= NOTICE_AFTER && said.waited < 3 * NOTICE_AFTER, "{told:?}");
+    // Once for all who wait, and again at twice the time.
+    assert!((2..=4).contains(&told.len()), "{told:?}");
+    assert!(told[1].waited >= 2 * said.waited, "{told:?}");
+}
+
+/// It was away for longer than anybody waited for it, and is back: then requests may take as long as ever.
+#[test]
+fn a_server_that_is_back_is_asked_as_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let (on_wait, told) = told();
+    let options = ConnectOptions { timeout: Duration::from_secs(2), on_wait, ..servers::options() };
+    let (server, table) = one(&folder, options);
+    let address = server.address.to_string();
+    kill(server);
+    assert!(pull(&table).unwrap_err().contains("no answer within 2s"));
+    let server = Server::start(&address, 0, 1);
+    // The table is gone with the memory; its server is not away.
+    let error = pull(&table).unwrap_err();
+    assert!(error.contains("was started anew"), "{error}");
+    assert!(told.lock().unwrap().iter().any(|waiting| waiting.limit.is_none()), "{told:?}");
+    drop(server);
+}
+
+/// It takes connections and says nothing, as a process that was stopped.
+#[test]
+fn a_server_that_is_silent_is_told_and_given_up_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (on_wait, told) = told();
+    let options = ConnectOptions { timeout: Duration::from_secs(4), on_wait, ..servers::options() };
+    let (server, table) = one(&folder, options);
+    server.misbehave(&[Misdeed::Silent; 64]);
+    let start = Instant::now();
+    assert!(pull(&table).unwrap_err().contains("no answer within 4s"));
+    let told = told.lock().unwrap();
+    assert!(told[0].cause == "it does not answer" && told[0].waited < 3 * NOTICE_AFTER, "{told:?}");
+    assert!(start.elapsed() < Duration::from_secs(8));
 }

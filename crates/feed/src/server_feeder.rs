@@ -17,6 +17,8 @@ use crate::pooling::Pooling;
 /// Waits between attempts begin with this and double.
 const AGAIN_MIN: Duration = Duration::from_millis(20);
 const AGAIN_MAX: Duration = Duration::from_millis(500);
+/// Shortest time that an attempt gets, whatever the patience.
+const ATTEMPT_MIN: Duration = Duration::from_secs(1);
 /// How often a wait looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -100,6 +102,11 @@ impl ServerFeeder {
             by_column.push((column as u32, feature.pooling()?, feature));
         }
         by_column.sort_by_key(|(column, _, _)| *column);
+        // One attempt must not outlast all of them.
+        let within = patience.max(ATTEMPT_MIN);
+        let (timeout, connect_timeout) =
+            (connect.timeout.min(within), connect.connect_timeout.min(within));
+        let connect = ConnectOptions { timeout, connect_timeout, ..connect };
         Cluster::connect(&addresses, connect.clone())?;
         let on_trouble = Box::new(on_trouble);
         Ok(ServerFeeder { addresses, connect, features: by_column, patience, open: None, on_trouble })

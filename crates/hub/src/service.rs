@@ -3,8 +3,6 @@
 //! [`Service::start`] reads, and answers trainers, on threads of its own. What a trainer is answered is decided by a state
 //! machine without input and output (`desk`); `docs/hub.md` says what trainers may rely on.
 
-use std::fs::File;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -35,13 +33,16 @@ mod done;
 
 mod desk;
 pub use desk::TrainerCounts;
-use desk::{Desk, PassStart, Settled};
+use desk::{Desk, Settled};
 
 mod hall;
 use hall::Hall;
 
+mod journal;
+use journal::Journal;
+
 mod position;
-use position::{Fingerprint, Position};
+use position::Position;
 
 mod units;
 
@@ -73,9 +74,7 @@ pub struct Service {
     addresses: Vec<Address>,
     hall: Arc<Hall>,
     watch: Arc<Watch>,
-    position: Option<(PathBuf, Fingerprint)>,
-    /// Nobody else writes to the position while this is held.
-    _claim: Option<File>,
+    journal: Option<Arc<Journal>>,
     save_every: Duration,
     linger: Duration,
     trainer_timeout: Duration,
@@ -87,6 +86,7 @@ pub struct Service {
     serving: Option<JoinHandle<Result<(), sanderling_transport::Error>>>,
     making: Option<JoinHandle<Result<(), ServiceError>>>,
     feeding: Option<JoinHandle<Result<(), ServiceError>>>,
+    writing: Option<JoinHandle<()>>,
     /// Why it cannot go on.
     failure: Option<ServiceError>,
 }
@@ -172,23 +172,24 @@ impl Service {
             Some(path) => Position::read(path, &fingerprint)?,
             None => None,
         };
-        let position = position.unwrap_or_else(|| Position {
-            stream: sanderling_observe::unique() | 1,
-            start: PassStart::default(),
-            done: done::Done::default(),
-            holders: Vec::new(),
-            is_last: true,
-        });
+        let position = position.unwrap_or_else(|| Position::new(sanderling_observe::unique() | 1));
         let listeners = listen(config)?;
-        if let Some(path) = &config.position {
+        let tail = match &config.position {
             // So that what is wrong with the file is known now, and that nobody takes for the last one what was.
-            Position { is_last: false, ..position.clone() }.write(path, &fingerprint)?;
-        }
+            Some(path) => {
+                let position = Position { is_last: false, ..position.clone() };
+                Some((path.clone(), position.write(path, &fingerprint)?))
+            }
+            None => None,
+        };
         let on_event: OnEvent = Arc::new(on_event);
         let from = (position.start, position.done.prefix());
         let mut desk = Desk::new(config.desk_limits(), position.stream, position.done, position.start);
         desk.restore(0, &position.holders, position.is_last);
         let hall = Hall::new(desk);
+        let journal = tail.zip(claim).map(|((path, tail), claim)| {
+            Arc::new(Journal::new(path, fingerprint, Arc::clone(&hall), tail, claim))
+        });
         let watch = Arc::new(Watch {
             hall: Arc::clone(&hall),
             stages: Stages::new(&SERVICE_STAGES),
@@ -203,6 +204,7 @@ impl Service {
             poller,
             joining: joined,
             hall: Arc::clone(&hall),
+            journal: journal.clone(),
             facts: config.facts(&plan, listeners[0].address())?,
             started: watch.started,
             latency: Arc::clone(&watch.latency),
@@ -212,8 +214,7 @@ impl Service {
         let mut service = Service {
             addresses: listeners.iter().map(|listener| listener.address().clone()).collect(),
             hall: Arc::clone(&hall),
-            position: config.position.clone().map(|path| (path, fingerprint)),
-            _claim: claim,
+            journal,
             save_every: config.save_every,
             linger: config.linger,
             trainer_timeout: config.trainer_timeout,
@@ -224,6 +225,7 @@ impl Service {
             serving: Some(spawn("serve", move || serving.run())?),
             making: None,
             feeding: None,
+            writing: None,
             failure: None,
             watch,
             on_event,
@@ -231,6 +233,12 @@ impl Service {
         for listener in listeners {
             let (joining, waker, on_event) = (joining.clone(), waker.clone(), Arc::clone(&service.on_event));
             service.acceptors.push(spawn("accept", move || accept(&listener, &joining, &waker, &on_event))?);
+        }
+        if let Some(journal) = service.journal.clone() {
+            let (hall, stopped) = (Arc::clone(&hall), Arc::clone(&service.stopped));
+            let on_event = Arc::clone(&service.on_event);
+            service.writing =
+                Some(spawn("position", move || write_down(&journal, &hall, &waker, &stopped, &on_event))?);
         }
         if let Some(feeder) = feeder {
             let table = feeding::Table {
@@ -275,7 +283,7 @@ impl Service {
         mut on_look: impl FnMut(&Service),
     ) -> (Result<Ended, ServiceError>, Status) {
         let (mut save_at, mut settled_since) = (Instant::now() + self.save_every, None::<Instant>);
-        let (mut newcomers, mut again_at) = (0, Instant::now());
+        let mut again_at = Instant::now();
         let ended = loop {
             if stop.load(Ordering::Relaxed) {
                 break Ended::Stopped;
@@ -300,16 +308,12 @@ impl Service {
                 break Ended::Stopped;
             }
             self.finish_threads(false);
-            let came = self.hall.desk().newcomers();
-            // After a crash what a trainer has is handed to others unless the position names it.
-            if Instant::now() >= save_at || came != newcomers && Instant::now() >= again_at {
+            let is_broken = self.journal.as_ref().is_some_and(|journal| journal.is_broken());
+            if Instant::now() >= save_at || is_broken && Instant::now() >= again_at {
                 save_at = Instant::now() + self.save_every;
-                match self.save(false) {
-                    Ok(()) => newcomers = came,
-                    Err(error) => {
-                        again_at = Instant::now() + SAVE_AGAIN;
-                        (self.on_event)(Event::NotSaved { reason: error.to_string() });
-                    }
+                if let Err(error) = self.save(false) {
+                    again_at = Instant::now() + SAVE_AGAIN;
+                    (self.on_event)(Event::NotSaved { reason: error.to_string() });
                 }
             }
             on_look(&self);
@@ -343,14 +347,10 @@ impl Service {
     }
 
     fn save(&self, is_last: bool) -> Result<(), ServiceError> {
-        let Some((path, fingerprint)) = &self.position else { return Ok(()) };
-        let position = {
-            let desk = self.hall.desk();
-            let (done, start) = desk.position();
-            let holders = desk.holders();
-            Position { stream: desk.stream(), start, done: done.clone(), holders, is_last }
-        };
-        position.write(path, fingerprint)
+        let saved = self.journal.as_ref().map_or(Ok(()), |journal| journal.save(is_last));
+        // Answers may have waited for it.
+        self.waker.wake();
+        saved
     }
 
     fn finish(&mut self, ended: Ended) -> Result<Ended, ServiceError> {
@@ -375,6 +375,7 @@ impl Service {
             Some(Err(_)) => Err(ServiceError::Panicked("the thread that answers")),
             None => Ok(()),
         };
+        self.writing.take().map(JoinHandle::join);
         self.finish_threads(true);
         served
     }
@@ -394,6 +395,16 @@ fn told(result: Result<(), ServiceError>, hall: &Hall, on_event: &OnEvent) -> Re
         on_event(Event::Failed { reason });
     }
     result
+}
+
+/// Writes down what trainers are to hear of, until it is stopped.
+fn write_down(journal: &Journal, hall: &Hall, waker: &Waker, stopped: &AtomicBool, on_event: &OnEvent) {
+    while hall.to_write(stopped) {
+        if let Err(error) = journal.commit() {
+            on_event(Event::NotSaved { reason: error.to_string() });
+        }
+        waker.wake();
+    }
 }
 
 fn spawn<T: Send + 'static>(

@@ -273,6 +273,7 @@ impl Config {
         if !(self.train.class_weight > 0.0 && self.train.class_weight.is_finite()) {
             return Err(format!("train.class_weight = {}: must be above 0", self.train.class_weight));
         }
+        self.train.check_ps_timeout()?;
         self.model.check()?;
         if self.data.train.is_empty() {
             return Err("data.train: name at least one file, pattern or \"-\"".to_string());
@@ -359,6 +360,8 @@ mod tests {
             ("[data]\ntrain = \"-\"".to_string(), Err("data.format")),
             ("[data]\ntrian = \"a.csv\"".to_string(), Err("unknown field `trian`, expected one of `train`")),
             (String::new(), Err("data.train")),
+            (format!("[train]\nps_timeout_s = 0\n{head}"), Err("train.ps_timeout_s = 0: 0.01 to 86400 seconds")),
+            (format!("[train]\nps_timeout_s = 2.5\n{head}"), Ok(())),
             ("[data]\ntrain = \"\"".to_string(), Err("data.train: an empty path")),
             (data("train = \"a.svm\"\nvalid = [\"a.svm\", \"\"]"), Err("data.valid: an empty path")),
             (data("format = \"x\""), Err("data.format: unknown variant `x`, expected one of `")),

@@ -6,6 +6,7 @@
 mod error;
 
 mod value;
+mod warnings;
 
 mod arrays;
 mod requests;

@@ -18,6 +18,7 @@ use crate::requests::{self, PooledArguments};
 use crate::table::Words;
 use crate::table_config::MadeFrom;
 use crate::value::to_python;
+use crate::warnings;
 
 /// Connections to the servers of a cluster; made by `connect`.
 #[pyclass(name = "Connection", module = "sanderling", frozen)]
@@ -75,6 +76,7 @@ pub(crate) fn connect(
         hedge,
         grpc: Some(sanderling_cli::grpc_connector()),
         stop: Some(interrupt::stop()),
+        on_wait: Some(warnings::on_wait()),
         ..defaults
     };
     let cluster = py.detach(|| Cluster::connect(&addresses(address)?, options)).map_err(of_client)?;

@@ -5,7 +5,9 @@ Knows no model and no training loop.
 
 import argparse
 import json
+import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ import torch.distributed
 
 import sanderling
 from sanderling._native import DEEP_MODELS
-from sanderling.torch.deep_config import DeepConfig, read_toml
+from sanderling.torch.deep_config import PS_TIMEOUT_S, DeepConfig, read_toml
 from sanderling.torch.trainer import train
 
 # What a shell gives a program that Ctrl-C ended.
@@ -31,6 +33,7 @@ _EXIT_CODES: dict[int, tuple[type[sanderling.Error], ...]] = {
 }
 # Some thirty years; what is beyond a clock's reach cannot be waited for.
 _PATIENCE_MAX_S = 1e9
+_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,6 +56,11 @@ def main(arguments: Sequence[str]) -> int:
     add("--ps", help="tables on parameter servers, at these addresses")
     add("--mode", default="sync", help="of several trainers under torchrun: sync, async or bounded:STEPS (sync)")
     add("--ps-token-file", type=Path, metavar="FILE", help="what parameter servers must be told is in this file")
+    add(
+        "--ps-timeout",
+        metavar="TIME",
+        help="time limit of a request, and of waiting for a server that is away, such as 20s or 5m (train.ps_timeout_s, 20s)",
+    )
     add("--ps-ca", type=Path, metavar="FILE", help="certificate authority of parameter servers that speak TLS, PEM")
     add("--hub-ca", type=Path, metavar="FILE", help="certificate authority of hubs that speak TLS, PEM")
     add("--hub-token-file", type=Path, metavar="FILE", help="what hubs must be told is in this file")
@@ -70,7 +78,8 @@ def main(arguments: Sequence[str]) -> int:
             _check_patience(options.hub_patience)
             hub_token = _text("--hub-token-file", options.hub_token_file)
             _check_readable("--hub-ca", options.hub_ca)
-            config, ps = _config(options), _servers(options)
+            config = _config(options)
+            ps = _servers(options, config.train.ps_timeout_s)
         result = train(
             config,
             name=options.name,
@@ -140,11 +149,22 @@ def _check_patience(seconds: float) -> None:
         raise sanderling.ConfigError(f"--hub-patience: {seconds:g}: must be seconds from 0 to {_PATIENCE_MAX_S:g}")
 
 
-def _servers(options: argparse.Namespace) -> sanderling.Connection | None:
+def _servers(options: argparse.Namespace, timeout_s: float) -> sanderling.Connection | None:
     if options.ps is None:
         return None
     token = _text("--ps-token-file", options.ps_token_file)
-    return sanderling.connect(options.ps, token=token, ca_file=options.ps_ca)
+    if options.ps_timeout is not None:
+        timeout_s = _seconds("--ps-timeout", options.ps_timeout)
+    return sanderling.connect(options.ps, token=token, ca_file=options.ps_ca, timeout=timeout_s)
+
+
+def _seconds(option: str, text: str) -> float:
+    """A time with its unit, as the other commands take it."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text)
+    seconds = float(found[1]) * _UNITS_S[found[2]] if found else math.nan
+    if not PS_TIMEOUT_S[0] <= seconds <= PS_TIMEOUT_S[1]:
+        raise sanderling.ConfigError(f"{option}: {text!r} is not a time from 10ms to 24h, such as 20s or 5m")
+    return seconds
 
 
 def _check_readable(option: str, path: Path | None) -> None:

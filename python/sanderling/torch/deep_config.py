@@ -19,12 +19,16 @@ from sanderling._native import DEEP_MODELS
 HUBS = "hub://"
 """What the address of hubs begins with."""
 
+PS_TIMEOUT_S = (0.01, 86_400.0)
+"""Bounds of `train.ps_timeout_s`."""
+
 _Section = TypeVar("_Section")
 
 _MAY_CHANGE = {
     "name",
     *(f"train.{key}" for key in ("passes", "threads", "depth", "schedule", "early_stop", "print_every", "max_steps")),
     "train.save_every",
+    "train.ps_timeout_s",
 }
 """What a run may go on with otherwise than it began."""
 
@@ -85,6 +89,8 @@ class TrainConfig:
     """Largest norm of a step's gradients, rows and dense part together; 0: any."""
     save_every: int = 0
     """Save the run every so many steps; 0: after passes, and when it is told to stop."""
+    ps_timeout_s: float = 20.0
+    """Within which parameter servers must answer, and be back when they are away."""
 
 
 @dataclass
@@ -178,6 +184,10 @@ class DeepConfig:
         for name, rate in (("lr", self.dense_optimizer.lr), ("weight_decay", self.dense_optimizer.weight_decay)):
             if not 0.0 <= rate < math.inf:
                 raise sanderling.ConfigError(f"dense_optimizer.{name} = {rate}: must be finite and not negative")
+        if not PS_TIMEOUT_S[0] <= train.ps_timeout_s <= PS_TIMEOUT_S[1]:
+            raise sanderling.ConfigError(
+                f"train.ps_timeout_s = {train.ps_timeout_s}: must be seconds from {PS_TIMEOUT_S[0]:g} to {PS_TIMEOUT_S[1]:g}"
+            )
         if not 0.0 <= model.dropout < 1.0:
             raise sanderling.ConfigError(f"model.dropout = {model.dropout}: must be at least 0 and below 1")
         if train.monitor not in ("auc", "logloss"):

@@ -84,6 +84,10 @@ def train(
     all after the same step, which is saved; then KeyboardInterrupt is raised, and the process ignores both signals,
     since torchrun sends them to all that are left when the first one has ended.
 
+    A server of `ps` that is away for longer than `train.ps_timeout_s` ends the run with a `ServerError`; what it is waited
+    for is a warning of the logger `sanderling`, after a second and then more and more rarely. A `Connection` keeps the
+    `timeout` that it was made with.
+
     Hubs that ask for one get `hub_token`; one that is away for longer than `hub_patience_s` is a `HubError`.
     torch computes with `torch_threads` threads meanwhile: unless given, with what OMP_NUM_THREADS says, or with a
     thread for each physical core that the feed queue's `train.threads` leave, at least 1.
@@ -126,7 +130,7 @@ def train(
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise sanderling.FileError(f"{run_dir}: cannot be the run's folder: {error.strerror or error}") from error
-    ps = sanderling.connect(ps) if isinstance(ps, str) else ps
+    ps = sanderling.connect(ps, timeout=config.train.ps_timeout_s) if isinstance(ps, str) else ps
     workers = _workers(config, ps, mode)
     first = workers is None or workers.rank == 0
     with _claimed(run_dir if first else None), compute_threads.torch_threads(threads):

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sanderling_observe::numbers;
 
 /// Such as `500ms`, `10s`, `1.5m`, `2h`.
-pub(super) fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     numbers::time(text).ok_or_else(|| {
         format!("{text:?} is not a time: a number with one of the units us, ms, s, m, h, as in 10s")
     })

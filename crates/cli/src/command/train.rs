@@ -198,7 +198,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let config = args.config()?;
     let bar = Bar::new(args.quiet);
     let mut job = args.job(&config)?;
-    let servers = args.servers.connect()?;
+    let servers = args.servers.connect_within(config.train.ps_timeout())?;
     let stop = crate::stop::flag();
     if let Some(job) = &mut job {
         job.job.stop = Arc::clone(&stop);

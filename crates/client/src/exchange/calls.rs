@@ -287,9 +287,31 @@ impl Calls {
         }
     }
 
-    /// Ends what was not answered in time. `true`: one of them was sent, and since then nothing was heard.
-    pub(super) fn expire(&mut self, now_us: u64, heard_us: u64, cause: Option<&str>) -> bool {
-        let mut is_silent = false;
+    /// When the first of them has to be given up because the server is away for longer than until `over_us`.
+    pub(super) fn first_away_us(&self, over_us: u64, last_try_us: u64) -> Option<u64> {
+        self.first_begun_us().map(|began_us| over_us.max(began_us.saturating_add(last_try_us)))
+    }
+
+    /// Ends what the server, which is away, has had time enough for.
+    pub(super) fn expire_away(&mut self, now_us: u64, over_us: u64, last_try_us: u64, cause: Option<&str>) {
+        for slot in 0..self.calls.len() as u32 {
+            let call = &self.calls[slot as usize];
+            let until_us = over_us.max(call.began_us.saturating_add(last_try_us));
+            if call.state == State::Free || until_us > now_us {
+                continue;
+            }
+            if let State::Sent { .. } = call.state {
+                self.sent -= 1;
+            }
+            let (sent, busy) = (call.was_sent, self.calls[slot as usize].busy.take());
+            self.queue.retain(|&queued| queued != slot);
+            self.fail(slot, CallError::Away { sent, cause: cause.map(str::to_owned).or(busy) });
+        }
+    }
+
+    /// Ends what was not answered in time. When one of them was sent, after which nothing was heard.
+    pub(super) fn expire(&mut self, now_us: u64, heard_us: u64, cause: Option<&str>) -> Option<u64> {
+        let mut silent_us = None::<u64>;
         for slot in 0..self.calls.len() as u32 {
             let call = &self.calls[slot as usize];
             if call.state == State::Free || call.deadline_us > now_us {
@@ -297,13 +319,15 @@ impl Calls {
             }
             if let State::Sent { at_us } = call.state {
                 self.sent -= 1;
-                is_silent |= heard_us <= at_us;
+                if heard_us <= at_us {
+                    silent_us = Some(silent_us.map_or(at_us, |earlier| earlier.min(at_us)));
+                }
             }
             let (sent, busy) = (call.was_sent, self.calls[slot as usize].busy.take());
             self.queue.retain(|&queued| queued != slot);
             self.fail(slot, CallError::Late { sent, cause: cause.map(str::to_owned).or(busy) });
         }
-        is_silent
+        silent_us
     }
 
     /// Fits what is queued to what was agreed on with a server as it was started with `boot_id`; fails what does not fit.

@@ -65,7 +65,7 @@ fn aligned(bytes: &[u8]) -> Buffer {
 
 impl World {
     fn new(seed: u64, weather: Weather) -> World {
-        let patience = Patience { timeout: Duration::from_micros(TIMEOUT_US), seed };
+        let patience = Patience { timeout: Duration::from_micros(TIMEOUT_US), away: Duration::MAX, seed };
         World {
             random: Random::new(seed ^ 0x5EED),
             weather,
@@ -413,7 +413,7 @@ fn requests_that_nobody_looked_after_have_more_time() {
 
 #[test]
 fn a_request_may_take_longer_than_a_frame_can_say() {
-    let patience = Patience { timeout: Duration::from_secs(7200), seed: 1 };
+    let patience = Patience { timeout: Duration::from_secs(7200), away: Duration::MAX, seed: 1 };
     let mut exchange = Exchange::new(patience, "", "test");
     exchange.begin(0, 1, None, &Request::Tables).expect("small");
     assert_eq!(exchange.calls.next_frame()[16..20], [0xFF; 4]);

@@ -268,6 +268,7 @@ impl ServiceConfig {
             trainer_timeout: self.trainer_timeout,
             stride: self.stride,
             feeds: !self.feeds.is_empty(),
+            logs: self.position.is_some(),
         }
     }
 

@@ -21,6 +21,10 @@ use feeding::Feeding;
 mod passes;
 pub(crate) use passes::PassStart;
 
+mod record;
+use record::Log;
+pub(crate) use record::Record;
+
 mod trainer;
 use trainer::Trainer;
 pub use trainer::TrainerCounts;
@@ -49,6 +53,8 @@ pub(crate) struct DeskLimits {
     pub(crate) stride: u32,
     /// Whether keys are fed to others before a minibatch is handed out.
     pub(crate) feeds: bool,
+    /// Whether changes are kept until they are taken to be written down.
+    pub(crate) logs: bool,
 }
 
 #[derive(Debug)]
@@ -73,8 +79,8 @@ pub(crate) struct Desk {
     limits: DeskLimits,
     stream: u64,
     trainers: Vec<Trainer>,
-    /// How often one came whom [`Desk::holders`] had not.
-    newcomers: u64,
+    /// Changes that are to be written down.
+    log: Log,
     /// Minibatches that are made or claimed and not acknowledged.
     open: BTreeMap<u64, Open>,
     /// Those without an owner, by rank if there are ranks.
@@ -147,7 +153,7 @@ impl Desk {
         Desk {
             stream,
             trainers: Vec::new(),
-            newcomers: 0,
+            log: Log::new(limits.logs),
             open: BTreeMap::new(),
             ready: vec![BTreeSet::new(); limits.stride.max(1) as usize],
             next: done.prefix(),
@@ -199,7 +205,9 @@ impl Desk {
 
     /// The next minibatch is the first of this pass.
     pub(crate) fn begin_pass(&mut self, pass: u64) {
-        self.passes.push_back(PassStart { pass, first: self.next });
+        let start = PassStart { pass, first: self.next };
+        self.log.pass(start);
+        self.passes.push_back(start);
         passes::forget(&mut self.passes, self.done.prefix());
     }
 
@@ -265,6 +273,7 @@ impl Desk {
             return false;
         }
         trainer.accept(number);
+        self.log.used(&trainer.name, number);
         if let Some(open) = self.open.remove(&number) {
             self.unacknowledged_bytes -= open.bytes();
         }
@@ -351,6 +360,31 @@ impl Desk {
         (&self.done, self.passes.front().copied().unwrap_or_default())
     }
 
+    /// The passes that have begun after that of the position.
+    pub(crate) fn later_passes(&self) -> impl Iterator<Item = PassStart> {
+        self.passes.iter().skip(1).copied()
+    }
+
+    /// How many changes there were. An answer that says that something was acknowledged, or that a trainer is subscribed, is sent
+    /// once they are written down.
+    pub(crate) fn changes(&self) -> u64 {
+        self.log.count()
+    }
+
+    /// How many there were when a trainer was last counted on no more. What it had is handed out once that is written down.
+    pub(crate) fn changes_before_hand_out(&self) -> u64 {
+        self.log.gone()
+    }
+
+    pub(crate) fn has_records(&self) -> bool {
+        !self.log.is_empty()
+    }
+
+    /// The changes since they were taken last.
+    pub(crate) fn take_records(&mut self) -> Vec<Record> {
+        self.log.take()
+    }
+
     pub(crate) fn depth(&self) -> Depth {
         let ready = self.ready.iter().map(BTreeSet::len).sum();
         let above: u64 = self.done.above().map(|(first, end)| end - first).sum();
@@ -401,6 +435,7 @@ impl Desk {
     fn let_go(&mut self, at: usize) -> usize {
         let trainer = &mut self.trainers[at];
         (trainer.expired, trainer.awaited) = (true, false);
+        self.log.gone_for_good(&trainer.name);
         let handed = std::mem::take(&mut trainer.handed);
         let numbers: Vec<u64> = handed.into_iter().chain(std::mem::take(&mut trainer.owed)).collect();
         for &number in &numbers {

@@ -36,7 +36,7 @@ pub enum Event {
         /// What was wrong with the first of them.
         first_bad: Option<String>,
     },
-    /// The position could not be saved; it is tried again.
+    /// The position could not be saved. It is tried again; trainers are answered meanwhile.
     NotSaved {
         /// Why.
         reason: String,
@@ -60,7 +60,11 @@ impl fmt::Display for Event {
                  others': start fewer hubs, or name more files",
                 all_bad(*bad_rows, first_bad.as_deref())
             ),
-            Event::NotSaved { reason } => write!(out, "the position was not saved: {reason}"),
+            Event::NotSaved { reason } => write!(
+                out,
+                "the position was not saved: {reason}; it is tried again, and a hub that is killed before would hand out again \
+                 what was acknowledged since"
+            ),
         }
     }
 }

@@ -20,11 +20,13 @@ pub(crate) struct Hall {
     desk: Mutex<Desk>,
     room: Condvar,
     to_feed: Condvar,
+    to_write: Condvar,
 }
 
 impl Hall {
     pub(crate) fn new(desk: Desk) -> Arc<Hall> {
-        Arc::new(Hall { desk: Mutex::new(desk), room: Condvar::new(), to_feed: Condvar::new() })
+        let (room, to_feed, to_write) = (Condvar::new(), Condvar::new(), Condvar::new());
+        Arc::new(Hall { desk: Mutex::new(desk), room, to_feed, to_write })
     }
 
     pub(crate) fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -35,6 +37,23 @@ impl Hall {
     pub(crate) fn made_room(&self) {
         self.room.notify_one();
         self.to_feed.notify_one();
+    }
+
+    /// Something has changed that is to be written down.
+    pub(crate) fn changed(&self) {
+        self.to_write.notify_one();
+    }
+
+    /// Waits until something is to be written down; false: it was stopped.
+    pub(crate) fn to_write(&self, stopped: &AtomicBool) -> bool {
+        let mut desk = self.desk();
+        while !stopped.load(Ordering::Relaxed) {
+            if desk.has_records() {
+                return true;
+            }
+            desk = self.to_write.wait_timeout(desk, POLL).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        false
     }
 
     /// Puts a minibatch onto the desk once there is room; false if it was stopped before.

@@ -32,6 +32,10 @@ pub const TURN_REQUESTS: usize = 16;
 pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// Longest file that says a position.
 pub const POSITION_BYTES_MAX: u64 = 64 << 20;
+/// Longest part of it that says what happened since it was written as a whole; then it is written anew.
+pub const JOURNAL_BYTES_MAX: u64 = 8 << 20;
+/// Answers of one connection that wait for the position's file; then no more of its requests are read.
+pub const WAITING_MAX: usize = IN_FLIGHT_MAX as usize;
 /// Most rows of a minibatch.
 pub const BATCH_MAX: usize = 1 << 20;
 /// Most rows that are shuffled at a time.

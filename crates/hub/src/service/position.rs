@@ -1,6 +1,7 @@
 //! Where a hub goes on after its end: which minibatches were acknowledged, who has which, and of which input, as a small text file
-//! that is replaced as a whole. Knows no desk and no input.
+//! that is replaced as a whole, with lines behind it for what happened since (`journal`). Knows no desk and no input.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::fs::{File, TryLockError};
 use std::io::{Error, ErrorKind, Read, Write as _};
@@ -8,15 +9,19 @@ use std::path::{Path, PathBuf};
 
 use sanderling_sample::key::hash;
 use sanderling_sample::quote;
+use sanderling_wire::limit::UNACKNOWLEDGED_MAX;
 
-use super::desk::{Holder, PassStart};
+use super::desk::{Desk, Holder, PassStart, Record};
 use super::done::Done;
 use super::error::ServiceError;
+use super::journal::{Tail, line_of, records_of};
 use super::limit::POSITION_BYTES_MAX;
 
 const LAST: &str = "written at the end";
 const NOT_LAST: &str = "written meanwhile";
-const HEAD: &str = "sanderling hub position 1";
+const HEAD: &str = "sanderling hub position 2";
+/// The version of now, and the one before, which had no lines behind the sum.
+const VERSIONS: [&str; 2] = ["2", "1"];
 /// Salt of the sum that tells a file that was damaged.
 const SUM_SALT: u64 = 0x706f_7369_7469_6f6e;
 
@@ -50,6 +55,8 @@ pub(crate) struct Position {
     pub(crate) stream: u64,
     /// The pass of the first minibatch that was not acknowledged.
     pub(crate) start: PassStart,
+    /// Passes that have begun since.
+    pub(crate) later: VecDeque<PassStart>,
     pub(crate) done: Done,
     pub(crate) holders: Vec<Holder>,
     /// It was written when nothing could be handed out or acknowledged any more.
@@ -57,7 +64,65 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    fn to_text(&self, fingerprint: &Fingerprint) -> String {
+    /// Of a hub that has handed out nothing.
+    pub(crate) fn new(stream: u64) -> Position {
+        Position {
+            stream,
+            start: PassStart::default(),
+            later: VecDeque::new(),
+            done: Done::default(),
+            holders: Vec::new(),
+            is_last: true,
+        }
+    }
+
+    /// That of a desk.
+    pub(crate) fn of(desk: &Desk, is_last: bool) -> Position {
+        let (done, start) = desk.position();
+        let later = desk.later_passes().collect();
+        Position { stream: desk.stream(), start, later, done: done.clone(), holders: desk.holders(), is_last }
+    }
+
+    /// Notes what happened since.
+    pub(crate) fn apply(&mut self, record: &Record) {
+        match record {
+            Record::Used { trainer, numbers } => {
+                for &number in numbers {
+                    self.done.insert(number);
+                }
+                if let Some(holder) = self.holders.iter_mut().find(|holder| holder.name == *trainer) {
+                    holder.numbers.retain(|number| !numbers.contains(number));
+                    holder.used.extend(numbers);
+                    let more = holder.used.len().saturating_sub(UNACKNOWLEDGED_MAX);
+                    holder.used.drain(..more);
+                }
+            }
+            Record::Came { trainer } => {
+                if !self.holders.iter().any(|holder| holder.name == *trainer) {
+                    let (numbers, used) = (Vec::new(), Vec::new());
+                    self.holders.push(Holder { name: trainer.clone(), numbers, used });
+                }
+            }
+            Record::Gone { trainer } => self.holders.retain(|holder| holder.name != *trainer),
+            Record::Pass(start) => self.later.push_back(*start),
+        }
+        while let Some(&start) = self.later.front().filter(|start| start.first <= self.done.prefix()) {
+            self.start = start;
+            self.later.pop_front();
+        }
+    }
+
+    /// What the text does not say, as what happened since.
+    fn records(&self) -> Vec<Record> {
+        let used = |holder: &Holder| {
+            let Holder { name, used, .. } = holder;
+            (!used.is_empty()).then(|| Record::Used { trainer: name.clone(), numbers: used.clone() })
+        };
+        self.later.iter().copied().map(Record::Pass).chain(self.holders.iter().filter_map(used)).collect()
+    }
+
+    /// The text, and its sum.
+    fn to_text(&self, fingerprint: &Fingerprint) -> (String, u64) {
         let mut text = format!("{HEAD}\n");
         for (name, value) in fingerprint {
             let _ = writeln!(text, "{name} {value}");
@@ -69,7 +134,7 @@ impl Position {
             let _ = write!(text, " {first}-{end}");
         }
         let _ = write!(text, "\n{}", if self.is_last { LAST } else { NOT_LAST });
-        for Holder { name, numbers } in &self.holders {
+        for Holder { name, numbers, .. } in &self.holders {
             // As JSON, since a name may have line feeds.
             let _ = write!(text, "\ntrainer {}", serde_json::Value::from(name.as_str()));
             for number in numbers {
@@ -78,10 +143,19 @@ impl Position {
         }
         let sum = hash(text.as_bytes(), SUM_SALT);
         let _ = writeln!(text, "\nsum {sum:016x}");
-        text
+        (text, sum)
     }
 
-    fn of_text(text: &str, fingerprint: &Fingerprint) -> Result<Position, String> {
+    fn of_bytes(bytes: &[u8], fingerprint: &Fingerprint) -> Result<Position, String> {
+        let (text, log) = split(bytes)?;
+        let (mut position, sum) = Position::of_text(text, fingerprint)?;
+        for record in records_of(log, sum).map_err(|reason| damaged(&reason))? {
+            position.apply(&record);
+        }
+        Ok(position)
+    }
+
+    fn of_text(text: &str, fingerprint: &Fingerprint) -> Result<(Position, u64), String> {
         let mut lines = text.lines();
         let mut next = |name: &str| {
             let line = lines.next().ok_or_else(|| damaged(&format!("it ends before its {name}")))?;
@@ -89,11 +163,12 @@ impl Position {
                 .map(str::trim_start)
                 .ok_or_else(|| damaged(&format!("{} is not its {name}", quote(line.as_bytes()))))
         };
-        if next("sanderling hub position")? != "1" {
+        if !VERSIONS.contains(&next("sanderling hub position")?) {
             return Err("it is of another version of this program".to_owned());
         }
-        let (body, sum) = text.rsplit_once("\nsum ").ok_or_else(|| damaged("it has no sum"))?;
-        if format!("{:016x}\n", hash(body.as_bytes(), SUM_SALT)) != sum {
+        let (body, said) = text.rsplit_once("\nsum ").ok_or_else(|| damaged("it has no sum"))?;
+        let sum = hash(body.as_bytes(), SUM_SALT);
+        if format!("{sum:016x}\n") != said {
             return Err(damaged("its sum is wrong"));
         }
         for (name, expected) in fingerprint {
@@ -125,7 +200,7 @@ impl Position {
         let is_last = lines.next() == Some(LAST);
         let trainers = lines.take_while(|line| !line.starts_with("sum "));
         let holders = trainers.map(holder_of).collect::<Option<_>>().ok_or("a line of a trainer is none")?;
-        Ok(Position { stream, start, done, holders, is_last })
+        Ok((Position { stream, start, later: VecDeque::new(), done, holders, is_last }, sum))
     }
 
     /// Reads it; None if there is no file.
@@ -136,30 +211,51 @@ impl Position {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io(error)),
         };
-        let mut text = String::new();
-        file.take(POSITION_BYTES_MAX).read_to_string(&mut text).map_err(io)?;
+        let mut bytes = Vec::new();
+        file.take(POSITION_BYTES_MAX).read_to_end(&mut bytes).map_err(io)?;
         let wrong = |reason| ServiceError::Position { path: path.to_path_buf(), reason };
-        Position::of_text(&text, fingerprint).map(Some).map_err(wrong)
+        Position::of_bytes(&bytes, fingerprint).map(Some).map_err(wrong)
     }
 
-    /// Replaces the file: whatever happens, there is the old one or the new one.
-    pub(crate) fn write(&self, path: &Path, fingerprint: &Fingerprint) -> Result<(), ServiceError> {
+    /// Replaces the file: whatever happens, there is the old one or the new one. The result is for what happens from now on.
+    pub(crate) fn write(&self, path: &Path, fingerprint: &Fingerprint) -> Result<Tail, ServiceError> {
         let io = |source| ServiceError::Io { path: path.to_path_buf(), source };
         let new = beside(path, ".new");
         let mut file = File::create(&new).map_err(io)?;
-        file.write_all(self.to_text(fingerprint).as_bytes()).map_err(io)?;
+        let (mut text, mut sum) = self.to_text(fingerprint);
+        let records = self.records();
+        if !records.is_empty() {
+            let (line, of_line) = line_of(&records, sum);
+            (text, sum) = (text + &line, of_line);
+        }
+        file.write_all(text.as_bytes()).map_err(io)?;
         file.sync_all().map_err(io)?;
         std::fs::rename(&new, path).map_err(io)?;
         // Or a power failure brings the old one back, and with it minibatches that were used.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).map_err(io)
+        let folder = File::open(folder.unwrap_or(Path::new(".")));
+        folder.and_then(|folder| folder.sync_all()).map_err(io)?;
+        Ok(Tail::new(file, sum))
     }
+}
+
+/// The text of a position, and the lines behind its sum.
+fn split(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
+    let no_text = |_| damaged("it is no text");
+    let mark = b"\nsum ";
+    let Some(at) = bytes.windows(mark.len()).position(|window| window == mark) else {
+        return Ok((std::str::from_utf8(bytes).map_err(no_text)?, &[]));
+    };
+    let line = &bytes[at + 1..];
+    let end = line.iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |end| at + 1 + end + 1);
+    let (text, log) = bytes.split_at(end);
+    Ok((std::str::from_utf8(text).map_err(no_text)?, log))
 }
 
 fn holder_of(line: &str) -> Option<Holder> {
     let mut fields = line.strip_prefix("trainer ")?.split('\t');
     let name = serde_json::from_str(fields.next()?).ok()?;
-    Some(Holder { name, numbers: fields.map(str::parse).collect::<Result<_, _>>().ok()? })
+    Some(Holder { name, numbers: fields.map(str::parse).collect::<Result<_, _>>().ok()?, used: Vec::new() })
 }
 
 /// Why a file cannot be gone on from, and what to do.
@@ -179,11 +275,15 @@ mod tests {
         assert_eq!(Position::read(&path, &fingerprint).unwrap(), None);
         for ranges in [&[][..], &[(9, 12), (13, 14)]] {
             let done = Done::of(7, ranges).unwrap();
-            let holder =
-                |name: &str, numbers: &[u64]| Holder { name: name.to_owned(), numbers: numbers.to_vec() };
-            let holders = vec![holder("a b\tc\n", &[8, 12]), holder("sum \"", &[])];
+            let holder = |name: &str, numbers: &[u64], used: &[u64]| Holder {
+                name: name.to_owned(),
+                numbers: numbers.to_vec(),
+                used: used.to_vec(),
+            };
+            let holders = vec![holder("a b\tc\n", &[8, 12], &[4, 2]), holder("\nsum \"", &[], &[])];
             let (start, is_last) = (PassStart { pass: 2, first: 6 }, ranges.is_empty());
-            let position = Position { stream: u64::MAX - 5, start, done, holders, is_last };
+            let later = VecDeque::from([PassStart { pass: 3, first: 9 }]);
+            let position = Position { stream: u64::MAX - 5, start, later, done, holders, is_last };
             position.write(&path, &fingerprint).unwrap();
             assert_eq!(Position::read(&path, &fingerprint).unwrap(), Some(position));
         }
@@ -195,19 +295,38 @@ mod tests {
         };
         let other: Fingerprint = vec![("inputs", "abc".to_owned()), ("batch", "20".to_owned())];
         check(&text, &other, "a position with batch 10, and this is 20");
-        check(&text.replace("position 1", "position 2"), &fingerprint, "another version");
+        check(&text.replace("position 2", "position 3"), &fingerprint, "another version");
         check(
             "",
             &fingerprint,
             "it ends before its sanderling hub position: it is damaged: put a copy of it back",
         );
+        // Without the lines behind the sum, which may be cut short (`journal`).
+        let text = &text[..split(text.as_bytes()).unwrap().0.len()];
         for end in 1..text.len() {
-            assert!(Position::of_text(&text[..end], &fingerprint).is_err(), "{end}");
+            assert!(Position::of_bytes(&text.as_bytes()[..end], &fingerprint).is_err(), "{end}");
         }
         for at in (0..text.len()).filter(|&at| text.as_bytes()[at].is_ascii_digit()) {
-            let mut bytes = text.clone().into_bytes();
+            let mut bytes = text.to_owned().into_bytes();
             bytes[at] ^= 1;
-            assert!(Position::of_text(&String::from_utf8(bytes).unwrap(), &fingerprint).is_err(), "{at}");
+            assert!(Position::of_bytes(&bytes, &fingerprint).is_err(), "{at}");
         }
+    }
+
+    #[test]
+    fn a_position_of_the_version_before_is_gone_on_from() {
+        let body = "sanderling hub position 1\nbatch 10\nstream 0000000000000005\npass 1\nfirst 4\n\
+                    acknowledged 0-6 8-9\nwritten meanwhile\ntrainer \"a\"\t7";
+        let text = format!("{body}\nsum {:016x}\n", hash(body.as_bytes(), SUM_SALT));
+        let fingerprint: Fingerprint = vec![("batch", "10".to_owned())];
+        let holder = Holder { name: "a".to_owned(), numbers: vec![7], used: Vec::new() };
+        let expected = Position {
+            start: PassStart { pass: 1, first: 4 },
+            done: Done::of(6, &[(8, 9)]).unwrap(),
+            holders: vec![holder],
+            is_last: false,
+            ..Position::new(5)
+        };
+        assert_eq!(Position::of_bytes(text.as_bytes(), &fingerprint), Ok(expected));
     }
 }

@@ -14,7 +14,8 @@ use crate::decoding::lock;
 use super::Status;
 use super::event::Event;
 use super::hall::Hall;
-use super::limit::{CONNECTIONS_MAX, HELLO_WITHIN, TURN_REQUESTS};
+use super::journal::Journal;
+use super::limit::{CONNECTIONS_MAX, HELLO_WITHIN, TURN_REQUESTS, WAITING_MAX};
 use super::talk::{Answered, Facts, Talk};
 
 /// How often it looks for trainers that are gone and for connections that say nothing.
@@ -28,6 +29,8 @@ pub(super) struct Serving {
     pub(super) poller: Poller,
     pub(super) joining: Receiver<Joining>,
     pub(super) hall: Arc<Hall>,
+    /// Where changes are written down before trainers hear of them.
+    pub(super) journal: Option<Arc<Journal>>,
     pub(super) facts: Facts,
     pub(super) started: Instant,
     /// How long answers took.
@@ -41,9 +44,11 @@ impl Serving {
     pub(super) fn run(mut self) -> Result<(), Error> {
         let mut talks: HashMap<Token, Talk> = HashMap::new();
         let (mut ready, mut connections) = (Vec::new(), 0);
+        let mut waiting: Vec<Token> = Vec::new();
         let mut look_at = Instant::now() + LOOK_EVERY;
         loop {
-            if self.poller.wait(&mut ready, Some(look_at))? {
+            let is_woken = self.poller.wait(&mut ready, Some(look_at))?;
+            if is_woken {
                 loop {
                     match self.joining.try_recv() {
                         Ok((connection, features)) => {
@@ -65,10 +70,21 @@ impl Serving {
                     }
                 }
             }
+            // What they wait for may have been written down.
+            if is_woken || Instant::now() >= look_at {
+                for token in waiting.drain(..) {
+                    if let Some(talk) = talks.get_mut(&token) {
+                        talk.is_listed = false;
+                        ready.push(token);
+                    }
+                }
+            }
             for &token in &ready {
                 let Some(talk) = talks.get_mut(&token) else { continue };
                 if !self.turn(token, talk) {
                     self.close(token, &mut talks);
+                } else if !talk.waiting.is_empty() && !std::mem::replace(&mut talk.is_listed, true) {
+                    waiting.push(token);
                 }
             }
             if Instant::now() >= look_at {
@@ -87,6 +103,7 @@ impl Serving {
             self.close(token, talks);
         }
         let lost = self.hall.desk().expire(self.now_us());
+        self.hall.changed();
         for (trainer, minibatches) in lost {
             (self.on_event)(Event::TrainerGone { trainer, minibatches });
         }
@@ -105,21 +122,20 @@ impl Serving {
 
     /// Answers what is there, a few requests at a time. `false`: the connection is of no use any more.
     fn turn(&mut self, token: Token, talk: &mut Talk) -> bool {
-        let Serving { poller, hall, facts, latency, status, .. } = self;
+        let Serving { poller, hall, journal, facts, latency, status, .. } = self;
+        let is_written = |changes: u64| journal.as_ref().is_none_or(|journal| journal.is_written(changes));
         let Some(connection) = poller.connection(token) else { return false };
         let Connection { sender, receiver } = connection;
         for _ in 0..TURN_REQUESTS {
-            if let Some(answered) = talk.pending.take() {
-                match send(sender, talk, &answered) {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        talk.pending = Some(answered);
-                        return sender.try_flush().is_ok();
-                    }
-                    Err(_) => return false,
-                }
+            match send_all(sender, talk, &is_written) {
+                Ok(true) => {}
+                Ok(false) => return sender.try_flush().is_ok(),
+                Err(_) => return false,
             }
-            if talk.closing {
+            if talk.waiting.len() >= WAITING_MAX {
+                break;
+            }
+            if talk.closing && talk.waiting.is_empty() {
                 return sender.try_flush().is_ok_and(|all| !all);
             }
             receiver.limit_frames(talk.frame_bytes_max());
@@ -127,7 +143,7 @@ impl Serving {
                 Ok(Received::Frame(bytes)) => {
                     let (begun, is_next) = (Instant::now(), bytes.get(5) == Some(&(Kind::Next as u8)));
                     let Ok(answered) = talk.answer(bytes, facts, hall, status) else { return false };
-                    talk.pending = Some(answered);
+                    talk.waiting.push_back((talk.after, answered));
                     if is_next {
                         lock(latency).record(begun.elapsed());
                     }
@@ -136,14 +152,27 @@ impl Serving {
                 Ok(Received::End) | Err(_) => return false,
             }
         }
-        if let Some(answered) = talk.pending.take() {
-            match send(sender, talk, &answered) {
-                Ok(true) => {}
-                Ok(false) => talk.pending = Some(answered),
-                Err(_) => return false,
+        send_all(sender, talk, &is_written).is_ok() && sender.try_flush().is_ok()
+    }
+}
+
+/// Hands the answers to the connection that are to be sent now. `false`: it has no room now.
+fn send_all(sender: &mut Sender, talk: &mut Talk, is_written: &dyn Fn(u64) -> bool) -> Result<bool, String> {
+    loop {
+        let answered = match talk.pending.take() {
+            Some(answered) => answered,
+            None => {
+                if !talk.waiting.front().is_some_and(|(changes, _)| is_written(*changes)) {
+                    return Ok(true);
+                }
+                let Some((_, answered)) = talk.waiting.pop_front() else { return Ok(true) };
+                talk.pack(answered).map_err(|error| error.to_string())?
             }
+        };
+        if !send(sender, talk, &answered)? {
+            talk.pending = Some(answered);
+            return Ok(false);
         }
-        sender.try_flush().is_ok()
     }
 }
 

@@ -1,6 +1,7 @@
 //! One connection's side of the protocol, without input or output: frames in, answers out. Knows what was agreed on; who
 //! has which minibatch is the desk's business.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use sanderling_wire::{
@@ -43,6 +44,8 @@ pub(crate) struct Facts {
 pub(crate) enum Answered {
     /// A whole frame.
     Frame(Buffer),
+    /// A whole frame that is never compressed.
+    Plain(Buffer),
     /// A whole frame, compressed, which the connection keeps until it was sent.
     Packed,
     /// A minibatch, which is encoded straight into the transport's memory.
@@ -60,6 +63,12 @@ pub(crate) struct Talk {
     pub(crate) closing: bool,
     /// What could not be sent yet.
     pub(crate) pending: Option<Answered>,
+    /// Answers that are sent once so many changes of the desk are written down, in the order of their requests.
+    pub(crate) waiting: VecDeque<(u64, Answered)>,
+    /// It is looked at again when changes were written down.
+    pub(crate) is_listed: bool,
+    /// How many changes must be written down before the latest answer is sent.
+    pub(crate) after: u64,
     agreed: Agreed,
     offer: Offer,
     packing: Packing,
@@ -102,6 +111,9 @@ impl Talk {
             greeted: false,
             closing: false,
             pending: None,
+            waiting: VecDeque::new(),
+            is_listed: false,
+            after: 0,
             agreed,
             offer,
             packing: Packing::new(facts.frame_bytes_max),
@@ -121,13 +133,18 @@ impl Talk {
         hall: &Hall,
         statistics: &dyn Fn() -> super::Status,
     ) -> Result<Answered, WireError> {
+        self.after = 0;
         let Parsed::Frame(frame) = Frame::parse(bytes, &self.agreed)? else {
             let (needed, found) = (HEADER_BYTES as u64, bytes.len() as u64);
             return Err(WireError::Cut { what: "frame", needed, found });
         };
         // Whatever was agreed on before a hello, its answer is plain.
         if !self.greeted {
-            return self.answer_plain(&frame, facts, hall, statistics);
+            let answered = self.answer_plain(&frame, facts, hall, statistics)?;
+            return Ok(match answered {
+                Answered::Frame(buffer) => Answered::Plain(buffer),
+                other => other,
+            });
         }
         if let Some(how) = Compression::of(&frame.header) {
             self.packing.how = Some(how);
@@ -141,13 +158,14 @@ impl Talk {
             }
         };
         self.packing.unpacker = unpacker;
-        self.pack(answered?)
+        answered
     }
 
-    /// Compresses an answer, if the trainer wants that and it becomes shorter.
-    fn pack(&mut self, answered: Answered) -> Result<Answered, WireError> {
+    /// Compresses an answer that is sent next, if the trainer wants that and it becomes shorter.
+    pub(crate) fn pack(&mut self, answered: Answered) -> Result<Answered, WireError> {
         let Some(how) = self.packing.how else { return Ok(answered) };
-        if self.frame_bytes(&answered)? < HEADER_BYTES + limit::PACK_BYTES_MIN {
+        let is_plain = matches!(answered, Answered::Plain(_));
+        if is_plain || self.frame_bytes(&answered)? < HEADER_BYTES + limit::PACK_BYTES_MIN {
             return Ok(answered);
         }
         let mut plain = std::mem::replace(&mut self.packing.plain, Buffer::new(0));
@@ -201,7 +219,9 @@ impl Talk {
                 let mut desk = hall.desk();
                 match desk.subscribe(self.connection, &request) {
                     Ok(admitted) => {
+                        self.after = desk.changes();
                         hall.made_room();
+                        hall.changed();
                         let column = |(name, weighted): &'_ (String, bool)| (name.clone(), *weighted);
                         let columns: Vec<_> = facts.columns.iter().map(column).collect();
                         let subscribed = Subscribed {
@@ -222,11 +242,18 @@ impl Talk {
                 }
             }
             Request::Next(next) => {
-                let answer = hall.desk().next(self.connection, next.wanted, next.used);
-                let Some((late, answer)) = answer else {
+                let mut desk = hall.desk();
+                let Some((late, answer)) = desk.next(self.connection, next.wanted, next.used) else {
                     return refuse(Fault::BadRequest, NOT_SUBSCRIBED);
                 };
+                self.after = match &answer {
+                    _ if !next.used.is_empty() => desk.changes(),
+                    Answer::Batch { .. } | Answer::Fed { .. } => desk.changes_before_hand_out(),
+                    _ => 0,
+                };
+                drop(desk);
                 hall.made_room();
+                hall.changed();
                 let outcome = match answer {
                     Answer::Batch { number, batch } => {
                         return Ok(Answered::Handed { id, handed: Handed::Batch { late, number, batch } });
@@ -261,10 +288,15 @@ impl Talk {
                     other => self.frame(id, &Reply::Keys(without_batch(&other))),
                 }
             }
-            Request::Leave(leave) => match hall.desk().leave(self.connection, leave.used) {
-                Some((late, _)) => self.frame(id, &Reply::Leave(Left { late: &late })),
-                None => refuse(Fault::BadRequest, NOT_SUBSCRIBED),
-            },
+            Request::Leave(leave) => {
+                let mut desk = hall.desk();
+                let Some((late, _)) = desk.leave(self.connection, leave.used) else {
+                    return refuse(Fault::BadRequest, NOT_SUBSCRIBED);
+                };
+                self.after = desk.changes();
+                hall.changed();
+                self.frame(id, &Reply::Leave(Left { late: &late }))
+            }
             Request::Describe => match &facts.description {
                 Some(text) => self.frame(id, &Reply::Describe(text)),
                 None => refuse(Fault::BadRequest, "what the rows are made by is too long to be said"),
@@ -324,7 +356,7 @@ impl Talk {
     /// Bytes of the frame of an answer.
     pub(crate) fn frame_bytes(&self, answered: &Answered) -> Result<usize, WireError> {
         match answered {
-            Answered::Frame(buffer) => Ok(buffer.len()),
+            Answered::Frame(buffer) | Answered::Plain(buffer) => Ok(buffer.len()),
             Answered::Packed => Ok(self.packing.packed.len()),
             Answered::Handed { handed, .. } => handed.reply().frame_bytes(),
         }
@@ -333,7 +365,7 @@ impl Talk {
     /// Writes the frame of an answer; how long it is.
     pub(crate) fn write(&self, answered: &Answered, out: &mut [u8]) -> Result<usize, WireError> {
         match answered {
-            Answered::Frame(buffer) => copy_to(buffer.bytes(), out),
+            Answered::Frame(buffer) | Answered::Plain(buffer) => copy_to(buffer.bytes(), out),
             Answered::Packed => copy_to(self.packing.packed.bytes(), out),
             Answered::Handed { id, handed } => handed.reply().encode(&self.agreed, *id, out),
         }

@@ -37,7 +37,13 @@ pub struct Train {
     pub save_every: u64,
     /// Stop after this many steps, as if interrupted; 0: do not.
     pub max_steps: u64,
+    /// Within which parameter servers must answer, and be back when they are away, in seconds; none: the client's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ps_timeout_s: Option<f64>,
 }
+
+/// Bounds of [`Train::ps_timeout_s`].
+const PS_TIMEOUT_S: std::ops::RangeInclusive<f64> = 0.01..=86_400.0;
 
 impl Default for Train {
     fn default() -> Self {
@@ -56,6 +62,7 @@ impl Default for Train {
             print_every: 0,
             save_every: 0,
             max_steps: 0,
+            ps_timeout_s: None,
         }
     }
 }
@@ -66,6 +73,19 @@ impl Train {
         self.decode_ahead
             && self.threads == 1
             && std::thread::available_parallelism().is_ok_and(|n| n.get() > 1)
+    }
+
+    pub(crate) fn check_ps_timeout(&self) -> Result<(), String> {
+        match self.ps_timeout_s.filter(|seconds| !PS_TIMEOUT_S.contains(seconds)) {
+            Some(seconds) => Err(format!("train.ps_timeout_s = {seconds}: 0.01 to 86400 seconds are possible")),
+            None => Ok(()),
+        }
+    }
+
+    /// Within which parameter servers must answer, if the configuration says so.
+    #[must_use]
+    pub fn ps_timeout(&self) -> Option<std::time::Duration> {
+        self.ps_timeout_s.map(std::time::Duration::from_secs_f64)
     }
 
     /// Steps between two lines of progressive metrics.

@@ -22,29 +22,30 @@ pub(crate) struct Holder {
     pub(crate) name: String,
     /// What it has, ascending.
     pub(crate) numbers: Vec<u64>,
+    /// What it has acknowledged last; it may not have heard that this was noted.
+    pub(crate) used: Vec<u64>,
 }
 
 impl Desk {
     /// Who is here or may come back, and what they have.
     pub(crate) fn holders(&self) -> Vec<Holder> {
         let known = self.trainers.iter().filter(|trainer| !trainer.expired);
-        let holder =
-            |it: &Trainer| Holder { name: it.name.clone(), numbers: it.handed.iter().copied().collect() };
+        let holder = |it: &Trainer| Holder {
+            name: it.name.clone(),
+            numbers: it.handed.iter().copied().collect(),
+            used: it.accepted.iter().copied().collect(),
+        };
         known.map(holder).collect()
-    }
-
-    /// Grows whenever somebody comes whom the holders before were without: they do not tell any more whose a minibatch may be.
-    pub(crate) fn newcomers(&self) -> u64 {
-        self.newcomers
     }
 
     /// What they have stays theirs until they come back or have been gone for too long. Is it not all that they may have, nobody
     /// is handed anything new before, since it may be what somebody has. To be called before anything is made.
     pub(crate) fn restore(&mut self, now_us: u64, holders: &[Holder], is_all: bool) {
         let is_known = !is_all && self.limits.stride == 0;
-        for Holder { name, numbers } in holders.iter().take(TRAINERS_MAX) {
+        for Holder { name, numbers, used } in holders.iter().take(TRAINERS_MAX) {
             let theirs: BTreeSet<u64> = numbers.iter().copied().filter(|&it| self.is_nobodys(it)).collect();
-            if theirs.is_empty() && !is_known {
+            let is_waited_for = is_known || !theirs.is_empty();
+            if !is_waited_for && used.is_empty() {
                 continue;
             }
             let Ok(at) = self.seat(name) else { return };
@@ -53,6 +54,7 @@ impl Desk {
             }
             let trainer = &mut self.trainers[at];
             (trainer.handed, trainer.left_at_us, trainer.awaited) = (theirs, now_us, is_known);
+            (trainer.accepted, trainer.expired) = (used.iter().copied().collect(), !is_waited_for);
         }
     }
 
@@ -71,10 +73,14 @@ impl Desk {
         let is_known =
             self.trainers.iter().any(|trainer| trainer.name == request.trainer && !trainer.expired);
         let at = self.seat(request.trainer)?;
-        self.newcomers += u64::from(!is_known);
+        // What it had was anybody's before the hub's start, and those that are awaited may have it.
+        let is_outranked = !is_known && self.awaits();
+        if !is_known {
+            self.log.came(request.trainer);
+        }
         self.trainers[at].enter(connection, window, request);
         let held: BTreeSet<u64> = request.held.iter().copied().collect();
-        let late = held.iter().copied().filter(|&number| !self.keep(at, number)).collect();
+        let late = held.iter().copied().filter(|&number| !self.keep(at, number, is_outranked)).collect();
         // The rest it does not have: it has lost them, or they were lost on the way.
         let trainer = &mut self.trainers[at];
         let lost: Vec<u64> = trainer.handed.difference(&held).copied().collect();
@@ -128,9 +134,12 @@ impl Desk {
     }
 
     /// A trainer says that it has this one; false if it is not its own any more.
-    fn keep(&mut self, at: usize, number: u64) -> bool {
+    fn keep(&mut self, at: usize, number: u64, is_outranked: bool) -> bool {
         if self.done.contains(number) {
             return self.trainers[at].accepted.contains(&number);
+        }
+        if is_outranked {
+            return false;
         }
         match self.open.get(&number).map(|open| open.owner) {
             Some(Some(owner)) if owner != at => return false,

@@ -5,6 +5,7 @@ use sanderling_wire::Subscribe;
 
 use super::*;
 use crate::permute::seed_of;
+use crate::service::position::Position;
 
 const PASSES: u64 = 3;
 /// Minibatches of a pass.
@@ -21,6 +22,7 @@ fn limits(stride: u32) -> DeskLimits {
         trainer_timeout: Duration::from_micros(300),
         stride,
         feeds: false,
+        logs: true,
     }
 }
 
@@ -50,6 +52,8 @@ struct World {
     /// Farewells of trainers that had something.
     farewells: u32,
     feeding: fed::World,
+    /// What is in the file of the position.
+    written: Position,
 }
 
 impl World {
@@ -68,6 +72,7 @@ impl World {
             late: 0,
             farewells: 0,
             feeding: fed::World::new(feeds),
+            written: Position { is_last: false, ..Position::new(9) },
         }
     }
 
@@ -93,16 +98,28 @@ impl World {
         assert!(depth.ready <= limits.queue_batches + 15, "seed {}: {depth:?}", self.seed);
     }
 
-    /// The hub is started anew from its position.
+    /// What was done is written down before anybody hears of it.
+    fn write_down(&mut self) {
+        let changes = self.desk.take_records();
+        changes.iter().for_each(|record| self.written.apply(record));
+    }
+
+    /// The hub is started anew: after an orderly end from its position, after a crash from what was written down before.
     fn restart(&mut self, stride: u32) {
-        let (done, start) = self.desk.position();
+        self.write_down();
+        let is_last = self.below(2) == 0;
+        if is_last || self.below(4) == 0 {
+            self.written = Position::of(&self.desk, is_last);
+        }
+        let Position { start, done, holders, .. } = self.written.clone();
         assert!(start.first <= done.prefix() && start.pass == start.first / BATCHES, "seed {}", self.seed);
-        let (done, holders) = (done.clone(), self.desk.holders());
+        assert_eq!((&done, start), self.desk.position(), "seed {}", self.seed);
         self.made = done.prefix();
         let feeds = self.feeding.feeds;
         self.desk = Desk::new(DeskLimits { feeds, ..limits(stride) }, 9, done, start);
-        let is_all = self.below(2) == 0;
-        self.desk.restore(self.now_us, &holders, is_all);
+        self.desk.restore(self.now_us, &holders, is_last);
+        self.written.is_last = false;
+        self.written.later.clear();
         self.feeding.under_way.clear();
         if self.made == PASSES * BATCHES {
             self.desk.end(PASSES);
@@ -135,6 +152,7 @@ impl World {
     }
 
     fn step(&mut self, at: usize, stride: u32) {
+        self.write_down();
         self.now_us += self.below(20);
         self.desk.expire(self.now_us);
         self.make();
@@ -214,8 +232,8 @@ impl World {
             let trainer = &mut self.trainers[at];
             let is_sure = !trainer.unsure.remove(&number);
             if late.contains(&number) {
-                // One that is said again is no second use, and not late: only a hub that was started anew forgets that.
-                assert!(is_sure || self.restarts > 0, "seed {}: {number}", self.seed);
+                // One that is said again is no second use, and not late.
+                assert!(is_sure, "seed {}: {number}", self.seed);
                 self.late += 1;
             } else if is_sure {
                 *self.used.entry(number).or_default() += 1;
@@ -252,7 +270,7 @@ impl World {
 fn seeds() -> std::ops::Range<u64> {
     match std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => seed..seed + 1,
-        None => 0..200,
+        None => 0..400,
     }
 }
 
@@ -404,23 +422,58 @@ fn what_a_trainer_has_when_it_says_farewell_others_get_at_once() {
 }
 
 #[test]
-fn whoever_comes_whom_a_position_may_be_without_is_a_newcomer() {
+fn what_a_hub_must_know_after_a_crash_is_noted() {
     let mut desk = desk(0);
-    desk.restore(0, &[Holder { name: "kept".to_owned(), numbers: vec![3] }], false);
-    let check = |desk: &mut Desk, trainer: &str, newcomers: u64| {
+    let holder = Holder { name: "kept".to_owned(), numbers: vec![3], used: vec![] };
+    desk.restore(0, &[holder], false);
+    let came = |trainer: &str| vec![Record::Came { trainer: trainer.to_owned() }];
+    let gone = |trainer: &str| vec![Record::Gone { trainer: trainer.to_owned() }];
+    let comes = |desk: &mut Desk, trainer: &str| {
         desk.subscribe(1, &subscribe(trainer, None, 0, &[])).unwrap();
-        assert_eq!(desk.newcomers(), newcomers, "{trainer}");
+        desk.take_records()
     };
-    check(&mut desk, "kept", 0);
-    check(&mut desk, "a", 1);
+    desk.subscribe(9, &subscribe("kept", None, 9, &[])).unwrap();
+    assert_eq!(desk.take_records(), []);
+    assert_eq!(comes(&mut desk, "a"), came("a"));
     desk.disconnect(0, 1);
-    check(&mut desk, "a", 1);
-    // Who has left, or was gone for too long, is not in the next position.
+    assert_eq!(comes(&mut desk, "a"), []);
+    // Who has left, or was gone for too long, is not awaited after a crash.
     desk.leave(1, &[]);
-    check(&mut desk, "a", 2);
+    assert_eq!(desk.take_records(), gone("a"));
+    assert_eq!(comes(&mut desk, "a"), came("a"));
+    assert_eq!((desk.changes(), desk.changes_before_hand_out()), (3, 2));
     desk.disconnect(0, 1);
     desk.expire(300);
-    check(&mut desk, "a", 3);
+    assert_eq!(desk.take_records(), gone("a"));
+    assert_eq!(comes(&mut desk, "a"), came("a"));
+    desk.begin_pass(1);
+    for number in 0..3 {
+        desk.offer(Minibatch { pass: 1, rows: 1, payload: vec![number] });
+        assert_eq!(ask(&mut desk, 1, &[]).1, Some(u64::from(number)));
+    }
+    ask(&mut desk, 1, &[0]);
+    // Said again it is no change; and what was late is none.
+    ask(&mut desk, 1, &[0, 2, 77]);
+    let expected = [
+        Record::Pass(PassStart { pass: 1, first: 0 }),
+        Record::Used { trainer: "a".to_owned(), numbers: vec![0, 2] },
+    ];
+    assert_eq!(desk.take_records(), expected);
+    assert_eq!((desk.changes(), desk.changes_before_hand_out()), (8, 4));
+}
+
+/// Its minibatches went to others, who may have used them: a hub that was killed does not know to whom before all are back.
+#[test]
+fn a_trainer_that_was_counted_on_no_more_comes_after_the_others_once_a_hub_was_killed() {
+    let mut desk = desk(0);
+    let holder = |name: &str| Holder { name: name.to_owned(), numbers: vec![], used: vec![] };
+    desk.restore(0, &[holder("a"), holder("b")], false);
+    // "c" had 0 before it was gone for too long; "b" has it.
+    assert_eq!(desk.subscribe(1, &subscribe("c", None, 9, &[0])).unwrap().late, [0]);
+    assert_eq!(desk.subscribe(2, &subscribe("a", None, 9, &[1])).unwrap().late, [0; 0]);
+    assert_eq!(desk.subscribe(3, &subscribe("b", None, 9, &[0])).unwrap().late, [0; 0]);
+    // Once nobody else can have it, it may.
+    assert_eq!(desk.subscribe(4, &subscribe("d", None, 9, &[2])).unwrap().late, [0; 0]);
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn hall() -> Arc<Hall> {
         trainer_timeout: std::time::Duration::from_secs(1),
         stride: 0,
         feeds: false,
+        logs: false,
     };
     Hall::new(Desk::new(limits, 9, Done::default(), PassStart::default()))
 }
@@ -64,6 +65,7 @@ impl Asked {
     fn ask(&mut self, bytes: &[u8]) -> Buffer {
         let none = || panic!("nobody asks for statistics");
         let answered = self.talk.answer(bytes, &self.facts, &self.hall, &none).expect("the framing holds");
+        let answered = self.talk.pack(answered).unwrap();
         let mut out = Buffer::new(1 << 21);
         let length = self.talk.frame_bytes(&answered).unwrap();
         let found = self.talk.write(&answered, out.room(length).unwrap()).unwrap();

@@ -1,0 +1,260 @@
+//! Which servers are away, and since when, for all connections of a cluster: one bound holds for all that is asked of a server
+//! while it is away, whoever asks, and who waits for it is told. Opens nothing.
+//!
+//! A server is away from the first attempt that came to nothing until it answers somebody. What nobody has noticed for a minute,
+//! or for the bound if that is longer, is no outage any more: the next request may wait for the whole of it again.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A request to a server that has been away for longer than the bound gets this long: one that is back answers sooner.
+pub(crate) const LAST_TRY: Duration = Duration::from_secs(2);
+/// An outage that nobody has noticed for so long, and for longer than the bound, has ended.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+/// After which a wait is told, the first time.
+pub const NOTICE_AFTER: Duration = Duration::from_secs(1);
+/// Each wait until the next notice is so many times as long as the one before.
+const NOTICE_BACKOFF: u32 = 2;
+
+/// What somebody waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiting {
+    /// Address of the server.
+    pub server: String,
+    /// How long it has been waited for.
+    pub waited: Duration,
+    /// When it is given up, counted as `waited` is; None: it has answered again.
+    pub limit: Option<Duration>,
+    /// What is wrong with it.
+    pub cause: String,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Waiting { server, waited, limit, cause } = self;
+        let waited = waited.as_secs_f64();
+        match limit {
+            Some(limit) => {
+                let limit = limit.as_secs_f64();
+                write!(out, "server {server} has not answered for {waited:.0} s (limit {limit:.0} s): {cause}")
+            }
+            None => write!(out, "server {server} answers again after {waited:.0} s"),
+        }
+    }
+}
+
+/// Who is told that servers are waited for, by the thread that waits. Copies are the same one.
+#[derive(Clone)]
+pub struct OnWait(Arc<dyn Fn(&Waiting) + Send + Sync>);
+
+impl OnWait {
+    /// Tells a function, which must not wait for anything itself.
+    pub fn new(tell: impl Fn(&Waiting) + Send + Sync + 'static) -> OnWait {
+        OnWait(Arc::new(tell))
+    }
+}
+
+impl fmt::Debug for OnWait {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("OnWait")
+    }
+}
+
+/// One server; times are microseconds since the epoch of [`Outages`], 0 for none.
+#[derive(Debug, Default)]
+struct Outage {
+    since_us: AtomicU64,
+    /// The latest attempt that came to nothing.
+    failed_us: AtomicU64,
+    /// When to tell next; 0: nobody was told yet.
+    notice_us: AtomicU64,
+    /// Since when those wait who told first.
+    waited_since_us: AtomicU64,
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub(crate) struct Outages {
+    epoch: Instant,
+    bound: Duration,
+    servers: Vec<Outage>,
+    on_wait: Option<OnWait>,
+}
+
+impl Outages {
+    pub(crate) fn new(servers: usize, bound: Duration, on_wait: Option<OnWait>) -> Arc<Outages> {
+        let servers = std::iter::repeat_with(Outage::default).take(servers).collect();
+        Arc::new(Outages { epoch: Instant::now(), bound, servers, on_wait })
+    }
+
+    /// Within which a server that is away must be back.
+    pub(crate) fn bound(&self) -> Duration {
+        self.bound
+    }
+
+    fn us(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.epoch).as_micros() as u64 + 1
+    }
+
+    /// Since when a server is away.
+    pub(crate) fn since(&self, server: usize) -> Option<Instant> {
+        let since_us = self.servers[server].since_us.load(Ordering::Relaxed);
+        (since_us > 0).then(|| self.epoch + Duration::from_micros(since_us - 1))
+    }
+
+    /// Something was asked of a server, and an attempt that began `since` has come to nothing.
+    pub(crate) fn failed(&self, server: usize, since: Instant) {
+        self.failed_at(server, since, Instant::now());
+    }
+
+    fn failed_at(&self, server: usize, since: Instant, now: Instant) {
+        let outage = &self.servers[server];
+        let now_us = self.us(now);
+        let failed_us = outage.failed_us.swap(now_us, Ordering::Relaxed);
+        let forgotten_us = self.bound.max(FORGOTTEN_AFTER).as_micros() as u64;
+        let begun_us = outage.since_us.load(Ordering::Relaxed);
+        if begun_us == 0 || now_us.saturating_sub(failed_us) > forgotten_us {
+            outage.since_us.store(self.us(since), Ordering::Relaxed);
+            outage.notice_us.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A server has answered.
+    pub(crate) fn ended(&self, server: usize, name: &str) {
+        let outage = &self.servers[server];
+        let is_away = outage.since_us.load(Ordering::Relaxed) > 0;
+        if !is_away && outage.notice_us.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        outage.since_us.store(0, Ordering::Relaxed);
+        let was_told = outage.notice_us.swap(0, Ordering::Relaxed) > 0;
+        if was_told {
+            let since_us = outage.waited_since_us.load(Ordering::Relaxed);
+            let waited = Duration::from_micros(self.us(Instant::now()).saturating_sub(since_us));
+            self.tell(&Waiting { server: name.to_owned(), waited, limit: None, cause: String::new() });
+        }
+    }
+
+    /// Is anybody told of waits?
+    pub(crate) fn is_told(&self) -> bool {
+        self.on_wait.is_some()
+    }
+
+    /// Somebody waits for a server that is away, or that is silent, since then: says so if it is time to. Of all who wait one
+    /// does.
+    pub(crate) fn notice(&self, server: usize, name: &str, asked: Instant, is_silent: bool, cause: &str) {
+        let Some(since) = self.since(server).or(is_silent.then_some(asked)) else { return };
+        let (since, now) = (since.max(asked), Instant::now());
+        let waited = now.saturating_duration_since(since);
+        let outage = &self.servers[server];
+        let next_us = outage.notice_us.load(Ordering::Relaxed);
+        if self.on_wait.is_none() || waited < NOTICE_AFTER || self.us(now) < next_us {
+            return;
+        }
+        let later_us = self.us(now + waited * (NOTICE_BACKOFF - 1));
+        let won =
+            outage.notice_us.compare_exchange(next_us, later_us, Ordering::Relaxed, Ordering::Relaxed);
+        if won.is_ok() {
+            if next_us == 0 {
+                outage.waited_since_us.store(self.us(since), Ordering::Relaxed);
+            }
+            let limit = Some(self.bound.max(waited));
+            self.tell(&Waiting { server: name.to_owned(), waited, limit, cause: cause.to_owned() });
+        }
+    }
+
+    fn tell(&self, waiting: &Waiting) {
+        if let Some(OnWait(tell)) = &self.on_wait {
+            tell(waiting);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn an_outage_lasts_from_the_first_failure_to_the_next_answer() {
+        let outages = Outages::new(2, Duration::from_secs(20), None);
+        let start = Instant::now();
+        assert_eq!(outages.since(0), None);
+        outages.failed(0, start);
+        let since = outages.since(0).unwrap();
+        assert!(since.duration_since(start) < Duration::from_millis(1));
+        // A later failure, or an answer of another server, changes nothing.
+        outages.failed(0, Instant::now() + Duration::from_secs(1));
+        outages.ended(1, "b");
+        assert_eq!((outages.since(0), outages.since(1)), (Some(since), None));
+        outages.ended(0, "a");
+        assert_eq!(outages.since(0), None);
+    }
+
+    #[test]
+    fn what_nobody_has_noticed_for_long_is_no_outage() {
+        for (bound, forgotten_after) in [(1, FORGOTTEN_AFTER), (600, Duration::from_secs(600))] {
+            let outages = Outages::new(1, Duration::from_secs(bound), None);
+            let (start, moment) = (Instant::now(), Duration::from_secs(1));
+            outages.failed_at(0, start, start);
+            let soon = start + forgotten_after - moment;
+            outages.failed_at(0, soon, soon);
+            assert!(outages.since(0).unwrap() < start + moment);
+            let late = soon + forgotten_after + moment;
+            outages.failed_at(0, late, late);
+            assert!(outages.since(0).unwrap() > late - moment);
+        }
+    }
+
+    #[test]
+    fn of_all_who_wait_one_says_so_later_and_later() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = Arc::clone(&told);
+        let on_wait = OnWait::new(move |waiting| tell.lock().unwrap().push(waiting.clone()));
+        let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait));
+        let begun = |ago_ms: u64| Instant::now() - Duration::from_millis(ago_ms);
+        outages.notice(0, "a", begun(5000), false, "refused");
+        // The epoch is now: an outage cannot have begun before.
+        outages.failed(0, Instant::now());
+        let count = || told.lock().unwrap().len();
+        outages.notice(0, "a", begun(0), false, "refused");
+        assert_eq!(count(), 0);
+        std::thread::sleep(NOTICE_AFTER + Duration::from_millis(50));
+        // Who has just asked has not waited yet.
+        outages.notice(0, "a", begun(0), false, "refused");
+        assert_eq!(count(), 0);
+        (0..3).for_each(|_| outages.notice(0, "a", begun(1050), false, "refused"));
+        assert_eq!(count(), 1);
+        std::thread::sleep(NOTICE_AFTER + Duration::from_millis(100));
+        (0..3).for_each(|_| outages.notice(0, "a", begun(2150), false, "refused"));
+        assert_eq!(count(), 2);
+        outages.ended(0, "a");
+        let told = told.lock().unwrap();
+        let lines: Vec<String> = told.iter().map(Waiting::to_string).collect();
+        assert_eq!(lines[0], "server a has not answered for 1 s (limit 20 s): refused");
+        assert_eq!(lines[1], "server a has not answered for 2 s (limit 20 s): refused");
+        assert_eq!(lines[2], "server a answers again after 2 s");
+        assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn a_server_that_is_silent_is_told_too() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = Arc::clone(&told);
+        let on_wait = OnWait::new(move |waiting| tell.lock().unwrap().push(waiting.to_string()));
+        let outages = Outages::new(1, Duration::from_secs(20), Some(on_wait));
+        let asked = Instant::now();
+        std::thread::sleep(NOTICE_AFTER + Duration::from_millis(10));
+        outages.notice(0, "a", asked, false, "it does not answer");
+        outages.notice(0, "a", asked, true, "it does not answer");
+        assert_eq!(outages.since(0), None);
+        (0..2).for_each(|_| outages.ended(0, "a"));
+        let expected =
+            ["server a has not answered for 1 s (limit 20 s): it does not answer", "server a answers again after 1 s"];
+        assert_eq!(*told.lock().unwrap(), expected);
+    }
+}
