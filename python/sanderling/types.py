@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-__all__ = ["Evaluation", "Metrics"]
+__all__ = ["Evaluation", "KnownKeys", "Metrics"]
 
 
 class Metrics(TypedDict):

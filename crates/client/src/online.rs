@@ -130,10 +130,11 @@ impl<'a> Online<'a> {
         }
     }
 
-    /// Ends the run. Fails when a table has no room for all new rows; what there is room for is there.
+    /// Ends the run. Fails when a table has no room for all new rows, or when an update of some is not finite; all others are
+    /// there.
     pub fn finish(self) -> Result<(), ClientError> {
         let settle = |table| match table {
-            OnlineTable::Alone(_) => Ok(()),
+            OnlineTable::Alone(writer) => writer.finish(),
             OnlineTable::Near(near) => near.settle(),
         };
         // The first error after all are settled.

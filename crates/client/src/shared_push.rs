@@ -44,13 +44,18 @@ pub(crate) fn push_shared(
     })
 }
 
-/// What two parts came to: of a full table, how many keys both have left out.
+/// What two parts came to: how many keys both have left out.
 fn both(one: Result<(), StoreError>, other: Result<(), StoreError>) -> Result<(), StoreError> {
     match (one, other) {
         (
             Err(StoreError::TableFull { table, rows, budget_bytes, rejected }),
             Err(StoreError::TableFull { rejected: more, .. }),
         ) => Err(StoreError::TableFull { table, rows, budget_bytes, rejected: rejected + more }),
+        (Err(StoreError::NotFinite { table, key, rows }), Err(StoreError::NotFinite { rows: more, .. })) => {
+            Err(StoreError::NotFinite { table, key, rows: rows + more })
+        }
+        // What no row may be comes before what has no room.
+        (one @ Err(StoreError::TableFull { .. }), other @ Err(_)) => other.or(one),
         (one, other) => one.and(other),
     }
 }

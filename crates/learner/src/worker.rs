@@ -260,6 +260,8 @@ impl<'a> Worker<'a> {
                 let error = segment.error(probability, label, weight);
                 let applies = logit.is_finite() && error.abs() < GRADIENT_ABS_MAX;
                 if !applies || !compute.update_row(&rows, row, error, &mut online) {
+                    // The rows before it stay learned; what says that the run diverged is this row.
+                    let _ = online.finish();
                     let features = &segment.model.config().feature;
                     let cause = magnitude::cause(&rows.slice(row..row + 1), features);
                     return Err(LearnError::Diverged { step: step + (first + row) as u64, cause });

@@ -245,8 +245,10 @@ fn a_diverging_run_says_so() {
                 );
                 match place.run(&toml) {
                     Err(LearnError::Diverged { .. }) => diverged += 1,
-                    // The table refuses a gradient that is too large.
-                    Err(LearnError::Client(ClientError::Store(StoreError::BadGradient { .. }))) => {
+                    // The table refuses a gradient that is too large, or an update that is not finite.
+                    Err(LearnError::Client(ClientError::Store(
+                        StoreError::BadGradient { .. } | StoreError::NotFinite { .. },
+                    ))) => {
                         diverged += 1;
                     }
                     Err(error) => panic!("{toml}\nfailed otherwise: {error}"),

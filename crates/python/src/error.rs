@@ -209,7 +209,9 @@ fn of_store_saying(error: &StoreError, text: String) -> PyErr {
         StoreError::Config { .. } => ConfigError::new_err(text),
         StoreError::Length { .. } => LengthError::new_err(text),
         StoreError::Offsets { .. } => OffsetsError::new_err(text),
-        StoreError::BadGradient { .. } | StoreError::BadScale { .. } => GradientError::new_err(text),
+        StoreError::BadGradient { .. } | StoreError::NotFinite { .. } | StoreError::BadScale { .. } => {
+            GradientError::new_err(text)
+        }
         StoreError::BadRow { .. } => BadRowError::new_err(text),
         StoreError::Diverged { .. } => DivergedError::new_err(text),
         StoreError::TableFull { .. } => TableFullError::new_err(text),

@@ -150,7 +150,11 @@ impl Checkpoints {
         let about = About { shard, shards, saved_unix_ms, number, tables };
         let mut writer = CheckpointWriter::create(&folder)?;
         for entry in &directory.entries {
-            writer.table(&entry.table)?;
+            // One table that diverged must not keep the others from being saved.
+            if let (Some(left_out), Some(log)) = (writer.table_of_finite_rows(&entry.table)?, self.log.get())
+            {
+                log.say(Event::RowsLeftOut { table: entry.table.name().to_owned(), left_out });
+            }
         }
         let pushes = SavedPushers::around_rows(&before, pushers.copy());
         writer.blob(PUSHES_BLOB, &serde_json::to_vec(&pushes).expect("numbers become JSON"))?;

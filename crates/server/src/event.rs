@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use sanderling_store::RowsLeftOut;
+
 /// Something that a person may want to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)] // the words are in `Display`
@@ -38,6 +40,11 @@ pub enum Event {
     /// Saved, and what was noted of the rows before is there still.
     NoteLeft {
         reason: String,
+    },
+    /// A checkpoint lacks rows, since a number of each is not finite.
+    RowsLeftOut {
+        table: String,
+        left_out: RowsLeftOut,
     },
     SaveFailed {
         name: String,
@@ -84,6 +91,13 @@ impl fmt::Display for Event {
                 write!(
                     out,
                     "saved, but the note of where these rows were before is still there; remove it: {reason}"
+                )
+            }
+            Event::RowsLeftOut { table, left_out: RowsLeftOut { rows, key, reason } } => {
+                write!(
+                    out,
+                    "table {table}: {rows} rows are not finite and NOT SAVED, key {key} first ({reason}); delete them or restore \
+                     an earlier checkpoint"
                 )
             }
             Event::SaveFailed { name, reason } => {

@@ -23,6 +23,11 @@ pub(crate) enum Outcome {
         /// How many.
         rejected: u64,
     },
+    /// It was applied but for rows whose update would not have been finite. A checkpoint keeps it as applied.
+    NotFinite {
+        /// Key of the first.
+        key: u64,
+    },
 }
 
 /// What to do with a push that comes in.

@@ -56,6 +56,10 @@ impl From<StoreError> for Refusal {
             StoreError::BadGradient { key, coordinate, value, .. } => {
                 Fault::BadGradient { key, coordinate: coordinate as u32, value }
             }
+            // The words say that it is the row that would not be finite.
+            StoreError::NotFinite { key, .. } => {
+                Fault::BadGradient { key, coordinate: 0, value: f32::INFINITY }
+            }
             StoreError::TableFull { rows, budget_bytes, rejected, .. } => {
                 Fault::TableFull { rejected, rows, budget_bytes }
             }

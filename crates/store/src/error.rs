@@ -49,6 +49,21 @@ pub enum StoreError {
         /// The offending gradient.
         value: f32,
     },
+    /// The update of a row would not be finite. That row stays as it was, and so do `rows - 1` others; all others of the
+    /// request were updated exactly once.
+    #[error(
+        "table {table:?}: the update of key {key} is not finite: its row, and {} others of this push, stay as they were; lower the \
+         learning rate or clip gradients",
+        rows - 1
+    )]
+    NotFinite {
+        /// Name of the table.
+        table: String,
+        /// The first such key.
+        key: u64,
+        /// Rows that stay as they were.
+        rows: u64,
+    },
     /// A push's learning rate factor is not finite or below 0, or with it a learning rate is not finite; nothing was applied.
     #[error(
         "table {table:?}: learning rate factor {lr_scale} must be finite and not below zero, and the learning rate times it finite"
@@ -58,6 +73,14 @@ pub enum StoreError {
         table: String,
         /// The factor.
         lr_scale: f32,
+    },
+    /// This thread has a [`TableWriter`](crate::TableWriter) of the table, and would wait for itself; nothing was applied.
+    #[error(
+        "table {table:?}: this thread has a writer of the table, and nothing else can change it meanwhile: drop the writer first"
+    )]
+    Writing {
+        /// Name of the table.
+        table: String,
     },
     /// A row to be imported cannot be one of the table; nothing of the request was applied.
     #[error("table {table:?}: row of key {key}: {reason}: nothing of this import was applied")]

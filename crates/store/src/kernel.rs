@@ -19,6 +19,10 @@ const ADDED_TO_MEAN_MIN: f32 = 1e-21;
 /// Coordinates that are updated together: a cache line, and a register of AVX-512.
 const LANES: usize = 16;
 
+/// Bits of an f32 without its sign, and those of infinity; NaNs are above.
+const MAGNITUDE: u32 = 0x7FFF_FFFF;
+const INFINITY: u32 = 0x7F80_0000;
+
 /// On a cache line of its own, or storing and loading it as a whole is slow.
 #[repr(align(64))]
 #[derive(Clone, Copy)]
@@ -45,6 +49,24 @@ pub(crate) struct FtrlStep {
     pub(crate) beta: f32,
     pub(crate) l1: f32,
     pub(crate) l2: f32,
+}
+
+/// The magnitudes of all numbers that an update of a row has computed, as bits, the largest of each lane.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(align(64))]
+pub(crate) struct Largest([u32; LANES]);
+
+impl Largest {
+    #[inline(always)]
+    fn note(&mut self, lane: usize, value: f32) {
+        self.0[lane] = self.0[lane].max(value.to_bits() & MAGNITUDE);
+    }
+
+    /// Are all of them numbers?
+    #[inline(always)]
+    pub(crate) fn is_finite(&self) -> bool {
+        self.0.iter().fold(0, |largest, &bits| bits.max(largest)) < INFINITY
+    }
 }
 
 /// Where a block lies in its row.
@@ -118,6 +140,11 @@ impl Kernel {
                 dims.saturating_mul(2)
             }
         }
+    }
+
+    /// Is a block of so many coordinates computed at once, and stored after that?
+    pub(crate) fn is_one_piece(self, dims: usize) -> bool {
+        dims <= LANES && !matches!(self.0, Optimizer::RowAdagrad { .. })
     }
 
     /// Which state values of a block of `dims` coordinates are sums or means of squares, whose root is taken: never below 0.
@@ -220,7 +247,8 @@ pub(crate) fn finite(sum: f32) -> f32 {
 
 impl Step {
     /// Updates one block of a row. `version` is the row's number of updates, this one included; `gradient` has one value
-    /// per coordinate.
+    /// per coordinate. Nothing of a block of at most [`LANES`] coordinates is stored whose result is not finite; of a larger one,
+    /// all of it is, and `largest` says so.
     #[inline(always)]
     pub(crate) fn update(
         self,
@@ -229,16 +257,19 @@ impl Step {
         place: Place,
         version: u32,
         gradient: &[f32],
+        largest: &mut Largest,
     ) {
         match self {
             Step::Sgd { lr, l2 } => {
-                each(row, weights, place, gradient, |w, [], g| (w - lr * (g + l2 * w), []));
+                each(row, weights, place, gradient, largest, |w, [], g| (w - lr * (g + l2 * w), []));
             }
-            Step::Momentum { lr, momentum, l2 } => each(row, weights, place, gradient, |w, [v], g| {
-                let v = momentum * v + (g + l2 * w);
-                (w - lr * v, [v])
-            }),
-            Step::Adagrad { lr, eps, l2 } => each(row, weights, place, gradient, |w, [a], g| {
+            Step::Momentum { lr, momentum, l2 } => {
+                each(row, weights, place, gradient, largest, |w, [v], g| {
+                    let v = momentum * v + (g + l2 * w);
+                    (w - lr * v, [v])
+                })
+            }
+            Step::Adagrad { lr, eps, l2 } => each(row, weights, place, gradient, largest, |w, [a], g| {
                 let g = g + l2 * w;
                 let a = finite(a + g * g);
                 (w - lr * g / (a.sqrt() + eps), [a])
@@ -246,23 +277,24 @@ impl Step {
             Step::RowAdagrad { lr, eps, l2 } => {
                 let mean = mean_square(row, weights, place, gradient, l2);
                 let a = finite(f32::from_bits(row.get(place.state_at)) + mean);
-                row.set(place.state_at, a.to_bits());
                 let root = a.sqrt() + eps;
-                each(row, weights, place, gradient, |w, [], g| (w - lr * (g + l2 * w) / root, []));
+                each(row, weights, place, gradient, largest, |w, [], g| (w - lr * (g + l2 * w) / root, []));
+                // It is finite, and where a small block was not stored, this is put back like all of a larger one.
+                row.set(place.state_at, a.to_bits());
             }
             Step::Adam { lr, beta1, beta2, eps, l2, keep } => {
                 // In f64: 1 - beta2 loses half of an f32's digits.
                 let pushes = i32::try_from(version).unwrap_or(i32::MAX);
                 let correct1 = (1.0 / (1.0 - f64::from(beta1).powi(pushes))) as f32;
                 let correct2 = (1.0 / (1.0 - f64::from(beta2).powi(pushes))) as f32;
-                each(row, weights, place, gradient, |w, [m, v], g| {
+                each(row, weights, place, gradient, largest, |w, [m, v], g| {
                     let g = g + l2 * w;
                     let m = beta1 * m + (1.0 - beta1) * g;
                     let v = beta2 * v + (1.0 - beta2) * (g * g);
                     (keep * w - lr * (m * correct1) / ((v * correct2).sqrt() + eps), [m, v])
                 });
             }
-            Step::Ftrl(step) => each(row, weights, place, gradient, |w, [z, n], g| {
+            Step::Ftrl(step) => each(row, weights, place, gradient, largest, |w, [z, n], g| {
                 let (w, z, n) = step.update(w, z, n, g);
                 (w, [z, n])
             }),
@@ -277,24 +309,26 @@ fn each<const S: usize>(
     weights: impl Weights,
     place: Place,
     gradient: &[f32],
+    largest: &mut Largest,
     rule: impl Fn(f32, [f32; S], f32) -> (f32, [f32; S]) + Copy,
 ) {
     let (whole, rest) = gradient.as_chunks::<LANES>();
     let mut first = 0;
     for gradient in whole {
-        lanes(row, weights, place, first, LANES, gradient, rule);
+        lanes(row, weights, place, first, LANES, gradient, largest, rule);
         first += LANES;
     }
     if !rest.is_empty() {
         let mut gradient = Lanes([0.0; LANES]);
         row.pad(rest, &mut gradient.0);
-        lanes(row, weights, place, first, rest.len(), &gradient.0, rule);
+        lanes(row, weights, place, first, rest.len(), &gradient.0, largest, rule);
     }
 }
 
 /// The same for `len` coordinates, which lanes beyond do not disturb: they compute on zeros and are not stored.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "one lane of several arrays at a time")]
+#[expect(clippy::too_many_arguments, reason = "a part of a row, its gradient, and what is done")]
 fn lanes<const S: usize>(
     row: Change<'_, impl Vector>,
     format: impl Weights,
@@ -302,6 +336,7 @@ fn lanes<const S: usize>(
     first: usize,
     len: usize,
     gradient: &[f32; LANES],
+    largest: &mut Largest,
     rule: impl Fn(f32, [f32; S], f32) -> (f32, [f32; S]),
 ) {
     let mut weights = Lanes([0.0; LANES]);
@@ -314,9 +349,15 @@ fn lanes<const S: usize>(
         let old = std::array::from_fn(|slot| state[slot].0[lane]);
         let (weight, new) = rule(weights.0[lane], old, gradient[lane]);
         weights.0[lane] = weight;
+        largest.note(lane, weight);
         for slot in 0..S {
             state[slot].0[lane] = new[slot];
+            largest.note(lane, new[slot]);
         }
+    }
+    // Readers of one weight look at no version.
+    if place.dims <= LANES && !largest.is_finite() {
+        return;
     }
     format.store(row, place.first + first, len, &weights.0);
     for (slot, values) in state.iter().enumerate() {

@@ -4,7 +4,7 @@
 //! be halves, two to a word; the rest is words. Outside of the slab a row's weights are always f32.
 
 use crate::half::{Half, Noise};
-use crate::kernel::{Halves, Kernel, Place, Step, Weights};
+use crate::kernel::{Halves, Kernel, Largest, Place, Step, Weights};
 use crate::row::RowRef;
 use crate::slab::{Change, Slab, stride_words};
 use crate::words::halves::{Format, Singles};
@@ -40,6 +40,8 @@ pub(crate) struct Layout {
     pub(crate) stride: usize,
     pub(crate) seed: u64,
     pub(crate) blocks: Vec<BlockLayout>,
+    /// An update that is refused has stored nothing: all of the row is computed at once.
+    is_one_piece: bool,
 }
 
 /// The header of a row, unpacked.
@@ -93,7 +95,8 @@ impl Layout {
         let half = Half::of(config.dtype);
         let weight_words = if half.is_some() { dim.div_ceil(2) } else { dim };
         let stride = stride_words(weight_words + HEADER_WORDS + state, weight_words);
-        Layout { dim, half, weight_words, state, stride, seed: config.seed, blocks }
+        let is_one_piece = matches!(blocks.as_slice(), [block] if block.kernel.is_one_piece(block.dims));
+        Layout { dim, half, weight_words, state, stride, seed: config.seed, blocks, is_one_piece }
     }
 
     /// Words of a row that are in use.
@@ -186,7 +189,8 @@ impl Layout {
     }
 
     /// One update of one row, in one pass: its header and every block of it. `gradient` has one value per weight, and
-    /// `format` is the table's.
+    /// `format` is the table's. False, and the row is as it was, where a weight or a state value would not be finite; `before`
+    /// is memory for a row.
     #[inline(always)]
     pub(crate) fn update(
         &self,
@@ -194,33 +198,51 @@ impl Layout {
         format: impl Format,
         row: Change<'_, impl Vector>,
         update: Update<'_>,
-    ) {
+        before: &mut Vec<f32>,
+    ) -> bool {
         let Update { count, clock, gradient } = update;
         let header = self.weight_words;
-        let version = row.get(header + 4).saturating_add(1);
-        row.set(header + 2, row.get(header + 2).saturating_add(count));
-        row.set(header + 3, clock);
-        row.set(header + 4, version);
-        if let Some(half) = format.half() {
-            let key = u64::from(row.get(header)) | u64::from(row.get(header + 1)) << 32;
-            let noise = Noise::new(self.seed, key, version);
-            return self.update_blocks(steps, row, Halves { half, noise }, version, gradient);
-        }
-        if let ([Step::Ftrl(step)], [gradient]) = (steps, gradient) {
+        let version = version_after(row.get(header + 4), 1);
+        if let ([Step::Ftrl(step)], [gradient], None) = (steps, gradient, format.half()) {
             // The row of logistic regression: w, header, z, n.
             // Not an array's map(): it is not inlined here, and then costs more than the update.
             let w = f32::from_bits(row.get(0));
             let z = f32::from_bits(row.get(1 + HEADER_WORDS));
             let n = f32::from_bits(row.get(2 + HEADER_WORDS));
             let (w, z, n) = step.update(w, z, n, *gradient);
+            // The sum of squares always is.
+            if !(w.is_finite() & z.is_finite()) {
+                return false;
+            }
             row.set(0, w.to_bits());
             row.set(1 + HEADER_WORDS, z.to_bits());
             row.set(2 + HEADER_WORDS, n.to_bits());
-            return;
+        } else {
+            if !self.is_one_piece {
+                before.resize(self.words(), 0.0);
+                row.load(before);
+            }
+            let is_finite = if let Some(half) = format.half() {
+                let key = u64::from(row.get(header)) | u64::from(row.get(header + 1)) << 32;
+                let noise = Noise::new(self.seed, key, version);
+                self.update_blocks(steps, row, Halves { half, noise }, version, gradient)
+            } else {
+                self.update_blocks(steps, row, Singles, version, gradient)
+            };
+            if !is_finite {
+                if !self.is_one_piece {
+                    row.store(0, before);
+                }
+                return false;
+            }
         }
-        self.update_blocks(steps, row, Singles, version, gradient);
+        row.set(header + 2, row.get(header + 2).saturating_add(count));
+        row.set(header + 3, clock);
+        row.set(header + 4, version);
+        true
     }
 
+    /// Are all results finite?
     #[inline(always)]
     fn update_blocks(
         &self,
@@ -229,15 +251,28 @@ impl Layout {
         weights: impl Weights,
         version: u32,
         gradient: &[f32],
-    ) {
+    ) -> bool {
+        let mut largest = Largest::default();
         for (block, step) in self.blocks.iter().zip(steps) {
             let place = Place {
                 first: block.first,
                 state_at: self.weight_words + HEADER_WORDS + block.state.start,
                 dims: block.dims,
             };
-            step.update(row, weights, place, version, &gradient[block.first..][..block.dims]);
+            step.update(row, weights, place, version, &gradient[block.first..][..block.dims], &mut largest);
         }
+        largest.is_finite()
+    }
+}
+
+/// A row's number of updates after further ones. It is exact up to 2^32 - 1 and then goes round in its upper half: the
+/// optimizers' corrections take it for large for ever, and no two updates in a row have the same.
+#[inline(always)]
+pub(crate) fn version_after(version: u32, updates: u32) -> u32 {
+    const UPPER_HALF: u32 = 1 << 31;
+    match version.checked_add(updates) {
+        Some(sum) => sum,
+        None => version.wrapping_add(updates) | UPPER_HALF,
     }
 }
 
@@ -259,14 +294,15 @@ pub(crate) struct RowUpdate<'a, F> {
     pub(crate) steps: &'a [Step],
     pub(crate) row: Change<'a>,
     pub(crate) update: Update<'a>,
+    pub(crate) before: &'a mut Vec<f32>,
 }
 
 impl<F: Format> Work for RowUpdate<'_, F> {
-    type Output = ();
+    type Output = bool;
 
     #[inline(always)]
-    fn run(self, vector: impl Vector) {
-        self.layout.update(self.steps, self.format, self.row.by(vector), self.update);
+    fn run(self, vector: impl Vector) -> bool {
+        self.layout.update(self.steps, self.format, self.row.by(vector), self.update, self.before)
     }
 }
 
@@ -306,7 +342,7 @@ mod tests {
             let steps: Vec<Step> =
                 blocks.iter().map(|block| Kernel::new(block.optimizer).step(1.0)).collect();
             let rows = Width::all().into_iter().map(|width| {
-                let mut unpacked = vec![0.0; layout.unpacked()];
+                let (mut unpacked, mut before) = (vec![0.0; layout.unpacked()], Vec::new());
                 let words: Vec<AtomicU32> =
                     layout.init_row(77, &mut unpacked).iter().map(|word| word.to_bits().into()).collect();
                 assert_eq!(words.len(), layout.words());
@@ -316,10 +352,17 @@ mod tests {
                     let update = Update { count: 1, clock, gradient: &gradient };
                     let row = Change::of(&words, width);
                     let (layout, steps) = (&layout, steps.as_slice());
-                    match layout.half {
-                        None => words::run(width, RowUpdate { format: Singles, layout, steps, row, update }),
-                        Some(format) => words::run(width, RowUpdate { format, layout, steps, row, update }),
-                    }
+                    let before = &mut before;
+                    let is_finite = match layout.half {
+                        None => words::run(
+                            width,
+                            RowUpdate { format: Singles, layout, steps, row, update, before },
+                        ),
+                        Some(format) => {
+                            words::run(width, RowUpdate { format, layout, steps, row, update, before })
+                        }
+                    };
+                    assert!(is_finite);
                 }
                 words.into_iter().map(AtomicU32::into_inner).collect::<Vec<u32>>()
             });

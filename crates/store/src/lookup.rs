@@ -88,6 +88,8 @@ pub(crate) struct Lookup {
     pub(crate) retired: Vec<u32>,
     /// The words of one row, for the caller.
     pub(crate) words: Vec<f32>,
+    /// The words of a row before its update, for the caller.
+    pub(crate) before: Vec<f32>,
     /// The optimizers of a push, block by block, for the caller.
     pub(crate) steps: Vec<Step>,
 }

@@ -78,7 +78,11 @@ impl Table {
     /// Notes the sampled keys as used, moves up to `budget` of them home, looks at the next `budget` rows for such that
     /// [`crate::Eviction`] by age or norm lets go, and where it goes by capacity and the table is full, evicts up to `budget`
     /// rows for keys to come. Usually called by [`Maintenance`].
+    ///
+    /// # Panics
+    /// If this thread has a [`TableWriter`](crate::TableWriter) of the table, which it would wait for.
     pub fn maintain(&self, budget: usize) -> Maintained {
+        self.assert_not_writing();
         let lane = lane();
         let sharing = self.rights.share(lane);
         let mut heat = lock(&self.heat);

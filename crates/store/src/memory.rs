@@ -22,12 +22,8 @@ pub(crate) const RESERVED_BYTES_MAX: usize = if cfg!(any(miri, loom)) {
 } else {
     1 << 30
 };
-/// Addresses of a process: 47 bits on x86-64, and no fewer elsewhere.
-const ADDRESS_BYTES: usize = 1 << 47;
-/// Of the address space that is left, who does not know how much it will need takes this part; a larger one where a limit is set,
-/// which is less than the machine could give.
-const SHARE: usize = 128;
-const SHARE_OF_LIMIT: usize = 8;
+/// Memory of a machine that does not say how much it has.
+const MACHINE_BYTES_GUESS: usize = 1 << 36;
 /// Alignment of smaller regions: a cache line.
 const LINE_BYTES: usize = 64;
 
@@ -253,17 +249,22 @@ fn unmap(start: NonNull<u8>, bytes: usize) {
 #[cfg(not(all(target_os = "linux", not(miri))))]
 fn unmap(_start: NonNull<u8>, _bytes: usize) {}
 
-/// Bytes of memory that this machine has; where it does not say, a guess.
+/// Bytes of memory and swap that this machine has; where it does not say, a guess.
+#[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) fn machine_bytes() -> usize {
-    #[cfg(all(target_os = "linux", not(miri)))]
-    {
-        // SAFETY: it only reads a setting.
-        let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
-        if let Ok(pages) = usize::try_from(pages) {
-            return pages.saturating_mul(page_bytes());
-        }
+    // SAFETY: all zero is a value of this plain struct, which the call fills in.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: it writes the struct and nothing else.
+    if unsafe { libc::sysinfo(&raw mut info) } != 0 {
+        return MACHINE_BYTES_GUESS;
     }
-    1 << 36
+    let units = info.totalram.saturating_add(info.totalswap);
+    usize::try_from(units).unwrap_or(usize::MAX).saturating_mul(info.mem_unit as usize)
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+pub(crate) fn machine_bytes() -> usize {
+    MACHINE_BYTES_GUESS
 }
 
 fn page_bytes() -> usize {
@@ -278,16 +279,9 @@ fn page_bytes() -> usize {
     4096
 }
 
-/// Bytes of address space for somebody who does not know how much it will need: a part of what is left, so that others find some.
-pub(crate) fn address_share() -> usize {
-    let taken = address_bytes_taken();
-    let of_all = (ADDRESS_BYTES - taken.min(ADDRESS_BYTES)) / SHARE;
-    address_limit().map_or(of_all, |limit| of_all.min(limit.saturating_sub(taken) / SHARE_OF_LIMIT))
-}
-
 /// Bytes of address space that the process may have, if that is limited (`ulimit -v`).
 #[cfg(all(target_os = "linux", not(miri)))]
-fn address_limit() -> Option<usize> {
+pub(crate) fn address_limit() -> Option<usize> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: it writes the limit and nothing else.
     let is_known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;
@@ -298,12 +292,12 @@ fn address_limit() -> Option<usize> {
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
-fn address_limit() -> Option<usize> {
+pub(crate) fn address_limit() -> Option<usize> {
     None
 }
 
 /// Bytes of address space that the process has; 0 where the system does not say.
-fn address_bytes_taken() -> usize {
+pub(crate) fn address_bytes_taken() -> usize {
     if !CAN_RESERVE {
         return 0;
     }
@@ -358,13 +352,6 @@ mod tests {
             assert!(region.iter().all(|word| word.load(Relaxed) == 0), "{len}");
         }
         assert!(Region::<AtomicU64>::zeroed(usize::MAX / 8).is_none());
-    }
-
-    #[test]
-    fn a_share_leaves_room_for_others() {
-        let (share, taken) = (address_share(), address_bytes_taken());
-        let least = address_limit().map_or(ADDRESS_BYTES, |limit| limit.min(ADDRESS_BYTES)) / 4 / SHARE;
-        assert!(share > least && share <= ADDRESS_BYTES / SHARE, "{share}, {taken} taken");
     }
 
     #[test]

@@ -53,8 +53,8 @@ struct NearBlock {
     step: FtrlStep,
 }
 
-/// Copies of the rows of a run of samples, by handle. They are settled by [`NearTable::settle`], or, without a word about
-/// a table that is full, when this is dropped.
+/// Copies of the rows of a run of samples, by handle. [`NearTable::settle`] brings them back and says what had no room. Dropped
+/// without it, or [`NearTable::discard`], this settles them and panics if some had none.
 #[derive(Debug)]
 pub struct NearTable<'a> {
     table: &'a Table,

@@ -17,6 +17,41 @@ use crate::words::halves::{Format, Singles};
 use crate::words::{self, Vector, Width, Work};
 use crate::{PushScale, StoreError, bad_gradient};
 
+/// Keys of a push that were not updated.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LeftOut {
+    /// New keys for which there is no room.
+    full: u64,
+    /// Rows whose update would not be finite, and the key of the first.
+    not_finite: u64,
+    first: u64,
+}
+
+impl LeftOut {
+    /// Notes a row whose update would not be finite.
+    #[cold]
+    pub(crate) fn note(&mut self, key: u64) {
+        if self.not_finite == 0 {
+            self.first = key;
+        }
+        self.not_finite += 1;
+    }
+
+    /// Notes new keys for which there is no room.
+    pub(crate) fn note_full(&mut self, keys: u64) {
+        self.full += keys;
+    }
+
+    /// An error if there are any: rows that are not finite before keys without room.
+    pub(crate) fn check(self, table: &Table) -> Result<(), StoreError> {
+        let LeftOut { full, not_finite: rows, first: key } = self;
+        if rows > 0 {
+            return Err(StoreError::NotFinite { table: table.name().to_string(), key, rows });
+        }
+        if full > 0 { Err(table.full(full)) } else { Ok(()) }
+    }
+}
+
 /// A push that is counted: what the table's use clock said then.
 #[derive(Debug, Clone, Copy)]
 pub struct PushClock(u32);
@@ -86,6 +121,7 @@ impl Table {
     ) -> Result<(), StoreError> {
         self.check_length("grads", keys.len() * self.layout.dim, grads.len())?;
         self.check_length("counts", keys.len(), counts.len())?;
+        self.check_not_writing()?;
         self.check_gradients(keys, grads)?;
         self.check_scale(scale)
     }
@@ -108,20 +144,19 @@ impl Table {
         PushClock(clock): PushClock,
     ) -> Result<(), StoreError> {
         let (dim, lane) = (self.layout.dim, lane());
-        let rejected = with_lookup(|lookup| {
+        let mut left_out = LeftOut::default();
+        with_lookup(|lookup| {
             lookup.steps.clear();
             lookup.steps.extend(self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr_scale)));
             let chunks =
                 keys.chunks(CHUNK_KEYS).zip(counts.chunks(CHUNK_KEYS)).zip(grads.chunks(CHUNK_KEYS * dim));
-            let scatter = |((keys, counts), grads)| {
-                words::run(self.width(), Scatter { table: self, lane, lookup, keys, counts, grads, clock })
-            };
-            chunks.map(scatter).sum()
+            for ((keys, counts), grads) in chunks {
+                let left_out = &mut left_out;
+                let scatter = Scatter { table: self, lane, lookup, keys, counts, grads, clock, left_out };
+                words::run(self.width(), scatter);
+            }
         });
-        if rejected > 0 {
-            return Err(self.full(rejected));
-        }
-        Ok(())
+        left_out.check(self)
     }
 
     fn check_gradients(&self, keys: &[u64], grads: &[f32]) -> Result<(), StoreError> {
@@ -131,7 +166,7 @@ impl Table {
     }
 }
 
-/// A chunk of a push. Its result is the number of keys that were left out because the table is full.
+/// A chunk of a push.
 pub(crate) struct Scatter<'a> {
     pub(crate) table: &'a Table,
     pub(crate) lane: usize,
@@ -140,6 +175,7 @@ pub(crate) struct Scatter<'a> {
     pub(crate) counts: &'a [u32],
     pub(crate) grads: &'a [f32],
     pub(crate) clock: u32,
+    pub(crate) left_out: &'a mut LeftOut,
 }
 
 /// What is done with the row of a key.
@@ -160,9 +196,13 @@ struct Gradients<'a, F> {
     format: F,
     layout: &'a Layout,
     steps: &'a [Step],
+    keys: &'a [u64],
     counts: &'a [u32],
     grads: &'a [f32],
     clock: u32,
+    /// Memory for a row.
+    before: &'a mut Vec<f32>,
+    left_out: &'a mut LeftOut,
 }
 
 impl<F: Format> Edit for Gradients<'_, F> {
@@ -179,7 +219,9 @@ impl<F: Format> Edit for Gradients<'_, F> {
     fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>, _is_new: bool) {
         let gradient = &self.grads[at * self.layout.dim..][..self.layout.dim];
         let update = Update { count: self.counts[at], clock: self.clock, gradient };
-        self.layout.update(self.steps, self.format, row.by(vector), update);
+        if !self.layout.update(self.steps, self.format, row.by(vector), update, self.before) {
+            self.left_out.note(self.keys[at]);
+        }
     }
 }
 
@@ -315,10 +357,10 @@ impl<E: Edit> Newcomers for Mover<'_, E> {
 }
 
 impl Work for Scatter<'_> {
-    type Output = u64;
+    type Output = ();
 
     #[inline(always)]
-    fn run(self, vector: impl Vector) -> u64 {
+    fn run(self, vector: impl Vector) {
         // Once per chunk, not per row.
         match self.table.layout.half {
             None => self.run_as(Singles, vector),
@@ -329,14 +371,24 @@ impl Work for Scatter<'_> {
 
 impl Scatter<'_> {
     #[inline(always)]
-    fn run_as(self, format: impl Format, vector: impl Vector) -> u64 {
-        let Scatter { table, lane, lookup, keys, counts, grads, clock } = self;
-        let steps = std::mem::take(&mut lookup.steps);
+    fn run_as(self, format: impl Format, vector: impl Vector) {
+        let Scatter { table, lane, lookup, keys, counts, grads, clock, left_out } = self;
+        let (steps, mut before) = (std::mem::take(&mut lookup.steps), std::mem::take(&mut lookup.before));
         lookup.assign(keys);
-        let edit = Gradients { format, layout: &table.layout, steps: &steps, counts, grads, clock };
-        let rejected = edit_rows(table, lane, lookup, keys, None, edit, vector);
-        lookup.steps = steps;
-        rejected
+        let edit = Gradients {
+            format,
+            layout: &table.layout,
+            steps: &steps,
+            keys,
+            counts,
+            grads,
+            clock,
+            before: &mut before,
+            left_out: &mut *left_out,
+        };
+        let full = edit_rows(table, lane, lookup, keys, None, edit, vector);
+        left_out.note_full(full);
+        (lookup.steps, lookup.before) = (steps, before);
     }
 }
 

@@ -3,9 +3,10 @@
 //! meanwhile. Knows nothing of what is changed.
 
 use std::marker::PhantomData;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, lane};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, fence, fence_after_write, lock, pause};
 
 /// A lane's word counts, in its low bits, who shares at present, and above them, who ever began to.
@@ -20,6 +21,8 @@ pub(crate) struct Rights {
     turns: AtomicU64,
     /// Held by whom that is.
     alone: Mutex<()>,
+    /// Lane of the thread that is alone, plus one; 0 for none.
+    owner: AtomicUsize,
 }
 
 /// The right to change things together with others.
@@ -42,7 +45,8 @@ pub(crate) struct Alone<'a> {
 
 impl Rights {
     pub(crate) fn new() -> Rights {
-        Rights { sharing: Lanes::new(), turns: AtomicU64::new(0), alone: Mutex::new(()) }
+        let (turns, owner) = (AtomicU64::new(0), AtomicUsize::new(0));
+        Rights { sharing: Lanes::new(), turns, alone: Mutex::new(()), owner }
     }
 
     pub(crate) fn bytes() -> usize {
@@ -81,7 +85,14 @@ impl Rights {
                 pause(&mut spins);
             }
         }
+        self.owner.store(lane().wrapping_add(1), Relaxed);
         Alone { rights: self, _turn: turn }
+    }
+
+    /// Is the calling thread alone? Then it would wait for itself if it asked for a right.
+    pub(crate) fn is_mine(&self) -> bool {
+        // The model checker's threads are one to the system.
+        !cfg!(loom) && self.turns.load(Relaxed) & 1 == 1 && self.owner.load(Relaxed) == lane().wrapping_add(1)
     }
 
     /// Marks this moment for [`Rights::is_calm_since`]; `None` while somebody may change things. What was changed before is
@@ -122,6 +133,7 @@ impl Drop for Sharing<'_> {
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
+        self.rights.owner.store(0, Relaxed);
         self.rights.turns.fetch_add(1, Release);
     }
 }

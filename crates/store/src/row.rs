@@ -67,6 +67,18 @@ impl Table {
         Some(Row { key, frequency, last_use, version, weights: weights.to_vec(), state: state.to_vec() })
     }
 
+    /// Makes the first weight of a key's row NaN, as no push does: for tests of what else may be there.
+    #[doc(hidden)]
+    pub fn spoil(&self, key: u64) -> bool {
+        let (lane, hash) = (lane(), mix(key));
+        let sharing = self.rights.share(lane);
+        let row = self.directory.view(lane).index().find(hash);
+        if row != NO_ROW {
+            self.slab.change(row, &sharing).row.set(0, f32::NAN.to_bits());
+        }
+        row != NO_ROW
+    }
+
     /// Makes room for all rows of a checkpoint in an empty table. Rows come first, and the index has what they leave, so that
     /// it is fuller where the budget is all but used up; it does not grow at their cost while they come. Once a table has had
     /// as many rows, this has room for them in every table of its configuration.

@@ -10,9 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::half::Half;
 use crate::index::NO_ROW;
-use crate::memory::{RESERVED_BYTES_MAX, Region, address_share, machine_bytes};
+use crate::memory::{RESERVED_BYTES_MAX, Region, machine_bytes};
 use crate::prefetch::{To, prefetch, prefetch_lines};
 use crate::rights::{Alone, Sharing};
+use crate::space::Space;
 use crate::versions::{Odd, RowVersions, Versions};
 use crate::words::halves::{Format, Singles};
 use crate::words::{self, Vector, Width, halves};
@@ -36,6 +37,15 @@ pub(crate) struct Slab {
     width: Width,
 }
 
+/// Why there is no slab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoSpace {
+    /// No address space or memory for an empty table.
+    Share,
+    /// The budget asks for `bytes`, and there is `room` for less.
+    Budget { bytes: usize, room: usize },
+}
+
 /// Words from the start of one row to the next, so that neither a row nor its first `hot` words ever straddle more
 /// cache lines than they must.
 pub(crate) fn stride_words(words: usize, hot: usize) -> usize {
@@ -46,18 +56,30 @@ pub(crate) fn stride_words(words: usize, hot: usize) -> usize {
 }
 
 impl Slab {
-    /// A slab for rows of `stride` words, of which the budget, if there is one, allows `budget_bytes`. Without one it takes a share
-    /// of the address space: other tables, threads and the heap need some, too. `None` without address space.
-    pub(crate) fn new(stride: usize, budget_bytes: Option<u64>) -> Option<Slab> {
-        let limit_bytes = budget_bytes.unwrap_or_else(|| address_share() as u64);
-        let wanted = Slab::rows_wanted(stride, limit_bytes) * stride;
-        let mut words = Region::reserved(wanted)?;
-        if budget_bytes.is_none() && words.len() < wanted {
-            let share = (words.len() / GRANTED_SHARE).max(stride);
-            drop(words);
-            words = Region::reserved(share)?;
+    /// A slab for rows of `stride` words, of which the budget, if there is one, allows `budget_bytes`. Without one it takes a
+    /// share of the address space. What tables may not take is left to threads and the heap.
+    pub(crate) fn new(stride: usize, budget_bytes: Option<u64>) -> Result<Slab, NoSpace> {
+        let (space, _reserving) = Space::measure();
+        let wanted = match budget_bytes {
+            Some(bytes) => Slab::rows_wanted(stride, bytes) * stride,
+            None => Slab::rows_wanted(stride, space.share().ok_or(NoSpace::Share)? as u64) * stride,
+        };
+        let bytes = wanted * size_of::<u32>();
+        if budget_bytes.is_some() && bytes > space.room() {
+            return Err(NoSpace::Budget { bytes, room: space.room() });
         }
-        Slab::of(words, stride)
+        let mut words = Region::reserved(wanted).ok_or(NoSpace::Share)?;
+        if words.len() < wanted {
+            let granted = words.bytes();
+            drop(words);
+            if budget_bytes.is_some() {
+                return Err(NoSpace::Budget { bytes, room: granted });
+            }
+            // The system grants less than it has room for (`vm.overcommit_memory` = 2).
+            let share = (granted / size_of::<u32>() / GRANTED_SHARE).max(stride);
+            words = Region::reserved(share).ok_or(NoSpace::Share)?;
+        }
+        Slab::of(words, stride).ok_or(NoSpace::Share)
     }
 
     /// So many rows address space is asked for.
@@ -332,6 +354,12 @@ impl<V: Vector> Change<'_, V> {
     #[inline(always)]
     pub(crate) fn store_halves<const N: usize>(&self, first: usize, len: usize, halves: &[u16; N]) {
         halves::store_halves(self.width, self.words, first, len, halves);
+    }
+
+    /// Loads the first words.
+    #[inline(always)]
+    pub(crate) fn load(&self, out: &mut [f32]) {
+        words::load(self.width, self.words, out);
     }
 
     /// Loads `len` words and pads them with zeros to the length of `out`, see [`words::load_padded`].

@@ -28,11 +28,15 @@ use crate::rights::Rights;
 use crate::rows::Rows;
 use crate::samples::Samples;
 use crate::scratch::with_scratch;
-use crate::slab::Slab;
+use crate::slab::{NoSpace, Slab};
+use crate::space::budget_bytes_max;
 use crate::stats::{Counters, TableStats};
 use crate::sync::Mutex;
 use crate::words::{self, PAD, Vector, Width};
 use crate::{Absent, Admission, Eviction, Pooling, PushScale, StoreError, TableConfig, TableWriter, Writes};
+
+/// Why there is no table where its configuration asks for nothing impossible.
+const NO_SPACE: &str = "no memory or address space for an empty table: raise the process's limit (ulimit -v), or have fewer tables";
 
 /// An embedding table: 64-bit key -> row of `dim` weights with optimizer state.
 ///
@@ -64,8 +68,22 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table. Fails when the configuration is impossible or the budget is too small for an empty table.
+    /// An empty table. Fails when the configuration is impossible, the budget is too small for an empty table or larger than
+    /// [`budget_bytes_max`], or when the process has no address space for it.
     pub fn new(config: TableConfig) -> Result<Table, StoreError> {
+        let (wanted, most) = (config.budget_bytes.unwrap_or(0), budget_bytes_max());
+        if wanted > most {
+            let reason = format!(
+                "budget_bytes = {wanted} is more than the {most} bytes of memory and swap of this machine: lower it, or leave it \
+                 out for no limit"
+            );
+            return Err(StoreError::Config { table: config.name, reason });
+        }
+        Table::of_any_budget(config)
+    }
+
+    /// The same for a table that comes from elsewhere, perhaps from a larger machine: as many rows as it has may find room.
+    pub(crate) fn of_any_budget(config: TableConfig) -> Result<Table, StoreError> {
         config.check()?;
         let fail = |reason: String| Err(StoreError::Config { table: config.name.clone(), reason });
         let budget = Budget::new(config.budget_bytes);
@@ -79,23 +97,25 @@ impl Table {
             Err(bytes) => return fail(format!("no room for the {bytes} bytes of its admission filter")),
         };
         let layout = Layout::new(&config);
-        let slab = Slab::new(layout.stride, config.budget_bytes);
-        let (Some(index), Some((slab, rows))) =
-            (Index::new(), slab.and_then(|slab| Rows::new(&slab).map(|rows| (slab, rows))))
-        else {
-            return fail(
-                "no memory or address space for an empty table: raise the process's limit (ulimit -v), or have fewer tables"
-                    .to_string(),
-            );
+        let no_space = |wanted: u64, room: u64| {
+            fail(format!(
+                "budget_bytes asks for {wanted} bytes of address space, and {room} are left beside threads and heap: raise the \
+                 limit (ulimit -v, vm.overcommit_ratio) or lower it"
+            ))
+        };
+        let slab = match Slab::new(layout.stride, config.budget_bytes) {
+            Ok(slab) => slab,
+            Err(NoSpace::Budget { bytes, room }) => return no_space(bytes as u64, room as u64),
+            Err(NoSpace::Share) => return fail(NO_SPACE.to_string()),
+        };
+        let (Some(index), Some(rows)) = (Index::new(), Rows::new(&slab)) else {
+            return fail(NO_SPACE.to_string());
         };
         // Without a budget, rows end where the table's share of the address space does.
         let wanted = Slab::rows_wanted(layout.stride, budget.limit_bytes()) as u64;
         if config.budget_bytes.is_some() && rows.rows_max() < wanted {
             let [granted, wanted] = [rows.rows_max(), wanted].map(|rows| rows * slab.row_bytes() as u64);
-            return fail(format!(
-                "budget_bytes asks for {wanted} bytes of address space for rows, and the system grants {granted}: raise its \
-                 limit (ulimit -v; vm.overcommit_ratio where vm.overcommit_memory is 2) or lower budget_bytes"
-            ));
+            return no_space(wanted, granted);
         }
         let heat = Heat::new(&budget);
         Ok(Table {
@@ -347,6 +367,7 @@ impl Table {
     /// copy-on-write, or whose weights are not f32.
     pub fn writer(&self, scale: PushScale) -> Result<TableWriter<'_>, StoreError> {
         self.check_scale(scale)?;
+        self.check_not_writing()?;
         let (admission, writes) = (self.config.admission, self.config.writes);
         if admission != Admission::Always || writes != Writes::InPlace || self.layout.half.is_some() {
             let reason =
@@ -360,8 +381,27 @@ impl Table {
         Ok(TableWriter::new(self, lane, self.rights.exclude(), steps, self.clock.tick(lane)))
     }
 
+    /// Refuses what would wait for ever: a change of the table by a thread that has a [`TableWriter`] of it.
+    pub(crate) fn check_not_writing(&self) -> Result<(), StoreError> {
+        if self.rights.is_mine() {
+            return Err(StoreError::Writing { table: self.config.name.clone() });
+        }
+        Ok(())
+    }
+
+    /// The same for changes that cannot fail otherwise.
+    pub(crate) fn assert_not_writing(&self) {
+        if let Err(error) = self.check_not_writing() {
+            panic!("{error}");
+        }
+    }
+
     /// Removes the key's row; was there one? Its memory is reused by later rows.
+    ///
+    /// # Panics
+    /// If this thread has a [`TableWriter`] of the table, which it would wait for.
     pub fn remove(&self, key: u64) -> bool {
+        self.assert_not_writing();
         let (lane, hash) = (lane(), mix(key));
         let _sharing = self.rights.share(lane);
         let _removing = self.removals.begin();
@@ -374,7 +414,11 @@ impl Table {
     }
 
     /// Removes all rows and frees their memory. Without memory for an empty index nothing is done, and the rows stay.
+    ///
+    /// # Panics
+    /// If this thread has a [`TableWriter`] of the table, which it would wait for.
     pub fn clear(&self) {
+        self.assert_not_writing();
         let _alone = self.rights.exclude();
         let _removing = self.removals.begin();
         let Some(index) = Index::new() else { return };

@@ -70,7 +70,7 @@ impl Table {
     }
 
     /// The key that a row has, if it has one.
-    fn key_of(&self, row: u32) -> u64 {
+    pub(crate) fn key_of(&self, row: u32) -> u64 {
         let header = self.layout.header_at();
         u64::from(self.slab.word(row, header)) | u64::from(self.slab.word(row, header + 1)) << 32
     }

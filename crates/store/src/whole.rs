@@ -123,6 +123,7 @@ impl Table {
     /// there and those that found room are in; as for a push, eviction makes room first.
     pub fn import(&self, rows: WholeRows<'_>) -> Result<(), StoreError> {
         self.check_rows(&rows)?;
+        self.check_not_writing()?;
         let (dim, state) = (self.dim(), self.state_len());
         let lane = lane();
         let latest_use = self.clock.follow(rows.last_uses, self.is_empty());

@@ -7,10 +7,11 @@ use crate::create::Newcomers;
 use crate::directory::Locked;
 use crate::index::NO_ROW;
 use crate::kernel::Step;
-use crate::layout::{Layout, RowUpdate, Update};
+use crate::layout::{RowUpdate, Update};
 use crate::lookup::{CHUNK_KEYS, with_lookup};
+use crate::push::LeftOut;
 use crate::rights::Alone;
-use crate::slab::{Change, Slab};
+use crate::slab::Change;
 use crate::table::Table;
 use crate::words::halves::Singles;
 use crate::words::{self, Vector, Width, Work};
@@ -19,8 +20,10 @@ use crate::words::{self, Vector, Width, Work};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowHandle(pub(crate) u32);
 
-/// Exclusive access to a table's rows by handle. Until it is dropped, every other change of the table waits; pulls do
-/// not, they see each row before or after an update.
+/// Exclusive access to a table's rows by handle. Until it is dropped, changes of the table by other threads wait, and those
+/// by this thread fail with [`StoreError::Writing`]; pulls see each row before or after an update and do not wait.
+///
+/// [`TableWriter::finish`] says whether all updates were finite. Dropped without it, the writer panics if one was not.
 #[derive(Debug)]
 pub struct TableWriter<'a> {
     table: &'a Table,
@@ -29,11 +32,21 @@ pub struct TableWriter<'a> {
     steps: Vec<Step>,
     clock: u32,
     width: Width,
+    /// Memory for a row.
+    before: Vec<f32>,
+    left_out: LeftOut,
 }
 
 impl<'a> TableWriter<'a> {
     pub(crate) fn new(table: &'a Table, lane: usize, alone: Alone<'a>, steps: Vec<Step>, clock: u32) -> Self {
-        TableWriter { table, lane, alone, steps, clock, width: table.width() }
+        let (width, before, left_out) = (table.width(), Vec::new(), LeftOut::default());
+        TableWriter { table, lane, alone, steps, clock, width, before, left_out }
+    }
+
+    /// Ends the updates. Fails with [`StoreError::NotFinite`] when the result of one would not have been finite: its row stayed as
+    /// it was.
+    pub fn finish(mut self) -> Result<(), StoreError> {
+        std::mem::take(&mut self.left_out).check(self.table)
     }
 
     /// Appends the row of every key to `handles`; keys without a row get one. Keys may repeat.
@@ -103,8 +116,10 @@ impl<'a> TableWriter<'a> {
         assert_eq!(gradient.len(), layout.dim, "a gradient has one value per weight");
         let update = Update { count: 1, clock: self.clock, gradient };
         let changing = self.table.slab.change_alone(handle.0, &mut self.alone);
-        let update = RowUpdate { format: Singles, layout, steps: &self.steps, row: changing.row, update };
-        words::run(self.width, update);
+        let (steps, row, before) = (self.steps.as_slice(), changing.row, &mut self.before);
+        if !words::run(self.width, RowUpdate { format: Singles, layout, steps, row, update, before }) {
+            self.left_out.note(self.table.key_of(handle.0));
+        }
     }
 
     /// [`TableWriter::update`] for several rows, `dim` gradients each, in their order; a row that is there twice is
@@ -113,10 +128,23 @@ impl<'a> TableWriter<'a> {
     /// # Panics
     /// If there are not `dim` gradients per handle.
     pub fn update_all(&mut self, handles: &[RowHandle], gradients: &[f32]) {
-        let (layout, slab) = (&self.table.layout, &self.table.slab);
-        assert_eq!(handles.len() * layout.dim, gradients.len(), "a gradient has one value per weight");
-        let (alone, steps, clock) = (&mut self.alone, self.steps.as_slice(), self.clock);
-        words::run(self.width, RowsUpdate { layout, slab, steps, alone, handles, gradients, clock });
+        let table = self.table;
+        assert_eq!(handles.len() * table.layout.dim, gradients.len(), "a gradient has one value per weight");
+        let TableWriter { alone, steps, clock, before, left_out, .. } = self;
+        let (steps, clock) = (steps.as_slice(), *clock);
+        let update = RowsUpdate { table, steps, alone, handles, gradients, clock, before, left_out };
+        words::run(table.width(), update);
+    }
+}
+
+impl Drop for TableWriter<'_> {
+    fn drop(&mut self) {
+        let left_out = std::mem::take(&mut self.left_out);
+        if let Err(error) = left_out.check(self.table)
+            && !std::thread::panicking()
+        {
+            panic!("a writer was dropped without finish(): {error}");
+        }
     }
 }
 
@@ -141,13 +169,14 @@ impl Newcomers for Made<'_> {
 
 /// Rows and a gradient for each, one after the other, compiled for the machine.
 struct RowsUpdate<'a, 'b> {
-    layout: &'a Layout,
+    table: &'a Table,
     steps: &'a [Step],
-    slab: &'a Slab,
     alone: &'a mut Alone<'b>,
     handles: &'a [RowHandle],
     gradients: &'a [f32],
     clock: u32,
+    before: &'a mut Vec<f32>,
+    left_out: &'a mut LeftOut,
 }
 
 impl Work for RowsUpdate<'_, '_> {
@@ -155,10 +184,13 @@ impl Work for RowsUpdate<'_, '_> {
 
     #[inline(always)]
     fn run(self, vector: impl Vector) {
-        for (handle, gradient) in self.handles.iter().zip(self.gradients.chunks_exact(self.layout.dim)) {
+        let (layout, slab) = (&self.table.layout, &self.table.slab);
+        for (handle, gradient) in self.handles.iter().zip(self.gradients.chunks_exact(layout.dim)) {
             let update = Update { count: 1, clock: self.clock, gradient };
-            let changing = self.slab.change_alone(handle.0, self.alone);
-            self.layout.update(self.steps, Singles, changing.row.by(vector), update);
+            let changing = slab.change_alone(handle.0, self.alone);
+            if !layout.update(self.steps, Singles, changing.row.by(vector), update, self.before) {
+                self.left_out.note(self.table.key_of(handle.0));
+            }
         }
     }
 }
@@ -192,7 +224,7 @@ mod tests {
             by_push.pull(&[*key], Absent::Zero, &mut pulled, None).unwrap();
             assert_eq!(writer.weights(*handle), pulled);
         }
-        drop(writer);
+        writer.finish().unwrap();
         assert_eq!(by_push.len(), by_handle.len());
         by_push.for_each_row(|row| {
             let twin = by_handle.get(row.key).unwrap();

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::thread;
 
 use sanderling_store::{
-    Checkpoint, CheckpointWriter, Dtype, Eviction, Init, Optimizer, PushScale, Row, StoreError, Table,
-    TableConfig, Writes,
+    Checkpoint, CheckpointWriter, Dtype, Eviction, Init, Optimizer, PushScale, Row, RowRef, StoreError,
+    Table, TableConfig, Writes, budget_bytes_max,
 };
 
 const SGD: Optimizer = Optimizer::Sgd { lr: 1.0, l2: 0.0 };
@@ -165,8 +165,49 @@ fn a_budget_that_there_is_no_address_space_for_is_refused() {
         Table::new(TableConfig { budget_bytes, ..config })
     };
     let error = new(Some(1 << 30)).unwrap_err().to_string();
-    for part in ["asks for 1073741", "the system grants 5", "ulimit -v"] {
+    for part in ["asks for 1073741", "are left beside threads and heap", "ulimit -v"] {
         assert!(error.contains(part), "{error}");
     }
     drop((new(None).unwrap(), new(Some(10 << 20)).unwrap()));
+    // Many tables leave enough for many threads, and for their heaps.
+    let tables: Vec<Table> = (0..30).map(|_| new(None).unwrap()).collect();
+    thread::scope(|scope| {
+        for table in &tables[..8] {
+            scope.spawn(|| {
+                let keys: Vec<u64> = (0..1 << 18).collect();
+                table.push(&keys[..1000], &[1.0; 8000], PushScale::default()).unwrap();
+                assert_eq!((table.len(), keys.len()), (1000, 1 << 18));
+            });
+        }
+    });
+}
+
+/// Such a budget bounds nothing. What a larger machine has saved can be loaded all the same.
+#[test]
+fn a_budget_beyond_the_memory_of_the_machine_is_refused() {
+    let config = TableConfig::single("t", 8, Init::Zero, SGD);
+    for budget_bytes in [1 << 50, u64::MAX, budget_bytes_max() + 1] {
+        let config = TableConfig { budget_bytes: Some(budget_bytes), ..config.clone() };
+        let error = Table::new(config.clone()).unwrap_err().to_string();
+        let expected = format!("table \"t\": budget_bytes = {budget_bytes} is more than the ");
+        assert!(error.starts_with(&expected) && error.len() < 200, "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = CheckpointWriter::create(dir.path()).unwrap();
+        let row = RowRef { key: 7, frequency: 1, last_use: 1, version: 1, weights: &[0.5; 8], state: &[] };
+        writer.rows::<StoreError>(&config, |each| Ok(u64::from(each(row).is_continue()))).unwrap();
+        writer.commit().unwrap();
+        let table = Checkpoint::open(dir.path()).unwrap().load_table("t").unwrap();
+        assert_eq!((table.len(), table.config()), (1, &config));
+    }
+}
+
+/// As many as a server takes: each finds address space, and threads still start.
+#[test]
+fn four_thousand_tables_without_a_budget_can_be_used() {
+    let config = TableConfig::single("t", 1, Init::Zero, SGD);
+    let tables: Vec<Table> = (0..4096).map(|_| Table::new(config.clone()).unwrap()).collect();
+    for (key, table) in tables.iter().enumerate() {
+        table.push(&[key as u64], &[1.0], PushScale::default()).unwrap();
+    }
+    thread::spawn(move || assert!(tables.iter().all(|table| table.len() == 1))).join().unwrap();
 }

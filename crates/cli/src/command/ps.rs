@@ -214,6 +214,12 @@ impl Options {
             let reason = "no table fits in 0 bytes; leave it out where tables are to have what they ask for";
             return Err(usage("table_budget", reason.to_owned()));
         }
+        let (budget, most) = (config.table_budget_bytes.unwrap_or(0), sanderling_store::budget_bytes_max());
+        if budget > most {
+            let reason =
+                format!("{budget} bytes are more than the {most} bytes of memory and swap here; lower it");
+            return Err(usage("table_budget", reason));
+        }
         if let Some(frame_bytes_max) = bytes("frame_max", &self.frame_max)? {
             config.frame_bytes_max = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
         }
@@ -371,6 +377,7 @@ mod tests {
             ("shard = '1'", "shard: \"1\" is not of the form 0/2"),
             ("save_every = '5 lightyears'", "--save-every: "),
             ("table_budget = '0'", "--table-budget: no table fits in 0 bytes"),
+            ("table_budget = '1PiB'", "--table-budget: 1125899906842624 bytes are more than the "),
             ("tls_cert = 'c'", "one needs the other"),
             ("token_file = '/nowhere'", "--token-file: /nowhere"),
         ] {

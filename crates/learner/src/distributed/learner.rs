@@ -263,6 +263,8 @@ impl<'a> Learner<'a> {
             let error = error(probability(logit), label, weight, class_weight);
             let applies = logit.is_finite() && error.abs() < GRADIENT_ABS_MAX;
             if !applies || !compute.update_row(rows, row, error, &mut online) {
+                // The rows before it stay learned; what says that the run diverged is this row.
+                let _ = online.finish();
                 let cause = magnitude::cause(&rows.slice(row..row + 1), &model.config().feature);
                 return Err(LearnError::Diverged { step: step + row as u64, cause });
             }

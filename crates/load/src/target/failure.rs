@@ -31,7 +31,7 @@ pub(crate) fn failure(error: &ClientError) -> Failure {
 fn store(error: &StoreError) -> &'static str {
     match error {
         StoreError::TableFull { .. } => "table_full",
-        StoreError::BadGradient { .. } => "bad_gradient",
+        StoreError::BadGradient { .. } | StoreError::NotFinite { .. } => "bad_gradient",
         StoreError::Config { .. } => "bad_config",
         _ => "bad_request",
     }

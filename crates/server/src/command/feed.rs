@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sanderling_store::PushScale;
+use sanderling_store::{PushScale, StoreError};
 use sanderling_wire::{Fault, Feed, Forget, PullFed, PullShape, PushFed, Pushed, Reply, limit};
 
 use super::check_dim;
@@ -100,7 +100,7 @@ pub(crate) fn push(
         batch.spread(push.grads, dim, gradients);
         let scale = PushScale { lr_scale: push.lr_scale };
         let pushed = entry.table.push_unique(&batch.unique, &batch.counts, gradients, scale);
-        if matches!(pushed, Ok(()) | Err(sanderling_store::StoreError::TableFull { .. })) {
+        if matches!(pushed, Ok(()) | Err(StoreError::TableFull { .. } | StoreError::NotFinite { .. })) {
             call.state.batches.remove(id);
         }
         pushed.map_err(Refused::from)

@@ -48,6 +48,13 @@ pub(super) fn once(
             let reason = format!("push {sequence} was applied before, but for {rejected} keys");
             return Err(Refusal::new(Fault::TableFull { rejected, rows, budget_bytes }, reason));
         }
+        Verdict::Known(Outcome::NotFinite { key }) => {
+            let reason = format!(
+                "push {sequence} was applied before, but for rows whose update is not finite, key {key} first"
+            );
+            let fault = Fault::BadGradient { key, coordinate: 0, value: f32::INFINITY };
+            return Err(Refusal::new(fault, reason));
+        }
         Verdict::UnderWay => return Err(Refusal::busy(format!("push {sequence} is being applied"))),
         Verdict::Stale => {
             let reason = format!("nobody knows any more whether push {sequence} was applied");
@@ -62,6 +69,7 @@ pub(super) fn once(
         Err(Refused::Store(StoreError::TableFull { rejected, .. })) => {
             Some(Outcome::Full { rejected: *rejected })
         }
+        Err(Refused::Store(StoreError::NotFinite { key, .. })) => Some(Outcome::NotFinite { key: *key }),
         Err(_) => None,
     };
     drop(noted);

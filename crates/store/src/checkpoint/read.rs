@@ -129,12 +129,14 @@ impl Checkpoint {
         let shape = shape(&saved);
         let is_larger = limit(budget_bytes) >= limit(saved.budget_bytes);
         // The budget may be too small, or the memory.
-        let mut table = Table::new(TableConfig { budget_bytes, ..saved }).map_err(|error| match error {
-            StoreError::Config { table, reason } => {
-                StoreError::Config { table, reason: format!("{reason} (a table of {})", self.dir.display()) }
-            }
-            other => other,
-        })?;
+        let mut table =
+            Table::of_any_budget(TableConfig { budget_bytes, ..saved }).map_err(|error| match error {
+                StoreError::Config { table, reason } => StoreError::Config {
+                    table,
+                    reason: format!("{reason} (a table of {})", self.dir.display()),
+                },
+                other => other,
+            })?;
         // In a smaller one it might take all that there is, and leave no room to find rows by.
         if is_larger {
             // A file of this size cannot hold more rows, whatever the manifest says.

@@ -39,6 +39,17 @@ impl std::fmt::Debug for CheckpointWriter {
     }
 }
 
+/// Rows that are not in a checkpoint, since a number of each is not finite.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowsLeftOut {
+    /// How many.
+    pub rows: u64,
+    /// Key of the first.
+    pub key: u64,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
 /// Counts and checksums what goes into a file.
 struct Tally<'a> {
     sink: &'a mut dyn Sink,
@@ -93,6 +104,24 @@ impl CheckpointWriter {
         })
     }
 
+    /// Writes a table but for rows that have a number that is not finite: no push makes one, but what is saved beside them is
+    /// not to suffer from it. Other threads may go on using it.
+    pub fn table_of_finite_rows(&mut self, table: &Table) -> Result<Option<RowsLeftOut>, StoreError> {
+        let (pushes, mut left_out) = (table.clock(), None);
+        self.write_rows(
+            table.config(),
+            |each| {
+                let _ = table.try_for_each_row(|row| each(row));
+                Ok::<_, StoreError>(pushes)
+            },
+            |key, reason| {
+                left_out.get_or_insert(RowsLeftOut { rows: 0, key, reason }).rows += 1;
+                ControlFlow::Continue(())
+            },
+        )?;
+        Ok(left_out)
+    }
+
     /// Writes a table that is not in this process: `each_row` is to call its argument with every row, each key once, and
     /// to say where the table's use clock stands (its number of pushes). When the argument answers with a break, the rows
     /// cannot be written, and it need not go on.
@@ -104,27 +133,39 @@ impl CheckpointWriter {
         config: &TableConfig,
         each_row: impl FnOnce(&mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<u64, E>,
     ) -> Result<(), E> {
+        let mut bad = None;
+        let written = self.write_rows(config, each_row, |key, reason| {
+            bad = Some((key, reason));
+            ControlFlow::Break(())
+        });
+        if let Some((key, reason)) = bad {
+            self.failed = true;
+            return Err(StoreError::Diverged { table: config.name.clone(), key, reason }.into());
+        }
+        written
+    }
+
+    /// The same, with a say in what becomes of rows with a number that is not finite, none of which is written.
+    fn write_rows<E: From<StoreError>>(
+        &mut self,
+        config: &TableConfig,
+        each_row: impl FnOnce(&mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<u64, E>,
+        mut bad: impl FnMut(u64, String) -> ControlFlow<()>,
+    ) -> Result<(), E> {
         self.check_is_new("table", &config.name)?;
         config.check()?;
         let generation = self.manifest.generation;
         let shape = RowShape { dim: config.dim(), state: config.state() };
-        let (numbers, mut bad) = (RowNumbers::new(config), None);
+        let numbers = RowNumbers::new(config);
         let each_good_row = |each: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>| {
             each_row(&mut |row| match numbers.check(row.weights, row.state) {
                 Ok(()) => each(row),
-                Err(reason) => {
-                    bad = Some((row.key, reason));
-                    ControlFlow::Break(())
-                }
+                Err(reason) => bad(row.key, reason),
             })
         };
         let ((rows, pushes), file) = self.write_file("table", |tally| {
             rows::encode(shape, generation, |bytes| tally.write(bytes), each_good_row)
         })?;
-        if let Some((key, reason)) = bad {
-            self.failed = true;
-            return Err(StoreError::Diverged { table: config.name.clone(), key, reason }.into());
-        }
         // A table of which some rows are missing must not be committed.
         let pushes = pushes.inspect_err(|_| self.failed = true)?;
         self.manifest.tables.push(TableRecord::new(config, file, rows, pushes));
