@@ -12,6 +12,7 @@ use sanderling_sample::{OutputFile, refuse_url};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::log;
 
 /// So many in a second: rounded, as in every table, so that one run is the same number everywhere.
 pub(crate) fn per_s(per_s: f64) -> String {
@@ -32,16 +33,12 @@ macro_rules! note_line {
 
 /// What `note!` does.
 pub(crate) fn note(line: std::fmt::Arguments<'_>) {
-    let line = line.to_string();
-    // There is nowhere to say that it failed.
-    let _ = writeln!(std::io::stderr().lock(), "{}", shown(&line));
+    log::say(shown(&line.to_string()).into_owned());
 }
 
 /// What `note_line!` does.
 pub(crate) fn note_line(line: std::fmt::Arguments<'_>) {
-    let line = line.to_string();
-    // As above.
-    let _ = writeln!(std::io::stderr().lock(), "{}", on_a_line(&line));
+    log::say(on_a_line(&line.to_string()).into_owned());
 }
 
 /// A text as a terminal may have it. A file, a name or another process may bring control characters, which would command it:

@@ -5,10 +5,13 @@
 mod peer;
 #[path = "ctl/server.rs"]
 mod server;
+#[path = "ctl/web_page.rs"]
+mod web_page;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use peer::{LONG, Peer, TABLE};
@@ -208,9 +211,14 @@ fn check_health(url: &str, service: &str) -> ServingStatus {
     })
 }
 
-/// The services that reflection lists.
-async fn services(url: &str) -> Result<Vec<String>, tonic::Status> {
-    let mut client = ServerReflectionClient::new(channel(url).await);
+/// The services that reflection lists to who says this token.
+async fn services(url: &str, token: Option<String>) -> Result<Vec<String>, tonic::Status> {
+    let bearer = token.map(|token| format!("Bearer {token}").parse().unwrap());
+    let say = move |mut request: tonic::Request<()>| {
+        bearer.clone().map(|bearer| request.metadata_mut().insert("authorization", bearer));
+        Ok(request)
+    };
+    let mut client = ServerReflectionClient::with_interceptor(channel(url).await, say);
     let list = MessageRequest::ListServices(String::new());
     let request = ServerReflectionRequest { host: String::new(), message_request: Some(list) };
     let mut answers = client.server_reflection_info(tokio_stream::iter([request])).await?.into_inner();
@@ -229,13 +237,13 @@ fn tools_for_any_grpc_server_work() {
     for service in ["", "sanderling.control.Control"] {
         assert_eq!(check_health(&server.control, service), ServingStatus::Serving);
     }
-    let found = run(services(&server.control)).unwrap();
+    let found = run(services(&server.control, server.own_token())).unwrap();
     for expected in
         ["sanderling.control.Control", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"]
     {
         assert!(found.iter().any(|name| name == expected), "{expected} is not in {found:?}");
     }
-    let (code, text) = server.get("/", "");
+    let (code, text) = server.get("/", &server.authorization());
     assert!(code == 404 && text.contains("/metrics"), "{code} {text}");
 }
 
@@ -274,13 +282,16 @@ fn prometheus_reads_the_metrics() {
     let server = Server::start(folder.path(), "--data data");
     let (_peer, _) = fill(&server);
     server.ctl(folder.path(), "save latest");
-    let (code, text) = server.get("/metrics", "");
+    assert_eq!(server.get("/metrics", "").0, 401);
+    let (code, text) = server.get("/metrics", &server.authorization());
     assert_eq!(code, 200);
     let found = parse_metrics(&text);
     for (name, expected) in [
         ("sanderling_serving", 1.0),
         ("sanderling_connections", 1.0),
         ("sanderling_rows", 100.0),
+        ("sanderling_control_logins_refused_total", 1.0),
+        ("sanderling_logins_refused_total", 0.0),
         ("sanderling_saves_total", 1.0),
         ("sanderling_saves_failed_total", 0.0),
         ("sanderling_table_rows{table=\"t\"}", 100.0),
@@ -301,6 +312,9 @@ fn only_those_with_the_token_may_ask() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("token", "secret\n");
+    let refused = "ps --listen 127.0.0.1:0 --no-local --token-file token";
+    Said::of(sanderling(folder.path(), refused)).fails(2, "other users can read this token: chmod 600");
+    std::fs::set_permissions(folder.path().join("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
     write("wrong", "secreT\n");
     let server = Server::start(folder.path(), "--token-file token");
     let rows: fn(&Said) -> Value = |said| said.json()[0]["counters"]["rows"].clone();
@@ -308,7 +322,7 @@ fn only_those_with_the_token_may_ask() {
     for words in ["status", "--token-file wrong status", "--token-file wrong drain"] {
         server.ctl(folder.path(), words).fails(1, "here, name its file with --token-file");
     }
-    assert_eq!(run(services(&server.control)).unwrap_err().code(), Code::Unauthenticated);
+    assert_eq!(run(services(&server.control, None)).unwrap_err().code(), Code::Unauthenticated);
     assert_eq!(server.get("/metrics", "Authorization: Bearer secreT\r\n").0, 401);
     assert_eq!(server.get("/metrics", "Authorization: Bearer secret\r\n").0, 200);
     // Probes have no token.

@@ -11,6 +11,18 @@ const MS_PER_S: f64 = 1e3;
 const COUNTERS: &[(&str, &str, &str, &str)] = &[
     ("connections", "connections", "gauge", "Open connections of clients."),
     ("connections_accepted", "connections_accepted_total", "counter", "Connections since the start."),
+    (
+        "logins_refused",
+        "logins_refused_total",
+        "counter",
+        "Clients of the data plane that said no token or a wrong one.",
+    ),
+    (
+        "control_logins_refused",
+        "control_logins_refused_total",
+        "counter",
+        "Requests to the control plane without a token or with a wrong one.",
+    ),
     ("tables", "tables", "gauge", "Tables."),
     ("rows", "rows", "gauge", "Rows of all tables."),
     ("table_bytes", "tables_bytes", "gauge", "Memory of all tables."),

@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::limit::{LOOKS_MAX, SLOW_MAX};
 use crate::proto;
+use crate::work::Work;
 
 /// The operating system's number for a full disk.
 const NO_SPACE: u32 = 28;
@@ -21,14 +22,15 @@ const NO_SPACE: u32 = 28;
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     control: Control,
+    work: Work,
     looks: Arc<Semaphore>,
     slow: Arc<Semaphore>,
 }
 
 impl Service {
-    pub(crate) fn new(control: Control) -> Service {
+    pub(crate) fn new(control: Control, work: Work) -> Service {
         let (looks, slow) = (Semaphore::new(LOOKS_MAX), Semaphore::new(SLOW_MAX));
-        Service { control, looks: Arc::new(looks), slow: Arc::new(slow) }
+        Service { control, work, looks: Arc::new(looks), slow: Arc::new(slow) }
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -62,13 +64,12 @@ impl Service {
         work: impl FnOnce(&Control) -> T + Send + 'static,
     ) -> Result<T, Status> {
         let control = self.control.clone();
-        let done = tokio::task::spawn_blocking(move || {
-            let result = work(&control);
-            drop(permit);
-            result
+        let done = self.work.run(move || {
+            // Also where it panics.
+            let _permit = permit;
+            work(&control)
         });
-        done.await
-            .map_err(|error| Status::internal(format!("a bug, see the server's standard error: {error}")))
+        done.await.ok_or_else(|| Status::internal("a bug, see the server's standard error: it panicked"))
     }
 
     /// Waits until no save or restore is under way, but not for longer than this.

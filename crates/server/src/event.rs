@@ -15,6 +15,10 @@ pub enum Event {
     NotAccepted {
         reason: String,
     },
+    /// A client said no token, or a wrong one.
+    LoginRefused {
+        who: String,
+    },
     /// A connection was given up.
     Lost {
         peer: String,
@@ -70,6 +74,9 @@ impl fmt::Display for Event {
                 write!(out, "not listening for clients on this host: {reason}")
             }
             Event::NotAccepted { reason } => write!(out, "connection not accepted: {reason}"),
+            Event::LoginRefused { who } => {
+                write!(out, "login refused, the token is missing or wrong: {who}")
+            }
             // The reason begins with the peer where the transport gave it.
             Event::Lost { peer, reason } if reason.starts_with(peer.as_str()) => {
                 write!(out, "connection closed: {reason}")

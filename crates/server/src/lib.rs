@@ -20,6 +20,7 @@ mod pushes;
 mod checkpoints;
 mod claim;
 mod connections;
+mod logins;
 mod state;
 mod statistics;
 

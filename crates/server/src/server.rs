@@ -138,6 +138,7 @@ impl Server {
             ending,
             log: log.clone(),
             addresses: addresses.iter().map(Address::to_string).collect(),
+            hosts: listen::hosts(config).into(),
             next: Arc::default(),
             relay: listen::relay_options(config),
         };
@@ -309,7 +310,7 @@ fn accept(listener: &Listener, control: &Control, log: &Log) {
     loop {
         match listener.accept() {
             Ok(Some(connection)) => {
-                if !control.join(connection, features) {
+                if !control.join(connection, features, false) {
                     let reason = "there are as many connections as the server takes";
                     not_accepted.note_stranger(reason, |reason| log.say(Event::NotAccepted { reason }));
                 }

@@ -12,6 +12,7 @@ use crate::batches::Batches;
 use crate::checkpoints::Checkpoints;
 use crate::connections::Connections;
 use crate::limit::IN_FLIGHT_MAX;
+use crate::logins::{Logins, Plane};
 use crate::placement::Placement;
 use crate::pushes::Pushers;
 use crate::refusal::Refusal;
@@ -32,6 +33,9 @@ pub(crate) struct State {
     pub(crate) statistics: Statistics,
     pub(crate) started: Instant,
     pub(crate) token: Option<String>,
+    /// Is it not asked of processes of this user?
+    pub(crate) admit_this_user: bool,
+    pub(crate) logins: Logins,
     pub(crate) frame_bytes_max: u32,
     name: String,
     boot_id: u64,
@@ -76,6 +80,8 @@ impl State {
             statistics: Statistics::default(),
             started: Instant::now(),
             token: config.token.clone(),
+            admit_this_user: config.admit_this_user,
+            logins: Logins::default(),
             frame_bytes_max: config.frame_bytes_max,
             name: config.name.clone(),
             boot_id: sanderling_observe::unique(),
@@ -196,6 +202,8 @@ impl State {
         vec![
             ("connections", self.connections.len() as u64),
             ("connections_accepted", self.connections.accepted()),
+            ("logins_refused", self.logins.of(Plane::Data)),
+            ("control_logins_refused", self.logins.of(Plane::Control)),
             ("tables", directory.entries.len() as u64),
             ("rows", sum(|entry| entry.table.len() as u64)),
             ("table_bytes", sum(|entry| entry.table.bytes())),
