@@ -246,6 +246,16 @@ impl Client {
         }
     }
 
+    /// Its checkpoints.
+    ///
+    /// # Errors
+    /// As all calls; the server has no folder for checkpoints.
+    pub fn checkpoints(&mut self) -> Result<proto::CheckpointsReply, ControlError> {
+        let request = self.request(proto::CheckpointsRequest {}, true);
+        let answer = self.runtime.block_on(self.stub.checkpoints(request));
+        self.answer(answer)
+    }
+
     /// Puts the tables of a checkpoint in the place of all.
     ///
     /// # Errors

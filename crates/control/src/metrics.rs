@@ -31,6 +31,8 @@ const COUNTERS: &[(&str, &str, &str, &str)] = &[
     ("fed_bytes", "fed_bytes", "gauge", "Memory of them."),
     ("step_groups", "step_groups", "gauge", "Groups of workers that go in step."),
     ("step_bytes", "step_bytes", "gauge", "Memory of what they have handed in and is not applied."),
+    ("checkpoints", "checkpoints", "gauge", "Checkpoints of this server on disk."),
+    ("checkpoint_bytes", "checkpoint_bytes", "gauge", "Bytes of them."),
     ("saves", "saves_total", "counter", "Checkpoints that were saved, by whomever."),
     ("saves_failed", "saves_failed_total", "counter", "Checkpoints that could not be saved."),
     ("restores", "restores_total", "counter", "Checkpoints that were restored since the start."),

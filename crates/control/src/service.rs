@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sanderling_observe::Resident;
 use sanderling_server::{
-    CommandLatency, ConnectionStatus, Control, Fault, Home, Refusal, StatsScope, TableStatus,
+    CheckpointStatus, CommandLatency, ConnectionStatus, Control, Fault, Home, Refusal, StatsScope, TableStatus,
 };
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
@@ -161,7 +161,12 @@ pub(crate) fn table(status: TableStatus) -> proto::Table {
         evicted: stats.evicted,
         full: stats.full,
         moved_home: stats.moved_home,
+        age_ms: status.age.map(ms),
     }
+}
+
+fn checkpoint(CheckpointStatus { name, bytes, saved_unix_ms }: CheckpointStatus) -> proto::Checkpoint {
+    proto::Checkpoint { name, bytes, saved_unix_ms }
 }
 
 fn connection(status: ConnectionStatus) -> proto::Connection {
@@ -234,6 +239,13 @@ impl proto::control_server::Control for Service {
         let name = request.into_inner().name;
         let number = self.slow(move |control| control.saved(&name)).await?.map_err(refused)?;
         Ok(Response::new(proto::SavedReply { number }))
+    }
+
+    async fn checkpoints(&self, _: Request<proto::CheckpointsRequest>) -> Answer<proto::CheckpointsReply> {
+        self.check_folder()?;
+        let list = |control: &Control| control.checkpoints().into_iter().map(checkpoint).collect();
+        let checkpoints = self.look(list).await?;
+        Ok(Response::new(proto::CheckpointsReply { checkpoints }))
     }
 
     async fn restore(&self, request: Request<proto::RestoreRequest>) -> Answer<proto::RestoreReply> {

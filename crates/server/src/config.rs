@@ -6,7 +6,7 @@ use std::time::Duration;
 use sanderling_transport::{Address, user_dir};
 use sanderling_wire::limit;
 
-use crate::limit::FRAME_BYTES_MAX_DEFAULT;
+use crate::limit::{CHECKPOINTS_MAX_DEFAULT, FRAME_BYTES_MAX_DEFAULT};
 
 /// Most shards of a cluster.
 const SHARDS_MAX: u16 = limit::SERVERS_MAX as u16;
@@ -46,6 +46,8 @@ pub struct Config {
     pub data: Option<PathBuf>,
     /// The checkpoint to start from; none: the latest, if there is one.
     pub restore: Option<String>,
+    /// Most checkpoints that it keeps, beside the one that it saves by itself.
+    pub checkpoints_max: usize,
     /// How often it saves by itself.
     pub save_every: Option<Duration>,
     /// Threads that serve; 0: one per processor.
@@ -84,6 +86,7 @@ impl Default for Config {
             peers: Vec::new(),
             data: None,
             restore: None,
+            checkpoints_max: CHECKPOINTS_MAX_DEFAULT,
             save_every: None,
             workers: 0,
             pin: false,

@@ -8,6 +8,7 @@ use sanderling_store::TableStats;
 use sanderling_transport::{Connection, Relay, RelayOptions, relayed};
 use sanderling_wire::{Fault, Features, Home, Restored, Saved, StatsScope, same_token};
 
+use crate::checkpoints::{CheckpointStatus, Checkpoints};
 use crate::connections::ConnectionStatus;
 use crate::errand;
 use crate::event::{Event, Log};
@@ -144,6 +145,12 @@ impl Control {
             config: entry.config.clone(),
         };
         directory.entries.iter().map(status).collect()
+    }
+
+    /// Its checkpoints, ascending by name.
+    #[must_use]
+    pub fn checkpoints(&self) -> Vec<CheckpointStatus> {
+        self.state.checkpoints.as_ref().map(Checkpoints::count).unwrap_or_default()
     }
 
     /// Who is connected, oldest first.

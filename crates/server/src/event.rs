@@ -28,6 +28,11 @@ pub enum Event {
         name: String,
         rows: u64,
     },
+    /// There is nothing to start from, but there is something else.
+    StartsEmpty {
+        folder: String,
+        others: String,
+    },
     /// Of a part of a checkpoint that servers of another number of shards have saved, this one's rows are here.
     RowsTaken {
         folder: String,
@@ -83,6 +88,10 @@ impl fmt::Display for Event {
             }
             Event::Lost { peer, reason } => write!(out, "connection closed: {peer}: {reason}"),
             Event::Restored { name, rows } => write!(out, "restored {name}: {rows} rows"),
+            Event::StartsEmpty { folder, others } => write!(
+                out,
+                "starting without rows: {folder} has no checkpoint latest, but has {others}; --restore NAME starts from one"
+            ),
             Event::RowsTaken { folder, table, rows } => {
                 write!(out, "restoring: {rows} rows of table {table} from {folder} are this shard's")
             }

@@ -43,7 +43,7 @@ pub mod systemd;
 mod session_tests;
 
 pub use call::Desk;
-pub use checkpoints::LATEST;
+pub use checkpoints::{CheckpointStatus, LATEST};
 pub use config::Config;
 pub use connections::ConnectionStatus;
 pub use control::{Control, Status, TableStatus};

@@ -50,6 +50,8 @@ pub const EXPORT_KEYS_MAX: usize = 1 << 20;
 pub const EXPORT_WINDOWS_MAX: usize = 8;
 /// Memory that a worker keeps between requests, for each of its uses.
 pub const SCRATCH_BYTES_MAX: usize = 16 << 20;
+/// Checkpoints of other names than that which a server saves by itself, unless configured otherwise; one more is refused.
+pub const CHECKPOINTS_MAX_DEFAULT: usize = 64;
 /// Folders in the name of a checkpoint.
 pub const CHECKPOINT_DEPTH_MAX: usize = 8;
 /// While it drains, a server that has been asked nothing for so long has answered all that was under way.

@@ -12,7 +12,7 @@ use sanderling_transport::{Address, Error, Listener, NotAccepted, Stopper};
 use sanderling_wire::{Fault, Features, Saved};
 
 use crate::Config;
-use crate::checkpoints::LATEST;
+use crate::checkpoints::{Checkpoints, LATEST};
 use crate::claim::Claim;
 use crate::control::{Control, Ending, REMOTE_FEATURES};
 use crate::errand::{self, Inboxes, Postbox};
@@ -292,6 +292,14 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
 /// A shard that starts without rows says so on disk, before any shard can have some: clients need all of them. From then on
 /// a part that is not there is one that was lost.
 fn begin(state: &State, config: &Config, log: &Log) -> Result<(), ServerError> {
+    let others = state.checkpoints.as_ref().map(Checkpoints::list).unwrap_or_default();
+    if let (Some(root), Some(first)) = (&config.data, others.first()) {
+        let others = match others.len() {
+            1 => first.name.clone(),
+            count => format!("{} and {} more", first.name, count - 1),
+        };
+        log.say(Event::StartsEmpty { folder: root.display().to_string(), others });
+    }
     if config.data.is_none() || config.shards == 1 {
         return Ok(());
     }

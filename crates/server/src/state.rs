@@ -75,7 +75,10 @@ impl State {
             pushers: Pushers::default(),
             batches: Batches::default(),
             steps: Place::default(),
-            checkpoints: config.data.clone().map(|root| Checkpoints::new(root, shard, shards)),
+            checkpoints: config
+                .data
+                .clone()
+                .map(|root| Checkpoints::new(root, shard, shards, config.checkpoints_max)),
             connections: Connections::default(),
             statistics: Statistics::default(),
             started: Instant::now(),
@@ -197,6 +200,7 @@ impl State {
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let directory = self.tables.directory();
         let sum = |of: fn(&Entry) -> u64| directory.entries.iter().map(|entry| of(entry)).sum();
+        let checkpoints = self.checkpoints.as_ref().map(Checkpoints::list).unwrap_or_default();
         let (batches, batch_bytes) = self.batches.sizes();
         let (step_groups, step_bytes) = self.steps.sizes();
         vec![
@@ -212,6 +216,8 @@ impl State {
             ("fed_bytes", batch_bytes as u64),
             ("step_groups", step_groups as u64),
             ("step_bytes", step_bytes as u64),
+            ("checkpoints", checkpoints.len() as u64),
+            ("checkpoint_bytes", checkpoints.iter().map(|checkpoint| checkpoint.bytes).sum()),
             ("saves", self.saves.load(Ordering::Relaxed)),
             ("saves_failed", self.saves_failed.load(Ordering::Relaxed)),
             ("restores", self.restores.load(Ordering::Relaxed)),

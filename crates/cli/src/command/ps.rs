@@ -91,7 +91,10 @@ struct Options {
     /// Start from the checkpoint of this name instead of the latest
     #[arg(long, value_name = "NAME", help_heading = "Checkpoints")]
     restore: Option<String>,
-    /// Save so often, such as 10m
+    /// Most checkpoints of other names than latest; a save of one more is refused [default: 64]
+    #[arg(long, value_name = "N", help_heading = "Checkpoints")]
+    checkpoints_max: Option<usize>,
+    /// Checkpoint interval, such as 10m
     #[arg(long, value_name = "TIME", help_heading = "Checkpoints")]
     save_every: Option<String>,
     /// Most memory of any table, such as 4GiB
@@ -167,6 +170,7 @@ impl Options {
             name: self.name.or(other.name),
             data: self.data.or(other.data),
             restore: self.restore.or(other.restore),
+            checkpoints_max: self.checkpoints_max.or(other.checkpoints_max),
             save_every: self.save_every.or(other.save_every),
             table_budget: self.table_budget.or(other.table_budget),
             workers: self.workers.or(other.workers),
@@ -236,6 +240,7 @@ impl Options {
         let bytes = |what, text: &Option<String>| {
             text.as_deref().map(quantity::bytes).transpose().map_err(|error| usage(what, error))
         };
+        config.checkpoints_max = self.checkpoints_max.unwrap_or(config.checkpoints_max);
         config.save_every = time("save_every", &self.save_every)?;
         config.write_timeout = time("write_timeout", &self.write_timeout)?.unwrap_or(config.write_timeout);
         config.drain_within = time("drain_within", &self.drain_within)?.unwrap_or(config.drain_within);
