@@ -157,13 +157,67 @@ fn tables_are_saved_restored_and_dropped() {
     );
     peer.create("t", TABLE).unwrap();
 
-    let said = server.ctl(folder.path(), "drop t");
+    server.ctl(folder.path(), "drop t").fails(2, "1 table with 100 rows (");
+    let said = server.ctl(folder.path(), "drop t --yes");
     assert!(said.code == 0 && said.out.contains("dropped table t"), "{said:?}");
-    server.ctl(folder.path(), "drop t").fails(4, "no table \"t\"");
+    server.ctl(folder.path(), "drop t --yes").fails(4, "no table \"t\"");
     assert!(peer.pull(table, &keys).is_err(), "it is gone");
 
     let without = Server::start(folder.path(), "");
     without.ctl(folder.path(), "save x").fails(1, "start it with --data");
+}
+
+#[test]
+fn all_tables_of_a_run_are_dropped_on_all_shards_or_on_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let shard = |of: &str| Server::start(folder.path(), &format!("--shard {of}/2 --data data"));
+    let servers = [shard("0"), shard("1")];
+    for server in &servers {
+        let mut peer = server.peer();
+        for name in ["old/site", "old/user", "new/site"] {
+            peer.create(name, TABLE).unwrap();
+        }
+    }
+    let all = format!("{},{}", servers[0].control, servers[1].control);
+    let ctl = |words: &str| Said::of(sanderling(folder.path(), &format!("ctl --server {words}")));
+    let tables = |server: &Server| -> Vec<String> {
+        let said = server.ctl(folder.path(), "--json tables").json();
+        let table = |table: &Value| table["name"].as_str().unwrap().to_owned();
+        said[0]["tables"].as_array().unwrap().iter().map(table).collect()
+    };
+    let before = ["old/site", "old/user", "new/site"];
+    for (words, code, expected) in [
+        (format!("{} drop --yes old/*", servers[0].control), 2, "is shard 0 of 2: the rows on shard 1 would stay"),
+        (format!("{all} drop old/*"), 2, "2 tables with 0 rows"),
+        (format!("{all} drop --yes old/* gone"), 4, "there is no table \"gone\""),
+        (format!("{all},127.77.0.1:1 drop --yes old/*"), 1, "127.77.0.1:1: not reached"),
+    ] {
+        ctl(&words).fails(code, expected);
+        assert!(servers.iter().all(|server| tables(server) == before), "{words}");
+    }
+    let said = ctl(&format!("{all} drop --yes old/*"));
+    assert!(said.code == 0 && said.out.matches("dropped table old/").count() == 4, "{said:?}");
+    assert!(servers.iter().all(|server| tables(server) == ["new/site"]));
+    assert_eq!(servers[0].ctl(folder.path(), "drop --yes --some-shards new/site").code, 0);
+    assert_eq!((tables(&servers[0]).len(), tables(&servers[1]).len()), (0, 1));
+
+    // Run, age and bytes are there to choose by; the age outlives a restart.
+    let text = servers[1].ctl(folder.path(), "tables").out;
+    let heads: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(heads[..7], ["table", "run", "home", "dim", "age", "rows", "bytes"], "{text}");
+    assert!(text.lines().nth(1).unwrap().starts_with("new/site  new  "), "{text}");
+    let age = |server: &Server| {
+        let said = server.ctl(folder.path(), "--json tables").json();
+        said[0]["tables"][0]["age_ms"].as_u64().unwrap()
+    };
+    let before = age(&servers[1]);
+    servers[1].ctl(folder.path(), "save kept");
+    let text = servers[1].ctl(folder.path(), "checkpoints").out;
+    assert!(text.lines().nth(1).is_some_and(|line| line.starts_with("kept ")), "{text}");
+    let status = servers[1].ctl(folder.path(), "status").out;
+    assert!(status.contains("checkpoints") && status.contains("2 ("), "{status}");
+    servers[1].ctl(folder.path(), "restore kept");
+    assert!(age(&servers[1]) >= before);
 }
 
 #[test]
@@ -184,7 +238,7 @@ fn a_server_that_drains_says_so_until_its_end() {
     }
     assert_eq!(server.get("/healthz", ""), (503, "draining\n".to_owned()));
     assert_eq!(server.ctl(folder.path(), "--json status").json()[0]["serving"], false);
-    for order in ["save x", "restore x", "drop t"] {
+    for order in ["save x", "restore x", "drop --yes t"] {
         server.ctl(folder.path(), order).fails(1, "about to stop");
     }
     drop(peer);

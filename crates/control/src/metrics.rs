@@ -10,6 +10,7 @@ const MS_PER_S: f64 = 1e3;
 /// Name of a counter, of its metric, and what it means.
 const COUNTERS: &[(&str, &str, &str, &str)] = &[
     ("connections", "connections", "gauge", "Open connections of clients."),
+    ("connections_max", "connections_max", "gauge", "Places for them."),
     ("connections_accepted", "connections_accepted_total", "counter", "Connections since the start."),
     (
         "logins_refused",

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use sanderling_observe::Resident;
 use sanderling_server::{
-    CheckpointStatus, CommandLatency, ConnectionStatus, Control, Fault, Home, Refusal, StatsScope, TableStatus,
+    CheckpointStatus, CommandLatency, ConnectionStatus, Control, Fault, Home, Refusal, StatsScope,
+    TableStatus,
 };
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};

@@ -72,6 +72,9 @@ struct AboutTable {
     name: String,
     /// The server that has all of it; none when it is sharded.
     pinned: Option<u32>,
+    /// When it was made; 0: that is not known, or it is from before this was written.
+    #[serde(default)]
+    created_unix_ms: u64,
     config: serde_json::Value,
 }
 
@@ -175,12 +178,14 @@ impl Checkpoints {
         };
         // Its own part was there, and something of it is.
         let is_lost = |base: &Path| {
-            unfinished::lost(&parts::folder(base, self.shard, self.shards)).map_or(true, |lost| lost.is_some())
+            unfinished::lost(&parts::folder(base, self.shard, self.shards))
+                .map_or(true, |lost| lost.is_some())
         };
         let found = |base: PathBuf| {
             is_lost(&base)
                 || parts::lost(&base).map_or(true, |lost| lost.is_some())
-                || parts::find(&base).map_or(true, |found| parts::any(&found, self.shard, self.shards, has_rows))
+                || parts::find(&base)
+                    .map_or(true, |found| parts::any(&found, self.shard, self.shards, has_rows))
         };
         self.base(name).is_ok_and(found)
     }
@@ -208,6 +213,7 @@ impl Checkpoints {
                 Home::Sharded => None,
                 Home::Pinned(server) => Some(server),
             },
+            created_unix_ms: entry.created_unix_ms,
             config: serde_json::from_str(&entry.config).expect("it was made from a value"),
         });
         let now_unix_ms =
@@ -310,12 +316,12 @@ impl Checkpoints {
         let about = About::read(&checkpoint, &folder)?;
         about.check(&checkpoint, &folder, self.shard, self.shards)?;
         let mut candidates = Vec::new();
-        for AboutTable { name, pinned, config } in about.tables {
+        for AboutTable { name, pinned, created_unix_ms, config } in about.tables {
             let asked = description::parse(&name, &config.to_string())?;
             let config = description::describe(&asked);
             let table = load(&checkpoint, &folder, &name, tables.limited(asked).budget_bytes)?;
             let home = pinned.map_or(Home::Sharded, Home::Pinned);
-            candidates.push(Candidate { home, config, table });
+            candidates.push(Candidate { home, config, created_unix_ms, table });
         }
         Ok((candidates, pushes(&checkpoint, &folder)?, about.saved_unix_ms))
     }

@@ -14,7 +14,7 @@ use crate::errand;
 use crate::event::{Event, Log};
 use crate::logins::Plane;
 use crate::refusal::Refusal;
-use crate::state::State;
+use crate::state::{State, unix_ms};
 use crate::statistics::CommandLatency;
 use crate::worker::{Letter, Mailbox};
 
@@ -104,6 +104,8 @@ pub struct TableStatus {
     pub dim: u32,
     /// Values of optimizer state per row.
     pub state: u32,
+    /// Since it was made; none: that is not known.
+    pub age: Option<Duration>,
     /// Its sizes.
     pub stats: TableStats,
     /// Its configuration, as JSON.
@@ -141,6 +143,8 @@ impl Control {
             },
             dim: entry.dim(),
             state: entry.state,
+            age: (entry.created_unix_ms > 0)
+                .then(|| Duration::from_millis(unix_ms().saturating_sub(entry.created_unix_ms))),
             stats: entry.table.stats(),
             config: entry.config.clone(),
         };
@@ -172,6 +176,12 @@ impl Control {
             Some(secret) => same_token(secret, token.unwrap_or_default()),
             None => true,
         }
+    }
+
+    /// How many connections have a place.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.state.connections.places()
     }
 
     /// Must a client say a token?

@@ -20,6 +20,7 @@ mod pushes;
 mod checkpoints;
 mod claim;
 mod connections;
+mod descriptors;
 mod logins;
 mod state;
 mod statistics;
@@ -47,6 +48,7 @@ pub use checkpoints::{CheckpointStatus, LATEST};
 pub use config::Config;
 pub use connections::ConnectionStatus;
 pub use control::{Control, Status, TableStatus};
+pub use descriptors::raise_limit;
 #[cfg(fuzzing)]
 pub use errand::Errand;
 pub use event::Event;

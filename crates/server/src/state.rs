@@ -11,6 +11,7 @@ use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, Saved, StatsScope
 use crate::batches::Batches;
 use crate::checkpoints::Checkpoints;
 use crate::connections::Connections;
+use crate::descriptors;
 use crate::limit::IN_FLIGHT_MAX;
 use crate::logins::{Logins, Plane};
 use crate::placement::Placement;
@@ -79,7 +80,7 @@ impl State {
                 .data
                 .clone()
                 .map(|root| Checkpoints::new(root, shard, shards, config.checkpoints_max)),
-            connections: Connections::default(),
+            connections: Connections::new(descriptors::places(!config.carried.is_empty())),
             statistics: Statistics::default(),
             started: Instant::now(),
             token: config.token.clone(),
@@ -205,6 +206,7 @@ impl State {
         let (step_groups, step_bytes) = self.steps.sizes();
         vec![
             ("connections", self.connections.len() as u64),
+            ("connections_max", self.connections.places() as u64),
             ("connections_accepted", self.connections.accepted()),
             ("logins_refused", self.logins.of(Plane::Data)),
             ("control_logins_refused", self.logins.of(Plane::Control)),
@@ -227,6 +229,7 @@ impl State {
     }
 }
 
-fn unix_ms() -> u64 {
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

@@ -549,8 +549,10 @@ fn a_lost_manifest_is_refused_and_its_rows_stay() {
         let server = start().unwrap();
         let mut peer = Peer::new(&server.addresses()[0]);
         let table = peer.create("t", TABLE).unwrap();
-        let keys: Vec<u64> =
-            (0..).filter(|&key| shards == 1 || peer.push(table, key + 1, &[key], 0.5).is_ok()).take(10).collect();
+        let keys: Vec<u64> = (0..)
+            .filter(|&key| shards == 1 || peer.push(table, key + 1, &[key], 0.5).is_ok())
+            .take(10)
+            .collect();
         if shards == 1 {
             peer.push(table, 1, &keys, 0.5).unwrap();
         }

@@ -8,7 +8,7 @@ use sanderling_client::{Address, ClientError};
 use sanderling_control::{FrameServer, Plane};
 use sanderling_server::{
     Config, Control, PortListener, Server, ServerError, control_address, listen_for_control, listen_for_grpc,
-    systemd,
+    raise_limit, systemd,
 };
 use sanderling_transport::{OwnToken, user_dir};
 use serde::Deserialize;
@@ -306,6 +306,7 @@ fn listen_as_wanted(config: &Config, wanted: &Wanted) -> Result<Result<PortListe
 
 pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     log::start();
+    raise_limit();
     let file = args.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
     let options = args.options.or(file);
     let wanted = options.control()?;

@@ -48,7 +48,8 @@ impl FrameServer {
             TcpListener::from_std(listening.listener)?
         };
         let (guests, incoming) = mpsc::channel::<std::io::Result<Guest>>(1);
-        let accepting = carriers.runtime().spawn(guest::accept(listener, tls, FRAME_CONNECTIONS_MAX, guests));
+        let places = control.places().min(FRAME_CONNECTIONS_MAX);
+        let accepting = carriers.runtime().spawn(guest::accept(listener, tls, places, guests));
         let (end, ended) = oneshot::channel::<()>();
         let service = FramesServer::new(Carrying(control)).max_decoding_message_size(FRAME_MESSAGE_BYTES_MAX);
         let serving = Server::builder()

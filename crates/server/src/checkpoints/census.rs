@@ -90,7 +90,9 @@ mod tests {
         let make = |folder: &str, files: &[(&str, usize)]| {
             let folder = root.path().join(folder);
             std::fs::create_dir_all(&folder).unwrap();
-            files.iter().for_each(|(name, bytes)| std::fs::write(folder.join(name), vec![0; *bytes]).unwrap());
+            files
+                .iter()
+                .for_each(|(name, bytes)| std::fs::write(folder.join(name), vec![0; *bytes]).unwrap());
         };
         make("latest", &[(MANIFEST, 10), ("g1-0.table", 100), ("g1-1.blob", 5), ("other", 7)]);
         make("daily/2026-11-28", &[(MANIFEST, 1)]);
