@@ -13,6 +13,7 @@ mod output;
 mod command;
 mod failure;
 mod jobs;
+mod log;
 mod profile;
 mod progress;
 mod reading;
@@ -98,7 +99,7 @@ where
         Command::Bench(args) => command::bench::run(&args),
         Command::Completions(args) => command::completions::run(&args),
     };
-    match result {
+    let code = match result {
         Ok(code) => code,
         // Whoever read our output has seen enough, as `head` does.
         Err(failure) if failure.is_broken_pipe() => 0,
@@ -107,5 +108,7 @@ where
             note!("error: {}{advice}", failure.words());
             failure.exit_code()
         }
-    }
+    };
+    log::finish();
+    code
 }

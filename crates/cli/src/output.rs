@@ -12,6 +12,7 @@ use sanderling_sample::{OutputFile, refuse_url};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::log;
 use crate::width::{self, fold, wrapped};
 
 /// So many in a second: rounded, as in every table, so that one run is the same number everywhere.
@@ -34,15 +35,13 @@ macro_rules! note_line {
 /// What `note!` does.
 pub(crate) fn note(line: std::fmt::Arguments<'_>) {
     let line = line.to_string();
-    // There is nowhere to say that it failed.
-    let _ = writeln!(std::io::stderr().lock(), "{}", wrapped(&shown(&line), width::of_stderr()));
+    log::say(wrapped(&shown(&line), width::of_stderr()).into_owned());
 }
 
 /// What `note_line!` does.
 pub(crate) fn note_line(line: std::fmt::Arguments<'_>) {
     let line = line.to_string();
-    // As above.
-    let _ = writeln!(std::io::stderr().lock(), "{}", wrapped(&on_a_line(&line), width::of_stderr()));
+    log::say(wrapped(&on_a_line(&line), width::of_stderr()).into_owned());
 }
 
 /// A text as a terminal may have it. A file, a name or another process may bring control characters, which would command it:

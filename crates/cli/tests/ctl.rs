@@ -5,10 +5,13 @@
 mod peer;
 #[path = "ctl/server.rs"]
 mod server;
+#[path = "ctl/web_page.rs"]
+mod web_page;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use peer::{LONG, Peer, TABLE};
@@ -154,13 +157,67 @@ fn tables_are_saved_restored_and_dropped() {
     );
     peer.create("t", TABLE).unwrap();
 
-    let said = server.ctl(folder.path(), "drop t");
+    server.ctl(folder.path(), "drop t").fails(2, "1 table with 100 rows (");
+    let said = server.ctl(folder.path(), "drop t --yes");
     assert!(said.code == 0 && said.out.contains("dropped table t"), "{said:?}");
-    server.ctl(folder.path(), "drop t").fails(4, "no table \"t\"");
+    server.ctl(folder.path(), "drop t --yes").fails(4, "no table \"t\"");
     assert!(peer.pull(table, &keys).is_err(), "it is gone");
 
     let without = Server::start(folder.path(), "");
     without.ctl(folder.path(), "save x").fails(1, "start it with --data");
+}
+
+#[test]
+fn all_tables_of_a_run_are_dropped_on_all_shards_or_on_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let shard = |of: &str| Server::start(folder.path(), &format!("--shard {of}/2 --data data"));
+    let servers = [shard("0"), shard("1")];
+    for server in &servers {
+        let mut peer = server.peer();
+        for name in ["old/site", "old/user", "new/site"] {
+            peer.create(name, TABLE).unwrap();
+        }
+    }
+    let all = format!("{},{}", servers[0].control, servers[1].control);
+    let ctl = |words: &str| Said::of(sanderling(folder.path(), &format!("ctl --server {words}")));
+    let tables = |server: &Server| -> Vec<String> {
+        let said = server.ctl(folder.path(), "--json tables").json();
+        let table = |table: &Value| table["name"].as_str().unwrap().to_owned();
+        said[0]["tables"].as_array().unwrap().iter().map(table).collect()
+    };
+    let before = ["old/site", "old/user", "new/site"];
+    for (words, code, expected) in [
+        (format!("{} drop --yes old/*", servers[0].control), 2, "is shard 0 of 2: the rows on shard 1 would stay"),
+        (format!("{all} drop old/*"), 2, "2 tables with 0 rows"),
+        (format!("{all} drop --yes old/* gone"), 4, "there is no table \"gone\""),
+        (format!("{all},127.77.0.1:1 drop --yes old/*"), 1, "127.77.0.1:1: not reached"),
+    ] {
+        ctl(&words).fails(code, expected);
+        assert!(servers.iter().all(|server| tables(server) == before), "{words}");
+    }
+    let said = ctl(&format!("{all} drop --yes old/*"));
+    assert!(said.code == 0 && said.out.matches("dropped table old/").count() == 4, "{said:?}");
+    assert!(servers.iter().all(|server| tables(server) == ["new/site"]));
+    assert_eq!(servers[0].ctl(folder.path(), "drop --yes --some-shards new/site").code, 0);
+    assert_eq!((tables(&servers[0]).len(), tables(&servers[1]).len()), (0, 1));
+
+    // Run, age and bytes are there to choose by; the age outlives a restart.
+    let text = servers[1].ctl(folder.path(), "tables").out;
+    let heads: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(heads[..7], ["table", "run", "home", "dim", "age", "rows", "bytes"], "{text}");
+    assert!(text.lines().nth(1).unwrap().starts_with("new/site  new  "), "{text}");
+    let age = |server: &Server| {
+        let said = server.ctl(folder.path(), "--json tables").json();
+        said[0]["tables"][0]["age_ms"].as_u64().unwrap()
+    };
+    let before = age(&servers[1]);
+    servers[1].ctl(folder.path(), "save kept");
+    let text = servers[1].ctl(folder.path(), "checkpoints").out;
+    assert!(text.lines().nth(1).is_some_and(|line| line.starts_with("kept ")), "{text}");
+    let status = servers[1].ctl(folder.path(), "status").out;
+    assert!(status.contains("checkpoints") && status.contains("2 ("), "{status}");
+    servers[1].ctl(folder.path(), "restore kept");
+    assert!(age(&servers[1]) >= before);
 }
 
 #[test]
@@ -181,7 +238,7 @@ fn a_server_that_drains_says_so_until_its_end() {
     }
     assert_eq!(server.get("/healthz", ""), (503, "draining\n".to_owned()));
     assert_eq!(server.ctl(folder.path(), "--json status").json()[0]["serving"], false);
-    for order in ["save x", "restore x", "drop t"] {
+    for order in ["save x", "restore x", "drop --yes t"] {
         server.ctl(folder.path(), order).fails(1, "about to stop");
     }
     drop(peer);
@@ -208,9 +265,14 @@ fn check_health(url: &str, service: &str) -> ServingStatus {
     })
 }
 
-/// The services that reflection lists.
-async fn services(url: &str) -> Result<Vec<String>, tonic::Status> {
-    let mut client = ServerReflectionClient::new(channel(url).await);
+/// The services that reflection lists to who says this token.
+async fn services(url: &str, token: Option<String>) -> Result<Vec<String>, tonic::Status> {
+    let bearer = token.map(|token| format!("Bearer {token}").parse().unwrap());
+    let say = move |mut request: tonic::Request<()>| {
+        bearer.clone().map(|bearer| request.metadata_mut().insert("authorization", bearer));
+        Ok(request)
+    };
+    let mut client = ServerReflectionClient::with_interceptor(channel(url).await, say);
     let list = MessageRequest::ListServices(String::new());
     let request = ServerReflectionRequest { host: String::new(), message_request: Some(list) };
     let mut answers = client.server_reflection_info(tokio_stream::iter([request])).await?.into_inner();
@@ -229,13 +291,13 @@ fn tools_for_any_grpc_server_work() {
     for service in ["", "sanderling.control.Control"] {
         assert_eq!(check_health(&server.control, service), ServingStatus::Serving);
     }
-    let found = run(services(&server.control)).unwrap();
+    let found = run(services(&server.control, server.own_token())).unwrap();
     for expected in
         ["sanderling.control.Control", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"]
     {
         assert!(found.iter().any(|name| name == expected), "{expected} is not in {found:?}");
     }
-    let (code, text) = server.get("/", "");
+    let (code, text) = server.get("/", &server.authorization());
     assert!(code == 404 && text.contains("/metrics"), "{code} {text}");
 }
 
@@ -274,13 +336,16 @@ fn prometheus_reads_the_metrics() {
     let server = Server::start(folder.path(), "--data data");
     let (_peer, _) = fill(&server);
     server.ctl(folder.path(), "save latest");
-    let (code, text) = server.get("/metrics", "");
+    assert_eq!(server.get("/metrics", "").0, 401);
+    let (code, text) = server.get("/metrics", &server.authorization());
     assert_eq!(code, 200);
     let found = parse_metrics(&text);
     for (name, expected) in [
         ("sanderling_serving", 1.0),
         ("sanderling_connections", 1.0),
         ("sanderling_rows", 100.0),
+        ("sanderling_control_logins_refused_total", 1.0),
+        ("sanderling_logins_refused_total", 0.0),
         ("sanderling_saves_total", 1.0),
         ("sanderling_saves_failed_total", 0.0),
         ("sanderling_table_rows{table=\"t\"}", 100.0),
@@ -301,6 +366,9 @@ fn only_those_with_the_token_may_ask() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("token", "secret\n");
+    let refused = "ps --listen 127.0.0.1:0 --no-local --token-file token";
+    Said::of(sanderling(folder.path(), refused)).fails(2, "other users can read this token: chmod 600");
+    std::fs::set_permissions(folder.path().join("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
     write("wrong", "secreT\n");
     let server = Server::start(folder.path(), "--token-file token");
     let rows: fn(&Said) -> Value = |said| said.json()[0]["counters"]["rows"].clone();
@@ -308,7 +376,7 @@ fn only_those_with_the_token_may_ask() {
     for words in ["status", "--token-file wrong status", "--token-file wrong drain"] {
         server.ctl(folder.path(), words).fails(1, "here, name its file with --token-file");
     }
-    assert_eq!(run(services(&server.control)).unwrap_err().code(), Code::Unauthenticated);
+    assert_eq!(run(services(&server.control, None)).unwrap_err().code(), Code::Unauthenticated);
     assert_eq!(server.get("/metrics", "Authorization: Bearer secreT\r\n").0, 401);
     assert_eq!(server.get("/metrics", "Authorization: Bearer secret\r\n").0, 200);
     // Probes have no token.

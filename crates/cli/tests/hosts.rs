@@ -8,6 +8,7 @@
 
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -165,6 +166,7 @@ fn train(cut: Cut) -> Result<Run, String> {
     std::fs::write(path("cert.pem"), made.cert.pem()).unwrap();
     std::fs::write(path("key.pem"), made.signing_key.serialize_pem()).unwrap();
     std::fs::write(path("token"), TOKEN).unwrap();
+    std::fs::set_permissions(path("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
     let mut servers = Vec::new();
     let mut addresses = Vec::new();
     for (shard, (host, name)) in hosts.iter().zip(&names).enumerate() {

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -303,7 +304,7 @@ fn counters(hub: &Process) -> BTreeMap<String, u64> {
 fn metrics(line: &str) -> String {
     let address = line.strip_prefix("metrics at http://").unwrap().strip_suffix("/metrics").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: hub\r\nConnection: close\r\n\r\n").unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -404,6 +405,7 @@ fn over_tls_only_those_with_the_token_are_served() {
     write("cert.pem", &made.cert.pem());
     write("key.pem", &made.signing_key.serialize_pem());
     write("token", "secret\n");
+    std::fs::set_permissions(dir.path().join("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
     let hub = hub(dir.path(), "--tls-cert cert.pem --tls-key key.pem --token-file token day_0.csv");
     let at = hub_addresses(&addresses(&[&hub])).unwrap();
     let tls = TlsClient::from_ca_file(&dir.path().join("cert.pem")).unwrap();

@@ -4,6 +4,8 @@
 #[path = "../../server/tests/peer/mod.rs"]
 mod peer;
 mod process;
+#[path = "ps/starved.rs"]
+mod starved;
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;

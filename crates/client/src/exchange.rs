@@ -340,6 +340,11 @@ impl Exchange {
         }
     }
 
+    /// From now on the hello has this token.
+    pub(crate) fn say_token(&mut self, token: String) {
+        self.token = token;
+    }
+
     /// A connection is open, and frames may be exchanged with these abilities at best.
     pub(crate) fn connected(&mut self, features: Features) -> Result<(), WireError> {
         self.offer = Offer::of(features);

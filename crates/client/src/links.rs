@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_observe::unique;
-use sanderling_transport::{Address, Error, Framing, Poller, Received, Token};
+use sanderling_transport::{Address, Endpoint, Error, Framing, Poller, Received, Token, own_token};
 use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit};
 
 use crate::error::{ClientError, Names};
@@ -471,6 +471,9 @@ impl Links {
         let now_us = self.now_us();
         self.notice(now_us, Some(at));
         let link = &mut self.links[at];
+        if self.options.token.is_empty() {
+            link.exchange.say_token(own_token_of(&link.address));
+        }
         match connected {
             Ok(token) => {
                 link.connection = Some(token);
@@ -518,6 +521,13 @@ pub(crate) fn is_reached(address: &Address, options: &ConnectOptions) -> bool {
 fn without_place(error: &Error, address: &Address) -> String {
     let (said, place) = (error.to_string(), format!("{address}: "));
     said.strip_prefix(&place).unwrap_or(&said).to_owned()
+}
+
+/// The token that a server of this user has made for itself, if it is at this address of this host.
+fn own_token_of(address: &Address) -> String {
+    let (Address::Tcp(endpoints) | Address::Grpc(endpoints)) = address else { return String::new() };
+    let of = |endpoint: &Endpoint| own_token(&endpoint.host, endpoint.port);
+    endpoints.first().and_then(of).unwrap_or_default()
 }
 
 /// What is offered to a server at this address.

@@ -17,7 +17,7 @@ const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 /// How servers are reached.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// Bearer token, or empty.
+    /// Bearer token, or empty: the one that a server of this user and host has made for itself, if there is one.
     pub token: String,
     /// How this client is called in the servers' lists.
     pub name: String,

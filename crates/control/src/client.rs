@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sanderling_transport::tls_reason;
+use sanderling_transport::{own_token, tls_reason};
 use tokio::runtime::Runtime;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Uri};
@@ -15,7 +15,7 @@ use crate::proto::control_client::ControlClient;
 /// How a server is asked.
 #[derive(Debug, Clone, Default)]
 pub struct ClientOptions {
-    /// The server's token, if it has one.
+    /// The server's token; none: the one that a server of this user has made for itself, if there is one.
     pub token: Option<String>,
     /// Certificates to trust (PEM); then it is TLS.
     pub ca: Option<PathBuf>,
@@ -112,17 +112,19 @@ impl Client {
         let uri = url_of(address, options.ca.is_some()).map_err(wrong)?;
         let url = uri.to_string().trim_end_matches('/').to_owned();
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = uri.port_u16().unwrap_or_default();
         let mut endpoint = Endpoint::from(uri)
             .connect_timeout(CONNECT_WITHIN)
             .http2_keep_alive_interval(KEEPALIVE_EVERY)
             .keep_alive_timeout(KEEPALIVE_WITHIN);
         if let Some(path) = &options.ca {
             let pem = std::fs::read(path).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
-            let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)).domain_name(host);
+            let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)).domain_name(&host);
             let failed = |error| wrong(format!("{}: {}", path.display(), root_cause(&error)));
             endpoint = endpoint.tls_config(tls).map_err(failed)?;
         }
-        let bearer = match &options.token {
+        let token = options.token.clone().or_else(|| own_token(&host, port));
+        let bearer = match &token {
             Some(token) => Some(
                 format!("Bearer {token}")
                     .parse()
@@ -242,6 +244,16 @@ impl Client {
             Err(ControlError::Refused { code: Code::Unimplemented, .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Its checkpoints.
+    ///
+    /// # Errors
+    /// As all calls; the server has no folder for checkpoints.
+    pub fn checkpoints(&mut self) -> Result<proto::CheckpointsReply, ControlError> {
+        let request = self.request(proto::CheckpointsRequest {}, true);
+        let answer = self.runtime.block_on(self.stub.checkpoints(request));
+        self.answer(answer)
     }
 
     /// Puts the tables of a checkpoint in the place of all.

@@ -25,11 +25,13 @@ mod frames_proto {
 
 mod metrics;
 mod service;
+mod work;
 
 mod guest;
 mod line;
 mod plane;
 mod router;
+mod web_page;
 
 mod page;
 

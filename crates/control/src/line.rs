@@ -52,6 +52,11 @@ impl Line {
         self.0.peer
     }
 
+    /// Is a process of this user at the other end, as the kernel says?
+    pub(crate) fn is_of_this_user(&self) -> bool {
+        sanderling_transport::is_of_this_user(&self.0.socket)
+    }
+
     /// Somebody asks over it whom the server admits: from now on it keeps its place.
     pub(crate) fn admit(&self) {
         self.0.admitted.store(true, Ordering::Relaxed);

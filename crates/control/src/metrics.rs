@@ -10,7 +10,20 @@ const MS_PER_S: f64 = 1e3;
 /// Name of a counter, of its metric, and what it means.
 const COUNTERS: &[(&str, &str, &str, &str)] = &[
     ("connections", "connections", "gauge", "Open connections of clients."),
+    ("connections_max", "connections_max", "gauge", "Places for them."),
     ("connections_accepted", "connections_accepted_total", "counter", "Connections since the start."),
+    (
+        "logins_refused",
+        "logins_refused_total",
+        "counter",
+        "Clients of the data plane that said no token or a wrong one.",
+    ),
+    (
+        "control_logins_refused",
+        "control_logins_refused_total",
+        "counter",
+        "Requests to the control plane without a token or with a wrong one.",
+    ),
     ("tables", "tables", "gauge", "Tables."),
     ("rows", "rows", "gauge", "Rows of all tables."),
     ("table_bytes", "tables_bytes", "gauge", "Memory of all tables."),
@@ -19,6 +32,8 @@ const COUNTERS: &[(&str, &str, &str, &str)] = &[
     ("fed_bytes", "fed_bytes", "gauge", "Memory of them."),
     ("step_groups", "step_groups", "gauge", "Groups of workers that go in step."),
     ("step_bytes", "step_bytes", "gauge", "Memory of what they have handed in and is not applied."),
+    ("checkpoints", "checkpoints", "gauge", "Checkpoints of this server on disk."),
+    ("checkpoint_bytes", "checkpoint_bytes", "gauge", "Bytes of them."),
     ("saves", "saves_total", "counter", "Checkpoints that were saved, by whomever."),
     ("saves_failed", "saves_failed_total", "counter", "Checkpoints that could not be saved."),
     ("restores", "restores_total", "counter", "Checkpoints that were restored since the start."),

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use sanderling_observe::EXPOSITION_CONTENT_TYPE;
 use tokio::net::TcpListener;
@@ -18,6 +21,7 @@ use tonic::transport::Server;
 
 use crate::guest::{self, Guest};
 use crate::limit::{CONNECTION_AGE_MAX, CONNECTIONS_MAX, HEADERS_BYTES_MAX, LINGER, STREAMS_MAX};
+use crate::web_page;
 
 type Text = Arc<dyn Fn() -> String + Send + Sync>;
 
@@ -102,7 +106,8 @@ async fn serve(listener: TcpListener, text: Text, stopped: oneshot::Receiver<()>
     let router = Router::new()
         .route("/metrics", get(answer))
         .route("/healthz", get(|| async { "serving\n" }))
-        .with_state(text);
+        .with_state(text)
+        .layer(axum::middleware::from_fn(no_page));
     let (guests, incoming) = mpsc::channel::<std::io::Result<Guest>>(1);
     let accepting = tokio::spawn(guest::accept(listener, None, CONNECTIONS_MAX, guests));
     let (end, ended) = oneshot::channel::<()>();
@@ -124,7 +129,18 @@ async fn serve(listener: TcpListener, text: Text, stopped: oneshot::Receiver<()>
     let _ = tokio::time::timeout(LINGER, serving).await;
 }
 
-async fn answer(State(text): State<Text>) -> impl axum::response::IntoResponse {
+/// Refuses what a web page may have asked.
+async fn no_page(request: Request, next: Next) -> Response {
+    let host = web_page::host(request.uri(), request.headers()).unwrap_or_default();
+    let is_host = web_page::is_address(host) || host.eq_ignore_ascii_case("localhost");
+    match web_page::refusal(request.method(), request.headers()) {
+        Some((code, reason)) => (code, reason).into_response(),
+        None if !is_host => (StatusCode::MISDIRECTED_REQUEST, "ask for it by its address\n").into_response(),
+        None => next.run(request).await,
+    }
+}
+
+async fn answer(State(text): State<Text>) -> impl IntoResponse {
     ([(CONTENT_TYPE, EXPOSITION_CONTENT_TYPE)], text())
 }
 
@@ -137,7 +153,7 @@ mod tests {
 
     fn ask(page: &MetricsPage, path: &str) -> String {
         let mut stream = TcpStream::connect(page.address).expect("it listens");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").expect("sent");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("text");
         answer

@@ -22,6 +22,7 @@ use crate::limit::{
 use crate::proto::control_server;
 use crate::router::router;
 use crate::service::Service;
+use crate::work::Work;
 
 /// Why a control plane does not start.
 #[derive(Debug, thiserror::Error)]
@@ -55,17 +56,12 @@ impl Plane {
     pub fn start(listening: PortListener, control: Control) -> Result<Plane, PlaneError> {
         let tls = listening.tls.as_ref().map(guest::acceptor).transpose().map_err(PlaneError::Tls)?;
         let url = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, listening.address);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .max_blocking_threads(THREADS_MAX)
-            .thread_name("control-work")
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let listener = {
             let _inside = runtime.enter();
             TcpListener::from_std(listening.listener)?
         };
-        let service = Service::new(control);
+        let service = Service::new(control, Work::start("control-work", THREADS_MAX)?);
         let (reporter, health) = health_reporter();
         let router = router(&service, health).map_err(|error| PlaneError::Description(error.to_string()))?;
         let (draining, drains) = watch::channel(false);

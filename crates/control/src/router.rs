@@ -4,14 +4,14 @@
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use sanderling_observe::EXPOSITION_CONTENT_TYPE;
 use sanderling_server::StatsScope;
-use tonic::Status;
 use tonic::service::Routes;
+use tonic::{Code, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::limit::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
@@ -19,6 +19,7 @@ use crate::line::Line;
 use crate::metrics;
 use crate::proto::control_server::ControlServer;
 use crate::service::{self, Service};
+use crate::web_page::{self, is_grpc};
 
 /// Whether a server is fit for work is told to everybody, since probes have no token: the gRPC service, and its plain
 /// counterpart.
@@ -57,28 +58,44 @@ pub(crate) fn router(
         .layer(from_fn_with_state(service.clone(), admit)))
 }
 
-fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
-}
-
-/// Lets only those through who say the server's token, if it has one.
+/// Lets only those through who say the server's token, if it has one, and no web page whatever it says. Without a token, the
+/// host that was asked for must be one of this server: a page may be from a name that was pointed here.
 async fn admit(State(service): State<Service>, request: Request, next: Next) -> Response {
+    let control = service.control();
     let path = request.uri().path();
     let open = OPEN_TO_ALL.iter().any(|open| path.starts_with(open));
-    let admitted = service.control().admits(token(request.headers()));
+    if !open && let Some((code, reason)) = web_page::refusal(request.method(), request.headers()) {
+        return refuse(request.headers(), code, Code::PermissionDenied, reason);
+    }
+    let host = web_page::host(request.uri(), request.headers()).unwrap_or_default();
+    let is_host = control.has_token() || web_page::is_address(host) || control.knows_host(host);
+    if !open && !is_host {
+        let reason = "the host that was asked for is none of this server's names: ask for it by its address, start the server \
+                      with --allow-host NAME, or with a token";
+        return refuse(request.headers(), StatusCode::MISDIRECTED_REQUEST, Code::PermissionDenied, reason);
+    }
+    let admitted = control.admits(token(request.headers()));
     if admitted && let Some(line) = request.extensions().get::<Line>() {
         line.admit();
     }
     if open || admitted {
         return next.run(request).await;
     }
+    let peer = request.extensions().get::<Line>().and_then(Line::peer);
+    control.refused_login(&peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()));
     let reason = "the token is missing or wrong; say it as \"authorization: Bearer TOKEN\"";
-    match is_grpc(request.headers()) {
-        true => Status::unauthenticated(reason).into_http(),
-        false => {
-            let headers = [(WWW_AUTHENTICATE, "Bearer"), (CONTENT_TYPE, PLAIN_TEXT)];
-            (StatusCode::UNAUTHORIZED, headers, format!("{reason}\n")).into_response()
-        }
+    let mut refused = refuse(request.headers(), StatusCode::UNAUTHORIZED, Code::Unauthenticated, reason);
+    if refused.status() == StatusCode::UNAUTHORIZED {
+        refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    refused
+}
+
+/// The same refusal for who talks gRPC and for who does not.
+fn refuse(headers: &HeaderMap, status: StatusCode, code: Code, reason: &str) -> Response {
+    match is_grpc(headers) {
+        true => Status::new(code, reason).into_http(),
+        false => (status, [(CONTENT_TYPE, PLAIN_TEXT)], format!("{reason}\n")).into_response(),
     }
 }
 

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use sanderling_observe::Resident;
 use sanderling_server::{
-    CommandLatency, ConnectionStatus, Control, Fault, Home, Refusal, StatsScope, TableStatus,
+    CheckpointStatus, CommandLatency, ConnectionStatus, Control, Fault, Home, Refusal, StatsScope,
+    TableStatus,
 };
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 use crate::limit::{LOOKS_MAX, SLOW_MAX};
 use crate::proto;
+use crate::work::Work;
 
 /// The operating system's number for a full disk.
 const NO_SPACE: u32 = 28;
@@ -21,14 +23,15 @@ const NO_SPACE: u32 = 28;
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     control: Control,
+    work: Work,
     looks: Arc<Semaphore>,
     slow: Arc<Semaphore>,
 }
 
 impl Service {
-    pub(crate) fn new(control: Control) -> Service {
+    pub(crate) fn new(control: Control, work: Work) -> Service {
         let (looks, slow) = (Semaphore::new(LOOKS_MAX), Semaphore::new(SLOW_MAX));
-        Service { control, looks: Arc::new(looks), slow: Arc::new(slow) }
+        Service { control, work, looks: Arc::new(looks), slow: Arc::new(slow) }
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -62,13 +65,12 @@ impl Service {
         work: impl FnOnce(&Control) -> T + Send + 'static,
     ) -> Result<T, Status> {
         let control = self.control.clone();
-        let done = tokio::task::spawn_blocking(move || {
-            let result = work(&control);
-            drop(permit);
-            result
+        let done = self.work.run(move || {
+            // Also where it panics.
+            let _permit = permit;
+            work(&control)
         });
-        done.await
-            .map_err(|error| Status::internal(format!("a bug, see the server's standard error: {error}")))
+        done.await.ok_or_else(|| Status::internal("a bug, see the server's standard error: it panicked"))
     }
 
     /// Waits until no save or restore is under way, but not for longer than this.
@@ -160,7 +162,12 @@ pub(crate) fn table(status: TableStatus) -> proto::Table {
         evicted: stats.evicted,
         full: stats.full,
         moved_home: stats.moved_home,
+        age_ms: status.age.map(ms),
     }
+}
+
+fn checkpoint(CheckpointStatus { name, bytes, saved_unix_ms }: CheckpointStatus) -> proto::Checkpoint {
+    proto::Checkpoint { name, bytes, saved_unix_ms }
 }
 
 fn connection(status: ConnectionStatus) -> proto::Connection {
@@ -233,6 +240,13 @@ impl proto::control_server::Control for Service {
         let name = request.into_inner().name;
         let number = self.slow(move |control| control.saved(&name)).await?.map_err(refused)?;
         Ok(Response::new(proto::SavedReply { number }))
+    }
+
+    async fn checkpoints(&self, _: Request<proto::CheckpointsRequest>) -> Answer<proto::CheckpointsReply> {
+        self.check_folder()?;
+        let list = |control: &Control| control.checkpoints().into_iter().map(checkpoint).collect();
+        let checkpoints = self.look(list).await?;
+        Ok(Response::new(proto::CheckpointsReply { checkpoints }))
     }
 
     async fn restore(&self, request: Request<proto::RestoreRequest>) -> Answer<proto::RestoreReply> {

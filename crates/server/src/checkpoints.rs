@@ -12,9 +12,11 @@ use sanderling_store::{Checkpoint, CheckpointWriter, StoreError, Table, TableEnt
 use sanderling_wire::{Fault, Home, Restored, Saved};
 use serde::{Deserialize, Serialize};
 
+mod census;
 mod origin;
 mod parts;
 mod together;
+mod unfinished;
 
 use crate::description;
 use crate::event::{Event, Log};
@@ -22,6 +24,7 @@ use crate::limit::CHECKPOINT_DEPTH_MAX;
 use crate::pushes::{Pushers, SavedPushers};
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
+pub use census::CheckpointStatus;
 use parts::Source;
 use together::Together;
 
@@ -38,6 +41,10 @@ pub(crate) struct Checkpoints {
     root: PathBuf,
     shard: u16,
     shards: u16,
+    /// Most of them.
+    names_max: usize,
+    /// Those that there are, as they were last looked at.
+    census: Mutex<Vec<CheckpointStatus>>,
     /// Two may not write to one folder.
     working: Mutex<()>,
     /// When what was restored had been saved. What is saved next says that it was later, by whatever clock: of two numbers
@@ -65,14 +72,69 @@ struct AboutTable {
     name: String,
     /// The server that has all of it; none when it is sharded.
     pinned: Option<u32>,
+    /// When it was made; 0: that is not known, or it is from before this was written.
+    #[serde(default)]
+    created_unix_ms: u64,
     config: serde_json::Value,
 }
 
 impl Checkpoints {
-    /// Those below `root`.
-    pub(crate) fn new(root: PathBuf, shard: u16, shards: u16) -> Checkpoints {
+    /// Those below `root`, at most so many.
+    pub(crate) fn new(root: PathBuf, shard: u16, shards: u16, names_max: usize) -> Checkpoints {
         let (working, restored_unix_ms, log) = <_>::default();
-        Checkpoints { root, shard, shards, working, restored_unix_ms, log }
+        let census = Mutex::new(census::of(&root, shard, shards));
+        Checkpoints { root, shard, shards, names_max, census, working, restored_unix_ms, log }
+    }
+
+    /// Those that there are, ascending by name, as they were at the start or when one was saved last.
+    pub(crate) fn list(&self) -> Vec<CheckpointStatus> {
+        self.census.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Looks what there is now.
+    pub(crate) fn count(&self) -> Vec<CheckpointStatus> {
+        let found = census::of(&self.root, self.shard, self.shards);
+        self.census.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&found);
+        found
+    }
+
+    /// Refuses a save of a name that is not there yet where there are as many as may be. The server's own save always has its
+    /// place.
+    fn check_room(&self, name: &str, folder: &Path) -> Result<(), Refusal> {
+        if name == LATEST || folder.join(unfinished::MANIFEST).exists() {
+            return Ok(());
+        }
+        let found = self.count();
+        if found.iter().filter(|found| found.name != LATEST).count() < self.names_max {
+            return Ok(());
+        }
+        let bytes: u64 = found.iter().map(|found| found.bytes).sum();
+        let reason = format!(
+            "checkpoint {name:?}: there are {} already, of {bytes} bytes, below {}; remove some, save under a name that is \
+             there, or start with a larger --checkpoints-max",
+            found.len(),
+            self.root.display()
+        );
+        Err(Refusal::bad(reason))
+    }
+
+    /// Refuses to save where somebody else has: what is no server's, or another's, is not replaced.
+    fn check_is_own(&self, folder: &Path) -> Result<(), Refusal> {
+        // What cannot be opened any more is of no use to anybody; whether it is damaged is found out about by who writes.
+        let Ok(checkpoint) = Checkpoint::open(folder) else { return Ok(()) };
+        if !checkpoint.blobs().iter().any(|blob| blob.name == BLOB) {
+            let reason = "it was not saved by a server, so it is not replaced; save under another name";
+            return Err(damaged(folder, reason));
+        }
+        let Ok(about) = About::read(&checkpoint, folder) else { return Ok(()) };
+        if (about.shard, about.shards) != (self.shard, self.shards) {
+            let reason = format!(
+                "server {} of {} saved it, so {} of {} does not replace it; save under another name",
+                about.shard, about.shards, self.shard, self.shards
+            );
+            return Err(damaged(folder, &reason));
+        }
+        Ok(())
     }
 
     /// Says from now on how far a restore of many parts is.
@@ -114,8 +176,16 @@ impl Checkpoints {
         let has_rows = |folder: &Path| {
             Checkpoint::open(folder).map_or(true, |part| part.tables().iter().any(|table| table.rows > 0))
         };
+        // Its own part was there, and something of it is.
+        let is_lost = |base: &Path| {
+            unfinished::lost(&parts::folder(base, self.shard, self.shards))
+                .map_or(true, |lost| lost.is_some())
+        };
         let found = |base: PathBuf| {
-            parts::find(&base).map_or(true, |found| parts::any(&found, self.shard, self.shards, has_rows))
+            is_lost(&base)
+                || parts::lost(&base).map_or(true, |lost| lost.is_some())
+                || parts::find(&base)
+                    .map_or(true, |found| parts::any(&found, self.shard, self.shards, has_rows))
         };
         self.base(name).is_ok_and(found)
     }
@@ -130,6 +200,10 @@ impl Checkpoints {
     ) -> Result<Saved, Refusal> {
         let folder = self.folder(name)?;
         let _alone = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        unfinished::check(&folder)?;
+        self.check_is_own(&folder)?;
+        self.check_room(name, &folder)?;
+        unfinished::begin(&folder)?;
         // Before it is decided which tables are saved, let alone which rows.
         let before = pushers.copy();
         let directory = tables.directory();
@@ -139,6 +213,7 @@ impl Checkpoints {
                 Home::Sharded => None,
                 Home::Pinned(server) => Some(server),
             },
+            created_unix_ms: entry.created_unix_ms,
             config: serde_json::from_str(&entry.config).expect("it was made from a value"),
         });
         let now_unix_ms =
@@ -166,6 +241,9 @@ impl Checkpoints {
         if let (Err(refusal), Some(log)) = (origin::remove(&folder), self.log.get()) {
             log.say(Event::NoteLeft { reason: refusal.reason });
         }
+        // A mark that stays goes with the next save.
+        let _ = unfinished::end(&folder);
+        self.count();
         Ok(Saved { generation, rows, bytes })
     }
 
@@ -207,8 +285,12 @@ impl Checkpoints {
     /// What is read to restore the checkpoint of this name.
     fn source(&self, name: &str) -> Result<Source, Refusal> {
         let base = self.base(name)?;
+        unfinished::check(&self.folder(name)?)?;
         let found = parts::find(&base)
             .map_err(|error| Refusal::io(format!("{}: list: {error}", base.display()), &error))?;
+        if let Ok(Some(file)) = parts::lost(&base) {
+            file.parent().map_or(Ok(()), unfinished::check)?;
+        }
         let saved_unix_ms = |folder: &Path| Ok(About::of(folder)?.saved_unix_ms);
         // After the parts: who has saved one had noted before what it was made of.
         let noted = origin::noted(&self.folder(name)?);
@@ -238,12 +320,12 @@ impl Checkpoints {
         let about = About::read(&checkpoint, &folder)?;
         about.check(&checkpoint, &folder, self.shard, self.shards)?;
         let mut candidates = Vec::new();
-        for AboutTable { name, pinned, config } in about.tables {
+        for AboutTable { name, pinned, created_unix_ms, config } in about.tables {
             let asked = description::parse(&name, &config.to_string())?;
             let config = description::describe(&asked);
             let table = load(&checkpoint, &folder, &name, tables.limited(asked).budget_bytes)?;
             let home = pinned.map_or(Home::Sharded, Home::Pinned);
-            candidates.push(Candidate { home, config, table });
+            candidates.push(Candidate { home, config, created_unix_ms, table });
         }
         Ok((candidates, pushes(&checkpoint, &folder)?, about.saved_unix_ms))
     }
@@ -352,9 +434,11 @@ mod tests {
     use super::*;
     use sanderling_store::{Init, Optimizer, PushScale, TableConfig};
 
+    const MANY: usize = 64;
+
     #[test]
     fn names_stay_below_the_root() {
-        let checkpoints = Checkpoints::new("/data".into(), 0, 1);
+        let checkpoints = Checkpoints::new("/data".into(), 0, 1, MANY);
         for (name, expected) in [
             ("latest", Some("/data/latest")),
             ("daily/2026-11-21", Some("/data/daily/2026-11-21")),
@@ -374,7 +458,7 @@ mod tests {
         ] {
             assert_eq!(checkpoints.folder(name).ok(), expected.map(PathBuf::from), "{name:?}");
         }
-        let sharded = Checkpoints::new("/data".into(), 1, 2);
+        let sharded = Checkpoints::new("/data".into(), 1, 2, MANY);
         assert_eq!(sharded.folder("x").ok(), Some("/data/x/shard-1-of-2".into()));
     }
 
@@ -382,7 +466,7 @@ mod tests {
     fn what_is_committed_is_saved_even_if_a_note_stays() {
         let root = tempfile::tempdir().unwrap();
         let (tables, pushers) = (Tables::new(None), Pushers::default());
-        let checkpoints = Checkpoints::new(root.path().to_path_buf(), 0, 2);
+        let checkpoints = Checkpoints::new(root.path().to_path_buf(), 0, 2, MANY);
         let (said, hears) = std::sync::mpsc::channel();
         checkpoints.tell(&Log(std::sync::Arc::new(move |event: Event| said.send(event).unwrap())));
         // What is no file cannot be removed as one.
@@ -422,7 +506,7 @@ mod tests {
                 let about = format!(r#"{{"shard":0,"shards":1,"tables":[{}]}}"#, tables.join(","));
                 writer.blob(BLOB, about.as_bytes()).unwrap();
                 writer.commit().unwrap();
-                let checkpoints = Checkpoints::new(root.path().to_path_buf(), 0, shards);
+                let checkpoints = Checkpoints::new(root.path().to_path_buf(), 0, shards, MANY);
                 let (tables, pushers) = (Tables::new(None), Pushers::default());
                 match (checkpoints.restore(&tables, &pushers, name), expected) {
                     (Ok(restored), None) => assert_eq!(restored.tables, 1),
@@ -452,7 +536,7 @@ mod tests {
     fn what_is_saved_is_later_than_what_was_restored() {
         let root = tempfile::tempdir().unwrap();
         let (tables, pushers) = (Tables::new(None), Pushers::default());
-        let of = |shard, shards| Checkpoints::new(root.path().to_path_buf(), shard, shards);
+        let of = |shard, shards| Checkpoints::new(root.path().to_path_buf(), shard, shards, MANY);
         let saved = |by: &Checkpoints| {
             by.save(&tables, &pushers, LATEST, 7).unwrap();
             let about = About::of(&by.folder(LATEST).unwrap()).unwrap();

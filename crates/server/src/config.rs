@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sanderling_transport::Address;
+use sanderling_transport::{Address, user_dir};
 use sanderling_wire::limit;
 
-use crate::limit::FRAME_BYTES_MAX_DEFAULT;
+use crate::limit::{CHECKPOINTS_MAX_DEFAULT, FRAME_BYTES_MAX_DEFAULT};
 
 /// Most shards of a cluster.
 const SHARDS_MAX: u16 = limit::SERVERS_MAX as u16;
@@ -32,6 +32,10 @@ pub struct Config {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// What clients must say.
     pub token: Option<String>,
+    /// Are clients admitted without it that the kernel says are processes of this user, on this host?
+    pub admit_this_user: bool,
+    /// Names by which clients of the control plane reach it, beside those that it listens at.
+    pub hosts: Vec<String>,
     /// Which shard it is, from 0.
     pub shard: u16,
     /// How many there are.
@@ -42,6 +46,8 @@ pub struct Config {
     pub data: Option<PathBuf>,
     /// The checkpoint to start from; none: the latest, if there is one.
     pub restore: Option<String>,
+    /// Most checkpoints that it keeps, beside the one that it saves by itself.
+    pub checkpoints_max: usize,
     /// How often it saves by itself.
     pub save_every: Option<Duration>,
     /// Threads that serve; 0: one per processor.
@@ -68,16 +74,19 @@ impl Default for Config {
             listen: Vec::new(),
             carried: Vec::new(),
             local: true,
-            runtime_dir: runtime_dir(),
+            runtime_dir: user_dir(),
             expose: false,
             insecure: false,
             tls: None,
             token: None,
+            admit_this_user: false,
+            hosts: Vec::new(),
             shard: 0,
             shards: 1,
             peers: Vec::new(),
             data: None,
             restore: None,
+            checkpoints_max: CHECKPOINTS_MAX_DEFAULT,
             save_every: None,
             workers: 0,
             pin: false,
@@ -88,14 +97,6 @@ impl Default for Config {
             drain_within: Duration::from_secs(10),
             name: String::new(),
         }
-    }
-}
-
-/// The folder that the system has for sockets of this user, or one in the folder for temporary files.
-fn runtime_dir() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("sanderling"),
-        _ => std::env::temp_dir().join(format!("sanderling-{}", rustix::process::geteuid().as_raw())),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::limit::{CONNECTIONS_MAX, SILENCE_KEPT, SURPLUS_MAX};
+use crate::limit::{SILENCE_KEPT, SILENT_SHARE, SURPLUS_MAX};
 
 /// One connection as its worker sees it. A cache line of its own, since only its worker writes to it.
 #[derive(Debug)]
@@ -50,8 +50,10 @@ pub struct ConnectionStatus {
 }
 
 /// All connections.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Connections {
+    /// How many have a place.
+    places: usize,
     open: Mutex<Open>,
     accepted: AtomicU64,
 }
@@ -64,10 +66,14 @@ struct Open {
 }
 
 impl Open {
+    /// How many have a place and have not said hello.
+    fn silent(&self) -> usize {
+        self.by_id.values().filter(|presence| is_silent(presence)).count()
+    }
+
     /// The place of the oldest one that has not said hello is another's from now on, if it has had the time to say it.
     fn make_room(&mut self, now: Instant) {
-        let is_silent = |presence: &&Arc<Presence>| presence.has_place() && presence.client.get().is_none();
-        let Some(oldest) = self.by_id.values().find(is_silent) else { return };
+        let Some(oldest) = self.by_id.values().find(|presence| is_silent(presence)) else { return };
         if now.saturating_duration_since(oldest.since) >= SILENCE_KEPT {
             oldest.makes_room.store(true, Ordering::Relaxed);
             self.placed -= 1;
@@ -75,7 +81,21 @@ impl Open {
     }
 }
 
+fn is_silent(presence: &Presence) -> bool {
+    presence.has_place() && presence.client.get().is_none()
+}
+
 impl Connections {
+    /// None yet, and so many places.
+    pub(crate) fn new(places: usize) -> Connections {
+        Connections { places, open: Mutex::default(), accepted: AtomicU64::new(0) }
+    }
+
+    /// How many have a place.
+    pub(crate) fn places(&self) -> usize {
+        self.places
+    }
+
     fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,17 +106,24 @@ impl Connections {
         let id = self.accepted.fetch_add(1, Ordering::Relaxed) + 1;
         let mut open = self.open();
         // Whoever makes room has its descriptor until its worker has closed it.
-        if open.by_id.len() >= CONNECTIONS_MAX + SURPLUS_MAX {
+        if open.by_id.len() >= self.places + SURPLUS_MAX {
             return None;
         }
-        if open.placed >= CONNECTIONS_MAX {
+        // So that who is silent leaves places to who has something to say. They are counted only where they may be too many.
+        let silent_max = self.places / SILENT_SHARE;
+        let is_full = |open: &Open| {
+            open.placed >= self.places || open.placed >= silent_max && open.silent() >= silent_max
+        };
+        let mut full = is_full(&open);
+        if full {
             open.make_room(now);
+            full = is_full(&open);
         }
         let presence = Arc::new(Presence {
             id,
             peer: peer.to_owned(),
             since: now,
-            surplus: open.placed >= CONNECTIONS_MAX,
+            surplus: full,
             makes_room: AtomicBool::new(false),
             client: OnceLock::new(),
             requests: AtomicU64::new(0),
@@ -138,18 +165,43 @@ impl Connections {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::CONNECTIONS_MAX;
 
-    /// As many as there are places.
+    /// As many as there are places, of which those that may be are silent.
     fn full(connections: &Connections, now: Instant) -> Vec<Arc<Presence>> {
-        let placed: Vec<_> =
-            (0..CONNECTIONS_MAX).map(|_| connections.enter("silent", now).expect("a place")).collect();
+        let enter = |at: usize| {
+            let presence = connections.enter("placed", now).expect("a place");
+            if at < CONNECTIONS_MAX - CONNECTIONS_MAX / SILENT_SHARE {
+                presence.client.set(String::new()).expect("once");
+            }
+            presence
+        };
+        let placed: Vec<_> = (0..CONNECTIONS_MAX).map(enter).collect();
         assert!(placed.iter().all(|presence| presence.has_place()));
         placed
     }
 
     #[test]
+    fn who_is_silent_leaves_half_of_the_places_to_others() {
+        let (connections, start) = (Connections::new(CONNECTIONS_MAX), Instant::now());
+        let silent_max = CONNECTIONS_MAX / SILENT_SHARE;
+        let silent: Vec<_> =
+            (0..silent_max).map(|_| connections.enter("silent", start).expect("a place")).collect();
+        assert!(silent.iter().all(|presence| presence.has_place()));
+        // A further one is told, while none of them has been silent for long; then the oldest makes room.
+        assert!(connections.enter("silent", start).expect("to be told").surplus);
+        let later = start + SILENCE_KEPT;
+        assert!(!connections.enter("newcomer", later).expect("a place").surplus);
+        assert!(silent[0].makes_room() && !silent[1].makes_room());
+        // Who says hello leaves its place among the silent.
+        silent[1].client.set(String::new()).expect("once");
+        assert!(!connections.enter("newcomer", start).expect("a place").surplus);
+        assert!(connections.enter("silent", start).expect("to be told").surplus);
+    }
+
+    #[test]
     fn beyond_the_maximum_a_few_are_told_and_the_others_are_not() {
-        let (connections, now) = (Connections::default(), Instant::now());
+        let (connections, now) = (Connections::new(CONNECTIONS_MAX), Instant::now());
         let mut placed = full(&connections, now);
         let told: Vec<_> =
             (0..SURPLUS_MAX).map(|_| connections.enter("surplus", now).expect("a few")).collect();
@@ -169,15 +221,15 @@ mod tests {
 
     #[test]
     fn who_is_silent_for_longest_makes_room_and_who_has_said_hello_does_not() {
-        let (connections, start) = (Connections::default(), Instant::now());
+        let (connections, start) = (Connections::new(CONNECTIONS_MAX), Instant::now());
         let placed = full(&connections, start);
-        placed[0].client.set(String::new()).expect("once");
+        let greeted = CONNECTIONS_MAX - CONNECTIONS_MAX / SILENT_SHARE;
         let later = start + SILENCE_KEPT;
         let newcomers: Vec<_> =
             (0..SURPLUS_MAX).map(|_| connections.enter("newcomer", later).expect("a place")).collect();
         assert!(newcomers.iter().all(|presence| presence.has_place()));
         for (at, presence) in placed.iter().enumerate() {
-            assert_eq!(presence.makes_room(), (1..=SURPLUS_MAX).contains(&at), "{at}");
+            assert_eq!(presence.makes_room(), (greeted..greeted + SURPLUS_MAX).contains(&at), "{at}");
         }
         // They are there until they are closed.
         assert!(connections.enter("too many", later).is_none());

@@ -8,11 +8,13 @@ use sanderling_store::TableStats;
 use sanderling_transport::{Connection, Relay, RelayOptions, relayed};
 use sanderling_wire::{Fault, Features, Home, Restored, Saved, StatsScope, same_token};
 
+use crate::checkpoints::{CheckpointStatus, Checkpoints};
 use crate::connections::ConnectionStatus;
 use crate::errand;
 use crate::event::{Event, Log};
+use crate::logins::Plane;
 use crate::refusal::Refusal;
-use crate::state::State;
+use crate::state::{State, unix_ms};
 use crate::statistics::CommandLatency;
 use crate::worker::{Letter, Mailbox};
 
@@ -25,6 +27,8 @@ pub struct Control {
     pub(crate) log: Log,
     /// Where the server listens.
     pub(crate) addresses: Arc<[String]>,
+    /// Names of this server.
+    pub(crate) hosts: Arc<[String]>,
     /// Counts connections: whose turn it is to have one.
     pub(crate) next: Arc<AtomicUsize>,
     /// How connections are made that somebody else carries.
@@ -100,6 +104,8 @@ pub struct TableStatus {
     pub dim: u32,
     /// Values of optimizer state per row.
     pub state: u32,
+    /// Since it was made; none: that is not known.
+    pub age: Option<Duration>,
     /// Its sizes.
     pub stats: TableStats,
     /// Its configuration, as JSON.
@@ -137,10 +143,18 @@ impl Control {
             },
             dim: entry.dim(),
             state: entry.state,
+            age: (entry.created_unix_ms > 0)
+                .then(|| Duration::from_millis(unix_ms().saturating_sub(entry.created_unix_ms))),
             stats: entry.table.stats(),
             config: entry.config.clone(),
         };
         directory.entries.iter().map(status).collect()
+    }
+
+    /// Its checkpoints, ascending by name.
+    #[must_use]
+    pub fn checkpoints(&self) -> Vec<CheckpointStatus> {
+        self.state.checkpoints.as_ref().map(Checkpoints::count).unwrap_or_default()
     }
 
     /// Who is connected, oldest first.
@@ -162,6 +176,29 @@ impl Control {
             Some(secret) => same_token(secret, token.unwrap_or_default()),
             None => true,
         }
+    }
+
+    /// How many connections have a place.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.state.connections.places()
+    }
+
+    /// Must a client say a token?
+    #[must_use]
+    pub fn has_token(&self) -> bool {
+        self.state.token.is_some()
+    }
+
+    /// Takes note of a client of the control plane that [`Control::admits`] has refused.
+    pub fn refused_login(&self, peer: &str) {
+        self.state.logins.refused(Plane::Control, peer, &self.log);
+    }
+
+    /// Is that a name of this server, by which its clients may call it?
+    #[must_use]
+    pub fn knows_host(&self, host: &str) -> bool {
+        self.hosts.iter().any(|known| known.eq_ignore_ascii_case(host))
     }
 
     /// Is it asked to end, or about to?
@@ -229,27 +266,28 @@ impl Control {
         Ok(())
     }
 
-    /// Hands a connection to the workers in their turn. `false`: there are too many, and it is closed.
-    pub(crate) fn join(&self, connection: Connection, features: Features) -> bool {
+    /// Hands a connection to the workers in their turn. `of_this_user`: its carrier knows that it is a process of this user.
+    /// `false`: there are too many, and it is closed.
+    pub(crate) fn join(&self, connection: Connection, features: Features, of_this_user: bool) -> bool {
         let Some(presence) = self.state.connections.enter(connection.peer(), Instant::now()) else {
             return false;
         };
         let worker = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
         let connection = Box::new(connection);
-        self.workers[worker].post(Letter::Join { connection, presence, features });
+        self.workers[worker].post(Letter::Join { connection, presence, features, of_this_user });
         true
     }
 
     /// Takes a connection whose frames somebody else carries, as if it had come in at a listener. The carrier's end of it;
-    /// what the client may ask for is decided by its hello, as always.
+    /// what the client may ask for is decided by its hello, as always. `of_this_user`: it is a process of this user.
     ///
     /// # Errors
     /// The server is about to stop or has too many connections, or the system has no descriptors left.
-    pub fn carry(&self, peer: String) -> Result<Relay, Refusal> {
+    pub fn carry(&self, peer: String, of_this_user: bool) -> Result<Relay, Refusal> {
         self.check_serving()?;
         let failed = |error: sanderling_transport::Error| Refusal::busy(error.to_string());
         let (connection, relay) = relayed(peer, &self.relay).map_err(failed)?;
-        match self.join(connection, REMOTE_FEATURES) {
+        match self.join(connection, REMOTE_FEATURES, of_this_user) {
             true => Ok(relay),
             false => Err(Refusal::busy("the server has as many connections as it takes")),
         }

@@ -17,6 +17,10 @@ pub enum Event {
     NotAccepted {
         reason: String,
     },
+    /// A client said no token, or a wrong one.
+    LoginRefused {
+        who: String,
+    },
     /// A connection was given up.
     Lost {
         peer: String,
@@ -25,6 +29,11 @@ pub enum Event {
     Restored {
         name: String,
         rows: u64,
+    },
+    /// There is nothing to start from, but there is something else.
+    StartsEmpty {
+        folder: String,
+        others: String,
     },
     /// Of a part of a checkpoint that servers of another number of shards have saved, this one's rows are here.
     RowsTaken {
@@ -77,12 +86,19 @@ impl fmt::Display for Event {
                 write!(out, "not listening for clients on this host: {reason}")
             }
             Event::NotAccepted { reason } => write!(out, "connection not accepted: {reason}"),
+            Event::LoginRefused { who } => {
+                write!(out, "login refused, the token is missing or wrong: {who}")
+            }
             // The reason begins with the peer where the transport gave it.
             Event::Lost { peer, reason } if reason.starts_with(peer.as_str()) => {
                 write!(out, "connection closed: {reason}")
             }
             Event::Lost { peer, reason } => write!(out, "connection closed: {peer}: {reason}"),
             Event::Restored { name, rows } => write!(out, "restored {name}: {rows} rows"),
+            Event::StartsEmpty { folder, others } => write!(
+                out,
+                "starting without rows: {folder} has no checkpoint latest, but has {others}; --restore NAME starts from one"
+            ),
             Event::RowsTaken { folder, table, rows } => {
                 write!(out, "restoring: {rows} rows of table {table} from {folder} are this shard's")
             }

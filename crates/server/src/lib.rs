@@ -20,6 +20,8 @@ mod pushes;
 mod checkpoints;
 mod claim;
 mod connections;
+mod descriptors;
+mod logins;
 mod state;
 mod statistics;
 
@@ -42,10 +44,11 @@ pub mod systemd;
 mod session_tests;
 
 pub use call::Desk;
-pub use checkpoints::LATEST;
+pub use checkpoints::{CheckpointStatus, LATEST};
 pub use config::Config;
 pub use connections::ConnectionStatus;
 pub use control::{Control, Status, TableStatus};
+pub use descriptors::raise_limit;
 #[cfg(fuzzing)]
 pub use errand::Errand;
 pub use event::Event;

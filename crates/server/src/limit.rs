@@ -4,6 +4,14 @@ use std::time::Duration;
 
 /// Open connections; a further one takes the place of one that says nothing, or is told that the server is busy.
 pub const CONNECTIONS_MAX: usize = if cfg!(test) { 8 } else { 4096 };
+/// Places that a server has however few files the system lets it open.
+pub const PLACES_MIN: usize = if cfg!(test) { 4 } else { 16 };
+/// Open files that connections leave to saves, restores and exports, to those connections that are only told that there is no
+/// place, and to the control plane, which has two for each of its connections.
+pub const DESCRIPTORS_RESERVED: usize = 512;
+/// Of the places, connections that have not said hello have at most one in so many; a further one takes the place of the one that
+/// has been silent for longest, or is told that the server is busy.
+pub const SILENT_SHARE: usize = 2;
 /// Connections beyond those, until they have been told or have made room; a further one is closed at once.
 pub const SURPLUS_MAX: usize = if cfg!(test) { 4 } else { 64 };
 /// A connection beyond the maximum that has said nothing for so long is closed, and one within it makes room if it is the
@@ -50,6 +58,8 @@ pub const EXPORT_KEYS_MAX: usize = 1 << 20;
 pub const EXPORT_WINDOWS_MAX: usize = 8;
 /// Memory that a worker keeps between requests, for each of its uses.
 pub const SCRATCH_BYTES_MAX: usize = 16 << 20;
+/// Checkpoints of other names than that which a server saves by itself, unless configured otherwise; one more is refused.
+pub const CHECKPOINTS_MAX_DEFAULT: usize = 64;
 /// Folders in the name of a checkpoint.
 pub const CHECKPOINT_DEPTH_MAX: usize = 8;
 /// While it drains, a server that has been asked nothing for so long has answered all that was under way.

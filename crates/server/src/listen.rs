@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use sanderling_transport::{
-    Address, Endpoint, Error, Framing, ListenOptions, Listener, RelayOptions, TlsServer,
+    Address, Endpoint, Error, Framing, ListenOptions, Listener, RelayOptions, TlsServer, make_private,
 };
 use sanderling_wire::{HEADER_BYTES, body_bytes};
 
@@ -86,6 +86,23 @@ pub fn control_address(config: &Config) -> Option<Address> {
     Some(Address::Tcp(vec![Endpoint { host: endpoint.host.clone(), port }]))
 }
 
+/// The names of this server: those that it listens at or that its peers have, that of the machine, and what it was told.
+pub(crate) fn hosts(config: &Config) -> Vec<String> {
+    let of = |address: &Address| match address {
+        Address::Tcp(endpoints) | Address::Grpc(endpoints) => {
+            endpoints.iter().map(|endpoint| endpoint.host.clone()).collect()
+        }
+        _ => Vec::new(),
+    };
+    let peers = config.peers.iter().filter_map(|peer| peer.parse().ok());
+    let mut hosts: Vec<String> = peers.flat_map(|peer: Address| of(&peer)).collect();
+    hosts.extend(config.listen.iter().chain(&config.carried).flat_map(of));
+    hosts.extend(config.hosts.iter().cloned());
+    hosts.push("localhost".to_owned());
+    hosts.extend(std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()));
+    hosts
+}
+
 /// Listens for a control plane: by the rules that hold for the addresses of clients, who may be exposed to whom.
 ///
 /// # Errors
@@ -149,22 +166,6 @@ fn listen_locally(listeners: &mut Vec<Listener>, folder: &Path, options: &Listen
             Err(error) => log.say(Event::NoLocalAddress { reason: error.to_string() }),
         }
     }
-}
-
-/// A folder in which nobody but this user can put anything. One that is made is entered by nobody else, either.
-fn make_private(folder: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let found = std::fs::symlink_metadata(folder)?;
-    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
-        return Err(std::io::Error::other("is not a folder of this user"));
-    }
-    if found.mode() & 0o022 != 0 {
-        return Err(std::io::Error::other(
-            "others can write to it: chmod 700, or name another by --runtime-dir",
-        ));
-    }
-    Ok(())
 }
 
 /// What a client of this host is best served by.

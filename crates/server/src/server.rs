@@ -12,7 +12,7 @@ use sanderling_transport::{Address, Error, Listener, NotAccepted, Stopper};
 use sanderling_wire::{Fault, Features, Saved};
 
 use crate::Config;
-use crate::checkpoints::LATEST;
+use crate::checkpoints::{Checkpoints, LATEST};
 use crate::claim::Claim;
 use crate::control::{Control, Ending, REMOTE_FEATURES};
 use crate::errand::{self, Inboxes, Postbox};
@@ -138,6 +138,7 @@ impl Server {
             ending,
             log: log.clone(),
             addresses: addresses.iter().map(Address::to_string).collect(),
+            hosts: listen::hosts(config).into(),
             next: Arc::default(),
             relay: listen::relay_options(config),
         };
@@ -291,6 +292,14 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
 /// A shard that starts without rows says so on disk, before any shard can have some: clients need all of them. From then on
 /// a part that is not there is one that was lost.
 fn begin(state: &State, config: &Config, log: &Log) -> Result<(), ServerError> {
+    let others = state.checkpoints.as_ref().map(Checkpoints::list).unwrap_or_default();
+    if let (Some(root), Some(first)) = (&config.data, others.first()) {
+        let others = match others.len() {
+            1 => first.name.clone(),
+            count => format!("{} and {} more", first.name, count - 1),
+        };
+        log.say(Event::StartsEmpty { folder: root.display().to_string(), others });
+    }
     if config.data.is_none() || config.shards == 1 {
         return Ok(());
     }
@@ -309,7 +318,7 @@ fn accept(listener: &Listener, control: &Control, log: &Log) {
     loop {
         match listener.accept() {
             Ok(Some(connection)) => {
-                if !control.join(connection, features) {
+                if !control.join(connection, features, false) {
                     let reason = "there are as many connections as the server takes";
                     not_accepted.note_stranger(reason, |reason| log.say(Event::NotAccepted { reason }));
                 }

@@ -50,6 +50,10 @@ pub struct Session {
     closing: bool,
     /// The server has no room for this connection.
     surplus: bool,
+    /// Is the client a process of this user, as the kernel says?
+    of_this_user: bool,
+    /// It said no token, or a wrong one, and nobody was told.
+    login_refused: bool,
     client: String,
     pusher: Option<Arc<Pusher>>,
     /// What the client compresses with, once it has.
@@ -71,6 +75,8 @@ impl Session {
             greeted: false,
             closing: false,
             surplus,
+            of_this_user: false,
+            login_refused: false,
             client: String::new(),
             pusher: None,
             compression: None,
@@ -103,6 +109,16 @@ impl Session {
     /// Has it said hello?
     pub fn is_greeted(&self) -> bool {
         self.greeted
+    }
+
+    /// Tells who the client is, as the kernel says, before its hello.
+    pub(crate) fn vouch(&mut self, of_this_user: bool) {
+        self.of_this_user = of_this_user;
+    }
+
+    /// Was its login refused since this was asked last?
+    pub(crate) fn take_login_refused(&mut self) -> bool {
+        std::mem::take(&mut self.login_refused)
     }
 
     /// Is it to be closed when what waits has been sent?
@@ -289,7 +305,9 @@ impl Session {
         }
         if let Some(token) = &self.state.token
             && !same_token(token, hello.token)
+            && !(self.state.admit_this_user && self.of_this_user)
         {
+            self.login_refused = true;
             return Err(Refusal::new(Fault::Unauthorized, "the token is missing or wrong"));
         }
         let agreed = self.offer.meet(&hello.offer).map_err(|fault| Refusal::new(fault, fault.to_string()))?;

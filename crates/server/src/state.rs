@@ -11,7 +11,9 @@ use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, Saved, StatsScope
 use crate::batches::Batches;
 use crate::checkpoints::Checkpoints;
 use crate::connections::Connections;
+use crate::descriptors;
 use crate::limit::IN_FLIGHT_MAX;
+use crate::logins::{Logins, Plane};
 use crate::placement::Placement;
 use crate::pushes::Pushers;
 use crate::refusal::Refusal;
@@ -32,6 +34,9 @@ pub(crate) struct State {
     pub(crate) statistics: Statistics,
     pub(crate) started: Instant,
     pub(crate) token: Option<String>,
+    /// Is it not asked of processes of this user?
+    pub(crate) admit_this_user: bool,
+    pub(crate) logins: Logins,
     pub(crate) frame_bytes_max: u32,
     name: String,
     boot_id: u64,
@@ -71,11 +76,16 @@ impl State {
             pushers: Pushers::default(),
             batches: Batches::default(),
             steps: Place::default(),
-            checkpoints: config.data.clone().map(|root| Checkpoints::new(root, shard, shards)),
-            connections: Connections::default(),
+            checkpoints: config
+                .data
+                .clone()
+                .map(|root| Checkpoints::new(root, shard, shards, config.checkpoints_max)),
+            connections: Connections::new(descriptors::places(!config.carried.is_empty())),
             statistics: Statistics::default(),
             started: Instant::now(),
             token: config.token.clone(),
+            admit_this_user: config.admit_this_user,
+            logins: Logins::default(),
             frame_bytes_max: config.frame_bytes_max,
             name: config.name.clone(),
             boot_id: sanderling_observe::unique(),
@@ -191,11 +201,15 @@ impl State {
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let directory = self.tables.directory();
         let sum = |of: fn(&Entry) -> u64| directory.entries.iter().map(|entry| of(entry)).sum();
+        let checkpoints = self.checkpoints.as_ref().map(Checkpoints::list).unwrap_or_default();
         let (batches, batch_bytes) = self.batches.sizes();
         let (step_groups, step_bytes) = self.steps.sizes();
         vec![
             ("connections", self.connections.len() as u64),
+            ("connections_max", self.connections.places() as u64),
             ("connections_accepted", self.connections.accepted()),
+            ("logins_refused", self.logins.of(Plane::Data)),
+            ("control_logins_refused", self.logins.of(Plane::Control)),
             ("tables", directory.entries.len() as u64),
             ("rows", sum(|entry| entry.table.len() as u64)),
             ("table_bytes", sum(|entry| entry.table.bytes())),
@@ -204,6 +218,8 @@ impl State {
             ("fed_bytes", batch_bytes as u64),
             ("step_groups", step_groups as u64),
             ("step_bytes", step_bytes as u64),
+            ("checkpoints", checkpoints.len() as u64),
+            ("checkpoint_bytes", checkpoints.iter().map(|checkpoint| checkpoint.bytes).sum()),
             ("saves", self.saves.load(Ordering::Relaxed)),
             ("saves_failed", self.saves_failed.load(Ordering::Relaxed)),
             ("restores", self.restores.load(Ordering::Relaxed)),
@@ -213,6 +229,7 @@ impl State {
     }
 }
 
-fn unix_ms() -> u64 {
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

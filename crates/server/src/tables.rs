@@ -9,6 +9,7 @@ use sanderling_wire::{Fault, Home, TableInfo, limit};
 
 use crate::description;
 use crate::refusal::Refusal;
+use crate::state::unix_ms;
 
 /// A server's share of a budget is rounded up, and once more when tables come from another number of servers: shares that
 /// differ by so little are of one budget.
@@ -25,6 +26,8 @@ pub(crate) struct Entry {
     pub(crate) config: String,
     /// Values of optimizer state per row.
     pub(crate) state: u32,
+    /// When it was made, in milliseconds since 1970; 0: that is not known.
+    pub(crate) created_unix_ms: u64,
     /// The rows.
     pub(crate) table: Table,
 }
@@ -67,6 +70,8 @@ impl Directory {
 pub(crate) struct Candidate {
     pub(crate) home: Home,
     pub(crate) config: String,
+    /// See [`Entry`].
+    pub(crate) created_unix_ms: u64,
     pub(crate) table: Table,
 }
 
@@ -137,7 +142,8 @@ impl Tables {
             return Err(Refusal::new(Fault::BadConfig, reason));
         }
         let table = Table::new(self.limited(asked))?;
-        let entry = number(&mut current, Candidate { home, config, table });
+        let candidate = Candidate { home, config, created_unix_ms: unix_ms(), table };
+        let entry = number(&mut current, candidate);
         entries.push(Arc::clone(&entry));
         self.replace(&mut current, entries);
         Ok(entry)
@@ -178,10 +184,11 @@ fn place(home: Home) -> String {
     }
 }
 
-fn number(current: &mut Current, Candidate { home, config, table }: Candidate) -> Arc<Entry> {
+fn number(current: &mut Current, candidate: Candidate) -> Arc<Entry> {
+    let Candidate { home, config, created_unix_ms, table } = candidate;
     current.numbers_given += 1;
     let state = table.config().state() as u32;
-    Arc::new(Entry { number: current.numbers_given, home, config, state, table })
+    Arc::new(Entry { number: current.numbers_given, home, config, state, created_unix_ms, table })
 }
 
 /// A worker's copy of the directory.

@@ -38,6 +38,8 @@ pub(crate) struct Client {
     pub(crate) session: Session,
     pub(crate) presence: Arc<Presence>,
     pub(crate) since: Instant,
+    /// Does somebody who carries its frames know that it is a process of this user?
+    of_this_user: bool,
     pub(crate) seat: Option<Seat>,
     /// A request for whose reply there was no room.
     held: Option<Buffer>,
@@ -65,12 +67,18 @@ pub(crate) enum Turn {
 }
 
 impl Client {
-    pub(crate) fn new(session: Session, presence: Arc<Presence>, since: Instant) -> Client {
+    pub(crate) fn new(
+        session: Session,
+        presence: Arc<Presence>,
+        since: Instant,
+        of_this_user: bool,
+    ) -> Client {
         let (held, done) = (None, VecDeque::new());
         Client {
             session,
             presence,
             since,
+            of_this_user,
             seat: None,
             held,
             reply_waits: false,
@@ -104,6 +112,9 @@ impl Client {
         start: Instant,
         bench: &mut Bench,
     ) -> Turn {
+        if bench.state.admit_this_user && !self.session.is_greeted() {
+            self.session.vouch(self.of_this_user || connection.is_of_this_user());
+        }
         match self.answer(token, connection, start, bench) {
             Ok(ended) => match connection.sender.try_flush() {
                 Ok(flushed) => {

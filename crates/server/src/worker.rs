@@ -17,6 +17,7 @@ use crate::connections::Presence;
 use crate::errand::Postbox;
 use crate::event::{Event, Log};
 use crate::limit::{DRAIN_QUIET, HELLO_WITHIN, SILENCE_KEPT};
+use crate::logins::Plane;
 use crate::session::Session;
 use crate::state::State;
 use crate::turn::{Bench, Client, Turn};
@@ -27,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A message to a worker.
 pub(crate) enum Letter {
     /// A connection is its from now on.
-    Join { connection: Box<Connection>, presence: Arc<Presence>, features: Features },
+    Join { connection: Box<Connection>, presence: Arc<Presence>, features: Features, of_this_user: bool },
     /// An errand is done.
     Reply { to: Token, kind: Kind, took: Duration, frame: Buffer },
     /// Tell everybody to go, answer what is under way, and end by then.
@@ -132,9 +133,10 @@ impl Worker {
 
     fn read(&mut self, letter: Letter, now: Instant, ready: &mut Vec<Token>) {
         match letter {
-            Letter::Join { connection, presence, features } => {
+            Letter::Join { connection, presence, features, of_this_user } => {
                 let session = Session::new(Arc::clone(&self.bench.state), features, presence.surplus);
-                if self.add(*connection, Client::new(session, presence, now)).is_some() {
+                let client = Client::new(session, presence, now, of_this_user);
+                if self.add(*connection, client).is_some() {
                     self.silent += 1;
                 }
             }
@@ -200,6 +202,9 @@ impl Worker {
         };
         let (was_silent, served) = (!client.session.is_greeted(), client.served());
         let turn = client.turn(token, connection, start, &mut self.bench);
+        if was_silent && client.session.take_login_refused() {
+            self.bench.state.logins.refused(Plane::Data, connection.peer(), &self.log);
+        }
         if client.served() != served {
             self.last_request = Instant::now();
         }
@@ -286,7 +291,7 @@ mod tests {
         let connection = listener.accept().expect("it waits").expect("a connection");
         let presence = state.connections.enter("test", Instant::now()).expect("a place");
         let (connection, features) = (Box::new(connection), Features::NONE);
-        let join = Letter::Join { connection, presence, features };
+        let join = Letter::Join { connection, presence, features, of_this_user: false };
         worker.read(join, Instant::now(), &mut Vec::new());
 
         let hello = Hello { offer: Offer::of(Features::NONE), token: "", name: "" };

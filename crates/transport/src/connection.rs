@@ -33,6 +33,12 @@ impl Connection {
         self.sender.peer()
     }
 
+    /// Is the process at the other end one of this user, as the kernel says? Not what somebody else carries.
+    #[must_use]
+    pub fn is_of_this_user(&self) -> bool {
+        crate::peer_user::is_of_this_user(self)
+    }
+
     /// Is it worth trying now, as far as can be seen without the kernel?
     pub(crate) fn look(&mut self) -> bool {
         if let Some(gives_up_at) = self.gives_up_at() {

@@ -42,6 +42,8 @@ mod shm;
 mod connection;
 mod endpoint;
 mod not_accepted;
+mod own_token;
+mod peer_user;
 mod poller;
 mod resolve;
 
@@ -51,6 +53,8 @@ pub use endpoint::{Listener, Stopper, connect, dial};
 pub use error::Error;
 pub use not_accepted::NotAccepted;
 pub use options::{ConnectOptions, Connector, Framing, ListenOptions};
+pub use own_token::{OwnToken, make_private, own_token, user_dir};
+pub use peer_user::is_of_this_user;
 pub use poller::{Poller, Token, Waker};
 pub use relay::{Incoming, Outgoing, PIECE_BYTES_MAX, Relay, RelayOptions, relayed};
 pub use spin::SPIN_US_DEFAULT;

@@ -1,6 +1,7 @@
 //! `sanderling ctl`: one question or order to running parameter servers, and their answers as tables or JSON. Knows their
 //! control plane only as a client of it.
 
+mod drop;
 mod show;
 
 use std::io::IsTerminal;
@@ -14,6 +15,7 @@ use sanderling_observe::unique;
 use crate::failure::Failure;
 use crate::output;
 use crate::token::read_token;
+use drop::Drop;
 use show::Answers;
 
 /// The control plane of a server with default options.
@@ -108,12 +110,17 @@ enum Order {
         /// As it was saved
         name: String,
     },
-    /// Drop a table and its rows
-    #[command(after_help = "Example:\n  sanderling ctl drop clicks/site")]
-    Drop {
-        /// Its name
-        table: String,
-    },
+    /// Checkpoints with their bytes
+    #[command(after_help = "Example:\n  sanderling ctl checkpoints")]
+    Checkpoints,
+    /// Drop tables and their rows, on all shards
+    #[command(after_help = "\
+Examples:
+  sanderling ctl drop clicks/site
+  # all tables of a run
+  sanderling ctl drop 'clicks/*'
+  sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 drop --yes 'clicks/*' old")]
+    Drop(Drop),
     /// Answer what is under way, save, and end
     #[command(
         after_help = "Example:\n  sanderling ctl --server db1:7100 --token-file token --tls-ca ca.pem drain"
@@ -149,10 +156,8 @@ impl Order {
             Order::Stats { peers, .. } => Answers::Stats(*peers, vec![(url, client.stats(*peers)?)]),
             Order::Save { name } => Answers::Saved(name.clone(), vec![(url, client.save(name, number)?)]),
             Order::Restore { name } => Answers::Restored(name.clone(), vec![(url, client.restore(name)?)]),
-            Order::Drop { table } => {
-                client.drop_table(table)?;
-                Answers::Dropped(table.clone(), vec![url])
-            }
+            Order::Checkpoints => Answers::Checkpoints(vec![(url, client.checkpoints()?)]),
+            Order::Drop(_) => unreachable!("it is several questions"),
             Order::Drain => Answers::Draining(vec![(url, client.drain()?)]),
         })
     }
@@ -167,6 +172,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let mut clients: Vec<Option<Client>> = args.server.iter().map(|_| None).collect();
     let clears = !args.json && std::io::stdout().is_terminal();
     let mut is_first = true;
+    if let Order::Drop(order) = &args.order {
+        return order.run(&args.server, &options, &mut clients, args.json);
+    }
     if let Order::Restore { name } = &args.order {
         check_saves(name, &args.server, &options, &mut clients)?;
     }

@@ -15,9 +15,10 @@ use crate::command::hub_feed::FeedArgs;
 use crate::command::quantity;
 use crate::command::train::DEEP_MODELS;
 use crate::failure::Failure;
+use crate::log;
 use crate::output;
 use crate::reading::ReadArgs;
-use crate::token::read_token;
+use crate::token::read_server_token;
 
 /// Where a hub listens unless told otherwise.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7200";
@@ -142,9 +143,12 @@ struct Resources {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Security")]
 struct Security {
-    /// Trainers must say what is in this file
+    /// File with the shared auth token
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Accept a token file that other users can read, such as a mounted secret
+    #[arg(long)]
+    open_token_file: bool,
     /// Certificate chain, PEM; TCP is then TLS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -232,11 +236,9 @@ impl Args {
                 ));
             }
         };
-        let token = self
-            .security
-            .token_file
-            .as_ref()
-            .map(|path| read_token(path).map_err(|error| usage("token-file", error)));
+        let token = self.security.token_file.as_ref().map(|path| {
+            read_server_token(path, self.security.open_token_file).map_err(|error| usage("token-file", error))
+        });
         let (resources, security, defaults) = (&self.resources, &self.security, ServiceConfig::default());
         let frame_max = bytes("frame-max", &resources.frame_max)?;
         Ok(ServiceConfig {
@@ -280,6 +282,7 @@ fn read_spec(path: &Path) -> Result<Spec, Failure> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
+    log::start();
     let print_every = args.print_every.as_deref().map(quantity::time).transpose();
     let print_every = print_every.map_err(|error| usage("print-every", error))?;
     if print_every.is_some_and(|every| every.is_zero()) {

@@ -8,14 +8,16 @@ use sanderling_client::{Address, ClientError};
 use sanderling_control::{FrameServer, Plane};
 use sanderling_server::{
     Config, Control, PortListener, Server, ServerError, control_address, listen_for_control, listen_for_grpc,
-    systemd,
+    raise_limit, systemd,
 };
+use sanderling_transport::{OwnToken, user_dir};
 use serde::Deserialize;
 
 use crate::command::quantity;
 use crate::failure::{Failure, INTERRUPTED};
+use crate::log;
 use crate::output;
-use crate::token::read_token;
+use crate::token::read_server_token;
 
 /// Where a server listens unless told otherwise.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7000";
@@ -38,6 +40,10 @@ Examples:
   sanderling ps --config ps.toml
   sanderling ps --listen 0.0.0.0:7000 --expose --token-file token \\
       --tls-cert cert.pem --tls-key key.pem
+
+A server of this host alone makes a token of its own at each start, in $XDG_RUNTIME_DIR/sanderling/HOST-PORT.token (or \
+/tmp/sanderling-UID), which only this user can read. Commands of this user find it; the data plane also admits this user's \
+processes on this host without it. --token-file names another, --no-token leaves it out.
 
 Addresses: host:port, tcp://host:port, unix:PATH, shm:NAME, grpc://host:port. A server with a TCP port is also found by clients of the \
 same host over shared memory and a unix socket, unless --no-local is given.
@@ -85,7 +91,10 @@ struct Options {
     /// Start from the checkpoint of this name instead of the latest
     #[arg(long, value_name = "NAME", help_heading = "Checkpoints")]
     restore: Option<String>,
-    /// Save so often, such as 10m
+    /// Most checkpoints of other names than latest; a save of one more is refused [default: 64]
+    #[arg(long, value_name = "N", help_heading = "Checkpoints")]
+    checkpoints_max: Option<usize>,
+    /// Checkpoint interval, such as 10m
     #[arg(long, value_name = "TIME", help_heading = "Checkpoints")]
     save_every: Option<String>,
     /// Most memory of any table, such as 4GiB
@@ -109,9 +118,18 @@ struct Options {
     /// How long requests are still answered after SIGTERM [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Resources")]
     drain_within: Option<String>,
-    /// Clients must say what is in this file
-    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    /// File with the shared auth token [default: a token of its own, found by clients of this user on this host]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_token", help_heading = "Security")]
     token_file: Option<PathBuf>,
+    /// Accept a token file that other users can read, such as a mounted secret
+    #[arg(long, help_heading = "Security")]
+    open_token_file: bool,
+    /// Run without a token: every user of this host can read, change and drop all tables
+    #[arg(long, help_heading = "Security")]
+    no_token: bool,
+    /// Further names by which clients reach the control plane of a server without a token
+    #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Security")]
+    allow_host: Vec<String>,
     /// Certificate chain, PEM; TCP is then TLS
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Security")]
     tls_cert: Option<PathBuf>,
@@ -152,6 +170,7 @@ impl Options {
             name: self.name.or(other.name),
             data: self.data.or(other.data),
             restore: self.restore.or(other.restore),
+            checkpoints_max: self.checkpoints_max.or(other.checkpoints_max),
             save_every: self.save_every.or(other.save_every),
             table_budget: self.table_budget.or(other.table_budget),
             workers: self.workers.or(other.workers),
@@ -160,7 +179,11 @@ impl Options {
             frame_max: self.frame_max.or(other.frame_max),
             write_timeout: self.write_timeout.or(other.write_timeout),
             drain_within: self.drain_within.or(other.drain_within),
-            token_file: self.token_file.or(other.token_file),
+            // One of them says something of both.
+            no_token: self.no_token || self.token_file.is_none() && other.no_token,
+            token_file: if self.no_token { None } else { self.token_file.or(other.token_file) },
+            open_token_file: self.open_token_file || other.open_token_file,
+            allow_host: list(self.allow_host, other.allow_host),
             tls_cert: self.tls_cert.or(other.tls_cert),
             tls_key: self.tls_key.or(other.tls_key),
             expose: self.expose || other.expose,
@@ -198,7 +221,18 @@ impl Options {
                 numbers.ok_or_else(|| usage("shard", format!("{text:?} is not of the form 0/2")))?;
         }
         if let Some(path) = &self.token_file {
-            config.token = Some(read_token(path).map_err(|error| usage("token_file", error))?);
+            let token = read_server_token(path, self.open_token_file);
+            config.token = Some(token.map_err(|error| usage("token_file", error))?);
+            if self.no_token {
+                return Err(usage(
+                    "token_file",
+                    "goes without --no-token: one contradicts the other".to_owned(),
+                ));
+            }
+        }
+        config.hosts = self.allow_host;
+        if let Some(Address::Tcp(endpoints)) = self.control.as_deref().and_then(|text| text.parse().ok()) {
+            config.hosts.extend(endpoints.into_iter().map(|endpoint| endpoint.host));
         }
         let time = |what, text: &Option<String>| {
             text.as_deref().map(quantity::time).transpose().map_err(|error| usage(what, error))
@@ -206,6 +240,7 @@ impl Options {
         let bytes = |what, text: &Option<String>| {
             text.as_deref().map(quantity::bytes).transpose().map_err(|error| usage(what, error))
         };
+        config.checkpoints_max = self.checkpoints_max.unwrap_or(config.checkpoints_max);
         config.save_every = time("save_every", &self.save_every)?;
         config.write_timeout = time("write_timeout", &self.write_timeout)?.unwrap_or(config.write_timeout);
         config.drain_within = time("drain_within", &self.drain_within)?.unwrap_or(config.drain_within);
@@ -276,16 +311,26 @@ fn listen_as_wanted(config: &Config, wanted: &Wanted) -> Result<Result<PortListe
 }
 
 pub(crate) fn run(args: Args) -> Result<u8, Failure> {
+    log::start();
+    raise_limit();
     let file = args.config.as_deref().map(Options::read).transpose()?.unwrap_or_default();
     let options = args.options.or(file);
     let wanted = options.control()?;
     options.data.as_ref().map_or(Ok(()), |folder| output::not_a_url("--data", folder))?;
+    // Other machines' clients have no file of this one.
+    let makes_token = options.token_file.is_none() && !options.no_token && !options.expose;
     let mut config = options.config()?;
+    let mut own = makes_token.then(|| Own::give(&mut config)).transpose()?;
     // Before anything is restored, which may take long.
     let grpc_listeners = listen_for_frames(&mut config)?;
     let listener = listen_as_wanted(&config, &wanted)?;
+    let ports = grpc_listeners.iter().chain(listener.as_ref().ok()).map(|port| port.address.clone());
+    let ports: Vec<String> = ports.collect();
     let server = Server::start(&config, |event| note_line!("{event}"))?;
     on_signal(server.control());
+    if let Some(own) = &mut own {
+        own.publish(&ports, server.addresses());
+    }
     let start = |listener| FrameServer::start(listener, server.control());
     let frame_servers = grpc_listeners.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
     let plane = match listener {
@@ -297,6 +342,8 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     };
     let lines = server.addresses().iter().map(|address| format!("listening at {address}"));
     let lines = lines.chain(plane.iter().map(|plane| format!("control at {}", plane.url())));
+    // What was noted before comes before that it is ready.
+    log::finish();
     // At once: whoever waits for some of them may not read the others.
     output::text(&lines.collect::<Vec<_>>().join("\n"))?;
     tell_manager("READY=1");
@@ -312,6 +359,42 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     }
     finished?;
     Ok(0)
+}
+
+/// The token that a server makes for itself.
+struct Own(OwnToken);
+
+impl Own {
+    fn give(config: &mut Config) -> Result<Own, Failure> {
+        let own = OwnToken::new(user_dir()).map_err(|error| {
+            Failure::Run(format!("a token cannot be made: {error}; name one by --token-file"))
+        })?;
+        config.token = Some(own.token().to_owned());
+        config.admit_this_user = true;
+        Ok(Own(own))
+    }
+
+    /// Puts it where clients of this user look for it, for each port: those given, and those of the data plane.
+    fn publish(&mut self, ports: &[String], addresses: &[Address]) {
+        let endpoints = addresses.iter().filter_map(|address| match address {
+            Address::Tcp(endpoints) => endpoints.first().map(ToString::to_string),
+            _ => None,
+        });
+        for port in ports.iter().cloned().chain(endpoints) {
+            let Some((host, port)) =
+                port.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)))
+            else {
+                continue;
+            };
+            if let Err(error) = self.0.publish(host, port) {
+                note!(
+                    "no client will find this server's token: {error}; set XDG_RUNTIME_DIR to a folder of this user, or \
+                     name a token by --token-file, or start with --no-token"
+                );
+                return;
+            }
+        }
+    }
 }
 
 /// The first signal drains the server, the second ends the process.

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
-use sanderling_transport::Address;
+use sanderling_transport::{Address, own_token};
 use serde_json::Value;
 
 use crate::peer::{LONG, Peer};
@@ -58,11 +58,33 @@ impl Server {
         Said::of(sanderling(folder, &format!("ctl --server {} {words}", self.control)))
     }
 
+    /// The token that it has made for itself.
+    pub(crate) fn own_token(&self) -> Option<String> {
+        let (host, port) = self.control.split_once("://").unwrap().1.rsplit_once(':').unwrap();
+        own_token(host, port.parse().unwrap())
+    }
+
+    /// The header that has it.
+    pub(crate) fn authorization(&self) -> String {
+        format!("Authorization: Bearer {}\r\n", self.own_token().unwrap())
+    }
+
     /// What plain HTTP 1.1 gives: the code and the body.
     pub(crate) fn get(&self, path: &str, headers: &str) -> (u16, String) {
+        self.send("GET", path, &format!("Host: x\r\n{headers}"), b"")
+    }
+
+    /// The same for any request.
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> (u16, String) {
         let mut stream = TcpStream::connect(self.control.strip_prefix("http://").unwrap()).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n").unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
+        )
+        .unwrap();
+        stream.write_all(body).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -1,6 +1,7 @@
 //! What is particular to frames over gRPC: who is admitted, what is too long, and what is said where something else is
 //! spoken.
 
+use std::os::unix::fs::PermissionsExt;
 use std::sync::OnceLock;
 
 use sanderling_client::{ClientError, Cluster, ConnectOptions, Connector, RemoteTable, TlsClient, addresses};
@@ -45,6 +46,7 @@ fn token_and_tls_hold_over_grpc_as_over_sockets() {
         std::fs::write(path(&format!("{name}.key")), made.signing_key.serialize_pem()).unwrap();
     }
     std::fs::write(path("token"), "secret\n").unwrap();
+    std::fs::set_permissions(path("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
     let safe = "--no-local --token-file token --tls-cert cert.pem --tls-key cert.key";
     let process = Process::start_at(folder.path(), "grpc://127.0.0.1:0", 1, TO_FILE, safe);
     let address = &process.addresses[0];

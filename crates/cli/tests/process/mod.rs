@@ -104,6 +104,29 @@ impl Process {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
+    /// Names of its threads.
+    pub(crate) fn threads(&self) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let name = |task: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap().trim().to_owned()
+        };
+        let mut names: Vec<String> = tasks.map(name).collect();
+        names.sort();
+        names
+    }
+
+    /// Waits for its end, and reads nothing meanwhile.
+    pub(crate) fn wait_unread(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// From now on nobody reads what it says on standard error.
     pub(crate) fn close_errors(&mut self) {
         self.child.stderr = None;

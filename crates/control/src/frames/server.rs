@@ -24,6 +24,7 @@ use crate::limit::{
 use crate::line::Line;
 use crate::plane::PlaneError;
 use crate::service::refused;
+use crate::web_page::is_from_page;
 
 /// A port that takes frames over gRPC. Dropping it ends it without waiting for what is under way.
 #[derive(Debug)]
@@ -47,7 +48,8 @@ impl FrameServer {
             TcpListener::from_std(listening.listener)?
         };
         let (guests, incoming) = mpsc::channel::<std::io::Result<Guest>>(1);
-        let accepting = carriers.runtime().spawn(guest::accept(listener, tls, FRAME_CONNECTIONS_MAX, guests));
+        let places = control.places().min(FRAME_CONNECTIONS_MAX);
+        let accepting = carriers.runtime().spawn(guest::accept(listener, tls, places, guests));
         let (end, ended) = oneshot::channel::<()>();
         let service = FramesServer::new(Carrying(control)).max_decoding_message_size(FRAME_MESSAGE_BYTES_MAX);
         let serving = Server::builder()
@@ -87,12 +89,15 @@ impl Frames for Carrying {
     type CarryStream = tokio_stream::adapters::Map<Pieces, fn(Piece) -> Result<Piece, Status>>;
 
     async fn carry(&self, request: Request<Streaming<Piece>>) -> Result<Response<Self::CarryStream>, Status> {
+        if is_from_page(request.metadata().as_ref()) {
+            return Err(Status::permission_denied("this is not for web pages"));
+        }
         let line = request.extensions().get::<Line>();
         let peer = match line.and_then(Line::peer) {
             Some(peer) => format!("grpc://{peer}"),
             None => "grpc".to_owned(),
         };
-        let relay = self.0.carry(peer).map_err(refused)?;
+        let relay = self.0.carry(peer, line.is_some_and(Line::is_of_this_user)).map_err(refused)?;
         let stream = line.map(|line| Arc::new(line.stream()));
         let pieces = Pieces(relay.outgoing, stream.clone());
         tokio::spawn(receive(request.into_inner(), relay.incoming, stream));

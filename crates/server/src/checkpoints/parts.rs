@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use sanderling_wire::Fault;
 
 use super::origin::Origin;
+use super::unfinished::{self, MANIFEST};
 use crate::refusal::Refusal;
 
 /// The parts that servers of one number of shards have saved, by shard.
@@ -43,21 +44,42 @@ pub(super) fn find(base: &Path) -> io::Result<BTreeMap<u16, Parts>> {
     let mut found = BTreeMap::<u16, Parts>::new();
     let mut note = |shard, shards| {
         let folder = folder(base, shard, shards);
-        if folder.join("manifest.json").exists() {
+        if folder.join(MANIFEST).try_exists()? {
             found.entry(shards).or_default().0.insert(shard, folder);
         }
+        Ok::<(), io::Error>(())
     };
-    note(0, 1);
+    note(0, 1)?;
     let entries = match std::fs::read_dir(base) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
         entries => entries?,
     };
     for entry in entries {
         if let Some((shard, shards)) = entry?.file_name().to_str().and_then(of_name) {
-            note(shard, shards);
+            note(shard, shards)?;
         }
     }
     Ok(found)
+}
+
+/// A part below a folder whose manifest was lost, where no part of any number is whole: it was a checkpoint once.
+pub(super) fn lost(base: &Path) -> io::Result<Option<PathBuf>> {
+    if !find(base)?.is_empty() {
+        return Ok(None);
+    }
+    let entries = match std::fs::read_dir(base) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().to_str().and_then(of_name).is_some()
+            && let Some(file) = unfinished::lost(&entry.path())?
+        {
+            return Ok(Some(file));
+        }
+    }
+    unfinished::lost(base)
 }
 
 /// Whether there is anything that this server would read, or would have to miss: that other shards of its number have saved

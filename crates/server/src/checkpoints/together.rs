@@ -100,7 +100,7 @@ impl Together<'_> {
     fn tables(&self, tables: &Tables, parts: &[Part<'_>]) -> Result<Vec<Candidate>, Refusal> {
         let mut candidates: Vec<Candidate> = Vec::new();
         for Part { folder, about, .. } in parts {
-            for AboutTable { name, pinned, config } in &about.tables {
+            for AboutTable { name, pinned, created_unix_ms, config } in &about.tables {
                 let home = pinned.map_or(Home::Sharded, Home::Pinned);
                 match home {
                     Home::Pinned(server) if server >= u32::from(self.shards) => {
@@ -132,6 +132,7 @@ impl Together<'_> {
                         candidates.push(Candidate {
                             home,
                             config,
+                            created_unix_ms: *created_unix_ms,
                             table: Table::new(tables.limited(asked))?,
                         });
                     }

@@ -163,6 +163,13 @@ fn hello_comes_first_and_fits() {
     check(&closed, &nothing, offer, "secret", Ok(()));
     check(&closed, &nothing, offer, "", Err(Fault::Unauthorized));
     check(&closed, &nothing, offer, "secreT", Err(Fault::Unauthorized));
+    // A server's own token is not asked of its own user, and a token that was named is asked of everybody.
+    let own = Config { admit_this_user: true, ..closed.clone() };
+    let vouched = |fixture: &mut Fixture| fixture.session.vouch(true);
+    check(&own, &vouched, offer, "", Ok(()));
+    check(&own, &nothing, offer, "", Err(Fault::Unauthorized));
+    check(&own, &nothing, offer, "secret", Ok(()));
+    check(&closed, &vouched, offer, "", Err(Fault::Unauthorized));
     check(&open, &|fixture| fixture.state.drain(), offer, "", Err(Fault::Draining));
     let surplus = |fixture: &mut Fixture| {
         fixture.session = Session::new(Arc::clone(&fixture.state), ALL, true);

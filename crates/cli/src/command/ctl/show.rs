@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use sanderling_control::proto::{
-    ConnectionsReply, RestoreReply, SaveReply, StatsReply, StatusReply, Table, TablesReply,
+    Checkpoint, CheckpointsReply, ConnectionsReply, RestoreReply, SaveReply, StatsReply, StatusReply, Table,
+    TablesReply,
 };
 use sanderling_observe::{LatencySummary, LatencyTable};
 use serde::Serialize;
@@ -22,6 +23,7 @@ pub(super) enum Answers {
     /// The checkpoint's name.
     Saved(String, Vec<(String, SaveReply)>),
     Restored(String, Vec<(String, RestoreReply)>),
+    Checkpoints(Vec<(String, CheckpointsReply)>),
     /// The table's name.
     Dropped(String, Vec<String>),
     /// Connections that are told to go.
@@ -53,6 +55,7 @@ impl Answers {
             (Answers::Stats(_, all), Answers::Stats(_, one)) => all.extend(one),
             (Answers::Saved(_, all), Answers::Saved(_, one)) => all.extend(one),
             (Answers::Restored(_, all), Answers::Restored(_, one)) => all.extend(one),
+            (Answers::Checkpoints(all), Answers::Checkpoints(one)) => all.extend(one),
             (Answers::Dropped(_, all), Answers::Dropped(_, one)) => all.extend(one),
             (Answers::Draining(all), Answers::Draining(one)) => all.extend(one),
             (all, one) => unreachable!("{one:?} does not answer what {all:?} does"),
@@ -68,6 +71,7 @@ impl Answers {
             Answers::Stats(_, all) => lines(all),
             Answers::Saved(_, all) => lines(all),
             Answers::Restored(_, all) => lines(all),
+            Answers::Checkpoints(all) => lines(all),
             Answers::Dropped(table, all) => {
                 all.iter().map(|server| line(server, &serde_json::json!({ "dropped": table }))).collect()
             }
@@ -94,6 +98,7 @@ impl Answers {
             Answers::Restored(name, all) => each(all, |RestoreReply { tables, rows }| {
                 format!("restored {name}: {tables} tables, {} rows", output::count(*rows))
             }),
+            Answers::Checkpoints(all) => checkpoints(all),
             Answers::Dropped(table, all) => {
                 let line = |server: &String| format!("{server}: dropped table {table}");
                 all.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -111,7 +116,7 @@ fn each<T>(answers: &[(String, T)], text: impl Fn(&T) -> String) -> String {
 }
 
 /// As a person says it: the largest unit and the one below.
-fn time(duration: Duration) -> String {
+pub(super) fn time(duration: Duration) -> String {
     let s = duration.as_secs();
     match s {
         0..60 => format!("{s} s"),
@@ -139,7 +144,7 @@ fn last_saved(status: &StatusReply) -> String {
 fn status(all: &[(String, StatusReply)]) -> String {
     let header =
         ["server", "name", "shard", "state", "uptime", "connections", "tables", "rows", "tables' memory"];
-    let header = [&header[..], &["process memory", "last save", "listening at"]].concat();
+    let header = [&header[..], &["process memory", "last save", "checkpoints", "listening at"]].concat();
     let row = |(server, status): &(String, StatusReply)| {
         let counter = |name: &str| status.counters.get(name).copied().unwrap_or_default();
         vec![
@@ -154,6 +159,10 @@ fn status(all: &[(String, StatusReply)]) -> String {
             output::bytes(counter("table_bytes")),
             output::bytes(status.resident_bytes),
             last_saved(status),
+            match counter("checkpoints") {
+                0 => "-".to_owned(),
+                count => format!("{} ({})", output::count(count), output::bytes(counter("checkpoint_bytes"))),
+            },
             status.addresses.join(" "),
         ]
     };
@@ -167,12 +176,15 @@ fn status(all: &[(String, StatusReply)]) -> String {
 }
 
 fn tables(all: &[(String, TablesReply)]) -> String {
-    let header = ["table", "home", "dim", "rows", "memory", "pushes", "admitted", "rejected"];
+    let header = ["table", "run", "home", "dim", "age", "rows", "bytes", "pushes", "admitted", "rejected"];
     let header = [&header[..], &["evicted", "full", "server"]].concat();
     let row = |server: &String, table: &Table| {
         let home = table.pinned.map_or_else(|| "sharded".to_owned(), |on| format!("server {on}"));
         let memory = output::bytes(table.index_bytes + table.slab_bytes);
-        let mut row = vec![table.name.clone(), home, table.dim.to_string()];
+        // Tables of a run are called RUN/TABLE.
+        let run = table.name.rsplit_once('/').map_or("-", |(run, _)| run).to_owned();
+        let age = table.age_ms.map_or_else(|| "-".to_owned(), |ms| time(Duration::from_millis(ms)));
+        let mut row = vec![table.name.clone(), run, home, table.dim.to_string(), age];
         row.extend([output::count(table.rows), memory]);
         let counts = [table.pushes, table.admitted, table.rejected, table.evicted, table.full];
         row.extend(counts.map(output::count));
@@ -183,7 +195,21 @@ fn tables(all: &[(String, TablesReply)]) -> String {
         .iter()
         .flat_map(|(server, reply)| reply.tables.iter().map(move |table| row(server, table)))
         .collect();
-    if rows.is_empty() { "no tables".to_owned() } else { output::table(&header, &rows) }
+    if rows.is_empty() { "no tables".to_owned() } else { output::columns(&header, &rows, &[0, 1, 2, 12]) }
+}
+
+fn checkpoints(all: &[(String, CheckpointsReply)]) -> String {
+    let header = ["checkpoint", "bytes", "saved", "server"];
+    let row = |server: &String, checkpoint: &Checkpoint| {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_millis(checkpoint.saved_unix_ms);
+        let saved = format!("{} ago", time(at.elapsed().unwrap_or_default()));
+        vec![checkpoint.name.clone(), output::bytes(checkpoint.bytes), saved, server.clone()]
+    };
+    let of = |(server, reply): &'_ (String, CheckpointsReply)| -> Vec<Vec<String>> {
+        reply.checkpoints.iter().map(|checkpoint| row(server, checkpoint)).collect()
+    };
+    let rows: Vec<_> = all.iter().flat_map(of).collect();
+    if rows.is_empty() { "no checkpoints".to_owned() } else { output::table(&header, &rows) }
 }
 
 fn connections(all: &[(String, ConnectionsReply)]) -> String {

@@ -1,0 +1,98 @@
+//! A server that is short of something because of others: of open files, of a reader of what it says, of threads. Saves, the
+//! control plane and the end go on.
+#![allow(clippy::unwrap_used)] // In a test a panic is the report.
+
+use std::net::TcpStream;
+use std::process::Command;
+
+use sanderling_client::{Cluster, ConnectOptions};
+use sanderling_transport::Address;
+use sanderling_wire::Fault;
+
+use crate::peer::{LONG, TABLE};
+use crate::process::Process;
+use crate::{greet, save};
+
+/// `ctl` with these words, by the line that names the control plane.
+fn ctl(control: &str, words: &str) -> (bool, String) {
+    let url = control.strip_prefix("control at ").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sanderling"));
+    let output = command.args(["ctl", "--server", url]).args(words.split(' ')).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+fn port(address: &Address) -> u16 {
+    address.to_string().rsplit(':').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn silent_connections_leave_descriptors_to_saves_and_to_the_control_plane() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Process::start(folder.path(), "ulimit -n 700;", "--data data");
+    let control = process.line();
+    let mut peer = greet(&process);
+    let table = peer.create("t", TABLE).unwrap();
+    peer.push(table, 1, &[1, 2, 3], 0.5).unwrap();
+    let places = peer.counter("connections_max");
+    assert!((16..=188).contains(&places), "{places}");
+    let silent: Vec<TcpStream> =
+        (0..500).map(|_| TcpStream::connect(("127.0.0.1", port(&process.addresses[0]))).unwrap()).collect();
+    for name in ["latest", "other"] {
+        assert_eq!(save(&mut peer, name), Ok(3), "{name}");
+    }
+    let (done, said) = ctl(&control, "status");
+    assert!(done, "{said}");
+    // Who has something to say finds a place, in time.
+    let options = ConnectOptions {
+        timeout: LONG,
+        connect_timeout: LONG,
+        prefer_local: false,
+        ..ConnectOptions::default()
+    };
+    Cluster::connect(&process.addresses[..1], options).unwrap();
+    drop(silent);
+    process.signal("TERM");
+    let (status, errors) = process.end();
+    assert!(status.success() && errors.contains("saved latest: 3 rows"), "{errors}");
+}
+
+#[test]
+fn standard_error_that_nobody_reads_stops_neither_saves_nor_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    // A pipe, of which nobody reads until the end.
+    let mut process = Process::start(folder.path(), "", "--data data");
+    let mut peer = greet(&process);
+    let table = peer.create("t", TABLE).unwrap();
+    peer.push(table, 1, &[1, 2, 3], 0.5).unwrap();
+    for _ in 0..3000 {
+        assert_eq!(save(&mut peer, "../it-is-said-that-this-is-refused"), Err(Fault::BadRequest));
+    }
+    assert_eq!(save(&mut peer, "other"), Ok(3));
+    drop(peer);
+    process.signal("TERM");
+    assert!(process.wait_unread().success());
+    let (_, errors) = process.end();
+    assert!(errors.lines().count() > 100 && errors.len() < 1 << 20, "{}", errors.len());
+    let process = Process::start(folder.path(), "", "--data data");
+    assert_eq!(greet(&process).counter("rows"), 3, "it was saved at the end");
+}
+
+#[test]
+fn the_control_plane_needs_no_thread_that_it_has_not_from_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Process::start(folder.path(), "", "--data data");
+    let control = process.line();
+    let before = process.threads();
+    assert_eq!(before.iter().filter(|name| name.starts_with("control-work")).count(), 6, "{before:?}");
+    std::thread::scope(|scope| {
+        for words in ["status", "tables", "stats", "save a", "save b", "checkpoints"] {
+            let control = &control;
+            scope.spawn(move || {
+                let (done, said) = ctl(control, words);
+                assert!(done, "{words}: {said}");
+            });
+        }
+    });
+    assert_eq!(process.threads(), before);
+}

@@ -1,0 +1,103 @@
+//! Requests that a web page may have made: a browser on this host, or one that reaches it, sends them for whoever wrote the
+//! page. Knows neither tokens nor what is asked.
+
+use axum::http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+
+/// Where a browser says from where a request comes (Fetch Metadata).
+const FETCH_SITE: &str = "sec-fetch-site";
+/// What it says there of an address that a person has typed, or of the site itself.
+const NO_OTHER_SITE: [&str; 2] = ["none", "same-origin"];
+/// The content type of gRPC, which a page cannot send to another site without asking before.
+const GRPC: &str = "application/grpc";
+
+/// Is it gRPC? Not gRPC-Web, which is for pages.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    let rest = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()?.strip_prefix(GRPC));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';', ' ']))
+}
+
+/// Why a request is refused that a page may have made, whatever else it says.
+pub(crate) fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+    if is_from_page(headers) {
+        let reason = "this is not for web pages: a request with Origin, or from another site, is refused";
+        return Some((StatusCode::FORBIDDEN, reason));
+    }
+    let is_plain_look = method == Method::GET || method == Method::HEAD;
+    (!is_plain_look && !is_grpc(headers)).then_some((
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "calls are gRPC: the content type must be application/grpc",
+    ))
+}
+
+/// Does a browser say that it sends this for a page?
+pub(crate) fn is_from_page(headers: &HeaderMap) -> bool {
+    let site = headers.get(FETCH_SITE).map(|site| site.to_str().unwrap_or_default());
+    headers.contains_key(ORIGIN) || site.is_some_and(|site| !NO_OTHER_SITE.contains(&site))
+}
+
+/// The host that a client has asked for, without its port: by the request's line, or by the header.
+pub(crate) fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    if let Some(host) = uri.host() {
+        return Some(host);
+    }
+    let host = headers.get(HOST)?.to_str().ok()?;
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => Some(name),
+        _ => Some(host),
+    }
+}
+
+/// Is it a number? No page is served from there but by who has that address: a name may be pointed anywhere by whoever owns
+/// it (DNS rebinding).
+pub(crate) fn is_address(host: &str) -> bool {
+    host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|&(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn what_a_page_can_send_unasked_is_refused() {
+        let grpc = ("content-type", "application/grpc");
+        for (method, sent, expected) in [
+            (Method::POST, &[grpc][..], None),
+            (Method::POST, &[("content-type", "application/grpc+proto")], None),
+            (Method::GET, &[], None),
+            (Method::GET, &[("sec-fetch-site", "none")], None),
+            (Method::GET, &[("sec-fetch-site", "cross-site")], Some(403)),
+            (Method::GET, &[("origin", "null")], Some(403)),
+            (Method::POST, &[grpc, ("origin", "http://127.0.0.1:7100")], Some(403)),
+            (Method::POST, &[("content-type", "text/plain")], Some(415)),
+            (Method::POST, &[("content-type", "application/grpc-web")], Some(415)),
+            (Method::POST, &[("content-type", "application/x-www-form-urlencoded")], Some(415)),
+            (Method::POST, &[], Some(415)),
+            (Method::PUT, &[], Some(415)),
+        ] {
+            let found = refusal(&method, &headers(sent)).map(|(code, _)| code.as_u16());
+            assert_eq!(found, expected, "{method} {sent:?}");
+        }
+    }
+
+    #[test]
+    fn the_host_is_what_the_client_asked_for() {
+        for (uri, sent, expected, is_number) in [
+            ("/Drop", "127.0.0.1:7100", Some("127.0.0.1"), true),
+            ("/Drop", "[::1]:7100", Some("[::1]"), true),
+            ("/Drop", "[::1]", Some("[::1]"), true),
+            ("/Drop", "evil.example", Some("evil.example"), false),
+            ("/Drop", "127.0.0.1.evil.example:7100", Some("127.0.0.1.evil.example"), false),
+            ("http://db1:7100/Drop", "127.0.0.1", Some("db1"), false),
+        ] {
+            let (uri, headers) = (uri.parse::<Uri>().unwrap(), headers(&[("host", sent)]));
+            let found = host(&uri, &headers);
+            assert_eq!((found, found.is_some_and(is_address)), (expected, is_number), "{uri} {sent}");
+        }
+        assert_eq!(host(&"/".parse().unwrap(), &HeaderMap::new()), None);
+    }
+}
