@@ -61,8 +61,10 @@ fn labelled(
 pub struct Made {
     /// All of them.
     pub runs: Vec<RunResult>,
-    /// Whether there would have been more: it was told to stop.
+    /// Whether there would have been more: it was told to stop, or the target is gone.
     pub cut: bool,
+    /// Whether the target had stopped answering by the end of the last run.
+    pub gone: bool,
 }
 
 /// The share of a rate that was served: how long calls were due, of how long it took until they had ended. (Not how many there
@@ -83,15 +85,18 @@ pub fn sweep(
     let (mut runs, mut cycles) = (Vec::new(), Cycles::new(&plan.cycles));
     for &per_s in rates.all() {
         let run = labelled(target, &at_rate(plan, per_s, arrivals), &cycles, &name(per_s), watch)?;
-        let Some((run, end)) = run else { return Ok(Made { runs, cut: true }) };
+        let Some((run, end)) = run else { return Ok(Made { runs, cut: true, gone: false }) };
         cycles.used(end);
-        let served = kept(&run) >= SERVED_MIN;
+        let (served, gone) = (kept(&run) >= SERVED_MIN, run.validity.gone);
         runs.push(run);
+        if gone {
+            return Ok(Made { runs, cut: true, gone });
+        }
         if !served {
             break;
         }
     }
-    Ok(Made { runs, cut: false })
+    Ok(Made { runs, cut: false, gone: false })
 }
 
 /// What a search found.
@@ -108,8 +113,10 @@ pub struct Found {
     pub empty_per_s: Option<f64>,
     /// All trials, in the order in which they were made; the last one that met the objectives is the confirmation.
     pub runs: Vec<RunResult>,
-    /// Whether it was told to stop before it knew.
+    /// Whether it was told to stop before it knew, or the target is gone.
     pub cut: bool,
+    /// Whether the target had stopped answering by the end of the last run.
+    pub gone: bool,
 }
 
 /// How a search is made.
@@ -195,10 +202,17 @@ type Attempt<'a> = dyn FnMut(At, &str) -> Result<Option<RunResult>, EngineError>
 fn seek(search: &Search, attempt: &mut Attempt<'_>) -> Result<Found, EngineError> {
     let mut found = Found::default();
     // What was found by then is not confirmed.
-    let cut = |found: Found| Ok(Found { runs: found.runs, cut: true, ..Found::default() });
+    let cut = |found: Found| {
+        let gone = found.runs.last().is_some_and(|run| run.validity.gone);
+        Ok(Found { runs: found.runs, cut: true, gone, ..Found::default() })
+    };
     let Some(closed) = attempt(At::ClosedLoop, "closed loop")? else { return cut(found) };
     let most = closed.measured.calls_per_s().max(RATE_MIN);
+    let gone = closed.validity.gone;
     found.runs.push(closed);
+    if gone {
+        return cut(found);
+    }
     let mut per_s = (most / 2.0).max(RATE_MIN);
     while found.runs.len() < TRIALS_MAX {
         let outcome = tried(search, At::Trial(per_s), &name(per_s), &mut found, attempt)?;
@@ -232,7 +246,7 @@ fn seek(search: &Search, attempt: &mut Attempt<'_>) -> Result<Found, EngineError
 }
 
 /// Runs at a rate, and again where the client itself was late, or there was no call; what the last run says. None if it was
-/// told to stop.
+/// told to stop, or the target is gone.
 fn tried(
     search: &Search,
     at: At,
@@ -243,8 +257,11 @@ fn tried(
     let mut tries = 0;
     loop {
         let Some(run) = attempt(at, label)? else { return Ok(None) };
-        let outcome = outcome(&run, &search.objectives);
+        let (outcome, gone) = (outcome(&run, &search.objectives), run.validity.gone);
         found.runs.push(run);
+        if gone {
+            return Ok(None);
+        }
         tries += 1;
         let again = matches!(outcome, Outcome::Unknown | Outcome::Empty) && tries <= REPEATS_MAX;
         if !again || found.runs.len() >= TRIALS_MAX {
@@ -285,15 +302,19 @@ pub fn ab(
             watch(&format!("run {} of {of}, {label}", number + 1), Progress { share, ..progress })
         };
         let Some((run, end)) = labelled(target, plan, &cycles, label, &mut told)? else {
-            return Ok(Made { runs, cut: true });
+            return Ok(Made { runs, cut: true, gone: false });
         };
+        let gone = run.validity.gone;
         runs.push(run);
+        if gone {
+            return Ok(Made { runs, cut: true, gone });
+        }
         pair_end = end.max(pair_end);
         if number % 2 == 1 {
             cycles.used(std::mem::take(&mut pair_end));
         }
     }
-    Ok(Made { runs, cut: false })
+    Ok(Made { runs, cut: false, gone: false })
 }
 
 /// A rate as people say it.

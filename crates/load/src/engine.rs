@@ -297,7 +297,7 @@ pub(crate) fn run_noting_cycles(
         return Err(EngineError::Stopped(None));
     }
     // Servers that are silent are not asked when it is to end at once.
-    let silent = stopped && ran.ends.iter().any(|end| end.not_ended > 0);
+    let silent = stopped && ran.ends.iter().any(|end| end.not_ended > 0) || ran.is_gone();
     let server = if silent { Vec::new() } else { server::since(&before, server::statistics(target)) };
     let cycles_end = ran.ends.iter().map(|end| end.cycles_end).max().unwrap_or(plan.cycles.start);
     let result = report::result(target, plan, ran, server);
@@ -312,6 +312,14 @@ struct Ran {
     began: SystemTime,
     cpu: cpu::Times,
     stopped_by_watch: bool,
+}
+
+impl Ran {
+    /// Had the target stopped answering by its end, to all threads that asked something?
+    fn is_gone(&self) -> bool {
+        let mut asked = self.ends.iter().filter(|end| end.calls > 0 || end.not_ended > 0 || end.gone).peekable();
+        asked.peek().is_some() && asked.all(|end| end.gone)
+    }
 }
 
 /// Calls under way at a time, per thread.

@@ -192,6 +192,9 @@ pub struct Validity {
     /// Whether it is not valid for the client's own sake alone, so that it says nothing of the server. Not kept in files.
     #[serde(skip)]
     pub by_client: bool,
+    /// Whether the target had stopped answering by its end, so that another run would measure nothing. Not kept in files.
+    #[serde(skip)]
+    pub gone: bool,
 }
 
 /// Why a file of results was not read or written.

@@ -2,6 +2,7 @@
 //! its own. Knows not what is asked.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use sanderling_client::{Cluster, ConnectOptions, addresses};
 use sanderling_store::{Maintenance, Table, TableConfig};
@@ -22,6 +23,8 @@ pub const NOWHERE: &str = "nowhere:";
 pub struct Target {
     address: String,
     place: Place,
+    /// Within which a request to its servers is answered or has failed.
+    timeout: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -87,6 +90,7 @@ impl Embedded {
 impl Target {
     /// Reaches what is at an address: `embedded:`, `nowhere:`, or those of all shards of a cluster, separated by commas.
     pub fn connect(address: &str, options: ConnectOptions) -> Result<Target, Failure> {
+        let timeout = options.timeout;
         let place = match address {
             EMBEDDED => Place::Embedded(Arc::new(Embedded::new()?)),
             NOWHERE => Place::Nowhere,
@@ -95,13 +99,19 @@ impl Target {
                 Place::Cluster(cluster.map_err(|error| failure(&error))?)
             }
         };
-        Ok(Target { address: address.to_owned(), place })
+        Ok(Target { address: address.to_owned(), place, timeout })
     }
 
     /// The address as it was given.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Time-out of requests to its servers.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// The ways over which its servers are talked to; none when there are no servers.

@@ -8,6 +8,7 @@ use sanderling_client::ConnectOptions;
 use sanderling_server::{Config, Server};
 
 use super::*;
+use crate::campaign::{self, Search, WatchRuns};
 use crate::null::NullServer;
 use crate::result::{RunResult, Validity};
 
@@ -367,7 +368,7 @@ fn a_run_whose_server_was_gone_is_not_valid() {
             true
         })
         .unwrap();
-        let Validity { valid, reasons, by_client } = &run.validity;
+        let Validity { valid, reasons, by_client, .. } = &run.validity;
         assert!(!valid && !by_client && reasons.iter().any(|one| one.contains(expected)), "{reasons:?}");
     };
     std::thread::scope(|scope| {
@@ -481,4 +482,87 @@ fn a_silent_server_keeps_no_run_from_its_end() {
     assert!(!reasons.iter().any(|one| one.contains("given up")), "{reasons:?}");
     assert!(reasons.iter().any(|one| one.contains("at most 64 requests at a time")), "{reasons:?}");
     drop(held);
+}
+
+/// A server that answers nothing from some time on: what is run against it ends within a time-out of a request of its own end,
+/// and campaigns make no further run.
+#[test]
+fn a_run_ends_within_a_time_out_of_its_end_when_its_server_is_gone() {
+    let timeout = Duration::from_secs(2);
+    let open = Schedule::Open { per_s: 500.0, arrivals: Arrivals::Uniform };
+    let gone = |check: &dyn Fn(&Target, &mut dyn FnMut(Progress) -> bool), calls: u64| {
+        let pause = Arc::new(Mutex::new(()));
+        let listen = ["tcp://127.0.0.1:0".parse().unwrap()];
+        let null = NullServer::start_with_pause(&listen, 4, 0, Arc::clone(&pause)).unwrap();
+        let options = ConnectOptions { timeout, ..Default::default() };
+        let target = Target::connect(&null.addresses()[0].to_string(), options).unwrap();
+        schema(&target, &plan("pull")).unwrap();
+        let mut held = None;
+        check(&target, &mut |progress| {
+            if progress.calls >= calls && held.is_none() {
+                held = Some(pause.lock().unwrap());
+            }
+            true
+        });
+        drop(held);
+    };
+    let second = Length::Time(Duration::from_secs(1));
+    // The longest that it may take, with some to spare for a busy machine.
+    let ends = |schedule, length, own_end: Duration| {
+        let plan = Plan { schedule, length, concurrency: Some(8), ..plan("pull") };
+        gone(
+            &|target, watch| {
+                let start = Instant::now();
+                let run = run(target, &plan, watch).unwrap();
+                let took = start.elapsed();
+                assert!(took < own_end + timeout + Duration::from_millis(1500), "{schedule:?}: {took:?}");
+                let Validity { valid, reasons, gone, .. } = &run.validity;
+                assert!(!valid && *gone, "{schedule:?}: {reasons:?}");
+                assert!(reasons.iter().any(|one| one.contains("the target is gone")), "{reasons:?}");
+            },
+            100,
+        );
+    };
+    let campaign = |what: &str, of: &dyn Fn(&Target, &Plan, &mut WatchRuns<'_>) -> (usize, bool)| {
+        gone(
+            &|target, watch| {
+                let plan = Plan { length: second, concurrency: Some(8), ..plan("pull") };
+                let told: &mut WatchRuns<'_> = &mut |_, progress| watch(progress);
+                assert_eq!(of(target, &plan, told), (1, true), "{what}");
+            },
+            100,
+        );
+    };
+    let rates = "500,510,520".parse().unwrap();
+    let uniform = Arrivals::Uniform;
+    let search = Search {
+        objectives: Vec::new(),
+        arrivals: uniform,
+        trial: Duration::from_secs(1),
+        precision: 0.05,
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| ends(open, second, Duration::from_secs(1)));
+        scope.spawn(|| ends(Schedule::Closed, second, Duration::from_secs(1)));
+        // What counts calls has no end of its own: it ends with the first ones that fail.
+        scope.spawn(|| ends(Schedule::Closed, Length::Calls(1 << 40), Duration::from_secs(1)));
+        scope.spawn(|| {
+            campaign("sweep", &|target, plan, told| {
+                let made = campaign::sweep(target, plan, &rates, uniform, told).unwrap();
+                (made.runs.len(), made.cut && made.gone)
+            });
+        });
+        scope.spawn(|| {
+            campaign("ab", &|target, plan, told| {
+                let made = campaign::ab(target, target, plan, 5, told).unwrap();
+                (made.runs.len(), made.cut && made.gone)
+            });
+        });
+        scope.spawn(|| {
+            campaign("search", &|target, plan, told| {
+                let found = campaign::search(target, plan, &search, told).unwrap();
+                (found.runs.len(), found.cut && found.gone && found.per_s.is_none())
+            });
+        });
+    });
 }

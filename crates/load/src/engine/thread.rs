@@ -15,12 +15,15 @@ use crate::request::Finished;
 use crate::script::{CallFailure, FunctionId, Mix, SCRIPT_KIND, Step, ThreadScript};
 use crate::target::Target;
 
-/// How long a thread waits for what is still under way when its time is over, before it gives up.
+/// How long a thread waits for what is still under way when its time is over, before it gives up; a target that answers nothing
+/// at all is given up after one request time-out.
 const DRAIN: Duration = Duration::from_secs(60);
 /// The same once it was told to stop: who pressed Ctrl-C waits for nobody who is silent.
 const DRAIN_STOPPED: Duration = Duration::from_millis(500);
 /// The longest time between two looks at whether it is to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Kinds of failures that no server has answered.
+const NO_ANSWER: [&str; 5] = ["late", "lost", "stopped", "transport", "cluster"];
 /// Failures after which a run that has too many is cut short.
 const FAILURES_BEFORE_STOP: u64 = 1000;
 
@@ -47,6 +50,8 @@ pub(super) struct ThreadEnd {
     pub(super) crowded: bool,
     /// Calls that were due and had not ended long after the end, or soon after it was told to stop.
     pub(super) not_ended: u64,
+    /// Did its target answer nothing during the last request time-out before its end?
+    pub(super) gone: bool,
     /// Was it cut short, since too much failed?
     pub(super) gave_up: bool,
     /// Calls that it may have under way.
@@ -77,6 +82,13 @@ pub(super) struct Thread {
     warmup: Duration,
     failures_max: f64,
     ends_at_failure: bool,
+    /// Time-out of a request.
+    timeout: Duration,
+    counts_calls: bool,
+    /// When the last request was answered.
+    heard: Duration,
+    /// When the first request was begun of those that failed without an answer since then.
+    unheard_since: Option<Duration>,
     slots: Vec<Slot>,
     free: Vec<usize>,
     observed: Observed,
@@ -114,6 +126,10 @@ impl Thread {
             warmup: plan.warmup,
             failures_max: plan.failures_max,
             ends_at_failure: plan.ends_at_failure,
+            timeout: target.timeout(),
+            counts_calls: matches!(plan.length, Length::Calls(_)),
+            heard: Duration::ZERO,
+            unheard_since: None,
             slots: vec![Slot::default(); share.concurrency],
             // The first is taken first.
             free: (0..share.concurrency).rev().collect(),
@@ -132,7 +148,7 @@ impl Thread {
     /// Runs its part and returns what it noted.
     pub(super) fn run(mut self, start: Instant, stop: &AtomicBool, tally: &Tally) -> (Observed, ThreadEnd) {
         let mut finished: Vec<Finished> = Vec::new();
-        let (mut waited, mut not_ended, mut gave_up) = (Duration::ZERO, 0, false);
+        let (mut waited, mut not_ended, mut gave_up, mut gone) = (Duration::ZERO, 0, false, false);
         let (mut over_since, mut freed_at, mut crowded) = (None, Duration::ZERO, false);
         let mut measuring = false;
         std::thread::sleep(start.saturating_duration_since(Instant::now()));
@@ -176,7 +192,8 @@ impl Thread {
             // What is still to be done after the end is bounded: a target that serves less than is due never catches up.
             if next.is_none_or(|next| self.pace.is_after_end(now) && next <= now) {
                 let over_since = *over_since.get_or_insert(now);
-                if now > over_since + if stopped { DRAIN_STOPPED } else { DRAIN } {
+                gone = !stopped && now > over_since.max(self.heard) + self.timeout;
+                if gone || now > over_since + if stopped { DRAIN_STOPPED } else { DRAIN } {
                     not_ended = (self.slots.len() - self.free.len()) as u64 + self.pace.count_left(now);
                     break;
                 }
@@ -195,6 +212,7 @@ impl Thread {
             waited += ready.saturating_sub(now);
             for finished in finished.drain(..) {
                 let (slot, done) = (finished.slot, finished.done.saturating_duration_since(start));
+                self.hear(&finished, done, start);
                 if self.slots[slot].due >= self.warmup {
                     self.observed.request(done.saturating_sub(self.warmup), &finished);
                 } else if let Err(failure) = &finished.outcome {
@@ -215,11 +233,17 @@ impl Thread {
                 gave_up = true;
                 break;
             }
+            if self.counts_calls && self.is_gone(after) {
+                // Each of the calls that are left would take a time-out, and their number has no end in time.
+                gave_up = true;
+                break;
+            }
             if self.ends_at_failure && self.failed > 0 {
                 gave_up = true;
                 stop.store(true, Ordering::Relaxed);
             }
         }
+        let gone = gone || self.is_gone(start.elapsed());
         let elapsed = start.elapsed().saturating_sub(since);
         let share = |part: Duration| part.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
         let cpu = share(cpu::thread().saturating_sub(cpu_before));
@@ -243,12 +267,31 @@ impl Thread {
             own_lag: self.own_lag,
             crowded,
             not_ended,
+            gone,
             gave_up,
             slots: self.slots.len(),
             failing: self.failing,
             ran_out: self.pace.ran_out(self.last + self.warmup),
         };
         (self.observed, end)
+    }
+
+    /// Notes whether the target answered, be it with a refusal.
+    fn hear(&mut self, finished: &Finished, done: Duration, start: Instant) {
+        let answered = match &finished.outcome {
+            Ok(_) => true,
+            Err(failure) => !NO_ANSWER.contains(&failure.kind),
+        };
+        if answered {
+            (self.heard, self.unheard_since) = (done, None);
+        } else {
+            self.unheard_since.get_or_insert(finished.sent.saturating_duration_since(start));
+        }
+    }
+
+    /// Has nothing been answered for a request time-out, though something was asked?
+    fn is_gone(&self, now: Duration) -> bool {
+        self.unheard_since.is_some_and(|since| now >= since.max(self.heard) + self.timeout)
     }
 
     /// May another call begin?

@@ -57,6 +57,9 @@ pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
         against.push("it was cut short, since most calls failed".to_owned());
     }
     let not_ended: u64 = ran.ends.iter().map(|end| end.not_ended).sum();
+    if ran.is_gone() {
+        against.push("nothing was answered during the last request time-out: the target is gone".to_owned());
+    }
     if not_ended > 0 && !ran.stopped_by_watch {
         against.push(format!(
             "{not_ended} calls that were due had not ended long after the end and were given up"
@@ -128,7 +131,7 @@ pub(super) fn validity(plan: &Plan, served: bool, ran: &Ran) -> Validity {
     let (valid, only_client) = (against.is_empty() && by_client.is_empty(), against.is_empty());
     against.append(&mut by_client);
     against.append(&mut notes);
-    Validity { valid, reasons: against, by_client: !valid && only_client }
+    Validity { valid, reasons: against, by_client: !valid && only_client, gone: ran.is_gone() }
 }
 
 #[cfg(test)]

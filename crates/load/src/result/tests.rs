@@ -81,7 +81,7 @@ pub(crate) fn made_up(label: &str, rate: f64, seconds: f64, service_us: f64, see
             command: "pull".into(),
             summary: LatencySummary { count: 9, sum_ns: 9, average_ns: 1, ..LatencySummary::default() },
         }],
-        validity: Validity { valid: true, reasons: Vec::new(), by_client: false },
+        validity: Validity { valid: true, reasons: Vec::new(), by_client: false, gone: false },
     }
 }
 

@@ -128,7 +128,7 @@ fn wanted(text: &str) -> Result<Vec<Objective>, Failure> {
     objectives(text).map_err(|error| Failure::Usage(format!("--slo: {error}")))
 }
 
-fn kept(command: &str, Made { runs, cut }: Made, wanted: &[Objective]) -> ResultFile {
+fn kept(command: &str, Made { runs, cut, .. }: Made, wanted: &[Objective]) -> ResultFile {
     let with = |mut run: RunResult| {
         run.asked.objectives = wanted.to_vec();
         run
@@ -147,10 +147,12 @@ pub(super) fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
         campaign::sweep(&target, &plan, rates, arrivals, watch).map_err(failed)
     });
     bar.finish();
-    let file = kept("sweep", ran?, &wanted);
+    let ran = ran?;
+    let gone = ran.gone;
+    let file = kept("sweep", ran, &wanted);
     save(&file, args.out.as_ref())?;
     if file.cut {
-        return interrupted(&file);
+        return ended_early(&file, gone);
     }
     output::part(&show::list(&file.runs))?;
     let left = rates.all().len() - file.runs.len();
@@ -183,11 +185,11 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
     });
     bar.finish();
     let found = searched?;
-    let Found { per_s, not_per_s, unknown_per_s, empty_per_s, .. } = found;
-    let file = kept("search", Made { runs: found.runs, cut: found.cut }, &wanted);
+    let Found { per_s, not_per_s, unknown_per_s, empty_per_s, gone, .. } = found;
+    let file = kept("search", Made { runs: found.runs, cut: found.cut, gone }, &wanted);
     save(&file, args.out.as_ref())?;
     if file.cut {
-        return interrupted(&file);
+        return ended_early(&file, gone);
     }
     output::part(&show::list(&file.runs))?;
     let slo = &args.slo;
@@ -231,10 +233,12 @@ pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
             campaign::ab(&a, &b, &plan, args.runs, watch).map_err(failed)
         });
     bar.finish();
-    let file = kept("ab", ran?, &[]);
+    let ran = ran?;
+    let gone = ran.gone;
+    let file = kept("ab", ran, &[]);
     save(&file, args.out.as_ref())?;
     if file.cut {
-        return interrupted(&file);
+        return ended_early(&file, gone);
     }
     output::part(&compared(&file)?)?;
     output::part(&show::doubts(&file.runs))?;
@@ -248,13 +252,16 @@ fn exit_code(file: &ResultFile, plan: &Plan) -> u8 {
 
 /// Below the runs that were over.
 pub(super) const CUT: &str = "it was stopped before all runs were made";
+/// The same, where nobody has stopped it.
+const GONE: &str = "the servers stopped answering: the other runs were not made";
 
-fn interrupted(file: &ResultFile) -> Result<u8, Failure> {
+/// After Ctrl-C, or because the servers are gone.
+fn ended_early(file: &ResultFile, gone: bool) -> Result<u8, Failure> {
     if !file.runs.is_empty() {
         output::part(&show::list(&file.runs))?;
     }
-    output::text(CUT)?;
-    Ok(INTERRUPTED)
+    output::text(if gone { GONE } else { CUT })?;
+    Ok(if gone { FAILED } else { INTERRUPTED })
 }
 
 /// What the runs of a comparison say.
