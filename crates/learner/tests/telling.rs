@@ -260,12 +260,12 @@ fn features_whose_values_swamp_the_model_are_named() {
 #[test]
 fn a_step_that_goes_wrong_names_the_feature_and_its_value() {
     let place = Place::new();
-    let train = place.file("train.csv", "label,x,w\n1,9e14,1e11\n0,-9e14,1e11\n");
+    let train = place.file("train.csv", "label,x,y,w\n1,9e14,1e14,1e11\n0,8e14,1e14,1e11\n");
     for (weight, expected) in [("", "feature \"x\" has the value "), ("[weight]\ncolumn = \"w\"", "weight 1.0e11")] {
         for batch in [1, 2] {
             let toml = format!(
                 "data = {{ train = {train} }}\ntrain = {{ batch = {batch}, passes = 9 }}\n\
-                 optimizer = {{ type = \"sgd\", lr = 1.0 }}\n{weight}\n[[feature]]\nname = \"x\"\ntype = \"numeric\""
+                 model = {{ type = \"fm\", init_std = 1.0 }}\n{weight}\n[[feature]]\neach = [\"x\", \"y\"]\ntype = \"numeric\""
             );
             let error = match place.run(&toml) {
                 Err(error) => error.to_string(),
@@ -360,7 +360,7 @@ fn a_name_that_nobody_gave_keeps_the_earlier_run() {
     assert!(runs::contents(&place.model("c")) == first, "the first run is as it was");
     // What can be resumed is found under its number, and what cannot is refused under the name.
     assert_eq!(run("train = { batch = 9, passes = 2 }", true, true).unwrap(), "c-3");
-    assert!(run("train = { batch = 11 }", true, true).unwrap_err().to_string().contains("train.batch changed"));
+    assert!(run("train = { batch = 11 }", true, true).unwrap_err().to_string().contains("cannot resume"));
     // A name that was given on purpose is replaced.
     assert_eq!(run("train = { batch = 7 }", false, false).unwrap(), "c");
     assert!(runs::contents(&place.model("c")) != first);
