@@ -276,7 +276,10 @@ fn a_diverging_run_says_so() {
                 ),
             );
             let text = error.to_string();
-            assert!(text.contains("diverged") && text.contains("\"features\" has the value 9.0e14"), "{text}");
+            assert!(
+                text.contains("diverged") && text.contains("\"features\" has the value 9.0e14"),
+                "{text}"
+            );
         }
     }
 }
