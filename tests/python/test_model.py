@@ -143,7 +143,8 @@ def test_tables_are_the_model(clicks: Path, result: sanderling.TrainResult) -> N
     assert before.std() > 0.1
     for name in ("user", "item"):
         model.table(name).clear()
-    assert model.predict(clicks / "valid.csv").std() < 1e-6
+    with pytest.warns(UserWarning, match=r'0 of 2,000 ids of "(user|item)" are known to the model'):
+        assert model.predict(clicks / "valid.csv").std() < 1e-6
     with pytest.raises(sanderling.NotFoundError, match=r"nobody.*user"):
         model.table("nobody")
     assert "rank 4" in model.description

@@ -89,7 +89,8 @@ fn us(us: f64) -> String {
 }
 
 fn passes(timing: &Timing, width: Option<usize>) -> String {
-    let header = ["pass", "rows", "seconds", "examples/s", "auc", "logloss", "calibration", "normalized entropy"];
+    let header =
+        ["pass", "rows", "seconds", "examples/s", "auc", "logloss", "calibration", "normalized entropy"];
     let left_out = timing.passes.len().saturating_sub(PASSES_MAX);
     let rows: Vec<Vec<String>> = timing.passes[left_out..]
         .iter()

@@ -105,8 +105,14 @@ mod tests {
         for width in [40, 80, 120] {
             let text = wrapped(line, Some(width));
             assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
-            assert!(text.lines().skip(1).all(|line| line.starts_with("  ") && !line.starts_with("   ")), "{text}");
-            assert_eq!(text.split_whitespace().collect::<Vec<_>>(), line.split_whitespace().collect::<Vec<_>>());
+            assert!(
+                text.lines().skip(1).all(|line| line.starts_with("  ") && !line.starts_with("   ")),
+                "{text}"
+            );
+            assert_eq!(
+                text.split_whitespace().collect::<Vec<_>>(),
+                line.split_whitespace().collect::<Vec<_>>()
+            );
         }
         assert_eq!(wrapped("name    a bb\nx", Some(11)), "name    a\n        bb\nx");
         assert_eq!(wrapped("  averylongword", Some(5)), "  averylongword");

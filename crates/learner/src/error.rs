@@ -79,14 +79,16 @@ pub enum LearnError {
     },
     /// A worker's part is too large for the exact sums of a step.
     #[error(
-        "step {step}: the gradients that one worker adds up for one weight come to 8 million or more, as was noticed at one of \
-         {gradient:e}, and would not be exact; bound the features (type = \"log\"), the weights of samples, or the batch"
+        "step {step}: gradients of one weight add up to 8 million or more ({gradient:e} is one) and would not be exact: {}",
+        cause.as_deref().unwrap_or("bound the features (type = \"log\"), the weights of samples, or the batch")
     )]
     GradientRange {
         /// The step.
         step: u64,
         /// The gradient with which it was noticed.
         gradient: f32,
+        /// The value that it most likely comes from and what to do; none if no value is large.
+        cause: Option<String>,
     },
     /// A worker of a job was asked to stop, and with it the job, which goes back to the end of a pass.
     #[error("{who}; {}", job_left(*pass))]

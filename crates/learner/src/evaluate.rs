@@ -170,7 +170,9 @@ impl Scan<'_> {
     fn score(&self, scorer: &mut Scorer, rows: &Rows<'_>, part: &mut Part) -> Result<(), LearnError> {
         let model = self.model;
         let logits = scorer.logits(model, rows)?;
-        for (row, ((logit, label), weight)) in logits.iter().zip(rows.labels()).zip(rows.weights()).enumerate() {
+        for (row, ((logit, label), weight)) in
+            logits.iter().zip(rows.labels()).zip(rows.weights()).enumerate()
+        {
             if !logit.is_finite() {
                 return Err(bad_prediction(model, self.inputs, rows, row, None));
             }
@@ -274,7 +276,10 @@ pub fn predict(
     if stop.load(Ordering::Relaxed) {
         return Err(LearnError::Stopped);
     }
-    Ok(Predicted { rows: rows_done, known: KnownKeys::of(features.iter().map(|feature| feature.name.as_str()), &known) })
+    Ok(Predicted {
+        rows: rows_done,
+        known: KnownKeys::of(features.iter().map(|feature| feature.name.as_str()), &known),
+    })
 }
 
 /// One worker's scratch for scoring.

@@ -20,10 +20,7 @@ pub(crate) fn sort(summaries: &mut [TableSummary]) {
 }
 
 /// Summaries of the tables in a directory, most rows first. How many bytes each takes in memory is said by name.
-pub(crate) fn table_summaries(
-    path: &Path,
-    bytes: &[(String, u64)],
-) -> Result<Vec<TableSummary>, LearnError> {
+pub(crate) fn table_summaries(path: &Path, bytes: &[(String, u64)]) -> Result<Vec<TableSummary>, LearnError> {
     let checkpoint = Checkpoint::open(path)?;
     let summary = |table: &TableEntry| -> Result<TableSummary, LearnError> {
         let mut tally = TableTally::new(&table.name, table.dim, TOP_KEYS_MAX);

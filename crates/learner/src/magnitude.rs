@@ -29,7 +29,11 @@ pub struct LargeValues {
 impl std::fmt::Display for LargeValues {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let LargeValues { feature, size, remedy } = self;
-        write!(out, "values of {feature:?} are about {}, where a key counts as 1, and swamp the model: {remedy}", about(*size))
+        write!(
+            out,
+            "values of {feature:?} are about {}, where a key counts as 1, and swamp the model: {remedy}",
+            about(*size)
+        )
     }
 }
 
@@ -76,7 +80,11 @@ impl Magnitudes {
         let found = features.iter().zip(&mut self.squares).filter_map(|(feature, squares)| {
             let (sum, count) = std::mem::take(squares);
             let size = (sum / count.max(1) as f64).sqrt();
-            (size >= SWAMPS).then(|| LargeValues { feature: feature.name.clone(), size, remedy: remedy(feature) })
+            (size >= SWAMPS).then(|| LargeValues {
+                feature: feature.name.clone(),
+                size,
+                remedy: remedy(feature),
+            })
         });
         found.collect()
     }

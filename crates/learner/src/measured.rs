@@ -50,7 +50,9 @@ mod tests {
 
     #[test]
     fn only_rows_of_the_first_pass_are_new() {
-        for (pass, expected) in [(1, MeasuredOn::Train), (2, MeasuredOn::TrainSeen), (9, MeasuredOn::TrainSeen)] {
+        for (pass, expected) in
+            [(1, MeasuredOn::Train), (2, MeasuredOn::TrainSeen), (9, MeasuredOn::TrainSeen)]
+        {
             assert_eq!(MeasuredOn::of_pass(pass), expected);
             assert_eq!(serde_json::to_value(expected).unwrap(), expected.name());
         }

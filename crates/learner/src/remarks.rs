@@ -34,8 +34,16 @@ pub fn remarks(metrics: &Metrics, scores: Option<&Scores>) -> Vec<String> {
     let off = predicted / real;
     if real > 0.0 && real < 1.0 && !(CALIBRATION_OFF.recip()..=CALIBRATION_OFF).contains(&off) {
         let (times, what) = if off > 1.0 { (off, "high") } else { (off.recip(), "low") };
-        let times = if times.is_finite() { format!("{} times too {what}", about(times)) } else { format!("far too {what}") };
-        found.push(format!("predictions are {times} on average: predicted {}, real {}", about(predicted), about(real)));
+        let times = if times.is_finite() {
+            format!("{} times too {what}", about(times))
+        } else {
+            format!("far too {what}")
+        };
+        found.push(format!(
+            "predictions are {times} on average: predicted {}, real {}",
+            about(predicted),
+            about(real)
+        ));
     }
     found
 }
@@ -57,7 +65,10 @@ mod tests {
         let check = |rows: &[(f32, f32)], expected: &[&str]| {
             let found = of(rows);
             assert_eq!(found.len(), expected.len(), "{found:?}");
-            found.iter().zip(expected).for_each(|(found, expected)| assert!(found.contains(expected), "{found}"));
+            found
+                .iter()
+                .zip(expected)
+                .for_each(|(found, expected)| assert!(found.contains(expected), "{found}"));
         };
         check(&[(-1.0, 0.0), (1.0, 1.0)], &[]);
         check(&[(0.0, 0.0), (0.0, 1.0)], &["all 2 predictions are 0.500"]);

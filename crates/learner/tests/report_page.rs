@@ -256,11 +256,15 @@ fn odd_runs() {
                 table
             })
             .collect();
-        let feature = |i: u64| FeatureImportance { feature: format!("C{i}"), mean_abs_contribution: i as f64 };
+        let feature =
+            |i: u64| FeatureImportance { feature: format!("C{i}"), mean_abs_contribution: i as f64 };
         report.importance = Some(Importance { rows: 9, features: (0..200).map(feature).collect() });
     });
     assert!(
-        page.contains("All 200 tables") && page.contains("All 200 features") && page.contains(">C199<") && page.contains("No row has a weight")
+        page.contains("All 200 tables")
+            && page.contains("All 200 features")
+            && page.contains(">C199<")
+            && page.contains("No row has a weight")
     );
     let page = variant("long", |report| {
         report.metrics.real_mean = 0.0;

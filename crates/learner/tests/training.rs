@@ -267,18 +267,21 @@ fn a_diverging_run_says_so() {
     }
     assert!(diverged >= 4, "{diverged} of 12 runs diverged");
     // One row that is wrong by far is enough; no later row may have to notice.
-    for (model, value) in [("type = \"lr\"", "1e20"), ("type = \"fm\", init_std = 1e-20", "1e25")] {
-        let lines = [1, 0, 1].map(|label| format!("{label} 5:{value} 6:{value}\n"));
+    for (model, class_weight) in [("type = \"lr\"", 1e6), ("type = \"fm\", init_std = 1.0", 1.0)] {
+        let lines = [1, 0, 1].map(|label| format!("{label} 5:9e14 6:9e14\n"));
         let train = place.file("one.svm", &lines.concat());
         for batch in [1, 3] {
             let error = failure(
                 &place,
                 &format!(
-                    "data = {{ train = {train} }}\nmodel = {{ {model} }}\ntrain = {{ batch = {batch}, shuffle = 0 }}"
+                    "data = {{ train = {train} }}\nmodel = {{ {model} }}\ntrain = {{ batch = {batch}, shuffle = 0, class_weight = {class_weight} }}"
                 ),
             );
             let text = error.to_string();
-            assert!(text.contains("diverged") || text.contains("gradient of key"), "{text}");
+            assert!(
+                text.contains("diverged") && text.contains("\"features\" has the value 9.0e14"),
+                "{text}"
+            );
         }
     }
 }

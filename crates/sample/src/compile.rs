@@ -3,7 +3,7 @@
 
 use crate::batch::Column;
 use crate::error::FieldError;
-use crate::field::{VALUE_ABS_MAX, Field, is_missing, number_of, wanted, with_text};
+use crate::field::{Field, VALUE_ABS_MAX, is_missing, number_of, wanted, with_text};
 use crate::key;
 use crate::number::parse_u64;
 use crate::spec::{DefaultField, Feature, FeatureKind, KeyRule, Pooling};
@@ -125,7 +125,8 @@ impl Compiled {
                     // The least means that there is none.
                     false if self.clamps => (self.value_key, value.clamp(f32::MIN.next_up(), f32::MAX)),
                     false => {
-                        let expected = "a number below 1e15 in size (type = \"log\" or \"quantile\" takes larger ones)";
+                        let expected =
+                            "a number below 1e15 in size (type = \"log\" or \"quantile\" takes larger ones)";
                         return Err(wanted(input, expected, field));
                     }
                 }

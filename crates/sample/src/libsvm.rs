@@ -10,12 +10,12 @@
 
 use std::path::Path;
 
-use crate::field::VALUE_ABS_MAX;
 use crate::bad_rows::BadRows;
 use crate::batch::Batch;
 use crate::blocks::{Block, PAD_BYTES};
 use crate::encode::{Encoder, SparseFeatures};
 use crate::error::{SampleError, quote};
+use crate::field::VALUE_ABS_MAX;
 use crate::libffm;
 use crate::number::{parse_f32, parse_u64, short_f32, short_u64};
 use crate::scan::{Isa, Marked, find_marks};

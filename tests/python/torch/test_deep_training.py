@@ -339,7 +339,7 @@ def test_a_run_goes_on_only_as_it_began(data: Path, tmp_path: Path) -> None:
     with pytest.raises(sanderling.ModelError, match=r"cannot resume: train\.monitor changed"):
         go_on(train={"max_steps": 40})
     # A new run leaves nothing of an earlier one to go on with.
-    sanderling.torch.train(config(data, "dnn", passes=1), runs_dir=tmp_path)
+    sanderling.torch.train(config(data, "dnn", passes=1), runs_dir=tmp_path, name="run")
     last = tmp_path / "run" / "last"
     assert last.exists()
 
@@ -347,7 +347,7 @@ def test_a_run_goes_on_only_as_it_began(data: Path, tmp_path: Path) -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        sanderling.torch.train(config(data, "dnn"), runs_dir=tmp_path, on_line=kill)
+        sanderling.torch.train(config(data, "dnn"), runs_dir=tmp_path, name="run", on_line=kill)
     assert not last.exists()
     with pytest.raises(sanderling.NotFoundError, match="last: no checkpoint"):
         go_on()

@@ -163,9 +163,11 @@ mod tests {
 
     #[test]
     fn features_with_the_most_unknown_keys_are_named() {
-        let keys = |feature: &str, known, occurrences| KnownKeys { feature: feature.into(), occurrences, known };
+        let keys =
+            |feature: &str, known, occurrences| KnownKeys { feature: feature.into(), occurrences, known };
         assert_eq!(known_keys(&[keys("a", 2, 2), keys("none", 0, 0)]), "2 of 2");
-        let some = [keys("a", 1000, 1000), keys("b", 1, 4), keys("c", 0, 4), keys("d", 3, 4), keys("e", 2, 4)];
+        let some =
+            [keys("a", 1000, 1000), keys("b", 1, 4), keys("c", 0, 4), keys("d", 3, 4), keys("e", 2, 4)];
         assert_eq!(known_keys(&some), "1,006 of 1,016; least of c 0.0 %, b 25.0 %, e 50.0 %");
     }
 }

@@ -78,11 +78,12 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let stop = crate::stop::flag();
     let not_written = |error| output::not_written(&args.output, &error);
     let mut writer = ScoreWriter::create(&args.output, args.output_header).map_err(not_written)?;
-    let found = sanderling_learner::predict(&model, &args.files, &config, &bad_rows, &stop, |scores, scan| {
-        bar.scan("predicting", scan);
-        let failed = |source| LearnError::Io { path: args.output.clone(), source };
-        writer.write(scores).map_err(failed)
-    });
+    let found =
+        sanderling_learner::predict(&model, &args.files, &config, &bad_rows, &stop, |scores, scan| {
+            bar.scan("predicting", scan);
+            let failed = |source| LearnError::Io { path: args.output.clone(), source };
+            writer.write(scores).map_err(failed)
+        });
     bar.finish();
     let found = found?;
     let rows = found.rows;

@@ -377,7 +377,10 @@ fn for_people(summary: &Summary, profile: Option<&Written>) -> String {
     if let Some(seen) = summary.seen {
         let number = |value: f64| output::metric(value.is_finite().then_some(value));
         let (auc, logloss) = (number(seen.metrics.auc), number(seen.metrics.logloss));
-        rows.push(("seen rows", format!("AUC {auc}, logloss {logloss} over training (seen) data of pass {}", seen.pass)));
+        rows.push((
+            "seen rows",
+            format!("AUC {auc}, logloss {logloss} over training (seen) data of pass {}", seen.pass),
+        ));
     }
     rows.extend([
         (

@@ -191,7 +191,10 @@ impl<'a> Learner<'a> {
         }
         worker.timer().switch(COMPUTE);
         let added = self.compute.backward_exact(rows, &mut self.lookup, Fixed::default());
-        added.map_err(|error| LearnError::GradientRange { step: self.step(), gradient: error.gradient })
+        added.map_err(|error| {
+            let cause = magnitude::cause(rows, &self.model.config().feature);
+            LearnError::GradientRange { step: self.step(), gradient: error.gradient, cause }
+        })
     }
 
     /// Pushes the gradients, which are applied as they come.

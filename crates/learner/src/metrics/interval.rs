@@ -76,7 +76,8 @@ impl Scores {
             positives.variance(auc, negatives.weight)? + negatives.variance(1.0 - auc, positives.weight)?;
         let standard_error = variance.sqrt();
         let half = NORMAL_95 * standard_error;
-        let interval = AucInterval { standard_error, low: (auc - half).max(0.0), high: (auc + half).min(1.0) };
+        let interval =
+            AucInterval { standard_error, low: (auc - half).max(0.0), high: (auc + half).min(1.0) };
         standard_error.is_finite().then_some(interval)
     }
 
@@ -91,7 +92,10 @@ impl Scores {
         for group in sorted(&self.rows).chunk_by(|a, b| a.score == b.score) {
             let sum = |of: fn(&Scored) -> f64| group.iter().map(of).sum::<f64>();
             let weights = [sum(|row| f64::from(row.positive)), sum(|row| f64::from(row.negative))];
-            f(weights, [sum(|row| f64::from(row.positive).powi(2)), sum(|row| f64::from(row.negative).powi(2))]);
+            f(
+                weights,
+                [sum(|row| f64::from(row.positive).powi(2)), sum(|row| f64::from(row.negative).powi(2))],
+            );
         }
         Some(())
     }
@@ -118,7 +122,15 @@ mod tests {
     /// The structural components by their definition, pair by pair; each row counted as often as its weight says.
     fn by_definition(rows: &[(f32, bool)]) -> (f64, f64) {
         let of = |class: bool| rows.iter().filter(move |row| row.1 == class).map(|row| row.0);
-        let psi = |x: f32, y: f32| if x > y { 1.0 } else if x == y { 0.5 } else { 0.0 };
+        let psi = |x: f32, y: f32| {
+            if x > y {
+                1.0
+            } else if x == y {
+                0.5
+            } else {
+                0.0
+            }
+        };
         let (m, n) = (of(true).count() as f64, of(false).count() as f64);
         let v10: Vec<f64> = of(true).map(|x| of(false).map(|y| psi(x, y)).sum::<f64>() / n).collect();
         let v01: Vec<f64> = of(false).map(|y| of(true).map(|x| psi(x, y)).sum::<f64>() / m).collect();
@@ -130,7 +142,10 @@ mod tests {
     fn rows(count: u32, levels: u32) -> Vec<(f32, bool)> {
         let row = |i: u32| {
             let noise = i.wrapping_mul(2_654_435_761) >> 8;
-            ((noise % levels) as f32 / levels as f32, i.wrapping_mul(40_503) % 97 < 20 + noise % levels * 40 / levels)
+            (
+                (noise % levels) as f32 / levels as f32,
+                i.wrapping_mul(40_503) % 97 < 20 + noise % levels * 40 / levels,
+            )
         };
         (0..count).map(row).collect()
     }

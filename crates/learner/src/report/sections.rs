@@ -79,7 +79,9 @@ fn validations(curve: &[CurvePoint], best_pass: u32) -> Markup {
 pub(super) fn quality(report: &RunReport) -> Markup {
     let lead = match &report.valid {
         Some(files) => format!("Measured on {files}: {} examples.", numbers::count(report.metrics.examples)),
-        None => "Without a validation file, measured while training, in the first pass (progressive).".to_owned(),
+        None => {
+            "Without a validation file, measured while training, in the first pass (progressive).".to_owned()
+        }
     };
     // With one class the curve is made of 0 / 0.
     let with_roc = !report.roc.is_empty() && !report.metrics.auc.is_nan();
@@ -150,7 +152,12 @@ pub(super) fn tables(report: &RunReport) -> Markup {
             (table_list(&tables))
         }
     };
-    section("tables", "Tables", "Norms are L2 norms of rows; frequency counts the keys' occurrences in training.", &body)
+    section(
+        "tables",
+        "Tables",
+        "Norms are L2 norms of rows; frequency counts the keys' occurrences in training.",
+        &body,
+    )
 }
 
 fn table_list(tables: &[&TableSummary]) -> Markup {

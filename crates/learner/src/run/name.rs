@@ -49,7 +49,8 @@ pub(super) fn name_run(
         // Resuming says what differs.
         return Ok(());
     }
-    let reason = format!("{NUMBER_MAX} runs of this name are there; remove some, or give the run another name");
+    let reason =
+        format!("{NUMBER_MAX} runs of this name are there; remove some, or give the run another name");
     Err(LearnError::Config { path: options.runs_dir.join(base), reason })
 }
 

@@ -129,7 +129,11 @@ fn write_all(
     writeln!(out, "type = \"ftrl\"\nalpha = 0.05\nl1 = 0.0\nl2 = 1.0\n")?;
     writeln!(out, "[factor_optimizer]    # the factors overfit at the rate of the linear weights")?;
     writeln!(out, "type = \"ftrl\"\nalpha = 0.01\nl2 = 10.0\n")?;
-    let why = if once { "the input can be read only once" } else { "more need `valid` above, to see when they overfit" };
+    let why = if once {
+        "the input can be read only once"
+    } else {
+        "more need `valid` above, to see when they overfit"
+    };
     writeln!(out, "[train]\nbatch = 16\npasses = 1    # {why}")
 }
 
@@ -339,9 +343,7 @@ fn time_unit(column: &ColumnProfile) -> Option<&'static str> {
     let is_named = name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| NAMES.contains(&part))
         || name.ends_with("time")
         || name.ends_with("timestamp");
-    let is_within = |per_s: f64| {
-        numbers.min >= FIRST_TIME_S * per_s && numbers.max <= LAST_TIME_S * per_s
-    };
+    let is_within = |per_s: f64| numbers.min >= FIRST_TIME_S * per_s && numbers.max <= LAST_TIME_S * per_s;
     let (unit, _) = UNITS.into_iter().find(|(_, per_s)| is_within(*per_s))?;
     (is_named || (unit != "s" && !is_id_name(&column.name))).then_some(unit)
 }

@@ -1,0 +1,89 @@
+//! What commands tell a person: which rows metrics are of, what is wrong with data and predictions, and what to type instead.
+
+use super::{Place, has_metrics};
+
+#[test]
+fn data_in_the_place_of_a_configuration_is_named() {
+    let place = Place::new();
+    place.write("clicks.csv", "label,user\n1,2\n0,3\n");
+    let done = place.run("train clicks.csv");
+    assert_eq!(done.code, Some(2), "{}", done.err);
+    let typed = "clicks.csv is data (csv), and train takes a configuration; type: sanderling inspect clicks.csv --suggest > clicks.toml";
+    assert!(done.err.contains(typed), "{}", done.err);
+}
+
+#[test]
+fn algorithms_are_listed_and_completed() {
+    let place = Place::new();
+    for (line, names) in [
+        ("train --help", ["ftrl-sync-no-shuffle", "fm-sync"]),
+        ("completions bash", ["ftrl-sync-no-shuffle", "fm-sync"]),
+        ("completions zsh", ["ftrl-sync-no-shuffle", "fm-sync"]),
+    ] {
+        let done = place.run(line);
+        names.iter().for_each(|name| assert!(done.out.contains(name), "{line}: {}", done.out));
+    }
+    let wrong = place.run("train c.toml --algorithm ftlr");
+    assert!(wrong.code == Some(2) && wrong.err.contains("ftrl-sync"), "{}", wrong.err);
+}
+
+#[test]
+fn evaluation_tells_positives_interval_and_known_keys() {
+    let place = Place::with_synth();
+    place.run("train c.toml -q --json").json();
+    let eval = place.run("eval runs/c/model valid.svm --json").json();
+    has_metrics(&eval, 1000);
+    let [auc, low, high] = ["auc", "auc_low", "auc_high"].map(|key| eval[key].as_f64().unwrap());
+    assert!(low < auc && auc < high && high - low < 0.15, "{eval}");
+    let known = &eval["known"][0];
+    assert_eq!(known["feature"], "features");
+    assert!(known["known"].as_u64().unwrap() < known["occurrences"].as_u64().unwrap(), "{eval}");
+    assert!(eval["positives"].as_u64().unwrap() < 1000 && eval["warnings"].as_array().unwrap().is_empty());
+    let told = place.run("eval runs/c/model valid.svm");
+    for part in ["AUC, 95 %", "positives", "known keys"] {
+        assert!(told.out.contains(part), "{}", told.out);
+    }
+    let predicted = place.run("predict runs/c/model valid.svm -o s.csv --json").json();
+    assert_eq!(predicted["known"], eval["known"]);
+}
+
+#[test]
+fn an_earlier_run_is_kept_or_its_end_is_told() {
+    let place = Place::with_synth();
+    let named = |line: &str| {
+        let done = place.run(line);
+        (done.json()["name"].as_str().unwrap().to_string(), done.err)
+    };
+    assert_eq!(named("train c.toml --json").0, "c");
+    let (name, told) = named("train c.toml --json");
+    assert!(name == "c" && told.contains("this run replaces the earlier one in runs/c"), "{told}");
+    let (name, told) = named("train c.toml --json --batch 7");
+    assert!(name == "c-2" && told.contains("a run of another configuration is in c and is kept"), "{told}");
+    assert_eq!(named("train c.toml --json --batch 7 --passes 2 --resume").0, "c-2");
+    assert_eq!(named("train c.toml --json --batch 7 --name c").0, "c");
+}
+
+#[test]
+fn predictions_that_are_far_off_are_told_even_by_a_quiet_run() {
+    let place = Place::new();
+    let rows: String = (0..400).fold("click,ts,u\n".to_string(), |text, i| {
+        format!("{text}{},{},u{}\n", u8::from(i * 7 % 3 == 0), 1_414_000_000 + (i % 50) * 3600, i % 5)
+    });
+    place.write("a.csv", &rows);
+    place.write(
+        "c.toml",
+        "data = { train = \"a.csv\" }\nlabel = { column = \"click\" }\ntrain = { batch = 16 }\n[[feature]]\nname = \"ts\"\n\
+         type = \"numeric\"\n[[feature]]\nname = \"u\"\n",
+    );
+    let done = place.run("train c.toml --quiet --json");
+    for part in ["values of \"ts\" are about 1.4e9", "logloss is ", "type = \"log\" or \"quantile\""] {
+        assert!(done.err.contains(part), "{part} in {}", done.err);
+    }
+    assert!(!done.json()["warnings"].as_array().unwrap().is_empty());
+    let suggested = place.run("inspect a.csv --suggest").out;
+    assert!(
+        suggested.contains("Unix times in s") && suggested.contains("type = \"quantile\""),
+        "{suggested}"
+    );
+    assert!(suggested.contains("passes = 1 "), "{suggested}");
+}
