@@ -317,7 +317,8 @@ struct Ran {
 impl Ran {
     /// Had the target stopped answering by its end, to all threads that asked something?
     fn is_gone(&self) -> bool {
-        let mut asked = self.ends.iter().filter(|end| end.calls > 0 || end.not_ended > 0 || end.gone).peekable();
+        let mut asked =
+            self.ends.iter().filter(|end| end.calls > 0 || end.not_ended > 0 || end.gone).peekable();
         asked.peek().is_some() && asked.all(|end| end.gone)
     }
 }

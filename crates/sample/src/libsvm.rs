@@ -401,7 +401,8 @@ fn careful_line(
                 .ok_or_else(|| wrong(position, "an unsigned integer of 64 bits before the colon", token))?;
             let value = parse_f32(value).filter(|value| value.abs() < VALUE_ABS_MAX).ok_or_else(|| {
                 let is_libffm = libffm::is_triple(token);
-                let expected = if is_libffm { IS_LIBFFM } else { "a number below 1e15 in size after the colon" };
+                let expected =
+                    if is_libffm { IS_LIBFFM } else { "a number below 1e15 in size after the colon" };
                 wrong(position, expected, token)
             })?;
             push(index, value);
