@@ -1,4 +1,4 @@
-//! Any bytes as a text file (libsvm, CSV, TSV, Criteo), plain or compressed: rows, bad rows or an error, never a panic; and
+//! Any bytes as a text file (libsvm, libffm, CSV, TSV, Criteo), plain or compressed: rows, bad rows or an error, never a panic; and
 //! the same rows whatever instructions read them and wherever blocks end. Knows the readers' public API.
 #![no_main]
 
@@ -58,10 +58,11 @@ fn check(batch: &Batch) {
 // Three bytes say how it is read; the rest is the file.
 fuzz_target!(|bytes: &[u8]| {
     let Some((&[how, more, missing], file)) = bytes.split_first_chunk() else { return };
-    let format = [Format::Libsvm, Format::Csv, Format::Tsv, Format::Criteo][usize::from(how) % 4];
+    let format = [Format::Libsvm, Format::Csv, Format::Tsv, Format::Criteo, Format::Libffm][usize::from(how) % 5];
     let has = |bit: u8| more >> bit & 1 == 1;
     let spec = match format {
         Format::Libsvm => Spec::libsvm(),
+        Format::Libffm => Spec::libffm([0, 1, 2]),
         Format::Criteo => Spec::criteo(),
         _ => serde_json::from_str(
             r#"{"label": {"column": "a"}, "feature": [{"name": "b", "type": "numeric"}, {"name": "c"},

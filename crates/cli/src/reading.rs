@@ -12,7 +12,7 @@ use crate::output;
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Reading")]
 pub(crate) struct ReadArgs {
-    /// libsvm, csv, tsv, criteo, parquet, arrow, tfrecord, protobuf or batch [default: by the file's extension]
+    /// libsvm, libffm, csv, tsv, criteo, parquet, arrow, tfrecord, protobuf or batch [default: by the file's extension]
     #[arg(long)]
     pub(crate) format: Option<Format>,
     /// Column separator of CSV and TSV, one character
@@ -68,7 +68,7 @@ impl ReadArgs {
         let mut first = None;
         for input in inputs {
             match config.format_of(input) {
-                Some(format) if !is_delimited(format) => first = first.or(Some((format, input))),
+                Some(format) if !format.is_delimited() => first = first.or(Some((format, input))),
                 _ => return Ok(()),
             }
         }
@@ -86,17 +86,12 @@ impl ReadArgs {
         .into_iter()
         .filter_map(|(option, is_given)| is_given.then_some(option))
         .collect();
-        if given.is_empty() || is_delimited(format) {
+        if given.is_empty() || format.is_delimited() {
             return Ok(());
         }
         let given = given.join(", ");
         Err(Failure::Usage(format!("{given}: only CSV and TSV have a use for it, and {input} is {format}")))
     }
-}
-
-/// Whether columns of the format are cut at separators.
-fn is_delimited(format: Format) -> bool {
-    format.is_text() && format != Format::Libsvm
 }
 
 /// Says on standard error how many rows were left out and why the first of them were.

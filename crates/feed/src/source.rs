@@ -63,12 +63,13 @@ impl Source {
         let mut spec = spec.clone();
         if spec.feature.is_empty() {
             match format() {
-                Some(Format::Libsvm) => spec.feature = Spec::libsvm().feature,
+                Some(Format::Libsvm | Format::Libffm) => spec.feature = Spec::libsvm().feature,
                 Some(Format::Criteo) => spec.feature = Spec::criteo().feature,
                 Some(Format::Batch) => spec = completed(&spec, &inputs)?,
                 _ => {
                     let reason =
-                        "there is none; only libsvm, Criteo and batch files imply their features".to_owned();
+                        "there is none; only libsvm, libffm, Criteo and batch files imply their features"
+                            .to_owned();
                     return Err(FeedError::Option { option: "feature", reason });
                 }
             }

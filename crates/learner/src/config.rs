@@ -175,7 +175,7 @@ impl Config {
         if self.feature.is_empty() && self.format().is_none() {
             let input = self.data.train.0.first().map_or("", String::as_str);
             let reason = format!(
-                "data.format: {input:?} does not tell its format, and without a [[feature]] only libsvm, criteo and batch are complete"
+                "data.format: {input:?} does not tell its format, and without a [[feature]] only libsvm, libffm, criteo and batch are complete"
             );
             return Err(LearnError::Config { path: path.into(), reason });
         }
@@ -215,7 +215,7 @@ impl Config {
     pub fn spec(&self) -> Spec {
         let implied = match self.format() {
             _ if !self.feature.is_empty() => self.feature.clone(),
-            Some(Format::Libsvm) => Spec::libsvm().feature,
+            Some(Format::Libsvm | Format::Libffm) => Spec::libsvm().feature,
             Some(Format::Criteo) => Spec::criteo().feature,
             _ => Vec::new(),
         };

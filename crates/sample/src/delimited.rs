@@ -52,7 +52,7 @@ impl Layout {
         if encoder.is_sparse() {
             let path = path.display();
             return Err(SampleError::Settings(format!(
-                "{path}: a feature of type \"sparse\" reads libsvm text, not {format}"
+                "{path}: a feature of type \"sparse\" reads libsvm or libffm text, not {format}"
             )));
         }
         let default = if format == Format::Csv { ',' } else { '\t' };

@@ -49,6 +49,44 @@ pub struct Encoder {
     missing: Vec<Vec<u8>>,
     features: Vec<Compiled>,
     weighted: Vec<bool>,
+    sparse_features: SparseFeatures,
+}
+
+/// Which feature reads a pair of a libffm line.
+#[derive(Debug)]
+pub(crate) enum SparseFeatures {
+    /// The first, whatever the field.
+    WholeLine,
+    /// By the number of the field; `NO_FEATURE` and numbers beyond are read by none.
+    ByField(Vec<u32>),
+}
+
+/// In `SparseFeatures::ByField`: no feature reads the field.
+pub(crate) const NO_FEATURE: u32 = u32::MAX;
+
+impl SparseFeatures {
+    fn of(spec: &Spec) -> SparseFeatures {
+        let mut by_field = Vec::new();
+        for (index, feature) in spec.feature.iter().enumerate() {
+            for field in feature.fields().unwrap_or_default() {
+                by_field.resize(by_field.len().max(field as usize + 1), NO_FEATURE);
+                by_field[field as usize] = index as u32;
+            }
+        }
+        if by_field.is_empty() { SparseFeatures::WholeLine } else { SparseFeatures::ByField(by_field) }
+    }
+
+    /// The feature that reads pairs of this field.
+    #[inline]
+    pub(crate) fn of_field(&self, field: u64) -> Option<usize> {
+        match self {
+            SparseFeatures::WholeLine => Some(0),
+            SparseFeatures::ByField(features) => {
+                let feature = *usize::try_from(field).ok().and_then(|field| features.get(field))?;
+                (feature != NO_FEATURE).then_some(feature as usize)
+            }
+        }
+    }
 }
 
 impl Encoder {
@@ -89,6 +127,7 @@ impl Encoder {
             missing: options.missing.iter().map(|text| text.clone().into_bytes()).collect(),
             features,
             weighted,
+            sparse_features: SparseFeatures::of(&spec),
             spec,
         })
     }
@@ -214,7 +253,13 @@ impl Encoder {
     #[inline]
     #[must_use]
     pub fn libsvm_key(&self, index: u64) -> u64 {
-        let feature = &self.features[0];
+        self.sparse_key(0, index)
+    }
+
+    /// The key of an index of a sparse feature.
+    #[inline]
+    pub(crate) fn sparse_key(&self, feature: usize, index: u64) -> u64 {
+        let feature = &self.features[feature];
         match feature.rule {
             KeyRule::Raw => index,
             KeyRule::Hash => key::hash(&index.to_le_bytes(), feature.salt),
@@ -222,7 +267,12 @@ impl Encoder {
         }
     }
 
-    /// Whether the spec reads libsvm pairs (one sparse feature) rather than columns.
+    /// Which feature reads which pairs.
+    pub(crate) fn sparse_features(&self) -> &SparseFeatures {
+        &self.sparse_features
+    }
+
+    /// Whether the spec reads libsvm or libffm pairs (sparse features) rather than columns.
     #[must_use]
     pub fn is_sparse(&self) -> bool {
         self.features.iter().any(|feature| feature.kind == FeatureKind::Sparse)

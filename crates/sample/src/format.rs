@@ -17,6 +17,8 @@ use crate::messages::Message;
 pub enum Format {
     /// `label index:value index:value ...`, blanks between; also what libFM reads.
     Libsvm,
+    /// `label field:index:value field:index:value ...`, as field-aware factorization machines read it.
+    Libffm,
     /// Comma separated, quotes where needed, blanks around a field do not count.
     Csv,
     /// Tab separated; quotes and blanks are ordinary bytes.
@@ -37,8 +39,9 @@ pub enum Format {
 
 impl Format {
     /// Every format, by the name the settings use.
-    pub const ALL: [(&'static str, Format); 9] = [
+    pub const ALL: [(&'static str, Format); 10] = [
         ("libsvm", Format::Libsvm),
+        ("libffm", Format::Libffm),
         ("csv", Format::Csv),
         ("tsv", Format::Tsv),
         ("criteo", Format::Criteo),
@@ -59,6 +62,7 @@ impl Format {
         };
         match stem.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "libsvm" | "svm" | "libfm" | "fm" => Some(Format::Libsvm),
+            "libffm" | "ffm" => Some(Format::Libffm),
             "csv" => Some(Format::Csv),
             "tsv" | "tab" => Some(Format::Tsv),
             "criteo" => Some(Format::Criteo),
@@ -74,7 +78,13 @@ impl Format {
     /// Whether the file is lines of text.
     #[must_use]
     pub fn is_text(self) -> bool {
-        matches!(self, Format::Libsvm | Format::Csv | Format::Tsv | Format::Criteo)
+        matches!(self, Format::Libsvm | Format::Libffm) || self.is_delimited()
+    }
+
+    /// Whether the file is lines of fields between separators.
+    #[must_use]
+    pub fn is_delimited(self) -> bool {
+        matches!(self, Format::Csv | Format::Tsv | Format::Criteo)
     }
 
     /// Which message a record of the file is, where it is records.
@@ -266,6 +276,7 @@ mod tests {
             ("a.csv", Some(Format::Csv)),
             ("a.b/clicks.TSV.gz", Some(Format::Tsv)),
             ("x.libfm.zst", Some(Format::Libsvm)),
+            ("x.ffm", Some(Format::Libffm)),
             ("x.pq", Some(Format::Parquet)),
             ("day-1.tfrecords.gz", Some(Format::TfRecord)),
             ("x.pb.zst", Some(Format::Protobuf)),

@@ -67,6 +67,8 @@ pub use bad_rows::{BAD_ROW_MESSAGES_MAX, BadRows, all_bad};
 
 mod libsvm;
 
+mod libffm;
+
 mod delimited;
 
 pub mod columnar;

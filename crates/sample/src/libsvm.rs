@@ -13,11 +13,15 @@ use std::path::Path;
 use crate::bad_rows::BadRows;
 use crate::batch::Batch;
 use crate::blocks::{Block, PAD_BYTES};
-use crate::encode::Encoder;
+use crate::encode::{Encoder, SparseFeatures};
 use crate::error::{SampleError, quote};
+use crate::libffm;
 use crate::number::{parse_f32, parse_u64, short_f32, short_u64};
 use crate::scan::{Isa, Marked, find_marks};
 use crate::tokens::{Tokens, UNDECIDED};
+
+/// What is said of a libffm line.
+const IS_LIBFFM: &str = "index:value (field:index:value is libffm: set format = \"libffm\")";
 
 /// Delimiters are located this far ahead, so that text and positions stay in the first-level cache.
 const WINDOW_BYTES: usize = 8 << 10;
@@ -76,10 +80,16 @@ pub(crate) fn decode(
     scratch: &mut Scratch,
     batch: &mut Batch,
 ) -> Result<(), SampleError> {
-    if batch.columns.len() != 1 || !batch.columns[0].is_weighted() || !lines.encoder.is_sparse() {
+    let reads_lines = matches!(lines.encoder.sparse_features(), SparseFeatures::WholeLine);
+    if batch.columns.len() != 1
+        || !batch.columns[0].is_weighted()
+        || !lines.encoder.is_sparse()
+        || !reads_lines
+    {
         let path = lines.path.display();
+        let what = if reads_lines { "columns" } else { "fields, which libffm text has" };
         return Err(SampleError::Settings(format!(
-            "{path}: libsvm input feeds one feature of type \"sparse\"; the features here read columns"
+            "{path}: libsvm input feeds one feature of type \"sparse\"; the features here read {what}"
         )));
     }
     let padded = block.padded();
@@ -95,7 +105,7 @@ pub(crate) fn decode(
 }
 
 /// The end of the last line within a window from `from` on, or of the first line if that is longer.
-fn window_end(text: &[u8], from: usize) -> usize {
+pub(crate) fn window_end(text: &[u8], from: usize) -> usize {
     let window = &text[from..text.len().min(from + WINDOW_BYTES)];
     match window.iter().rposition(|&byte| byte == b'\n') {
         Some(at) => from + at + 1,
@@ -286,13 +296,13 @@ fn load(text: &[u8], at: usize) -> u64 {
 }
 
 #[inline(always)]
-fn index_at(text: &[u8], from: usize, to: usize) -> Option<u64> {
+pub(crate) fn index_at(text: &[u8], from: usize, to: usize) -> Option<u64> {
     let len = to.wrapping_sub(from);
     if len.wrapping_sub(1) < 8 { short_u64(load(text, from), len) } else { long_u64(text, from, to) }
 }
 
 #[inline(always)]
-fn value_at(text: &[u8], from: usize, to: usize) -> Option<f32> {
+pub(crate) fn value_at(text: &[u8], from: usize, to: usize) -> Option<f32> {
     let len = to.wrapping_sub(from);
     if len == 1 {
         let digit = text[from].wrapping_sub(b'0');
@@ -388,8 +398,11 @@ fn careful_line(
         } else {
             let index = parse_u64(index)
                 .ok_or_else(|| wrong(position, "an unsigned integer of 64 bits before the colon", token))?;
-            let value =
-                parse_f32(value).ok_or_else(|| wrong(position, "a finite number after the colon", token))?;
+            let value = parse_f32(value).ok_or_else(|| {
+                let is_libffm = libffm::is_triple(token);
+                let expected = if is_libffm { IS_LIBFFM } else { "a finite number after the colon" };
+                wrong(position, expected, token)
+            })?;
             push(index, value);
         }
         position += 1;

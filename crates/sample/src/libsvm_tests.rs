@@ -111,7 +111,7 @@ fn lines_that_do_not() {
         ("1 1:1 2:", 3, "a finite number after the colon", "\"2:\""),
         ("1 :1", 2, "an unsigned integer of 64 bits before the colon", "\":1\""),
         ("1 -1:1", 2, "an unsigned integer of 64 bits before the colon", "\"-1:1\""),
-        ("1 1:2:3", 2, "a finite number after the colon", "\"1:2:3\""),
+        ("1 1:2:3", 2, "index:value (field:index:value is libffm: set format = \"libffm\")", "\"1:2:3\""),
         (
             "1 18446744073709551616:1",
             2,

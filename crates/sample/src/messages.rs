@@ -69,7 +69,7 @@ impl Layout {
     pub(crate) fn open(message: Message, path: &Path, encoder: &Encoder) -> Result<Layout, SampleError> {
         if encoder.is_sparse() {
             let reason = format!(
-                "{}: a feature of type \"sparse\" reads libsvm text; here features read columns by name",
+                "{}: a feature of type \"sparse\" reads libsvm or libffm text; here features read columns by name",
                 path.display()
             );
             return Err(SampleError::Settings(reason));

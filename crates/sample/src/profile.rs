@@ -4,6 +4,7 @@
 mod batches;
 mod column;
 mod counts;
+mod fields;
 mod label;
 mod messages;
 mod rows;
@@ -147,6 +148,8 @@ pub fn profile(
         let mut text = Text { lines, block, more };
         if profile.format == Format::Libsvm {
             sparse::profile_sparse(&mut profile, &mut text, options)?;
+        } else if profile.format == Format::Libffm {
+            fields::profile_fields(&mut profile, &mut text, options)?;
         } else {
             profile_delimited(&mut profile, &mut text, config, options)?;
         }
@@ -159,7 +162,7 @@ pub fn profile(
             "more than one column is named {name}: they cannot be told apart, and are left out; {how}"
         ));
     }
-    if profile.sparse.is_none() {
+    if !matches!(profile.format, Format::Libsvm | Format::Libffm) {
         profile.label = label::guess(&profile);
     }
     // The label's guess needs more of them.

@@ -20,6 +20,7 @@ use crate::encode::Encoder;
 use crate::error::SampleError;
 use crate::format::{Compression, DataConfig, Format};
 use crate::input::{self, InputFile};
+use crate::libffm;
 use crate::libsvm::{self, Lines, Scratch};
 use crate::messages;
 use crate::packed::{PackedBatch, PackedBuffer};
@@ -42,6 +43,7 @@ struct FileContext {
 #[derive(Debug)]
 enum RowLayout {
     Libsvm,
+    Libffm,
     Delimited(Layout),
     Columnar,
     Messages(messages::Layout),
@@ -228,6 +230,7 @@ impl Source {
             let mut lines = LineBlocks::new(stream, path).with_block_bytes(self.unit_bytes);
             let rows = match format {
                 Format::Libsvm => RowLayout::Libsvm,
+                Format::Libffm => RowLayout::Libffm,
                 _ => {
                     let layout = Layout::open(&mut lines, path, format, &self.config, &self.encoder)?;
                     RowLayout::Delimited(layout)
@@ -315,6 +318,7 @@ impl Decoder {
             }
             (RowLayout::Columnar, None) => Ok(()),
             (RowLayout::Libsvm, _) => libsvm::decode(&lines, &unit.block, &mut self.scratch, batch),
+            (RowLayout::Libffm, _) => libffm::decode(&lines, &unit.block, &mut self.scratch, batch),
             (RowLayout::Delimited(layout), _) => {
                 delimited::decode(&lines, layout, &unit.block, &mut self.scratch.marks, batch)
             }

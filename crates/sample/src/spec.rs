@@ -141,7 +141,8 @@ pub enum FeatureKind {
     Log,
     /// One key per quantile bucket.
     Quantile,
-    /// libsvm `index:value` pairs: one key per index.
+    /// `index:value` pairs: one key per index. All pairs of a libsvm or libffm line, or those of the libffm fields that its columns
+    /// name (`field_0`, `field_1`, ...).
     Sparse,
 }
 
@@ -198,6 +199,15 @@ impl Feature {
         }
     }
 
+    /// The libffm fields whose pairs the feature reads: those that its columns name. None: it reads the pairs of the whole line.
+    #[must_use]
+    pub fn fields(&self) -> Option<Vec<u32>> {
+        let name = self.column.as_ref().unwrap_or(&self.name);
+        let columns = if self.columns.is_empty() { std::slice::from_ref(name) } else { &self.columns[..] };
+        let fields: Option<Vec<u32>> = columns.iter().map(|column| libffm_field(column)).collect();
+        fields.filter(|_| self.kind == FeatureKind::Sparse)
+    }
+
     /// The table that holds the feature's rows.
     #[must_use]
     pub fn table(&self) -> &str {
@@ -242,6 +252,20 @@ impl Feature {
     }
 }
 
+/// Columns of libffm text are called this, with the number of the field behind it.
+pub const LIBFFM_COLUMN: &str = "field_";
+
+/// Features read libffm fields with numbers up to this.
+pub const LIBFFM_FIELD_MAX: u32 = 65_535;
+
+/// The number of the libffm field that a column is.
+fn libffm_field(column: &str) -> Option<u32> {
+    let number = column.strip_prefix(LIBFFM_COLUMN)?;
+    let field = number.parse::<u32>().ok().filter(|field| *field <= LIBFFM_FIELD_MAX)?;
+    // One name per field.
+    (field.to_string() == number).then_some(field)
+}
+
 impl Spec {
     /// A spec may not have more features than this.
     pub const FEATURES_MAX: usize = 4096;
@@ -254,6 +278,13 @@ impl Spec {
     #[must_use]
     pub fn libsvm() -> Self {
         Spec { feature: vec![Feature::of("features", FeatureKind::Sparse)], ..Spec::default() }
+    }
+
+    /// The spec of libffm text with these fields: one sparse feature per field, raw keys.
+    #[must_use]
+    pub fn libffm(fields: impl IntoIterator<Item = u32>) -> Self {
+        let feature = |field| Feature::of(&format!("{LIBFFM_COLUMN}{field}"), FeatureKind::Sparse);
+        Spec { feature: fields.into_iter().map(feature).collect(), ..Spec::default() }
     }
 
     /// The spec of Criteo's display-advertising log: 13 counts on a log scale, 26 categorical columns.
@@ -329,14 +360,41 @@ impl Spec {
             feature.check().map_err(|reason| bad(format!("feature {:?}: {reason}", feature.name)))?;
         }
         let sparse = self.feature.iter().filter(|feature| feature.kind == FeatureKind::Sparse).count();
-        if sparse > 0 && self.feature.len() > 1 {
-            return Err(bad("a sparse feature (libsvm text) must be the only feature"));
+        if sparse > 0 {
+            self.check_sparse()?;
         }
         if let Some(weight) = self.weight.as_ref().filter(|_| sparse > 0) {
             let column = &weight.column;
             return Err(bad(format!(
-                "weight.column = {column:?}: libsvm text has no columns; leave [weight] out, or use another format"
+                "weight.column = {column:?}: libsvm and libffm text have no columns; leave [weight] out, or use another format"
             )));
+        }
+        Ok(())
+    }
+
+    /// Sparse features: one that reads the whole line, or any number that read libffm fields.
+    fn check_sparse(&self) -> Result<(), SampleError> {
+        let mut taken = std::collections::HashMap::new();
+        for feature in &self.feature {
+            let name = &feature.name;
+            match feature.fields() {
+                None if self.feature.len() > 1 => {
+                    return Err(bad(format!(
+                        "feature {name:?}: a sparse feature that reads whole lines must be the only feature; of libffm fields \
+                         each needs type = \"sparse\" and a column such as \"field_0\""
+                    )));
+                }
+                None => {}
+                Some(fields) => {
+                    for field in fields {
+                        if let Some(other) = taken.insert(field, name) {
+                            return Err(bad(format!(
+                                "features {other:?} and {name:?} both read {LIBFFM_COLUMN}{field}; leave it out of one"
+                            )));
+                        }
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -355,7 +413,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Whether the spec reads libsvm text.
+    /// Whether the spec reads `index:value` pairs (libsvm and libffm text) and no columns.
     #[must_use]
     pub fn is_sparse(&self) -> bool {
         self.feature.iter().any(|feature| feature.kind == FeatureKind::Sparse)
@@ -474,6 +532,20 @@ mod tests {
         check(&feature("buckets = 4"), Err("quantile"));
         check(&(feature("type = \"sparse\"") + "\n[[feature]]\nname = \"b\""), Err("only feature"));
         check(&("[weight]\ncolumn = \"w\"\n".to_string() + &feature("type = \"sparse\"")), Err("no columns"));
+        check("[[feature]]\neach = [\"field_0\", \"field_7\"]\ntype = \"sparse\"", Ok(2));
+        check("[[feature]]\nname = \"a\"\ncolumns = [\"field_0\", \"field_7\"]\ntype = \"sparse\"", Ok(1));
+        check(
+            "[[feature]]\neach = [\"field_0\", \"x\"]\ntype = \"sparse\"",
+            Err("\"x\": a sparse feature that"),
+        );
+        check(
+            "[[feature]]\neach = [\"field_0\", \"field_01\"]\ntype = \"sparse\"",
+            Err("\"field_01\": a sparse"),
+        );
+        check(
+            "[[feature]]\nname = \"field_1\"\ntype = \"sparse\"\n[[feature]]\nname = \"b\"\ncolumn = \"field_1\"\ntype = \"sparse\"",
+            Err("both read field_1"),
+        );
         check(&feature("type = \"numeric\"\npooling = \"mean\""), Err("pooling"));
         check(&feature("type = \"multi\"\npooling = \"mean\""), Ok(1));
         check(&("[label]\nthreshold = nan\n".to_string() + &feature("")), Err("label.threshold"));

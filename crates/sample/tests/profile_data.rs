@@ -359,6 +359,26 @@ fn libsvm_text_is_counted_by_index() {
 }
 
 #[test]
+fn libffm_text_is_counted_by_field() {
+    let dir = TempDir::new().unwrap();
+    let row = |row: usize| match row % 2 {
+        0 => format!("{} 0:{}:1 12:7:0.5 12:8:1\n", u8::from(row % 5 == 0), row % 10),
+        _ => format!("{} 12:7:1\n", u8::from(row % 5 == 0)),
+    };
+    let rows: String = (0..100).map(row).collect();
+    for name in ["a.ffm", "a.txt"] {
+        let path = written(&dir, name, &(rows.clone() + "1 2:3\n"));
+        let seen = look(&path);
+        assert_eq!((seen.format, seen.rows, seen.bad_rows), (Format::Libffm, 100, 1));
+        let columns = seen.columns.iter().map(|it| (it.name.as_str(), it.missing, it.distinct));
+        assert_eq!(columns.collect::<Vec<_>>(), [("field_0", 50, 5), ("field_12", 0, 2)]);
+        assert_eq!(seen.label.as_ref().unwrap().positives, 20);
+        let spec = check_suggestion(&path, &seen);
+        assert_eq!(spec, Spec::libffm([0, 12]).expand().unwrap());
+    }
+}
+
+#[test]
 fn columnar_files_are_profiled_too() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("a.parquet");

@@ -17,11 +17,12 @@ use sanderling_sample::{
 };
 use tempfile::TempDir;
 
-const TEXT_FORMATS: [Format; 4] = [Format::Libsvm, Format::Csv, Format::Tsv, Format::Criteo];
+const TEXT_FORMATS: [Format; 5] = [Format::Libsvm, Format::Libffm, Format::Csv, Format::Tsv, Format::Criteo];
 
 fn encoder(format: Format) -> Arc<Encoder> {
     let spec = match format {
         Format::Libsvm => Spec::libsvm(),
+        Format::Libffm => Spec::libffm([0, 1]),
         Format::Criteo => toml::from_str("[[feature]]\neach = [\"C1\", \"C26\"]").unwrap(),
         _ => toml::from_str("[[feature]]\neach = [\"a\", \"b\"]").unwrap(),
     };
@@ -33,6 +34,7 @@ fn encoder(format: Format) -> Arc<Encoder> {
 fn good(format: Format, rows: usize) -> String {
     let (header, row) = match format {
         Format::Libsvm => ("", "1 3:0.25 12345678:1\n".to_string()),
+        Format::Libffm => ("", "1 0:3:0.25 1:12345678:1\n".to_string()),
         Format::Csv => ("label,a,b\n", "1,x,\"y,y\"\n".to_string()),
         Format::Criteo => ("", format!("1{}{}\n", "\t7".repeat(13), "\t68fd1e64".repeat(26))),
         _ => ("label\ta\tb\n", "1\tx\ty\n".to_string()),

@@ -189,10 +189,10 @@ impl Args {
             Some(path) => serde_json::to_value(read_spec(path)?).map_err(json)?,
             None => {
                 let format = reading.format_of(&self.data[0]);
-                let names_its_features = [Format::Libsvm, Format::Criteo, Format::Batch];
+                let names_its_features = [Format::Libsvm, Format::Libffm, Format::Criteo, Format::Batch];
                 if !format.is_some_and(|format| names_its_features.contains(&format)) {
                     let what = format!(
-                        "{}: only libsvm, criteo and batch files say what their features are; name them with --spec or \
+                        "{}: only libsvm, libffm, criteo and batch files say what their features are; name them with --spec or \
                          --config (`sanderling inspect --suggest` proposes some)",
                         self.data[0]
                     );

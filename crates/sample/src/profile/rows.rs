@@ -81,24 +81,33 @@ impl Cut {
     }
 }
 
-/// The format of a text, from its first lines: libsvm by its `index:value` tokens, else TSV by tabs, else CSV.
+/// The format of a text, from its first lines: libsvm by its `index:value` tokens, libffm by `field:index:value`, else TSV by tabs, else CSV.
 pub(super) fn guess_format(text: &[u8]) -> Format {
-    let looks_sparse = |line: &[u8]| {
+    let is_number = |token: &[u8]| !token.is_empty() && token.iter().all(u8::is_ascii_digit);
+    // How many colons a token of an `index:value` or `field:index:value` line has.
+    let looks_sparse = |line: &[u8], colons: usize| {
         let mut tokens = line.split(|&byte| byte == b' ').filter(|token| !token.is_empty()).peekable();
         let label = tokens.peek().is_some_and(|token| parse_f64(token).is_some());
         let pair = |token: &[u8]| {
-            let colon = token.iter().position(|&byte| byte == b':');
-            colon.is_some_and(|at| at > 0 && token[..at].iter().all(u8::is_ascii_digit))
+            let mut parts = token.rsplitn(2, |&byte| byte == b':').skip(1);
+            let before = parts.next().unwrap_or_default();
+            before.split(|&byte| byte == b':').all(is_number)
+                && token.iter().filter(|&&byte| byte == b':').count() == colons
         };
         label && line.contains(&b':') && tokens.skip(1).all(pair)
     };
     let mut sample = lines(text).filter(|line| !line.is_empty()).take(GUESS_LINES).peekable();
     let Some(first) = sample.peek().copied() else { return Format::Csv };
     let first_has_tab = first.contains(&b'\t');
-    let (sparse, all) =
-        sample.fold((0, 0), |(sparse, all), line| (sparse + usize::from(looks_sparse(line)), all + 1));
+    let (mut pairs, mut triples, mut all) = (0, 0, 0);
+    for line in sample {
+        pairs += usize::from(looks_sparse(line, 1));
+        triples += usize::from(looks_sparse(line, 2));
+        all += 1;
+    }
     match () {
-        () if 2 * sparse > all => Format::Libsvm,
+        () if 2 * pairs > all => Format::Libsvm,
+        () if 2 * triples > all => Format::Libffm,
         () if first_has_tab => Format::Tsv,
         () => Format::Csv,
     }

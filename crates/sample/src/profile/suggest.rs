@@ -51,7 +51,7 @@ enum Role {
 /// `BadFile` where no column can be a feature, which says why.
 pub fn suggest(profile: &DataProfile, data_path: &str) -> Result<String, SampleError> {
     let once = read_once(data_path);
-    let has_spec = matches!(profile.format, Format::Batch | Format::Libsvm);
+    let has_spec = matches!(profile.format, Format::Batch | Format::Libsvm | Format::Libffm);
     let roles = if has_spec { Vec::new() } else { roles(profile, once) };
     if !has_spec && roles.iter().all(|(role, _)| is_out(role)) {
         return Err(SampleError::BadFile { path: data_path.into(), reason: without_features(&roles) });
@@ -113,6 +113,8 @@ fn write_all(
     write_data(profile, data_path, out)?;
     if profile.format == Format::Batch {
         writeln!(out, "# Label and features are those that the file was converted with.\n")?;
+    } else if profile.format == Format::Libffm {
+        write_fields(profile, out)?;
     } else if profile.format != Format::Libsvm {
         write_label(profile.label.as_ref(), out)?;
         write_features(roles, once, out)?;
@@ -157,6 +159,16 @@ fn write_data(profile: &DataProfile, data_path: &str, out: &mut String) -> std::
         writeln!(out, "on_bad_row = \"skip\"    # they are counted; \"fail\" stops at the first")?;
     }
     writeln!(out)
+}
+
+/// A feature for every field of libffm text.
+fn write_fields(profile: &DataProfile, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "[[feature]]    # a feature per field")?;
+    writeln!(out, "each = [")?;
+    for column in &profile.columns {
+        writeln!(out, "    {},    # {}", quoted(&column.name), about(column))?;
+    }
+    writeln!(out, "]\ntype = \"sparse\"\n")
 }
 
 fn write_label(label: Option<&LabelGuess>, out: &mut String) -> std::fmt::Result {
