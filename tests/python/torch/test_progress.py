@@ -22,6 +22,7 @@ name = "clicks"
 train = "rows.csv"
 [model]
 type = "{model}"
+hidden = [4]
 [train]
 batch = 16
 passes = 2
@@ -110,8 +111,7 @@ def test_a_run_knows_how_far_its_pass_is(
     rows_of(tmp_path, 8_000)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sanderling.torch.trainer.RunLog", partial(RunLog, line_every_s=0.02))
-    text = CONFIG.format(model="dnn").replace("batch = 16", "batch = 8").replace('"dnn"', '"dnn"\nhidden = [4]')
-    (tmp_path / "clicks.toml").write_text(text)
+    (tmp_path / "clicks.toml").write_text(CONFIG.format(model="dnn").replace("batch = 16", "batch = 8"))
     assert command.main(["clicks.toml", "--max-steps", "1600"]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("pass ") and " %, step " in line]
     shares: dict[str, list[int]] = {"1/2:": [], "2/2:": []}
