@@ -6,7 +6,6 @@ optimizers apply them. What the rest of the model is, and how its parameters are
 Shapes: `B` samples of a batch, `n` keys of a feature, `D` weights of a row, `width` columns of all pooled features.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 import sanderling
 from sanderling.torch.jagged import Embedded, JaggedRows, KeyedJaggedLike, one_batch, to_batch
+from sanderling.torch.rates import Lr, Rates
 from sanderling.torch.spec import Spec, TableSpec
 from sanderling.torch.workers import Workers
 
@@ -135,7 +135,7 @@ class EmbeddingCollection(nn.Module):
         self._sequences = {i: f.name for i, f in enumerate(self.spec.features) if f.pooling == "none"}
         all_tables: list[Any] = list(self.tables.values())
         self.native = sanderling.Embedding(all_tables, features, absent=self._absent, pushes=self._pushes)
-        self._own_rates = {name: table.lr for name, table in self.tables.items()}
+        self._rates = Rates(self.tables)
         # Refused here rather than at the first push.
         self._scales(self.lr, self.lr_scale)
 
@@ -200,7 +200,7 @@ class EmbeddingCollection(nn.Module):
             factor.grad.fill_(torch.inf)
         reading.add(grads)
 
-    def step(self, *, lr: float | Mapping[str, float] | None = None, lr_scale: float | None = None) -> None:
+    def step(self, *, lr: Lr = None, lr_scale: float | None = None) -> None:
         """Pushes the gradients kept since the last step, a key's gradients from all backward passes summed.
 
         `lr` is the learning rate of this step, of all tables or by table; `lr_scale` is a factor on it. What is left
@@ -230,7 +230,7 @@ class EmbeddingCollection(nn.Module):
         self,
         batch: sanderling.Batch,
         *,
-        lr: float | Mapping[str, float] | None = None,
+        lr: Lr = None,
         lr_scale: float | None = None,
     ) -> None:
         """Pushes zeros as the gradients of all rows that the batch does not read; `lr` and `lr_scale` as in `step`.
@@ -303,47 +303,16 @@ class EmbeddingCollection(nn.Module):
         place = "here" if self.connection is None else ", ".join(self.connection.servers)
         return f"{len(self.spec.features)} features from {len(self.spec.tables)} tables, {place}; push={self.push!r}"
 
-    def rates(self, lr: float | Mapping[str, float] | None = None, lr_scale: float | None = None) -> dict[str, float]:
+    def rates(self, lr: Lr = None, lr_scale: float | None = None) -> dict[str, float]:
         """The learning rate of each table with these, where left out with the collection's own.
 
         Of FTRL it is `alpha`, which neither `lr_scale` nor a scheduler changes.
         """
-        lr = self.lr if lr is None else lr
-        lr_scale = self.lr_scale if lr_scale is None else lr_scale
-        rates = {}
-        for name, own in self._own_rates.items():
-            wanted = lr.get(name) if isinstance(lr, Mapping) else lr
-            if own is None:
-                rates[name] = float(self.tables[name].blocks[0]["optimizer"]["alpha"])
-            else:
-                rates[name] = (own if wanted is None else wanted) * lr_scale
-        return rates
+        return self._rates.of(self.lr if lr is None else lr, self.lr_scale if lr_scale is None else lr_scale)
 
-    def _scales(self, lr: float | Mapping[str, float] | None, lr_scale: float | None) -> list[float]:
+    def _scales(self, lr: Lr, lr_scale: float | None) -> list[float]:
         """Factors on the tables' own learning rates, in the order of the tables."""
-        lr = self.lr if lr is None else lr
-        lr_scale = self.lr_scale if lr_scale is None else lr_scale
-        if lr is None:
-            return [lr_scale] * len(self.tables)
-        if isinstance(lr, Mapping):
-            if unknown := set(lr) - set(self.tables):
-                raise sanderling.ConfigError(f"lr: there is no table {', '.join(sorted(unknown))}")
-            return [self._scale(name, lr.get(name)) * lr_scale for name in self.tables]
-        return [self._scale(name, lr) * lr_scale for name in self.tables]
-
-    def _scale(self, name: str, lr: float | None) -> float:
-        """The factor with which a table learns at `lr`."""
-        if lr is None:
-            return 1.0
-        own = self._own_rates[name]
-        if own is None:
-            raise sanderling.ConfigError(
-                f"table {name!r}: lr = {lr}: ftrl has no lr; alpha is set when the table is made. Leave lr out"
-            )
-        if not (own > 0.0 and math.isfinite(lr) and lr >= 0.0):
-            wanted = "a learning rate is a finite number from 0 on" if own > 0.0 else "the table was made with lr = 0"
-            raise sanderling.ConfigError(f"table {name!r}: lr = {lr}: {wanted}")
-        return lr / own
+        return self._rates.scales(self.lr if lr is None else lr, self.lr_scale if lr_scale is None else lr_scale)
 
     def _hand_over(self, lookup: sanderling.Lookup | None, scales: list[float]) -> None:
         if self.workers is not None:
@@ -434,7 +403,7 @@ class RowOptimizer(torch.optim.Optimizer):
         if closure is not None:
             raise ValueError("closures are for optimizers that evaluate a model several times; this one cannot")
         # FTRL has no rate to set.
-        own = self.collection._own_rates
+        own = self.collection._rates.own
         groups = [group for group in self.param_groups if own[group["table"]] is not None]
         self.collection.step(lr={group["table"]: float(group["lr"]) for group in groups}, lr_scale=1.0)
 

@@ -39,12 +39,16 @@ def check_valid(config: DeepConfig, spec: dict[str, Any]) -> None:
 
 def check_fields(config: DeepConfig, spec: dict[str, Any]) -> None:
     """Refuses a model of how fields interact over rows with a single one, as those of libsvm files are."""
-    names = [feature["name"] for feature in spec["feature"]]
-    if config.model.type in MODELS_OF_FIELDS and len(names) < _FIELDS_MIN:
-        raise sanderling.ConfigError(
-            f"model.type = {config.model.type!r} learns how fields interact, and these rows have one, {names[0]!r}:"
-            " give more features (CSV, Parquet, libffm; libsvm has no fields), or take dnn or wide_deep"
-        )
+    features = spec["feature"]
+    if config.model.type not in MODELS_OF_FIELDS or len(features) >= _FIELDS_MIN:
+        return
+    only = features[0]
+    if only.get("type") == "sparse" and not (only.get("column") or only.get("columns")):
+        other = "CSV, Parquet, or libffm with each = ['field_0', ...] in [[feature]]"
+        advice = f"libsvm has none: take {other}; or dnn, wide_deep"
+    else:
+        advice = f"these rows have one, {only['name']!r}: name more features, or take dnn or wide_deep"
+    raise sanderling.ConfigError(f"model.type = {config.model.type!r} learns how fields interact, and {advice}")
 
 
 def for_scoring(spec: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ name = "clicks"
 train = "rows.csv"
 [model]
 type = "{model}"
+hidden = [4]
 [train]
 batch = 16
 passes = 2
@@ -111,8 +111,7 @@ def test_a_run_knows_how_far_its_pass_is(
     rows_of(tmp_path, 8_000)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sanderling.torch.trainer.RunLog", partial(RunLog, line_every_s=0.02))
-    text = CONFIG.format(model="dnn").replace("batch = 16", "batch = 8").replace('"dnn"', '"dnn"\nhidden = [4]')
-    (tmp_path / "clicks.toml").write_text(text)
+    (tmp_path / "clicks.toml").write_text(CONFIG.format(model="dnn").replace("batch = 16", "batch = 8"))
     assert command.main(["clicks.toml", "--max-steps", "1600"]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("pass ") and " %, step " in line]
     shares: dict[str, list[int]] = {"1/2:": [], "2/2:": []}
@@ -221,21 +220,6 @@ def test_the_minibatch_of_a_built_in_learner_is_not_a_deep_model_s(
         assert code == 0
         assert f'"steps": {steps},' in out, arguments
         assert ("train.batch of a built-in learner" in err) == ("--model" in arguments)
-
-
-@pytest.mark.parametrize("model", ["deepfm", "dcn", "dcnv2", "dlrm"])
-def test_models_of_fields_are_refused_over_rows_without(model: str, tmp_path: Path) -> None:
-    (tmp_path / "rows.svm").write_text("".join(f"{i % 2} {i % 5 + 1}:1 {i % 7 + 9}:2\n" for i in range(100)))
-    data = {"train": str(tmp_path / "rows.svm")}
-    config: dict[str, Any] = {"data": data, "model": {"type": model, "dim": 2}, "train": {"batch": 20}}
-    refused = r"these rows have one, 'features': .* libsvm has no fields"
-    with pytest.raises(sanderling.ConfigError, match=refused) as found:
-        sanderling.torch.train(config, runs_dir=tmp_path / "runs")
-    assert len(str(found.value)) <= 200
-    for other in ("dnn", "wide_deep"):
-        config["model"] = {"type": other, "dim": 2, "hidden": [4]}
-        summary = sanderling.torch.train(config, runs_dir=tmp_path / "runs").summary
-        assert summary["examples"] == 100
 
 
 def test_the_directory_of_a_run_is_not_its_model(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def train(emb: EmbeddingCollection, dense: Dense, optimizer: str, rank: int = 0,
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_in_step_they_are_one_with_the_whole_batch(start: Start, optimizer: str, size: int) -> None:
-    alone, expected = EmbeddingCollection(spec(optimizer), push="step"), Dense()
+    alone, expected = EmbeddingCollection(spec(optimizer), push="step", pushes=0), Dense()
     before = rows(alone)
     train(alone, expected, optimizer)
     take, join = start(size, optimizer, "sync")
@@ -141,7 +141,7 @@ def test_in_step_they_are_one_with_the_whole_batch(start: Start, optimizer: str,
 
 def test_all_end_together_and_short_batches_weigh_less(start: Start) -> None:
     """The last step has 8 samples of one trainer and 4 of the other; one has a batch more than that."""
-    alone = EmbeddingCollection(spec("adagrad"), push="step")
+    alone = EmbeddingCollection(spec("adagrad"), push="step", pushes=0)
     for step, end in enumerate([24, 12]):
         alone(batch(step, 0, end)).values().pow(2).mean().backward()
         alone.step()
@@ -181,7 +181,7 @@ def test_nobody_is_further_ahead_than_the_bound(start: Start) -> None:
     with pytest.raises(sanderling.GroupError, match=r"step 6, more than 3 ahead: worker 1 did not come"):
         one_step(fast)
     # Gradients are applied as they come, those of the step that was one too far as well.
-    alone = EmbeddingCollection(spec("sgd"), push="step")
+    alone = EmbeddingCollection(spec("sgd"), push="step", pushes=0)
     for _ in range(2 + 6):
         one_step(alone)
     for found, right in zip(rows(fast), rows(alone), strict=True):
@@ -218,7 +218,7 @@ def test_who_stops_coming_is_named_and_the_tables_go_on(start: Start) -> None:
     # The other comes after all: the step is that of one part each.
     left[0] = take(join(0, attempt=2))
     in_threads(2, lambda rank: one_step(left[rank], 2))
-    alone = EmbeddingCollection(spec("sgd"), push="step")
+    alone = EmbeddingCollection(spec("sgd"), push="step", pushes=0)
     for step in range(3):
         one_step(alone, step)
     for found, right in zip(rows(left[1]), rows(alone), strict=True):
