@@ -106,7 +106,7 @@ fn a_dictionary_of_a_long_text_is_not_repeated() {
     let parquet = parquet(one_text(2 << 20, 1000), properties);
     assert!(parquet.len() < 4000, "{}", parquet.len());
     check("x.parquet", &parquet, "read 1000 rows");
-    check("x.arrow", &arrow(one_text(2 << 20, 4000), Some(CompressionType::ZSTD)), "read 4000 rows");
+    check("x.arrow", &arrow(one_text(2 << 20, 800), Some(CompressionType::ZSTD)), "read 800 rows");
 }
 
 #[test]
@@ -142,8 +142,8 @@ fn lists_without_bytes_are_counted() {
     let lists: ArrayRef = Arc::new(FixedSizeListArray::new(item, 100_000_000, nulls, None));
     check("x.arrow", &arrow(lists, None), "elements in 1 rows");
     let item = Arc::new(Field::new("item", DataType::Int32, true));
-    let (offsets, sizes) = (ScalarBuffer::from(vec![0; 4000]), ScalarBuffer::from(vec![100_000; 4000]));
-    let shared: ArrayRef = Arc::new(Int32Array::from(vec![7; 100_000]));
+    let (offsets, sizes) = (ScalarBuffer::from(vec![0; 4000]), ScalarBuffer::from(vec![5000; 4000]));
+    let shared: ArrayRef = Arc::new(Int32Array::from(vec![7; 5000]));
     let views: ArrayRef = Arc::new(ListViewArray::new(item, offsets, sizes, shared, None));
     check("x.arrow", &arrow(views, None), "read 4000 rows");
 }
