@@ -14,7 +14,7 @@ use std::path::Path;
 
 use sanderling_sample::batch_file::completed;
 use sanderling_sample::input::read_once;
-use sanderling_sample::spec::{Feature, Label, Negatives, Weight};
+use sanderling_sample::spec::{Feature, Label, Negatives, Weight, check_all_written};
 use sanderling_sample::{Format, Spec};
 use sanderling_store::{Init, NAME_BYTES_MAX, Optimizer};
 use serde::de::Error;
@@ -110,7 +110,7 @@ impl Config {
     /// Completes what somebody wrote, of whom more is demanded than of what a model has saved.
     fn written(self, path: &Path, name: &str) -> Result<Self, LearnError> {
         let wrong = |reason| LearnError::Config { path: path.into(), reason };
-        self.feature.iter().try_for_each(Feature::check_written).map_err(wrong)?;
+        check_all_written(&self.feature).map_err(wrong)?;
         if self.data.reading.columns.as_ref().is_some_and(Vec::is_empty) {
             return Err(wrong(
                 "data.columns = []: name every column of the files, or leave it out".to_string(),

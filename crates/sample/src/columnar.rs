@@ -5,9 +5,10 @@
 mod cells;
 mod ipc;
 mod nesting;
+mod pages;
 mod seekable;
+mod unpacked;
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,14 +16,12 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, NullArray, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{DataType, Field as SchemaField, Schema, SchemaRef};
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{
-    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
-};
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
 pub use crate::temporary::TEMPORARY_BYTES_MAX;
 pub use cells::decode;
 pub(crate) use cells::{Cells, cells_of};
-pub use ipc::BUFFER_BYTES_MAX;
+pub use unpacked::{UNPACKED_FREE_BYTES, UNPACKED_RATIO_MAX};
 
 use crate::encode::Encoder;
 use crate::error::SampleError;
@@ -42,12 +41,13 @@ pub struct ColumnarFile {
     schema: SchemaRef,
     rows_declared: Option<u64>,
     rows_read: u64,
-    pending: VecDeque<RecordBatch>,
+    /// Rows that were read together, and how many of them have been handed out.
+    pending: Option<(RecordBatch, usize)>,
     at_end: bool,
 }
 
 enum Reader {
-    Parquet(Box<ParquetRecordBatchReader>),
+    Parquet(Box<ParquetRecordBatchReader>, Arc<pages::Budget>),
     Ipc(Box<ipc::IpcFile>),
 }
 
@@ -128,14 +128,16 @@ impl ColumnarFile {
             nesting::check(&footer).map_err(|reason| bad_file(path, format!("is refused: {reason}")))?;
         }
         let failed = |error| bad_file(path, format!("does not read as Parquet: {error}"));
-        let options = ArrowReaderOptions::new();
-        let builder =
-            ParquetRecordBatchReaderBuilder::try_new_with_options(source, options).map_err(failed)?;
-        let columns = Projection::new(path, builder.schema(), asked)?;
-        let rows_declared = row_count(path, builder.metadata().row_groups())?;
-        let mask = ProjectionMask::roots(builder.parquet_schema(), columns.read.iter().copied());
-        let reader = builder.with_projection(mask).with_batch_size(ROWS_PER_BATCH_MAX).build();
-        let reader = Reader::Parquet(Box::new(reader.map_err(failed)?));
+        let metadata = pages::metadata_of(&source).map_err(failed)?;
+        let columns = Projection::new(path, metadata.schema(), asked)?;
+        let rows_declared = row_count(path, metadata.metadata().row_groups())?;
+        let mask = ProjectionMask::roots(metadata.parquet_schema(), columns.read.iter().copied());
+        let (source, rows) = pages::Pages::new(source, metadata.metadata(), &mask)
+            .map_err(|reason| bad_file(path, format!("is refused: {reason}")))?;
+        let budget = source.budget();
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(source, metadata);
+        let reader = builder.with_projection(mask).with_batch_size(rows).build();
+        let reader = Reader::Parquet(Box::new(reader.map_err(failed)?), budget);
         Ok(Self::new(path, reader, columns, Some(rows_declared)))
     }
 
@@ -162,7 +164,7 @@ impl ColumnarFile {
             schema: columns.schema,
             rows_declared,
             rows_read: 0,
-            pending: VecDeque::new(),
+            pending: None,
             at_end: false,
         }
     }
@@ -193,8 +195,7 @@ impl ColumnarFile {
     #[allow(clippy::should_implement_trait)] // an Iterator would yield Option<Result>, and go on after an error
     pub fn next(&mut self) -> Result<Option<RecordBatch>, SampleError> {
         loop {
-            if let Some(batch) = self.pending.pop_front() {
-                self.rows_read += batch.num_rows() as u64;
+            if let Some(batch) = self.next_slice() {
                 return Ok(Some(batch));
             }
             if self.at_end {
@@ -205,7 +206,10 @@ impl ColumnarFile {
             let file = &mut self.file;
             let read = guarded(&self.path, "reading", || {
                 Ok(match file {
-                    Reader::Parquet(reader) => reader.next().transpose(),
+                    Reader::Parquet(reader, budget) => {
+                        budget.begin();
+                        reader.next().transpose()
+                    }
                     Reader::Ipc(file) => file.next(),
                 })
             })?;
@@ -223,7 +227,7 @@ impl ColumnarFile {
         }
     }
 
-    /// Puts the columns in order and cuts the batch into slices of bounded size.
+    /// Puts the columns in order.
     fn accept(&mut self, batch: &RecordBatch) -> Result<(), SampleError> {
         let rows = batch.num_rows();
         let column = |place: &Option<usize>| -> ArrayRef {
@@ -237,10 +241,25 @@ impl ColumnarFile {
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(
             |error| bad_file(&self.path, format!("damaged after row {}: {error}", self.rows_read)),
         )?;
-        for start in (0..rows).step_by(ROWS_PER_BATCH_MAX) {
-            self.pending.push_back(batch.slice(start, ROWS_PER_BATCH_MAX.min(rows - start)));
-        }
+        self.pending = Some((batch, 0));
         Ok(())
+    }
+
+    /// The next rows of those that were read together: fewer at a time where their lists are long.
+    fn next_slice(&mut self) -> Option<RecordBatch> {
+        let (batch, start) = self.pending.as_mut()?;
+        let left = batch.num_rows() - *start;
+        if left == 0 {
+            self.pending = None;
+            return None;
+        }
+        let mut slice = batch.slice(*start, ROWS_PER_BATCH_MAX.min(left));
+        while slice.num_rows() > 1 && !cells::is_bounded(&slice) {
+            slice = slice.slice(0, slice.num_rows() / 2);
+        }
+        *start += slice.num_rows();
+        self.rows_read += slice.num_rows() as u64;
+        Some(slice)
     }
 
     fn check_end(&self) -> Result<(), SampleError> {

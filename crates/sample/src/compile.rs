@@ -3,10 +3,17 @@
 
 use crate::batch::Column;
 use crate::error::FieldError;
-use crate::field::{Field, VALUE_ABS_MAX, is_missing, number_of, wanted, with_text};
+use crate::field::{
+    Field, VALUE_ABS_MAX, is_missing, number_or_time, raw_key, wanted, with_key_text, with_text,
+};
 use crate::key;
-use crate::number::parse_u64;
 use crate::spec::{DefaultField, Feature, FeatureKind, KeyRule, Pooling};
+
+/// The most keys that a cross makes of a row, for columns of several values each.
+pub(crate) const CROSS_KEYS_MAX: usize = 1 << 16;
+const CROSS_WANTED: &str = "at most 65536 combinations of the values of a cross";
+
+const RAW_WANTED: &str = "a 64-bit integer (key = \"raw\"; key = \"hash\" takes any value)";
 
 #[derive(Debug)]
 pub(crate) struct Compiled {
@@ -15,6 +22,8 @@ pub(crate) struct Compiled {
     pub(crate) rule: KeyRule,
     pub(crate) salt: u64,
     separator: u8,
+    /// Whether texts are split at the separator.
+    splits: bool,
     /// Whether keys have values.
     pub(crate) weighted: bool,
     mean: bool,
@@ -45,6 +54,7 @@ impl Compiled {
             rule: feature.key_rule(),
             salt,
             separator: feature.separator.unwrap_or('|') as u8,
+            splits: feature.kind == FeatureKind::Multi || feature.separator.is_some(),
             weighted: feature.has_values(),
             mean: feature.pooling == Pooling::Mean,
             default_text,
@@ -69,19 +79,7 @@ impl Compiled {
                 let (key, value) = self.number(input, fields[input], missing)?;
                 column.push(key, value);
             }
-            FeatureKind::Cross => {
-                let mut key = self.salt;
-                for &input in &self.inputs {
-                    let field = fields[input];
-                    let part = if is_missing(field, missing) { self.missing_text() } else { field };
-                    key = with_text(part, |text| key::hash(text, key))
-                        .ok_or_else(|| wanted(input, "one value, not a list", field))?;
-                }
-                if let KeyRule::Modulo(size) = self.rule {
-                    key %= size;
-                }
-                column.push(key, 1.0);
-            }
+            FeatureKind::Cross => self.cross(&self.inputs, self.salt, fields, missing, start, column)?,
             FeatureKind::Categorical => {
                 for &input in &self.inputs {
                     if let Some(key) = self.category(input, fields[input], missing)? {
@@ -103,6 +101,54 @@ impl Compiled {
         Ok(())
     }
 
+    /// Goes on with the columns that are left, from the key of those before: a key per combination of values.
+    fn cross(
+        &self,
+        inputs: &[usize],
+        key: u64,
+        fields: &[Field<'_>],
+        missing: &[Vec<u8>],
+        start: usize,
+        column: &mut Column,
+    ) -> Result<(), FieldError> {
+        let Some((&input, rest)) = inputs.split_first() else {
+            let key = if let KeyRule::Modulo(size) = self.rule { key % size } else { key };
+            column.push(key, 1.0);
+            return Ok(());
+        };
+        let mut with = |part: Field<'_>| {
+            if column.keys.len() - start >= CROSS_KEYS_MAX {
+                return Err(wanted(input, CROSS_WANTED, fields[input]));
+            }
+            let key = with_key_text(part, |text| key::hash(text, key))
+                .ok_or_else(|| wanted(input, "values, not lists of lists", fields[input]))?;
+            self.cross(rest, key, fields, missing, start, column)
+        };
+        let mut is_one_missing = true;
+        match fields[input] {
+            field if is_missing(field, missing) => {}
+            Field::List(parts) => {
+                for part in parts.iter().filter(|part| !is_missing(**part, missing)) {
+                    is_one_missing = false;
+                    with(*part)?;
+                }
+            }
+            Field::Text(text) if self.splits => {
+                for part in text.split(|byte| *byte == self.separator).map(<[u8]>::trim_ascii) {
+                    if !is_missing(Field::Text(part), missing) {
+                        is_one_missing = false;
+                        with(Field::Text(part))?;
+                    }
+                }
+            }
+            one => {
+                is_one_missing = false;
+                with(one)?;
+            }
+        }
+        if is_one_missing { with(self.missing_text()) } else { Ok(()) }
+    }
+
     fn number(&self, input: usize, field: Field<'_>, missing: &[Vec<u8>]) -> Result<(u64, f32), FieldError> {
         let number = if is_missing(field, missing) {
             match self.default_number {
@@ -110,7 +156,7 @@ impl Compiled {
                 None => return Ok((self.missing_key, 1.0)),
             }
         } else {
-            number_of(field).ok_or_else(|| wanted(input, "a finite number", field))?
+            number_or_time(field).ok_or_else(|| wanted(input, "a finite number", field))?
         };
         Ok(match self.kind {
             FeatureKind::Log => (self.value_key, (number.signum() * number.abs().ln_1p()) as f32),
@@ -189,15 +235,9 @@ impl Compiled {
     #[inline]
     fn key(&self, input: usize, field: Field<'_>) -> Result<u64, FieldError> {
         if self.rule == KeyRule::Raw {
-            let key = match field {
-                Field::Unsigned(number) => Some(number),
-                Field::Int(number) => u64::try_from(number).ok(),
-                Field::Text(text) => parse_u64(text),
-                _ => None,
-            };
-            return key.ok_or_else(|| wanted(input, "an unsigned integer (key = \"raw\")", field));
+            return raw_key(field).ok_or_else(|| wanted(input, RAW_WANTED, field));
         }
-        let hash = with_text(field, |text| key::hash(text, self.salt))
+        let hash = with_key_text(field, |text| key::hash(text, self.salt))
             .ok_or_else(|| wanted(input, "one value, not a list (type = \"multi\" takes lists)", field))?;
         Ok(match self.rule {
             KeyRule::Modulo(size) => hash % size,

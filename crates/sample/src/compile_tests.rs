@@ -1,10 +1,15 @@
 //! Keys and values against the description that other programs derive them from.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, Int32Array, Int64Array, StringArray};
+use arrow::datatypes::{DataType, TimeUnit};
 use serde_json::Value;
 
 use super::*;
 use crate::batch::Batch;
+use crate::columnar::{Cells, cells_of};
 use crate::spec::Spec;
 
 /// The table of test vectors in the document, which were computed by another implementation (`python-xxhash`).
@@ -37,8 +42,70 @@ fn field(value: &Value) -> Field<'_> {
             Some(number) => Field::Int(number),
             None => Field::Float(number.as_f64().unwrap()),
         },
+        Value::Bool(is_true) => Field::Bool(*is_true),
+        Value::Object(typed) => {
+            let (kind, value) = typed.iter().next().unwrap();
+            typed_field(kind, value)
+        }
         other => panic!("{other}"),
     }
+}
+
+/// The field of a column of this type, by the readers of columnar files.
+fn typed_field<'a>(kind: &str, value: &Value) -> Field<'a> {
+    let unit = |name: &str| match name {
+        "s" => TimeUnit::Second,
+        "ms" => TimeUnit::Millisecond,
+        "us" => TimeUnit::Microsecond,
+        "ns" => TimeUnit::Nanosecond,
+        other => panic!("{other}"),
+    };
+    let (name, arguments) = kind.trim_end_matches([']', ')']).split_once(['[', '(']).unwrap_or((kind, ""));
+    let arguments: Vec<&str> = arguments.split(", ").collect();
+    let to = match name {
+        "date32" => DataType::Date32,
+        "date64" => DataType::Date64,
+        "timestamp" => DataType::Timestamp(unit(arguments[0]), arguments.get(1).map(|zone| Arc::from(*zone))),
+        "time32" => DataType::Time32(unit(arguments[0])),
+        "time64" => DataType::Time64(unit(arguments[0])),
+        "duration" => DataType::Duration(unit(arguments[0])),
+        "decimal64" => DataType::Decimal64(arguments[0].parse().unwrap(), arguments[1].parse().unwrap()),
+        "decimal128" => DataType::Decimal128(arguments[0].parse().unwrap(), arguments[1].parse().unwrap()),
+        "bool" => DataType::Boolean,
+        other => panic!("{other}"),
+    };
+    let column: ArrayRef = match value {
+        Value::String(text) => Arc::new(StringArray::from(vec![text.as_str()])),
+        Value::Bool(is_true) => Arc::new(BooleanArray::from(vec![*is_true])),
+        number if matches!(to, DataType::Date32 | DataType::Time32(_)) => {
+            Arc::new(Int32Array::from(vec![number.as_i64().unwrap() as i32]))
+        }
+        number => Arc::new(Int64Array::from(vec![number.as_i64().unwrap()])),
+    };
+    let column = arrow::compute::cast(&column, &to).unwrap();
+    // A field borrows from its column.
+    let cells: &'a Cells = Box::leak(Box::new(cells_of(&column).unwrap()));
+    cells.field(0, &[])
+}
+
+#[test]
+fn a_cross_has_a_bound_on_its_keys() {
+    let spec: Spec = toml::from_str(
+        "feature = [{ name = \"x\", type = \"cross\", columns = [\"a\", \"b\"], separator = \"|\" }]",
+    )
+    .unwrap();
+    let feature = spec.expand().unwrap().feature.remove(0);
+    let compiled = Compiled::new(&feature, vec![0, 1]);
+    let values: Vec<String> = (0..257).map(|value| value.to_string()).collect();
+    let (many, fewer) = (values.join("|"), values[..256].join("|"));
+    let encode = |a: &str, b: &str| {
+        let mut batch = Batch::new(&[false]);
+        let fields = [Field::Text(a.as_bytes()), Field::Text(b.as_bytes())];
+        compiled.encode(&fields, &[], &mut batch.columns[0]).map(|()| batch.columns[0].keys.len())
+    };
+    assert_eq!(encode(&fewer, &fewer), Ok(CROSS_KEYS_MAX));
+    let error = encode(&many, &fewer).unwrap_err();
+    assert_eq!(error.expected, format!("at most {CROSS_KEYS_MAX} combinations of the values of a cross"));
 }
 
 #[test]
@@ -51,5 +118,5 @@ fn keys_are_those_of_the_description() {
         check(feature, fields, expected);
         rows += 1;
     }
-    assert!(rows >= 20, "{rows} vectors were found");
+    assert!(rows >= 60, "{rows} vectors were found");
 }

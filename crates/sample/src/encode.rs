@@ -291,11 +291,28 @@ impl Encoder {
             })?;
             return Ok(self.label(number));
         }
+        if let Field::Bool(is_true) = field {
+            return self.label_of_bool(is_true);
+        }
         let positive = with_text(field, |text| self.label.positive.iter().any(|p| p.as_bytes() == text));
         match positive {
             Some(positive) => Ok(if positive { 1.0 } else { 0.0 }),
             None => Err(wanted(self.label_input, "one label", field)),
         }
+    }
+
+    /// A truth value has one of the texts that tools write for it.
+    fn label_of_bool(&self, is_true: bool) -> Result<f32, FieldError> {
+        let is_listed = |texts: [&str; 3]| {
+            self.label.positive.iter().any(|text| texts.iter().any(|other| text.eq_ignore_ascii_case(other)))
+        };
+        let (on_true, on_false) = (is_listed(["true", "1", "t"]), is_listed(["false", "0", "f"]));
+        if !on_true && !on_false {
+            let expected = "a text that label.positive lists (of this column \"true\" or \"false\")";
+            return Err(wanted(self.label_input, expected, Field::Bool(is_true)));
+        }
+        let is_positive = if is_true { on_true } else { on_false };
+        Ok(f32::from(u8::from(is_positive)))
     }
 
     fn weight_of(&self, input: usize, field: Field<'_>) -> Result<f32, FieldError> {

@@ -49,8 +49,17 @@ fn kinds() {
     check("", &[Field::List(&[])], Err("one value"));
     check("key = \"raw\"", &[text("42")], Ok((vec![42], vec![])));
     check("key = \"raw\"", &[Field::Int(42)], Ok((vec![42], vec![])));
-    check("key = \"raw\"", &[text("4x")], Err("unsigned"));
-    check("key = \"raw\"", &[Field::Int(-1)], Err("unsigned"));
+    check("key = \"raw\"", &[text("4x")], Err("64-bit integer"));
+    check("key = \"raw\"", &[Field::Int(-1)], Ok((vec![u64::MAX], vec![])));
+    check("key = \"raw\"", &[text("-1")], Ok((vec![u64::MAX], vec![])));
+    check("key = \"raw\"", &[text("-9223372036854775808")], Ok((vec![1 << 63], vec![])));
+    check("key = \"raw\"", &[Field::Float(42.0)], Ok((vec![42], vec![])));
+    check("key = \"raw\"", &[text("42.0")], Ok((vec![42], vec![])));
+    check("key = \"raw\"", &[Field::Float(-2.0)], Ok((vec![u64::MAX - 1], vec![])));
+    for no_id in [Field::Float(1.5), Field::Float(2f64.powi(53)), Field::Float(1e300), text("x"), text("1.5")]
+    {
+        check("key = \"raw\"", &[no_id], Err("key = \"hash\""));
+    }
     check("key = \"raw\"", &[text("")], Ok((vec![], vec![])));
     check("key = {modulo = 10}", &[text("x")], Ok((vec![hashed("x") % 10], vec![])));
     check("salt = \"s\"", &[text("x")], Ok((vec![key::hash(b"x", key::salt("s"))], vec![])));

@@ -3,7 +3,9 @@
 use std::io::Write;
 
 use crate::error::{FieldError, quote};
-use crate::number::parse_f64;
+use crate::number::{parse_f64, parse_u64};
+use crate::profile::mark_of;
+use crate::time::Time;
 
 /// One field of a row, as text or as a columnar file types it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,6 +20,10 @@ pub enum Field<'a> {
     Unsigned(u64),
     /// A floating-point number.
     Float(f64),
+    /// A truth value: 1 or 0 as a number, `true` or `false` as a text.
+    Bool(bool),
+    /// A date, a time, a duration: seconds as a number.
+    Time(Time),
     /// Several values, for multi-valued features.
     List(&'a [Field<'a>]),
 }
@@ -48,9 +54,51 @@ pub(crate) fn number_of(field: Field<'_>) -> Option<f64> {
         Field::Int(number) => number as f64,
         Field::Unsigned(number) => number as f64,
         Field::Float(number) => number,
+        Field::Bool(is_true) => f64::from(u8::from(is_true)),
+        Field::Time(time) => time.as_seconds(),
         Field::Missing | Field::List(_) => return None,
     };
     number.is_finite().then_some(number)
+}
+
+/// The same for a feature, where the text of a date or time is a number, too: its seconds.
+pub(crate) fn number_or_time(field: Field<'_>) -> Option<f64> {
+    number_of(field).or_else(|| match field {
+        Field::Text(text) => Time::read(text).map(Time::as_seconds),
+        _ => None,
+    })
+}
+
+/// Whole numbers up to this are floats without any other number nearby that might have been meant.
+const FLOAT_WHOLE_MAX: f64 = ((1_u64 << 53) - 1) as f64;
+
+/// The field as a ready key: a whole number from -2^63 to 2^64 - 1, of which negative ones are taken by their bits.
+#[inline]
+pub(crate) fn raw_key(field: Field<'_>) -> Option<u64> {
+    match field {
+        Field::Unsigned(number) => Some(number),
+        Field::Int(number) => Some(number as u64),
+        Field::Float(number) => whole(number),
+        Field::Bool(is_true) => Some(is_true.into()),
+        Field::Text(text) => parse_u64(text).or_else(|| raw_of_text(text)),
+        Field::Missing | Field::Time(_) | Field::List(_) => None,
+    }
+}
+
+/// A text that is not the digits of an unsigned number.
+#[cold]
+fn raw_of_text(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    match text.parse::<i64>() {
+        Ok(number) => Some(number as u64),
+        // Whole floats, as columns of numbers are written in which some are missing: 42.0.
+        Err(_) => parse_f64(text.as_bytes()).and_then(whole),
+    }
+}
+
+fn whole(number: f64) -> Option<u64> {
+    let is_whole = number.fract() == 0.0 && number.abs() <= FLOAT_WHOLE_MAX;
+    is_whole.then_some(number as i64 as u64)
 }
 
 /// Calls `f` with the field as the text that a text file would hold; None for lists.
@@ -64,12 +112,27 @@ pub(crate) fn with_text<R>(field: Field<'_>, f: impl FnOnce(&[u8]) -> R) -> Opti
             let mut buffer = [0u8; NUMBER_TEXT_BYTES_MAX];
             let room = buffer.len();
             let mut rest = &mut buffer[..];
-            // A whole number reads the same from an integer and from a float column.
-            write!(rest, "{number}").ok()?;
+            // A whole number reads the same from an integer and from a float column; zero has no sign.
+            write!(rest, "{}", number + 0.0).ok()?;
             let written = room - rest.len();
             Some(f(&buffer[..written]))
         }
+        Field::Bool(is_true) => Some(f(if is_true { b"true" } else { b"false" })),
+        Field::Time(time) => Some(time.with_text(f)),
         Field::List(_) => None,
+    }
+}
+
+/// Calls `f` with the text that keys are made of: that of the field, but of a text that is a time the text of this time,
+/// however it is written there.
+#[inline]
+pub(crate) fn with_key_text<R>(field: Field<'_>, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    match field {
+        Field::Text(text) if Time::may_be(text) => Some(match Time::read(text) {
+            Some(time) => time.with_text(f),
+            None => f(text),
+        }),
+        other => with_text(other, f),
     }
 }
 
@@ -91,20 +154,51 @@ fn with_decimal<R>(magnitude: u64, negative: bool, f: impl FnOnce(&[u8]) -> R) -
 }
 
 pub(crate) fn wanted(column: usize, expected: &str, field: Field<'_>) -> FieldError {
-    let found = match field {
+    let mut expected = expected.to_string();
+    if let Field::Text(text) = field
+        && mark_of(text).is_some()
+    {
+        expected += " (list texts that mean no value in data.missing)";
+    }
+    FieldError { column, expected, found: shown(field) }
+}
+
+/// At most this many characters of a number are shown in an error.
+const NUMBER_SHOWN_MAX: usize = 24;
+
+/// A field as an error message may show it: printable and short.
+pub(crate) fn shown(field: Field<'_>) -> String {
+    match field {
         Field::Text(text) => quote(text),
         Field::Missing => "nothing".to_string(),
-        Field::Int(number) => number.to_string(),
-        Field::Unsigned(number) => number.to_string(),
-        Field::Float(number) => number.to_string(),
+        Field::Float(number) => shown_number(number),
         Field::List(parts) => format!("a list of {}", parts.len()),
-    };
-    FieldError { column, expected: expected.to_string(), found }
+        Field::Int(_) | Field::Unsigned(_) | Field::Bool(_) | Field::Time(_) => {
+            with_text(field, |text| String::from_utf8_lossy(text).into_owned()).unwrap_or_default()
+        }
+    }
+}
+
+/// A number as a message may show it: with an exponent where its digits would be many.
+#[must_use]
+pub fn shown_number(number: f64) -> String {
+    let plain = number.to_string();
+    if plain.len() <= NUMBER_SHOWN_MAX { plain } else { format!("{number:e}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_in_messages_are_short() {
+        assert_eq!(shown(Field::Float(1e300)), "1e300");
+        assert_eq!(shown(Field::Float(-0.1)), "-0.1");
+        assert_eq!(shown(Field::Float(f64::MIN_POSITIVE)), "2.2250738585072014e-308");
+        assert_eq!(shown(Field::Text(&[b'x'; 500])).len(), 45);
+        let error = wanted(0, "a finite number", Field::Text(b"\\N"));
+        assert!(error.expected.contains("data.missing"), "{error:?}");
+    }
 
     #[test]
     fn integers_as_text() {

@@ -274,7 +274,14 @@ mod tests {
             gzip.write_all(text).unwrap();
             let zstd = zstd::encode_all(text, 1).unwrap();
             let (framed, last) = (skipped(&zstd, 0), skipped(&zstd, 15));
-            for stored in [text.to_vec(), gzip.finish().unwrap(), zstd, framed, last] {
+            // As many members as whoever appended to it made, the last one empty, as bgzip closes a file.
+            let mut members = Vec::new();
+            for part in [&text[..text.len() / 2], &text[text.len() / 2..], b""] {
+                let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                gzip.write_all(part).unwrap();
+                members.extend(gzip.finish().unwrap());
+            }
+            for stored in [text.to_vec(), gzip.finish().unwrap(), members, zstd, framed, last] {
                 let (count, mut found) = (Arc::<AtomicU64>::default(), Vec::new());
                 let bytes = stored.len() as u64;
                 let stream = Trickle(Cursor::new(stored), false);

@@ -27,7 +27,10 @@ pub use spec::Spec;
 pub mod key;
 
 mod field;
-pub use field::Field;
+pub use field::{Field, shown_number};
+
+mod time;
+pub use time::{Time, TimeKind};
 
 mod compile;
 

@@ -6,6 +6,7 @@ mod column;
 mod counts;
 mod fields;
 mod label;
+mod marks;
 mod messages;
 mod rows;
 mod sparse;
@@ -32,6 +33,7 @@ use crate::field::{Field, with_text};
 use crate::format::{Compression, DataConfig, Format};
 use crate::input::{self, InputFile};
 use column::{ColumnStats, Limits};
+pub(crate) use marks::mark_of;
 use rows::Cut;
 
 /// Columns that are profiled at most; a wider file is not a table of features.
@@ -325,6 +327,8 @@ fn criteo_columns() -> Vec<String> {
 fn add_text(stats: &mut ColumnStats, value: &[u8], config: &DataConfig) {
     if value.is_empty() || config.missing.iter().any(|missing| missing.as_bytes() == value) {
         stats.add_missing();
+    } else if let Some(mark) = mark_of(value) {
+        stats.add_mark(mark);
     } else {
         stats.add(value);
     }

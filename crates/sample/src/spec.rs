@@ -4,6 +4,7 @@
 //! spec says nothing of file formats (see `format`), models or optimizers.
 
 mod written;
+pub use written::check_all_written;
 
 use serde::{Deserialize, Serialize};
 
@@ -94,7 +95,8 @@ pub struct Feature {
     /// How a field becomes keys.
     #[serde(default, rename = "type")]
     pub kind: FeatureKind,
-    /// Separator of a `multi` field, one ASCII character; default `|`.
+    /// Separator of a `multi` field, one ASCII character; default `|`. Of a `cross`: where texts are split into values that
+    /// are each crossed; by default none is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub separator: Option<char>,
     /// Key derivation; default `hash`, for `sparse` features `raw`.
@@ -133,7 +135,7 @@ pub enum FeatureKind {
     Categorical,
     /// One key per separated part of the field.
     Multi,
-    /// One key for the combination of all columns.
+    /// One key for the combination of all columns, for each of their values.
     Cross,
     /// One key for the feature, the number as its value.
     Numeric,
@@ -153,7 +155,7 @@ pub enum KeyRule {
     /// XXH3-64 of the field's text, seeded by the feature's salt.
     #[default]
     Hash,
-    /// The field is an unsigned integer and is the key.
+    /// The field is a 64-bit integer and is the key; a negative one by its bits.
     Raw,
     /// The hash modulo a size: as many keys as that, with collisions.
     Modulo(u64),
@@ -239,9 +241,9 @@ impl Feature {
         let mean = self.pooling == Pooling::Mean;
         match self.kind {
             FeatureKind::Numeric | FeatureKind::Log | FeatureKind::Sparse => true,
-            FeatureKind::Quantile | FeatureKind::Cross => false,
+            FeatureKind::Quantile => false,
             FeatureKind::Categorical => mean && self.inputs().len() > 1,
-            FeatureKind::Multi => mean,
+            FeatureKind::Multi | FeatureKind::Cross => mean,
         }
     }
 
@@ -459,12 +461,14 @@ impl Feature {
         if self.key_rule() == KeyRule::Modulo(0) {
             return Err("key = {modulo = 0}: must be at least 1".to_string());
         }
-        let many = matches!(self.kind, FeatureKind::Categorical | FeatureKind::Multi);
+        let many = matches!(self.kind, FeatureKind::Categorical | FeatureKind::Multi | FeatureKind::Cross);
         if self.pooling == Pooling::Mean && !many {
-            return Err("pooling = \"mean\" applies to categorical and multi features only".to_string());
+            return Err(
+                "pooling = \"mean\" applies to categorical, multi and cross features only".to_string()
+            );
         }
-        if self.separator.is_some() && self.kind != FeatureKind::Multi {
-            return Err("separator applies to type = \"multi\" only".to_string());
+        if self.separator.is_some() && !matches!(self.kind, FeatureKind::Multi | FeatureKind::Cross) {
+            return Err("separator applies to type = \"multi\" and \"cross\" only".to_string());
         }
         if self.separator.is_some_and(|separator| !separator.is_ascii()) {
             return Err("separator must be one ASCII character".to_string());

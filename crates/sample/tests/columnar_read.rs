@@ -16,7 +16,7 @@ use arrow::array::{
     LargeStringArray, ListArray, NullArray, RecordBatch, StringArray, StringViewArray, StructArray,
     TimestampMillisecondArray, UInt64Array,
 };
-use arrow::datatypes::{DataType, Field as SchemaField, Int32Type, Schema};
+use arrow::datatypes::{DataType, Field as SchemaField, Int32Type, Schema, TimeUnit};
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use parquet::arrow::ArrowWriter;
@@ -24,8 +24,8 @@ use parquet::basic::{BrotliLevel, Compression as PageCompression};
 use parquet::file::properties::WriterProperties;
 use sanderling_sample::columnar::{ColumnarFile, ROWS_PER_BATCH_MAX, decode};
 use sanderling_sample::{
-    Batch, Compression, DataConfig, EncodeOptions, Encoder, Field, Format, LabelUse, Rows, SampleError,
-    Source, Spec, Unit,
+    BadRows, Batch, Compression, DataConfig, Decoder, EncodeOptions, Encoder, Field, Format, LabelUse, Rows,
+    SampleError, Source, Spec, Unit,
 };
 use tempfile::TempDir;
 
@@ -164,8 +164,15 @@ fn every_type_reads_as_the_field_it_is() {
         "numeric",
         [Field::Int(1), Field::Missing, Field::Int(0)],
     );
-    check(Arc::new(Date32Array::from(vec![Some(7), None, Some(-3)])), "numeric", ints);
-    check(Arc::new(TimestampMillisecondArray::from(vec![Some(7), None, Some(-3)])), "numeric", ints);
+    check(
+        Arc::new(BooleanArray::from(vec![Some(true), None, Some(false)])),
+        "categorical",
+        [Field::Text(b"true"), Field::Missing, Field::Text(b"false")],
+    );
+    let days = [Field::Int(7 * 86_400), Field::Missing, Field::Int(-3 * 86_400)];
+    check(Arc::new(Date32Array::from(vec![Some(7), None, Some(-3)])), "numeric", days);
+    let seconds = [Field::Float(0.007), Field::Missing, Field::Int(-3)];
+    check(Arc::new(TimestampMillisecondArray::from(vec![Some(7), None, Some(-3000)])), "numeric", seconds);
     let floats = [Field::Float(0.5), Field::Missing, Field::Float(-2.0)];
     check(Arc::new(Float32Array::from(vec![Some(0.5), None, Some(-2.0)])), "numeric", floats);
     check(Arc::new(Float64Array::from(vec![Some(0.5), None, Some(-2.0)])), "categorical", floats);
@@ -242,6 +249,120 @@ fn ids_are_read_alike_in_all_slices_of_a_column() {
             assert_eq!(read(&path, &encoder).unwrap().columns[0].keys, ids, "{way}: {}", column.data_type());
         }
     }
+}
+
+/// The same instants, and the same truth values and decimals, in every type and format, and in text.
+#[test]
+fn one_instant_is_one_key_in_every_file() {
+    let encoder = encoder("[[feature]]\nname = \"x\"", LabelUse::Required);
+    let labels: ArrayRef = Arc::new(Int8Array::from(vec![1, 0]));
+    let dir = TempDir::new().unwrap();
+    let keys = |source: &Path| {
+        let config = DataConfig::default();
+        let (encoder, bad_rows) = (
+            Arc::new(self::encoder("[[feature]]\nname = \"x\"", LabelUse::Required)),
+            BadRows::new(config.on_bad_row),
+        );
+        let mut source = Source::open(&[source.display().to_string()], &config, &encoder).unwrap();
+        let mut decoder = Decoder::new(Arc::clone(&encoder), Arc::new(bad_rows));
+        let (mut unit, mut batch) = (Unit::default(), encoder.new_batch());
+        while source.next_unit(&mut unit).unwrap() {
+            decoder.decode(&unit, &mut batch).unwrap();
+        }
+        batch.columns[0].keys.clone()
+    };
+    let ints = |values: [i64; 2]| -> ArrayRef { Arc::new(Int64Array::from(values.to_vec())) };
+    let texts = |values: [&str; 2]| -> ArrayRef { Arc::new(StringArray::from(values.to_vec())) };
+    let check = |text: [&str; 2], columns: &[(ArrayRef, DataType)]| {
+        let path = dir.path().join("x.csv");
+        std::fs::write(&path, format!("label,x\n1,{}\n0,{}\n", text[0], text[1])).unwrap();
+        let expected = keys(&path);
+        for (column, kind) in columns {
+            let column = arrow::compute::cast(column, kind).unwrap();
+            let records = records(vec![("label", Arc::clone(&labels)), ("x", column)]);
+            for way in ["a.parquet", "a.arrow", "zstd.arrows"] {
+                let path = write(dir.path(), way, std::slice::from_ref(&records));
+                assert_eq!(keys(&path), expected, "{way}: {kind}");
+                assert_eq!(read(&path, &encoder).unwrap().columns[0].keys, expected, "{way}: {kind}");
+            }
+        }
+    };
+    let seconds = [1_700_000_000, -86_400];
+    let count = |per_second: i64| ints(seconds.map(|second| second * per_second));
+    let zones = [None, Some("UTC"), Some("+02:00")].map(|zone| zone.map(Arc::from));
+    let mut instants = Vec::new();
+    for zone in zones {
+        instants.push((count(1), DataType::Timestamp(TimeUnit::Second, zone.clone())));
+        instants.push((count(1000), DataType::Timestamp(TimeUnit::Millisecond, zone.clone())));
+        instants.push((count(1_000_000), DataType::Timestamp(TimeUnit::Microsecond, zone.clone())));
+        instants.push((count(1_000_000_000), DataType::Timestamp(TimeUnit::Nanosecond, zone)));
+    }
+    check(["2023-11-14 22:13:20", "1969-12-31"], &instants);
+    check(["2023-11-14T22:13:20.000Z", "1969-12-31 00:00:00"], &instants);
+    let days = ["2023-11-14", "1969-12-31"];
+    check(days, &[DataType::Date32, DataType::Date64].map(|kind| (texts(days), kind)));
+    let decimals = ["12.50", "42.00"];
+    let kinds = [DataType::Decimal128(10, 2), DataType::Decimal128(38, 10), DataType::Float64];
+    check(["12.5", "42"], &kinds.map(|kind| (texts(decimals), kind)));
+    check(["true", "false"], &[(ints([1, 0]), DataType::Boolean)]);
+    check(["90.5", "-0.25"], &[(ints([90_500, -250]), DataType::Duration(TimeUnit::Millisecond))]);
+    check(
+        ["22:13:20.5", "00:00:00"],
+        &[(ints([80_000_500_000, 0]), DataType::Time64(TimeUnit::Microsecond))],
+    );
+}
+
+#[test]
+fn a_truth_value_is_positive_by_any_text_for_it() {
+    let dir = TempDir::new().unwrap();
+    let labels: ArrayRef = Arc::new(BooleanArray::from(vec![true, false]));
+    let rows = records(vec![("label", labels), ("x", Arc::new(Int8Array::from(vec![1, 2])))]);
+    let path = write(dir.path(), "a.parquet", &[rows]);
+    for (positive, expected) in [
+        ("", [1.0, 0.0]),
+        ("\"true\"", [1.0, 0.0]),
+        ("\"True\"", [1.0, 0.0]),
+        ("\"1\"", [1.0, 0.0]),
+        ("\"false\"", [0.0, 1.0]),
+    ] {
+        let spec = format!("label = {{ positive = [{positive}] }}\n[[feature]]\nname = \"x\"");
+        assert_eq!(read(&path, &encoder(&spec, LabelUse::Required)).unwrap().labels, expected, "{positive}");
+    }
+    let other = encoder("label = { positive = [\"yes\"] }\n[[feature]]\nname = \"x\"", LabelUse::Required);
+    check_error(&path, &other, &[":1:", "column label", "label.positive", "Boolean"]);
+}
+
+#[test]
+fn errors_of_ready_keys_name_the_type_and_what_to_do() {
+    let raw = encoder("[[feature]]\nname = \"x\"\nkey = \"raw\"", LabelUse::Optional);
+    let dir = TempDir::new().unwrap();
+    let ids: ArrayRef = Arc::new(Int64Array::from(vec![-1, i64::MIN, 7]));
+    let path = write(dir.path(), "a.parquet", &[records(vec![("x", ids)])]);
+    assert_eq!(read(&path, &raw).unwrap().columns[0].keys, [u64::MAX, 1 << 63, 7]);
+    for (column, found) in [
+        (Arc::new(Float64Array::from(vec![1e300])) as ArrayRef, "1e300 (of type Float64)"),
+        (Arc::new(TimestampMillisecondArray::from(vec![0])), "1970-01-01 (of type Timestamp(ms))"),
+        (Arc::new(StringArray::from(vec!["u7"])), "found \"u7\""),
+    ] {
+        let path = write(dir.path(), "a.parquet", &[records(vec![("x", column)])]);
+        check_error(&path, &raw, &[found, "key = \"hash\""]);
+    }
+}
+
+#[test]
+fn a_cross_crosses_the_values_of_lists() {
+    let cross =
+        encoder("[[feature]]\nname = \"x\"\ntype = \"cross\"\ncolumns = [\"a\", \"b\"]", LabelUse::Optional);
+    let lists = vec![Some(vec![Some(4), None, Some(9)]), None];
+    let lists: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
+    let texts: ArrayRef = Arc::new(StringArray::from(vec!["u", "u"]));
+    let dir = TempDir::new().unwrap();
+    let path = write(dir.path(), "a.parquet", &[records(vec![("a", texts), ("b", lists)])]);
+    let found = read(&path, &cross).unwrap();
+    let pair = |b: Field<'static>| vec![Field::Missing, Field::Text(b"u"), b];
+    let apart = expected(&cross, &[pair(Field::Int(4)), pair(Field::Int(9)), pair(Field::Missing)]);
+    assert_eq!(found.columns[0].keys, apart.columns[0].keys);
+    assert_eq!(Rows::new(&found, 0..1).keys(0).len(), 2);
 }
 
 #[test]

@@ -16,9 +16,10 @@ use arrow::ipc::reader::{RecordBatchDecoder, read_dictionary, read_footer_length
 use arrow::ipc::{Block, Message, MessageHeader, root_as_footer, root_as_message};
 
 use super::seekable::Seekable;
+use super::unpacked;
 
-/// A compressed buffer of a message may declare to unpack to this much.
-pub const BUFFER_BYTES_MAX: u64 = 4 << 30;
+/// A record batch may declare this many rows, which need not have any bytes.
+const ROWS_PER_MESSAGE_MAX: i64 = 1 << 32;
 
 /// `ARROW1` opens and closes the file format; the stream format has no magic.
 pub(super) const MAGIC: &[u8] = b"ARROW1";
@@ -261,6 +262,10 @@ impl RawMessage {
             _ => None,
         };
         let Some(batch) = batch else { return Ok(()) };
+        if batch.length() > ROWS_PER_MESSAGE_MAX {
+            return Err(damaged(format!("a record batch declares {} rows", batch.length())));
+        }
+        let mut unpacked_bytes = 0;
         for buffer in batch.buffers().into_iter().flatten() {
             let bytes = usize::try_from(buffer.offset())
                 .ok()
@@ -272,9 +277,18 @@ impl RawMessage {
             {
                 // -1: stored as it is.
                 let unpacked = i64::from_le_bytes(*prefix);
-                if unpacked < -1 || unpacked > BUFFER_BYTES_MAX as i64 {
+                let is_too_much = match u64::try_from(unpacked) {
+                    Ok(bytes) => {
+                        unpacked_bytes += u128::from(bytes);
+                        unpacked_bytes > u128::from(unpacked::bytes_max(self.body.len() as u64))
+                    }
+                    Err(_) => unpacked < -1,
+                };
+                if is_too_much {
                     return Err(damaged(format!(
-                        "a compressed buffer declares {unpacked} bytes, allowed are {BUFFER_BYTES_MAX}"
+                        "a compressed buffer declares {unpacked} bytes in a message of {}; allowed are {} in all",
+                        self.body.len(),
+                        unpacked::bytes_max(self.body.len() as u64)
                     )));
                 }
             }

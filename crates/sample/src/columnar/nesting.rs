@@ -67,21 +67,21 @@ pub(super) fn check(footer: &[u8]) -> Result<(), String> {
 }
 
 /// Types of fields and elements on the wire.
-mod kind {
-    pub(super) const STOP: u8 = 0;
-    pub(super) const TRUE: u8 = 1;
+pub(super) mod kind {
+    pub(in super::super) const STOP: u8 = 0;
+    pub(in super::super) const TRUE: u8 = 1;
     /// In a list: any truth value.
-    pub(super) const FALSE: u8 = 2;
-    pub(super) const BYTE: u8 = 3;
-    pub(super) const I16: u8 = 4;
-    pub(super) const I64: u8 = 6;
-    pub(super) const DOUBLE: u8 = 7;
-    pub(super) const BINARY: u8 = 8;
-    pub(super) const LIST: u8 = 9;
-    pub(super) const SET: u8 = 10;
-    pub(super) const MAP: u8 = 11;
-    pub(super) const STRUCT: u8 = 12;
-    pub(super) const UUID: u8 = 13;
+    pub(in super::super) const FALSE: u8 = 2;
+    pub(in super::super) const BYTE: u8 = 3;
+    pub(in super::super) const I16: u8 = 4;
+    pub(in super::super) const I64: u8 = 6;
+    pub(in super::super) const DOUBLE: u8 = 7;
+    pub(in super::super) const BINARY: u8 = 8;
+    pub(in super::super) const LIST: u8 = 9;
+    pub(in super::super) const SET: u8 = 10;
+    pub(in super::super) const MAP: u8 = 11;
+    pub(in super::super) const STRUCT: u8 = 12;
+    pub(in super::super) const UUID: u8 = 13;
 }
 
 /// Fields of `FileMetaData`.
@@ -116,8 +116,8 @@ mod logical {
 }
 
 /// What is left of a footer. `None` of any of its functions: the parquet crate refuses these bytes, too.
-struct Walk<'a> {
-    rest: &'a [u8],
+pub(super) struct Walk<'a> {
+    pub(super) rest: &'a [u8],
 }
 
 impl Walk<'_> {
@@ -225,7 +225,7 @@ impl Walk<'_> {
         Some(())
     }
 
-    fn varint(&mut self) -> Option<u64> {
+    pub(super) fn varint(&mut self) -> Option<u64> {
         let (mut value, mut shift) = (0, 0_u32);
         loop {
             let byte = self.byte()?;
@@ -239,22 +239,22 @@ impl Walk<'_> {
     }
 
     /// Of one of 64 bits the lower half.
-    fn number(&mut self) -> Option<i32> {
+    pub(super) fn number(&mut self) -> Option<i32> {
         let value = self.varint()?;
         Some(((value >> 1) as i64 ^ -((value & 1) as i64)) as i32)
     }
 
-    fn pass_number(&mut self) -> Option<()> {
+    pub(super) fn pass_number(&mut self) -> Option<()> {
         self.varint().map(|_| ())
     }
 
-    fn text(&mut self) -> Option<()> {
+    pub(super) fn text(&mut self) -> Option<()> {
         let bytes = self.varint()?;
         self.pass(bytes)
     }
 
     /// Type and id of the next field of a structure; the type says when there is none.
-    fn field(&mut self, last: i16) -> Option<(u8, i16)> {
+    pub(super) fn field(&mut self, last: i16) -> Option<(u8, i16)> {
         let byte = self.byte()?;
         match (byte & 0x0f, byte >> 4) {
             (kind::STOP, _) => Some((kind::STOP, 0)),
@@ -277,7 +277,7 @@ impl Walk<'_> {
     }
 
     /// Passes a field that nobody knows, with at most so many structures within each other.
-    fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
+    pub(super) fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         match kind {
             kind::TRUE | kind::FALSE => Some(()),

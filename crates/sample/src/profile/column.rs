@@ -4,6 +4,7 @@ use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::counts::{Distinct, Frequent};
+use super::marks::{MARKS, is_value_among_texts, mark_at};
 use crate::number::parse_f64;
 
 /// What the values of a column are.
@@ -66,6 +67,9 @@ pub struct ColumnProfile {
     pub missing: u64,
     /// Their share.
     pub missing_share: f64,
+    /// Texts counted as missing though the settings do not list them, such as `NULL`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing_marks: Vec<String>,
     /// Number of distinct values; of a list column, of distinct elements.
     pub distinct: u64,
     /// Whether that is an estimate (standard error 0.8 percent) because they are many.
@@ -95,6 +99,8 @@ pub(super) struct ColumnStats {
     name: String,
     present: u64,
     missing: u64,
+    /// Of these, how many are which text that other tools write for it.
+    marks: [u64; MARKS],
     integers: u64,
     floats: u64,
     min: f64,
@@ -136,6 +142,7 @@ impl ColumnStats {
             name: name.to_string(),
             present: 0,
             missing: 0,
+            marks: [0; MARKS],
             integers: 0,
             floats: 0,
             min: f64::INFINITY,
@@ -160,6 +167,31 @@ impl ColumnStats {
     /// A row without a value.
     pub(super) fn add_missing(&mut self) {
         self.missing += 1;
+    }
+
+    /// A row whose text other tools write for no value, by its place among them.
+    pub(super) fn add_mark(&mut self, mark: usize) {
+        self.missing += 1;
+        self.marks[mark] += 1;
+    }
+
+    /// Counts those marks as values that are none in a column of texts.
+    fn settle_marks(&mut self) {
+        if self.present == self.integers + self.floats {
+            return;
+        }
+        for mark in (0..MARKS).filter(|mark| is_value_among_texts(*mark)) {
+            let rows = std::mem::take(&mut self.marks[mark]);
+            if rows > 0 {
+                let value = mark_at(mark).as_bytes();
+                let hash = xxh3_64(value);
+                self.missing -= rows;
+                self.present += rows;
+                self.values += rows;
+                self.distinct.add(hash);
+                self.frequent.add_many(hash, value, rows);
+            }
+        }
     }
 
     /// Rows before the first one that had the column.
@@ -255,6 +287,9 @@ impl ColumnStats {
     }
 
     pub(super) fn finish(mut self, top: usize) -> ColumnProfile {
+        self.settle_marks();
+        let found = (0..MARKS).filter(|mark| self.marks[*mark] > 0);
+        let missing_marks = found.map(|mark| mark_at(mark).to_string()).collect();
         let rows = self.present + self.missing;
         let numbers = self.integers + self.floats;
         let mut kind = match () {
@@ -287,6 +322,7 @@ impl ColumnStats {
             separator,
             missing: self.missing,
             missing_share: share(self.missing, rows),
+            missing_marks,
             distinct,
             distinct_estimated,
             top: top.collect(),

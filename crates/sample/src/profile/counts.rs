@@ -119,8 +119,13 @@ impl Frequent {
     }
 
     pub(super) fn add(&mut self, hash: u64, value: &[u8]) {
+        self.add_many(hash, value, 1);
+    }
+
+    /// The same so many times.
+    pub(super) fn add_many(&mut self, hash: u64, value: &[u8], times: u64) {
         let first = &value[..value.len().min(VALUE_BYTES_MAX)];
-        self.counts.entry(hash).or_insert_with(|| (0, first.into())).0 += 1;
+        self.counts.entry(hash).or_insert_with(|| (0, first.into())).0 += times;
         if self.counts.len() > 2 * self.capacity {
             let mut counts: Vec<u64> = self.counts.values().map(|(count, _)| *count).collect();
             // What the first value beyond the capacity has, all give up.

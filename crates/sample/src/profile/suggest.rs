@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::column::{ColumnKind, ColumnProfile};
 use super::{DataProfile, LabelGuess, naming, repeated};
 use crate::error::{SampleError, quote_text};
-use crate::format::Format;
+use crate::format::{DataConfig, Format};
 use crate::input::read_once;
 
 /// Whole numbers with at most this many distinct values are codes.
@@ -158,6 +158,18 @@ fn write_data(profile: &DataProfile, data_path: &str, out: &mut String) -> std::
         let names: Vec<String> = profile.columns.iter().map(|column| quoted(&column.name)).collect();
         let note = if profile.named { "" } else { "    # the file has no names; give better ones" };
         writeln!(out, "header = {header}\ncolumns = {}{note}", list(&names))?;
+    }
+    let mut marks: Vec<&str> = Vec::new();
+    for mark in profile.columns.iter().flat_map(|column| &column.missing_marks) {
+        if !marks.contains(&mark.as_str()) {
+            marks.push(mark);
+        }
+    }
+    if !marks.is_empty() {
+        let usual = DataConfig::default().missing;
+        let texts = usual.iter().map(String::as_str).chain(marks);
+        let texts: Vec<String> = texts.map(quoted).collect();
+        writeln!(out, "missing = {}    # texts that mean no value, in every column", list(&texts))?;
     }
     if profile.bad_rows > 0 {
         writeln!(out, "# {} rows could not be read, the first:", profile.bad_rows)?;

@@ -2,8 +2,32 @@
 //! boundaries, finds none where all numbers are alike, and takes those of batch files, however many. Reads no data.
 
 use super::{DefaultField, Feature, FeatureKind, KeyRule};
-use crate::field::{Field, with_text};
-use crate::number::parse_u64;
+use crate::field::{Field, raw_key, with_text};
+
+/// Checks all features of a configuration, each by itself and beside the others.
+///
+/// # Errors
+/// As [`Feature::check_written`]; a cross that takes a field of several values for one.
+pub fn check_all_written(features: &[Feature]) -> Result<(), String> {
+    features.iter().try_for_each(Feature::check_written)?;
+    let crosses = features.iter().filter(|it| it.kind == FeatureKind::Cross && it.separator.is_none());
+    for cross in crosses {
+        for column in &cross.columns {
+            let multi = features.iter().filter(|it| it.kind == FeatureKind::Multi);
+            let mut reads =
+                multi.filter(|it| it.each.contains(column) || it.inputs().contains(&column.as_str()));
+            if let Some(multi) = reads.next() {
+                let separator = multi.separator.unwrap_or('|');
+                return Err(format!(
+                    "cross of {:?}: {column:?} has several values in a field (type = \"multi\"); add separator = {:?}",
+                    cross.columns,
+                    separator.to_string()
+                ));
+            }
+        }
+    }
+    Ok(())
+}
 
 impl Feature {
     /// Checks a feature, or a family, as it stands in a configuration, before anything of it is fitted.
@@ -35,11 +59,10 @@ impl Feature {
             DefaultField::Text(text) => Field::Text(text.as_bytes()),
             DefaultField::Number(number) => Field::Float(*number),
         };
-        let is_key = || with_text(default, |text| parse_u64(text).is_some());
-        if self.key_rule() == KeyRule::Raw && is_key() == Some(false) {
+        if self.key_rule() == KeyRule::Raw && raw_key(default).is_none() {
             let default = with_text(default, |text| String::from_utf8_lossy(text).into_owned());
             let default = default.unwrap_or_default();
-            return wrong(format!("default = {default:?}: key = \"raw\" needs an unsigned integer"));
+            return wrong(format!("default = {default:?}: key = \"raw\" needs a 64-bit integer"));
         }
         Ok(())
     }
@@ -54,6 +77,25 @@ mod tests {
         assert_eq!(spec.feature[0].check_written(), expected.map_err(str::to_string), "{feature}");
         // A saved model goes on loading.
         spec.expand().unwrap();
+    }
+
+    #[test]
+    fn a_cross_of_several_values_says_how_they_are_parted() {
+        let check = |cross: &str| {
+            let toml = format!(
+                "[[feature]]\neach = [\"tags\"]\ntype = \"multi\"\nseparator = \";\"\n\
+                 [[feature]]\nname = \"x\"\ntype = \"cross\"\ncolumns = [\"user\", \"tags\"]\n{cross}"
+            );
+            let spec: Spec = toml::from_str(&toml).unwrap();
+            spec.expand().unwrap();
+            super::check_all_written(&spec.feature)
+        };
+        let error = check("").unwrap_err();
+        assert!(
+            error.contains("\"tags\" has several values") && error.contains("separator = \";\""),
+            "{error}"
+        );
+        assert_eq!(check("separator = \";\""), Ok(()));
     }
 
     #[test]
@@ -73,10 +115,10 @@ mod tests {
                 "feature \"b\": boundaries = []: they make one bucket, which tells nothing; leave them out to have them fitted",
             ),
         );
-        for (default, shown) in [("\"x\"", "x"), ("-1", "-1"), ("0.5", "0.5"), ("\"\"", "")] {
+        for (default, shown) in [("\"x\"", "x"), ("0.5", "0.5"), ("\"\"", "")] {
             check(
                 &format!("column = \"u\"\nkey = \"raw\"\ndefault = {default}"),
-                Err(&format!("feature \"u\": default = {shown:?}: key = \"raw\" needs an unsigned integer")),
+                Err(&format!("feature \"u\": default = {shown:?}: key = \"raw\" needs a 64-bit integer")),
             );
         }
         check("column = \"u\"\nkey = \"raw\"\ndefault = \"7\"", Ok(()));
