@@ -155,7 +155,7 @@ impl Uses {
     /// Those of a table whose clock is here, for rows by a clock that was there when they were saved.
     pub(crate) fn since(now: u64, then: u64, last_use: u32) -> u32 {
         let back = u64::from(age(then as u32, last_use)) + now.saturating_sub(then);
-        if back > u64::from(OLD) { (now as u32).wrapping_sub(OLD) } else { (now - back.min(now)) as u32 }
+        if back > u64::from(OLD) { (now as u32).wrapping_sub(OLD) } else { last_use }
     }
 
     /// The reading that a row has here: none of the future, and none that is too far back.
