@@ -380,6 +380,7 @@ mod tests {
                 format!("{head}[model]\ninit_std = inf"),
                 Err("model.init_std = inf: must be finite and 0 or more"),
             ),
+            (format!("{head}[model]\ninit_std = 3e38"), Err("model.init_std = 3e38: must be at most 5e37")),
             (
                 format!("{head}[model]\ntable_budget_bytes = 1"),
                 Err("c.toml: model.table_budget_bytes = 1: a table without rows has "),

@@ -98,7 +98,7 @@ pub enum Eviction {
     Clock,
     /// Those not used for this many pushes of the table; [`StoreError::TableFull`] when there are none.
     Age {
-        /// 1 to 2^31 - 1, since the use clock has 32 bits: by more, what is later looks earlier.
+        /// 1 to 2^31 - 1: rows that were not used for longer are all taken for 2^31 pushes old.
         pushes: u32,
     },
     /// Those whose weights have a Euclidean norm below this; [`StoreError::TableFull`] when there are none. Once none was found

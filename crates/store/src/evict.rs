@@ -43,11 +43,10 @@ pub(crate) struct Hand {
     looked_at: u64,
 }
 
-/// No row is too old or too small to stay, or is looked for, until so many pushes after this reading of the use clock.
+/// No row is too old or too small to stay, or is looked for, before this reading of the whole use clock.
 #[derive(Debug, Clone, Copy)]
 struct Rest {
-    since: u32,
-    pushes: u32,
+    until: u64,
 }
 
 /// Whose the memory of evicted rows is to be.
@@ -70,6 +69,7 @@ struct Judge<'a> {
     table: &'a Table,
     lane: usize,
     now: u32,
+    now_whole: u64,
     /// The last use of the oldest row that stays.
     oldest: u32,
     words: Vec<f32>,
@@ -77,8 +77,9 @@ struct Judge<'a> {
 
 impl<'a> Judge<'a> {
     fn new(table: &'a Table, lane: usize) -> Judge<'a> {
-        let now = table.clock.now();
-        Judge { table, lane, now, oldest: now, words: Vec::new() }
+        let now_whole = table.clock.now_whole();
+        let now = now_whole as u32;
+        Judge { table, lane, now, now_whole, oldest: now, words: Vec::new() }
     }
 
     fn is_stale(&mut self, row: Candidate) -> bool {
@@ -112,12 +113,12 @@ impl<'a> Judge<'a> {
     /// When there may be some again, after a look at all rows that found none to go.
     fn rest(&self) -> Rest {
         match self.table.config().eviction {
-            Eviction::Age { pushes } => Rest { since: self.oldest, pushes },
+            Eviction::Age { pushes } => {
+                let left = pushes.saturating_sub(age(self.now, self.oldest));
+                Rest { until: self.now_whole + u64::from(left) }
+            }
             // Any push may have made rows smaller.
-            _ => Rest {
-                since: self.now,
-                pushes: self.table.rows.charged().div_ceil(LOOKED_AT_PER_PUSH) as u32,
-            },
+            _ => Rest { until: self.now_whole + self.table.rows.charged().div_ceil(LOOKED_AT_PER_PUSH) },
         }
     }
 }
@@ -177,7 +178,7 @@ impl Table {
     /// The same among all rows that are too old or too small to stay; the first of them that come by.
     fn evict_stale(&self, (lane, heir): (usize, Heir), hand: &mut Hand, wanted: usize) -> usize {
         let mut judge = Judge::new(self, lane);
-        if hand.rest.is_some_and(|rest| age(judge.now, rest.since) < rest.pushes) {
+        if hand.rest.is_some_and(|rest| judge.now_whole < rest.until) {
             return 0;
         }
         let mut left = self.rows.charged();

@@ -174,6 +174,21 @@ mod tests {
         }
     }
 
+    /// The largest standard deviation that is taken, and the most extreme random numbers that there can be.
+    #[test]
+    fn every_first_weight_is_finite() {
+        let largest = normals([u64::MAX << 32; LANES])[0];
+        for (std, is_taken) in [(3e38, false), (f32::INFINITY, false), (f32::NAN, false), (5e37, true), (0.0, true)] {
+            assert_eq!(Init::Normal { std }.check().is_ok(), is_taken, "{std}");
+            assert!(!is_taken || ((largest * f64::from(std)) as f32).is_finite(), "{std}");
+        }
+        assert!(Init::Uniform { bound: f32::MAX }.check().is_ok());
+        let ftrl = crate::Optimizer::Ftrl { alpha: 1e-3, beta: 1.0, l1: 0.0, l2: 0.0 };
+        for (std, is_taken) in [(1e37, false), (1e34, true)] {
+            assert_eq!(ftrl.check(Init::Normal { std }).is_ok(), is_taken, "{std}");
+        }
+    }
+
     #[test]
     fn uniform_stays_in_bounds_and_seeds_differ() {
         let weights = sample(Init::Uniform { bound: 0.25 }, 7);

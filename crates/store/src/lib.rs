@@ -38,6 +38,7 @@ mod prefetch;
 mod pull;
 mod push;
 mod readers;
+mod rebase;
 mod removals;
 mod rights;
 mod row;

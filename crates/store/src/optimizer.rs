@@ -179,12 +179,28 @@ fn decay(name: &str, value: f32) -> Result<(), String> {
     if (0.0..1.0).contains(&value) { Ok(()) } else { Err(format!("{name} = {value} must be in [0, 1)")) }
 }
 
+/// The largest standard normal number that [`crate::init`] makes: the root of 2 ln 2^32, rounded up.
+const NORMAL_MAX: f32 = 6.67;
+
 impl Init {
+    /// Refuses what would start a weight at an infinite value.
     pub(crate) fn check(self) -> Result<(), String> {
         match self {
             Init::Zero => Ok(()),
+            Init::Normal { std } if std > f32::MAX / NORMAL_MAX => {
+                Err(format!("init std = {std:e} starts weights at infinity; at most 5e37 is possible"))
+            }
             Init::Normal { std } => at_least_zero("init std", std),
             Init::Uniform { bound } => at_least_zero("init bound", bound),
+        }
+    }
+
+    /// The largest absolute value of a first weight.
+    fn largest(self) -> f32 {
+        match self {
+            Init::Zero => 0.0,
+            Init::Normal { std } => std * NORMAL_MAX,
+            Init::Uniform { bound } => bound,
         }
     }
 }
@@ -257,6 +273,10 @@ impl Optimizer {
                     return Err(format!(
                         "ftrl with alpha = {alpha}, beta = {beta}, l2 = {l2}: a larger alpha is needed"
                     ));
+                }
+                // The state that a first weight follows from.
+                if !(init.largest() * (beta / alpha + l2) + l1).is_finite() {
+                    return Err(format!("ftrl with {init:?}, alpha = {alpha}: a smaller init is needed"));
                 }
                 if init != Init::Zero && beta / alpha + l2 <= 0.0 {
                     return Err("ftrl with a non-zero init needs beta > 0 or l2 > 0".to_string());

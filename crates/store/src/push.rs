@@ -95,7 +95,7 @@ impl Table {
 
     /// Counts a push that several threads make together, each of some of its keys, with [`Table::push_part`].
     pub fn count_push(&self) -> PushClock {
-        PushClock(self.clock.tick(lane()))
+        PushClock(self.tick(lane()))
     }
 
     /// [`Table::push_unique`] of some keys of a push that is counted.

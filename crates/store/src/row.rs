@@ -15,9 +15,10 @@ pub struct Row {
     pub key: u64,
     /// Occurrences of the key in pushes, saturating.
     pub frequency: u32,
-    /// The table's use clock (its number of pushes, modulo 2^32) at the row's last push.
+    /// The table's use clock (its number of pushes, modulo 2^32) at the row's last push; 2^31 pushes ago, if that was longer
+    /// ago.
     pub last_use: u32,
-    /// Updates of this row, saturating.
+    /// Updates of this row: exact up to 2^32 - 1, and then round and round from 2^31 to 2^32 - 1.
     pub version: u32,
     /// Weights, `dim` of them.
     pub weights: Vec<f32>,
@@ -35,7 +36,7 @@ pub struct RowRef<'a> {
     pub frequency: u32,
     /// The table's use clock at the row's last push.
     pub last_use: u32,
-    /// Updates of this row, saturating.
+    /// Updates of this row, as in [`Row`].
     pub version: u32,
     /// Weights.
     pub weights: &'a [f32],

@@ -59,6 +59,8 @@ pub struct Table {
     pub(crate) samples: Samples,
     pub(crate) counters: Lanes<Counters>,
     pub(crate) hand: Mutex<Hand>,
+    /// Up to which row the last look at rows that may be old came.
+    pub(crate) rebased_to: Mutex<u64>,
     /// Pushes have had to evict rows.
     pub(crate) pressed: AtomicBool,
     pub(crate) heat: Mutex<Heat>,
@@ -133,6 +135,7 @@ impl Table {
             samples: Samples::new(),
             counters: Lanes::new(),
             hand: Mutex::default(),
+            rebased_to: Mutex::default(),
             pressed: AtomicBool::new(false),
             heat: Mutex::new(heat),
             distances: Distances::default(),
@@ -378,7 +381,8 @@ impl Table {
         }
         let steps = self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr_scale)).collect();
         let lane = lane();
-        Ok(TableWriter::new(self, lane, self.rights.exclude(), steps, self.clock.tick(lane)))
+        let clock = self.tick(lane);
+        Ok(TableWriter::new(self, lane, self.rights.exclude(), steps, clock))
     }
 
     /// Refuses what would wait for ever: a change of the table by a thread that has a [`TableWriter`] of it.
@@ -449,11 +453,6 @@ impl Table {
 
     pub(crate) fn clock(&self) -> u64 {
         self.clock.total()
-    }
-
-    pub(crate) fn set_clock(&mut self, clock: u64) {
-        self.clock.set(clock);
-        self.end_rest();
     }
 
     pub(crate) fn full(&self, rejected: u64) -> StoreError {

@@ -2,7 +2,7 @@
 //! into a table beside its readers and pushers. Knows neither files nor the network.
 
 use crate::StoreError;
-use crate::clock::earlier;
+use crate::clock::Uses;
 use crate::lanes::lane;
 use crate::layout::{HEADER_WORDS, Layout};
 use crate::lookup::{CHUNK_KEYS, Lookup, with_lookup};
@@ -126,7 +126,7 @@ impl Table {
         self.check_not_writing()?;
         let (dim, state) = (self.dim(), self.state_len());
         let lane = lane();
-        let latest_use = self.clock.follow(rows.last_uses, self.is_empty());
+        let uses = self.clock.follow(rows.last_uses, self.is_empty());
         // A row that is replaced is another one to who remembers it. Who is at it already is waited for.
         let _removing = self.removals.begin();
         self.directory.synchronize();
@@ -134,9 +134,7 @@ impl Table {
             let firsts = (0..rows.keys.len()).step_by(CHUNK_KEYS);
             let parts =
                 firsts.map(|first| rows.part(first, CHUNK_KEYS.min(rows.keys.len() - first), dim, state));
-            parts
-                .map(|rows| words::run(self.width(), Import { table: self, lane, lookup, rows, latest_use }))
-                .sum()
+            parts.map(|rows| words::run(self.width(), Import { table: self, lane, lookup, rows, uses })).sum()
         });
         self.end_rest();
         if rejected > 0 {
@@ -180,7 +178,7 @@ struct Import<'a> {
     lane: usize,
     lookup: &'a mut Lookup,
     rows: WholeRows<'a>,
-    latest_use: Option<u32>,
+    uses: Uses,
 }
 
 impl Work for Import<'_> {
@@ -188,9 +186,9 @@ impl Work for Import<'_> {
 
     #[inline(always)]
     fn run(self, vector: impl Vector) -> u64 {
-        let Import { table, lane, lookup, rows, latest_use } = self;
+        let Import { table, lane, lookup, rows, uses } = self;
         lookup.assign(rows.keys);
-        let replace = Replace { layout: &table.layout, rows, latest_use, weights: vec![0.0; table.dim()] };
+        let replace = Replace { layout: &table.layout, rows, uses, weights: vec![0.0; table.dim()] };
         edit_rows(table, lane, lookup, rows.keys, None, replace, vector)
     }
 }
@@ -199,8 +197,7 @@ impl Work for Import<'_> {
 struct Replace<'a> {
     layout: &'a Layout,
     rows: WholeRows<'a>,
-    /// If that is not the latest among them.
-    latest_use: Option<u32>,
+    uses: Uses,
     /// Those of one row while they are packed.
     weights: Vec<f32>,
 }
@@ -231,7 +228,7 @@ impl Edit for Replace<'_> {
         // The key in front of these is the row's already.
         let header = layout.header_at();
         row.set(header + 2, frequency);
-        row.set(header + 3, self.latest_use.map_or(last_use, |latest| earlier(last_use, latest)));
+        row.set(header + 3, self.uses.reading(last_use));
         row.set(header + 4, version);
         row.store(header + HEADER_WORDS, state);
     }

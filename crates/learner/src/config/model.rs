@@ -31,6 +31,9 @@ fn default_rank() -> usize {
     8
 }
 
+/// Largest standard deviation of first weights: beyond, some would start at infinity.
+const INIT_STD_MAX: f32 = 5e37;
+
 fn default_init_std() -> f32 {
     0.01
 }
@@ -61,6 +64,9 @@ impl Model {
         }
         if !(self.init_std >= 0.0 && self.init_std.is_finite()) {
             return Err(format!("model.init_std = {}: must be finite and 0 or more", self.init_std));
+        }
+        if self.init_std > INIT_STD_MAX {
+            return Err(format!("model.init_std = {:e}: must be at most {INIT_STD_MAX:e}", self.init_std));
         }
         let (budget, least) = (self.table_budget_bytes, Table::least_bytes(Writes::default()) as u64);
         if (1..least).contains(&budget) {

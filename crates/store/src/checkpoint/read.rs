@@ -14,6 +14,7 @@ use super::manifest::{
     BlobEntry, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest, TableEntry, TableRecord,
 };
 use super::rows::{self, Expected, RowShape, RowsError};
+use crate::clock::Uses;
 use crate::layout::Header;
 use crate::numbers::RowNumbers;
 use crate::{Block, RowRef, StoreError, Table, TableConfig};
@@ -163,15 +164,17 @@ impl Checkpoint {
                 format!("rows of {expected} are wanted, those of {} are of {found}", self.dir.display());
             return Err(StoreError::Config { table: name.to_string(), reason });
         }
-        // Eviction goes by it.
+        // Eviction goes by it. Two clocks may be far from each other: rows of the one that is behind are old.
         table.set_clock(table.clock().max(record.pushes));
+        let clock = table.clock();
         let mut added = 0;
         self.read_rows(record, |header, values| {
             if !keep(header.key) {
                 return Ok(());
             }
             added += 1;
-            match table.restore_row(header, values) {
+            let last_use = Uses::since(clock, record.pushes, header.last_use);
+            match table.restore_row(Header { last_use, ..header }, values) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(RowsError::Damaged(format!("key {} occurs twice", header.key))),
                 Err(error) => Err(RowsError::Store(error)),

@@ -32,7 +32,7 @@ impl NearTable<'_> {
             return Ok(());
         }
         table.check_not_writing()?;
-        let clock = table.clock.tick(lane);
+        let clock = table.tick(lane);
         let mut left_out = LeftOut::default();
         with_lookup(|lookup| {
             for (number, keys) in near.dedup.unique.chunks(CHUNK_KEYS).enumerate() {
