@@ -664,7 +664,8 @@ def connect(
     """Reach all servers of a cluster, with commas between their addresses.
 
     An address is "tcp://host:port", "unix:PATH", "shm:NAME" or "grpc://host:port".
-    `ca_file` (PEM) turns TLS on and says whom to trust. A request without an answer after `timeout` seconds fails. With
+    `token` is the servers' shared auth token; without it, that of a server of this user and host, which makes one of its
+    own. `ca_file` (PEM) turns TLS on and says whom to trust. A request without an answer after `timeout` seconds fails. With
     `prefer_local` servers of this host are talked to over the fastest way that they offer.
 
     Ctrl-C ends a call of the main thread that waits for servers, with KeyboardInterrupt; what was asked may be carried

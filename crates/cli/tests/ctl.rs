@@ -187,7 +187,11 @@ fn all_tables_of_a_run_are_dropped_on_all_shards_or_on_none() {
     };
     let before = ["old/site", "old/user", "new/site"];
     for (words, code, expected) in [
-        (format!("{} drop --yes old/*", servers[0].control), 2, "is shard 0 of 2: the rows on shard 1 would stay"),
+        (
+            format!("{} drop --yes old/*", servers[0].control),
+            2,
+            "is shard 0 of 2: the rows on shard 1 would stay",
+        ),
         (format!("{all} drop old/*"), 2, "2 tables with 0 rows"),
         (format!("{all} drop --yes old/* gone"), 4, "there is no table \"gone\""),
         (format!("{all},127.77.0.1:1 drop --yes old/*"), 1, "127.77.0.1:1: not reached"),
