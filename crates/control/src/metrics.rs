@@ -27,6 +27,8 @@ const COUNTERS: &[(&str, &str, &str, &str)] = &[
     ("tables", "tables", "gauge", "Tables."),
     ("rows", "rows", "gauge", "Rows of all tables."),
     ("table_bytes", "tables_bytes", "gauge", "Memory of all tables."),
+    ("table_budget_bytes", "tables_budget_bytes", "gauge", "Sum of the budgets of all tables that have one."),
+    ("tables_without_budget", "tables_without_budget", "gauge", "Tables that have none."),
     ("pushing_clients", "pushing_clients", "gauge", "Clients whose pushes are known."),
     ("fed_batches", "fed_batches", "gauge", "Batches that were fed and not yet pushed."),
     ("fed_bytes", "fed_bytes", "gauge", "Memory of them."),

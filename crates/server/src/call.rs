@@ -56,12 +56,23 @@ impl Call<'_> {
     }
 }
 
+/// Makes a buffer of a request so long, of zeros. Having no memory for it is that request's error.
+pub(crate) fn zeros(buffer: &mut Vec<f32>, len: usize) -> Result<(), Refusal> {
+    buffer.clear();
+    buffer
+        .try_reserve(len)
+        .map_err(|_| Refusal::busy(format!("no memory for {len} numbers of a request")))?;
+    buffer.resize(len, 0.0);
+    Ok(())
+}
+
 /// A reply that cannot be written.
 pub(crate) fn unwritten(error: WireError) -> Refusal {
     match error {
         WireError::TooLong { found, max, .. } => {
             Refusal::new(Fault::TooLarge { bytes: found, bytes_max: max }, format!("{error}; ask for less"))
         }
+        WireError::NoMemory { .. } => Refusal::busy(error.to_string()),
         error => Refusal::new(Fault::Internal, error.to_string()),
     }
 }

@@ -166,7 +166,8 @@ impl Errand {
             0..FAILURE_BYTES_MAX => Err(WireError::NoRoom { needed: FAILURE_BYTES_MAX, found: out.len() }),
             _ => Ok(write_failure(refusal, self.kind, &self.agreed, self.id, out)),
         });
-        debug_assert!(written.is_ok() && FAILURE_BYTES_MAX < limit::FRAME_BYTES_MIN);
+        debug_assert!(!matches!(written, Err(WireError::NoRoom { .. } | WireError::TooLong { .. })));
+        debug_assert!(FAILURE_BYTES_MAX < limit::FRAME_BYTES_MIN);
     }
 
     /// The reply when it cannot be carried out.

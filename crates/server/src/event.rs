@@ -30,6 +30,12 @@ pub enum Event {
         name: String,
         rows: u64,
     },
+    /// What the tables that are there may come to take.
+    Budgets {
+        tables: u64,
+        bytes: u64,
+        unbounded: u64,
+    },
     /// There is nothing to start from, but there is something else.
     StartsEmpty {
         folder: String,
@@ -95,6 +101,11 @@ impl fmt::Display for Event {
             }
             Event::Lost { peer, reason } => write!(out, "connection closed: {peer}: {reason}"),
             Event::Restored { name, rows } => write!(out, "restored {name}: {rows} rows"),
+            Event::Budgets { tables, bytes, unbounded } => write!(
+                out,
+                "budgets of {tables} tables: {bytes} bytes in all; without a budget: {unbounded} tables (--table-budget limits \
+                 them)"
+            ),
             Event::StartsEmpty { folder, others } => write!(
                 out,
                 "starting without rows: {folder} has no checkpoint latest, but has {others}; --restore NAME starts from one"

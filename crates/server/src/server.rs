@@ -286,6 +286,10 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
     let Some(name) = config.restore.as_deref().or_else(latest) else { return begin(state, config, log) };
     let restored = state.restore(name).map_err(ServerError::Restore)?;
     log.say(Event::Restored { name: name.to_owned(), rows: restored.rows });
+    let (bytes, unbounded) = state.budgets();
+    if restored.tables > 0 {
+        log.say(Event::Budgets { tables: restored.tables, bytes, unbounded });
+    }
     Ok(())
 }
 

@@ -197,11 +197,22 @@ impl State {
         self.statistics.latencies(scope).into_iter().map(name).collect()
     }
 
+    /// The sum of the tables' budgets, and how many tables have none.
+    pub(crate) fn budgets(&self) -> (u64, u64) {
+        self.tables.directory().entries.iter().fold((0, 0), |(bytes, unbounded), entry| {
+            match entry.table.config().budget_bytes {
+                Some(budget) => (budget.saturating_add(bytes), unbounded),
+                None => (bytes, unbounded + 1),
+            }
+        })
+    }
+
     /// Everything that is one number.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let directory = self.tables.directory();
         let sum = |of: fn(&Entry) -> u64| directory.entries.iter().map(|entry| of(entry)).sum();
         let checkpoints = self.checkpoints.as_ref().map(Checkpoints::list).unwrap_or_default();
+        let (budget_bytes, unbounded) = self.budgets();
         let (batches, batch_bytes) = self.batches.sizes();
         let (step_groups, step_bytes) = self.steps.sizes();
         vec![
@@ -213,6 +224,8 @@ impl State {
             ("tables", directory.entries.len() as u64),
             ("rows", sum(|entry| entry.table.len() as u64)),
             ("table_bytes", sum(|entry| entry.table.bytes())),
+            ("table_budget_bytes", budget_bytes),
+            ("tables_without_budget", unbounded),
             ("pushing_clients", self.pushers.len() as u64),
             ("fed_batches", batches as u64),
             ("fed_bytes", batch_bytes as u64),

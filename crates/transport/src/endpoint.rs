@@ -153,7 +153,7 @@ impl Listener {
             }
             _ => Pipe::Plain(Arc::new(socket)),
         };
-        Ok(stream_connection(pipe, options.framing, options.write_timeout, spin))
+        stream_connection(pipe, options.framing, options.write_timeout, spin)
     }
 }
 
@@ -171,11 +171,16 @@ impl Drop for Listener {
     }
 }
 
-fn stream_connection(pipe: Pipe, framing: Framing, write_timeout: Duration, spin: Spin) -> Connection {
-    Connection {
-        sender: Sender::stream(StreamSender::new(pipe.clone(), framing, write_timeout), framing),
-        receiver: Receiver::stream(StreamReceiver::new(pipe, framing, spin)),
-    }
+fn stream_connection(
+    pipe: Pipe,
+    framing: Framing,
+    write_timeout: Duration,
+    spin: Spin,
+) -> Result<Connection, Error> {
+    Ok(Connection {
+        sender: Sender::stream(StreamSender::new(pipe.clone(), framing, write_timeout)?, framing),
+        receiver: Receiver::stream(StreamReceiver::new(pipe, framing, spin)?),
+    })
 }
 
 fn ring_connection((sender, receiver): (RingSender, RingReceiver), framing: Framing) -> Connection {
@@ -294,7 +299,7 @@ pub fn connect(address: &Address, options: &ConnectOptions) -> Result<Connection
             return connector.connect(address, options);
         }
     };
-    Ok(stream_connection(pipe, options.framing, options.write_timeout, spin))
+    stream_connection(pipe, options.framing, options.write_timeout, spin)
 }
 
 /// A connected socket to the one endpoint of an address, tuned as those of frames are, for who talks another protocol over

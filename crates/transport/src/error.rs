@@ -194,6 +194,16 @@ pub enum Error {
         /// What was found.
         reason: String,
     },
+    /// This process has no memory left for the connection.
+    #[error(
+        "{peer}: no memory for a buffer of {bytes} bytes; give the process more, or tables smaller budgets"
+    )]
+    NoMemory {
+        /// The peer.
+        peer: String,
+        /// How many were needed.
+        bytes: usize,
+    },
     /// No frame came before the deadline. The connection is good and may be asked again.
     #[error("{peer}: no frame before the deadline")]
     Deadline {
@@ -235,6 +245,9 @@ impl Error {
 
     /// Does the system lack descriptors or memory? Another attempt is worth while only after a pause.
     pub(crate) fn is_shortage(&self) -> bool {
+        if matches!(self, Error::NoMemory { .. }) {
+            return true;
+        }
         let Error::Io { source, .. } = self else { return false };
         let code = Errno::from_io_error(source);
         matches!(code, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
@@ -278,6 +291,7 @@ mod tests {
             (io(Errno::NOMEM), true),
             (io(Errno::PIPE), false),
             (io(Errno::PERM), false),
+            (Error::NoMemory { peer: "peer".to_owned(), bytes: 1 }, true),
             (Error::OtherUser { peer: "peer".to_owned(), uid: 1 }, false),
         ] {
             assert_eq!(error.is_shortage(), expected, "{error}");

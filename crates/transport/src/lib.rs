@@ -41,6 +41,7 @@ mod shm;
 
 mod connection;
 mod endpoint;
+mod memory;
 mod not_accepted;
 mod own_token;
 mod peer_user;

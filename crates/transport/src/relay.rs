@@ -74,8 +74,8 @@ pub fn relayed(peer: String, options: &RelayOptions) -> Result<(Connection, Rela
     let pipe = Pipe::Relay(Arc::new(NearEnd::new(&shared)));
     let framing = options.framing;
     let connection = Connection {
-        sender: Sender::stream(StreamSender::new(pipe.clone(), framing, options.write_timeout), framing),
-        receiver: Receiver::stream(StreamReceiver::new(pipe, framing, Spin::new(options.spin_us))),
+        sender: Sender::stream(StreamSender::new(pipe.clone(), framing, options.write_timeout)?, framing),
+        receiver: Receiver::stream(StreamReceiver::new(pipe, framing, Spin::new(options.spin_us))?),
     };
     let outgoing = Outgoing(Arc::clone(&shared));
     Ok((connection, Relay { outgoing, incoming: Incoming(shared) }))

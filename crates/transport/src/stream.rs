@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::connection::Received;
 use crate::error::Error;
+use crate::memory::grow;
 use crate::options::Framing;
 use crate::pipe::Pipe;
 use crate::socket::{IOV_MAX, Read};
@@ -19,6 +20,13 @@ const BUFFER_BYTES_MIN: usize = 16 << 10;
 const BUFFER_BYTES_BATCH: usize = 256 << 10;
 /// Frames are lent at addresses that are multiples of this.
 const FRAME_ALIGN_BYTES: usize = size_of::<u64>();
+
+/// A buffer as small as it begins.
+fn first_buffer(pipe: &Pipe) -> Result<Vec<u64>, Error> {
+    let mut buffer = Vec::new();
+    grow(&mut buffer, BUFFER_BYTES_MIN / FRAME_ALIGN_BYTES, pipe.peer())?;
+    Ok(buffer)
+}
 
 /// The sending half.
 #[derive(Debug)]
@@ -37,18 +45,18 @@ pub(crate) struct StreamSender {
 }
 
 impl StreamSender {
-    pub(crate) fn new(pipe: Pipe, framing: Framing, write_timeout: Duration) -> StreamSender {
-        let buffer = vec![0; BUFFER_BYTES_MIN / FRAME_ALIGN_BYTES];
+    pub(crate) fn new(pipe: Pipe, framing: Framing, write_timeout: Duration) -> Result<StreamSender, Error> {
+        let buffer = first_buffer(&pipe)?;
         let (sent, filled, blocked_since, taken) = (0, 0, None, 0);
-        StreamSender { pipe, framing, write_timeout, buffer, sent, filled, blocked_since, taken }
+        Ok(StreamSender { pipe, framing, write_timeout, buffer, sent, filled, blocked_since, taken })
     }
 
     /// Room for a frame of `bytes_max`, and the count to raise by what was written; waits for the peer if it must.
     pub(crate) fn frame(&mut self, bytes_max: usize) -> Result<(&mut [u8], &mut usize), Error> {
         self.framing.check_length(bytes_max, self.pipe.peer())?;
-        if !self.make_room(bytes_max) {
+        if !self.make_room(bytes_max)? {
             self.flush()?;
-            let made = self.make_room(bytes_max);
+            let made = self.make_room(bytes_max)?;
             debug_assert!(made, "an empty buffer grows to any frame");
         }
         Ok(self.lend(bytes_max))
@@ -57,9 +65,9 @@ impl StreamSender {
     /// The same without waiting: `None` while too much waits to be sent.
     pub(crate) fn try_frame(&mut self, bytes_max: usize) -> Result<Option<(&mut [u8], &mut usize)>, Error> {
         self.framing.check_length(bytes_max, self.pipe.peer())?;
-        if !self.make_room(bytes_max) {
+        if !self.make_room(bytes_max)? {
             self.try_flush()?;
-            if !self.make_room(bytes_max) {
+            if !self.make_room(bytes_max)? {
                 return Ok(None);
             }
         }
@@ -73,28 +81,29 @@ impl StreamSender {
 
     /// Makes the buffer hold `bytes` more, within its bounds and from a multiple of eight on. What waits is moved when it
     /// must be: a peer may have taken any part of a frame.
-    fn make_room(&mut self, bytes: usize) -> bool {
+    fn make_room(&mut self, bytes: usize) -> Result<bool, Error> {
         if self.sent == self.filled {
             (self.sent, self.filled) = (0, 0);
         }
         let capacity = self.buffer.len() * FRAME_ALIGN_BYTES;
         if self.filled.is_multiple_of(FRAME_ALIGN_BYTES) && self.filled + bytes <= capacity {
-            return true;
+            return Ok(true);
         }
         let waiting = self.filled - self.sent;
         let filled = waiting.next_multiple_of(FRAME_ALIGN_BYTES);
         let needed = filled + bytes;
         if needed > capacity {
             if waiting > 0 && needed > BUFFER_BYTES_BATCH {
-                return false;
+                return Ok(false);
             }
             let grown = needed.next_power_of_two().min(self.framing.frame_bytes_max.max(BUFFER_BYTES_BATCH));
-            self.buffer.resize(grown.max(needed).div_ceil(FRAME_ALIGN_BYTES), 0);
+            let words = grown.max(needed).div_ceil(FRAME_ALIGN_BYTES);
+            grow(&mut self.buffer, words, self.pipe.peer())?;
         }
         let all: &mut [u8] = bytemuck::cast_slice_mut(&mut self.buffer);
         all.copy_within(self.sent..self.filled, filled - waiting);
         (self.sent, self.filled) = (filled - waiting, filled);
-        true
+        Ok(true)
     }
 
     /// Sends all that was committed, waiting for the peer.
@@ -199,9 +208,9 @@ pub(crate) struct StreamReceiver {
 }
 
 impl StreamReceiver {
-    pub(crate) fn new(pipe: Pipe, framing: Framing, spin: Spin) -> StreamReceiver {
-        let buffer = vec![0; BUFFER_BYTES_MIN / FRAME_ALIGN_BYTES];
-        StreamReceiver {
+    pub(crate) fn new(pipe: Pipe, framing: Framing, spin: Spin) -> Result<StreamReceiver, Error> {
+        let buffer = first_buffer(&pipe)?;
+        Ok(StreamReceiver {
             pipe,
             framing,
             spin,
@@ -212,7 +221,7 @@ impl StreamReceiver {
             drained: false,
             emptied: false,
             ended: false,
-        }
+        })
     }
 
     pub(crate) fn limit_frames(&mut self, frame_bytes_max: usize) {
@@ -326,7 +335,7 @@ impl StreamReceiver {
         if self.filled == bytes.len() {
             // Only what has really come makes it grow: a length is a claim.
             let words = self.buffer.len() * 2;
-            self.buffer.resize(words, 0);
+            grow(&mut self.buffer, words, self.pipe.peer())?;
             bytes = bytemuck::cast_slice_mut(&mut self.buffer);
         }
         let room = bytes.len() - self.filled;
@@ -342,7 +351,7 @@ impl StreamReceiver {
                 self.emptied = read < room && matches!(self.pipe, Pipe::Plain(_));
                 if read == room && bytes.len() < BUFFER_BYTES_BATCH {
                     let words = self.buffer.len() * 2;
-                    self.buffer.resize(words, 0);
+                    grow(&mut self.buffer, words, self.pipe.peer())?;
                 }
             }
             Err(Error::Cut { peer, .. }) => return Err(Error::Cut { peer, bytes: self.filled - self.start }),

@@ -81,7 +81,11 @@ impl Buffer {
         }
         if needed > self.words.len() * 8 {
             let words = needed.max(self.words.len() * 16).min(self.bytes_max).div_ceil(8);
-            self.words.reserve_exact(words - self.words.len());
+            // What a peer sends decides how long it is, so having no memory for it must not end the process.
+            let more = words - self.words.len();
+            self.words
+                .try_reserve_exact(more)
+                .map_err(|_| WireError::NoMemory { bytes: words as u64 * 8 })?;
             self.words.resize(words, 0);
         }
         Ok(&mut bytemuck::cast_slice_mut(&mut self.words)[self.end..])

@@ -52,6 +52,12 @@ pub enum WireError {
         /// How large it may be.
         max: u64,
     },
+    /// This process has no memory left for it.
+    #[error("no memory for a buffer of {bytes} bytes")]
+    NoMemory {
+        /// How many were needed.
+        bytes: u64,
+    },
     /// The payload ends before what it says is in it.
     #[error("{what}: {needed} bytes needed, the payload has {found} left")]
     Cut {

@@ -104,6 +104,17 @@ impl Process {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
+    /// From now on it may map only so many bytes more than it has.
+    pub(crate) fn limit_address_space(&self, more: u64) {
+        let pid = self.child.id();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        let size: u64 = size.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+        let limit = format!("--as={}", size * 1024 + more);
+        let done = Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]).status().unwrap();
+        assert!(done.success());
+    }
+
     /// Names of its threads.
     pub(crate) fn threads(&self) -> Vec<String> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();

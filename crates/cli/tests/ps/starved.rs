@@ -7,9 +7,9 @@ use std::process::Command;
 
 use sanderling_client::{Cluster, ConnectOptions};
 use sanderling_transport::Address;
-use sanderling_wire::Fault;
+use sanderling_wire::{Fault, Push, Reply, Request};
 
-use crate::peer::{LONG, TABLE};
+use crate::peer::{DIM, LONG, TABLE};
 use crate::process::Process;
 use crate::{greet, save};
 
@@ -95,4 +95,35 @@ fn the_control_plane_needs_no_thread_that_it_has_not_from_the_start() {
         }
     });
     assert_eq!(process.threads(), before);
+}
+
+/// What a server may map beyond what it has, in bytes.
+const MAPPED_MORE: u64 = 10 << 20;
+
+#[test]
+fn a_connection_for_whose_buffer_there_is_no_memory_ends_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Process::start(folder.path(), "", "--data data");
+    let control = process.line();
+    let mut peer = greet(&process);
+    let table = peer.create("t", TABLE).unwrap();
+    peer.push(table, 1, &[1, 2, 3], 0.5).unwrap();
+    let mut long = greet(&process);
+    process.limit_address_space(MAPPED_MORE);
+    // A push of 15 MiB, of which so much comes that its buffer would be more than there is.
+    let keys: Vec<u64> = (0..550_000).collect();
+    let (counts, grads) = (vec![1; keys.len()], vec![0.5; keys.len() * DIM as usize]);
+    let (counts, grads, keys) = (&counts[..], &grads[..], &keys[..]);
+    let push = Push { table, client: 78, sequence: 1, dim: DIM, lr: 1.0, keys, counts, grads };
+    let sent = long.send(&Request::Push(push));
+    let answered = sent.and_then(|_| long.receive(|reply| matches!(reply, Reply::Push(_))));
+    assert!(!matches!(answered, Ok(Some((_, Ok(true))))), "the limit is too wide for this test");
+    // The others notice nothing.
+    peer.push(table, 2, &[1, 2, 3, 4], 0.5).unwrap();
+    assert_eq!(save(&mut peer, "other"), Ok(4));
+    let (done, said) = ctl(&control, "status");
+    assert!(done, "{said}");
+    process.signal("TERM");
+    let (status, errors) = process.end();
+    assert!(status.success() && errors.contains("no memory for a buffer of"), "{errors}");
 }

@@ -9,7 +9,7 @@ use super::check_dim;
 use super::pull::{absent, compose};
 use super::push::{Refused, once};
 use crate::batches::{Batch, BatchId};
-use crate::call::{Call, Scratch, unwritten};
+use crate::call::{Call, Scratch, unwritten, zeros};
 use crate::pushes::Pusher;
 use crate::refusal::Refusal;
 
@@ -67,8 +67,7 @@ pub(crate) fn pull(call: &mut Call<'_>, pull: &PullFed, slot: &mut [u8]) -> Resu
     let dim = table.dim();
     let Scratch { missing, rows, samples } = &mut *call.scratch;
     compose(call.kind, call.agreed, call.id, shape, slot, samples, |out, bits| {
-        rows.clear();
-        rows.resize(batch.unique.len() * dim, 0.0);
+        zeros(rows, batch.unique.len() * dim)?;
         table.pull(&batch.unique, absent(pull.absent), rows, Some(missing))?;
         batch.pool(rows, dim, out);
         batch.mark(missing, bits);
@@ -95,8 +94,7 @@ pub(crate) fn push(
             return Err(Refusal::bad(reason).into());
         }
         let gradients = &mut call.scratch.rows;
-        gradients.clear();
-        gradients.resize(batch.unique.len() * dim, 0.0);
+        zeros(gradients, batch.unique.len() * dim)?;
         batch.spread(push.grads, dim, gradients);
         let scale = PushScale { lr_scale: push.lr_scale };
         let pushed = entry.table.push_unique(&batch.unique, &batch.counts, gradients, scale);

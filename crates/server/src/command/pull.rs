@@ -9,7 +9,7 @@ use sanderling_wire::{
 };
 
 use super::check_dim;
-use crate::call::{Call, Scratch, unwritten};
+use crate::call::{Call, Scratch, unwritten, zeros};
 use crate::refusal::Refusal;
 use crate::tables::Entry;
 
@@ -100,8 +100,7 @@ pub(super) fn compose(
         RowsMut::F32(out) => gather(out, absent)?,
         RowsMut::F16(out) => {
             debug_assert_eq!(shape.format, RowFormat::F16);
-            wide.clear();
-            wide.resize(out.len(), 0.0);
+            zeros(wide, out.len())?;
             gather(wide, absent)?;
             narrow(wide, out);
         }

@@ -12,6 +12,7 @@ use bytes::{Buf, Bytes};
 use super::PIECE_BYTES_MAX;
 use super::shared::{Shared, State, wake};
 use crate::error::Error;
+use crate::memory::reserve;
 use crate::socket::Read;
 
 /// The connection's end, shared by its two halves.
@@ -93,7 +94,7 @@ impl NearEnd {
         for piece in pieces {
             let room = self.shared.queue_bytes - outgoing.bytes;
             let piece = &piece[..piece.len().min(room)];
-            append(&mut outgoing.pieces, piece, spare);
+            append(&mut outgoing.pieces, piece, spare, &self.shared.peer)?;
             outgoing.bytes += piece.len();
             taken += piece.len();
         }
@@ -128,17 +129,27 @@ impl NearEnd {
 }
 
 /// Appends bytes to the last piece, and to new ones.
-fn append(pieces: &mut VecDeque<Vec<u8>>, mut bytes: &[u8], spare: &mut Vec<Vec<u8>>) {
+fn append(
+    pieces: &mut VecDeque<Vec<u8>>,
+    mut bytes: &[u8],
+    spare: &mut Vec<Vec<u8>>,
+    peer: &str,
+) -> Result<(), Error> {
     while !bytes.is_empty() {
         if pieces.back().is_none_or(|last| last.len() >= PIECE_BYTES_MAX) {
             pieces.push_back(spare.pop().unwrap_or_default());
         }
         if let Some(last) = pieces.back_mut() {
             let (now, later) = bytes.split_at(bytes.len().min(PIECE_BYTES_MAX - last.len()));
+            if last.capacity() - last.len() < now.len() {
+                // As far as it would grow by itself.
+                reserve(last, now.len().max(last.len()).min(PIECE_BYTES_MAX - last.len()), peer)?;
+            }
             last.extend_from_slice(now);
             bytes = later;
         }
     }
+    Ok(())
 }
 
 impl AsFd for NearEnd {

@@ -12,6 +12,7 @@ use super::sender::{SKIP, slot_bytes};
 use super::wake;
 use crate::connection::Received;
 use crate::error::Error;
+use crate::memory::grow;
 use crate::options::Framing;
 use crate::socket::{Read, Socket};
 use crate::spin::Spin;
@@ -202,7 +203,7 @@ impl RingReceiver {
         if let Some(copy) = &mut self.copy {
             let words = bytes.div_ceil(size_of::<u64>());
             if copy.len() < words {
-                copy.resize(words.next_power_of_two(), 0);
+                grow(copy, words.next_power_of_two(), &self.socket.peer)?;
             }
             self.memory.copy_frame(at, &mut copy[..words]);
             self.release(slot);

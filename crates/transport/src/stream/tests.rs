@@ -24,7 +24,7 @@ fn sockets() -> (Socket, Socket) {
 
 fn pair() -> (StreamSender, Socket) {
     let (ours, theirs) = sockets();
-    (StreamSender::new(Pipe::Plain(Arc::new(ours)), FRAMING, LONG), theirs)
+    (StreamSender::new(Pipe::Plain(Arc::new(ours)), FRAMING, LONG).expect("memory"), theirs)
 }
 
 /// The same, of which the first encrypts.
@@ -49,7 +49,7 @@ fn tls_pair() -> (StreamSender, TlsChannel) {
         server.try_read(&mut [0; 8]).expect("they agree");
     }
     let client = connecting.join().expect("it ends").expect("in time");
-    (StreamSender::new(Pipe::Tls(Arc::new(server)), FRAMING, LONG), client)
+    (StreamSender::new(Pipe::Tls(Arc::new(server)), FRAMING, LONG).expect("memory"), client)
 }
 
 /// What was encrypted before goes although no more can be encrypted yet: a peer that is slow is not one that takes nothing.

@@ -141,9 +141,29 @@ fn last_saved(status: &StatusReply) -> String {
     }
 }
 
+/// The sum of what tables may take, and how many may take anything.
+fn budgets(bytes: u64, unbounded: u64) -> String {
+    match (bytes, unbounded) {
+        (0, 0) => "-".to_owned(),
+        (bytes, 0) => output::bytes(bytes),
+        (0, unbounded) => format!("{unbounded} without"),
+        (bytes, unbounded) => format!("{}, {unbounded} without", output::bytes(bytes)),
+    }
+}
+
 fn status(all: &[(String, StatusReply)]) -> String {
-    let header =
-        ["server", "name", "shard", "state", "uptime", "connections", "tables", "rows", "tables' memory"];
+    let header = [
+        "server",
+        "name",
+        "shard",
+        "state",
+        "uptime",
+        "connections",
+        "tables",
+        "rows",
+        "tables' memory",
+        "budgets",
+    ];
     let header = [&header[..], &["process memory", "last save", "checkpoints", "listening at"]].concat();
     let row = |(server, status): &(String, StatusReply)| {
         let counter = |name: &str| status.counters.get(name).copied().unwrap_or_default();
@@ -157,6 +177,7 @@ fn status(all: &[(String, StatusReply)]) -> String {
             output::count(counter("tables")),
             output::count(counter("rows")),
             output::bytes(counter("table_bytes")),
+            budgets(counter("table_budget_bytes"), counter("tables_without_budget")),
             output::bytes(status.resident_bytes),
             last_saved(status),
             match counter("checkpoints") {
@@ -267,6 +288,15 @@ mod tests {
     fn times_are_said_in_two_units() {
         for (s, expected) in [(0, "0 s"), (61, "1 min 01 s"), (7_260, "2 h 01 min"), (90_000, "1 d 01 h")] {
             assert_eq!(time(Duration::from_secs(s)), expected);
+        }
+    }
+
+    #[test]
+    fn the_sum_of_budgets_tells_what_tables_may_take() {
+        for (bytes, unbounded, expected) in
+            [(0, 0, "-"), (3 << 30, 0, "3.00 GiB"), (0, 2, "2 without"), (1 << 20, 1, "1.00 MiB, 1 without")]
+        {
+            assert_eq!(budgets(bytes, unbounded), expected);
         }
     }
 
