@@ -535,12 +535,8 @@ fn a_run_ends_within_a_time_out_of_its_end_when_its_server_is_gone() {
     };
     let rates = "500,510,520".parse().unwrap();
     let uniform = Arrivals::Uniform;
-    let search = Search {
-        objectives: Vec::new(),
-        arrivals: uniform,
-        trial: Duration::from_secs(1),
-        precision: 0.05,
-    };
+    let search =
+        Search { objectives: Vec::new(), arrivals: uniform, trial: Duration::from_secs(1), precision: 0.05 };
     std::thread::scope(|scope| {
         scope.spawn(|| ends(open, second, Duration::from_secs(1)));
         scope.spawn(|| ends(Schedule::Closed, second, Duration::from_secs(1)));
