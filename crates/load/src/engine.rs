@@ -480,4 +480,6 @@ fn watch_over(
 }
 
 #[cfg(test)]
+mod overload;
+#[cfg(test)]
 mod tests;
