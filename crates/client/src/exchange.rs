@@ -211,7 +211,29 @@ impl Exchange {
     }
 
     /// Takes a request; its answer, or its failure, will have the tag. With a `boot_id` it is only for the server as it was
-    /// started then, as table numbers are. Needs [`Exchange::has_room`].
+    /// started then, as table numbers are. `within`: a time-out below the usual one. Needs [`Exchange::has_room`].
+    pub(crate) fn begin_within(
+        &mut self,
+        now_us: u64,
+        within: Option<Duration>,
+        tag: u64,
+        boot_id: Option<u64>,
+        request: &Request<'_>,
+    ) -> Result<(), WireError> {
+        let timeout = within.map_or(self.patience.timeout, |within| within.min(self.patience.timeout));
+        let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        let slot = self.calls.begin(now_us, timeout_us, tag, boot_id, request, &self.agreed)?;
+        if within.is_some() {
+            self.calls.limit(slot);
+        }
+        if let (Phase::Up | Phase::Leaving, Some(peer)) = (self.phase, &self.peer) {
+            self.calls.check_start(slot, peer.boot_id);
+        }
+        Ok(())
+    }
+
+    /// The same with the usual time-out.
+    #[cfg(test)]
     pub(crate) fn begin(
         &mut self,
         now_us: u64,
@@ -219,12 +241,7 @@ impl Exchange {
         boot_id: Option<u64>,
         request: &Request<'_>,
     ) -> Result<(), WireError> {
-        let timeout_us = u64::try_from(self.patience.timeout.as_micros()).unwrap_or(u64::MAX);
-        let slot = self.calls.begin(now_us, timeout_us, tag, boot_id, request, &self.agreed)?;
-        if let (Phase::Up | Phase::Leaving, Some(peer)) = (self.phase, &self.peer) {
-            self.calls.check_start(slot, peer.boot_id);
-        }
-        Ok(())
+        self.begin_within(now_us, None, tag, boot_id, request)
     }
 
     /// How rows are to be asked for by one who wants them so: before the first hello as he wants, since that can be changed
@@ -324,6 +341,12 @@ impl Exchange {
             Phase::Greeting { .. } => self.hello.bytes(),
             _ => self.calls.next_frame(),
         }
+    }
+
+    /// Makes the frame to be sent say how much time is left for its answer. `true`: it has changed.
+    pub(crate) fn age_outgoing(&mut self, now_us: u64) -> bool {
+        let agreed = self.agreed();
+        !matches!(self.phase, Phase::Greeting { .. }) && self.calls.age_next(now_us, &agreed)
     }
 
     /// The number of that frame; 0 for a hello.

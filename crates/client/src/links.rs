@@ -23,6 +23,10 @@ const BLOCKED_LOOK: Duration = Duration::from_millis(1);
 
 /// How often it is looked whether a server has been waited for.
 const TELL_LOOK: Duration = Duration::from_millis(200);
+/// A server is told the time before requests that are sent later than so long after it was last told.
+const TELL_TIME_US: u64 = 1000;
+/// The frame that does so.
+const SENT_AT_BYTES: usize = HEADER_BYTES + size_of::<u64>();
 
 /// Time in which nobody looked is not noticed below this.
 const UNSEEN_US_MIN: u64 = 1000;
@@ -48,6 +52,8 @@ struct Link {
     exchange: Exchange,
     connection: Option<Token>,
     packing: Packing,
+    /// When the server was last told the time, on this connection.
+    told_us: Option<u64>,
 }
 
 /// See the top of this file.
@@ -71,6 +77,8 @@ pub(crate) struct Links {
     outages: Arc<Outages>,
     /// When to look next whom to tell of.
     tell_at: Instant,
+    /// Time-out of the requests that are begun from now on; None: that of the options.
+    within: Option<Duration>,
 }
 
 impl Links {
@@ -89,7 +97,7 @@ impl Links {
             // What does not leave the host is copied faster than compressed.
             let compression = options.compression.filter(|_| !address.in_memory());
             let packing = Packing::new(compression);
-            Link { address: address.clone(), exchange, connection: None, packing }
+            Link { address: address.clone(), exchange, connection: None, packing, told_us: None }
         };
         let lanes = if hedging.is_some() { 2 } else { 1 };
         let links = (0..lanes).flat_map(|_| addresses).map(link).collect();
@@ -111,6 +119,7 @@ impl Links {
             watch: Watch::new(options.stop.clone()),
             outages: Arc::clone(outages),
             tell_at: Instant::now(),
+            within: None,
         })
     }
 
@@ -124,6 +133,11 @@ impl Links {
     /// See [`Watch::bear_silence`].
     pub(crate) fn bear_silence(&mut self) {
         self.watch.bear_silence();
+    }
+
+    /// From now on requests have this time-out, at most that of the options; None: that one.
+    pub(crate) fn limit(&mut self, within: Option<Duration>) {
+        self.within = within;
     }
 
     /// From now on notes there how long answers take.
@@ -189,7 +203,7 @@ impl Links {
             self.turn(None, sink);
         }
         let now_us = self.now_us();
-        self.links[server].exchange.begin(now_us, tag, boot_id, request)?;
+        self.links[server].exchange.begin_within(now_us, self.within, tag, boot_id, request)?;
         if let Some(recorder) = &self.recorder {
             recorder.begun(request.kind(), now_us);
         }
@@ -395,6 +409,19 @@ impl Links {
             return Ok(false);
         };
         let (id, agreed) = (link.exchange.outgoing_id(), link.exchange.agreed());
+        let is_told = link.told_us.is_some_and(|told_us| now_us.saturating_sub(told_us) < TELL_TIME_US);
+        if !is_told && agreed.features.has(Features::SENT_AT) {
+            let Some(mut slot) = connection.sender.try_frame(SENT_AT_BYTES)? else {
+                connection.sender.try_flush()?;
+                return Ok(false);
+            };
+            let written = Request::SentAt(now_us).encode(&agreed, 0, 0, &mut slot);
+            slot.commit(written.expect("a number fits"));
+            link.told_us = Some(now_us);
+        }
+        if link.exchange.age_outgoing(now_us) {
+            link.packing.restart();
+        }
         let frame = link.packing.pack(id, link.exchange.outgoing(), &agreed);
         let Some(slot) = connection.sender.try_frame(frame.len())? else {
             connection.sender.try_flush()?;
@@ -463,6 +490,7 @@ impl Links {
     fn connect(&mut self, at: usize) {
         let link = &mut self.links[at];
         link.packing.restart();
+        link.told_us = None;
         let asked_us = self.start.elapsed().as_micros() as u64;
         let within = link.exchange.within(asked_us);
         let connected = reach(&link.address, &self.options, FRAMING, within);
@@ -533,6 +561,6 @@ fn own_token_of(address: &Address) -> String {
 /// What is offered to a server at this address.
 fn features(address: &Address, options: &ConnectOptions) -> Features {
     let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE };
-    let rows = rows | Features::FORGET | Features::SAVES;
+    let rows = rows | Features::FORGET | Features::SAVES | Features::SENT_AT;
     if address.in_memory() { rows | Features::NO_CHECKSUM } else { rows }
 }

@@ -161,6 +161,21 @@ impl Pipeline {
     /// # Panics
     /// If the slot is [`SLOTS_MAX`] or more or has a request under way, or the table was not added.
     pub fn begin(&mut self, slot: usize, table: usize, call: &Call<'_>) -> Result<(), ClientError> {
+        self.begin_within(None, slot, table, call)
+    }
+
+    /// The same, with a time-out of its own, at most that of the options; None: that one.
+    ///
+    /// # Panics
+    /// As [`Pipeline::begin`].
+    pub fn begin_within(
+        &mut self,
+        within: Option<Duration>,
+        slot: usize,
+        table: usize,
+        call: &Call<'_>,
+    ) -> Result<(), ClientError> {
+        self.links.limit(within);
         assert!(slot < SLOTS_MAX, "slot {slot}: there are {SLOTS_MAX}");
         let slots = &mut self.state.slots;
         if slots.len() <= slot {

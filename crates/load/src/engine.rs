@@ -87,6 +87,9 @@ pub struct Plan {
     pub failures_max: f64,
     /// One failure is too many to go on with.
     pub ends_at_failure: bool,
+    /// A call whose answer comes later than so long after it was due has failed; one that is not begun by half of that is not
+    /// begun at all.
+    pub deadline: Option<Duration>,
 }
 
 /// How far a run is.
@@ -162,6 +165,7 @@ impl Plan {
             cycles: 0..u64::MAX,
             failures_max: 0.01,
             ends_at_failure: false,
+            deadline: None,
         }
     }
 
@@ -230,6 +234,7 @@ pub fn load(target: &Target, plan: &Plan, watch: &mut Watch<'_>) -> Result<u64, 
         cycles: 0..cycles,
         failures_max: 0.0,
         ends_at_failure: true,
+        deadline: None,
         ..plan.clone()
     };
     if cycles == 0 {
@@ -474,5 +479,7 @@ fn watch_over(
     }
 }
 
+#[cfg(test)]
+mod overload;
 #[cfg(test)]
 mod tests;

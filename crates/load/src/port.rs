@@ -28,6 +28,8 @@ pub struct Port {
     shapes: Vec<TableShape>,
     /// By slot, what is under way.
     begun: Vec<Option<Begun>>,
+    /// By slot, until when what it asks is of use.
+    limits: Vec<Option<Instant>>,
     /// What ended when it was begun.
     ended: Vec<Finished>,
     /// Which keys were asked, once somebody wants to know.
@@ -75,7 +77,14 @@ impl Port {
     }
 
     fn new(way: Way) -> Port {
-        Port { way, shapes: Vec::new(), begun: Vec::new(), ended: Vec::new(), distinct: None }
+        Port {
+            way,
+            shapes: Vec::new(),
+            begun: Vec::new(),
+            limits: Vec::new(),
+            ended: Vec::new(),
+            distinct: None,
+        }
     }
 
     /// From now on notes which keys are asked.
@@ -156,6 +165,14 @@ impl Port {
         }
     }
 
+    /// Requests of this slot are of use until then; None: for as long as a server may take.
+    pub fn limit(&mut self, slot: usize, until: Option<Instant>) {
+        if self.limits.len() <= slot {
+            self.limits.resize(slot + 1, None);
+        }
+        self.limits[slot] = until;
+    }
+
     /// Begins a request for a slot that has none under way; it ends with a [`Finished`] of that slot, be it at once.
     /// Keys and gradients are copied, or used up, before this returns.
     ///
@@ -170,16 +187,22 @@ impl Port {
             distinct.note(keys);
         }
         let begun = Begun { operation, keys: keys.len(), bytes, sent: Instant::now() };
+        // A microsecond is enough to fail by.
+        let within = self.limits.get(slot).copied().flatten().map(|until| {
+            until.saturating_duration_since(begun.sent).max(std::time::Duration::from_micros(1))
+        });
         let outcome = match &mut self.way {
             Way::Embedded { tables, out, .. } => embedded(&tables[table.0 as usize], out, request),
-            Way::Remote { pipeline, .. } => match pipeline.begin(slot, table.0 as usize, &call(request)) {
-                Ok(()) => {
-                    let before = self.begun[slot].replace(begun);
-                    assert!(before.is_none(), "slot {slot} has a request under way");
-                    return;
+            Way::Remote { pipeline, .. } => {
+                match pipeline.begin_within(within, slot, table.0 as usize, &call(request)) {
+                    Ok(()) => {
+                        let before = self.begun[slot].replace(begun);
+                        assert!(before.is_none(), "slot {slot} has a request under way");
+                        return;
+                    }
+                    Err(error) => Err(failure(&error)),
                 }
-                Err(error) => Err(failure(&error)),
-            },
+            }
             Way::Nowhere => Ok(Outcome::default()),
         };
         self.ended.push(begun.finish(slot, Instant::now(), outcome));

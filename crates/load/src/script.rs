@@ -22,6 +22,7 @@
 //! two threads that shared those would do together a fifth of what one does alone.
 
 mod compile;
+mod depth;
 mod errors;
 mod gradients;
 mod machine;
@@ -45,6 +46,10 @@ pub use program::{Description, Function, Program};
 
 /// Largest script.
 pub const SOURCE_BYTES_MAX: usize = 1 << 20;
+/// Most memory that compiling one takes, in all its steps.
+pub const COMPILE_BYTES_MAX: usize = 256 << 20;
+/// Stack of the thread that compiles: enough for scripts that go as deep as they may.
+const COMPILE_STACK_BYTES: usize = 64 << 20;
 /// Most instructions that one call of a script may run.
 pub const INSTRUCTIONS_PER_CALL_MAX: usize = 1_000_000;
 /// Most bytes of script values that one call may hold. Keys and gradients are not among them. It also bounds how deep

@@ -36,6 +36,7 @@ mod control;
 mod listen;
 mod server;
 mod turn;
+mod waiting;
 mod worker;
 
 pub mod systemd;

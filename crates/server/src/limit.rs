@@ -27,9 +27,17 @@ pub const IN_FLIGHT_MAX: u32 = 64;
 pub const TURN_REQUESTS: usize = 64;
 /// See [`TURN_REQUESTS`].
 pub const TURN_TIME: Duration = Duration::from_micros(500);
+/// After so long of a round, connections that became ready meanwhile are looked at before it goes on: the one that had least so
+/// far is next.
+pub const ROUND_TIME: Duration = Duration::from_millis(4);
+/// What a request costs its connection beside its own bytes and those of the reply, in bytes: turns are shared out by them.
+pub const REQUEST_COST_BYTES: u64 = 1024;
 /// A request that has waited for longer is refused as busy: the worker is overloaded, and the client had better wait
 /// elsewhere than in our buffers.
 pub const WAIT_MAX: Duration = Duration::from_secs(1);
+/// A request whose deadline is nearer than twice this is refused as busy only when it has waited so long: times at which
+/// requests were sent are known to a millisecond.
+pub const EARLY_WAIT_MIN: Duration = Duration::from_millis(2);
 /// When those who are told "busy" should try again.
 pub const RETRY_AFTER: Duration = Duration::from_millis(10);
 /// A connection that has not said hello by then is closed.

@@ -31,6 +31,12 @@ impl Refusal {
         Refusal::new(Fault::Busy { retry_after_us: RETRY_AFTER.as_micros() as u64 }, reason)
     }
 
+    /// The same of a request with a deadline: there is little time to try again.
+    pub(crate) fn busy_before(deadline: Duration, reason: impl Into<String>) -> Refusal {
+        let retry_after = if deadline.is_zero() { RETRY_AFTER } else { RETRY_AFTER.min(deadline / 8) };
+        Refusal::new(Fault::Busy { retry_after_us: retry_after.as_micros() as u64 }, reason)
+    }
+
     /// Nobody waits for the answer any more.
     pub(crate) fn late(waited: Duration, within: Duration) -> Refusal {
         let reason = format!("waited for {} us of {}", waited.as_micros(), within.as_micros());

@@ -12,11 +12,15 @@ use sanderling_wire::{
 use crate::call::{Call, Desk, unwritten, write_failure};
 use crate::command;
 use crate::errand::{Errand, Work};
-use crate::limit::{FAILURE_BYTES_MAX, WAIT_MAX};
+use crate::limit::{EARLY_WAIT_MIN, FAILURE_BYTES_MAX, WAIT_MAX};
 use crate::outlet::Outlet;
 use crate::pushes::Pusher;
 use crate::refusal::Refusal;
 use crate::state::State;
+use crate::waiting::Waiting;
+
+/// What a server offers over every transport.
+const ALWAYS: Features = Features(Features::FORGET.0 | Features::SAVES.0 | Features::SENT_AT.0);
 
 /// When a request came, and when it is taken up.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +40,8 @@ pub enum Step {
     Waiting,
     /// There was no room for the reply, and nothing was done: the same frame must come again.
     NoRoom,
+    /// There will be no reply.
+    Quiet,
     /// The reply will be that of this errand.
     Later(Box<Errand>),
 }
@@ -56,6 +62,7 @@ pub struct Session {
     login_refused: bool,
     client: String,
     pusher: Option<Arc<Pusher>>,
+    waiting: Waiting,
     /// What the client compresses with, once it has.
     compression: Option<Compression>,
     unpacker: Option<Box<Codec>>,
@@ -70,7 +77,7 @@ impl Session {
         let frame_bytes_max = state.frame_bytes_max;
         let buffer = || Buffer::new(frame_bytes_max as usize);
         Session {
-            offer: Offer { frame_bytes_max, ..Offer::of(features | Features::FORGET | Features::SAVES) },
+            offer: Offer { frame_bytes_max, ..Offer::of(features | ALWAYS) },
             agreed: Agreed::BEFORE_HELLO,
             greeted: false,
             closing: false,
@@ -79,6 +86,8 @@ impl Session {
             login_refused: false,
             client: String::new(),
             pusher: None,
+            // Only where bytes stay in memory do frames go without a checksum.
+            waiting: Waiting::new(features.has(Features::NO_CHECKSUM), Instant::now()),
             compression: None,
             unpacker: None,
             packer: None,
@@ -154,6 +163,9 @@ impl Session {
                 return Err(WireError::Cut { what: "frame", needed, found });
             }
         };
+        if frame.header.kind == Kind::SentAt && self.agreed.features.has(Features::SENT_AT) {
+            return Ok(self.note_sent(&frame, when.now, out));
+        }
         let flags = frame.header.flags;
         if flags & (flag::LZ4 | flag::ZSTD) == 0 && self.compression.is_none() {
             return Ok(self.answer(&frame, when, desk, out));
@@ -181,6 +193,18 @@ impl Session {
             }
             step => step,
         })
+    }
+
+    /// What follows was sent at this time.
+    fn note_sent(&mut self, frame: &Frame<'_>, now: Instant, out: &mut dyn Outlet) -> Step {
+        match Request::decode(frame) {
+            Ok(Request::SentAt(sent_us)) => {
+                self.waiting.note(sent_us, now);
+                Step::Quiet
+            }
+            Ok(_) => unreachable!("it is of this kind"),
+            Err(error) => self.refuse(frame, &Refusal::bad(error.to_string()), out),
+        }
     }
 
     /// Compresses the reply that waits, as the client does.
@@ -217,16 +241,14 @@ impl Session {
     ) -> Result<Step, Refusal> {
         let header = &frame.header;
         self.check_first(header.kind)?;
-        let waited = when.now.saturating_duration_since(when.arrived);
+        let waited = when.now.saturating_duration_since(when.arrived).max(self.waiting.waited(when.now));
         let deadline = Duration::from_micros(header.deadline_or_status.into());
         if !deadline.is_zero() && waited > deadline {
             return Err(Refusal::late(waited, deadline));
         }
-        if waited > WAIT_MAX && header.kind.is_about_a_table() {
-            return Err(Refusal::busy(format!(
-                "waited for {} ms: the server is overloaded",
-                waited.as_millis()
-            )));
+        if waited > wait_max(deadline) && header.kind.is_about_a_table() {
+            let reason = format!("waited for {} ms: the server is overloaded", waited.as_millis());
+            return Err(Refusal::busy_before(deadline, reason));
         }
         let request = Request::decode(frame).map_err(|error| Refusal::bad(error.to_string()))?;
         if let Request::Hello(hello) = request {
@@ -370,6 +392,7 @@ impl Session {
             | Request::Describe
             | Request::Leave(_)
             | Request::Keys(_) => Err(Refusal::bad("this is a parameter server; minibatches are at a hub")),
+            Request::SentAt(_) => Err(Refusal::bad("sent_at was not agreed on")),
             Request::Join(_) | Request::Tell(_) => {
                 Err(Refusal::bad("this is a parameter server, not a worker of a job"))
             }
@@ -384,4 +407,10 @@ impl Session {
             notice.encode(&self.agreed, 0, slot).expect("a notice is short")
         })
     }
+}
+
+/// A request that has waited for longer is refused at once. With a deadline that is half of it: of a queue that is longer than
+/// the deadline the first ones would be answered just too late, and all work would be in vain.
+fn wait_max(deadline: Duration) -> Duration {
+    if deadline.is_zero() { WAIT_MAX } else { WAIT_MAX.min((deadline / 2).max(EARLY_WAIT_MIN)) }
 }

@@ -5,6 +5,7 @@ mod answers;
 mod model;
 mod refusals;
 mod steps;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use sanderling_transport::{Connection, Error, Received, Token};
+use sanderling_transport::{Connection, Error, Received, Receiver, Token};
 use sanderling_wire::{Buffer, Kind};
 
 use crate::call::Desk;
 use crate::connections::Presence;
 use crate::errand::{Errand, Postbox, Posted};
-use crate::limit::{ERRANDS_PER_CONNECTION_MAX, TURN_REQUESTS, TURN_TIME};
+use crate::limit::{ERRANDS_PER_CONNECTION_MAX, REQUEST_COST_BYTES, TURN_REQUESTS, TURN_TIME};
 use crate::outlet::Outlet;
 use crate::refusal::Refusal;
 use crate::session::{Session, Step, When};
@@ -41,6 +41,10 @@ pub(crate) struct Client {
     /// Does somebody who carries its frames know that it is a process of this user?
     of_this_user: bool,
     pub(crate) seat: Option<Seat>,
+    /// What it has had so far, in bytes: among those that are ready the one with the least is served first.
+    pub(crate) served_bytes: u64,
+    /// Since when it waits for its turn, if it was ready in an earlier round that ended without it.
+    pub(crate) ready_since: Option<Instant>,
     /// A request for whose reply there was no room.
     held: Option<Buffer>,
     /// The session's reply waits for room.
@@ -80,6 +84,8 @@ impl Client {
             since,
             of_this_user,
             seat: None,
+            served_bytes: 0,
+            ready_since: None,
             held,
             reply_waits: false,
             done,
@@ -99,7 +105,7 @@ impl Client {
     }
 
     pub(crate) fn say_goaway(&mut self, connection: &mut Connection, within_ms: u32) {
-        let mut outlet = SenderOutlet { sender: &mut connection.sender, unsent: 0, error: None };
+        let mut outlet = SenderOutlet { sender: &mut connection.sender, unsent: 0, put: 0, error: None };
         // Who takes nothing learns it from the end of the connection.
         self.session.goaway(within_ms, "the server is about to stop", &mut outlet);
         self.unsent = connection.sender.try_flush().is_ok_and(|flushed| !flushed);
@@ -145,8 +151,22 @@ impl Client {
         bench: &mut Bench,
     ) -> Result<bool, String> {
         let Connection { sender, receiver } = connection;
+        let mut outlet = SenderOutlet { sender, unsent: 0, put: 0, error: None };
+        let answered = self.answer_to(&mut outlet, token, receiver, start, bench);
+        self.served_bytes += outlet.put as u64;
+        answered
+    }
+
+    /// The same; what is sent goes to `outlet`.
+    fn answer_to(
+        &mut self,
+        outlet: &mut SenderOutlet<'_>,
+        token: Token,
+        receiver: &mut Receiver,
+        start: Instant,
+        bench: &mut Bench,
+    ) -> Result<bool, String> {
         let Bench { desk, recorder, errands, mailbox, .. } = bench;
-        let mut outlet = SenderOutlet { sender, unsent: 0, error: None };
         let began = Instant::now();
         // The connections before this one in the round have had the time since `start`: the first request waited for that.
         let mut now = began;
@@ -154,7 +174,7 @@ impl Client {
             if now > began + TURN_TIME {
                 break;
             }
-            if !self.send_waiting(&mut outlet)? || self.session.is_closing() {
+            if !self.send_waiting(outlet)? || self.session.is_closing() {
                 return Ok(false);
             }
             let held = self.held.take();
@@ -170,17 +190,21 @@ impl Client {
             };
             let kind = frame.get(5).copied().and_then(Kind::of);
             let when = When { arrived: start, now };
-            let step = match self.session.handle(frame, when, desk, &mut outlet) {
+            let step = match self.session.handle(frame, when, desk, outlet) {
                 Ok(step) => step,
                 Err(error) => {
-                    self.session.goaway(0, &error.to_string(), &mut outlet);
+                    self.session.goaway(0, &error.to_string(), outlet);
                     return Err(error.to_string());
                 }
             };
             outlet.check()?;
             let was_at = std::mem::replace(&mut now, Instant::now());
+            if !matches!(step, Step::NoRoom) {
+                self.served_bytes += REQUEST_COST_BYTES + frame.len() as u64;
+            }
             match step {
                 Step::Done => {}
+                Step::Quiet => continue,
                 Step::Waiting => self.reply_waits = true,
                 Step::NoRoom => {
                     self.held = Some(match held {
@@ -204,7 +228,7 @@ impl Client {
             }
             count(&self.presence.requests);
         }
-        self.send_waiting(&mut outlet)?;
+        self.send_waiting(outlet)?;
         Ok(false)
     }
 
@@ -270,6 +294,8 @@ struct SenderOutlet<'a> {
     sender: &'a mut sanderling_transport::Sender,
     /// Bytes of replies since the last flush.
     unsent: usize,
+    /// Bytes of replies.
+    put: usize,
     error: Option<Error>,
 }
 
@@ -283,6 +309,7 @@ impl SenderOutlet<'_> {
         match self.sender.try_frame(frame.len()) {
             Ok(Some(slot)) => {
                 slot.write(frame);
+                self.put += frame.len();
                 Ok(true)
             }
             Ok(None) => Ok(false),
@@ -298,6 +325,7 @@ impl Outlet for SenderOutlet<'_> {
                 let bytes = fill(&mut slot);
                 slot.commit(bytes);
                 self.unsent += bytes;
+                self.put += bytes;
                 if self.unsent >= FLUSH_BYTES {
                     self.unsent = 0;
                     self.error = self.sender.try_flush().err();

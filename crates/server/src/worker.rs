@@ -16,7 +16,7 @@ use crate::call::Desk;
 use crate::connections::Presence;
 use crate::errand::Postbox;
 use crate::event::{Event, Log};
-use crate::limit::{DRAIN_QUIET, HELLO_WITHIN, SILENCE_KEPT};
+use crate::limit::{DRAIN_QUIET, HELLO_WITHIN, ROUND_TIME, SILENCE_KEPT};
 use crate::logins::Plane;
 use crate::session::Session;
 use crate::state::State;
@@ -68,6 +68,10 @@ pub(crate) struct Worker {
     /// Set when it was told to end.
     draining_until: Option<Instant>,
     last_request: Instant,
+    /// Connections that were ready in the last round and had no turn.
+    left: Vec<Token>,
+    /// What the connection that is served had so far: one that was idle has as much, since nobody saves turns up.
+    served_bytes: u64,
 }
 
 impl Worker {
@@ -99,6 +103,8 @@ impl Worker {
             strangers: NotAccepted::default(),
             draining_until: None,
             last_request: Instant::now(),
+            left: Vec::new(),
+            served_bytes: 0,
         };
         Ok((worker, mailbox))
     }
@@ -108,7 +114,11 @@ impl Worker {
         let mut ready = Vec::new();
         loop {
             let looks = self.silent > 0 || self.draining_until.is_some();
-            let woken = self.poller.wait(&mut ready, looks.then(|| Instant::now() + LOOK_EVERY))?;
+            let until = match self.left.is_empty() {
+                true => looks.then(|| Instant::now() + LOOK_EVERY),
+                false => Some(Instant::now()),
+            };
+            let woken = self.poller.wait(&mut ready, until)?;
             let start = Instant::now();
             if woken {
                 self.bench.desk.view.refresh(&self.bench.state.tables);
@@ -116,9 +126,7 @@ impl Worker {
                     self.read(letter, start, &mut ready);
                 }
             }
-            for &token in &ready {
-                self.serve(token, start);
-            }
+            self.serve_some(&mut ready, start);
             if self.silent > 0 {
                 self.close_silent(start);
             }
@@ -194,12 +202,42 @@ impl Worker {
         self.add(connection, client)
     }
 
+    /// Gives those that are ready their turns, the one that had least first, until the round has lasted for long; the others
+    /// come in the next round.
+    fn serve_some(&mut self, ready: &mut Vec<Token>, start: Instant) {
+        if !self.left.is_empty() {
+            ready.retain(|token| self.clients.get(token).is_some_and(|client| client.ready_since.is_none()));
+            ready.append(&mut self.left);
+        }
+        if ready.len() > 1 {
+            let (clients, least) = (&self.clients, self.served_bytes);
+            ready.sort_by_cached_key(|token| {
+                clients.get(token).map_or(0, |client| client.served_bytes.max(least))
+            });
+        }
+        for (at, &token) in ready.iter().enumerate() {
+            if at > 0 && start.elapsed() > ROUND_TIME {
+                self.left.extend(&ready[at..]);
+                break;
+            }
+            self.serve(token, start);
+        }
+        for token in &self.left {
+            if let Some(client) = self.clients.get_mut(token) {
+                client.ready_since.get_or_insert(start);
+            }
+        }
+    }
+
     /// Gives a connection its turn.
     fn serve(&mut self, token: Token, start: Instant) {
         let (Some(client), Some(connection)) = (self.clients.get_mut(&token), self.poller.connection(token))
         else {
             return;
         };
+        client.served_bytes = client.served_bytes.max(self.served_bytes);
+        self.served_bytes = client.served_bytes;
+        let start = client.ready_since.take().unwrap_or(start);
         let (was_silent, served) = (!client.session.is_greeted(), client.served());
         let turn = client.turn(token, connection, start, &mut self.bench);
         if was_silent && client.session.take_login_refused() {
@@ -330,5 +368,85 @@ mod tests {
         for latency in latencies {
             assert!(u128::from(latency.summary.max_ns) < LATE.as_nanos(), "{latency:?}");
         }
+    }
+
+    /// Three connections with large answers to come and one with a small one: it waits for no more than the one at hand. A round
+    /// that began long ago ends after one turn, so that the order shows.
+    #[test]
+    fn who_had_least_is_served_next() {
+        const LARGE: u32 = 64 << 10;
+        const LONG: Duration = Duration::from_secs(60);
+        let config = Config::default();
+        let state = Arc::new(State::new(&config));
+        let (errands, _inboxes) = Postbox::new();
+        let (mut worker, _) = Worker::new(&state, 0, errands, Log(Arc::new(|_| {}))).expect("a worker");
+        let framing = framing(config.frame_bytes_max);
+        let any = "tcp://127.0.0.1:0".parse().expect("an address");
+        let listener = Listener::bind(&any, &ListenOptions::new(framing)).expect("a port");
+        let mut clients = Vec::new();
+        let turns = |worker: &mut Worker, clients: &mut Vec<(Connection, Token)>, sent: &[(usize, u32)]| {
+            for &(client, reply_bytes) in sent {
+                let ping = Request::Ping(Ping { reply_bytes, bytes: &[] });
+                let token = clients[client].1;
+                let sender = &mut clients[client].0.sender;
+                let mut slot = sender.frame(4096).expect("room");
+                let agreed = worker.clients[&token].session.agreed();
+                let bytes = ping.encode(agreed, 9, 0, &mut slot).expect("it fits");
+                slot.commit(bytes);
+                sender.flush().expect("sent");
+            }
+            // The kernel has them all by now, or soon.
+            let until = Instant::now() + LONG;
+            let mut ready = Vec::new();
+            while ready.len() + worker.left.len() < sent.len() {
+                assert!(Instant::now() < until, "nothing has come");
+                worker.poller.wait(&mut ready, Some(until)).expect("it can wait");
+            }
+            let served = |worker: &Worker| -> Vec<u64> {
+                clients.iter().map(|(_, token)| worker.clients[token].served()).collect()
+            };
+            let before = served(worker);
+            worker.serve_some(&mut ready, Instant::now() - LONG);
+            let after = served(worker);
+            (0..clients.len()).filter(|&at| after[at] > before[at]).collect::<Vec<_>>()
+        };
+        for _ in 0..4 {
+            let mut client = connect(listener.address(), &ConnectOptions::new(framing)).expect("it listens");
+            let connection = listener.accept().expect("it waits").expect("a connection");
+            let presence = state.connections.enter("test", Instant::now()).expect("a place");
+            let session = Session::new(Arc::clone(&state), Features::NONE, false);
+            let token = worker.add(connection, Client::new(session, presence, Instant::now()));
+            worker.silent += 1;
+            let hello = Hello { offer: Offer::of(Features::NONE), token: "", name: "" };
+            let mut slot = client.sender.frame(4096).expect("room");
+            let bytes =
+                Request::Hello(hello).encode(&Agreed::BEFORE_HELLO, 1, 0, &mut slot).expect("it fits");
+            slot.commit(bytes);
+            client.sender.flush().expect("sent");
+            let token = token.expect("watched");
+            while !worker.clients[&token].session.is_greeted() {
+                worker.serve(token, Instant::now());
+            }
+            clients.push((client, token));
+        }
+        // All three have large ones waiting: each has a turn.
+        let large = [(0, LARGE), (1, LARGE), (2, LARGE)];
+        let mut first = turns(&mut worker, &mut clients, &large);
+        for _ in 0..2 {
+            first.extend(turns(&mut worker, &mut clients, &[]));
+        }
+        first.sort_unstable();
+        assert_eq!(first, [0, 1, 2]);
+        assert!(worker.left.is_empty());
+        // More large ones, and a small one that is told of last.
+        let more = [(0, LARGE), (1, LARGE), (2, LARGE), (3, 8)];
+        assert_eq!(turns(&mut worker, &mut clients, &more), [3]);
+        assert_eq!(worker.left.len(), 3);
+        // It has waited for nothing, so it is not before the others for ever.
+        let tokens: Vec<Token> = clients.iter().map(|(_, token)| *token).collect();
+        assert!(tokens[..3].iter().all(|token| worker.clients[token].ready_since.is_some()));
+        let next = turns(&mut worker, &mut clients, &[]);
+        assert!(next.len() == 1 && next[0] < 3, "{next:?}");
+        assert!(worker.served_bytes >= u64::from(LARGE));
     }
 }

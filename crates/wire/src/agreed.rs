@@ -32,6 +32,8 @@ impl Features {
     /// A server keeps with a checkpoint by which save of all servers it was made ([`Kind::SaveAs`](crate::Kind::SaveAs)), and
     /// says so ([`Kind::Saved`](crate::Kind::Saved)).
     pub const SAVES: Features = Features(1 << 8);
+    /// A server reads when requests were sent ([`Kind::SentAt`](crate::Kind::SentAt)), and measures how long they waited.
+    pub const SENT_AT: Features = Features(1 << 10);
 
     /// Has it all of `others`?
     #[must_use]

@@ -14,6 +14,7 @@ pub const MAGIC: [u8; 4] = *b"SNDL";
 const CHECKSUM_AT: usize = 28;
 const FLAGS_AT: usize = 6;
 const ID_AT: usize = 8;
+const DEADLINE_AT: usize = 16;
 
 /// Bits of [`Header::flags`].
 pub mod flag {
@@ -213,6 +214,14 @@ pub fn seal(frame: &mut [u8], agreed: &Agreed) {
         let sum = checksum(head, payload);
         head[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
     }
+}
+
+/// Changes the deadline of a request that waited before it was sent.
+///
+/// Panics when `frame` is shorter than a header.
+pub fn set_deadline(frame: &mut [u8], deadline_us: u32, agreed: &Agreed) {
+    frame[DEADLINE_AT..DEADLINE_AT + 4].copy_from_slice(&deadline_us.to_le_bytes());
+    seal(frame, agreed);
 }
 
 /// Fits a request that was encoded for another connection to this one: another id, and what was not agreed on is not asked

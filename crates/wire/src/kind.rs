@@ -49,11 +49,12 @@ pub enum Kind {
     Stop = 44,
     SaveAs = 45,
     Saved = 46,
+    SentAt = 48,
 }
 
 impl Kind {
     /// All of them, in the order of their numbers, which start at 1 and may have gaps.
-    pub const ALL: [Kind; 42] = [
+    pub const ALL: [Kind; 43] = [
         Kind::Hello,
         Kind::Ping,
         Kind::Create,
@@ -96,6 +97,7 @@ impl Kind {
         Kind::Stop,
         Kind::SaveAs,
         Kind::Saved,
+        Kind::SentAt,
     ];
 
     /// The kind of this number.
@@ -150,6 +152,7 @@ impl Kind {
             Kind::Stop => "stop",
             Kind::SaveAs => "save_as",
             Kind::Saved => "saved",
+            Kind::SentAt => "sent_at",
         }
     }
 

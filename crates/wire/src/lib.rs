@@ -38,7 +38,7 @@ pub use buffer::Buffer;
 pub use codec::{Codec, Compression};
 pub use error::WireError;
 pub use fault::{Failure, Fault, on_one_line};
-pub use frame::{Frame, HEADER_BYTES, Header, MAGIC, Parsed, body_bytes, flag, refit, seal};
+pub use frame::{Frame, HEADER_BYTES, Header, MAGIC, Parsed, body_bytes, flag, refit, seal, set_deadline};
 pub use kind::Kind;
 pub use message::*;
 pub use narrow::{narrow, widen};

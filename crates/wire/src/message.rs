@@ -77,6 +77,8 @@ pub enum Request<'a> {
     SaveAs(SaveAs<'a>),
     /// Asks by which save of all servers the checkpoint of this name was made.
     Saved(&'a str),
+    /// The sender's clock, in microseconds, when it sent the requests that follow. It is not answered.
+    SentAt(u64),
 }
 
 /// What a server answers, or says on its own. Slices borrow from the received frame.
@@ -163,6 +165,7 @@ impl<'a> Request<'a> {
             Request::Keys(_) => Kind::Keys,
             Request::SaveAs(_) => Kind::SaveAs,
             Request::Saved(_) => Kind::Saved,
+            Request::SentAt(_) => Kind::SentAt,
         }
     }
 
@@ -246,6 +249,10 @@ impl<'a> Request<'a> {
             Request::Keys(keys) => keys.write(out),
             Request::SaveAs(save) => save.write(out),
             Request::Saved(name) => out.text("checkpoint", name, limit::PATH_BYTES_MAX),
+            Request::SentAt(us) => {
+                out.u64(*us);
+                Ok(())
+            }
         }
     }
 
@@ -288,6 +295,7 @@ impl<'a> Request<'a> {
             Kind::Keys => Request::Keys(Keys::read(from)?),
             Kind::SaveAs => Request::SaveAs(SaveAs::read(from)?),
             Kind::Saved => Request::Saved(from.text("checkpoint", limit::PATH_BYTES_MAX)?),
+            Kind::SentAt => Request::SentAt(from.u64("sent_at")?),
             kind => {
                 let tell = Tell::read(kind, from)?;
                 Request::Tell(tell.ok_or(WireError::Direction { kind, expected: "a plain request" })?)

@@ -102,6 +102,8 @@ impl Exchange {
         }
         if let Reply::Failed(failure) = &reply {
             match failure.fault {
+                // There is little time, and to wait with all others of the connection takes it from them, too.
+                Fault::Busy { .. } if self.calls.is_limited(slot) => {}
                 Fault::Busy { retry_after_us } => {
                     self.attempts = self.attempts.saturating_add(1);
                     let least = retry_after_us.clamp(BACKOFF_MIN_US, BACKOFF_MAX_US);

@@ -3,12 +3,16 @@
 
 use std::collections::VecDeque;
 
-use sanderling_wire::{Agreed, Buffer, Kind, Request, WireError, limit, refit};
+use sanderling_wire::{Agreed, Buffer, Kind, Request, WireError, limit, refit, set_deadline};
 
 use super::{CallError, Done, IN_FLIGHT_MAX};
 
 /// Bits of a request's id that say where it is kept; the rest counts requests.
 const SLOT_BITS: u32 = 8;
+/// A frame that has waited here for less goes as it is: its checksum need not be made anew.
+const AGED_US_MIN: u32 = 500;
+/// A request with a short time-out of its own shows that its server is silent only if nothing was heard for so long.
+const SILENT_US_MIN: u64 = 5_000_000;
 /// A call's buffer that has grown beyond this is given back once the call has ended.
 const KEPT_BYTES_MAX: usize = 4 << 20;
 
@@ -39,6 +43,10 @@ struct Call {
     is_early: bool,
     began_us: u64,
     deadline_us: u64,
+    /// What its frame says of the time that is left.
+    within_us: u32,
+    /// Has it a time-out of its own? Then whoever asked decides what to do when the server is busy.
+    is_limited: bool,
     frame: Buffer,
 }
 
@@ -102,6 +110,7 @@ impl Calls {
         (call.id, call.tag, call.kind, call.state) = (id, tag, request.kind(), State::Queued);
         (call.boot_id, call.was_sent, call.is_hedged, call.busy) = (boot_id, false, false, None);
         (call.began_us, call.deadline_us) = (now_us, now_us.saturating_add(timeout_us));
+        (call.within_us, call.is_limited) = (within_us, false);
         self.queue.push_back(slot);
         Ok(slot)
     }
@@ -122,6 +131,8 @@ impl Calls {
                 is_early: false,
                 began_us: 0,
                 deadline_us: 0,
+                within_us: 0,
+                is_limited: false,
                 frame: Buffer::new(limit::FRAME_BYTES_MAX),
             });
             self.calls.len() as u32 - 1
@@ -168,8 +179,9 @@ impl Calls {
         refit(call.frame.bytes_mut(), id, agreed);
         (call.id, call.tag, call.kind, call.state) = (id, from.tag, from.kind, State::Queued);
         (call.boot_id, call.was_sent, call.busy) = (from.boot_id, false, None);
-        (call.began_us, call.deadline_us) = (from.began_us, from.deadline_us);
+        (call.began_us, call.deadline_us, call.within_us) = (from.began_us, from.deadline_us, from.within_us);
         (call.is_hedged, from.is_hedged) = (true, true);
+        call.is_limited = from.is_limited;
         self.queue.push_back(to);
         Ok(to)
     }
@@ -195,6 +207,20 @@ impl Calls {
     /// The frame that goes next.
     pub(super) fn next_frame(&self) -> &[u8] {
         self.queue.front().map_or(&[], |&slot| self.calls[slot as usize].frame.bytes())
+    }
+
+    /// Takes the time that the frame that goes next has waited here off the time in which its answer is of use. `true`: the frame
+    /// is another one now.
+    pub(super) fn age_next(&mut self, now_us: u64, agreed: &Agreed) -> bool {
+        let Some(&slot) = self.queue.front() else { return false };
+        let call = &mut self.calls[slot as usize];
+        let left_us = u32::try_from(call.deadline_us.saturating_sub(now_us)).unwrap_or(u32::MAX).max(1);
+        if left_us.abs_diff(call.within_us) <= AGED_US_MIN {
+            return false;
+        }
+        call.within_us = left_us;
+        set_deadline(call.frame.bytes_mut(), left_us, agreed);
+        true
     }
 
     /// Its number.
@@ -243,6 +269,16 @@ impl Calls {
             self.calls.iter_mut().filter(behind).for_each(|call| call.is_early = true);
         }
         self.ask_again(slot, why);
+    }
+
+    /// This request has a time-out of its own.
+    pub(super) fn limit(&mut self, slot: u32) {
+        self.calls[slot as usize].is_limited = true;
+    }
+
+    /// Has it?
+    pub(super) fn is_limited(&self, slot: u32) -> bool {
+        self.calls[slot as usize].is_limited
     }
 
     /// Is this the answer to a pull that was sent behind a push, and overtook it?
@@ -319,7 +355,8 @@ impl Calls {
             }
             if let State::Sent { at_us } = call.state {
                 self.sent -= 1;
-                if heard_us <= at_us {
+                let since_us = if call.is_limited { now_us.saturating_sub(SILENT_US_MIN) } else { u64::MAX };
+                if heard_us <= at_us.min(since_us) {
                     silent_us = Some(silent_us.map_or(at_us, |earlier| earlier.min(at_us)));
                 }
             }

@@ -22,8 +22,10 @@ const DRAIN: Duration = Duration::from_secs(60);
 const DRAIN_STOPPED: Duration = Duration::from_millis(500);
 /// The longest time between two looks at whether it is to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The kind of what has no answer in time.
+const LATE: &str = "late";
 /// Kinds of failures that no server has answered.
-const NO_ANSWER: [&str; 5] = ["late", "lost", "stopped", "transport", "cluster"];
+const NO_ANSWER: [&str; 5] = [LATE, "lost", "stopped", "transport", "cluster"];
 /// Failures after which a run that has too many is cut short.
 const FAILURES_BEFORE_STOP: u64 = 1000;
 
@@ -85,6 +87,7 @@ pub(super) struct Thread {
     /// Time-out of a request.
     timeout: Duration,
     counts_calls: bool,
+    deadline: Option<Duration>,
     /// When the last request was answered.
     heard: Duration,
     /// When the first request was begun of those that failed without an answer since then.
@@ -128,6 +131,7 @@ impl Thread {
             ends_at_failure: plan.ends_at_failure,
             timeout: target.timeout(),
             counts_calls: matches!(plan.length, Length::Calls(_)),
+            deadline: plan.deadline,
             heard: Duration::ZERO,
             unheard_since: None,
             slots: vec![Slot::default(); share.concurrency],
@@ -171,6 +175,10 @@ impl Thread {
                 && self.has_room()
                 && let Some(due) = self.pace.take(now)
             {
+                if self.deadline.is_some_and(|deadline| now > due.at + deadline / 2) {
+                    self.pass_over(due, now);
+                    continue;
+                }
                 self.free.pop();
                 match due.at.checked_sub(self.warmup) {
                     _ if !self.is_open => {}
@@ -299,10 +307,27 @@ impl Thread {
         !self.free.is_empty() && self.port.borrow().has_room()
     }
 
+    /// Does not begin a call whose time is half over: of a queue that is longer than the deadline the first ones would be answered
+    /// just too late.
+    fn pass_over(&mut self, due: Due, now: Duration) {
+        (self.calls, self.failed) = (self.calls + 1, self.failed + 1);
+        let late = now.saturating_sub(due.at);
+        let reason = "not begun within half of its deadline: all calls that may be under way were";
+        let Some(at) = due.at.checked_sub(self.warmup) else {
+            self.failures_before.note(LATE, reason);
+            return;
+        };
+        self.due = at;
+        self.observed.failure(LATE, reason);
+        let function = self.mix.pick(&self.seeds, due.cycle);
+        self.observed.call(function, at, late, Duration::ZERO, late, true);
+    }
+
     /// Begins a call. `true`: it has ended, too.
     fn start(&mut self, slot: usize, due: Due, now: Duration, start: Instant) -> bool {
         let function = self.mix.pick(&self.seeds, due.cycle);
         self.slots[slot] = Slot { function, due: due.at, started: now };
+        self.port.borrow_mut().limit(slot, self.deadline.map(|deadline| start + due.at + deadline));
         if let Step::Done(result) = self.script.start(slot, self.functions[function], due.cycle, due.at) {
             self.end(slot, start.elapsed(), &result);
             return true;

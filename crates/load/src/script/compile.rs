@@ -11,7 +11,10 @@ use rune::{Context, ContextError, Diagnostics, Options, Source, SourceId, Source
 use super::errors::{self, Failed, ScriptError};
 use super::params::{Declared, Params, did_you_mean};
 use super::program::{Function, Program};
-use super::{BYTES_PER_CALL_MAX, INSTRUCTIONS_PER_CALL_MAX, SOURCE_BYTES_MAX, natives, printing};
+use super::{
+    BYTES_PER_CALL_MAX, COMPILE_BYTES_MAX, COMPILE_STACK_BYTES, INSTRUCTIONS_PER_CALL_MAX, SOURCE_BYTES_MAX,
+    depth, natives, printing,
+};
 
 /// A script that can run, on one thread.
 pub(super) struct Compiled {
@@ -48,8 +51,29 @@ impl Compiled {
     }
 }
 
-/// Compiles a script, and checks that it has all parameters that are given.
+/// Compiles a script, and checks that it has all parameters that are given. What a hostile one costs is bounded: its bytes, how
+/// deep it goes, and the memory of all steps.
 pub(super) fn compile(program: &Program) -> Result<Compiled, ScriptError> {
+    let fail = |text: String| ScriptError::Compile { script: program.name.clone(), text };
+    check_size(program)?;
+    // A stack of a known size, whichever thread asks.
+    let compiled = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("compile".to_owned()).stack_size(COMPILE_STACK_BYTES);
+        let bounded = || limit::with(COMPILE_BYTES_MAX, || compile_here(program)).call();
+        let spawned = thread.spawn_scoped(scope, bounded);
+        let spawned = spawned.map_err(|error| fail(format!("no thread to compile it: {error}")))?;
+        spawned.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    compiled.map_err(|error| match error {
+        ScriptError::Compile { text, .. } if errors::is_out_of_memory(&text) => {
+            fail(format!("compiling it takes more than {COMPILE_BYTES_MAX} bytes; make it shorter"))
+        }
+        error => error,
+    })
+}
+
+/// Refuses what is too long, or goes too deep.
+fn check_size(program: &Program) -> Result<(), ScriptError> {
     let fail = |text: String| ScriptError::Compile { script: program.name.clone(), text };
     if program.source.len() > SOURCE_BYTES_MAX {
         return Err(fail(format!(
@@ -57,6 +81,17 @@ pub(super) fn compile(program: &Program) -> Result<Compiled, ScriptError> {
             program.source.len()
         )));
     }
+    if let Some(line) = depth::too_deep(&program.source) {
+        return Err(fail(format!(
+            "line {line}: more than {} brackets, operators or calls within each other; put parts of it into variables or functions",
+            depth::DEPTH_MAX
+        )));
+    }
+    Ok(())
+}
+
+fn compile_here(program: &Program) -> Result<Compiled, ScriptError> {
+    let fail = |text: String| ScriptError::Compile { script: program.name.clone(), text };
     let given = program.params.clone();
     let params = Arc::new(Mutex::new(Params { given, declared: Vec::new() }));
     let context = context(&params).map_err(|error| fail(error.to_string()))?;

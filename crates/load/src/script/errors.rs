@@ -140,6 +140,11 @@ fn drawn(failed: &Failed, compiled: &Compiled) -> Option<String> {
     Some(format!("\n{bar} ┌─ {name}:{line}:{column}\n{bar} │\n{line} │ {text}\n{bar} │ {:at$}{carets}", ""))
 }
 
+/// Is it what Rune says when memory is beyond a limit?
+pub(super) fn is_out_of_memory(message: &str) -> bool {
+    message.contains("Failed to allocate") || message.contains("allocation failed")
+}
+
 /// What Rune's message leaves out about limits of ours.
 fn hint(error: &VmError) -> Option<String> {
     let message = error.to_string();
@@ -147,7 +152,7 @@ fn hint(error: &VmError) -> Option<String> {
         let most = super::INSTRUCTIONS_PER_CALL_MAX;
         return Some(format!("one call may run {most} instructions: is there a loop without end?"));
     }
-    if message.contains("Failed to allocate") || message.contains("allocation failed") {
+    if is_out_of_memory(&message) {
         let most = super::BYTES_PER_CALL_MAX;
         return Some(format!(
             "one call may hold {most} bytes of script values: is there a recursion without end?"

@@ -2,8 +2,10 @@
 //! it. Knows no thread and no port.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 
+use super::SOURCE_BYTES_MAX;
 use super::compile::{Compiled, compile};
 use super::errors::ScriptError;
 use super::mix::Mix;
@@ -96,7 +98,13 @@ impl Program {
     /// From a file.
     pub fn file(path: &Path) -> Result<Program, ScriptError> {
         let name = path.display().to_string();
-        match std::fs::read_to_string(path) {
+        // One byte more than it may have shows that it is too long.
+        let read = |path: &Path| {
+            let mut source = String::new();
+            std::fs::File::open(path)?.take(SOURCE_BYTES_MAX as u64 + 1).read_to_string(&mut source)?;
+            Ok::<_, std::io::Error>(source)
+        };
+        match read(path) {
             Ok(source) => Ok(Program::new(name, source)),
             Err(error) => Err(ScriptError::Read { path: name, reason: error.to_string() }),
         }

@@ -262,6 +262,7 @@ impl Parts {
             Request::Keys(Keys { number: self.number }),
             Request::SaveAs(SaveAs { number: self.number, name: text }),
             Request::Saved(text),
+            Request::SentAt(self.number),
         ]
         .into_iter()
         .chain(self.told().map(Request::Tell))

@@ -69,6 +69,9 @@ pub(super) struct LoopArgs {
     /// The share of calls that may fail in a run that counts; beyond it the exit code is 1
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share)]
     max_failures: f64,
+    /// Fail calls that are not answered so long after they were due; servers refuse what they cannot answer by then
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    deadline: Option<Duration>,
     /// Do not fill the tables if rows are missing
     #[arg(long)]
     pub(super) no_load: bool,
@@ -153,6 +156,7 @@ impl LoopArgs {
             length: self.count.map_or(Length::Time(self.duration), Length::Calls),
             cycles: self.cycles.clone().unwrap_or(0..u64::MAX),
             failures_max: self.max_failures,
+            deadline: self.deadline,
             ..plan
         }
     }
