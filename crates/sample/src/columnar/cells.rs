@@ -63,7 +63,7 @@ pub fn decode(
                     line: first_row + row as u64,
                     column: names.get(error.column).cloned().unwrap_or_default(),
                     expected: error.expected,
-                    found: match records.columns().get(error.column).map(|column| column.data_type()) {
+                    found: match records.columns().get(error.column).map(Array::data_type) {
                         Some(kind) if !is_text(kind) => format!("{} (of type {kind})", error.found),
                         _ => error.found,
                     },
