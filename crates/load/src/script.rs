@@ -45,7 +45,7 @@ pub use params::{Declared, Param};
 pub use program::{Description, Function, Program};
 
 /// Largest script.
-pub const SOURCE_BYTES_MAX: usize = 1 << 20;
+pub const SOURCE_BYTES_MAX: usize = 256 << 10;
 /// Most memory that compiling one takes, in all its steps.
 pub const COMPILE_BYTES_MAX: usize = 256 << 20;
 /// Stack of the thread that compiles: enough for scripts that go as deep as they may.

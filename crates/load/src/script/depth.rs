@@ -106,4 +106,36 @@ mod tests {
             assert_eq!(too_deep(&Program::builtin(name).expect("it ships").source), None, "{name}");
         }
     }
+
+    /// As deep as a script may be in each way: the compiler has the stack for it, whatever it makes of the text.
+    #[test]
+    fn scripts_that_go_as_deep_as_they_may_are_compiled_or_refused() {
+        for (open, close, pieces) in [
+            ("(", ")", 1),
+            ("[", "]", 1),
+            ("{ ", " }", 1),
+            ("!", "", 1),
+            ("1 + ", "", 2),
+            ("f(", ")", 2),
+            ("|x| ", "", 3),
+            ("if x { ", " }", 3),
+            ("match x { _ => ", " }", 6),
+        ] {
+            let times = (DEPTH_MAX - 20) / pieces;
+            let source = format!("pub fn f(x) {{ {}1{} }}", open.repeat(times), close.repeat(times));
+            assert_eq!(too_deep(&source), None, "{open}");
+            let _ = Program::new("deep.rn", source).describe();
+        }
+    }
+
+    /// A list of a quarter of a megabyte is no deeper than its values, and takes what compiling may take at most.
+    #[test]
+    fn a_long_script_takes_bounded_memory() {
+        let source = format!("pub fn f() {{ [{}] }}", "1,".repeat(120_000));
+        assert_eq!(too_deep(&source), None);
+        let _ = Program::new("long.rn", source).describe();
+        let source = " ".repeat(crate::script::SOURCE_BYTES_MAX + 1);
+        let error = Program::new("long.rn", source).describe().expect_err("it is too long").to_string();
+        assert!(error.contains("at most"), "{error}");
+    }
 }
