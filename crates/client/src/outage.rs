@@ -39,7 +39,10 @@ impl fmt::Display for Waiting {
         match limit {
             Some(limit) => {
                 let limit = limit.as_secs_f64();
-                write!(out, "server {server} has not answered for {waited:.0} s (limit {limit:.0} s): {cause}")
+                write!(
+                    out,
+                    "server {server} has not answered for {waited:.0} s (limit {limit:.0} s): {cause}"
+                )
             }
             None => write!(out, "server {server} answers again after {waited:.0} s"),
         }
@@ -155,8 +158,7 @@ impl Outages {
             return;
         }
         let later_us = self.us(now + waited * (NOTICE_BACKOFF - 1));
-        let won =
-            outage.notice_us.compare_exchange(next_us, later_us, Ordering::Relaxed, Ordering::Relaxed);
+        let won = outage.notice_us.compare_exchange(next_us, later_us, Ordering::Relaxed, Ordering::Relaxed);
         if won.is_ok() {
             if next_us == 0 {
                 outage.waited_since_us.store(self.us(since), Ordering::Relaxed);
@@ -253,8 +255,10 @@ mod tests {
         outages.notice(0, "a", asked, true, "it does not answer");
         assert_eq!(outages.since(0), None);
         (0..2).for_each(|_| outages.ended(0, "a"));
-        let expected =
-            ["server a has not answered for 1 s (limit 20 s): it does not answer", "server a answers again after 1 s"];
+        let expected = [
+            "server a has not answered for 1 s (limit 20 s): it does not answer",
+            "server a answers again after 1 s",
+        ];
         assert_eq!(*told.lock().unwrap(), expected);
     }
 }

@@ -104,8 +104,7 @@ impl ServerFeeder {
         by_column.sort_by_key(|(column, _, _)| *column);
         // One attempt must not outlast all of them.
         let within = patience.max(ATTEMPT_MIN);
-        let (timeout, connect_timeout) =
-            (connect.timeout.min(within), connect.connect_timeout.min(within));
+        let (timeout, connect_timeout) = (connect.timeout.min(within), connect.connect_timeout.min(within));
         let connect = ConnectOptions { timeout, connect_timeout, ..connect };
         Cluster::connect(&addresses, connect.clone())?;
         let on_trouble = Box::new(on_trouble);

@@ -357,7 +357,10 @@ mod tests {
             ("[data]\ntrain = \"-\"".to_string(), Err("data.format")),
             ("[data]\ntrian = \"a.csv\"".to_string(), Err("unknown field `trian`, expected one of `train`")),
             (String::new(), Err("data.train")),
-            (format!("[train]\nps_timeout_s = 0\n{head}"), Err("train.ps_timeout_s = 0: 0.01 to 86400 seconds")),
+            (
+                format!("[train]\nps_timeout_s = 0\n{head}"),
+                Err("train.ps_timeout_s = 0: 0.01 to 86400 seconds"),
+            ),
             (format!("[train]\nps_timeout_s = 2.5\n{head}"), Ok(())),
             ("[data]\ntrain = \"\"".to_string(), Err("data.train: an empty path")),
             (data("train = \"a.svm\"\nvalid = [\"a.svm\", \"\"]"), Err("data.valid: an empty path")),

@@ -18,7 +18,13 @@ fn a_server_that_is_away_ends_a_run_within_one_time_limit_and_is_named_meanwhile
         ("threads", "limited", "--threads 2".to_owned(), "KILL", "nobody listens there"),
         ("stopped", "c", options.clone(), "STOP", "it does not answer"),
         ("job", "job", format!("--algorithm ftrl --workers 2 {options}"), "KILL", "nobody listens there"),
-        ("in-step", "job", format!("--algorithm ftrl-sync --workers 2 {options}"), "KILL", "nobody listens there"),
+        (
+            "in-step",
+            "job",
+            format!("--algorithm ftrl-sync --workers 2 {options}"),
+            "KILL",
+            "nobody listens there",
+        ),
     ] {
         let servers = ["0/2", "1/2"].map(|shard| server(&place, shard));
         let options = format!("--name {name} --passes 1000000 --runs-dir there {options} {}", ps(&servers));

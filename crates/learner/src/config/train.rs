@@ -77,7 +77,9 @@ impl Train {
 
     pub(crate) fn check_ps_timeout(&self) -> Result<(), String> {
         match self.ps_timeout_s.filter(|seconds| !PS_TIMEOUT_S.contains(seconds)) {
-            Some(seconds) => Err(format!("train.ps_timeout_s = {seconds}: 0.01 to 86400 seconds are possible")),
+            Some(seconds) => {
+                Err(format!("train.ps_timeout_s = {seconds}: 0.01 to 86400 seconds are possible"))
+            }
             None => Ok(()),
         }
     }

@@ -43,8 +43,13 @@ fn key(round: u64, tag: u64) -> u64 {
 
 impl Race {
     fn new(seed: u64, mood: Mood, when: Hedge) -> Race {
-        let lane =
-            |seed| Exchange::new(Patience { timeout: Duration::from_micros(TIMEOUT_US), away: Duration::MAX, seed }, "", "test");
+        let lane = |seed| {
+            Exchange::new(
+                Patience { timeout: Duration::from_micros(TIMEOUT_US), away: Duration::MAX, seed },
+                "",
+                "test",
+            )
+        };
         let counters = Arc::default();
         Race {
             random: Random::new(seed ^ 0x4ACE),
