@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 use hostile::{hello, raw, receive};
 use peer::{DIM, LONG, Peer, TABLE};
 use process::Process;
-use sanderling_client::{ClientError, Cluster, ConnectOptions, RemoteTable};
-use sanderling_store::{Absent, Init, Optimizer, PushScale, TableConfig};
+use sanderling_client::{Client, ClientError, Cluster, ConnectOptions, RemoteTable};
+use sanderling_sample::{Batch, Rows};
+use sanderling_store::{Absent, Init, Optimizer, Pooling, PushScale, TableConfig};
 use sanderling_transport::Address;
 use sanderling_wire::{Fault, Features, Offer, Pull, Request, RowFormat};
 
@@ -314,4 +315,73 @@ fn a_full_disk_during_a_save_is_said_and_costs_neither_clients_nor_the_save_befo
     let process = Process::start_at(folder.path(), &at, 1, TO_FILE, "--data data");
     let table = RemoteTable::open(&cluster(&process.addresses[0], LONG), "t").unwrap();
     assert_eq!((pull(&table, 1).unwrap(), table.size().unwrap().0), (1.0, 1));
+}
+
+/// A run that is trained anew under its name drops its tables and makes others.
+#[test]
+fn a_reader_goes_on_with_the_table_that_has_the_name_now() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Process::start_at(folder.path(), "127.0.0.1:0", 1, "", "--no-local");
+    let (there, here) = (cluster(&server.addresses[0], LONG), cluster(&server.addresses[0], LONG));
+    let retrain = |value: f32| {
+        RemoteTable::drop_named(&there, "t").unwrap();
+        let table = RemoteTable::create(&there, &config("t")).unwrap();
+        table.push(&[7], &[-value, -value], PushScale::default()).unwrap();
+        table
+    };
+    let trainer = retrain(1.0);
+    let reader = RemoteTable::open(&here, "t").unwrap();
+    let client = Client::remote(vec![("t".to_owned(), reader.clone())], [("id", "t")], None).unwrap();
+    let mut batch = Batch::new(&[false]);
+    batch.columns[0].push(7, 1.0);
+    batch.close_row(0.0, 1.0);
+    let (mut lookup, rows) = (client.lookup(), Rows::new(&batch, 0..1));
+    // All the ways to read, of which each must find out by itself.
+    let mut read = |way: usize, absent: Absent| -> Result<f32, ClientError> {
+        let mut row = [0.0; 2];
+        match way {
+            0 => reader.pull(&[7], absent, &mut row, None).map(|_| row[0]),
+            1 => {
+                reader.pull_pooled(&[7], None, &[0, 1], Pooling::Sum, absent, &mut row, None).map(|_| row[0])
+            }
+            _ => client.pull(&rows, absent, &mut lookup).map(|_| lookup.backward(0).1[0]),
+        }
+    };
+    for way in 0..3 {
+        let value = 2.0 + way as f32;
+        let gone = if way == 0 { trainer.clone() } else { retrain(1.5) };
+        assert_eq!(read((way + 1) % 3, Absent::Zero).unwrap(), if way == 0 { 1.0 } else { 1.5 });
+        retrain(value);
+        assert_eq!(read(way, Absent::Zero).unwrap(), value, "{way}");
+        assert_eq!(read(way, Absent::Zero).unwrap(), value, "{way}, once more");
+        // Who trains would teach another's table.
+        let error = gone.push(&[7], &[1.0, 1.0], PushScale::default()).unwrap_err();
+        let said = "was dropped, or replaced by another of its name, since it was opened; open it again";
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    let error = reader.push(&[7], &[1.0, 1.0], PushScale::default()).unwrap_err();
+    assert!(
+        error.to_string().contains("table \"t\"") && error.to_string().contains("open it again"),
+        "{error}"
+    );
+    let again = RemoteTable::open(&here, "t").unwrap();
+    again.push(&[7], &[1.0, 1.0], PushScale::default()).unwrap();
+    // While there is none, that is said; then it goes on.
+    RemoteTable::drop_named(&there, "t").unwrap();
+    let error = read(0, Absent::Zero).unwrap_err();
+    assert!(matches!(error, ClientError::Refused { fault: Fault::UnknownTable, .. }), "{error}");
+    retrain(9.0);
+    assert_eq!(read(0, Absent::Zero).unwrap(), 9.0);
+    // One of another shape is another table.
+    RemoteTable::drop_named(&there, "t").unwrap();
+    let wider = TableConfig::single("t", 3, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
+    RemoteTable::create(&there, &wider).unwrap();
+    for way in 0..3 {
+        let error = read(way, Absent::Zero).unwrap_err().to_string();
+        assert!(
+            error.contains("replaced by another of this name") && error.contains("open it again"),
+            "{error}"
+        );
+    }
+    assert_eq!(RemoteTable::open(&here, "t").unwrap().dim(), 3);
 }

@@ -146,6 +146,9 @@ pub(crate) struct Exchange {
     outage_us: Option<u64>,
     /// When somebody looked again after a long time.
     back_us: u64,
+    /// When the latest attempt to connect began, and the latest that came to nothing.
+    tried_us: u64,
+    vain_us: Option<u64>,
 }
 
 impl Exchange {
@@ -175,6 +178,8 @@ impl Exchange {
             given_up: false,
             outage_us: None,
             back_us: 0,
+            tried_us: 0,
+            vain_us: None,
         }
     }
 
@@ -255,7 +260,7 @@ impl Exchange {
     pub(crate) fn want(&mut self, now_us: u64) -> Want {
         match self.phase {
             Phase::Down { until_us } if self.outstanding() > 0 && until_us <= now_us => {
-                self.phase = Phase::Connecting;
+                (self.phase, self.tried_us) = (Phase::Connecting, now_us);
                 Want::Connect
             }
             Phase::Greeting { sent: false } => Want::Send,
@@ -311,7 +316,7 @@ impl Exchange {
     }
 
     fn given_up_at_us(&self) -> Option<u64> {
-        self.calls.first_away_us(self.over_us()?, self.last_try_us())
+        self.calls.first_away_us(self.over_us()?, self.last_try_us(), self.vain_us)
     }
 
     /// How long an attempt to connect may take.
@@ -385,6 +390,9 @@ impl Exchange {
             self.phase = Phase::Down { until_us };
             return;
         }
+        if matches!(self.phase, Phase::Connecting | Phase::Greeting { .. }) {
+            self.vain_us = Some(self.tried_us);
+        }
         self.calls.requeue(&cause);
         if self.phase != Phase::Leaving {
             self.cause = Some(cause);
@@ -429,7 +437,7 @@ impl Exchange {
         let silent_us = self.calls.expire(now_us, self.heard_us, cause);
         if let Some(over_us) = self.over_us() {
             let last_try_us = self.last_try_us();
-            self.calls.expire_away(now_us, over_us, last_try_us, cause);
+            self.calls.expire_away(now_us, over_us, last_try_us, self.vain_us, cause);
         }
         let in_vain = matches!(self.phase, Phase::Greeting { .. }) && self.outstanding() == 0;
         if silent_us.is_some() || in_vain {

@@ -18,11 +18,11 @@ use crate::reach::reach;
 use crate::statistics::Recorder;
 use crate::stop::Watch;
 
+mod waiting;
+
 /// While a server takes nothing, its answers must be taken all the same, or the two would wait for each other.
 const BLOCKED_LOOK: Duration = Duration::from_millis(1);
 
-/// How often it is looked whether a server has been waited for.
-const TELL_LOOK: Duration = Duration::from_millis(200);
 /// A server is told the time before requests that are sent later than so long after it was last told.
 const TELL_TIME_US: u64 = 1000;
 /// The frame that does so.
@@ -267,33 +267,6 @@ impl Links {
             self.advance(link, sink);
         }
         self.ready = ready;
-    }
-
-    fn at(&self, us: u64) -> Instant {
-        self.start + Duration::from_micros(us)
-    }
-
-    /// Says which servers have been waited for, now and then.
-    fn tell_who_is_waited_for(&mut self) {
-        let now = Instant::now();
-        if now < self.tell_at || !self.outages.is_told() {
-            return;
-        }
-        self.tell_at = now + TELL_LOOK;
-        for (at, link) in self.links.iter().enumerate() {
-            let Some((asked_us, is_silent, cause)) = link.exchange.waits() else { continue };
-            // Whoever has them work for long knows that they say nothing meanwhile.
-            let is_silent = is_silent && !self.watch.bears_silence();
-            let (server, asked) = (at % self.servers, self.at(asked_us));
-            let name = &self.names.servers[server];
-            let cause = cause.strip_prefix(&format!("{name}: ")).unwrap_or(cause);
-            self.outages.notice(server, name, asked, is_silent, cause);
-        }
-    }
-
-    /// An attempt that began then has come to nothing.
-    fn failed(&self, at: usize, since_us: u64) {
-        self.outages.failed(at % self.servers, self.at(since_us));
     }
 
     /// Gives up those of these links whose servers are silent, if it is to stop.

@@ -22,7 +22,7 @@ pub struct ConnectOptions {
     /// How this client is called in the servers' lists.
     pub name: String,
     /// Within which a request must be answered, all attempts together. A server that is away for so long is given up: what is
-    /// asked of it afterwards gets two seconds, until it answers again.
+    /// asked of it afterwards gets one attempt of at most two seconds, until it answers again.
     pub timeout: Duration,
     /// Within which a server must be reached at the start.
     pub connect_timeout: Duration,

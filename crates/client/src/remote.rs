@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use sanderling_store::{Absent, Pooling, PushScale, RowColumns, StoreError, TableConfig, WholeRows};
 use sanderling_wire::{Create, Delete, Export, Fault, Home, Import, Reply, Request, RowBlock, TableInfo};
@@ -10,11 +11,16 @@ use crate::cluster::Cluster;
 use crate::description::describe;
 use crate::error::ClientError;
 use crate::fan::Fan;
+use crate::session::Session;
 
 /// Rows of one block of an export.
 const EXPORT_ROWS: usize = 1 << 14;
 
-/// A table on the servers of a cluster. All methods take `&self` and may run in several threads, each on connections of
+/// A table on the servers of a cluster, found by its name. Where a run is trained anew under its name, its tables are replaced: pulls with
+/// [`Absent::Zero`] then go on with the new one, if its configuration is the same; everything else is an error that says so, until the
+/// table is opened again.
+///
+/// All methods take `&self` and may run in several threads, each on connections of
 /// its own. Rows are as those of a table in one process with the same configuration: where a row is does not matter.
 #[derive(Debug, Clone)]
 pub struct RemoteTable {
@@ -34,6 +40,8 @@ struct Shape {
     /// Per server, the table's number and the start of the server that it is good for; `None` where the table has no
     /// rows.
     numbers: Vec<Option<Number>>,
+    /// The same for those that only read: of the table that has the name now.
+    read_numbers: Vec<AtomicU32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +59,7 @@ impl Shape {
             state: info.state as usize,
             config: info.config.to_owned(),
             numbers: Vec::new(),
+            read_numbers: Vec::new(),
         }
     }
 
@@ -121,7 +130,10 @@ impl RemoteTable {
                 format!("table {name:?} is not the same on all servers: {shape:?} and {other:?}; drop it");
             return Err(ClientError::Cluster { reason });
         }
-        Ok(RemoteTable { cluster: Arc::clone(cluster), shape: Arc::new(Shape { numbers, ..shape }) })
+        let table = |number: &Option<Number>| AtomicU32::new(number.map_or(0, |number| number.table));
+        let read_numbers = numbers.iter().map(table).collect();
+        let shape = Arc::new(Shape { numbers, read_numbers, ..shape });
+        Ok(RemoteTable { cluster: Arc::clone(cluster), shape })
     }
 
     /// Drops a table on all servers; was it there?
@@ -355,6 +367,35 @@ impl RemoteTable {
     /// The number by which a server knows the table; 0, which is none, on one that has no part of it.
     pub(crate) fn number(&self, server: usize) -> Number {
         self.shape.numbers[server].unwrap_or(Number { table: 0, boot_id: 0 })
+    }
+
+    /// The number of the table that has the name now, for requests that only read.
+    pub(crate) fn read_number(&self, server: usize) -> u32 {
+        self.shape.read_numbers.get(server).map_or(0, |number| number.load(Ordering::Relaxed))
+    }
+
+    /// Goes on, for requests that only read, with the table that has the name now: the one that was opened is gone.
+    pub(crate) fn follow(&self, session: &mut Session) -> Result<(), ClientError> {
+        let mut found = Vec::new();
+        for server in self.servers() {
+            let (table, shape) =
+                session.ask(server, self.name(), &Request::Open(self.name()), |reply| match reply {
+                    Reply::Open(info) => Some((info.table, Shape::of(&info))),
+                    _ => None,
+                })?;
+            if !self.shape.is_like(&shape) {
+                let reason = format!(
+                    "table {:?} was replaced by another of this name since it was opened, with another configuration; open it again",
+                    self.name()
+                );
+                return Err(ClientError::Cluster { reason });
+            }
+            found.push((server, table));
+        }
+        for (server, table) in found {
+            self.shape.read_numbers[server].store(table, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     pub(crate) fn length(

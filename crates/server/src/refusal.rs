@@ -48,6 +48,15 @@ impl Refusal {
         Refusal::new(Fault::UnknownTable, reason)
     }
 
+    /// A number that stands for no table, or for none any more.
+    pub(crate) fn no_table_number(number: u32) -> Refusal {
+        let reason = format!(
+            "there is no table number {number}: it was dropped, or replaced by another of its name, since it was opened; open it \
+             again"
+        );
+        Refusal::new(Fault::UnknownTable, reason)
+    }
+
     /// The failure of a file operation.
     pub(crate) fn io(reason: impl Into<String>, source: &io::Error) -> Refusal {
         let os_error = source.raw_os_error().unwrap_or_default().unsigned_abs();

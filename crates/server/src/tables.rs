@@ -209,7 +209,7 @@ impl View {
         let entries = &self.directory.entries;
         match entries.binary_search_by_key(&number, |entry| entry.number) {
             Ok(at) => Ok(&entries[at]),
-            Err(_) => Err(Refusal::no_table(&format!("number {number}"))),
+            Err(_) => Err(Refusal::no_table_number(number)),
         }
     }
 }

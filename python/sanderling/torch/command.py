@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     add(
         "--ps-timeout",
         metavar="TIME",
-        help="time limit of a request, and of waiting for a server that is away, such as 20s or 5m (train.ps_timeout_s, 20s)",
+        help="time limit of a request, and of waiting for a server, such as 20s or 5m (train.ps_timeout_s, 20s)",
     )
     add("--ps-ca", type=Path, metavar="FILE", help="certificate authority of parameter servers that speak TLS, PEM")
     add("--hub-ca", type=Path, metavar="FILE", help="certificate authority of hubs that speak TLS, PEM")

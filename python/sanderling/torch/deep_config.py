@@ -185,8 +185,9 @@ class DeepConfig:
             if not 0.0 <= rate < math.inf:
                 raise sanderling.ConfigError(f"dense_optimizer.{name} = {rate}: must be finite and not negative")
         if not PS_TIMEOUT_S[0] <= train.ps_timeout_s <= PS_TIMEOUT_S[1]:
+            least_s, most_s = PS_TIMEOUT_S
             raise sanderling.ConfigError(
-                f"train.ps_timeout_s = {train.ps_timeout_s}: must be seconds from {PS_TIMEOUT_S[0]:g} to {PS_TIMEOUT_S[1]:g}"
+                f"train.ps_timeout_s = {train.ps_timeout_s}: must be seconds from {least_s:g} to {most_s:g}"
             )
         if not 0.0 <= model.dropout < 1.0:
             raise sanderling.ConfigError(f"model.dropout = {model.dropout}: must be at least 0 and below 1")

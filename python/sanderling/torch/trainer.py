@@ -84,9 +84,9 @@ def train(
     all after the same step, which is saved; then KeyboardInterrupt is raised, and the process ignores both signals,
     since torchrun sends them to all that are left when the first one has ended.
 
-    A server of `ps` that is away for longer than `train.ps_timeout_s` ends the run with a `ServerError`; what it is waited
-    for is a warning of the logger `sanderling`, after a second and then more and more rarely. A `Connection` keeps the
-    `timeout` that it was made with.
+    A server of `ps` that is away for longer than `train.ps_timeout_s` ends the run with a `ServerError`. The logger
+    `sanderling` warns after one second, and then more and more rarely. A `Connection` keeps the `timeout` that it was
+    made with.
 
     Hubs that ask for one get `hub_token`; one that is away for longer than `hub_patience_s` is a `HubError`.
     torch computes with `torch_threads` threads meanwhile: unless given, with what OMP_NUM_THREADS says, or with a

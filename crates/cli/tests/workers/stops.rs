@@ -232,3 +232,27 @@ fn a_second_signal_ends_a_worker_at_once_whatever_it_waits_for() {
         assert_eq!(worker.child.wait().unwrap().code(), Some(INTERRUPTED));
     }
 }
+
+/// The others have ended for want of worker 0, which must not take them for lost and finish alone when it wakes.
+#[test]
+fn a_worker_0_that_was_stopped_for_too_long_ends_when_it_wakes() {
+    let site = Site::new(ROWS / 16);
+    site.write_config();
+    for algorithm in ["ftrl", "ftrl-sync"] {
+        let name = format!("{algorithm}-slept");
+        let arguments = format!("--algorithm {algorithm} --name {name} --passes 1000000 --worker-timeout 4s");
+        let mut workers: Vec<Worker> =
+            (0..2).map(|rank| Worker::of(site.train_as(&arguments, rank, 2))).collect();
+        workers.iter_mut().for_each(|worker| drop(worker.said.wait_for("pass 2 trained")));
+        let paused = Paused::new(workers[0].id());
+        let mut second = workers.pop().unwrap();
+        let line = second.said.wait_for("nothing was heard of it for");
+        assert!(line.contains("worker 0"), "{line}");
+        assert_eq!(second.child.wait().unwrap().code(), Some(1));
+        drop(paused);
+        let mut first = workers.pop().unwrap();
+        let line = first.said.wait_for("it was stopped for");
+        assert!(line.contains("--worker-timeout"), "{line}");
+        assert_eq!(first.child.wait().unwrap().code(), Some(1));
+    }
+}

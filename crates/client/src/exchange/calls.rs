@@ -50,6 +50,14 @@ struct Call {
     frame: Buffer,
 }
 
+impl Call {
+    /// Until when a server that was away for too long may be tried for this request: one attempt is enough.
+    fn last_try_until_us(&self, last_try_us: u64, vain_us: Option<u64>) -> u64 {
+        let was_tried = vain_us.is_some_and(|vain_us| vain_us >= self.began_us);
+        if was_tried { 0 } else { self.began_us.saturating_add(last_try_us) }
+    }
+}
+
 /// See the top of this file.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
@@ -324,15 +332,23 @@ impl Calls {
     }
 
     /// When the first of them has to be given up because the server is away for longer than until `over_us`.
-    pub(super) fn first_away_us(&self, over_us: u64, last_try_us: u64) -> Option<u64> {
-        self.first_begun_us().map(|began_us| over_us.max(began_us.saturating_add(last_try_us)))
+    pub(super) fn first_away_us(&self, over_us: u64, last_try_us: u64, vain_us: Option<u64>) -> Option<u64> {
+        let until = |(_, call): (u32, &Call)| over_us.max(call.last_try_until_us(last_try_us, vain_us));
+        self.open().map(until).min()
     }
 
     /// Ends what the server, which is away, has had time enough for.
-    pub(super) fn expire_away(&mut self, now_us: u64, over_us: u64, last_try_us: u64, cause: Option<&str>) {
+    pub(super) fn expire_away(
+        &mut self,
+        now_us: u64,
+        over_us: u64,
+        last_try_us: u64,
+        vain_us: Option<u64>,
+        cause: Option<&str>,
+    ) {
         for slot in 0..self.calls.len() as u32 {
             let call = &self.calls[slot as usize];
-            let until_us = over_us.max(call.began_us.saturating_add(last_try_us));
+            let until_us = over_us.max(call.last_try_until_us(last_try_us, vain_us));
             if call.state == State::Free || until_us > now_us {
                 continue;
             }

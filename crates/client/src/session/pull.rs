@@ -73,6 +73,38 @@ impl Session {
         absent: Absent,
         meanwhile: impl FnOnce(),
     ) -> Result<usize, ClientError> {
+        let pulled = self.pull_parts_once(parts, into, absent, meanwhile);
+        let tables = parts.iter().map(|part| part.table);
+        match self.follows(&pulled, absent, tables)? {
+            true => self.pull_parts_once(parts, into, absent, || {}),
+            false => pulled,
+        }
+    }
+
+    /// Goes on with the tables that have the names now, if a pull that only reads has found one of them gone.
+    fn follows<'t>(
+        &mut self,
+        pulled: &Result<usize, ClientError>,
+        absent: Absent,
+        tables: impl Iterator<Item = &'t RemoteTable>,
+    ) -> Result<bool, ClientError> {
+        let is_gone = matches!(pulled, Err(ClientError::Refused { fault: wire::Fault::UnknownTable, .. }));
+        if !is_gone || absent != Absent::Zero {
+            return Ok(false);
+        }
+        for table in tables {
+            table.follow(self)?;
+        }
+        Ok(true)
+    }
+
+    fn pull_parts_once(
+        &mut self,
+        parts: &[PullPart<'_>],
+        into: &mut [PullInto<'_>],
+        absent: Absent,
+        meanwhile: impl FnOnce(),
+    ) -> Result<usize, ClientError> {
         self.asked.clear();
         for (part, PullPart { table, fan }) in parts.iter().enumerate() {
             if let Some(missing) = &mut into[part].missing {
@@ -98,7 +130,7 @@ impl Session {
             |asked, format| {
                 let PullPart { table, fan } = parts[asked.part];
                 let keys = &fan.share(asked.server).keys[asked.first_key..][..asked.keys];
-                let (number, dim) = (table.number(asked.server).table, table.dim() as u32);
+                let (number, dim) = (table.read_number(asked.server), table.dim() as u32);
                 (table, Request::Pull(Pull { table: number, dim, absent, format, keys }))
             },
             |asked, reply| {
@@ -118,6 +150,29 @@ impl Session {
     /// As [`RemoteTable::pull_pooled`].
     #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
     pub fn pull_pooled(
+        &mut self,
+        table: &RemoteTable,
+        keys: &[u64],
+        values: Option<&[f32]>,
+        offsets: &[u32],
+        pooling: Pooling,
+        absent: Absent,
+        out: &mut [f32],
+        mut missing: Option<&mut Vec<u32>>,
+    ) -> Result<usize, ClientError> {
+        let mut pull = |session: &mut Session| {
+            let missing = missing.as_deref_mut();
+            session.pull_pooled_once(table, keys, values, offsets, pooling, absent, out, missing)
+        };
+        let pulled = pull(self);
+        match self.follows(&pulled, absent, std::iter::once(table))? {
+            true => pull(self),
+            false => pulled,
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
+    fn pull_pooled_once(
         &mut self,
         table: &RemoteTable,
         keys: &[u64],
@@ -169,7 +224,7 @@ impl Session {
                     offsets: &share.offsets[offsets_first(asked)..][..=asked.rows],
                     values: values.map(|_| &share.values[span]),
                 };
-                let (number, dim) = (table.number(asked.server).table, dim as u32);
+                let (number, dim) = (table.read_number(asked.server), dim as u32);
                 let pull = PullPooled { table: number, dim, pooling: asked_pooling, absent, format, ragged };
                 (table, Request::PullPooled(pull))
             },

@@ -102,7 +102,7 @@ impl Control {
 
     fn talk(&mut self) -> Result<(), JobError> {
         let beat = (self.silence / BEATS).min(BEAT_MAX);
-        let (mut ready, mut beat_at) = (Vec::new(), Instant::now());
+        let (mut ready, mut beat_at, mut looked) = (Vec::new(), Instant::now(), Instant::now());
         let mut ends_at = None;
         for token in self.tokens() {
             let Some(open) = self.open(token) else { continue };
@@ -116,6 +116,10 @@ impl Control {
         }
         while ends_at.is_none_or(|at| !self.open.is_empty() && Instant::now() < at) {
             self.poller.wait(&mut ready, Some(Instant::now() + beat / 2))?;
+            let unseen = std::mem::replace(&mut looked, Instant::now()).elapsed();
+            if self.slept_too_long(unseen) {
+                return Ok(());
+            }
             ready.drain(..).for_each(|token| self.hear(token));
             self.hear_self();
             if Instant::now() >= beat_at {
@@ -144,6 +148,20 @@ impl Control {
             }
         }
         Ok(())
+    }
+
+    /// A worker 0 that was stopped for longer than the others wait for it goes on with nobody: they have ended, and must not be
+    /// taken for lost.
+    fn slept_too_long(&self, unseen: Duration) -> bool {
+        let is_too_long = self.desk.is_some() && unseen > self.silence && !self.seen.is_over();
+        if is_too_long {
+            let (unseen_s, silence_s) = (unseen.as_secs_f64(), self.silence.as_secs_f64());
+            let reason = format!(
+                "it was stopped for {unseen_s:.1} s, and the others wait for it for {silence_s} s (--worker-timeout): they have ended"
+            );
+            self.seen.note_failure(self.seen.rank, &reason);
+        }
+        is_too_long
     }
 
     fn now_us(&self) -> u64 {

@@ -20,7 +20,7 @@ pub(crate) fn delete(call: &Call<'_>, delete: &Delete<'_>, slot: &mut [u8]) -> R
 pub(crate) fn export(state: &State, export: &Export) -> Result<Work, Refusal> {
     let directory = state.tables.directory();
     let entry = directory.entries.iter().find(|entry| entry.number == export.table);
-    let entry = entry.ok_or_else(|| Refusal::no_table(&format!("number {}", export.table)))?;
+    let entry = entry.ok_or_else(|| Refusal::no_table_number(export.table))?;
     Ok(Work::Export { entry: entry.clone(), from: export.cursor, rows_max: export.rows_max })
 }
 

@@ -110,7 +110,7 @@ fn apply(state: &State, complete: &mut Complete) -> Result<(), Refusal> {
     let directory = state.tables.directory();
     complete.each(|sums| {
         let entry = directory.entries.iter().find(|entry| entry.number == sums.table);
-        let entry = entry.ok_or_else(|| Refusal::no_table(&format!("number {}", sums.table)))?;
+        let entry = entry.ok_or_else(|| Refusal::no_table_number(sums.table))?;
         let scale = PushScale { lr_scale: sums.lr_scale };
         Ok(entry.table.push_unique(sums.keys, sums.counts, sums.gradients, scale)?)
     })

@@ -12,6 +12,7 @@ const PASSES: u64 = 3;
 const BATCHES: u64 = 40;
 
 mod fed;
+mod written;
 
 fn limits(stride: u32) -> DeskLimits {
     DeskLimits {
@@ -419,61 +420,6 @@ fn what_a_trainer_has_when_it_says_farewell_others_get_at_once() {
     // It may come back.
     desk.subscribe(3, &subscribe("a", None, 9, &[])).unwrap();
     assert_eq!(desk.next(3, true, &[]), Some((vec![], Answer::Over)));
-}
-
-#[test]
-fn what_a_hub_must_know_after_a_crash_is_noted() {
-    let mut desk = desk(0);
-    let holder = Holder { name: "kept".to_owned(), numbers: vec![3], used: vec![] };
-    desk.restore(0, &[holder], false);
-    let came = |trainer: &str| vec![Record::Came { trainer: trainer.to_owned() }];
-    let gone = |trainer: &str| vec![Record::Gone { trainer: trainer.to_owned() }];
-    let comes = |desk: &mut Desk, trainer: &str| {
-        desk.subscribe(1, &subscribe(trainer, None, 0, &[])).unwrap();
-        desk.take_records()
-    };
-    desk.subscribe(9, &subscribe("kept", None, 9, &[])).unwrap();
-    assert_eq!(desk.take_records(), []);
-    assert_eq!(comes(&mut desk, "a"), came("a"));
-    desk.disconnect(0, 1);
-    assert_eq!(comes(&mut desk, "a"), []);
-    // Who has left, or was gone for too long, is not awaited after a crash.
-    desk.leave(1, &[]);
-    assert_eq!(desk.take_records(), gone("a"));
-    assert_eq!(comes(&mut desk, "a"), came("a"));
-    assert_eq!((desk.changes(), desk.changes_before_hand_out()), (3, 2));
-    desk.disconnect(0, 1);
-    desk.expire(300);
-    assert_eq!(desk.take_records(), gone("a"));
-    assert_eq!(comes(&mut desk, "a"), came("a"));
-    desk.begin_pass(1);
-    for number in 0..3 {
-        desk.offer(Minibatch { pass: 1, rows: 1, payload: vec![number] });
-        assert_eq!(ask(&mut desk, 1, &[]).1, Some(u64::from(number)));
-    }
-    ask(&mut desk, 1, &[0]);
-    // Said again it is no change; and what was late is none.
-    ask(&mut desk, 1, &[0, 2, 77]);
-    let expected = [
-        Record::Pass(PassStart { pass: 1, first: 0 }),
-        Record::Used { trainer: "a".to_owned(), numbers: vec![0, 2] },
-    ];
-    assert_eq!(desk.take_records(), expected);
-    assert_eq!((desk.changes(), desk.changes_before_hand_out()), (8, 4));
-}
-
-/// Its minibatches went to others, who may have used them: a hub that was killed does not know to whom before all are back.
-#[test]
-fn a_trainer_that_was_counted_on_no_more_comes_after_the_others_once_a_hub_was_killed() {
-    let mut desk = desk(0);
-    let holder = |name: &str| Holder { name: name.to_owned(), numbers: vec![], used: vec![] };
-    desk.restore(0, &[holder("a"), holder("b")], false);
-    // "c" had 0 before it was gone for too long; "b" has it.
-    assert_eq!(desk.subscribe(1, &subscribe("c", None, 9, &[0])).unwrap().late, [0]);
-    assert_eq!(desk.subscribe(2, &subscribe("a", None, 9, &[1])).unwrap().late, [0; 0]);
-    assert_eq!(desk.subscribe(3, &subscribe("b", None, 9, &[0])).unwrap().late, [0; 0]);
-    // Once nobody else can have it, it may.
-    assert_eq!(desk.subscribe(4, &subscribe("d", None, 9, &[2])).unwrap().late, [0; 0]);
 }
 
 #[test]
