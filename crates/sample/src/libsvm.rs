@@ -389,9 +389,12 @@ fn careful_line(
         } else {
             let index = parse_u64(index)
                 .ok_or_else(|| wrong(position, "an unsigned integer of 64 bits before the colon", token))?;
-            let value = parse_f32(value).filter(|value| value.abs() < VALUE_ABS_MAX);
-            let expected = "a number below 1e15 in size after the colon";
-            push(index, value.ok_or_else(|| wrong(position, expected, token))?);
+            let value =
+                parse_f32(value).ok_or_else(|| wrong(position, "a finite number after the colon", token))?;
+            if value.abs() >= VALUE_ABS_MAX {
+                return Err(wrong(position, "a number below 1e15 in size after the colon", token));
+            }
+            push(index, value);
         }
         position += 1;
     }
