@@ -1004,7 +1004,8 @@ def train(
 
     The run's files go to `runs_dir/name` ("runs" if not given). A run with `name` replaces an earlier one of that name.
     Without it the name is that of the configuration, by default of its TOML file or first training file; an earlier run
-    of another configuration is kept, and the new one is numbered (clicks-2). `resume` goes on from the last checkpoint there.
+    of another configuration is kept, and the new one is numbered (clicks-2).
+    `resume` goes on from the last checkpoint there.
     `on_line` gets every line of metrics while the run goes on; an exception from it, like Ctrl-C, ends the run with
     everything saved, to be resumed.
     """

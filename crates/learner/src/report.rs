@@ -46,6 +46,8 @@ pub struct RunReport {
     pub valid: Option<String>,
     /// Without a validation file and after more than one pass: metrics of the last pass over training (seen) data.
     pub seen: Option<SeenMetrics>,
+    /// Whether `roc` and `calibration` are of training (seen) data: of a run that was resumed after its first pass.
+    pub plots_seen: bool,
     /// Metrics of training rows, in order of the step: progressive in the first pass, of seen rows in later ones.
     pub train_curve: Vec<CurvePoint>,
     /// Metrics of the validation file, in order of the step.

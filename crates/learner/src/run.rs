@@ -314,8 +314,18 @@ fn run_in(
             None
         }
     };
-    let Trainer { model, state, pass_scores, stages, mut plot_scores, mut importance, known, passes, .. } =
-        trainer;
+    let Trainer {
+        model,
+        state,
+        pass_scores,
+        stages,
+        mut plot_scores,
+        plots_seen,
+        mut importance,
+        known,
+        passes,
+        ..
+    } = trainer;
     log.finish()?;
 
     let stages = stages.totals();
@@ -349,8 +359,18 @@ fn run_in(
     let report_path = run_dir.join("report.html");
     let table_bytes = sizes.iter().map(|(_, bytes)| bytes).sum();
     let (config, state, pass_scores) = (&config, &state, &pass_scores);
-    let outcome =
-        Outcome { config, table_bytes, state, pass_scores, plot_scores, threads, tables, known, importance };
+    let outcome = Outcome {
+        config,
+        table_bytes,
+        state,
+        pass_scores,
+        plot_scores,
+        plots_seen,
+        threads,
+        tables,
+        known,
+        importance,
+    };
     let mut summary = outcome.summary(&model_dir, &report_path, stopped, timing);
     let timed = (stages, state.examples - examples_before);
     let page = outcome.report(&summary, timed, bad_row_messages, started_unix_s);

@@ -59,6 +59,8 @@ pub(crate) struct Trainer<'a> {
     pub(crate) threads: usize,
     /// Scores of the best validation of this session, or without validation of the first pass, for the plots.
     pub(crate) plot_scores: Option<Scores>,
+    /// Whether these are of training (seen) data.
+    pub(crate) plots_seen: bool,
     /// Passes that this session ended.
     pub(crate) passes: Vec<PassTotal>,
     /// Where the served model and the state to resume from are saved.
@@ -114,6 +116,7 @@ impl<'a> Trainer<'a> {
             stage_list,
             threads,
             plot_scores: None,
+            plots_seen: false,
             passes: Vec::new(),
             model_dir,
             last_dir,
@@ -158,10 +161,12 @@ impl<'a> Trainer<'a> {
         if is_first {
             self.state.first_pass = Some(metrics);
         }
-        if self.validates() || !is_first {
+        // Of a run that was resumed after its first pass there are only scores of seen rows to plot.
+        if self.validates() || (!is_first && self.plot_scores.is_some() && !self.plots_seen) {
             self.pass_scores.clear();
         } else {
             self.plot_scores = Some(std::mem::take(&mut self.pass_scores));
+            self.plots_seen = !is_first;
         }
     }
 

@@ -97,6 +97,7 @@ fn typical() -> RunReport {
         metrics,
         valid: Some("../shared/data/frappe_x1/valid.csv".into()),
         seen: None,
+        plots_seen: false,
         warnings: vec!["predictions are 3 times too high on average".into()],
         importance: Some(Importance { rows: 28_800, features: importance.collect() }),
         train_curve,

@@ -466,6 +466,12 @@ fn every_report_has_its_plots() {
         check("stopped again");
         place.resume(&toml(0)).unwrap();
         check("ended");
+        let page = std::fs::read_to_string(place.run_dir("run").join("report.html")).unwrap();
+        assert_eq!(
+            page.contains("the plots are of training (seen) data"),
+            valid.is_empty(),
+            "resumed in pass 2{valid}"
+        );
         if !valid.is_empty() {
             place.resume(&toml(0)).unwrap();
             check("with nothing left to do");

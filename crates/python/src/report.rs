@@ -100,6 +100,7 @@ pub(crate) fn render_report<'py>(
             examples_per_s: facts.examples_per_s,
             valid: facts.valid,
             seen: facts.seen,
+            plots_seen: false,
             train_curve: facts.train_curve.iter().map(Line::point).collect(),
             valid_curve: facts.valid_curve.iter().map(Line::point).collect(),
             stages: facts.stages,

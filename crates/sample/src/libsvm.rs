@@ -399,12 +399,13 @@ fn careful_line(
         } else {
             let index = parse_u64(index)
                 .ok_or_else(|| wrong(position, "an unsigned integer of 64 bits before the colon", token))?;
-            let value = parse_f32(value).filter(|value| value.abs() < VALUE_ABS_MAX).ok_or_else(|| {
+            let value = parse_f32(value).ok_or_else(|| {
                 let is_libffm = libffm::is_triple(token);
-                let expected =
-                    if is_libffm { IS_LIBFFM } else { "a number below 1e15 in size after the colon" };
-                wrong(position, expected, token)
+                wrong(position, if is_libffm { IS_LIBFFM } else { "a finite number after the colon" }, token)
             })?;
+            if value.abs() >= VALUE_ABS_MAX {
+                return Err(wrong(position, "a number below 1e15 in size after the colon", token));
+            }
             push(index, value);
         }
         position += 1;

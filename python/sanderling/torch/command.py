@@ -66,7 +66,10 @@ def main(arguments: Sequence[str]) -> int:
     add("--hub-token-file", type=Path, metavar="FILE", help="what hubs must be told is in this file")
     add("--hub-patience", type=float, default=60.0, metavar="SECONDS", help="how long to wait for a hub (60)")
     add("--hub-compress", choices=("lz4", "zstd"), help="compress what hubs send, for slow links")
-    add("--name", help="name of the run, whose earlier run is replaced; without it, one of another configuration is kept")
+    add(
+        "--name",
+        help="name of the run, whose earlier run is replaced; without it, one of another configuration is kept",
+    )
     add("--train", nargs="+", metavar="FILE", help="training input: files, or hub://host:port,host:port")
     add("--valid", nargs="+", metavar="FILE", help="validation input")
     for name in ("threads", "passes", "batch", "max-steps"):
@@ -119,8 +122,13 @@ def main(arguments: Sequence[str]) -> int:
             "train_seen": f"training (seen) data of pass {summary['passes']}",
         }[summary["measured_on"]]
         seen = summary["seen"]
-        seen_line = "" if seen is None else (
-            f"seen      AUC {seen['auc']}, logloss {seen['logloss']} over training (seen) data of pass {seen['pass']}\n"
+        seen_line = (
+            ""
+            if seen is None
+            else (
+                f"seen      AUC {seen['auc']}, logloss {seen['logloss']}\n"
+                f"          over training (seen) data of pass {seen['pass']}\n"
+            )
         )
         sys.stdout.write(
             f"AUC       {summary['auc']}\nlogloss   {summary['logloss']}\nmeasured  {on}\n{seen_line}"

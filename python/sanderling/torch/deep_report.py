@@ -12,8 +12,11 @@ from sanderling.torch.run_log import Line
 
 
 def measured(run: DeepRun) -> tuple[Line, str]:
-    """The metrics that count, and what they are of: `valid`, `train` (rows of the first pass, each scored before it was
-    learned from), or of a run that an earlier version began `train_seen`."""
+    """The metrics that count, and which rows they are of.
+
+    These are `valid`, `train` (rows of the first pass, each scored before it was learned from), or `train_seen` of a
+    run that an earlier version began.
+    """
     progress = run.progress
     if progress.best is not None:
         return progress.best, "valid"
@@ -32,7 +35,9 @@ def seen_of(run: DeepRun) -> Line | None:
 
 
 def _plain(metrics: Line) -> Line:
-    return {name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in metrics.items()}
+    return {
+        name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in metrics.items()
+    }
 
 
 def summary_of(run: DeepRun) -> dict[str, Any]:

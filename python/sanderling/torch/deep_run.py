@@ -409,7 +409,10 @@ class DeepRun:
             progress.plateaus += 1
             progress.idle += 1
         seconds = time.perf_counter() - began
-        log.line("valid", {**self.place(progress.passes), "measured_on": "valid", **metrics, "best": best, "seconds": seconds})
+        log.line(
+            "valid",
+            {**self.place(progress.passes), "measured_on": "valid", **metrics, "best": best, "seconds": seconds},
+        )
 
     def validated_or_saved(self, log: RunLog) -> tuple[Line, Columns]:
         """Validates; a pass with which that fails is saved, and validated first when the run is resumed."""

@@ -17,7 +17,7 @@ class Magnitudes:
 
     def __init__(self, numbers: Iterable[str]) -> None:
         """Looks at the features of these names, which are numbers."""
-        self._squares = {name: (0.0, 0) for name in numbers}
+        self._squares = dict.fromkeys(numbers, (0.0, 0))
         self._rows_left = _LOOK_ROWS if self._squares else 0
 
     def add(self, batch: sanderling.Batch) -> list[str]:

@@ -29,7 +29,7 @@ def named(config: DeepConfig, runs_dir: Path, *, resume: bool) -> DeepConfig:
         if saved is None or _fits(config, saved, resume=resume):
             return dataclasses.replace(config, name=name)
     raise sanderling.ConfigError(
-        f"{runs_dir / config.name}: {_NUMBER_MAX} runs of this name are there; remove some, or give the run another name"
+        f"{runs_dir / config.name}: {_NUMBER_MAX} runs of this name are there; remove some, or give this another name"
     )
 
 

@@ -79,6 +79,11 @@ fn validations(curve: &[CurvePoint], best_pass: u32) -> Markup {
 pub(super) fn quality(report: &RunReport) -> Markup {
     let lead = match &report.valid {
         Some(files) => format!("Measured on {files}: {} examples.", numbers::count(report.metrics.examples)),
+        None if report.plots_seen => {
+            "Without a validation file. The run was resumed after its first pass, so the plots are of training (seen) data: they \
+             say nothing of new rows."
+                .to_owned()
+        }
         None => {
             "Without a validation file, measured while training, in the first pass (progressive).".to_owned()
         }

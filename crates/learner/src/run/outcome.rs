@@ -23,6 +23,8 @@ pub(super) struct Outcome<'a> {
     pub(super) state: &'a RunState,
     pub(super) pass_scores: &'a Scores,
     pub(super) plot_scores: Option<Scores>,
+    /// Whether these are of training (seen) data.
+    pub(super) plots_seen: bool,
     /// That trained.
     pub(super) threads: usize,
     pub(super) tables: Vec<TableSummary>,
@@ -52,9 +54,20 @@ impl Outcome<'_> {
 
     /// The rows that the metrics and plots are of, as far as they were kept.
     fn scores(&self) -> Option<&Scores> {
-        // The first pass was stopped, and nothing validated.
-        let is_cut = self.state.best.is_none() && self.state.pass == 0 && !self.pass_scores.is_empty();
-        is_cut.then_some(self.pass_scores).or(self.plot_scores.as_ref())
+        self.scores_under_way().or(self.plot_scores.as_ref())
+    }
+
+    /// The rows of a pass that was stopped, where nothing was validated and there are no rows of a first pass.
+    fn scores_under_way(&self) -> Option<&Scores> {
+        let lacks_first = self.plot_scores.is_none() || self.plots_seen;
+        let is_cut = self.state.best.is_none() && lacks_first && !self.pass_scores.is_empty();
+        is_cut.then_some(self.pass_scores)
+    }
+
+    /// Whether the plots are of training (seen) data.
+    fn plots_seen(&self) -> bool {
+        let is_seen = if self.scores_under_way().is_some() { self.state.pass > 0 } else { self.plots_seen };
+        self.state.best.is_none() && is_seen
     }
 
     /// What is wrong with the predictions, and with the keys of the validation files.
@@ -136,6 +149,7 @@ impl Outcome<'_> {
             metrics: self.metrics().0,
             valid: self.state.best.map(|_| valid.join(", ")),
             seen: self.seen(),
+            plots_seen: self.plots_seen(),
             train_curve: curve(&self.state.train_curve),
             valid_curve: curve(&self.state.valid_curve),
             warnings: summary.warnings.clone(),
