@@ -167,7 +167,7 @@ impl Errand {
             _ => Ok(write_failure(refusal, self.kind, &self.agreed, self.id, out)),
         });
         debug_assert!(!matches!(written, Err(WireError::NoRoom { .. } | WireError::TooLong { .. })));
-        debug_assert!(FAILURE_BYTES_MAX < limit::FRAME_BYTES_MIN);
+        const { assert!(FAILURE_BYTES_MAX < limit::FRAME_BYTES_MIN) };
     }
 
     /// The reply when it cannot be carried out.

@@ -98,7 +98,9 @@ fn the_control_plane_needs_no_thread_that_it_has_not_from_the_start() {
 }
 
 /// What a server may map beyond what it has, in bytes.
-const MAPPED_MORE: u64 = 10 << 20;
+const MAPPED_MORE: u64 = 32 << 20;
+/// Connections whose buffers take more than that, by far.
+const LONG_CONNECTIONS: u64 = 16;
 
 #[test]
 fn a_connection_for_whose_buffer_there_is_no_memory_ends_alone() {
@@ -108,19 +110,24 @@ fn a_connection_for_whose_buffer_there_is_no_memory_ends_alone() {
     let mut peer = greet(&process);
     let table = peer.create("t", TABLE).unwrap();
     peer.push(table, 1, &[1, 2, 3], 0.5).unwrap();
-    let mut long = greet(&process);
     process.limit_address_space(MAPPED_MORE);
-    // A push of 15 MiB, of which so much comes that its buffer would be more than there is.
+    // Pushes of 15 MiB, each over a connection whose buffer keeps its length: for one of them there is no more.
     let keys: Vec<u64> = (0..550_000).collect();
     let (counts, grads) = (vec![1; keys.len()], vec![0.5; keys.len() * DIM as usize]);
     let (counts, grads, keys) = (&counts[..], &grads[..], &keys[..]);
-    let push = Push { table, client: 78, sequence: 1, dim: DIM, lr: 1.0, keys, counts, grads };
-    let sent = long.send(&Request::Push(push));
-    let answered = sent.and_then(|_| long.receive(|reply| matches!(reply, Reply::Push(_))));
-    assert!(!matches!(answered, Ok(Some((_, Ok(true))))), "the limit is too wide for this test");
+    let mut long = Vec::new();
+    let is_answered = |sequence: u64| {
+        let mut peer = greet(&process);
+        let push = Push { table, client: 78, sequence, dim: DIM, lr: 1.0, keys, counts, grads };
+        let sent = peer.send(&Request::Push(push));
+        let answered = sent.and_then(|_| peer.receive(|reply| matches!(reply, Reply::Push(_))));
+        long.push(peer);
+        matches!(answered, Ok(Some((_, Ok(true)))))
+    };
+    assert!(!(1..=LONG_CONNECTIONS).all(is_answered), "the limit is too wide for this test");
     // The others notice nothing.
     peer.push(table, 2, &[1, 2, 3, 4], 0.5).unwrap();
-    assert_eq!(save(&mut peer, "other"), Ok(4));
+    assert!(save(&mut peer, "other").unwrap() >= 4);
     let (done, said) = ctl(&control, "status");
     assert!(done, "{said}");
     process.signal("TERM");
