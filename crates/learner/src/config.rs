@@ -304,9 +304,6 @@ impl Config {
                         by itself; leave them out or take another optimizer"
                 .to_string());
         }
-        if self.factor_optimizer.is_some() && self.model.kind == ModelKind::Lr {
-            return Err("factor_optimizer: only a factorization machine has factors".to_string());
-        }
         self.train.schedule.check()
     }
 
@@ -404,7 +401,7 @@ mod tests {
             (format!("{head}dim = 4\n[model]\ntype = \"fm\"\nrank = 3"), Ok(())),
             (format!("{head}[train]\nwarmup_steps = 5"), Err("FTRL")),
             (format!("{head}[train]\nwarmup_steps = 5\n[optimizer]\ntype = \"sgd\""), Ok(())),
-            (format!("{head}[factor_optimizer]\ntype = \"adam\""), Err("factor_optimizer")),
+            (format!("{head}[factor_optimizer]\ntype = \"adam\""), Ok(())),
             (format!("{head}[optimizer]\ntype = \"ftrl\"\nalhpa = 1.0"), Err("alhpa")),
             (
                 format!("{head}[optimizer]\ntype = \"ftrl\"\nalpha = -1.0"),

@@ -87,3 +87,26 @@ fn predictions_that_are_far_off_are_told_even_by_a_quiet_run() {
     );
     assert!(suggested.contains("passes = 1 "), "{suggested}");
 }
+
+#[test]
+fn what_a_suggestion_offers_in_its_comments_trains() {
+    let place = Place::new();
+    let rows: String = (0..400).fold("click,user,item,site\n".to_string(), |text, i| {
+        format!("{text}{},u{},i{},s{}\n", u8::from(i * 7 % 3 == 0), i % 5, i % 7, i % 3)
+    });
+    place.write("a.csv", &rows);
+    place.write("held_out.csv", &rows);
+    let suggested = place.run("inspect a.csv --suggest").out;
+    // .4 by three features.
+    assert!(suggested.contains("type = \"adagrad\"\nlr = 0.13\n"), "{suggested}");
+    for (from, to) in [
+        ("type = \"fm\" ", "type = \"lr\" "),
+        ("# valid = \"...\"", "valid = \"held_out.csv\""),
+        ("passes = 1 ", "passes = 2 "),
+    ] {
+        assert!(suggested.contains(from), "{from}: {suggested}");
+        place.write("other.toml", &suggested.replace(from, to));
+        let done = place.run("train other.toml --quiet");
+        assert_eq!(done.code, Some(0), "{to}: {}", done.err);
+    }
+}

@@ -36,6 +36,12 @@ const LAST_TIME_S: f64 = 4102444800.0;
 /// Floats within this are used as they are.
 const SMALL: f64 = 10.0;
 
+/// Learning rate of the factors times the number of features.
+const FACTOR_RATE: f64 = 0.4;
+/// The factors' learning rate stays within these.
+const FACTOR_RATE_MIN: f64 = 0.01;
+const FACTOR_RATE_MAX: f64 = 0.2;
+
 /// What becomes of a column.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
@@ -113,6 +119,7 @@ fn write_all(
     )?;
     writeln!(out, "name = {}", quoted(&stem(data_path)))?;
     writeln!(out, "seed = 42\n")?;
+    let fields = fields(profile, &roles);
     write_data(profile, data_path, out)?;
     if profile.format == Format::Batch {
         writeln!(out, "# Label and features are those that the file was converted with.\n")?;
@@ -127,14 +134,31 @@ fn write_all(
     writeln!(out, "rank = 8\n")?;
     writeln!(out, "[optimizer]")?;
     writeln!(out, "type = \"ftrl\"\nalpha = 0.05\nl1 = 0.0\nl2 = 1.0\n")?;
-    writeln!(out, "[factor_optimizer]    # the factors overfit at the rate of the linear weights")?;
-    writeln!(out, "type = \"ftrl\"\nalpha = 0.01\nl2 = 10.0\n")?;
+    write_factors(fields, out)?;
     let why = if once {
         "the input can be read only once"
     } else {
         "more need `valid` above, to see when they overfit"
     };
     writeln!(out, "[train]\nbatch = 16\npasses = 1    # {why}")
+}
+
+/// About as many keys as a row has, on which the factors' learning rate depends.
+fn fields(profile: &DataProfile, roles: &[(Role, &ColumnProfile)]) -> f64 {
+    match &profile.sparse {
+        Some(sparse) => sparse.row_mean,
+        // A batch file has only features as columns.
+        None if roles.is_empty() => profile.columns.len() as f64,
+        None => roles.iter().filter(|(role, _)| !is_out(role)).count() as f64,
+    }
+}
+
+/// The optimizer of the factors. The gradient of a factor is a sum over the other keys of its row, so the rate that suits it
+/// falls with their number: measured for 2 to 39 fields in docs/results/2026-11-28-suggested-rates.md.
+fn write_factors(fields: f64, out: &mut String) -> std::fmt::Result {
+    let lr = (FACTOR_RATE / fields.max(1.0)).clamp(FACTOR_RATE_MIN, FACTOR_RATE_MAX);
+    writeln!(out, "[factor_optimizer]    # of \"fm\" alone; .4 divided by the number of features")?;
+    writeln!(out, "type = \"adagrad\"\nlr = {lr:.2}\nl2 = 1e-4\n")
 }
 
 fn write_data(profile: &DataProfile, data_path: &str, out: &mut String) -> std::fmt::Result {
