@@ -178,7 +178,9 @@ mod tests {
     #[test]
     fn every_first_weight_is_finite() {
         let largest = normals([u64::MAX << 32; LANES])[0];
-        for (std, is_taken) in [(3e38, false), (f32::INFINITY, false), (f32::NAN, false), (5e37, true), (0.0, true)] {
+        for (std, is_taken) in
+            [(3e38, false), (f32::INFINITY, false), (f32::NAN, false), (5e37, true), (0.0, true)]
+        {
             assert_eq!(Init::Normal { std }.check().is_ok(), is_taken, "{std}");
             assert!(!is_taken || ((largest * f64::from(std)) as f32).is_finite(), "{std}");
         }
