@@ -171,7 +171,7 @@ fn find(known: &[(&str, &'static str)], text: &str) -> Option<&'static str> {
 /// Neither a disk that is full nor rows that are not saved say anything about the model.
 fn of_store(error: &StoreError) -> u8 {
     match error {
-        StoreError::Diverged { .. } => FAILED,
+        StoreError::Diverged { .. } | StoreError::NotFinite { .. } => FAILED,
         StoreError::Io { source, .. } if source.kind() != std::io::ErrorKind::NotFound => FAILED,
         _ => BAD_MODEL,
     }

@@ -47,7 +47,7 @@ fn an_update_that_is_not_finite_leaves_its_row_as_it_was() {
                 table.push(&[1, 2, 3], &all(0.01), PushScale::default()).unwrap();
                 bring_to_the_edge(&table, 2, optimizer);
                 let before = [1, 2, 3].map(|key| table.get(key).unwrap());
-                let scale = PushScale { lr: 3e38 };
+                let scale = PushScale { lr_scale: 3e38 };
                 let error = table.push(&[1, 2, 3], &all(1.0), scale).unwrap_err();
                 let what = format!("{optimizer:?}, {dims}, {writes:?}: {error}");
                 assert!(matches!(error, StoreError::NotFinite { key: 2, rows: 1, .. }), "{what}");
@@ -73,7 +73,7 @@ fn a_row_of_several_blocks_is_refused_whole() {
     let before = table.get(2).unwrap();
     let mut gradients = [1e-30; 48];
     gradients[47] = 1e17;
-    let error = table.push(&[1, 2], &gradients, PushScale { lr: 3e38 }).unwrap_err();
+    let error = table.push(&[1, 2], &gradients, PushScale { lr_scale: 3e38 }).unwrap_err();
     assert!(matches!(error, StoreError::NotFinite { key: 2, rows: 1, .. }), "{error}");
     assert_eq!((table.get(2).unwrap(), table.get(1).unwrap().version), (before, 2));
 }
@@ -89,7 +89,7 @@ fn halves_are_refused_too() {
             let before = table.get(2).unwrap();
             let mut gradients = vec![1e-38; 2 * dims];
             *gradients.last_mut().unwrap() = -1e17;
-            let error = table.push(&[1, 2], &gradients, PushScale { lr: 3e38 }).unwrap_err();
+            let error = table.push(&[1, 2], &gradients, PushScale { lr_scale: 3e38 }).unwrap_err();
             assert!(matches!(error, StoreError::NotFinite { key: 2, rows: 1, .. }), "{error}");
             assert_eq!((table.get(2).unwrap(), table.get(1).unwrap().version), (before, 2));
         }
@@ -102,7 +102,7 @@ fn a_new_row_whose_first_update_is_not_finite_begins_as_any_other() {
         let table = Table::new(TableConfig::single("t", dims, Init::Normal { std: 0.1 }, SGD)).unwrap();
         let mut first = vec![0.0; dims];
         table.pull(&[7], Absent::Init, &mut first, None).unwrap();
-        let error = table.push(&[7], &vec![1e17; dims], PushScale { lr: 3e38 }).unwrap_err();
+        let error = table.push(&[7], &vec![1e17; dims], PushScale { lr_scale: 3e38 }).unwrap_err();
         assert!(matches!(error, StoreError::NotFinite { key: 7, rows: 1, .. }), "{error}");
         let row = table.get(7).unwrap();
         assert_eq!((row.weights, row.version, row.frequency), (first, 0, 0));
@@ -113,7 +113,7 @@ fn a_new_row_whose_first_update_is_not_finite_begins_as_any_other() {
 fn updates_by_handle_are_refused_at_their_row() {
     for dims in [1, 3, 20] {
         let table = Table::new(TableConfig::single("t", dims, Init::Zero, SGD)).unwrap();
-        let mut writer = table.writer(PushScale { lr: 3e38 }).unwrap();
+        let mut writer = table.writer(PushScale { lr_scale: 3e38 }).unwrap();
         let mut handles = Vec::new();
         writer.resolve(&[1, 2], &mut handles).unwrap();
         writer.update(handles[1], &vec![1e17; dims]);
@@ -124,7 +124,7 @@ fn updates_by_handle_are_refused_at_their_row() {
         assert_eq!([1, 2].map(|key| table.get(key).unwrap().version), [1, 1]);
         // Who does not ask is told all the same.
         let dropped = catch_unwind(AssertUnwindSafe(|| {
-            let mut writer = table.writer(PushScale { lr: 3e38 }).unwrap();
+            let mut writer = table.writer(PushScale { lr_scale: 3e38 }).unwrap();
             writer.update(handles[0], &vec![1e17; dims]);
         }));
         assert!(dropped.is_err());

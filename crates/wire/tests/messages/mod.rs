@@ -202,7 +202,7 @@ impl Parts {
         let (table, dim, keys, text) = (self.small, self.dim, &self.keys[..], &self.text[..]);
         let (absent, pooling, format, ragged) =
             (self.absent_mode(), self.pooling(), self.format(), self.ragged());
-        let (client, sequence, batch, feature, lr) =
+        let (client, sequence, batch, feature, lr_scale) =
             (self.number, !self.number, self.number, self.small, 0.5);
         let grads = &self.floats[..];
         vec![
@@ -215,8 +215,8 @@ impl Parts {
             Request::Pull(Pull { table, dim, absent, format, keys }),
             Request::PullPooled(PullPooled { table, dim, pooling, absent, format, ragged }),
             Request::PullFed(PullFed { table, batch, feature, dim, absent, format }),
-            Request::Push(Push { table, client, sequence, dim, lr, keys, counts: &self.counts, grads }),
-            Request::PushFed(PushFed { table, client, sequence, batch, feature, dim, lr, grads }),
+            Request::Push(Push { table, client, sequence, dim, lr_scale, keys, counts: &self.counts, grads }),
+            Request::PushFed(PushFed { table, client, sequence, batch, feature, dim, lr_scale, grads }),
             Request::Feed(Feed { table, batch, feature, pooling, ragged }),
             Request::Export(Export { table, cursor: self.number, rows_max: self.small % 1000 }),
             Request::Import(Import { table, rows: self.block() }),
@@ -231,7 +231,7 @@ impl Parts {
                 number: self.small,
                 step: self.number,
                 dim,
-                lr,
+                lr_scale,
                 keys,
                 counts: &self.counts,
                 gradients: match self.yes {
