@@ -131,6 +131,11 @@ pub enum Event<'a> {
         /// What was wrong with the first of them.
         messages: &'a [String],
     },
+    /// Lines that repeat a file's header were passed over in a pass or a validation.
+    RepeatedHeaders {
+        /// How many.
+        count: u64,
+    },
     /// A run that is resumed has nothing left to do.
     NothingLeft {
         /// Passes that were done before.
