@@ -76,7 +76,7 @@ fuzz_target!(|bytes: &[u8]| {
         header: has(0).then_some(has(1)),
         columns: has(2).then(columns),
         comment: has(3).then_some('#'),
-        separator: has(4).then_some(';'),
+        separator: has(4).then(|| [";", "::"][usize::from(missing) % 2].to_owned()),
         missing: if missing % 4 == 0 { vec![] } else { vec![String::new(), "?".to_owned()] },
         on_bad_row: if has(5) { BadRowPolicy::Fail } else { BadRowPolicy::Skip { max: u64::MAX } },
     };

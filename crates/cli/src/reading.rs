@@ -15,9 +15,9 @@ pub(crate) struct ReadArgs {
     /// libsvm, libffm, csv, tsv, criteo, parquet, arrow, tfrecord, protobuf or batch [default: by the file's extension]
     #[arg(long)]
     pub(crate) format: Option<Format>,
-    /// Column separator of CSV and TSV, one character
-    #[arg(long, value_name = "CHAR")]
-    pub(crate) separator: Option<char>,
+    /// Column separator of CSV and TSV, one or several characters, for example ::
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) separator: Option<String>,
     /// Whether CSV and TSV files begin with a line of column names; true: use those, not the saved `columns`
     #[arg(long, value_name = "true|false")]
     pub(crate) header: Option<bool>,
@@ -39,7 +39,7 @@ impl ReadArgs {
             config.format = self.format;
         }
         if self.separator.is_some() {
-            config.separator = self.separator;
+            config.separator.clone_from(&self.separator);
         }
         if self.header.is_some() {
             config.header = self.header;
@@ -96,6 +96,10 @@ impl ReadArgs {
 
 /// Says on standard error how many rows were left out and why the first of them were.
 pub(crate) fn report_bad_rows(bad_rows: &BadRows) {
+    let headers = bad_rows.headers();
+    if headers > 0 {
+        note!("{} lines repeat the header and were passed over", output::count(headers));
+    }
     let count = bad_rows.count();
     if count > 0 {
         note!("{} bad rows were left out; the first of them:", output::count(count));
@@ -133,7 +137,11 @@ mod tests {
         let two = ReadArgs { header: Some(true), comment: Some('#'), ..ReadArgs::default() };
         let text = "--header, --comment: only CSV and TSV have a use for it, and data/*.svm is libsvm";
         check(two, &["data/*.svm"], Some(text));
-        let given = ReadArgs { format: Some(Format::TfRecord), separator: Some(';'), ..ReadArgs::default() };
+        let given = ReadArgs {
+            format: Some(Format::TfRecord),
+            separator: Some(";".to_string()),
+            ..ReadArgs::default()
+        };
         check(given, &["-"], Some("--separator: only CSV and TSV have a use for it, and - is tfrecord"));
     }
 }

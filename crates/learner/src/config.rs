@@ -366,7 +366,7 @@ mod tests {
             (data("train = \"a.svm\"\nvalid = [\"a.svm\", \"\"]"), Err("data.valid: an empty path")),
             (data("format = \"x\""), Err("data.format: unknown variant `x`, expected one of `")),
             (data("missing = \"NA\""), Err("data.missing: ")),
-            (data("separator = \",,\""), Err("data.separator: ")),
+            (data("separator = 1"), Err("data.separator: ")),
             (data("on_bad_row = \"x\""), Err("data.on_bad_row: ")),
             (data("train = 1"), Err("data.train: a path")),
             (

@@ -162,6 +162,11 @@ pub enum Event<'a> {
         /// The folder of both.
         run_dir: &'a Path,
     },
+    /// Lines that repeat a file's header were passed over in a pass or a validation.
+    RepeatedHeaders {
+        /// How many.
+        count: u64,
+    },
     /// A run that is resumed has nothing left to do.
     NothingLeft {
         /// Passes that were done before.

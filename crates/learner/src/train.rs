@@ -310,6 +310,9 @@ impl<'a> Trainer<'a> {
     }
 
     pub(crate) fn report_bad_rows(&mut self, bad_rows: &BadRows) {
+        if bad_rows.headers() > 0 {
+            (self.observer)(&Event::RepeatedHeaders { count: bad_rows.headers() });
+        }
         if bad_rows.count() > 0 {
             let messages = bad_rows.messages();
             (self.observer)(&Event::BadRows { count: bad_rows.count(), messages: &messages });

@@ -18,14 +18,15 @@ pub struct BadRows {
     count: AtomicU64,
     of_pass: AtomicU64,
     messages: Mutex<Vec<String>>,
+    headers: AtomicU64,
 }
 
 impl BadRows {
     /// An empty account under a policy.
     #[must_use]
     pub fn new(policy: BadRowPolicy) -> BadRows {
-        let (count, of_pass, messages) = Default::default();
-        BadRows { policy, placeholder: false, count, of_pass, messages }
+        let (count, of_pass, messages, headers) = Default::default();
+        BadRows { policy, placeholder: false, count, of_pass, messages, headers }
     }
 
     /// Whether a skipped row still takes a place in the batch: label and weight NaN, no keys. Prediction needs this,
@@ -39,6 +40,18 @@ impl BadRows {
     /// From here on the same rows are read once more: how many may be skipped begins anew.
     pub fn begin_pass(&self) {
         self.of_pass.store(0, Ordering::Relaxed);
+    }
+
+    /// How many lines were passed over so far, in all passes, because they repeat the header. They are no rows.
+    #[must_use]
+    pub fn headers(&self) -> u64 {
+        self.headers.load(Ordering::Relaxed)
+    }
+
+    /// Counts a line that repeats the header.
+    #[cold]
+    pub(crate) fn count_header(&self) {
+        self.headers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many rows were bad so far, in all passes.

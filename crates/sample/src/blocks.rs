@@ -1,5 +1,5 @@
-//! A text stream cut into blocks of whole lines, the unit of work of the text readers. Knows no format; what begins as no text
-//! does is refused.
+//! A text stream cut into blocks of whole lines, or of whole records where quotes may hold line feeds: the unit of work of the
+//! text readers. Knows no format; what begins as no text does is refused.
 
 use std::fmt;
 use std::io::Read;
@@ -8,21 +8,22 @@ use std::path::{Path, PathBuf};
 use crate::error::{SampleError, quote};
 use crate::input;
 use crate::not_text::{self, START_BYTES_MAX};
+use crate::quotes::{Quotes, Records};
 use crate::scan::{Isa, count_newlines};
 
 /// A block holds about this many bytes of text; more only where a single line is longer.
 pub const BLOCK_BYTES: usize = 256 << 10;
 
-/// A longer line ends the run: memory stays bounded whatever the file holds.
+/// A longer line, or record of several lines, ends the run: memory stays bounded whatever the file holds.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
 
 /// Readable bytes after the text of a block, so that wide loads at its end stay inside.
 pub(crate) const PAD_BYTES: usize = 64;
 
 /// What some editors put before UTF-8; not part of the first line.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Whole lines of text, each with its line feed (added to a last line that lacks it).
+/// Whole lines (records) of text, each with its line feed (added to a last line that lacks it).
 #[derive(Clone, Default)]
 pub struct Block {
     /// The text, then at least `PAD_BYTES` of whatever.
@@ -80,17 +81,44 @@ pub(crate) struct LineBlocks {
     at_end: bool,
     block_bytes: usize,
     isa: Isa,
+    /// Whether, and which, quotes may hold line feeds.
+    quotes: Option<Quotes>,
+    /// Positions, used again.
+    marks: Vec<u32>,
 }
 
 impl LineBlocks {
     pub(crate) fn new(stream: Box<dyn Read + Send>, path: &Path) -> LineBlocks {
         let (path, carry, block_bytes, isa) = (path.to_path_buf(), Vec::new(), BLOCK_BYTES, Isa::detect());
-        LineBlocks { stream, path, carry, next_line: 1, has_begun: false, at_end: false, block_bytes, isa }
+        LineBlocks {
+            stream,
+            path,
+            carry,
+            next_line: 1,
+            has_begun: false,
+            at_end: false,
+            block_bytes,
+            isa,
+            quotes: None,
+            marks: Vec::new(),
+        }
     }
 
     /// The same with blocks of about so many bytes.
     pub(crate) fn with_block_bytes(self, block_bytes: usize) -> LineBlocks {
         LineBlocks { block_bytes, ..self }
+    }
+
+    /// From here on quotes may hold line feeds: a line is a record.
+    pub(crate) fn set_quotes(&mut self, quotes: Quotes) {
+        self.quotes = Some(quotes);
+    }
+
+    /// The first bytes of what is to come, about a block of them, without taking them; without a last line that is not whole.
+    pub(crate) fn peek_start(&mut self) -> Result<&[u8], SampleError> {
+        self.peek_line()?;
+        let last = self.carry.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        Ok(if self.at_end { &self.carry } else { &self.carry[..last] })
     }
 
     pub(crate) fn next_line(&self) -> u64 {
@@ -100,12 +128,21 @@ impl LineBlocks {
     /// The next line, with its line feed if it has one, without taking it; `None` at the end.
     pub(crate) fn peek_line(&mut self) -> Result<Option<&[u8]>, SampleError> {
         loop {
-            let line_feed = self.carry.iter().position(|&byte| byte == b'\n');
-            let len = line_feed.map_or(self.carry.len(), |at| at + 1);
+            let Records { end, open } = match &self.quotes {
+                Some(quotes) => quotes.first_end(&self.carry),
+                None => {
+                    let line_feed = self.carry.iter().position(|&byte| byte == b'\n');
+                    Records { end: line_feed.map_or(0, |at| at + 1), open: None }
+                }
+            };
+            let len = if end > 0 { end } else { self.carry.len() };
             if len > LINE_BYTES_MAX {
-                return Err(self.line_too_long(&self.carry));
+                return Err(match open {
+                    Some(open) => self.not_closed(&self.carry, 0, open),
+                    None => self.line_too_long(&self.carry),
+                });
             }
-            if line_feed.is_some() || self.at_end {
+            if end > 0 || self.at_end {
                 return Ok((len > 0).then_some(&self.carry[..len]));
             }
             let mut filled = self.carry.len();
@@ -120,9 +157,12 @@ impl LineBlocks {
 
     /// Takes the line that [`LineBlocks::peek_line`] showed.
     pub(crate) fn skip_line(&mut self) -> Result<(), SampleError> {
-        let len = self.peek_line()?.map_or(0, <[u8]>::len);
+        let line = self.peek_line()?.unwrap_or_default();
+        let ends_without_line_feed = line.last().is_some_and(|&byte| byte != b'\n');
+        let (len, lines) =
+            (line.len(), count_newlines(Isa::Scalar, line) + usize::from(ends_without_line_feed));
         self.carry.drain(..len);
-        self.next_line += u64::from(len > 0);
+        self.next_line += lines as u64;
         Ok(())
     }
 
@@ -137,27 +177,37 @@ impl LineBlocks {
         buffer[..filled].copy_from_slice(&self.carry);
         self.carry.clear();
         let mut target = self.block_bytes.max(filled);
-        let end = loop {
+        let (end, is_last) = loop {
             self.fill(&mut buffer, &mut filled, target)?;
             if self.at_end && filled > 0 && buffer[filled - 1] != b'\n' {
                 buffer[filled] = b'\n';
                 filled += 1;
             }
-            let last = buffer[..filled].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-            let end = without_empty_lines(&buffer[..last]);
-            if end > 0 || self.at_end {
-                break end;
+            let Records { end: mut last, mut open } = self.records(&buffer[..filled]);
+            if let Some(quote) = open.filter(|_| self.at_end)
+                && last_line_starts_before(&buffer[..filled], quote)
+            {
+                // It takes no other line with it: one bad row.
+                (last, open) = (filled, None);
             }
-            if filled > LINE_BYTES_MAX {
-                if last == 0 {
-                    return Err(self.line_too_long(&buffer[..filled]));
+            let end = without_empty_lines(&buffer[..last]);
+            let is_last = self.at_end && open.is_none();
+            if end > 0 || is_last {
+                break (end, is_last);
+            }
+            if filled > LINE_BYTES_MAX || self.at_end {
+                match open {
+                    Some(open) if last == 0 || self.at_end => {
+                        return Err(self.not_closed(&buffer[..filled], last, open));
+                    }
+                    _ if last == 0 => return Err(self.line_too_long(&buffer[..filled])),
+                    // Nothing but empty lines, and too many to hold back.
+                    _ => break (last, false),
                 }
-                // Nothing but empty lines, and too many to hold back.
-                break last;
             }
             target = (2 * target).min(LINE_BYTES_MAX + 1);
         };
-        if !self.at_end {
+        if !is_last {
             self.carry.extend_from_slice(&buffer[end..filled]);
         }
         *block = Block { buffer, len: end, first_line: self.next_line };
@@ -190,6 +240,33 @@ impl LineBlocks {
         })
     }
 
+    /// How far the records of a text go.
+    fn records(&mut self, text: &[u8]) -> Records {
+        match &self.quotes {
+            Some(quotes) => quotes.last_end(self.isa, text, &mut self.marks),
+            None => {
+                let line_feed = text.iter().rposition(|&byte| byte == b'\n');
+                Records { end: line_feed.map_or(0, |at| at + 1), open: None }
+            }
+        }
+    }
+
+    /// Of a quote that takes in all that follows. No row behind it can be told from what is in the quotes, so that it ends the run.
+    fn not_closed(&self, text: &[u8], record: usize, open: usize) -> SampleError {
+        let separator = self.quotes.as_ref().map_or(&b","[..], |quotes| &quotes.separator);
+        let column = self.quotes.as_ref().map_or(1, |quotes| quotes.column(text, record, open));
+        SampleError::BadRow {
+            path: self.path.clone(),
+            line: self.next_line + count_newlines(self.isa, &text[..open]) as u64,
+            column: column.to_string(),
+            expected: format!(
+                "a closing quote within {LINE_BYTES_MAX} bytes (are quotes plain text? format = \"tsv\", separator = \"{}\")",
+                separator.escape_ascii()
+            ),
+            found: "none".to_string(),
+        }
+    }
+
     fn line_too_long(&self, start: &[u8]) -> SampleError {
         SampleError::BadRow {
             path: self.path.clone(),
@@ -199,6 +276,12 @@ impl LineBlocks {
             found: format!("a longer one that starts with {}", quote(start)),
         }
     }
+}
+
+/// Whether the last line of a text of whole lines starts at or before this place.
+fn last_line_starts_before(text: &[u8], at: usize) -> bool {
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    text.iter().rposition(|&byte| byte == b'\n').is_none_or(|line_feed| line_feed < at)
 }
 
 /// The length of a text of whole lines without the empty lines at its end.

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, NullArray, RecordBatch, RecordBatchOptions};
+use arrow::array::{ArrayRef, NullArray, RecordBatch, RecordBatchOptions, StringArray};
 use arrow::datatypes::{DataType, Field as SchemaField, Schema, SchemaRef};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
@@ -25,6 +25,7 @@ pub use unpacked::{UNPACKED_FREE_BYTES, UNPACKED_RATIO_MAX};
 
 use crate::encode::Encoder;
 use crate::error::SampleError;
+use crate::folder::partitions;
 use crate::format::{Compression, Format};
 use crate::patient::Wanted;
 use seekable::Seekable;
@@ -36,14 +37,25 @@ pub const ROWS_PER_BATCH_MAX: usize = 4096;
 pub struct ColumnarFile {
     path: PathBuf,
     file: Reader,
-    /// Where each output column stands among the columns read; `None` for an optional column the file lacks.
-    order: Vec<Option<usize>>,
+    /// Where each output column comes from.
+    order: Vec<Source>,
     schema: SchemaRef,
     rows_declared: Option<u64>,
     rows_read: u64,
     /// Rows that were read together, and how many of them have been handed out.
     pending: Option<(RecordBatch, usize)>,
     at_end: bool,
+}
+
+/// Where an output column comes from.
+#[derive(Clone, Debug)]
+enum Source {
+    /// Its place among the columns read.
+    Column(usize),
+    /// An optional column that the file lacks, or a missing value in its path.
+    Nothing,
+    /// The file's path.
+    Path(String),
 }
 
 enum Reader {
@@ -230,10 +242,13 @@ impl ColumnarFile {
     /// Puts the columns in order.
     fn accept(&mut self, batch: &RecordBatch) -> Result<(), SampleError> {
         let rows = batch.num_rows();
-        let column = |place: &Option<usize>| -> ArrayRef {
-            match place {
-                Some(index) => Arc::clone(batch.column(*index)),
-                None => Arc::new(NullArray::new(rows)),
+        let column = |source: &Source| -> ArrayRef {
+            match source {
+                Source::Column(index) => Arc::clone(batch.column(*index)),
+                Source::Nothing => Arc::new(NullArray::new(rows)),
+                Source::Path(value) => {
+                    Arc::new(StringArray::from_iter_values(std::iter::repeat_n(value, rows)))
+                }
             }
         };
         let columns: Vec<ArrayRef> = self.order.iter().map(column).collect();
@@ -277,8 +292,7 @@ impl ColumnarFile {
 struct Projection {
     /// Indices of top-level columns, ascending, each once.
     read: Vec<usize>,
-    /// Per output column its place in `read`.
-    order: Vec<Option<usize>>,
+    order: Vec<Source>,
     schema: SchemaRef,
 }
 
@@ -286,13 +300,15 @@ impl Projection {
     fn new(path: &Path, schema: &Schema, asked: Option<&[Asked<'_>]>) -> Result<Projection, SampleError> {
         let Some(asked) = asked else {
             let read: Vec<usize> = (0..schema.fields().len()).collect();
-            let order = read.iter().copied().map(Some).collect();
+            let order = (0..read.len()).map(Source::Column).collect();
             return Ok(Projection {
                 read,
                 order,
                 schema: Arc::new(nullable(schema.fields().iter().cloned())),
             });
         };
+        let in_path = partitions(path);
+        let in_path = |name: &str| in_path.iter().find(|partition| partition.name == name);
         let mut found = Vec::with_capacity(asked.len());
         for Asked { name, optional } in asked {
             let mut matches = (0..schema.fields().len()).filter(|&index| schema.field(index).name() == name);
@@ -301,7 +317,7 @@ impl Projection {
                 return Err(bad_file(path, format!("has more than one column {name:?}; rename one")));
             }
             match index {
-                None if !optional => {
+                None if !optional && in_path(name).is_none() => {
                     let reason = format!("has no column {name:?}; its columns are {}", names(schema));
                     return Err(bad_file(path, reason));
                 }
@@ -318,13 +334,21 @@ impl Projection {
         let mut read: Vec<usize> = found.iter().copied().flatten().collect();
         read.sort_unstable();
         read.dedup();
-        let order =
-            found.iter().map(|index| index.and_then(|index| read.binary_search(&index).ok())).collect();
-        let fields = found.iter().zip(asked).map(|(index, asked)| match index {
-            Some(index) => Arc::clone(&schema.fields()[*index]),
-            None => Arc::new(SchemaField::new(asked.name, DataType::Null, true)),
-        });
-        Ok(Projection { read, order, schema: Arc::new(nullable(fields)) })
+        let source = |index: &Option<usize>, asked: &Asked<'_>| match index {
+            Some(index) => read.binary_search(index).map_or(Source::Nothing, Source::Column),
+            None => in_path(asked.name)
+                .and_then(|partition| partition.value.clone())
+                .map_or(Source::Nothing, Source::Path),
+        };
+        let order: Vec<Source> = found.iter().zip(asked).map(|(index, asked)| source(index, asked)).collect();
+        let fields =
+            found.iter().zip(asked).zip(&order).map(|((index, asked), source)| match (index, source) {
+                (Some(index), _) => Arc::clone(&schema.fields()[*index]),
+                (None, Source::Path(_)) => Arc::new(SchemaField::new(asked.name, DataType::Utf8, true)),
+                (None, _) => Arc::new(SchemaField::new(asked.name, DataType::Null, true)),
+            });
+        let schema = Arc::new(nullable(fields));
+        Ok(Projection { read, order, schema })
     }
 }
 

@@ -1,18 +1,21 @@
 //! CSV, TSV and Criteo TSV: lines cut into fields where they lie, and the fields given to the encoder.
 //!
-//! Quotes (CSV only) stand around a whole field, doubled inside; a quoted field ends on its line. It knows no files
-//! beyond the order of their columns.
+//! Quotes (CSV only) stand around a whole field, doubled inside, and may hold separators and line feeds (RFC 4180). A header that
+//! comes again, as in files put together, is passed over and counted. It knows no files beyond the order of their columns.
 
 use std::path::Path;
 
 use crate::batch::Batch;
-use crate::blocks::{Block, LineBlocks};
+use crate::blocks::{BYTE_ORDER_MARK, Block, LineBlocks};
 use crate::encode::Encoder;
 use crate::error::{SampleError, quote, quote_text};
 use crate::field::Field;
+use crate::folder::{Partition, partitions};
 use crate::format::{DataConfig, Format};
 use crate::libsvm::Lines;
+use crate::quotes::Quotes;
 use crate::scan::{Marked, find_marks};
+use crate::text_kind::TextKind;
 
 /// At most this many column names are listed in an error.
 const NAMES_LISTED_MAX: usize = 20;
@@ -23,12 +26,17 @@ const UNUSED: u32 = u32::MAX;
 /// How the lines of one file are cut, and which of its columns the encoder reads.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Layout {
-    separator: u8,
+    /// One byte or several.
+    separator: Vec<u8>,
     /// CSV: quotes enclose fields, blanks around fields do not count.
     quotes: bool,
     comment: Option<u8>,
     /// Names of the file's columns.
     names: Vec<String>,
+    /// The line that names the columns, without its end; a line like it is no row.
+    header: Option<Vec<u8>>,
+    /// Inputs whose values are in the file's path, and these.
+    constants: Vec<(u32, Option<Vec<u8>>)>,
     /// Per column of the file, its position among the encoder's inputs, or `UNUSED`.
     inputs: Vec<u32>,
 }
@@ -38,6 +46,29 @@ fn ascii(character: char, what: &str) -> Result<u8, SampleError> {
     byte.ok_or_else(|| {
         SampleError::Settings(format!("data.{what} must be one ASCII character, not {character:?}"))
     })
+}
+
+/// A separator is at most this long.
+const SEPARATOR_BYTES_MAX: usize = 16;
+
+pub(crate) fn separator_of(separator: &str) -> Result<Vec<u8>, SampleError> {
+    let is_ascii = separator.bytes().all(|byte| byte.is_ascii() && !b"\n\r\"".contains(&byte));
+    if !is_ascii || separator.is_empty() || separator.len() > SEPARATOR_BYTES_MAX {
+        return Err(SampleError::Settings(format!(
+            "data.separator must be 1 to {SEPARATOR_BYTES_MAX} ASCII characters, none of them a quote, not {}",
+            quote_text(separator.as_bytes())
+        )));
+    }
+    Ok(separator.as_bytes().to_vec())
+}
+
+/// Where a separator stands in a text, or the text's end.
+pub(crate) fn end_of_field(text: &[u8], separator: &[u8]) -> usize {
+    match separator {
+        [byte] => text.iter().position(|it| it == byte),
+        _ => text.windows(separator.len()).position(|window| window == separator),
+    }
+    .unwrap_or(text.len())
 }
 
 impl Layout {
@@ -55,21 +86,33 @@ impl Layout {
                 "{path}: a feature of type \"sparse\" reads libsvm or libffm text, not {format}"
             )));
         }
-        let default = if format == Format::Csv { ',' } else { '\t' };
+        let default = if format == Format::Csv { "," } else { "\t" };
         let mut layout = Layout {
-            separator: ascii(config.separator.unwrap_or(default), "separator")?,
+            separator: separator_of(config.separator.as_deref().unwrap_or(default))?,
             quotes: format == Format::Csv,
             comment: config.comment.map(|comment| ascii(comment, "comment")).transpose()?,
             names: Vec::new(),
+            header: None,
+            constants: Vec::new(),
             inputs: Vec::new(),
         };
-        let columns = layout.column_names(lines, path, format, config, encoder)?;
+        if layout.quotes {
+            lines.set_quotes(Quotes { separator: layout.separator.clone(), comment: layout.comment });
+        }
+        let kind = TextKind::of(lines.peek_start()?);
+        if kind == Some(TextKind::Json) {
+            return Err(TextKind::Json.error(path));
+        }
+        let (columns, header) = layout.column_names(lines, path, format, config, encoder)?;
+        layout.header = header;
         layout.names = texts(&columns);
-        layout.inputs = layout.match_inputs(path, encoder, &columns)?;
+        let partitions = partitions(path);
+        (layout.inputs, layout.constants) =
+            layout.match_inputs(path, encoder, &columns, &partitions, kind)?;
         Ok(layout)
     }
 
-    /// The names as they stand in the file, which need not be UTF-8.
+    /// The names as they stand in the file, which need not be UTF-8, and the line that says them.
     fn column_names(
         &self,
         lines: &mut LineBlocks,
@@ -77,7 +120,7 @@ impl Layout {
         format: Format,
         config: &DataConfig,
         encoder: &Encoder,
-    ) -> Result<Vec<Vec<u8>>, SampleError> {
+    ) -> Result<(Vec<Vec<u8>>, Option<Vec<u8>>), SampleError> {
         let bytes = |names: Vec<String>| names.into_iter().map(String::into_bytes).collect();
         let mut given = match (&config.columns, format) {
             (Some(columns), _) => Some(columns.clone()),
@@ -96,6 +139,8 @@ impl Layout {
                 SampleError::BadRow { path, line: line_number, column, expected, found }
             })?),
         };
+        let line =
+            lines.peek_line()?.map(|line| trim_line(line.strip_suffix(b"\n").unwrap_or(line)).to_vec());
         let first: Option<Vec<String>> = header.as_deref().map(texts);
         // The published test set of Criteo's log has no labels: all other columns, and nothing in the label's place.
         if let (None, Format::Criteo, Some(names), Some(first)) =
@@ -123,14 +168,21 @@ impl Layout {
                         header.len(),
                         given.len()
                     )),
-                    Some(given) => Ok(bytes(given)),
-                    None => Ok(header),
+                    Some(given) => Ok((bytes(given), line)),
+                    None => Ok((header, line)),
                 }
             }
-            (true, Some(given), None) | (false, Some(given), _) => Ok(bytes(given)),
+            (true, Some(given), None) | (false, Some(given), _) => {
+                // The first of several files that were put together may lack it.
+                let names: Vec<Vec<u8>> = bytes(given);
+                let is_header = config.header.is_none() && names.len() > 1;
+                let line = is_header.then(|| names.join(&self.separator[..]));
+                Ok((names, line))
+            }
             (true, None, None) => bad("is empty; expected a first line that names the columns".to_string()),
             (false, None, first) => {
-                Ok(bytes((1..=first.map_or(0, |first| first.len())).map(|n| n.to_string()).collect()))
+                let names = (1..=first.map_or(0, |first| first.len())).map(|n| n.to_string()).collect();
+                Ok((bytes(names), None))
             }
         }
     }
@@ -140,9 +192,12 @@ impl Layout {
         path: &Path,
         encoder: &Encoder,
         columns: &[Vec<u8>],
-    ) -> Result<Vec<u32>, SampleError> {
+        partitions: &[Partition],
+        kind: Option<TextKind>,
+    ) -> Result<(Vec<u32>, Vec<(u32, Option<Vec<u8>>)>), SampleError> {
         let bad = |reason: String| Err(SampleError::BadFile { path: path.to_path_buf(), reason });
-        let mut inputs = vec![UNUSED; self.names.len()];
+        let (mut inputs, mut constants) = (vec![UNUSED; self.names.len()], Vec::new());
+        let in_path = |wanted: &str| partitions.iter().find(|partition| partition.name == wanted);
         // An empty file without header has no rows that could lack a column.
         let wanted = if self.names.is_empty() { &[] } else { encoder.input_columns() };
         for (input, wanted) in wanted.iter().enumerate() {
@@ -150,11 +205,18 @@ impl Layout {
             match (found.next(), found.next()) {
                 (Some((column, _)), None) => inputs[column] = input as u32,
                 (Some(_), Some(_)) => return bad(format!("two columns are named {wanted:?}")),
+                (None, _) if in_path(wanted).is_some() => {
+                    let value = in_path(wanted).and_then(|partition| partition.value.clone());
+                    constants.push((input as u32, value.map(String::into_bytes)));
+                }
                 (None, _) if encoder.is_optional(input) => {}
                 (None, _) => {
                     let listed = &columns[..columns.len().min(NAMES_LISTED_MAX)];
                     let more = if listed.len() < columns.len() { ", ..." } else { "" };
                     let listed = quote_names(listed);
+                    if let Some(kind) = kind {
+                        return bad(format!("no column {wanted:?} among {listed}{more}; {}", kind.hint()));
+                    }
                     let one = match columns {
                         [_] => "one column only: is data.separator right? ",
                         _ => "",
@@ -166,7 +228,11 @@ impl Layout {
                 }
             }
         }
-        Ok(inputs)
+        Ok((inputs, constants))
+    }
+
+    fn name_of(&self, column: usize) -> String {
+        self.names.get(column).cloned().unwrap_or_else(|| (column + 1).to_string())
     }
 
     fn trim<'a>(&self, field: &'a [u8]) -> &'a [u8] {
@@ -202,25 +268,25 @@ impl Layout {
                         [] => return Err((fields.len() + 1, CLOSING.to_string(), quote(rest))),
                     }
                 }
-                let end = inside.iter().position(|&byte| byte == self.separator).unwrap_or(inside.len());
+                let end = end_of_field(inside, &self.separator);
                 if !trim_blanks(&inside[..end]).is_empty() {
                     return Err((fields.len() + 1, AFTER_QUOTE.to_string(), quote(&inside[..end])));
                 }
                 (field, &inside[end..])
             } else {
-                let end = rest.iter().position(|&byte| byte == self.separator).unwrap_or(rest.len());
+                let end = end_of_field(rest, &self.separator);
                 (self.trim(&rest[..end]).to_vec(), &rest[end..])
             };
             fields.push(field);
             match after {
                 [] => return Ok(fields),
-                [_, more @ ..] => rest = more,
+                more => rest = &more[self.separator.len()..],
             }
         }
     }
 }
 
-const CLOSING: &str = "a closing quote before the end of the line";
+const CLOSING: &str = "a closing quote before the end of the file";
 const AFTER_QUOTE: &str = "a separator after the closing quote";
 
 /// Whether two lists hold the same names, but not in the same places.
@@ -274,28 +340,44 @@ pub(crate) fn decode(
 ) -> Result<(), SampleError> {
     let text = block.text();
     let third = if layout.quotes { b'"' } else { b'\n' };
-    find_marks(lines.isa, text, Marked::Bytes([layout.separator, b'\n', third]), marks);
-    let mut rows = Rows { layout, text, marks, from: 0, mark: 0, doubled: Vec::new() };
+    find_marks(lines.isa, text, Marked::Bytes([layout.separator[0], b'\n', third]), marks);
+    let mut rows = Rows { layout, text, marks, from: 0, mark: 0, lines: 1, doubled: Vec::new() };
     let mut fields = vec![Field::Missing; lines.encoder.input_columns().len()];
+    for (input, value) in &layout.constants {
+        fields[*input as usize] = value.as_deref().map_or(Field::Missing, Field::Text);
+    }
     let mut line = block.first_line();
     while rows.from < text.len() {
-        let start = rows.from;
-        if layout.comment.is_some_and(|comment| text[start] == comment) {
+        rows.lines = 1;
+        if layout.comment.is_some_and(|comment| text[rows.from] == comment) {
             rows.skip_line();
+        } else if let Some(len) =
+            layout.header.as_ref().and_then(|header| header_len(&text[rows.from..], header))
+        {
+            rows.skip(len);
+            lines.bad_rows.count_header();
         } else if let Err(error) =
             rows.next(&mut fields).and_then(|()| encode(lines, &rows, line, &fields, batch))
         {
-            // The cursor may be anywhere on the line; the next row starts behind its line feed.
-            if rows.from == start || text[rows.from - 1] != b'\n' {
-                rows.skip_line();
-            }
             let RowError { column, expected, found } = error;
             let path = lines.path.to_path_buf();
             lines.bad_rows.reject(SampleError::BadRow { path, line, column, expected, found }, batch)?;
         }
-        line += 1;
+        line += rows.lines;
     }
     Ok(())
+}
+
+/// The length, with its line feed, of a header at the start of a text, which may have a byte order mark before it: it was a file's.
+#[inline]
+fn header_len(text: &[u8], header: &[u8]) -> Option<usize> {
+    // Most rows differ in the first byte.
+    if text.first() != header.first() && text.first() != BYTE_ORDER_MARK.first() {
+        return None;
+    }
+    let line = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text).strip_prefix(header)?;
+    let rest = line.strip_prefix(b"\r").unwrap_or(line).strip_prefix(b"\n")?;
+    Some(text.len() - rest.len())
 }
 
 struct RowError {
@@ -351,6 +433,8 @@ struct Rows<'a> {
     /// Where the next line (within `next`: field) starts, and the first mark that is not before it.
     from: usize,
     mark: usize,
+    /// Lines of the record at hand.
+    lines: u64,
     doubled: Vec<Doubled>,
 }
 
@@ -364,26 +448,46 @@ impl<'a> Rows<'a> {
         self.mark += 1;
     }
 
-    /// Cuts the next line and puts the fields that the encoder reads in their places.
+    /// Moves behind this many bytes, which are whole lines.
+    #[cold]
+    fn skip(&mut self, len: usize) {
+        let end = self.from + len;
+        self.lines = 0;
+        while let Some(&mark) = self.marks.get(self.mark).filter(|&&mark| (mark as usize) < end) {
+            self.lines += u64::from(self.text[mark as usize] == b'\n');
+            self.mark += 1;
+        }
+        self.from = end;
+    }
+
+    /// Cuts the next record, moves behind it whatever is wrong with it, and puts the fields that the encoder reads in their places.
     #[inline]
     fn next(&mut self, fields: &mut [Field<'a>]) -> Result<(), RowError> {
         self.doubled.clear();
         let Layout { separator, quotes, inputs, .. } = self.layout;
+        let (first, is_long) = (separator[0], separator.len() > 1);
         let line = self.from;
-        let mut column = 0;
+        let (mut column, mut wrong) = (0, None);
         loop {
             let at = self.marks[self.mark] as usize;
             self.mark += 1;
             let byte = self.text[at];
-            if *quotes && byte == b'"' && byte != *separator {
+            if *quotes && byte == b'"' && byte != first {
                 // A quote within a field is a character; one at its start encloses it.
                 if trim_blanks(&self.text[self.from..at]).is_empty() {
-                    self.quoted(column, at + 1, fields)?;
-                    column += 1;
-                    if self.text[self.from - 1] == b'\n' {
+                    match self.quoted(column, at + 1, fields) {
+                        Ok(()) => column += 1,
+                        // The field goes on to the next separator or line feed, as one without quotes.
+                        Err(error) => _ = wrong.get_or_insert(error),
+                    }
+                    if self.from > line && self.text[self.from - 1] == b'\n' {
                         break;
                     }
                 }
+                continue;
+            }
+            // Within a separator, or its first byte alone.
+            if is_long && byte != b'\n' && (at < self.from || !self.text[at..].starts_with(separator)) {
                 continue;
             }
             let mut field = &self.text[self.from..at];
@@ -396,10 +500,13 @@ impl<'a> Rows<'a> {
                 fields[input as usize] = Field::Text(self.layout.trim(field));
             }
             column += 1;
-            self.from = at + 1;
+            self.from = if byte == b'\n' { at + 1 } else { at + separator.len() };
             if byte == b'\n' {
                 break;
             }
+        }
+        if let Some(wrong) = wrong {
+            return Err(wrong);
         }
         // Where there is one column, an empty line is no missing value of it, however lines end.
         if column == inputs.len() && (column > 1 || !trim_line(&self.text[line..self.from - 1]).is_empty()) {
@@ -408,20 +515,28 @@ impl<'a> Rows<'a> {
         Err(self.wrong_width(line, column))
     }
 
-    /// Reads a field whose opening quote is before `from`; `self.mark` is the mark behind that quote.
+    /// Reads a field whose opening quote is before `from`; `self.mark` is the mark behind that quote. After an error the cursor is
+    /// behind the closing quote, or at the end of the text where there is none.
     fn quoted(&mut self, column: usize, from: usize, fields: &mut [Field<'a>]) -> Result<(), RowError> {
-        let text = self.text;
+        let (text, layout) = (self.text, self.layout);
         let error = |expected: &str, found: &[u8]| RowError {
-            column: self.name_of(column),
+            column: layout.name_of(column),
             expected: expected.to_string(),
             found: quote(found),
         };
         let mut doubled = false;
         let mut mark = self.mark;
         let to = loop {
-            let at = self.marks[mark] as usize;
+            let Some(at) = self.marks.get(mark).map(|&at| at as usize) else {
+                let error = error(CLOSING, trim_line(&text[self.from..text.len() - 1]));
+                (self.mark, self.from) = (mark, text.len());
+                return Err(error);
+            };
             match text[at] {
-                b'\n' => return Err(error(CLOSING, trim_line(&text[self.from..at]))),
+                b'\n' => {
+                    self.lines += 1;
+                    mark += 1;
+                }
                 b'"' if text.get(at + 1) == Some(&b'"') => {
                     doubled = true;
                     mark += 2;
@@ -433,8 +548,11 @@ impl<'a> Rows<'a> {
         // The field ends at the next separator or line feed; a quote before that is an error anyway.
         let end = self.marks[mark + 1] as usize;
         let between = if text[end] == b'\n' { trim_line(&text[to + 1..end]) } else { &text[to + 1..end] };
-        if text[end] == b'"' || !trim_blanks(between).is_empty() {
-            return Err(error(AFTER_QUOTE, trim_line(&text[to + 1..end + usize::from(text[end] == b'"')])));
+        let is_end = text[end] == b'\n' || text[end..].starts_with(&layout.separator);
+        if !is_end || !trim_blanks(between).is_empty() {
+            let error = error(AFTER_QUOTE, trim_line(&text[to + 1..end + usize::from(!is_end)]));
+            self.mark = mark + 1;
+            return Err(error);
         }
         if let Some(&input) = self.layout.inputs.get(column)
             && input != UNUSED
@@ -445,23 +563,19 @@ impl<'a> Rows<'a> {
             }
         }
         self.mark = mark + 2;
-        self.from = end + 1;
+        self.from = if text[end] == b'\n' { end + 1 } else { end + layout.separator.len() };
         Ok(())
-    }
-
-    fn name_of(&self, column: usize) -> String {
-        self.layout.names.get(column).cloned().unwrap_or_else(|| (column + 1).to_string())
     }
 
     #[cold]
     fn wrong_width(&self, line: usize, columns: usize) -> RowError {
         let text = trim_line(&self.text[line..self.from - 1]);
         if text.is_empty() {
-            let column = self.name_of(0);
+            let column = self.layout.name_of(0);
             return RowError { column, expected: "a row".to_string(), found: "an empty line".to_string() };
         }
         // The first column that is missing, or the first that is too many.
-        let column = self.name_of(columns.min(self.layout.inputs.len()));
+        let column = self.layout.name_of(columns.min(self.layout.inputs.len()));
         let expected = format!("{} columns", self.layout.inputs.len());
         RowError { column, expected, found: format!("{columns} in {}", quote(text)) }
     }

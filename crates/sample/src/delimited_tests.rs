@@ -32,8 +32,7 @@ fn named(format: Format) -> Layout {
 fn check(layout: &Layout, text: &[u8]) -> (Batch, Vec<String>) {
     let encoder = encoder();
     let (mut expected, mut messages) = (encoder.new_batch(), Vec::new());
-    let lines = text.strip_suffix(b"\n").unwrap_or(text).split(|&byte| byte == b'\n');
-    for (line, text) in (1_u64..).zip(lines).filter(|_| !text.is_empty()) {
+    for (line, text) in records(layout, text) {
         let is_empty = text.is_empty() || text == b"\r";
         let fields = layout.split(text).ok().filter(|fields| fields.len() == layout.names.len() && !is_empty);
         let row = fields.and_then(|fields| {
@@ -63,6 +62,25 @@ fn check(layout: &Layout, text: &[u8]) -> (Batch, Vec<String>) {
     result.unwrap()
 }
 
+/// The records of a text, each with the number of its first line.
+fn records<'a>(layout: &Layout, text: &'a [u8]) -> Vec<(u64, &'a [u8])> {
+    let quotes = Quotes { separator: layout.separator.clone(), comment: layout.comment };
+    let (mut rest, mut line, mut records) = (text.strip_suffix(b"\n").unwrap_or(text), 1, Vec::new());
+    loop {
+        let end = match layout.quotes {
+            true => quotes.first_end(rest).end,
+            false => rest.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1),
+        };
+        if end == 0 {
+            records.extend((!text.is_empty()).then_some((line, rest)));
+            return records;
+        }
+        records.push((line, &rest[..end - 1]));
+        line += rest[..end].iter().filter(|&&byte| byte == b'\n').count() as u64;
+        rest = &rest[end..];
+    }
+}
+
 fn keys(fields: [&str; 2]) -> Vec<u64> {
     fields.map(|field| crate::key::hash(field.as_bytes(), crate::key::salt(""))).to_vec()
 }
@@ -74,6 +92,7 @@ fn lines_that_read() {
         (Format::Csv, "1, State-gov , -, y\r", ["State-gov", "y"]),
         (Format::Csv, "1,\"x\",\"a,b\",\"y\"", ["x", "y"]),
         (Format::Csv, " \"1\" , \"x,\"\"y\"\"\" ,, \"\" \r", ["x,\"y\"", ""]),
+        (Format::Csv, "1,\"x\r\ny\n\",\"\n\",\"\n\"\"\n\"\r", ["x\r\ny\n", "\n\"\n"]),
         (Format::Csv, "1,5\" pipe,,\"\"\"\"", ["5\" pipe", "\""]),
         (Format::Csv, "1,\u{e9},\u{0},\t", ["\u{e9}", "\t"]),
         (Format::Tsv, "1\t x\t\t\"y\r", [" x", "\"y"]),
@@ -97,7 +116,7 @@ fn lines_that_do_not() {
         ("\n1,x,,y", "x:1: column label: expected a row, found an empty line"),
         (
             "1,\"x,,y",
-            "x:1: column a: expected a closing quote before the end of the line, found \"\\\"x,,y\"",
+            "x:1: column a: expected a closing quote before the end of the file, found \"\\\"x,,y\"",
         ),
         ("1,\"x\" z,,y", "x:1: column a: expected a separator after the closing quote, found \" z\""),
         (",x,,y", "x:1: column label: expected a label, found nothing"),
@@ -174,7 +193,7 @@ fn headers() {
         ),
         ("", DataConfig { header: Some(false), ..config() }, Ok((&[], 1))),
         ("|x\n|y\nlabel,a,b\n", DataConfig { comment: Some('|'), ..config() }, Ok((full, 4))),
-        ("label;a;b\n", DataConfig { separator: Some(';'), ..config() }, Ok((full, 2))),
+        ("label;a;b\n", DataConfig { separator: Some(";".to_string()), ..config() }, Ok((full, 2))),
     ];
     for (text, config, expected) in rows {
         match (open(text.as_bytes(), Format::Csv, &config), expected) {
@@ -194,7 +213,7 @@ fn headers() {
     // Of a header that is not UTF-8 the bytes are shown that are there.
     let latin = open(b"gr\xf6\xdfe,a\n", Format::Csv, &config()).err().unwrap().to_string();
     assert!(latin.contains("among \"gr\\xf6\\xdfe\", \"a\";"), "{latin}");
-    let wrong = DataConfig { separator: Some('\u{e9}'), ..config() };
+    let wrong = DataConfig { separator: Some("\u{e9}".to_string()), ..config() };
     assert!(open(b"", Format::Csv, &wrong).is_err());
 }
 

@@ -226,9 +226,9 @@ pub struct DataConfig {
     /// where it is given, a first line that repeats those names is taken for a header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<bool>,
-    /// CSV and TSV: the byte between two fields, ASCII; when absent a comma or a tab.
+    /// CSV and TSV: what is between two fields, one or several ASCII characters (`::`); when absent a comma or a tab.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub separator: Option<char>,
+    pub separator: Option<String>,
     /// CSV and TSV: the names of the columns in the order of the file. They win over a header. A file with neither
     /// has the columns `1`, `2`, `3`, ...
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -10,6 +10,7 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::by_url::{self, is_url};
 use crate::error::SampleError;
+use crate::folder::{self, passes_over};
 use crate::format::Compression;
 use crate::patient::{Patient, Wanted};
 
@@ -88,10 +89,11 @@ pub(crate) fn cut_short(path: &Path, unit: &str, count: u64, error: &io::Error) 
     SampleError::BadFile { path: path.to_path_buf(), reason }
 }
 
-/// The files that names and patterns stand for, in the order given; the matches of one pattern sorted by name.
+/// The files that names and patterns stand for, in the order given; the matches of one pattern sorted by name. A folder stands for
+/// its data files, and patterns pass over what holds no data (`_SUCCESS`, `.part-0.crc`).
 ///
 /// # Errors
-/// A file that does not exist, a pattern that matches nothing, a directory, standard input named twice; what a store says.
+/// A file that does not exist, a pattern that matches nothing, a folder without data, standard input named twice; what a store says.
 pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
     if let Some(hubs) = patterns.iter().find(|name| name.starts_with("hub://")) {
         return Err(SampleError::Settings(format!(
@@ -106,7 +108,9 @@ pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
     for pattern in patterns {
         let path = Path::new(pattern);
         if is_url(path) {
-            files.extend(found.next().unwrap_or_default());
+            let found = found.next().unwrap_or_default();
+            let is_data = |file: &InputFile| file.path == path || !passes_over(pattern, &file.path);
+            files.extend(found.into_iter().filter(is_data));
         } else if pattern == STDIN {
             if files.iter().any(InputFile::is_stdin) {
                 return Err(io_error(
@@ -125,14 +129,21 @@ pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
                     path: error.path().to_path_buf(),
                     source: error.into(),
                 })?;
-                // A pattern means the files among its matches.
+                if passes_over(pattern, &found) {
+                    continue;
+                }
+                // A pattern means the files among its matches, and what is in partitions.
                 if !found.is_dir() {
                     files.push(stored(&found)?);
+                } else if folder::is_partition(&found) {
+                    files.extend(of_folder(&found)?);
                 }
             }
             if files.len() == before {
                 return Err(io_error(path, io::ErrorKind::NotFound, "no file matches this pattern"));
             }
+        } else if path.is_dir() {
+            files.extend(of_folder(path)?);
         } else {
             files.push(stored(path)?);
         }
@@ -143,13 +154,13 @@ pub fn expand(patterns: &[String]) -> Result<Vec<InputFile>, SampleError> {
     Ok(files)
 }
 
+fn of_folder(path: &Path) -> Result<Vec<InputFile>, SampleError> {
+    folder::data_files(path)?.iter().map(|file| stored(file)).collect()
+}
+
 fn stored(path: &Path) -> Result<InputFile, SampleError> {
     let found = std::fs::metadata(path);
     let metadata = found.map_err(|source| SampleError::Io { path: path.to_path_buf(), source })?;
-    if metadata.is_dir() {
-        let message = format!("is a directory; name its files, such as {}", path.join("*").display());
-        return Err(io_error(path, io::ErrorKind::IsADirectory, &message));
-    }
     // A pipe has no size.
     Ok(InputFile { path: path.to_path_buf(), bytes: metadata.is_file().then_some(metadata.len()) })
 }

@@ -47,6 +47,8 @@ pub use patient::Wanted;
 
 pub mod input;
 
+mod folder;
+
 mod temporary;
 
 mod output_file;
@@ -61,6 +63,10 @@ pub use number::{parse_f32, parse_f64, parse_u64};
 mod tokens;
 
 mod not_text;
+
+mod text_kind;
+
+mod quotes;
 
 mod blocks;
 pub use blocks::{BLOCK_BYTES, Block, LINE_BYTES_MAX};

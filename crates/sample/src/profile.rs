@@ -8,6 +8,7 @@ mod fields;
 mod label;
 mod marks;
 mod messages;
+mod paths;
 mod rows;
 mod sparse;
 mod suggest;
@@ -26,12 +27,15 @@ pub use label::LabelGuess;
 pub use sparse::SparseProfile;
 pub use suggest::suggest;
 
-use crate::blocks::{Block, LineBlocks};
+use crate::blocks::{BYTE_ORDER_MARK, Block, LineBlocks};
 use crate::columnar::{Cells, ColumnarFile, cells_of};
+use crate::delimited::separator_of;
 use crate::error::{SampleError, quote_text};
 use crate::field::{Field, with_text};
 use crate::format::{Compression, DataConfig, Format};
 use crate::input::{self, InputFile};
+use crate::quotes::Quotes;
+use crate::text_kind::TextKind;
 use column::{ColumnStats, Limits};
 pub(crate) use marks::mark_of;
 use rows::Cut;
@@ -74,7 +78,7 @@ pub struct DataProfile {
     pub format_guessed: bool,
     /// Of delimited text: what separates fields.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub separator: Option<char>,
+    pub separator: Option<String>,
     /// Of delimited text: whether the first row names the columns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<bool>,
@@ -115,9 +119,24 @@ pub fn profile(
     config: &DataConfig,
     options: &ProfileOptions,
 ) -> Result<DataProfile, SampleError> {
+    profile_first(&[path.to_path_buf()], config, options)
+}
+
+/// The same of the first of several files, with the columns that are in the paths of all of them.
+///
+/// # Errors
+/// As [`profile`]; no file.
+pub fn profile_first(
+    files: &[PathBuf],
+    config: &DataConfig,
+    options: &ProfileOptions,
+) -> Result<DataProfile, SampleError> {
+    let Some(path) = files.first() else {
+        return Err(SampleError::Settings("no input files are named".to_string()));
+    };
     let named = config.format_of(path);
     let mut profile = DataProfile {
-        path: path.to_path_buf(),
+        path: path.clone(),
         format: named.unwrap_or(Format::Csv),
         format_guessed: named.is_none(),
         separator: None,
@@ -140,14 +159,15 @@ pub fn profile(
     } else if named.is_some_and(|format| !format.is_text()) {
         profile_columnar(&mut profile, config, options)?;
     } else {
-        let file = InputFile { path: path.to_path_buf(), bytes: None };
+        let file = InputFile { path: path.clone(), bytes: None };
         let mut lines = LineBlocks::new(input::open(&file, &Arc::new(AtomicU64::new(0)), None)?, path);
-        let mut block = Block::default();
-        let more = lines.next_block(&mut block)?;
         if named.is_none() {
-            profile.format = rows::guess_format(block.text());
+            profile.format = rows::guess_format(lines.peek_start()?);
         }
-        let mut text = Text { lines, block, more };
+        let mut text = Text { lines, block: Block::default(), more: true };
+        if !profile.format.is_delimited() {
+            text.next()?;
+        }
         if profile.format == Format::Libsvm {
             sparse::profile_sparse(&mut profile, &mut text, options)?;
         } else if profile.format == Format::Libffm {
@@ -155,6 +175,9 @@ pub fn profile(
         } else {
             profile_delimited(&mut profile, &mut text, config, options)?;
         }
+    }
+    if profile.format.is_delimited() || matches!(profile.format, Format::Parquet | Format::Arrow) {
+        paths::add_columns(&mut profile, files, options.top);
     }
     if profile.note.is_none()
         && let Some(name) = repeated(&profile.columns).first()
@@ -172,7 +195,7 @@ pub fn profile(
     Ok(profile)
 }
 
-/// A text, block after block; the first has been read.
+/// A text, block after block.
 struct Text {
     lines: LineBlocks,
     block: Block,
@@ -230,27 +253,44 @@ fn profile_delimited(
 ) -> Result<(), SampleError> {
     let comment = config.comment.and_then(|it| u8::try_from(it).ok());
     let is_comment = |line: &[u8]| comment.is_some() && line.first().copied() == comment;
-    let start = text.block.text();
+    let start = text.lines.peek_start()?.to_vec();
+    let start = &start[..];
     let commented: usize =
         rows::lines(start).take_while(|line| is_comment(line)).map(|line| line.len() + 1).sum();
     let start = &start[commented.min(start.len())..];
+    TextKind::refuse_json(start, &profile.path)?;
+    let is_guessed = profile.format_guessed && config.columns.is_none() && config.separator.is_none();
+    if is_guessed && TextKind::of(start) == Some(TextKind::IdLists) {
+        return Err(TextKind::IdLists.error(&profile.path));
+    }
     let quotes = profile.format == Format::Csv;
-    let given = config.separator.and_then(|separator| u8::try_from(separator).ok());
+    let given = config.separator.as_deref().map(separator_of).transpose()?;
     let separator = given.unwrap_or_else(|| match profile.format {
-        Format::Criteo => b'\t',
-        format => rows::guess_separator(start, format),
+        Format::Criteo => b"\t".to_vec(),
+        format => rows::guess_separator(start, format).to_vec(),
     });
-    let cut = Cut { separator, quotes };
+    let cut = Cut { separator: &separator, quotes };
     let named = config.columns.is_some() || profile.format == Format::Criteo;
     let header = config.header.unwrap_or_else(|| !named && rows::guess_header(start, cut));
-    profile.separator = Some(char::from(separator));
+    profile.separator = Some(String::from_utf8_lossy(&separator).into_owned());
     profile.header = Some(header);
+    if quotes {
+        text.lines.set_quotes(Quotes { separator: separator.clone(), comment });
+    }
+    text.next()?;
+    let (mut header_line, mut headers) = (None, 0_u64);
     let mut stats: Vec<ColumnStats> = Vec::new();
     let mut first = true;
     'blocks: while text.more {
         let mut fields: Vec<Cow<'_, [u8]>> = Vec::new();
-        for (line, number) in rows::lines(text.block.text()).zip(text.block.first_line()..) {
+        let first_line = text.block.first_line();
+        for (before, line) in rows::records(text.block.text(), cut, comment) {
+            let number = first_line + before;
             if is_comment(line) {
+                continue;
+            }
+            if header_line.as_deref() == Some(line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line)) {
+                headers += 1;
                 continue;
             }
             let is_row = !std::mem::take(&mut first) || {
@@ -265,6 +305,7 @@ fn profile_delimited(
                     (None, _) => (1..=cells).map(|n| format!("c{n}")).collect(),
                 };
                 stats = stats_of(&profile.path, &names)?;
+                header_line = header.then(|| line.to_vec());
                 !header
             };
             if !is_row {
@@ -294,6 +335,9 @@ fn profile_delimited(
             }
         }
         text.next()?;
+    }
+    if headers > 0 {
+        profile.note = Some(format!("the header comes again {headers} times, and is passed over"));
     }
     profile.columns = stats.into_iter().map(|stats| stats.finish(options.top.max(LABEL_VALUES))).collect();
     Ok(())

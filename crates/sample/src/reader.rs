@@ -28,6 +28,7 @@ use crate::patient::Wanted;
 use crate::records::{RecordBlock, RecordBlocks};
 use crate::rows::Rows;
 use crate::scan::Isa;
+use crate::text_kind::TextKind;
 
 /// A row's id is the position of its file times this, plus its line (row, the first being 1) in the file.
 pub const ROW_ID_FILE_STRIDE: u64 = 1 << 40;
@@ -252,7 +253,14 @@ impl Source {
     }
 }
 
+/// Names of JSON files, which are read as no format.
+const JSON_EXTENSIONS: [&str; 3] = ["json", "jsonl", "ndjson"];
+
 fn format_of(file: &InputFile, config: &DataConfig) -> Result<Format, SampleError> {
+    let extension = file.path.extension().and_then(|extension| extension.to_str());
+    if config.format.is_none() && extension.is_some_and(|extension| JSON_EXTENSIONS.contains(&extension)) {
+        return Err(TextKind::Json.error(&file.path));
+    }
     config.format_of(&file.path).ok_or_else(|| SampleError::BadFile {
         path: file.path.clone(),
         reason: format!(

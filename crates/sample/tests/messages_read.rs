@@ -371,7 +371,7 @@ fn specs_that_do_not_fit() {
     let libsvm = encoder("[[feature]]\nname = \"f\"\ntype = \"sparse\"", LabelUse::Required);
     for path in [samples, write(dir.path(), "a.tfrecord", b"")] {
         let error = read(&path, &libsvm).unwrap_err().to_string();
-        assert!(error.contains("reads libsvm text") && error.contains(&path), "{error}");
+        assert!(error.contains("reads libsvm or libffm text") && error.contains(&path), "{error}");
     }
     // Nothing but the label may be anywhere else than in the message.
     let label =

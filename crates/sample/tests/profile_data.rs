@@ -141,7 +141,11 @@ fn separator_header_and_format_are_guessed() {
     ] {
         let path = written(&dir, name, &click_log(separator, header));
         let seen = look(&path);
-        assert_eq!((seen.separator, seen.header, seen.rows), (Some(separator), Some(header), 600), "{name}");
+        assert_eq!(
+            (seen.separator.clone(), seen.header, seen.rows),
+            (Some(separator.to_string()), Some(header), 600),
+            "{name}"
+        );
         assert_eq!(seen.label.as_ref().unwrap().column, if header { "click" } else { "c2" }, "{name}");
         check_suggestion(&path, &seen);
     }
@@ -155,7 +159,10 @@ fn commas_of_decimals_separate_nothing_and_names_of_files_become_names_of_runs()
         .collect();
     let path = written(&dir, "my clicks (1).csv", &("click;user;price\n".to_string() + &rows));
     let seen = look(&path);
-    assert_eq!((seen.separator, seen.header, seen.rows, seen.bad_rows), (Some(';'), Some(true), 90, 0));
+    assert_eq!(
+        (seen.separator.clone(), seen.header, seen.rows, seen.bad_rows),
+        (Some(";".to_string()), Some(true), 90, 0)
+    );
     assert_eq!(seen.columns.len(), 3);
     assert!(suggest(&seen, "data/my clicks (1).csv").unwrap().contains("\nname = \"my_clicks__1_\"\n"));
 }
@@ -401,7 +408,7 @@ fn columnar_files_are_profiled_too() {
 #[test]
 fn bad_rows_are_counted_and_the_first_is_told() {
     let dir = TempDir::new().unwrap();
-    let path = written(&dir, "a.csv", "label,x\n1,a\n0\n0,b,c\n1,\"d\n0,e\n1,a\n");
+    let path = written(&dir, "a.csv", "label,x\n1,a\n0\n0,b,c\n0,e\n1,a\n1,\"d\n");
     let seen = look(&path);
     assert_eq!((seen.rows, seen.bad_rows), (3, 3));
     let first = seen.first_bad_row.as_ref().unwrap();

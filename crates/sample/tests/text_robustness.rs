@@ -183,7 +183,6 @@ fn rows_that_break_off() {
             "f:3: column 3: expected a finite number after the colon, found \"12:\"",
         ),
         (Format::Csv, "1,x", "f:4: column b: expected 3 columns, found 2 in \"1,x\""),
-        (Format::Csv, "1,x,\"y", "f:4: column b: expected a closing quote before the end of the line"),
         (Format::Csv, "1,x,y,z", "f:4: column 4: expected 3 columns, found 4 in"),
         (Format::Tsv, "1\tx", "f:4: column b: expected 3 columns, found 2 in \"1\\tx\""),
         (Format::Criteo, "1\t\t", "f:3: column I3: expected 40 columns, found 3 in \"1\\t\\t\""),
@@ -192,6 +191,13 @@ fn rows_that_break_off() {
         let then_good = good(format, 2) + end + "\n" + good(format, 1).lines().last().unwrap();
         check(format, then_good.as_bytes(), Err(message), Some((3, 1)));
     }
+    let open = (good(Format::Csv, 2) + "1,x,\"y").into_bytes();
+    check(
+        Format::Csv,
+        &open,
+        Err("f:4: column b: expected a closing quote before the end of the file"),
+        Some((2, 1)),
+    );
 }
 
 #[test]
@@ -269,7 +275,7 @@ fn names_that_lead_nowhere() {
     for (name, part) in [
         ("absent.csv", "absent.csv: No such file"),
         ("*.csv", "*.csv: no file matches this pattern"),
-        ("folder", "folder: is a directory; name its files"),
+        ("folder", "folder: is a folder without data files"),
         ("***", "***: "),
     ] {
         let message = read_all(&folder, name, &DataConfig::default(), Format::Csv).unwrap_err();
@@ -282,7 +288,9 @@ fn names_that_lead_nowhere() {
             .map(|error| error.to_string())
     };
     let unnamed = write(&folder, "data.txt", b"").to_string_lossy().into_owned();
-    assert!(open(&[&unnamed]).unwrap().contains("set data.format, or --format, to one of libsvm, csv"));
+    assert!(
+        open(&[&unnamed]).unwrap().contains("set data.format, or --format, to one of libsvm, libffm, csv")
+    );
     assert!(open(&["-"]).unwrap().contains("set data.format"));
     assert!(open(&["-", "-"]).unwrap().contains("only once"));
     assert!(open(&[]).unwrap().contains("no input files"));

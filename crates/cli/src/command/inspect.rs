@@ -21,7 +21,7 @@ Example:
   # tables, rows, norms, frequent keys
   sanderling inspect runs/clicks/model")]
 pub(crate) struct Args {
-    /// Directory of a model, or a data file or its url, or - for standard input; of a pattern, the first file that matches
+    /// Directory of a model, or a data file or its url, or - for standard input; of a folder or pattern, the first file
     path: PathBuf,
     /// Print a configuration for `sanderling train` that fits the file
     #[arg(long)]
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
-    if args.path.is_dir() {
+    if args.path.is_dir() && !data::is_folder_of_data(args) {
         if args.suggest {
             return Err(Failure::Usage(format!("{}: --suggest needs a data file", args.path.display())));
         }

@@ -294,6 +294,9 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             let head = format!("{} bad rows were left out; the first of them:", output::count(*count));
             std::iter::once(head).chain(messages.iter().map(|message| format!("  {message}"))).collect()
         }
+        Event::RepeatedHeaders { count } => {
+            vec![format!("{} lines repeat the header and were passed over", output::count(*count))]
+        }
         Event::InputChanged { before, now } => vec![format!(
             "warning: the files of data.train had {} bytes when the run began and have {} now: its passes are not over the same rows, \
              and it cannot be resumed unless they are as they were",

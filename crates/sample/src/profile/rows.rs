@@ -3,16 +3,18 @@
 
 use std::borrow::Cow;
 
+use crate::delimited::end_of_field;
 use crate::format::Format;
 use crate::number::parse_f64;
+use crate::quotes::Quotes;
 
 /// Lines that the guesses look at.
 const GUESS_LINES: usize = 1000;
 
 /// How the lines of a file are cut.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cut {
-    pub(super) separator: u8,
+pub(super) struct Cut<'s> {
+    pub(super) separator: &'s [u8],
     /// CSV: quotes enclose fields, and spaces around a field do not count.
     pub(super) quotes: bool,
 }
@@ -30,7 +32,35 @@ fn trim(field: &[u8]) -> &[u8] {
     &field[start..end]
 }
 
-impl Cut {
+/// The records of a text without their ends, each with the number of lines before it; the last may be torn. Quotes in comments are
+/// characters.
+pub(super) fn records<'t>(
+    text: &'t [u8],
+    cut: Cut<'_>,
+    comment: Option<u8>,
+) -> impl Iterator<Item = (u64, &'t [u8])> + use<'t> {
+    let quotes = Quotes { separator: cut.separator.to_vec(), comment };
+    let (mut rest, mut before, has_quotes) = (text, 0, cut.quotes);
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let line_feed = rest.iter().position(|&byte| byte == b'\n');
+        let end = match line_feed {
+            Some(at) if !has_quotes || !rest[..at].contains(&b'"') => at + 1,
+            _ if has_quotes => quotes.first_end(rest).end,
+            _ => 0,
+        };
+        let (record, behind) = rest.split_at(if end > 0 { end } else { rest.len() });
+        let number = before;
+        before += record.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        rest = behind;
+        let record = record.strip_suffix(b"\n").unwrap_or(record);
+        Some((number, record.strip_suffix(b"\r").unwrap_or(record)))
+    })
+}
+
+impl Cut<'_> {
     /// The fields of a line; an error is the position of a field whose quotes do not close.
     pub(super) fn split<'a>(&self, line: &'a [u8], fields: &mut Vec<Cow<'a, [u8]>>) -> Result<(), usize> {
         fields.clear();
@@ -39,7 +69,7 @@ impl Cut {
             let quoted = if self.quotes { trim(rest).strip_prefix(b"\"") } else { None };
             let end = match quoted {
                 None => {
-                    let end = rest.iter().position(|&byte| byte == self.separator).unwrap_or(rest.len());
+                    let end = end_of_field(rest, self.separator);
                     let field = if self.quotes { trim(&rest[..end]) } else { &rest[..end] };
                     fields.push(Cow::Borrowed(field));
                     end
@@ -53,7 +83,7 @@ impl Cut {
             if end == rest.len() {
                 return Ok(());
             }
-            rest = &rest[end + 1..];
+            rest = &rest[end + self.separator.len()..];
         }
     }
 
@@ -76,7 +106,7 @@ impl Cut {
             }
         }
         let behind = &rest[at + 1..];
-        let end = behind.iter().position(|&byte| byte == self.separator).unwrap_or(behind.len());
+        let end = end_of_field(behind, self.separator);
         trim(&behind[..end]).is_empty().then_some((field, at + 1 + end))
     }
 }
@@ -115,12 +145,12 @@ pub(super) fn guess_format(text: &[u8]) -> Format {
 
 /// The separator that cuts the first line into as many fields as the lines after it have, and the most of them; the format's own
 /// first. (Decimal commas cut all lines but that of the names.)
-pub(super) fn guess_separator(text: &[u8], format: Format) -> u8 {
-    let own = if format == Format::Csv { b',' } else { b'\t' };
-    let score = |separator: u8| {
+pub(super) fn guess_separator(text: &[u8], format: Format) -> &'static [u8] {
+    let own: &[u8] = if format == Format::Csv { b"," } else { b"\t" };
+    let score = |separator: &'static [u8]| {
         let cut = Cut { separator, quotes: format == Format::Csv };
         let (mut fields, mut widths) = (Vec::new(), Vec::new());
-        for line in lines(text).take(GUESS_LINES) {
+        for (_, line) in records(text, cut, None).take(GUESS_LINES) {
             if cut.split(line, &mut fields).is_ok() {
                 widths.push(fields.len());
             }
@@ -130,15 +160,16 @@ pub(super) fn guess_separator(text: &[u8], format: Format) -> u8 {
         let width = widths.get(widths.len() / 2).copied().unwrap_or(1);
         (first == Some(width), separator == own, width, separator)
     };
-    let cutting = [b',', b'\t', b';', b'|'].map(score).into_iter().filter(|(_, _, width, _)| *width > 1);
+    let cutting =
+        [&b","[..], b"\t", b";", b"|", b"::"].map(score).into_iter().filter(|(_, _, width, _)| *width > 1);
     cutting.max().map_or(own, |(.., separator)| separator)
 }
 
 /// Whether the first row names the columns: none of its fields is a number, only the first may be empty (pandas writes its index
 /// so), and either some column holds numbers below it, or none of the names comes up again in its column. If one of them is
 /// repeated in the row, both must be so.
-pub(super) fn guess_header(text: &[u8], cut: Cut) -> bool {
-    let mut rows = lines(text).take(GUESS_LINES);
+pub(super) fn guess_header(text: &[u8], cut: Cut<'_>) -> bool {
+    let mut rows = records(text, cut, None).map(|(_, line)| line).take(GUESS_LINES);
     let (mut header, mut fields) = (Vec::new(), Vec::new());
     if rows.next().is_none_or(|line| cut.split(line, &mut header).is_err()) {
         return false;
@@ -152,9 +183,14 @@ pub(super) fn guess_header(text: &[u8], cut: Cut) -> bool {
     if !named_columns.iter().all(named) {
         return false;
     }
-    let (mut again, mut below, mut numbers) = (false, 0, vec![0; header.len()]);
+    let (mut again, mut comes_again, mut below, mut numbers) = (false, false, 0, vec![0; header.len()]);
     for line in rows {
         if cut.split(line, &mut fields).is_err() || fields.len() != header.len() {
+            continue;
+        }
+        // As in files that were put together.
+        if fields == header {
+            comes_again = true;
             continue;
         }
         below += 1;
@@ -164,5 +200,8 @@ pub(super) fn guess_header(text: &[u8], cut: Cut) -> bool {
         }
     }
     let has_numbers = numbers.iter().any(|&numbers| 2 * numbers > below);
+    if below == 0 && comes_again {
+        return false;
+    }
     if repeats { has_numbers && !again } else { below == 0 || has_numbers || !again }
 }

@@ -169,9 +169,9 @@ fn write_data(profile: &DataProfile, data_path: &str, out: &mut String) -> std::
         let how = if profile.format_guessed { "    # guessed from the content" } else { "" };
         writeln!(out, "format = \"{}\"{how}", profile.format)?;
     }
-    let usual = if profile.format == Format::Csv { ',' } else { '\t' };
-    if let Some(separator) = profile.separator.filter(|&separator| separator != usual) {
-        writeln!(out, "separator = {}", quoted(&separator.to_string()))?;
+    let usual = if profile.format == Format::Csv { "," } else { "\t" };
+    if let Some(separator) = profile.separator.as_deref().filter(|&separator| separator != usual) {
+        writeln!(out, "separator = {}", quoted(separator))?;
     }
     if let Some(comment) = profile.comment {
         writeln!(out, "comment = {}", quoted(&comment.to_string()))?;

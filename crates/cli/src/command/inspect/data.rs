@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sanderling_learner::LearnError;
 use sanderling_sample::profile::{
-    ColumnProfile, DataProfile, ProfileOptions, SparseProfile, ValueCount, profile, suggest,
+    ColumnProfile, DataProfile, ProfileOptions, SparseProfile, ValueCount, profile_first, suggest,
 };
 use sanderling_sample::{DataConfig, input};
 
@@ -13,12 +13,20 @@ use crate::failure::Failure;
 use crate::output;
 use crate::width;
 
+/// Whether a folder holds data: files, and the first is of a known format. (What a run leaves behind holds none.)
+pub(super) fn is_folder_of_data(args: &Args) -> bool {
+    let mut config = DataConfig::default();
+    args.reading.apply(&mut config);
+    let files = input::expand(&[args.path.to_string_lossy().into_owned()]).unwrap_or_default();
+    files.first().is_some_and(|file| config.format_of(&file.path).is_some())
+}
+
 pub(super) fn show(args: &Args) -> Result<u8, Failure> {
     let mut config = DataConfig::default();
     args.reading.apply(&mut config);
     let options = ProfileOptions { rows_max: args.rows, top: args.top as usize };
-    // A name need not be text; what a pattern stands for is asked only where there is no such file.
-    let files = match args.path.exists() {
+    // A name need not be text; what a folder or a pattern stands for is asked only where there is no such file.
+    let files = match args.path.exists() && !args.path.is_dir() {
         true => vec![args.path.clone()],
         false => {
             let files = input::expand(&[args.path.to_string_lossy().into_owned()])?;
@@ -27,7 +35,7 @@ pub(super) fn show(args: &Args) -> Result<u8, Failure> {
     };
     let name = args.path.to_string_lossy().into_owned();
     args.reading.check_used(&config, [&name])?;
-    let mut found = profile(&files[0], &config, &options)?;
+    let mut found = profile_first(&files, &config, &options)?;
     args.reading.check_used_by(found.format, &name)?;
     if files.len() > 1 {
         note_others(&mut found, &args.path, files.len());
@@ -101,7 +109,7 @@ fn describe(found: &DataProfile, width: Option<usize>) -> String {
 }
 
 fn layout(found: &DataProfile) -> String {
-    let separator = found.separator.map(|separator| format!(", separator {separator:?}"));
+    let separator = found.separator.as_ref().map(|separator| format!(", separator {separator:?}"));
     let header = found.header.map(|header| if header { ", with a header" } else { ", without header" });
     format!("{}{}", separator.unwrap_or_default(), header.unwrap_or_default())
 }
