@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::Admission;
 use crate::budget::Budget;
 use crate::directory::Locked;
-use crate::hash::mix;
+use crate::hash::{HashKey, mix};
 use crate::index::NO_ROW;
 use crate::lookup::Lookup;
 use crate::prefetch::To;
@@ -87,7 +87,10 @@ impl Table {
         }
         let mut absent = std::mem::take(&mut lookup.absent);
         let before = absent.len();
-        absent.retain(|&at| self.gate.admits(lookup.hash(at as usize), clock));
+        // By the public hash: who is admitted must not depend on the process.
+        let index_key = HashKey::get();
+        let public = |at: u32| mix(index_key.key(lookup.hash(at as usize)));
+        absent.retain(|&at| self.gate.admits(public(at), clock));
         self.gate.age(before);
         self.counters.get(lane).rejected.fetch_add((before - absent.len()) as u64, Relaxed);
         lookup.absent = absent;

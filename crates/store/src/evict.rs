@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::Eviction;
 use crate::clock::age;
-use crate::hash::mix;
+use crate::hash::index_hash;
 use crate::index::NO_ROW;
 use crate::layout::HEADER_WORDS;
 use crate::prefetch::To;
@@ -229,7 +229,7 @@ impl Table {
 
     /// Does its key lead to the row? By the time of the answer perhaps no more.
     fn is_in_use(&self, lane: usize, row: Candidate) -> bool {
-        self.directory.view(lane).index().find(mix(row.key)) == row.row
+        self.directory.view(lane).index().find(index_hash(row.key)) == row.row
     }
 
     /// Looks at the next `rows` rows and removes those that are too old or too small to stay; how many. What
@@ -304,10 +304,10 @@ impl Table {
         for group in hand.found.chunks(GROUP as usize) {
             {
                 let view = self.directory.view(lane);
-                group.iter().for_each(|row| view.index().prefetch_two(mix(row.key)));
+                group.iter().for_each(|row| view.index().prefetch_two(index_hash(row.key)));
             }
             for row in group {
-                let hash = mix(row.key);
+                let hash = index_hash(row.key);
                 let locked = self.directory.lock(hash);
                 let word = |at: usize| self.slab.word(row.row, self.layout.header_at() + at);
                 // By the version, too: pushes of several threads may read the same of the use clock.

@@ -1,6 +1,10 @@
 //! The hash of a key: a bijection of 64 bits with full avalanche. Knows nothing of what it is used for.
 //!
-//! Because it is a bijection, the index stores the hash in place of the key and never compares keys.
+//! Because it is a bijection, the index stores the hash in place of the key and never compares keys. The hashes of indexes have a
+//! random key of the process besides; what decides results (first weights, admission, rounding) has none.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
 
 /// Odd constant (the golden ratio) that separates streams of hashes.
 pub(crate) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -14,21 +18,56 @@ pub(crate) const fn mix(key: u64) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// The key of a hash.
-pub(crate) const fn unmix(hash: u64) -> u64 {
-    // The inverses of the factors modulo 2^64; a shift by more than a third is undone by two.
-    let mut key = hash ^ (hash >> 31) ^ (hash >> 62);
-    key = key.wrapping_mul(0x3196_42B2_D24D_8EC3);
-    key = (key ^ (key >> 27) ^ (key >> 54)).wrapping_mul(0x96DE_1B17_3F11_9089);
-    (key ^ (key >> 30) ^ (key >> 60)).wrapping_sub(GOLDEN)
+/// What the hashes of this process's tables depend on besides the key: somebody who chooses keys cannot choose where in an index
+/// they are. It is drawn once and saved nowhere, as no result and no file depends on it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HashKey {
+    first: u64,
+    second: u64,
+}
+
+impl HashKey {
+    /// That of this process.
+    #[inline]
+    pub(crate) fn get() -> HashKey {
+        static KEY: OnceLock<HashKey> = OnceLock::new();
+        *KEY.get_or_init(|| {
+            // Two hashes under a key that the system has drawn.
+            let random = RandomState::new();
+            HashKey { first: random.hash_one(0), second: random.hash_one(1) }
+        })
+    }
+
+    /// As [`mix`], a bijection.
+    #[inline(always)]
+    pub(crate) const fn hash(self, key: u64) -> u64 {
+        let mut hash = key.wrapping_add(self.first);
+        hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9) ^ self.second;
+        hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        hash ^ (hash >> 31)
+    }
+
+    /// The key of a hash.
+    pub(crate) const fn key(self, hash: u64) -> u64 {
+        // The inverses of the factors modulo 2^64; a shift by more than a third is undone by two.
+        let mut key = hash ^ (hash >> 31) ^ (hash >> 62);
+        key = key.wrapping_mul(0x3196_42B2_D24D_8EC3);
+        key = (key ^ (key >> 27) ^ (key >> 54) ^ self.second).wrapping_mul(0x96DE_1B17_3F11_9089);
+        (key ^ (key >> 30) ^ (key >> 60)).wrapping_sub(self.first)
+    }
+}
+
+/// The hash of a key in an index.
+pub(crate) fn index_hash(key: u64) -> u64 {
+    HashKey::get().hash(key)
 }
 
 /// In which of so many equal parts of an index the key is: threads that change keys of different parts share neither its
 /// cache lines nor its locks.
 #[inline]
 #[must_use]
-pub const fn index_part(key: u64, parts: u32) -> u32 {
-    part(mix(key), parts)
+pub fn index_part(key: u64, parts: u32) -> u32 {
+    part(index_hash(key), parts)
 }
 
 /// The same for a hash. The upper bits choose the part, and with as many parts as buckets the bucket.
@@ -72,8 +111,27 @@ mod tests {
 
     #[test]
     fn a_hash_says_its_key() {
+        let hash = HashKey::get();
         let keys = (0..64).flat_map(|bit| [1 << bit, (1 << bit) - 1, !(1 << bit), GOLDEN << bit]);
-        keys.for_each(|key: u64| assert_eq!(unmix(mix(key)), key, "{key:#x}"));
+        keys.for_each(|key: u64| assert_eq!(hash.key(hash.hash(key)), key, "{key:#x}"));
+        // Without a key it is the public one.
+        let public = HashKey { first: GOLDEN, second: 0 };
+        assert_eq!((public.hash(77), public.key(mix(77))), (mix(77), 77));
+    }
+
+    /// Keys that the public hash puts all into one bucket, or into neighbouring ones, are spread like any others.
+    #[test]
+    fn keys_that_flood_the_public_hash_are_spread() {
+        let public = HashKey { first: GOLDEN, second: 0 };
+        let n: u64 = if cfg!(miri) { 200 } else { 20_000 };
+        for shift in [0, 4, 20] {
+            let keys: Vec<u64> = (0..n).map(|low| public.key(low << shift)).collect();
+            assert!(keys.iter().all(|&key| part(mix(key), 1 << 10) <= (n << shift >> 54) as u32));
+            let parts: std::collections::HashSet<u32> =
+                keys.iter().map(|&key| index_part(key, 1 << 10)).collect();
+            // So many of 1024 as by chance, or all.
+            assert!(parts.len() > if cfg!(miri) { 150 } else { 1000 }, "{} parts", parts.len());
+        }
     }
 
     #[test]

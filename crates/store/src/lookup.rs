@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::hint::black_box;
 
-use crate::hash::mix;
+use crate::hash::HashKey;
 use crate::index::{Index, NO_ROW};
 use crate::kernel::Step;
 use crate::prefetch::{To, prefetch};
@@ -103,8 +103,9 @@ impl Lookup {
         (0..keys.len()).step_by(LINE_KEYS).for_each(|at| prefetch(keys, at, To::Read));
         self.keys = keys.len();
         self.hashes.resize(keys.len().div_ceil(STEP), [0; STEP]);
+        let index_key = HashKey::get();
         let hashes = self.hashes.as_flattened_mut();
-        hashes.iter_mut().zip(keys).for_each(|(hash, &key)| *hash = mix(key));
+        hashes.iter_mut().zip(keys).for_each(|(hash, &key)| *hash = index_key.hash(key));
     }
 
     pub(crate) fn hashes(&self) -> &[u64] {

@@ -141,7 +141,7 @@ impl Table {
     #[must_use]
     pub fn lines_per_search(&self, keys: &[u64]) -> f64 {
         let view = self.directory.view(lane());
-        let lines: usize = keys.iter().map(|&key| view.index().lines(crate::hash::mix(key))).sum();
+        let lines: usize = keys.iter().map(|&key| view.index().lines(crate::hash::index_hash(key))).sum();
         lines as f64 / keys.len().max(1) as f64
     }
 }

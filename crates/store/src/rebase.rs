@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::clock::{Clock, OLD, Uses, age};
-use crate::hash::mix;
+use crate::hash::index_hash;
 use crate::lanes::lane;
 use crate::rights::Sharing;
 use crate::sync::lock;
@@ -56,7 +56,7 @@ impl Table {
                 rebased(last_use) != last_use
             };
             // A row is in use if its key leads to it, and is not used for another key while there is a view.
-            if is_off() && view.index().find(mix(self.key_of(row))) == row {
+            if is_off() && view.index().find(index_hash(self.key_of(row))) == row {
                 let changing = self.slab.change(row, sharing);
                 // It may have been used at this moment.
                 changing.row.set(at, rebased(self.slab.word(row, at)));

@@ -1,6 +1,6 @@
 //! One row, as it is shown to the outside, and as it is copied in and out whole. Knows nothing of requests.
 
-use crate::hash::mix;
+use crate::hash::index_hash;
 use crate::index::{Index, NO_ROW};
 use crate::lanes::lane;
 use crate::layout::Header;
@@ -58,7 +58,7 @@ impl Table {
     #[must_use]
     pub fn get(&self, key: u64) -> Option<Row> {
         let view = self.directory.view(lane());
-        let row = view.index().find(mix(key));
+        let row = view.index().find(index_hash(key));
         if row == NO_ROW {
             return None;
         }
@@ -71,7 +71,7 @@ impl Table {
     /// Makes the first weight of a key's row NaN, as no push does: for tests of what else may be there.
     #[doc(hidden)]
     pub fn spoil(&self, key: u64) -> bool {
-        let (lane, hash) = (lane(), mix(key));
+        let (lane, hash) = (lane(), index_hash(key));
         let sharing = self.rights.share(lane);
         let row = self.directory.view(lane).index().find(hash);
         if row != NO_ROW {
@@ -98,7 +98,7 @@ impl Table {
     /// Inserts a row as a checkpoint holds it: `values` are weights, then state. False when the key is there. Eviction makes
     /// room where there is none.
     pub(crate) fn restore_row(&mut self, header: Header, values: &[f32]) -> Result<bool, StoreError> {
-        let (lane, hash) = (lane(), mix(header.key));
+        let (lane, hash) = (lane(), index_hash(header.key));
         if self.directory.lock(hash).index().find(hash) != NO_ROW {
             return Ok(false);
         }

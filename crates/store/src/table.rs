@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::create::Gate;
 use crate::directory::Directory;
 use crate::evict::Hand;
-use crate::hash::mix;
+use crate::hash::index_hash;
 use crate::index::{Index, NO_ROW};
 use crate::lanes::{Lanes, lane};
 use crate::layout::Layout;
@@ -406,7 +406,7 @@ impl Table {
     /// If this thread has a [`TableWriter`] of the table, which it would wait for.
     pub fn remove(&self, key: u64) -> bool {
         self.assert_not_writing();
-        let (lane, hash) = (lane(), mix(key));
+        let (lane, hash) = (lane(), index_hash(key));
         let _sharing = self.rights.share(lane);
         let _removing = self.removals.begin();
         let row = self.directory.lock(hash).index().remove(hash);

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::directory::Directory;
-use crate::hash::{mix, unmix};
+use crate::hash::{HashKey, index_hash};
 use crate::index::NO_ROW;
 use crate::row::RowRef;
 use crate::sync::lock;
@@ -41,7 +41,7 @@ impl Table {
             let mut rows = first..made.min(first.saturating_add(GROUP));
             {
                 let view = self.directory.view(lane);
-                rows.clone().for_each(|row| view.index().prefetch(mix(self.key_of(row))));
+                rows.clone().for_each(|row| view.index().prefetch(index_hash(self.key_of(row))));
             }
             rows.try_for_each(|row| visit(self.key_of(row), Some(row)))?;
         }
@@ -55,11 +55,11 @@ impl Table {
         let buckets = self.directory.view(crate::lanes::lane()).index().len();
         // Which hashes are in a share does not depend on the index, which may be replaced in between.
         let shares = Directory::shares(buckets / LOCKED_BUCKETS);
-        let mut keys = Vec::new();
+        let (mut keys, index_key) = (Vec::new(), HashKey::get());
         for share in 0..shares {
             let locked = self.directory.lock_share(share, shares);
             locked.for_each_hash(|hash| {
-                let key = unmix(hash);
+                let key = index_key.key(hash);
                 if wants(key) {
                     keys.push(key);
                 }
@@ -78,7 +78,7 @@ impl Table {
     /// Copies the key's row if it is still to be visited; if it is `row`, when one is given: a row is in use if its key
     /// leads to it.
     fn take(&self, key: u64, row: Option<u32>, words: &mut [f32]) -> bool {
-        let hash = mix(key);
+        let hash = index_hash(key);
         let locked = self.directory.lock(hash);
         let found = locked.index().find(hash);
         if found == NO_ROW || row.is_some_and(|row| row != found || self.rows.is_visited(row, &locked)) {
