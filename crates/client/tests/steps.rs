@@ -29,8 +29,14 @@ fn what_cannot_be_is_refused() {
     let place = Place::here(config("t", PLAIN), 1);
     let mut group = place.join(0, 1, options(crew::LONG));
     let mut push = |table, keys: &[u64], counts: &[u32], values: &[f32], lr| {
-        let pushed =
-            group.push_step(1, table, keys, counts, StepGradients::Single(values), PushScale { lr_scale });
+        let pushed = group.push_step(
+            1,
+            table,
+            keys,
+            counts,
+            StepGradients::Single(values),
+            PushScale { lr_scale: lr },
+        );
         pushed.map_err(|error| error.to_string())
     };
     for (found, part) in [

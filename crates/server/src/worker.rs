@@ -415,7 +415,7 @@ mod tests {
             let connection = listener.accept().expect("it waits").expect("a connection");
             let presence = state.connections.enter("test", Instant::now()).expect("a place");
             let session = Session::new(Arc::clone(&state), Features::NONE, false);
-            let token = worker.add(connection, Client::new(session, presence, Instant::now()));
+            let token = worker.add(connection, Client::new(session, presence, Instant::now(), true));
             worker.silent += 1;
             let hello = Hello { offer: Offer::of(Features::NONE), token: "", name: "" };
             let mut slot = client.sender.frame(4096).expect("room");
