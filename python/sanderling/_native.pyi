@@ -693,8 +693,8 @@ def connect(
     """Reach all servers of a cluster, with commas between their addresses.
 
     An address is "tcp://host:port", "unix:PATH", "shm:NAME" or "grpc://host:port".
-    `token` is the servers' shared auth token; without it, that of a server of this user and host, which makes one of its
-    own. `ca_file` (PEM) turns TLS on and says whom to trust. A request without an answer after `timeout` seconds fails,
+    `token` is the servers' shared auth token; without it, the one that a server of this user and host made is used.
+    `ca_file` (PEM) turns TLS on and names whom to trust. A request without an answer within `timeout` seconds fails,
     and so does all that is asked of a server that has been away for so long, until it answers again. A server that has
     not answered for a second is a warning of the logger "sanderling", and again at twice the time. With
     `prefer_local` servers of this host are talked to over the fastest way that they offer.
