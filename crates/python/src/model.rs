@@ -290,7 +290,7 @@ pub(crate) fn remarks_of(
     logits: &Bound<'_, PyAny>,
     weights: &Bound<'_, PyAny>,
 ) -> PyResult<Vec<String>> {
-    let scores = scores_of(py, labels, logits, Some(weights))?;
+    let scores = scores_of(py, labels, logits, Some(weights), true)?;
     Ok(py.detach(|| remarks(&scores.metrics(), Some(&scores))))
 }
 

@@ -460,7 +460,7 @@ mod tests {
             ("shard = '1'", "shard: \"1\" is not of the form 0/2"),
             ("save_every = '5 lightyears'", "--save-every: "),
             ("table_budget = '0'", "--table-budget: no table fits in 0 bytes"),
-            ("table_budget = '1PiB'", "--table-budget: 1125899906842624 bytes are more than the "),
+            ("table_budget = '1024TiB'", "--table-budget: 1125899906842624 bytes are more than the "),
             ("tls_cert = 'c'", "one needs the other"),
             ("token_file = '/nowhere'", "--token-file: /nowhere"),
         ] {
