@@ -106,6 +106,8 @@ pub struct TableStatus {
     pub state: u32,
     /// Since it was made; none: that is not known.
     pub age: Option<Duration>,
+    /// Whether no checkpoint has it.
+    pub temporary: bool,
     /// Its sizes.
     pub stats: TableStats,
     /// Its configuration, as JSON.
@@ -145,6 +147,7 @@ impl Control {
             state: entry.state,
             age: (entry.created_unix_ms > 0)
                 .then(|| Duration::from_millis(unix_ms().saturating_sub(entry.created_unix_ms))),
+            temporary: entry.temporary,
             stats: entry.table.stats(),
             config: entry.config.clone(),
         };
@@ -224,7 +227,7 @@ impl Control {
         Ok(self.state.create(name, home, config)?.number)
     }
 
-    /// Saves all tables under a name, while requests go on. By the number saves of one name are told from each other; 0: none.
+    /// Saves all tables but temporary ones under a name, while requests go on. By the number saves of one name are told from each other; 0: none.
     ///
     /// # Errors
     /// The name is impossible, or writing failed; then what was saved before is intact. The server is about to stop: then
