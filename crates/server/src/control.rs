@@ -271,10 +271,11 @@ impl Control {
 
     /// Hands a connection to the workers in their turn. `of_this_user`: its carrier knows that it is a process of this user.
     /// `false`: there are too many, and it is closed.
-    pub(crate) fn join(&self, connection: Connection, features: Features, of_this_user: bool) -> bool {
+    pub(crate) fn join(&self, mut connection: Connection, features: Features, of_this_user: bool) -> bool {
         let Some(presence) = self.state.connections.enter(connection.peer(), Instant::now()) else {
             return false;
         };
+        connection.receiver.share_memory(&self.state.receiving);
         let worker = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
         let connection = Box::new(connection);
         self.workers[worker].post(Letter::Join { connection, presence, features, of_this_user });
