@@ -2,7 +2,14 @@
 //! its files promise, and what it says of mistakes. Judges no number.
 #![allow(clippy::unwrap_used)] // In a test a panic is the report.
 
+#[path = "load/creation.rs"]
+mod creation;
+#[path = "../../server/tests/peer/mod.rs"]
+mod peer;
 mod process;
+#[allow(dead_code)] // it is for other test programs, too
+#[path = "ctl/server.rs"]
+mod server;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -16,6 +23,7 @@ fn run(folder: &Path, line: &str) -> Output {
         .arg("load")
         .args(line.split_whitespace())
         .current_dir(folder)
+        .stdin(Stdio::null())
         .output()
         .unwrap()
 }
@@ -115,7 +123,7 @@ fn a_server_is_loaded_swept_searched_and_compared() {
     let expected = if done.status.success() { "p50<10s holds up to" } else { "p50<10s holds at no rate" };
     assert!(found.contains("closed loop") && found.contains(expected), "{found}");
 
-    let compared = said(folder, &format!("ab {a} {b} {TINY} --runs 2 -d 500ms {short} -o ab.json"));
+    let compared = said(folder, &format!("ab {a} {b} {TINY} --create --runs 2 -d 500ms {short} -o ab.json"));
     assert!(compared.contains('%'), "{compared}");
     let labels: Vec<String> = json(&folder.join("ab.json"))["runs"]
         .as_array()

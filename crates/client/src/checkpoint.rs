@@ -116,7 +116,7 @@ fn ask_to<T>(
 }
 
 /// Asks all servers at once; what is made of the answer of each.
-fn ask_all<T>(
+pub(crate) fn ask_all<T>(
     links: &mut Links,
     request: &Request<'_>,
     read: impl Fn(Reply<'_>) -> Option<T>,

@@ -19,6 +19,8 @@ struct Description {
     eviction: Eviction,
     #[serde(skip_serializing_if = "is_default")]
     writes: Writes,
+    #[serde(skip_serializing_if = "is_default")]
+    temporary: bool,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -33,7 +35,7 @@ struct BlockDescription {
 }
 
 /// What each of so many servers is told; each gets an equal part of the budget.
-pub(crate) fn describe(config: &TableConfig, servers: usize) -> String {
+pub(crate) fn describe(config: &TableConfig, servers: usize, temporary: bool) -> String {
     let describe =
         |block: &Block| BlockDescription { dims: block.dims, init: block.init, optimizer: block.optimizer };
     let description = Description {
@@ -44,6 +46,7 @@ pub(crate) fn describe(config: &TableConfig, servers: usize) -> String {
         admission: config.admission,
         eviction: config.eviction,
         writes: config.writes,
+        temporary,
     };
     // A struct of numbers has a JSON form.
     serde_json::to_string(&description).unwrap_or_default()
@@ -74,7 +77,9 @@ mod tests {
         };
         let golden = include_str!("../../wire/tests/golden/configuration.json");
         let golden: Vec<serde_json::Value> = serde_json::from_str(golden).expect("JSON");
-        let described = [plain, full].map(|config| describe(&config, 1));
+        let temporary = describe(&plain, 1, true);
+        let [plain, full] = [plain, full].map(|config| describe(&config, 1, false));
+        let described = [plain, full, temporary];
         let described = described.map(|text| serde_json::from_str::<serde_json::Value>(&text).expect("JSON"));
         assert_eq!(golden, described);
     }

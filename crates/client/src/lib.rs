@@ -53,6 +53,8 @@ mod reach;
 mod remote;
 pub use remote::RemoteTable;
 
+mod temporary;
+
 mod session;
 mod shared_push;
 pub use session::{FedBatch, Session};

@@ -72,7 +72,16 @@ impl RemoteTable {
     /// Makes a table on all servers, or opens the one that is there with the same configuration. Each server gets an equal
     /// part of `budget_bytes`.
     pub fn create(cluster: &Arc<Cluster>, config: &TableConfig) -> Result<RemoteTable, ClientError> {
-        let text = describe(config, cluster.servers().len());
+        RemoteTable::create_as(cluster, config, false)
+    }
+
+    /// The same of a table that may be temporary.
+    pub(crate) fn create_as(
+        cluster: &Arc<Cluster>,
+        config: &TableConfig,
+        temporary: bool,
+    ) -> Result<RemoteTable, ClientError> {
+        let text = describe(config, cluster.servers().len(), temporary);
         let request = Request::Create(Create { home: Home::Sharded, name: &config.name, config: &text });
         let table = RemoteTable::ask(cluster, &config.name, &request)?;
         if table.dim() != config.dim() {

@@ -365,3 +365,14 @@ fn something_else_is_done_while_a_pull_is_under_way() {
     there.finish(&mut lookup).unwrap();
     assert_eq!(pushes(), 4);
 }
+
+/// Servers from before temporary tables would save them, or refuse their configuration in words that help nobody.
+#[test]
+fn a_server_without_temporary_tables_makes_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = servers::start(&folder, "shm", 2);
+    let cluster = servers::connect(&servers, servers::options());
+    let error = RemoteTable::create_temporary(&cluster, &config("t", 3)).unwrap_err();
+    assert!(error.to_string().contains("too old for temporary tables"), "{error}");
+    assert!(RemoteTable::open(&cluster, "t").is_err(), "it was made");
+}

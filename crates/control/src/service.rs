@@ -163,6 +163,7 @@ pub(crate) fn table(status: TableStatus) -> proto::Table {
         full: stats.full,
         moved_home: stats.moved_home,
         age_ms: status.age.map(ms),
+        temporary: status.temporary,
     }
 }
 

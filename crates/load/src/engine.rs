@@ -12,9 +12,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
 use sanderling_client::SLOTS_MAX;
+use sanderling_store::TableConfig;
 
 use crate::generate::{Arrivals, GenerateError, Seeds};
 use crate::observed::{Measured, Observed};
+use crate::port::Port;
 use crate::request::Failure;
 use crate::result::RunResult;
 use crate::script::{Mix, MixError, Program, ScriptError, ThreadScript};
@@ -178,6 +180,19 @@ impl Plan {
         })
     }
 
+    /// The parameter `keys`, which the scripts that ship call the keys of their largest table; none if there is none.
+    pub fn keys(&self) -> Result<Option<u64>, EngineError> {
+        let params = self.program.describe()?.params;
+        let keys = params.iter().find(|param| param.name == "keys");
+        Ok(keys.and_then(|param| param.value.to_string().parse().ok()))
+    }
+
+    /// The tables that the script's `schema` would make; none if it has none. Makes nothing.
+    pub fn tables(&self) -> Result<Vec<TableConfig>, EngineError> {
+        let port = Rc::new(RefCell::new(Port::nowhere()));
+        Ok(ThreadScript::new(&self.program, &self.seeds, port, 1)?.schema()?)
+    }
+
     fn check(&self) -> Result<(), EngineError> {
         for (what, value, most) in
             [("threads", self.threads, THREADS_MAX), ("concurrency", self.under_way(), SLOTS_MAX)]
@@ -262,10 +277,7 @@ pub fn shortage(target: &Target, plan: &Plan, tables: &[String]) -> Result<Optio
     for table in tables {
         rows = target.rows(table).map_err(EngineError::Target)?.unwrap_or(0).max(rows);
     }
-    let params = plan.program.describe()?.params;
-    let keys = params.iter().find(|param| param.name == "keys");
-    let keys = keys.and_then(|param| param.value.to_string().parse::<u64>().ok());
-    let keys = keys.unwrap_or(1).max(1);
+    let keys = plan.keys()?.unwrap_or(1).max(1);
     Ok((rows < keys).then_some(Shortage { rows, keys }))
 }
 

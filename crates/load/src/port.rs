@@ -40,14 +40,12 @@ pub struct Port {
 #[derive(Debug)]
 enum Way {
     /// In this process; the rows of pulls go to `out`.
-    Embedded {
-        shared: Arc<Embedded>,
-        tables: Vec<Arc<Table>>,
-        out: Vec<f32>,
-    },
+    Embedded { shared: Arc<Embedded>, tables: Vec<Arc<Table>>, out: Vec<f32> },
     Remote {
         cluster: Arc<Cluster>,
         pipeline: Box<Pipeline>,
+        /// Are tables that are made temporary?
+        temporary: bool,
     },
     /// Nowhere: everything is answered at once, with nothing.
     Nowhere,
@@ -67,9 +65,9 @@ impl Port {
         Port::new(Way::Embedded { shared: Arc::clone(shared), tables: Vec::new(), out: Vec::new() })
     }
 
-    pub(crate) fn remote(cluster: &Arc<Cluster>) -> Result<Port, ClientError> {
+    pub(crate) fn remote(cluster: &Arc<Cluster>, temporary: bool) -> Result<Port, ClientError> {
         let pipeline = Box::new(cluster.pipeline()?);
-        Ok(Port::new(Way::Remote { cluster: Arc::clone(cluster), pipeline }))
+        Ok(Port::new(Way::Remote { cluster: Arc::clone(cluster), pipeline, temporary }))
     }
 
     pub(crate) fn nowhere() -> Port {
@@ -107,8 +105,12 @@ impl Port {
                 tables.push(shared.create(config)?);
                 config.dim()
             }
-            Way::Remote { cluster, pipeline } => {
-                let table = RemoteTable::create(cluster, config).map_err(|error| failure(&error))?;
+            Way::Remote { cluster, pipeline, temporary } => {
+                let made = match temporary {
+                    true => RemoteTable::create_temporary(cluster, config),
+                    false => RemoteTable::create(cluster, config),
+                };
+                let table = made.map_err(|error| failure(&error))?;
                 let dim = table.dim();
                 pipeline.add(table);
                 dim
@@ -130,7 +132,7 @@ impl Port {
                 tables.push(table);
                 dim
             }
-            Way::Remote { cluster, pipeline } => {
+            Way::Remote { cluster, pipeline, .. } => {
                 let table = RemoteTable::open(cluster, name).map_err(|error| failure(&error))?;
                 let dim = table.dim();
                 pipeline.add(table);

@@ -25,6 +25,8 @@ pub struct Target {
     place: Place,
     /// Within which a request to its servers is answered or has failed.
     timeout: Duration,
+    /// Are tables that are made on its servers temporary?
+    temporary: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -99,7 +101,13 @@ impl Target {
                 Place::Cluster(cluster.map_err(|error| failure(&error))?)
             }
         };
-        Ok(Target { address: address.to_owned(), place, timeout })
+        Ok(Target { address: address.to_owned(), place, timeout, temporary: false })
+    }
+
+    /// The same, with temporary tables on its servers: those that are made are in no checkpoint.
+    #[must_use]
+    pub fn with_temporary_tables(self) -> Target {
+        Target { temporary: true, ..self }
     }
 
     /// The address as it was given.
@@ -140,7 +148,7 @@ impl Target {
     pub fn port(&self) -> Result<Port, Failure> {
         match &self.place {
             Place::Embedded(tables) => Ok(Port::embedded(tables)),
-            Place::Cluster(cluster) => Port::remote(cluster).map_err(|error| failure(&error)),
+            Place::Cluster(cluster) => Port::remote(cluster, self.temporary).map_err(|error| failure(&error)),
             Place::Nowhere => Ok(Port::nowhere()),
         }
     }

@@ -190,7 +190,7 @@ impl Checkpoints {
         self.base(name).is_ok_and(found)
     }
 
-    /// Saves all tables while requests go on. The checkpoint that was there is intact until the new one is whole.
+    /// Saves all tables but temporary ones, while requests go on. The checkpoint that was there is intact until the new one is whole.
     pub(crate) fn save(
         &self,
         tables: &Tables,
@@ -207,7 +207,8 @@ impl Checkpoints {
         // Before it is decided which tables are saved, let alone which rows.
         let before = pushers.copy();
         let directory = tables.directory();
-        let about = directory.entries.iter().map(|entry| AboutTable {
+        let lasting = || directory.entries.iter().filter(|entry| !entry.temporary);
+        let about = lasting().map(|entry| AboutTable {
             name: entry.table.name().to_owned(),
             pinned: match entry.home {
                 Home::Sharded => None,
@@ -224,7 +225,7 @@ impl Checkpoints {
         let (shard, shards, tables) = (self.shard, self.shards, about.collect());
         let about = About { shard, shards, saved_unix_ms, number, tables };
         let mut writer = CheckpointWriter::create(&folder)?;
-        for entry in &directory.entries {
+        for entry in lasting() {
             // One table that diverged must not keep the others from being saved.
             if let (Some(left_out), Some(log)) = (writer.table_of_finite_rows(&entry.table)?, self.log.get())
             {
@@ -325,7 +326,7 @@ impl Checkpoints {
             let config = description::describe(&asked);
             let table = load(&checkpoint, &folder, &name, tables.limited(asked).budget_bytes)?;
             let home = pinned.map_or(Home::Sharded, Home::Pinned);
-            candidates.push(Candidate { home, config, created_unix_ms, table });
+            candidates.push(Candidate { home, config, created_unix_ms, temporary: false, table });
         }
         Ok((candidates, pushes(&checkpoint, &folder)?, about.saved_unix_ms))
     }

@@ -106,6 +106,8 @@ pub struct TableStatus {
     pub state: u32,
     /// Since it was made; none: that is not known.
     pub age: Option<Duration>,
+    /// Whether no checkpoint has it.
+    pub temporary: bool,
     /// Its sizes.
     pub stats: TableStats,
     /// Its configuration, as JSON.
@@ -145,6 +147,7 @@ impl Control {
             state: entry.state,
             age: (entry.created_unix_ms > 0)
                 .then(|| Duration::from_millis(unix_ms().saturating_sub(entry.created_unix_ms))),
+            temporary: entry.temporary,
             stats: entry.table.stats(),
             config: entry.config.clone(),
         };
@@ -224,7 +227,7 @@ impl Control {
         Ok(self.state.create(name, home, config)?.number)
     }
 
-    /// Saves all tables under a name, while requests go on. By the number saves of one name are told from each other; 0: none.
+    /// Saves all tables but temporary ones under a name, while requests go on. By the number saves of one name are told from each other; 0: none.
     ///
     /// # Errors
     /// The name is impossible, or writing failed; then what was saved before is intact. The server is about to stop: then
@@ -268,10 +271,11 @@ impl Control {
 
     /// Hands a connection to the workers in their turn. `of_this_user`: its carrier knows that it is a process of this user.
     /// `false`: there are too many, and it is closed.
-    pub(crate) fn join(&self, connection: Connection, features: Features, of_this_user: bool) -> bool {
+    pub(crate) fn join(&self, mut connection: Connection, features: Features, of_this_user: bool) -> bool {
         let Some(presence) = self.state.connections.enter(connection.peer(), Instant::now()) else {
             return false;
         };
+        connection.receiver.share_memory(&self.state.receiving);
         let worker = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
         let connection = Box::new(connection);
         self.workers[worker].post(Letter::Join { connection, presence, features, of_this_user });

@@ -24,6 +24,8 @@ struct Description {
     eviction: Eviction,
     #[serde(default, skip_serializing_if = "is_default")]
     writes: Writes,
+    #[serde(default, skip_serializing_if = "is_default")]
+    temporary: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,23 +42,33 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 /// The configuration of the table `name` that a client described.
 pub(crate) fn parse(name: &str, text: &str) -> Result<TableConfig, Refusal> {
+    parse_asked(name, text).map(|(config, _)| config)
+}
+
+/// The same, and whether the table is to be temporary.
+pub(crate) fn parse_asked(name: &str, text: &str) -> Result<(TableConfig, bool), Refusal> {
     let described: Description = serde_json::from_str(text).map_err(|error| {
         let reason = format!("table {name:?}: the configuration is not what it should be: {error}");
         Refusal::new(Fault::BadConfig, reason)
     })?;
-    let Description { blocks, seed, budget_bytes, dtype, admission, eviction, writes } = described;
+    let Description { blocks, seed, budget_bytes, dtype, admission, eviction, writes, temporary } = described;
     let block = |BlockDescription { dims, init, optimizer }| Block { dims, init, optimizer };
     let name = name.to_owned();
     let blocks = blocks.into_iter().map(block).collect();
-    Ok(TableConfig { name, blocks, seed, budget_bytes, dtype, admission, eviction, writes })
+    Ok((TableConfig { name, blocks, seed, budget_bytes, dtype, admission, eviction, writes }, temporary))
 }
 
 /// The text that [`parse`] understands.
 pub(crate) fn describe(config: &TableConfig) -> String {
+    describe_as(config, false)
+}
+
+/// The same of a table that may be temporary.
+pub(crate) fn describe_as(config: &TableConfig, temporary: bool) -> String {
     let block = |&Block { dims, init, optimizer }: &Block| BlockDescription { dims, init, optimizer };
     let &TableConfig { seed, budget_bytes, dtype, admission, eviction, writes, .. } = config;
     let blocks = config.blocks.iter().map(block).collect();
-    let described = Description { blocks, seed, budget_bytes, dtype, admission, eviction, writes };
+    let described = Description { blocks, seed, budget_bytes, dtype, admission, eviction, writes, temporary };
     serde_json::to_string(&described).expect("numbers and names become JSON")
 }
 
@@ -99,8 +111,9 @@ mod tests {
         let golden: Vec<serde_json::Value> = serde_json::from_str(golden).expect("JSON");
         for described in golden {
             let config = parse("t", &described.to_string()).expect("a configuration");
-            let again: serde_json::Value = serde_json::from_str(&describe(&config)).expect("JSON");
-            assert_eq!(again, described);
+            let (_, temporary) = parse_asked("t", &described.to_string()).expect("a configuration");
+            let again = describe_as(&config, temporary);
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&again).expect("JSON"), described);
         }
     }
 

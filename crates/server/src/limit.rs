@@ -19,6 +19,9 @@ pub const SURPLUS_MAX: usize = if cfg!(test) { 4 } else { 64 };
 pub const SILENCE_KEPT: Duration = Duration::from_secs(1);
 /// Longest frame unless configured otherwise; a connection's buffers grow up to it.
 pub const FRAME_BYTES_MAX_DEFAULT: u32 = 16 << 20;
+/// What the receive buffers of all connections hold beyond 256 KiB each; a connection whose frame needs more is closed. Beyond
+/// half of it a buffer is short again once its frame was read.
+pub const RECEIVE_BYTES_MAX: usize = 2 << 30;
 /// Requests that a client may have under way on one connection, as it is told: what is beyond waits in the transport,
 /// since a request is taken up only when there is room for its answer.
 pub const IN_FLIGHT_MAX: u32 = 64;

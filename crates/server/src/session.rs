@@ -20,7 +20,8 @@ use crate::state::State;
 use crate::waiting::Waiting;
 
 /// What a server offers over every transport.
-const ALWAYS: Features = Features(Features::FORGET.0 | Features::SAVES.0 | Features::SENT_AT.0);
+const ALWAYS: Features =
+    Features(Features::FORGET.0 | Features::SAVES.0 | Features::SENT_AT.0 | Features::TEMPORARY.0);
 
 /// When a request came, and when it is taken up.
 #[derive(Debug, Clone, Copy)]

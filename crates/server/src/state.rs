@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use sanderling_meet::Place;
+use sanderling_transport::ReceiveBudget;
 use sanderling_wire::{Agreed, Fault, Home, Identity, Restored, Saved, StatsScope};
 
 use crate::batches::Batches;
 use crate::checkpoints::Checkpoints;
 use crate::connections::Connections;
 use crate::descriptors;
-use crate::limit::IN_FLIGHT_MAX;
+use crate::limit::{IN_FLIGHT_MAX, RECEIVE_BYTES_MAX};
 use crate::logins::{Logins, Plane};
 use crate::placement::Placement;
 use crate::pushes::Pushers;
@@ -31,6 +32,8 @@ pub(crate) struct State {
     pub(crate) steps: Place<Refusal>,
     pub(crate) checkpoints: Option<Checkpoints>,
     pub(crate) connections: Connections,
+    /// Memory for the long frames of all connections.
+    pub(crate) receiving: ReceiveBudget,
     pub(crate) statistics: Statistics,
     pub(crate) started: Instant,
     pub(crate) token: Option<String>,
@@ -81,6 +84,7 @@ impl State {
                 .clone()
                 .map(|root| Checkpoints::new(root, shard, shards, config.checkpoints_max)),
             connections: Connections::new(descriptors::places(!config.carried.is_empty())),
+            receiving: ReceiveBudget::new(RECEIVE_BYTES_MAX),
             statistics: Statistics::default(),
             started: Instant::now(),
             token: config.token.clone(),

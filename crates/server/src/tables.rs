@@ -28,6 +28,8 @@ pub(crate) struct Entry {
     pub(crate) state: u32,
     /// When it was made, in milliseconds since 1970; 0: that is not known.
     pub(crate) created_unix_ms: u64,
+    /// No checkpoint has it.
+    pub(crate) temporary: bool,
     /// The rows.
     pub(crate) table: Table,
 }
@@ -72,6 +74,8 @@ pub(crate) struct Candidate {
     pub(crate) config: String,
     /// See [`Entry`].
     pub(crate) created_unix_ms: u64,
+    /// See [`Entry`].
+    pub(crate) temporary: bool,
     pub(crate) table: Table,
 }
 
@@ -113,7 +117,7 @@ impl Tables {
 
     /// Makes a table, or finds the one of this name and configuration.
     pub(crate) fn create(&self, name: &str, home: Home, config: &str) -> Result<Arc<Entry>, Refusal> {
-        let mut asked = description::parse(name, config)?;
+        let (mut asked, temporary) = description::parse_asked(name, config)?;
         let mut current = self.current();
         let there = current.directory.named(name);
         if let (Some(entry), Home::Sharded) = (there, home)
@@ -122,9 +126,18 @@ impl Tables {
         {
             asked.budget_bytes = Some(kept);
         }
-        let config = description::describe(&asked);
+        let config = description::describe_as(&asked, temporary);
         if let Some(entry) = there {
-            if entry.config == config && entry.home == home {
+            let is_same =
+                entry.home == home && entry.config == description::describe_as(&asked, entry.temporary);
+            // Whoever wants a table that lasts must not train one that no checkpoint has.
+            if is_same && entry.temporary && !temporary {
+                let reason = format!(
+                    "table {name:?} is temporary: no checkpoint has it; drop it (sanderling ctl drop), or choose another name"
+                );
+                return Err(Refusal::new(Fault::TableExists, reason));
+            }
+            if is_same {
                 return Ok(Arc::clone(entry));
             }
             let reason = format!(
@@ -142,7 +155,7 @@ impl Tables {
             return Err(Refusal::new(Fault::BadConfig, reason));
         }
         let table = Table::new(self.limited(asked))?;
-        let candidate = Candidate { home, config, created_unix_ms: unix_ms(), table };
+        let candidate = Candidate { home, config, created_unix_ms: unix_ms(), temporary, table };
         let entry = number(&mut current, candidate);
         entries.push(Arc::clone(&entry));
         self.replace(&mut current, entries);
@@ -185,10 +198,10 @@ fn place(home: Home) -> String {
 }
 
 fn number(current: &mut Current, candidate: Candidate) -> Arc<Entry> {
-    let Candidate { home, config, created_unix_ms, table } = candidate;
+    let Candidate { home, config, created_unix_ms, temporary, table } = candidate;
     current.numbers_given += 1;
     let state = table.config().state() as u32;
-    Arc::new(Entry { number: current.numbers_given, home, config, state, created_unix_ms, table })
+    Arc::new(Entry { number: current.numbers_given, home, config, state, created_unix_ms, temporary, table })
 }
 
 /// A worker's copy of the directory.

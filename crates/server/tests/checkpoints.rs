@@ -535,3 +535,35 @@ fn a_token_is_asked_for_on_every_transport() {
         }
     }
 }
+
+/// A load on a server leaves nothing on its disk.
+#[test]
+fn a_temporary_table_is_in_no_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let place = Place::new(|config| config.data = Some(data.clone()));
+    let mut peer = Peer::new(&place.address("tcp"));
+    let temporary = TABLE.replacen('{', r#"{"temporary":true,"#, 1);
+    let lasting = peer.create("lasting", TABLE).unwrap();
+    let passing = peer.create("passing", &temporary).unwrap();
+    peer.push(lasting, 1, &[1, 2, 3], 0.5).unwrap();
+    peer.push(passing, 2, &(0..1000).collect::<Vec<u64>>(), 0.5).unwrap();
+    // What lasts is opened as it is; what does not is never taken for what does.
+    assert_eq!(peer.create("lasting", &temporary), Ok(lasting));
+    assert_eq!(peer.create("passing", &temporary), Ok(passing));
+    let (fault, reason) = peer.create("passing", TABLE).unwrap_err();
+    assert!(fault == Fault::TableExists && reason.contains("is temporary"), "{fault:?}: {reason}");
+    assert_eq!(save(&mut peer, "now").unwrap().rows, 3);
+    // It is there as before, and gone with a restore.
+    assert_eq!(peer.pull(passing, &[5]).unwrap().1, [0_usize; 0]);
+    assert_eq!(restore(&mut peer, "now"), Ok(Restored { tables: 1, rows: 3 }));
+    assert_eq!(peer.pull(passing, &[5]).unwrap_err().0, Fault::UnknownTable);
+
+    let passing = peer.create("passing", &temporary).unwrap();
+    peer.push(passing, 3, &[1], 0.5).unwrap();
+    let Place { server, .. } = place;
+    assert_eq!(server.unwrap().finish().unwrap().unwrap().rows, 3);
+    let place = Place::new(|config| config.data = Some(data.clone()));
+    let mut peer = Peer::new(&place.address("tcp"));
+    assert!(peer.create("passing", TABLE).is_ok(), "it came back");
+}

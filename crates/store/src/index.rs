@@ -169,6 +169,12 @@ impl Index {
     /// an index bears.
     pub(crate) const RESERVED_PERCENTS: RangeInclusive<usize> = FILL_DEFAULT_PERCENT..=FILL_MAX_PERCENT;
 
+    /// About how many bytes an index of so many keys takes.
+    pub(crate) fn bytes_of_keys(keys: u64) -> u64 {
+        let slots = keys.saturating_mul(100) / FILL_DEFAULT_PERCENT as u64;
+        (slots / SLOTS as u64).saturating_mul(size_of::<Bucket>() as u64)
+    }
+
     /// Bytes of an index for this many keys at such a fill; 0 when this one has as many.
     pub(crate) fn reserved_bytes(&self, keys: usize, fill_percent: usize) -> usize {
         let wanted = buckets_for(keys, fill_percent);

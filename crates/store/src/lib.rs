@@ -15,6 +15,7 @@ mod create;
 mod dedup;
 mod directory;
 mod error;
+mod estimate;
 mod evict;
 mod gather;
 mod half;

@@ -8,6 +8,7 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::options::Framing;
 use crate::poller::Arming;
+use crate::receive_budget::ReceiveBudget;
 use crate::shm::{RingCommit, RingReceiver, RingSender};
 use crate::stream::{StreamReceiver, StreamSender};
 
@@ -333,6 +334,14 @@ impl Receiver {
         match &mut self.way {
             ReceivingWay::Stream(stream) => stream.limit_frames(frame_bytes_max),
             ReceivingWay::Ring(ring) => ring.limit_frames(frame_bytes_max),
+        }
+    }
+
+    /// From now on the memory for long frames is part of what many connections share: where there is no more, this one fails
+    /// with [`Error::BuffersFull`]. A ring has its memory from the start.
+    pub fn share_memory(&mut self, budget: &ReceiveBudget) {
+        if let ReceivingWay::Stream(stream) = &mut self.way {
+            stream.share_memory(budget);
         }
     }
 

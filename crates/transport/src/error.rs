@@ -204,6 +204,18 @@ pub enum Error {
         /// How many were needed.
         bytes: usize,
     },
+    /// The receive buffers of all connections hold as much as they may.
+    #[error(
+        "{peer}: no room for a frame of {bytes} bytes: long frames fill the {bytes_max} bytes for them; send shorter ones"
+    )]
+    BuffersFull {
+        /// The peer.
+        peer: String,
+        /// Length of the frame.
+        bytes: usize,
+        /// Bytes for the long frames of all connections.
+        bytes_max: usize,
+    },
     /// No frame came before the deadline. The connection is good and may be asked again.
     #[error("{peer}: no frame before the deadline")]
     Deadline {

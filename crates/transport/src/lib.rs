@@ -46,6 +46,7 @@ mod not_accepted;
 mod own_token;
 mod peer_user;
 mod poller;
+mod receive_budget;
 mod resolve;
 
 pub use address::{Address, AddressError, Endpoint};
@@ -57,6 +58,7 @@ pub use options::{ConnectOptions, Connector, Framing, ListenOptions};
 pub use own_token::{OwnToken, make_private, own_token, user_dir};
 pub use peer_user::is_of_this_user;
 pub use poller::{Poller, Token, Waker};
+pub use receive_budget::ReceiveBudget;
 pub use relay::{Incoming, Outgoing, PIECE_BYTES_MAX, Relay, RelayOptions, relayed};
 pub use spin::SPIN_US_DEFAULT;
 pub use tls::{TlsClient, TlsServer, is_no_tls, is_tls_alert, tls_reason};

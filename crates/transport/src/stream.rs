@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::memory::grow;
 use crate::options::Framing;
 use crate::pipe::Pipe;
+use crate::receive_budget::{Held, ReceiveBudget};
 use crate::socket::{IOV_MAX, Read};
 use crate::spin::Spin;
 use crate::tls::{NO_TLS, is_tls_alert, is_tls_hello};
@@ -205,6 +206,8 @@ pub(crate) struct StreamReceiver {
     /// Did the last one that was not take all that was there?
     emptied: bool,
     ended: bool,
+    /// What the buffer has of a budget beyond [`BUFFER_BYTES_BATCH`].
+    held: Held,
 }
 
 impl StreamReceiver {
@@ -221,7 +224,23 @@ impl StreamReceiver {
             drained: false,
             emptied: false,
             ended: false,
+            held: Held::default(),
         })
+    }
+
+    /// From now on what the buffer holds beyond [`BUFFER_BYTES_BATCH`] is part of a budget.
+    pub(crate) fn share_memory(&mut self, budget: &ReceiveBudget) {
+        self.held = Held::of(budget);
+    }
+
+    /// Gives back what a long frame took, where others may need it.
+    fn shrink(&mut self) {
+        let mut buffer = Vec::new();
+        // Without memory for a short buffer the long one stays.
+        if grow(&mut buffer, BUFFER_BYTES_BATCH / FRAME_ALIGN_BYTES, self.pipe.peer()).is_ok() {
+            self.buffer = buffer;
+            self.held.release();
+        }
     }
 
     pub(crate) fn limit_frames(&mut self, frame_bytes_max: usize) {
@@ -285,6 +304,9 @@ impl StreamReceiver {
         self.start += std::mem::take(&mut self.lent);
         if self.start == self.filled {
             (self.start, self.filled) = (0, 0);
+            if self.held.is_wanted() {
+                self.shrink();
+            }
         }
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.buffer);
         let peer = self.pipe.peer();
@@ -335,6 +357,12 @@ impl StreamReceiver {
         if self.filled == bytes.len() {
             // Only what has really come makes it grow: a length is a claim.
             let words = self.buffer.len() * 2;
+            let beyond = (words * FRAME_ALIGN_BYTES).saturating_sub(BUFFER_BYTES_BATCH);
+            self.held.raise(beyond).map_err(|bytes_max| Error::BuffersFull {
+                peer: self.pipe.peer().to_owned(),
+                bytes: needed,
+                bytes_max,
+            })?;
             grow(&mut self.buffer, words, self.pipe.peer())?;
             bytes = bytemuck::cast_slice_mut(&mut self.buffer);
         }

@@ -34,6 +34,8 @@ impl Features {
     pub const SAVES: Features = Features(1 << 8);
     /// A server reads when requests were sent ([`Kind::SentAt`](crate::Kind::SentAt)), and measures how long they waited.
     pub const SENT_AT: Features = Features(1 << 10);
+    /// A server has temporary tables: `temporary` in the configuration of [`Kind::Create`](crate::Kind::Create).
+    pub const TEMPORARY: Features = Features(1 << 11);
 
     /// Has it all of `others`?
     #[must_use]

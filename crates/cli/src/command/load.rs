@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::progress::Bar;
 use crate::stop;
 
+mod creation;
 mod many;
 mod plan;
 mod results;
@@ -19,13 +20,13 @@ Example:
   # tables in this process, the serving workload
   sanderling load run
   # against a server; two lines, and all of it in a file
-  sanderling load run --ps 127.0.0.1:7000 -o run.json
+  sanderling load run --ps 127.0.0.1:7000 --create -o run.json
   # an open loop: latencies count from when requests are due
-  sanderling load run ycsb_a --ps 127.0.0.1:7000 --rate 20k
-  sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000
-  sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 -o sweep.json
+  sanderling load run ycsb_a --ps 127.0.0.1:7000 --create --rate 20k
+  sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000 --create
+  sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 --create -o sweep.json
   sanderling load plot sweep.json -o sweep.png
-  sanderling load ab 127.0.0.1:7000 127.0.0.1:7001 --runs 10
+  sanderling load ab 127.0.0.1:7000 127.0.0.1:7001 --create --runs 10
   # workloads, their parameters and functions
   sanderling load list
 

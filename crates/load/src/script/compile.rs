@@ -62,7 +62,12 @@ pub(super) fn compile(program: &Program) -> Result<Compiled, ScriptError> {
         let bounded = || limit::with(COMPILE_BYTES_MAX, || compile_here(program)).call();
         let spawned = thread.spawn_scoped(scope, bounded);
         let spawned = spawned.map_err(|error| fail(format!("no thread to compile it: {error}")))?;
-        spawned.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        // Rune panics where a function has more blocks, or a script more functions, than it can number.
+        spawned.join().unwrap_or_else(|_| {
+            let text =
+                "it has more functions, or a function more blocks, than can be compiled; make it shorter";
+            Err(fail(text.to_owned()))
+        })
     });
     compiled.map_err(|error| match error {
         ScriptError::Compile { text, .. } if errors::is_out_of_memory(&text) => {

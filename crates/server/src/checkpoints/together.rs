@@ -133,6 +133,7 @@ impl Together<'_> {
                             home,
                             config,
                             created_unix_ms: *created_unix_ms,
+                            temporary: false,
                             table: Table::new(tables.limited(asked))?,
                         });
                     }

@@ -119,3 +119,64 @@ proptest! {
         prop_assert!(sender.buffer.len() * FRAME_ALIGN_BYTES <= BUFFER_BYTES_BATCH);
     }
 }
+
+/// Frames of up to 4 MiB, each as long as its first four bytes say.
+const LONG_FRAMES: Framing = Framing {
+    header_bytes: 4,
+    body_bytes: |header| Ok(u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize),
+    frame_bytes_max: 4 << 20,
+};
+
+/// A receiver that shares a budget, and its peer.
+fn sharing(budget: &ReceiveBudget) -> (StreamReceiver, Socket) {
+    let (ours, theirs) = sockets();
+    let mut receiver =
+        StreamReceiver::new(Pipe::Plain(Arc::new(ours)), LONG_FRAMES, Spin::new(0)).expect("memory");
+    receiver.share_memory(budget);
+    (receiver, theirs)
+}
+
+/// Has bytes taken in as they are sent; how many frames came.
+fn take_in(receiver: &mut StreamReceiver, peer: &Socket, mut bytes: &[u8]) -> Result<usize, Error> {
+    let mut frames = 0;
+    while !bytes.is_empty() {
+        let piece = &bytes[..bytes.len().min(64 << 10)];
+        bytes = &bytes[peer.try_write(piece)?.unwrap_or(0)..];
+        while let Received::Frame(_) = receiver.try_receive()? {
+            frames += 1;
+        }
+    }
+    Ok(frames)
+}
+
+#[test]
+fn long_frames_of_all_connections_share_their_memory() {
+    let budget = ReceiveBudget::new(2 << 20);
+    let mut long = vec![7; 1 << 20];
+    long[..4].copy_from_slice(&((1_u32 << 20) - 4).to_le_bytes());
+    let (begin, end) = long.split_at(900 << 10);
+    let (mut one, to_one) = sharing(&budget);
+    let (mut other, to_other) = sharing(&budget);
+    // Half of a long frame holds memory; another one finds too little, and is the only one to end.
+    assert_eq!(take_in(&mut one, &to_one, begin).expect("there is room"), 0);
+    assert_eq!(budget.used(), (1 << 20) - BUFFER_BYTES_BATCH);
+    assert_eq!(take_in(&mut other, &to_other, begin).expect("there is room"), 0);
+    let (mut third, to_third) = sharing(&budget);
+    let error = take_in(&mut third, &to_third, begin).expect_err("there is no room");
+    assert!(matches!(error, Error::BuffersFull { bytes_max, .. } if bytes_max == 2 << 20), "{error}");
+    assert!(error.to_string().len() <= 200, "{error}");
+    drop(third);
+    // Short frames need none of it.
+    let (mut short, to_short) = sharing(&budget);
+    assert_eq!(take_in(&mut short, &to_short, &[0; 400]).expect("there is room"), 100);
+    // What is gone, and what was read while there was little, is there again.
+    drop(other);
+    assert_eq!(budget.used(), (1 << 20) - BUFFER_BYTES_BATCH);
+    let (mut other, to_other) = sharing(&budget);
+    take_in(&mut other, &to_other, begin).expect("there is room");
+    assert_eq!(take_in(&mut one, &to_one, end).expect("the frame before it"), 1);
+    assert_eq!(budget.used(), (1 << 20) - BUFFER_BYTES_BATCH, "it is short again");
+    assert_eq!(take_in(&mut one, &to_one, &long).expect("there is room"), 1);
+    drop((one, other));
+    assert_eq!(budget.used(), 0);
+}

@@ -198,7 +198,7 @@ fn status(all: &[(String, StatusReply)]) -> String {
 
 fn tables(all: &[(String, TablesReply)]) -> String {
     let header = ["table", "run", "home", "dim", "age", "rows", "bytes", "pushes", "admitted", "rejected"];
-    let header = [&header[..], &["evicted", "full", "server"]].concat();
+    let header = [&header[..], &["evicted", "full", "temporary", "server"]].concat();
     let row = |server: &String, table: &Table| {
         let home = table.pinned.map_or_else(|| "sharded".to_owned(), |on| format!("server {on}"));
         let memory = output::bytes(table.index_bytes + table.slab_bytes);
@@ -209,6 +209,7 @@ fn tables(all: &[(String, TablesReply)]) -> String {
         row.extend([output::count(table.rows), memory]);
         let counts = [table.pushes, table.admitted, table.rejected, table.evicted, table.full];
         row.extend(counts.map(output::count));
+        row.push(if table.temporary { "yes" } else { "-" }.to_owned());
         row.push(server.clone());
         row
     };
@@ -216,7 +217,7 @@ fn tables(all: &[(String, TablesReply)]) -> String {
         .iter()
         .flat_map(|(server, reply)| reply.tables.iter().map(move |table| row(server, table)))
         .collect();
-    if rows.is_empty() { "no tables".to_owned() } else { output::columns(&header, &rows, &[0, 1, 2, 12]) }
+    if rows.is_empty() { "no tables".to_owned() } else { output::columns(&header, &rows, &[0, 1, 2, 12, 13]) }
 }
 
 fn checkpoints(all: &[(String, CheckpointsReply)]) -> String {

@@ -22,7 +22,7 @@ use crate::servers::{AskArgs, ServerArgs};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 -o sweep.json
+  sanderling load sweep --rates 5k..200k:log12 --ps 127.0.0.1:7000 --create -o sweep.json
   sanderling load plot sweep.json -o sweep.svg
 
 A sweep ends at the first rate that is not served: beyond it only queues grow.")]
@@ -48,8 +48,8 @@ pub(super) struct SweepArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000
-  sanderling load search --slo 'p50<500us,p99.9<20ms' ctr --ps 127.0.0.1:7000 \\
+  sanderling load search --slo 'p99<5ms' --ps 127.0.0.1:7000 --create
+  sanderling load search --slo 'p50<500us,p99.9<20ms' ctr --ps 127.0.0.1:7000 --create \\
       -o search.json
 
 A closed loop tells about how much is possible; then the interval between a rate that is fine and one that is not is halved, \
@@ -80,8 +80,8 @@ pub(super) struct SearchArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  sanderling load ab 127.0.0.1:7000 127.0.0.1:7001 --runs 10
-  sanderling load ab shm:a tcp://127.0.0.1:7000 --runs 6 -d 5s -o ab.json
+  sanderling load ab 127.0.0.1:7000 127.0.0.1:7001 --create --runs 10
+  sanderling load ab shm:a tcp://127.0.0.1:7000 --create --runs 6 -d 5s -o ab.json
 
 Runs are made in turns, A B B A and so on, so that what drifts meanwhile touches both alike; they are compared as whole runs.")]
 pub(super) struct AbArgs {
@@ -139,7 +139,9 @@ fn kept(command: &str, Made { runs, cut, .. }: Made, wanted: &[Objective]) -> Re
 pub(super) fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     let wanted = args.slo.as_deref().map_or(Ok(Vec::new()), wanted)?;
     let (target, plan) = (target(&args.servers)?, args.looped.apply(args.workload.plan()?, None));
+    let target = args.looped.creation.apply(target);
     check(args.out.as_ref(), &args.workload.workload)?;
+    let created = args.looped.ask("sweep", &target, &plan)?;
     let bar = Bar::new(args.looped.quiet);
     let (rates, arrivals) = (&args.rates, args.looped.arrivals());
     let ran = prepare(&target, &plan, &args.looped, &bar).and_then(|()| {
@@ -147,6 +149,7 @@ pub(super) fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
         campaign::sweep(&target, &plan, rates, arrivals, watch).map_err(failed)
     });
     bar.finish();
+    drop(created);
     let ran = ran?;
     let gone = ran.gone;
     let file = kept("sweep", ran, &wanted);
@@ -171,7 +174,9 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
         return Err(Failure::Usage("--trial: a trial of no length has no calls".to_owned()));
     }
     let (target, plan) = (target(&args.servers)?, args.looped.apply(args.workload.plan()?, None));
+    let target = args.looped.creation.apply(target);
     check(args.out.as_ref(), &args.workload.workload)?;
+    let created = args.looped.ask("search", &target, &plan)?;
     let bar = Bar::new(args.looped.quiet);
     let how = Search {
         objectives: wanted.clone(),
@@ -184,6 +189,7 @@ pub(super) fn search(args: &SearchArgs) -> Result<u8, Failure> {
         campaign::search(&target, &plan, &how, watch).map_err(failed)
     });
     bar.finish();
+    drop(created);
     let found = searched?;
     let Found { per_s, not_per_s, unknown_per_s, empty_per_s, gone, .. } = found;
     let file = kept("search", Made { runs: found.runs, cut: found.cut, gone }, &wanted);
@@ -223,8 +229,10 @@ pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
         let most = RUNS_MAX / 2;
         return Err(Failure::Usage(format!("--runs: {} of each are too many; at most {most}", args.runs)));
     }
-    let (a, b) = (reach(&args.a, &args.ask)?, reach(&args.b, &args.ask)?);
+    let [a, b] = [reach(&args.a, &args.ask)?, reach(&args.b, &args.ask)?]
+        .map(|target| args.looped.creation.apply(target));
     check(args.out.as_ref(), &args.workload.workload)?;
+    let created = (args.looped.ask("ab", &a, &plan)?, args.looped.ask("ab", &b, &plan)?);
     let bar = Bar::new(args.looped.quiet);
     let ran = prepare(&a, &plan, &args.looped, &bar)
         .and_then(|()| prepare(&b, &plan, &args.looped, &bar))
@@ -233,6 +241,7 @@ pub(super) fn ab(args: &AbArgs) -> Result<u8, Failure> {
             campaign::ab(&a, &b, &plan, args.runs, watch).map_err(failed)
         });
     bar.finish();
+    drop(created);
     let ran = ran?;
     let gone = ran.gone;
     let file = kept("ab", ran, &[]);

@@ -9,6 +9,7 @@ use sanderling_load::generate::{Arrivals, Seeds};
 use sanderling_load::script::{Mix, Program};
 use sanderling_load::target::{EMBEDDED, Target};
 
+use super::creation::{Created, CreationArgs};
 use super::{failed, unreached};
 use crate::command::quantity::time;
 use crate::failure::Failure;
@@ -78,6 +79,8 @@ pub(super) struct LoopArgs {
     /// No progress
     #[arg(long, short)]
     pub(super) quiet: bool,
+    #[command(flatten)]
+    pub(super) creation: CreationArgs,
 }
 
 impl WorkloadArgs {
@@ -141,6 +144,11 @@ impl LoopArgs {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Asks whether tables may be created on the target's servers; they are dropped with what this returns.
+    pub(super) fn ask(&self, command: &str, target: &Target, plan: &Plan) -> Result<Created, Failure> {
+        self.creation.ask(command, target, plan, !self.no_load, self.quiet)
     }
 
     /// The plan with its loop.

@@ -52,12 +52,13 @@ pub(super) struct LoadArgs {
 Example:
   # 98 % pulls, 2 % pushes of 512 keys, in this process
   sanderling load run
-  sanderling load run --ps 127.0.0.1:7000 --threads 4 --concurrency 8
-  sanderling load run ctr --ps 127.0.0.1:7000 --rate 20k \\
+  sanderling load run --ps 127.0.0.1:7000 --create --threads 4 --concurrency 8
+  sanderling load run ctr --ps 127.0.0.1:7000 --create --rate 20k \\
       --arrivals poisson -d 60s -o run.json
   sanderling load run my.rn -P keys=1e8 -f pull:9,push:1
 
-Tables that are not there are made, and filled if they have fewer rows than the workload has keys. In an open loop calls are due by the clock, and latencies \
+Tables that are not there are made, and filled if they have fewer rows than the workload has keys. On servers that is asked \
+about first (--create says yes); such tables are temporary, which no checkpoint has, and dropped at the end unless --keep is given. In an open loop calls are due by the clock, and latencies \
 count from then on, whoever is late. A run is marked NOT VALID if the client itself was the bottleneck, too much failed, or it \
 was cut by Ctrl-C: then the exit code is 130, and no file is replaced.")]
 pub(super) struct RunArgs {
@@ -128,9 +129,10 @@ pub(super) fn prepare(target: &Target, plan: &Plan, looped: &LoopArgs, bar: &Bar
 
 pub(super) fn run(args: &RunArgs) -> Result<u8, Failure> {
     args.looped.check(args.rate)?;
-    let target = target(&args.servers)?;
+    let target = args.looped.creation.apply(target(&args.servers)?);
     let plan = args.looped.apply(args.workload.plan()?, args.rate);
     check(args.out.as_ref(), &args.workload.workload)?;
+    let created = args.looped.ask("run", &target, &plan)?;
     let bar = Bar::new(args.looped.quiet);
     let ran = prepare(&target, &plan, &args.looped, &bar).and_then(|()| {
         match engine::run(&target, &plan, &mut |progress| watched(&bar, "running", progress)) {
@@ -139,6 +141,7 @@ pub(super) fn run(args: &RunArgs) -> Result<u8, Failure> {
         }
     });
     bar.finish();
+    drop(created);
     let (run, cut) = ran?;
     let valid = !failed_too_often(&run, &plan);
     let file = ResultFile { cut, ..ResultFile::new("run", vec![run]) };

@@ -1,0 +1,54 @@
+//! Temporary tables: made for one run, in no checkpoint, dropped at its end. Knows not what they are used for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sanderling_store::TableConfig;
+use sanderling_wire::{Fault, Features, Ping, Request};
+
+use crate::checkpoint::ask_all;
+use crate::cluster::Cluster;
+use crate::error::ClientError;
+use crate::remote::RemoteTable;
+
+impl RemoteTable {
+    /// Makes a table that no checkpoint has, or opens the one that is there with the same configuration, temporary or not.
+    ///
+    /// # Errors
+    /// As [`RemoteTable::create`]; [`ClientError::Cluster`] if a server is too old for temporary tables: nothing is made then.
+    pub fn create_temporary(
+        cluster: &Arc<Cluster>,
+        config: &TableConfig,
+    ) -> Result<RemoteTable, ClientError> {
+        cluster.with_session(|session| {
+            for (at, server) in cluster.servers().iter().enumerate() {
+                session.ask(at, "", &Request::Ping(Ping { reply_bytes: 0, bytes: &[] }), |_| Some(()))?;
+                if !session.links.can(at, Features::TEMPORARY) {
+                    let address = &server.address;
+                    let reason = format!("{address} is too old for temporary tables; update it");
+                    return Err(ClientError::Cluster { reason });
+                }
+            }
+            Ok(())
+        })?;
+        RemoteTable::create_as(cluster, config, true)
+    }
+}
+
+impl Cluster {
+    /// Drops a table on every server that answers within a time, also after the process was told to stop; was it there? Of
+    /// several errors it is the first.
+    pub fn drop_where_reached(&self, name: &str, within: Duration) -> Result<bool, ClientError> {
+        let mut links = self.patient_links(within)?;
+        links.bear_silence();
+        let (mut was_there, mut failed) = (false, Ok(()));
+        for answer in ask_all(&mut links, &Request::Drop(name), |_| Some(())) {
+            match answer {
+                Ok(()) => was_there = true,
+                Err(ClientError::Refused { fault: Fault::UnknownTable, .. }) => {}
+                Err(error) => failed = failed.and(Err(error)),
+            }
+        }
+        failed.map(|()| was_there)
+    }
+}
