@@ -1,13 +1,16 @@
 //! The delimited reader against the plain cutting of each line by itself.
 
 use std::io::Cursor;
+use std::path::Path;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::bad_rows::BadRows;
-use crate::encode::{EncodeOptions, LabelUse};
-use crate::format::BadRowPolicy;
+use crate::blocks::LineBlocks;
+use crate::encode::{EncodeOptions, Encoder, LabelUse};
+use crate::format::{BadRowPolicy, DataConfig, Format};
+use crate::quotes::Quotes;
 use crate::scan::Isa;
 use crate::spec::Spec;
 

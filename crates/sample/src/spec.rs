@@ -3,8 +3,11 @@
 //! The same structures are read from TOML (`sanderling train`), from Python dictionaries, and from a saved model. The
 //! spec says nothing of file formats (see `format`), models or optimizers.
 
+mod sparse;
 mod written;
 pub use written::check_all_written;
+
+pub use sparse::{LIBFFM_COLUMN, LIBFFM_FIELD_MAX};
 
 use serde::{Deserialize, Serialize};
 
@@ -201,15 +204,6 @@ impl Feature {
         }
     }
 
-    /// The libffm fields whose pairs the feature reads: those that its columns name. None: it reads the pairs of the whole line.
-    #[must_use]
-    pub fn fields(&self) -> Option<Vec<u32>> {
-        let name = self.column.as_ref().unwrap_or(&self.name);
-        let columns = if self.columns.is_empty() { std::slice::from_ref(name) } else { &self.columns[..] };
-        let fields: Option<Vec<u32>> = columns.iter().map(|column| libffm_field(column)).collect();
-        fields.filter(|_| self.kind == FeatureKind::Sparse)
-    }
-
     /// The table that holds the feature's rows.
     #[must_use]
     pub fn table(&self) -> &str {
@@ -254,20 +248,6 @@ impl Feature {
     }
 }
 
-/// Columns of libffm text are called this, with the number of the field behind it.
-pub const LIBFFM_COLUMN: &str = "field_";
-
-/// Features read libffm fields with numbers up to this.
-pub const LIBFFM_FIELD_MAX: u32 = 65_535;
-
-/// The number of the libffm field that a column is.
-fn libffm_field(column: &str) -> Option<u32> {
-    let number = column.strip_prefix(LIBFFM_COLUMN)?;
-    let field = number.parse::<u32>().ok().filter(|field| *field <= LIBFFM_FIELD_MAX)?;
-    // One name per field.
-    (field.to_string() == number).then_some(field)
-}
-
 impl Spec {
     /// A spec may not have more features than this.
     pub const FEATURES_MAX: usize = 4096;
@@ -280,13 +260,6 @@ impl Spec {
     #[must_use]
     pub fn libsvm() -> Self {
         Spec { feature: vec![Feature::of("features", FeatureKind::Sparse)], ..Spec::default() }
-    }
-
-    /// The spec of libffm text with these fields: one sparse feature per field, raw keys.
-    #[must_use]
-    pub fn libffm(fields: impl IntoIterator<Item = u32>) -> Self {
-        let feature = |field| Feature::of(&format!("{LIBFFM_COLUMN}{field}"), FeatureKind::Sparse);
-        Spec { feature: fields.into_iter().map(feature).collect(), ..Spec::default() }
     }
 
     /// The spec of Criteo's display-advertising log: 13 counts on a log scale, 26 categorical columns.
@@ -370,33 +343,6 @@ impl Spec {
             return Err(bad(format!(
                 "weight.column = {column:?}: libsvm and libffm text have no columns; leave [weight] out, or use another format"
             )));
-        }
-        Ok(())
-    }
-
-    /// Sparse features: one that reads the whole line, or any number that read libffm fields.
-    fn check_sparse(&self) -> Result<(), SampleError> {
-        let mut taken = std::collections::HashMap::new();
-        for feature in &self.feature {
-            let name = &feature.name;
-            match feature.fields() {
-                None if self.feature.len() > 1 => {
-                    return Err(bad(format!(
-                        "feature {name:?}: a sparse feature that reads whole lines must be the only feature; of libffm fields \
-                         each needs type = \"sparse\" and a column such as \"field_0\""
-                    )));
-                }
-                None => {}
-                Some(fields) => {
-                    for field in fields {
-                        if let Some(other) = taken.insert(field, name) {
-                            return Err(bad(format!(
-                                "features {other:?} and {name:?} both read {LIBFFM_COLUMN}{field}; leave it out of one"
-                            )));
-                        }
-                    }
-                }
-            }
         }
         Ok(())
     }

@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn what_is_no_columns_is_called_what_it_is() {
         let check = |text: &str, expected: Option<TextKind>| {
-            assert_eq!(TextKind::of(text.as_bytes()), expected, "{text}")
+            assert_eq!(TextKind::of(text.as_bytes()), expected, "{text}");
         };
         check("{\"label\": 1, \"user\": \"a\"}\n{\"label\": 0}\n", Some(TextKind::Json));
         check("\n[\n  {\"label\": 1}\n", None);

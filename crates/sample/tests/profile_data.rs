@@ -369,8 +369,8 @@ fn libsvm_text_is_counted_by_index() {
 fn libffm_text_is_counted_by_field() {
     let dir = TempDir::new().unwrap();
     let row = |row: usize| match row % 2 {
-        0 => format!("{} 0:{}:1 12:7:0.5 12:8:1\n", u8::from(row % 5 == 0), row % 10),
-        _ => format!("{} 12:7:1\n", u8::from(row % 5 == 0)),
+        0 => format!("{} 0:{}:1 12:7:0.5 12:8:1\n", u8::from(row.is_multiple_of(5)), row % 10),
+        _ => format!("{} 12:7:1\n", u8::from(row.is_multiple_of(5))),
     };
     let rows: String = (0..100).map(row).collect();
     for name in ["a.ffm", "a.txt"] {
