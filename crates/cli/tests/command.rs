@@ -14,6 +14,8 @@ mod after_training;
 mod convert;
 #[path = "command/outputs.rs"]
 mod outputs;
+#[path = "command/records.rs"]
+mod records;
 
 const ADULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/adult");
 /// What `--json` of train and eval promises.
