@@ -14,8 +14,13 @@ mod after_training;
 mod convert;
 #[path = "command/outputs.rs"]
 mod outputs;
+<<<<<<< HEAD
 #[path = "command/told.rs"]
 mod told;
+=======
+#[path = "command/records.rs"]
+mod records;
+>>>>>>> wt-text
 
 const ADULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/adult");
 /// What `--json` of train and eval promises.

@@ -267,7 +267,7 @@ impl Step {
                 each(row, weights, place, gradient, largest, |w, [v], g| {
                     let v = momentum * v + (g + l2 * w);
                     (w - lr * v, [v])
-                })
+                });
             }
             Step::Adagrad { lr, eps, l2 } => each(row, weights, place, gradient, largest, |w, [a], g| {
                 let g = g + l2 * w;

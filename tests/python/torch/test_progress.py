@@ -231,7 +231,7 @@ def test_the_directory_of_a_run_is_not_its_model(tmp_path: Path) -> None:
         "feature": [{"name": "a"}],
     }
     result = sanderling.torch.train(config, runs_dir=tmp_path / "runs")
-    with pytest.raises(sanderling.ModelError, match=r"holds no model itself; did you mean .*/run/model\?"):
+    with pytest.raises(sanderling.ModelError, match=r"holds no model itself; did you mean .*/rows/model\?"):
         sanderling.torch.predict(result.run_dir, tmp_path / "rows.csv")
     probabilities = sanderling.torch.predict(result.run_dir / "model", tmp_path / "rows.csv")
     assert sanderling.metrics(np.arange(200) % 2, probabilities)["examples"] == 200

@@ -19,7 +19,7 @@ CONFIG = """
 [data]
 train = "train.csv"
 [model]
-type = "deepfm"
+type = "dnn"
 dim = 4
 hidden = [8]
 [train]

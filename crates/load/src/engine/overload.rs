@@ -21,6 +21,7 @@ const GOODPUT_MIN: f64 = 0.9;
 const ROUNDS_MAX: usize = 6;
 
 #[test]
+#[ignore = "compares rates: needs processors for itself"]
 fn what_is_answered_in_time_stays_at_capacity_beyond_it() {
     let config = Config {
         listen: vec!["tcp://127.0.0.1:0".parse().expect("an address")],

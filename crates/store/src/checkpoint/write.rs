@@ -111,7 +111,7 @@ impl CheckpointWriter {
         self.write_rows(
             table.config(),
             |each| {
-                let _ = table.try_for_each_row(|row| each(row));
+                let _ = table.try_for_each_row(each);
                 Ok::<_, StoreError>(pushes)
             },
             |key, reason| {
