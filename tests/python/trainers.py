@@ -11,6 +11,7 @@ test.
 import importlib
 import json
 import os
+import re
 import runpy
 import signal
 import socket
@@ -155,7 +156,8 @@ class Trainers:
         """Tells them to stop when they have made so many steps; what they said then, and their exit codes."""
         with self.start(*arguments, slow_from=step) as process:
             assert process.stderr is not None
-            while f"step {step}," not in (line := process.stderr.readline()):
+            # Of a later pass the line says so behind the number.
+            while not re.search(rf"\bstep {step}\b.*, auc", line := process.stderr.readline()):
                 assert line, "it ended before"
             tell(process)
             code, _, said = rest(process)

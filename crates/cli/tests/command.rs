@@ -14,13 +14,10 @@ mod after_training;
 mod convert;
 #[path = "command/outputs.rs"]
 mod outputs;
-<<<<<<< HEAD
-#[path = "command/told.rs"]
-mod told;
-=======
 #[path = "command/records.rs"]
 mod records;
->>>>>>> wt-text
+#[path = "command/told.rs"]
+mod told;
 
 const ADULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/adult");
 /// What `--json` of train and eval promises.
