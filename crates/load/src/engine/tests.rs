@@ -488,9 +488,10 @@ fn a_silent_server_keeps_no_run_from_its_end() {
 /// and campaigns make no further run.
 #[test]
 fn a_run_ends_within_a_time_out_of_its_end_when_its_server_is_gone() {
+    type Check<'a> = &'a dyn Fn(&Target, &mut dyn FnMut(Progress) -> bool);
     let timeout = Duration::from_secs(2);
     let open = Schedule::Open { per_s: 500.0, arrivals: Arrivals::Uniform };
-    let gone = |check: &dyn Fn(&Target, &mut dyn FnMut(Progress) -> bool), calls: u64| {
+    let gone = |check: Check<'_>, calls: u64| {
         let pause = Arc::new(Mutex::new(()));
         let listen = ["tcp://127.0.0.1:0".parse().unwrap()];
         let null = NullServer::start_with_pause(&listen, 4, 0, Arc::clone(&pause)).unwrap();

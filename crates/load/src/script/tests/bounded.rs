@@ -1,5 +1,7 @@
 //! What a hostile script may cost when it is compiled: a child process with little address space compiles each of these.
 
+#![allow(clippy::print_stdout)] // a child says what it found to the test
+
 use std::process::Command;
 
 use super::super::{Program, SOURCE_BYTES_MAX};
