@@ -299,9 +299,9 @@ impl Talk {
     fn try_answer(&mut self, id: u64, request: &Request<'_>) -> Result<(), Refusal> {
         match request {
             Request::Hello(hello) => {
-                let token = self.memory.token.lock().unwrap();
+                let token = self.memory.token.lock().unwrap().clone();
                 // A server without a token takes what clients found for an earlier server of its port.
-                if !token.is_empty() && hello.token != *token {
+                if !token.is_empty() && hello.token != token {
                     return Err((Fault::Unauthorized, String::new()));
                 }
                 let frame_bytes_max = self.memory.frame_bytes_max();
