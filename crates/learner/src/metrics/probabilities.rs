@@ -71,7 +71,7 @@ mod tests {
     fn probabilities_have_the_metrics_of_their_logits() {
         let (mut logits, mut probabilities) = (Scores::new(), Scores::new());
         for row in 0..1000_u32 {
-            let (logit, label) = ((row * 37 % 101) as f32 / 10.0 - 5.0, (row % 3 == 0) as u8 as f32);
+            let (logit, label) = ((row * 37 % 101) as f32 / 10.0 - 5.0, f32::from(u8::from(row % 3 == 0)));
             logits.push(logit, label, 1.0);
             probabilities.push_probability(sigmoid(logit), label, 1.0);
         }
