@@ -49,7 +49,7 @@ fn ago(table: &Table, key: u64) -> u32 {
 fn the_coldest_rows_go_first_whatever_the_epoch() {
     for epoch in EPOCHS {
         // Old ones, some of them as old as a row can be, and some that are new.
-        let is_cold = |key: &u64| key % 10 == 0;
+        let is_cold = |key: &u64| key.is_multiple_of(10);
         let use_of = |key| if is_cold(&key) { (HALF - 9 - key).min(epoch) } else { 4 + key % 5 };
         let rows: Vec<(u64, u64)> = (0..5400).map(|key| (key, use_of(key))).collect();
         let config = config(Eviction::Clock, Some(400 << 10));
