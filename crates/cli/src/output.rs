@@ -84,7 +84,7 @@ pub(crate) fn text(lines: &str) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// The same for a person: on a terminal, long lines are broken.
+/// Prints lines for a person to standard output: a terminal gets long lines wrapped to its width.
 pub(crate) fn prose(lines: &str) -> Result<(), Failure> {
     text(&wrapped(lines, width::of_stdout()))
 }
@@ -155,7 +155,7 @@ pub(crate) fn columns(header: &[&str], rows: &[Vec<String>], left: &[usize]) -> 
     columns_within(header, rows, left, None)
 }
 
-/// The same, folded where it is wider than a terminal: each part has the columns that are first and to the left.
+/// A table of aligned columns, folded where it is wider than a terminal: each part repeats the leading columns in `left`.
 pub(crate) fn columns_within(
     header: &[&str],
     rows: &[Vec<String>],

@@ -81,7 +81,7 @@ impl ServerArgs {
         self.connect_within(None)
     }
 
-    /// The same with the time limit of a configuration, where the command line has none.
+    /// Connects as [`connect`](Self::connect) does; `timeout` is the configuration's, for a command line without `--ps-timeout`.
     pub(crate) fn connect_within(&self, timeout: Option<Duration>) -> Result<Option<Arc<Cluster>>, Failure> {
         let Some(text) = self.address()? else { return Ok(None) };
         let found = addresses(text).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;

@@ -24,8 +24,8 @@ pub(crate) fn read_token(path: &Path) -> Result<String, String> {
     read(path)
 }
 
-/// The same for a server, whose tables depend on it: one that other users can read is refused unless `open` says that this is
-/// meant, and one that they can write always.
+/// Reads the token of a server, whose tables depend on it. A file that other users can write is refused, and a file that they can
+/// read is refused unless `open` allows it.
 pub(crate) fn read_server_token(path: &Path, open: bool) -> Result<String, String> {
     let token = read(path)?;
     match exposure(path) {
@@ -122,7 +122,7 @@ mod tests {
             (0o755, 0o644, long, true, Ok(())),
             (0o755, 0o666, long, true, Err("other users can change")),
             (0o755, 0o620, long, true, Err("other users can change")),
-            // Nobody else comes to it.
+            // The folder keeps other users out.
             (0o700, 0o644, long, false, Ok(())),
             (0o755, 0o600, "x", false, Err("a token of 1 bytes can be guessed")),
             (0o755, 0o600, "short", false, Ok(())),

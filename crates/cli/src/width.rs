@@ -18,7 +18,7 @@ pub(crate) fn of_stderr() -> Option<usize> {
     of(terminal_size_of::<Stderr>(std::io::stderr()))
 }
 
-/// The same of standard output.
+/// The width of the terminal that standard output is; none if it is no terminal.
 pub(crate) fn of_stdout() -> Option<usize> {
     of(terminal_size_of::<Stdout>(std::io::stdout()))
 }

@@ -332,7 +332,7 @@ fn describe(event: &Event<'_>) -> Vec<String> {
     }
 }
 
-/// What is most likely wrong with features whose values swamp the model; of many, the first ones.
+/// Warnings that name features with values so large that they swamp the model; at most the first `SHOWN_MAX`.
 fn large_values(features: &[LargeValues]) -> Vec<String> {
     const SHOWN_MAX: usize = 5;
     let mut lines: Vec<String> =

@@ -259,9 +259,9 @@ fn exit_code(file: &ResultFile, plan: &Plan) -> u8 {
     if file.runs.iter().any(|run| failed_too_often(run, plan)) { FAILED } else { 0 }
 }
 
-/// Below the runs that were over.
+/// Note under the finished runs of a campaign that a person stopped.
 pub(super) const CUT: &str = "it was stopped before all runs were made";
-/// The same, where nobody has stopped it.
+/// Note under the finished runs of a campaign whose servers stopped answering.
 const GONE: &str = "the servers stopped answering: the other runs were not made";
 
 /// After Ctrl-C, or because the servers are gone.
