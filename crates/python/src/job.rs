@@ -400,6 +400,7 @@ impl PyWorker {
 
     /// Hands in gradients of the step at hand, float32 [len(keys), dim].
     #[pyo3(signature = (table, keys, grads, *, lr = None, lr_scale = 1.0, counts = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn push_step(
         &self,
         py: Python<'_>,
