@@ -1,8 +1,5 @@
 //! A peer of shared memory that writes what it should not into it: indexes, lengths, skips, headers. Each is an error of
 //! that connection, and nothing is touched outside the ring. The peer here writes through the memory's file.
-#![allow(clippy::unwrap_used)] // a panic is a failed test with a line number
-
-mod endpoints;
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -10,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use endpoints::{FRAME_BYTES_MAX, Place, frame, within_a_minute};
+use crate::endpoints::{FRAME_BYTES_MAX, TestEndpoint, frame, within_a_minute};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix};
 use sanderling_transport::{Address, Connection, Error, Received};
 
@@ -46,7 +43,7 @@ impl Hostile {
 }
 
 fn pair() -> (Connection, Hostile) {
-    let mut place = Place::new("shm");
+    let mut place = TestEndpoint::new("shm");
     place.listen.ring_bytes = RING_BYTES as usize;
     place.listen.write_timeout = Duration::from_secs(20);
     let listener = place.listener();

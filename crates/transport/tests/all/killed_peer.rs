@@ -1,14 +1,11 @@
 //! A real process at the other end that is killed while it sends: whole frames before, then the end or a cut, at once.
-#![allow(clippy::unwrap_used)] // a panic is a failed test with a line number
-
-mod endpoints;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use endpoints::{FRAME_BYTES_MAX, Place, frame, within_a_minute};
+use crate::endpoints::{FRAME_BYTES_MAX, TestEndpoint, frame, within_a_minute};
 use sanderling_transport::{Address, Connection, Error, Listener, connect};
 
 const ADDRESS: &str = "SANDERLING_TEST_ADDRESS";
@@ -21,7 +18,7 @@ fn the_other_process() {
     let address: Address = address.parse().unwrap();
     let _keep: Box<dyn std::any::Any> = match &address {
         Address::Shm(_) => {
-            let mut client = connect(&address, &Place::new("shm").connect).unwrap();
+            let mut client = connect(&address, &TestEndpoint::new("shm").connect).unwrap();
             for n in 0..2 {
                 client.sender.frame(100).unwrap().write(&frame(n, 50));
             }
@@ -32,7 +29,7 @@ fn the_other_process() {
         }
         Address::Unix(path) => raw(std::os::unix::net::UnixStream::connect(path).unwrap()),
         Address::Tcp(endpoints) => raw(std::net::TcpStream::connect(endpoints[0].to_string()).unwrap()),
-        Address::Embedded | Address::Grpc(_) => panic!("no process"),
+        Address::Embedded => panic!("no process"),
     };
     std::io::stdout().write_all(b"\nsent\n").unwrap();
     std::thread::sleep(Duration::from_secs(60));
@@ -69,10 +66,10 @@ fn accept(listener: &Listener) -> Connection {
 }
 
 fn check(kind: &str) {
-    let mut place = Place::new(kind);
+    let mut place = TestEndpoint::new(kind);
     let listener = place.listener();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_other_process", "--nocapture"])
+        .args(["--exact", "killed_peer::the_other_process", "--nocapture"])
         .env(ADDRESS, place.address.to_string())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -1,6 +1,5 @@
 //! One message of every kind, made from a handful of numbers and texts. Knows what messages there are, not what they
 //! are tested for.
-#![allow(dead_code)] // no test uses all of it
 
 use sanderling_wire::{
     Absent, Agreed, Ahead, Bits, Column, Counter, Create, Delete, Export, Exported, Failure, Fault, Features,

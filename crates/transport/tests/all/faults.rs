@@ -1,22 +1,19 @@
 //! What peers, people and systems do wrong: each is a typed error that says who and what, and costs nobody else
 //! anything.
-#![allow(clippy::unwrap_used)] // a panic is a failed test with a line number
-
-mod endpoints;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use endpoints::{FRAME_BYTES_MAX, FRAMING, HEADER_BYTES, Place, frame, within_a_minute};
+use crate::endpoints::{FRAME_BYTES_MAX, FRAMING, HEADER_BYTES, KINDS, TestEndpoint, frame, within_a_minute};
 use sanderling_transport::{
     Address, ConnectOptions, Connection, Error, ListenOptions, Listener, Received, connect,
 };
 
 /// A peer of ours that speaks raw bytes.
 fn raw_pair(kind: &str) -> (Connection, Box<dyn Write>) {
-    let mut place = Place::new(kind);
+    let mut place = TestEndpoint::new(kind);
     let listener = place.listener();
     let raw: Box<dyn Write> = match &place.address {
         Address::Unix(path) => Box::new(UnixStream::connect(path).unwrap()),
@@ -97,8 +94,8 @@ fn lengths_that_lie() {
 
 #[test]
 fn our_own_frames_are_bounded_too() {
-    for kind in endpoints::KINDS {
-        let (mut server, _client) = Place::new(kind).pair();
+    for kind in KINDS {
+        let (mut server, _client) = TestEndpoint::new(kind).pair();
         let error = server.sender.frame(FRAME_BYTES_MAX + 1).unwrap_err();
         assert!(matches!(error, Error::FrameTooLong { bytes: 300_001, .. }), "{kind}: {error}");
     }
@@ -155,7 +152,7 @@ fn frames_must_have_sensible_bounds() {
 
 #[test]
 fn other_machines_are_let_in_only_on_purpose() {
-    let place = Place::new("tls");
+    let place = TestEndpoint::new("tls");
     let options = |expose, insecure, token, tls: bool| ListenOptions {
         expose,
         insecure,
@@ -189,8 +186,8 @@ fn a_socket_left_by_a_dead_server_is_replaced() {
 
 #[test]
 fn listeners_can_be_stopped() {
-    for kind in endpoints::KINDS {
-        let listener = Place::new(kind).listener();
+    for kind in KINDS {
+        let listener = TestEndpoint::new(kind).listener();
         let stopper = listener.stopper();
         let accepting = std::thread::spawn(move || listener.accept().map(|connection| connection.is_none()));
         stopper.stop();
@@ -201,12 +198,12 @@ fn listeners_can_be_stopped() {
 #[test]
 fn tls_with_whom_it_should_not_be() {
     // A server whose certificate is another's, one for another host, and none at all.
-    let mut strange = Place::new("tls");
-    strange.connect.tls = Place::new("tls").connect.tls;
-    let mut elsewhere = Place::new("tls");
+    let mut strange = TestEndpoint::new("tls");
+    strange.connect.tls = TestEndpoint::new("tls").connect.tls;
+    let mut elsewhere = TestEndpoint::new("tls");
     let (server, client) = elsewhere.certificates("elsewhere.example");
     (elsewhere.listen.tls, elsewhere.connect.tls) = (Some(server), Some(client));
-    let mut plain = Place::new("tls");
+    let mut plain = TestEndpoint::new("tls");
     plain.listen.tls = None;
     for (mut place, expected) in [
         (strange, "TLS: invalid peer certificate"),
@@ -228,7 +225,7 @@ fn tls_with_whom_it_should_not_be() {
 
 #[test]
 fn who_talks_to_tls_without_it_is_told_so() {
-    let mut place = Place::new("tls");
+    let mut place = TestEndpoint::new("tls");
     let listener = place.listener();
     let server = std::thread::spawn(move || {
         let mut connection = listener.accept().unwrap().unwrap();
@@ -248,7 +245,7 @@ fn a_server_that_never_answers_is_given_up() {
     // By its number: looking up a name would take of the time, too.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("127.0.0.1:{}", silent.local_addr().unwrap().port()).parse().unwrap();
-    let mut options = Place::new("tls").connect;
+    let mut options = TestEndpoint::new("tls").connect;
     options.timeout = Duration::from_millis(500);
     let error = connect(&address, &options).map(|_| ()).unwrap_err();
     assert!(matches!(error, Error::ConnectTimeout { .. }), "{error}");
@@ -256,7 +253,7 @@ fn a_server_that_never_answers_is_given_up() {
 
 #[test]
 fn tls_cut_without_farewell_is_a_cut() {
-    let mut place = Place::new("tls");
+    let mut place = TestEndpoint::new("tls");
     let listener = place.listener();
     let Address::Tcp(endpoints) = &place.address else { panic!("tls is tcp") };
     // A man in the middle, who lets the handshake and one frame pass and then cuts the line.

@@ -1,7 +1,5 @@
 //! Clients that are broken, hostile, slow, paused or killed: they learn what is wrong, and cost the others nothing.
-#![allow(clippy::unwrap_used, clippy::print_stderr)] // a panic is a failed test; who skips says so
-
-mod peer;
+#![allow(clippy::print_stderr)] // a skipped test says so
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,9 +8,9 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use peer::{DIM, LONG, Peer, Place, TABLE};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use sanderling_server::Event;
+use sanderling_testkit::{DIM, LONG, RawClient, TABLE, TestServer};
 use sanderling_transport::Address;
 use sanderling_wire::*;
 
@@ -44,8 +42,8 @@ fn hello_frame() -> Vec<u8> {
 
 #[test]
 fn what_is_no_frame_closes_its_connection_only() {
-    let place = Place::new(|_| {});
-    let (address, mut other) = (place.address("tcp"), Peer::new(&place.address("tcp")));
+    let place = TestServer::new(|_| {});
+    let (address, mut other) = (place.address("tcp"), RawClient::new(&place.address("tcp")));
     let table = other.create("t", TABLE).unwrap();
     let hello = hello_frame();
     let change = |at: usize, bytes: &[u8]| {
@@ -82,9 +80,9 @@ fn what_is_no_frame_closes_its_connection_only() {
 
 #[test]
 fn many_who_talk_no_frames_fill_no_log() {
-    let place = Place::new(|_| {});
+    let place = TestServer::new(|_| {});
     let address = place.address("tcp");
-    let mut other = Peer::new(&address);
+    let mut other = RawClient::new(&address);
     for _ in 0..1000 {
         let mut stream = raw(&address);
         let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n");
@@ -98,8 +96,8 @@ fn many_who_talk_no_frames_fill_no_log() {
 
 #[test]
 fn a_frame_cut_at_any_byte_costs_its_connection_only() {
-    let place = Place::new(|_| {});
-    let (address, mut other) = (place.address("tcp"), Peer::new(&place.address("tcp")));
+    let place = TestServer::new(|_| {});
+    let (address, mut other) = (place.address("tcp"), RawClient::new(&place.address("tcp")));
     let hello = hello_frame();
     for bytes in 1..hello.len() {
         raw(&address).write_all(&hello[..bytes]).unwrap();
@@ -126,9 +124,9 @@ fn a_thousand_connections_are_served() {
         eprintln!("skipped: only {:?} files may be open, {needed} are needed", limit.maximum);
         return;
     }
-    let place = Place::new(|_| {});
+    let place = TestServer::new(|_| {});
     for kind in ["tcp", "unix"] {
-        let mut peers: Vec<Peer> = (0..1000).map(|_| Peer::new(&place.address(kind))).collect();
+        let mut peers: Vec<RawClient> = (0..1000).map(|_| RawClient::new(&place.address(kind))).collect();
         let table = peers[0].create("t", TABLE).unwrap();
         let (absent, format) = (Absent::Zero, RowFormat::F32);
         let pull = Request::Pull(Pull { table, dim: DIM, absent, format, keys: &[1, 2] });
@@ -146,14 +144,14 @@ fn a_thousand_connections_are_served() {
 
 #[test]
 fn who_takes_no_answers_is_closed_and_holds_nobody_up() {
-    let place = Place::new(|config| {
+    let place = TestServer::new(|config| {
         config.workers = 1;
         config.write_timeout = Duration::from_millis(300);
     });
     for kind in ["tcp", "unix", "shm"] {
-        let mut other = Peer::new(&place.address(kind));
+        let mut other = RawClient::new(&place.address(kind));
         let table = other.create(kind, TABLE).unwrap();
-        let mut greedy = Peer::new(&place.address(kind));
+        let mut greedy = RawClient::new(&place.address(kind));
         let keys = vec![5; 10_000];
         let (absent, format) = (Absent::Zero, RowFormat::F32);
         let pull = Request::Pull(Pull { table, dim: DIM, absent, format, keys: &keys });
@@ -193,7 +191,7 @@ fn bytes_of(words: &mut [u64]) -> &mut [u8] {
 #[test]
 fn client_process() {
     let Ok(address) = std::env::var(CLIENT_OF) else { return };
-    let mut peer = Peer::new(&address.parse().unwrap());
+    let mut peer = RawClient::new(&address.parse().unwrap());
     let table = peer.create("t", TABLE).unwrap();
     let keys: Vec<u64> = (0..5000).collect();
     let (absent, format) = (Absent::Zero, RowFormat::F32);
@@ -219,14 +217,14 @@ impl Drop for Process {
 
 #[test]
 fn a_client_that_is_paused_or_killed_disturbs_nobody() {
-    let place = Place::new(|config| {
+    let place = TestServer::new(|config| {
         config.workers = 1;
         config.write_timeout = LONG;
     });
     for kind in ["tcp", "unix", "shm"] {
         let address = place.address(kind);
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["client_process", "--exact", "--nocapture"])
+            .args(["faults::client_process", "--exact", "--nocapture"])
             .env(CLIENT_OF, address.to_string())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -236,7 +234,7 @@ fn a_client_that_is_paused_or_killed_disturbs_nobody() {
         let busy = || control.connections().iter().any(|connection| connection.requests > 100);
         eventually("the client works", busy);
         kill_process(Pid::from_child(&child.0), Signal::STOP).unwrap();
-        let mut other = Peer::new(&address);
+        let mut other = RawClient::new(&address);
         let table = other.create("t", TABLE).unwrap();
         for sequence in 0..100 {
             assert!(other.push(table, sequence, &[1, 2, 3], 0.1).is_ok());
@@ -254,7 +252,7 @@ fn a_client_that_is_paused_or_killed_disturbs_nobody() {
 /// As those of another user are, who is refused.
 #[test]
 fn connections_that_cannot_be_accepted_hold_nobody_up() {
-    let place = Place::new(|_| {});
+    let place = TestServer::new(|_| {});
     let address = place.address("shm");
     let Address::Shm(name) = &address else { panic!("{address}") };
     let name = format!("sanderling-shm-{}-{name}", rustix::process::geteuid().as_raw());
@@ -263,7 +261,7 @@ fn connections_that_cannot_be_accepted_hold_nobody_up() {
     for _ in 0..1500 {
         drop(UnixStream::connect_addr(&name).unwrap());
     }
-    assert!(Peer::new(&address).create("t", TABLE).is_ok());
+    assert!(RawClient::new(&address).create("t", TABLE).is_ok());
     let is_refused = |event: &&Event| matches!(event, Event::NotAccepted { .. });
     let told = place.events.lock().unwrap().iter().filter(is_refused).count();
     assert!((1..100).contains(&told), "{told}");
@@ -287,11 +285,11 @@ fn who_is_gone_while_its_save_goes_on_costs_no_processor() {
     for kind in ["tcp", "unix", "shm"] {
         for stays in [false, true] {
             // No other test has so many workers.
-            let place = Place::new(|config| (config.workers, config.data) = (9, Some(data.clone())));
-            let others: Vec<Peer> = (0..8).map(|_| Peer::new(&place.address(kind))).collect();
-            let mut peer = Peer::new(&place.address(kind));
+            let place = TestServer::new(|config| (config.workers, config.data) = (9, Some(data.clone())));
+            let others: Vec<RawClient> = (0..8).map(|_| RawClient::new(&place.address(kind))).collect();
+            let mut peer = RawClient::new(&place.address(kind));
             let (id, stuck) = peer.save_stuck(&place, &data, &format!("{kind}-{stays}"));
-            let Peer { connection, agreed, .. } = peer;
+            let RawClient { connection, agreed, .. } = peer;
             let (sender, receiver) = connection.split();
             drop(sender);
             let receiver = stays.then_some(receiver);
@@ -313,8 +311,8 @@ fn who_is_gone_while_its_save_goes_on_costs_no_processor() {
 
 #[test]
 fn too_many_slow_requests_are_refused_and_the_others_answered() {
-    let place = Place::at(tempfile::tempdir().unwrap(), |_| {});
-    let mut peer = Peer::new(&place.address("unix"));
+    let place = TestServer::at(tempfile::tempdir().unwrap(), |_| {});
+    let mut peer = RawClient::new(&place.address("unix"));
     // There is nowhere to save to, which every one of them learns, unless there are too many at once.
     for _ in 0..200 {
         peer.send(&Request::Save(Save { name: "x" })).unwrap();

@@ -1,21 +1,18 @@
 //! Saving, restoring and stopping through the wire: what was acknowledged is there afterwards.
-#![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod peer;
-#[path = "checkpoints/refused.rs"]
 mod refused;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use peer::{DIM, LONG, Peer, Place, TABLE};
 use sanderling_server::limit::DRAIN_QUIET;
 use sanderling_server::{Config, Event, LATEST, Server};
+use sanderling_testkit::{DIM, LONG, RawClient, TABLE, TestServer};
 use sanderling_transport::Address;
 use sanderling_wire::*;
 
-fn save(peer: &mut Peer, name: &str) -> Result<Saved, Fault> {
+fn save(peer: &mut RawClient, name: &str) -> Result<Saved, Fault> {
     peer.ask(&Request::Save(Save { name }), |reply| match reply {
         Reply::Save(saved) => saved,
         other => panic!("{other:?}"),
@@ -23,7 +20,7 @@ fn save(peer: &mut Peer, name: &str) -> Result<Saved, Fault> {
     .map_err(|(fault, _)| fault)
 }
 
-fn restore(peer: &mut Peer, name: &str) -> Result<Restored, Fault> {
+fn restore(peer: &mut RawClient, name: &str) -> Result<Restored, Fault> {
     peer.ask(&Request::Restore(Restore { name }), |reply| match reply {
         Reply::Restore(restored) => restored,
         other => panic!("{other:?}"),
@@ -35,8 +32,8 @@ fn restore(peer: &mut Peer, name: &str) -> Result<Restored, Fault> {
 fn a_server_comes_back_with_what_it_saved() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let place = Place::new(|config| config.data = Some(data.clone()));
-    let mut peer = Peer::new(&place.address("tcp"));
+    let place = TestServer::new(|config| config.data = Some(data.clone()));
+    let mut peer = RawClient::new(&place.address("tcp"));
     let table = peer.create("t", TABLE).unwrap();
     let keys: Vec<u64> = (0..1000).collect();
     peer.push(table, 1, &keys, 0.5).unwrap();
@@ -58,7 +55,7 @@ fn a_server_comes_back_with_what_it_saved() {
     // The end: clients are told, and everything is saved.
     peer.push(table, 3, &[5000], 0.5).unwrap();
     let after = peer.pull(table, &keys).unwrap();
-    let Place { server, events, .. } = place;
+    let TestServer { server, events, .. } = place;
     let saved = server.unwrap().finish().unwrap().unwrap();
     assert_eq!(saved.rows, 1001);
     let (id, notice) = peer.receive(|reply| matches!(reply, Reply::Goaway(_))).unwrap().unwrap();
@@ -72,8 +69,8 @@ fn a_server_comes_back_with_what_it_saved() {
             .any(|event| matches!(event, Event::Saved { name, .. } if name == LATEST))
     );
 
-    let place = Place::new(|config| config.data = Some(data.clone()));
-    let mut peer = Peer::new(&place.address("unix"));
+    let place = TestServer::new(|config| config.data = Some(data.clone()));
+    let mut peer = RawClient::new(&place.address("unix"));
     let table = peer.create("t", TABLE).unwrap();
     assert_eq!(peer.pull(table, &keys).unwrap(), after);
 }
@@ -94,7 +91,7 @@ fn a_restored_table_has_the_limit_that_the_server_is_started_with() {
     let mut check = |budget_bytes: Option<u64>, keys: &[u64], is_full: bool| {
         let server = Server::start(&config(budget_bytes), |_| {}).unwrap();
         let tcp = |address: &&Address| address.to_string().starts_with("tcp");
-        let mut peer = Peer::new(server.addresses().iter().find(tcp).unwrap());
+        let mut peer = RawClient::new(server.addresses().iter().find(tcp).unwrap());
         let table = peer.create("t", TABLE).unwrap();
         sequence += 1;
         let pushed = peer.push(table, sequence, keys, 0.5).map_err(|(fault, _)| fault);
@@ -126,18 +123,18 @@ fn a_restored_table_has_the_limit_that_the_server_is_started_with() {
 }
 
 /// A server, and a connection to it with its table.
-fn start(data: &Path, shard: u16, shards: u16) -> (Place, Peer, u32) {
-    let place = Place::new(|config| {
+fn start(data: &Path, shard: u16, shards: u16) -> (TestServer, RawClient, u32) {
+    let place = TestServer::new(|config| {
         config.data = Some(data.to_path_buf());
         (config.shard, config.shards) = (shard, shards);
     });
-    let mut peer = Peer::new(&place.address("tcp"));
+    let mut peer = RawClient::new(&place.address("tcp"));
     let table = peer.create("t", TABLE).unwrap();
     (place, peer, table)
 }
 
 /// Servers that share a folder, and their answers to pulls of all keys: who has a row of it, and what is in the rows.
-fn cluster(data: &Path, shards: u16) -> Vec<(Place, Peer, u32)> {
+fn cluster(data: &Path, shards: u16) -> Vec<(TestServer, RawClient, u32)> {
     (0..shards).map(|shard| start(data, shard, shards)).collect()
 }
 
@@ -158,7 +155,7 @@ fn what_some_servers_saved_is_restored_on_another_number_of_them() {
         let mut found = Vec::new();
         let shares = shares(&keys, usize::from(shards));
         for ((place, mut peer, table), share) in cluster(&data, shards).into_iter().zip(&shares) {
-            let rows = |peer: &mut Peer| {
+            let rows = |peer: &mut RawClient| {
                 let (rows, missing) = peer.pull(table, share).unwrap();
                 assert!(missing.is_empty() || round == 0, "{shards}: {} rows are gone", missing.len());
                 share.iter().copied().zip(rows.chunks(4).map(<[f32]>::to_vec)).collect::<Vec<_>>()
@@ -194,11 +191,11 @@ fn what_some_servers_saved_is_restored_on_another_number_of_them() {
 fn parts_of_different_saves_are_not_restored_together() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let save_as = |peer: &mut Peer, number| {
+    let save_as = |peer: &mut RawClient, number| {
         peer.ask(&Request::SaveAs(SaveAs { number, name: "x" }), |reply| matches!(reply, Reply::SaveAs(_)))
             .unwrap()
     };
-    let saved = |peer: &mut Peer| {
+    let saved = |peer: &mut RawClient| {
         peer.ask(&Request::Saved("x"), |reply| match reply {
             Reply::Saved(number) => number,
             other => panic!("{other:?}"),
@@ -342,9 +339,9 @@ fn a_shard_without_rows_has_a_part_from_its_start_on() {
 fn a_push_is_in_the_rows_if_it_is_known_and_only_then() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let place = Place::new(|config| config.data = Some(data.clone()));
+    let place = TestServer::new(|config| config.data = Some(data.clone()));
     let table_json = r#"{"blocks":[{"dims":4,"init":{"type":"zero"},"optimizer":{"type":"sgd","lr":1.0}}]}"#;
-    let mut peers = [0, 1].map(|_| Peer::new(&place.address("tcp")));
+    let mut peers = [0, 1].map(|_| RawClient::new(&place.address("tcp")));
     let table = peers[0].create("t", table_json).unwrap();
     // A push has keys of its own, so that the rows say whether it was applied.
     let keys_of = |sequence: u64| (0..20).map(|at| sequence * 20 + at).collect::<Vec<u64>>();
@@ -361,11 +358,11 @@ fn a_push_is_in_the_rows_if_it_is_known_and_only_then() {
     assert_eq!((found, saved), (id, Ok(true)));
     drop(place);
 
-    let place = Place::new(|config| {
+    let place = TestServer::new(|config| {
         config.data = Some(data);
         config.restore = Some("x".to_owned());
     });
-    let mut peer = Peer::new(&place.address("tcp"));
+    let mut peer = RawClient::new(&place.address("tcp"));
     let table = peer.create("t", table_json).unwrap();
     for sequence in 2..=last {
         let (rows, missing) = peer.pull(table, &keys_of(sequence)).unwrap();
@@ -382,8 +379,9 @@ fn a_push_is_in_the_rows_if_it_is_known_and_only_then() {
 #[test]
 fn requests_go_on_while_a_save_is_under_way() {
     let folder = tempfile::tempdir().unwrap();
-    let place = Place::new(|config| config.data = Some(folder.path().join("data")));
-    let (mut saver, mut other) = (Peer::new(&place.address("tcp")), Peer::new(&place.address("tcp")));
+    let place = TestServer::new(|config| config.data = Some(folder.path().join("data")));
+    let (mut saver, mut other) =
+        (RawClient::new(&place.address("tcp")), RawClient::new(&place.address("tcp")));
     let table = other.create("t", TABLE).unwrap();
     let keys: Vec<u64> = (0..200_000).collect();
     for (sequence, keys) in (0..).zip(keys.chunks(20_000)) {
@@ -405,7 +403,7 @@ fn requests_go_on_while_a_save_is_under_way() {
     assert!(place.events.lock().unwrap().iter().any(|event| matches!(event, Event::Saved { .. })));
 }
 
-fn export(peer: &mut Peer, table: u32, deadline_us: u32) -> Result<usize, Fault> {
+fn export(peer: &mut RawClient, table: u32, deadline_us: u32) -> Result<usize, Fault> {
     let request = Request::Export(Export { table, cursor: 0, rows_max: 100 });
     let id = peer.send_within(&request, deadline_us).unwrap();
     let read = |reply: Reply<'_>| match reply {
@@ -422,8 +420,9 @@ fn export(peer: &mut Peer, table: u32, deadline_us: u32) -> Result<usize, Fault>
 fn an_export_waits_for_no_save_and_nothing_is_done_for_who_has_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let place = Place::new(|config| config.data = Some(data.clone()));
-    let [mut saver, mut late, mut patient, mut other] = [(); 4].map(|()| Peer::new(&place.address("tcp")));
+    let place = TestServer::new(|config| config.data = Some(data.clone()));
+    let [mut saver, mut late, mut patient, mut other] =
+        [(); 4].map(|()| RawClient::new(&place.address("tcp")));
     let table = other.create("t", TABLE).unwrap();
     other.push(table, 1, &[1, 2, 3], 0.5).unwrap();
     let (_, stuck) = saver.save_stuck(&place, &data, "x");
@@ -446,18 +445,18 @@ fn an_export_waits_for_no_save_and_nothing_is_done_for_who_has_given_up() {
 #[test]
 fn a_server_saves_by_itself_however_much_is_asked_of_it() {
     let folder = tempfile::tempdir().unwrap();
-    let place = Place::new(|config| {
+    let place = TestServer::new(|config| {
         config.data = Some(folder.path().join("data"));
         config.save_every = Some(Duration::from_secs(1));
     });
-    let table = Peer::new(&place.address("tcp")).create("t", TABLE).unwrap();
+    let table = RawClient::new(&place.address("tcp")).create("t", TABLE).unwrap();
     let over = AtomicBool::new(false);
     let is_own = |event: &Event| matches!(event, Event::Saved { name, .. } if name == LATEST);
     std::thread::scope(|scope| {
         for at in 0..4 {
             let (place, over) = (&place, &over);
             scope.spawn(move || {
-                let mut peer = Peer::new(&place.address("tcp"));
+                let mut peer = RawClient::new(&place.address("tcp"));
                 // Always some in the queue.
                 let request = match at % 2 {
                     0 => Request::Save(Save { name: "asked" }),
@@ -484,13 +483,13 @@ fn a_server_saves_by_itself_however_much_is_asked_of_it() {
 #[test]
 fn a_server_that_ends_sends_its_replies_to_their_ends() {
     let check = |kind: &str| {
-        let place = Place::new(|config| config.drain_within = LONG);
-        let mut peer = Peer::new(&place.address(kind));
+        let place = TestServer::new(|config| config.drain_within = LONG);
+        let mut peer = RawClient::new(&place.address(kind));
         let table = peer.create("t", TABLE).unwrap();
         let (absent, format, keys) = (Absent::Zero, RowFormat::F32, vec![5; 1 << 19]);
         let pull = peer.send(&Request::Pull(Pull { table, dim: DIM, absent, format, keys: &keys })).unwrap();
         let delete = peer.send(&Request::Delete(Delete { table, keys: &[1] })).unwrap();
-        let Place { server, events, .. } = place;
+        let TestServer { server, events, .. } = place;
         let ending = std::thread::spawn(move || server.unwrap().finish().unwrap());
         let start = Instant::now();
         let drains = |event: &Event| matches!(event, Event::Draining { .. });
@@ -522,12 +521,12 @@ fn a_server_that_ends_sends_its_replies_to_their_ends() {
 
 #[test]
 fn a_token_is_asked_for_on_every_transport() {
-    let place = Place::new(|config| config.token = Some("secret".to_owned()));
+    let place = TestServer::new(|config| config.token = Some("secret".to_owned()));
     for kind in ["tcp", "unix", "shm"] {
         for (token, expected) in
             [("secret", None), ("", Some(Fault::Unauthorized)), ("secre", Some(Fault::Unauthorized))]
         {
-            let mut peer = Peer::silent(&place.address(kind)).unwrap();
+            let mut peer = RawClient::silent(&place.address(kind)).unwrap();
             assert_eq!(peer.hello(token, "n").err().map(|(fault, _)| fault), expected, "{kind} {token:?}");
             if expected.is_some() {
                 assert!(matches!(peer.receive(|_| ()), Ok(None) | Err(_)), "it is closed");
@@ -541,8 +540,8 @@ fn a_token_is_asked_for_on_every_transport() {
 fn a_temporary_table_is_in_no_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let place = Place::new(|config| config.data = Some(data.clone()));
-    let mut peer = Peer::new(&place.address("tcp"));
+    let place = TestServer::new(|config| config.data = Some(data.clone()));
+    let mut peer = RawClient::new(&place.address("tcp"));
     let temporary = TABLE.replacen('{', r#"{"temporary":true,"#, 1);
     let lasting = peer.create("lasting", TABLE).unwrap();
     let passing = peer.create("passing", &temporary).unwrap();
@@ -561,9 +560,9 @@ fn a_temporary_table_is_in_no_checkpoint() {
 
     let passing = peer.create("passing", &temporary).unwrap();
     peer.push(passing, 3, &[1], 0.5).unwrap();
-    let Place { server, .. } = place;
+    let TestServer { server, .. } = place;
     assert_eq!(server.unwrap().finish().unwrap().unwrap().rows, 3);
-    let place = Place::new(|config| config.data = Some(data.clone()));
-    let mut peer = Peer::new(&place.address("tcp"));
+    let place = TestServer::new(|config| config.data = Some(data.clone()));
+    let mut peer = RawClient::new(&place.address("tcp"));
     assert!(peer.create("passing", TABLE).is_ok(), "it came back");
 }

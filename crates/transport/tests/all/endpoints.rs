@@ -1,15 +1,10 @@
 //! One server address of every kind, with what is needed to listen at it and to connect to it. It sends nothing.
-#![allow(dead_code, clippy::unwrap_used)] // each test program uses some of it; a panic is a failed test
 
-use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use sanderling_transport::{
-    Address, ConnectOptions, Connection, Framing, Incoming, ListenOptions, Listener, Outgoing, RelayOptions,
-    TlsClient, TlsServer, connect, relayed,
+    Address, ConnectOptions, Connection, Framing, ListenOptions, Listener, TlsClient, TlsServer, connect,
 };
 
 /// A deadline that passes only where something has gone wrong: such a test fails rather than waits for ever.
@@ -33,20 +28,16 @@ pub(crate) const FRAMING: Framing = Framing {
 /// What carries the frames.
 pub(crate) const KINDS: [&str; 4] = ["shm", "unix", "tcp", "tls"];
 
-/// The same, and what somebody else carries: for tests that need a pair only.
-pub(crate) const PAIRS: [&str; 5] = ["shm", "unix", "tcp", "tls", "relay"];
-
 /// A server's side and how a client reaches it. Files live as long as it does.
-pub(crate) struct Place {
-    kind: String,
+pub(crate) struct TestEndpoint {
     pub(crate) address: Address,
     pub(crate) listen: ListenOptions,
     pub(crate) connect: ConnectOptions,
     pub(crate) folder: tempfile::TempDir,
 }
 
-impl Place {
-    pub(crate) fn new(kind: &str) -> Place {
+impl TestEndpoint {
+    pub(crate) fn new(kind: &str) -> TestEndpoint {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let folder = tempfile::tempdir().unwrap();
         let address = match kind {
@@ -54,8 +45,7 @@ impl Place {
             "shm" => format!("shm:test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)),
             _ => "tcp://localhost:0".to_owned(),
         };
-        let mut place = Place {
-            kind: kind.to_owned(),
+        let mut place = TestEndpoint {
             address: address.parse().unwrap(),
             listen: ListenOptions::new(FRAMING),
             connect: ConnectOptions::new(FRAMING),
@@ -85,9 +75,6 @@ impl Place {
 
     /// Both ends of a new connection, server first.
     pub(crate) fn pair(&mut self) -> (Connection, Connection) {
-        if self.kind == "relay" {
-            return self.relayed_pair();
-        }
         let listener = self.listener();
         let (address, options) = (self.address.clone(), self.connect.clone());
         // The handshake of TLS needs the server's side to be driven.
@@ -99,56 +86,6 @@ impl Place {
         }
         (server, client.join().unwrap())
     }
-}
-
-impl Place {
-    /// Two relays whose carriers are each other, with a thread for each direction.
-    fn relayed_pair(&self) -> (Connection, Connection) {
-        let options = |write_timeout, spin_us| RelayOptions {
-            framing: FRAMING,
-            write_timeout,
-            spin_us,
-            queue_bytes: 100_000,
-        };
-        let (listen, connect) = (&self.listen, &self.connect);
-        let (server, near) =
-            relayed("relay".to_owned(), &options(listen.write_timeout, listen.spin_us)).unwrap();
-        let (client, far) =
-            relayed("relay".to_owned(), &options(connect.write_timeout, connect.spin_us)).unwrap();
-        std::thread::spawn(|| carry(near.outgoing, far.incoming));
-        std::thread::spawn(|| carry(far.outgoing, near.incoming));
-        (server, client)
-    }
-}
-
-/// Wakes a thread.
-struct Unpark(std::thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Carries pieces from one to the other, as they are.
-fn carry(mut from: Outgoing, mut to: Incoming) {
-    fn wait<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        let mut future = Box::pin(poll_fn(poll));
-        loop {
-            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(value) => return value,
-                Poll::Pending => std::thread::park(),
-            }
-        }
-    }
-    while let Some(piece) = wait(|cx| from.poll_next(cx)) {
-        if !wait(|cx| to.poll_room(cx)) {
-            return;
-        }
-        to.put(piece);
-    }
-    to.end();
 }
 
 /// A frame whose body has `bytes` bytes that follow from `seed`.

@@ -1,9 +1,7 @@
 //! What is allocated: nothing per request once buffers have grown, and never more than limits allow. Knows no transport.
 
-mod messages;
-
+use crate::messages::{AGREED, Parts};
 use allocation_counter::measure;
-use messages::{AGREED, Parts};
 use sanderling_wire::{
     Agreed, Buffer, Codec, Compression, Frame, HEADER_BYTES, Kind, Parsed, PullReply, PullShape, Reply,
     Request, RowFormat, RowsMut, seal,
@@ -45,7 +43,7 @@ fn compression_allocates_nothing_after_the_first() {
     let keys: Vec<u64> = (0..4096).collect();
     let parts = Parts::new(keys, 4, &[1.0, 2.0], "text".to_string(), 1, 2, true, false);
     let (mut packed, mut codec) = (Buffer::new(1 << 20), Codec::new());
-    let plain = messages::frame(|out| parts.requests()[9].encode(&AGREED, 1, 2, out));
+    let plain = crate::messages::frame(|out| parts.requests()[9].encode(&AGREED, 1, 2, out));
     let mut round = || {
         for how in [Compression::Lz4, Compression::Zstd] {
             packed.clear();
@@ -97,7 +95,7 @@ fn a_compressed_frame_gets_at_most_what_is_agreed_on() {
             frame_bytes_max: bytes_max + HEADER_BYTES as u32,
             ..AGREED
         };
-        let mut sent = messages::frame(|out| Request::Open("12345678").encode(&agreed, 1, 0, out));
+        let mut sent = crate::messages::frame(|out| Request::Open("12345678").encode(&agreed, 1, 0, out));
         sent.bytes_mut()[6] |= flags;
         sent.bytes_mut()[HEADER_BYTES..][..4].copy_from_slice(&claim.to_le_bytes());
         sent.bytes_mut()[HEADER_BYTES + 4..][..4].copy_from_slice(&8_u32.to_le_bytes());

@@ -1,9 +1,7 @@
 //! Whatever arrives: messages come back as they were sent, damage is noticed, nothing panics or takes memory that was
 //! not checked. Knows no transport.
 
-mod messages;
-
-use messages::{AGREED, Parts, frame};
+use crate::messages::{AGREED, Parts, frame};
 use proptest::prelude::*;
 use sanderling_wire::{
     Agreed, Buffer, Codec, Compression, Features, Feed, Frame, HEADER_BYTES, Parsed, Pooling, PullReply,

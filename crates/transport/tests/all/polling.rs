@@ -1,12 +1,9 @@
 //! One thread that serves many connections: nobody is forgotten, and nobody who is slow, dead or greedy costs the
 //! others anything.
-#![allow(clippy::unwrap_used)] // a panic is a failed test with a line number
-
-mod endpoints;
 
 use std::time::{Duration, Instant};
 
-use endpoints::{FRAME_BYTES_MAX, KINDS, Place, frame};
+use crate::endpoints::{FRAME_BYTES_MAX, KINDS, TestEndpoint, frame};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sanderling_transport::{Connection, Error, Listener, Poller, Received, Token, Waker, connect};
 
@@ -75,7 +72,7 @@ fn start(listener: Listener, spin_us: u32) -> (Waker, std::thread::JoinHandle<Ve
 }
 
 fn check(kind: &str, clients: usize, spin_us: u32) {
-    let mut place = Place::new(kind);
+    let mut place = TestEndpoint::new(kind);
     place.connect.spin_us = spin_us;
     // Rings of the usual size, a thousand times, are too much address space for some machines.
     place.listen.ring_bytes = 1 << 20;
@@ -131,7 +128,7 @@ fn a_thousand_connections() {
 #[test]
 fn who_takes_nothing_is_held_back_alone() {
     for kind in KINDS {
-        let mut place = Place::new(kind);
+        let mut place = TestEndpoint::new(kind);
         place.listen.write_timeout = Duration::from_millis(300);
         place.connect.write_timeout = Duration::from_secs(60);
         let listener = place.listener();
@@ -170,7 +167,7 @@ fn who_takes_nothing_is_held_back_alone() {
 #[test]
 fn who_takes_nothing_and_goes_is_not_waited_for() {
     for kind in KINDS {
-        let mut place = Place::new(kind);
+        let mut place = TestEndpoint::new(kind);
         place.listen.write_timeout = Duration::from_secs(60);
         // In shared memory nothing but a full ring of replies is left unsent when the client goes: there the server, which
         // may be late, must have come to that.

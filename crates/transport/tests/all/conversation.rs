@@ -1,13 +1,10 @@
 //! The same conversation over every transport: what is sent arrives whole, in order, aligned, and nothing else does.
-#![allow(clippy::unwrap_used)] // a panic is a failed test with a line number
-
-mod endpoints;
 
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use endpoints::{FRAME_BYTES_MAX, HEADER_BYTES, PAIRS, Place, frame, within_a_minute};
+use crate::endpoints::{FRAME_BYTES_MAX, HEADER_BYTES, KINDS, TestEndpoint, frame, within_a_minute};
 use sanderling_transport::{Connection, Error, Received};
 
 const BODY_BYTES_MAX: usize = FRAME_BYTES_MAX - HEADER_BYTES;
@@ -22,7 +19,7 @@ fn echo(mut connection: Connection) {
 
 fn check(kind: &str, spin_us: u32, sizes: &[usize], batch: usize) {
     let context = format!("{kind}, spin {spin_us}, batch {batch}");
-    let mut place = Place::new(kind);
+    let mut place = TestEndpoint::new(kind);
     (place.listen.spin_us, place.connect.spin_us) = (spin_us, spin_us);
     let (server, client) = place.pair();
     let server = std::thread::spawn(move || echo(server));
@@ -64,7 +61,7 @@ fn every_size_arrives() {
         0,
         BODY_BYTES_MAX,
     ]);
-    for kind in PAIRS {
+    for kind in KINDS {
         for spin_us in [0, 50] {
             for batch in [1, 3, 16] {
                 check(kind, spin_us, &sizes, batch);
@@ -76,7 +73,7 @@ fn every_size_arrives() {
 #[test]
 fn long_streams_arrive() {
     let sizes: Vec<usize> = (0..2000).map(|n: usize| n.wrapping_mul(2_654_435_761) % 20_000).collect();
-    for kind in PAIRS {
+    for kind in KINDS {
         for batch in [1, 7] {
             check(kind, 50, &sizes, batch);
         }
@@ -87,8 +84,8 @@ fn long_streams_arrive() {
 #[test]
 fn both_directions_may_be_full() {
     const FRAMES: usize = 100;
-    for kind in PAIRS {
-        let (server, client) = Place::new(kind).pair();
+    for kind in KINDS {
+        let (server, client) = TestEndpoint::new(kind).pair();
         let full = [AtomicBool::new(false), AtomicBool::new(false)];
         std::thread::scope(|scope| {
             for ((mut sender, mut receiver), is_full) in
@@ -133,8 +130,8 @@ fn both_directions_may_be_full() {
 
 #[test]
 fn frames_from_pieces() {
-    for kind in PAIRS {
-        let (server, mut client) = Place::new(kind).pair();
+    for kind in KINDS {
+        let (server, mut client) = TestEndpoint::new(kind).pair();
         let server = std::thread::spawn(move || echo(server));
         let whole = frame(1, 200_000);
         // More pieces than the kernel takes at once, some of them empty.
@@ -151,8 +148,8 @@ fn frames_from_pieces() {
 
 #[test]
 fn deadlines_and_attempts_leave_the_connection_good() {
-    for kind in PAIRS {
-        let (mut server, mut client) = Place::new(kind).pair();
+    for kind in KINDS {
+        let (mut server, mut client) = TestEndpoint::new(kind).pair();
         for spin_us in [0, 20_000] {
             let deadline = Instant::now() + Duration::from_micros(spin_us);
             let error = client.receiver.receive(Some(deadline)).unwrap_err();
@@ -173,8 +170,8 @@ fn deadlines_and_attempts_leave_the_connection_good() {
 
 #[test]
 fn a_peer_that_takes_nothing_is_given_up() {
-    for kind in PAIRS {
-        let mut place = Place::new(kind);
+    for kind in KINDS {
+        let mut place = TestEndpoint::new(kind);
         place.listen.write_timeout = Duration::from_millis(50);
         let (mut server, client) = place.pair();
         let error = loop {
@@ -196,6 +193,6 @@ fn a_peer_that_takes_nothing_is_given_up() {
 #[test]
 #[should_panic(expected = "a frame whose header says Ok(3)")]
 fn a_frame_that_contradicts_its_header_is_our_mistake() {
-    let (mut server, _client) = Place::new("unix").pair();
+    let (mut server, _client) = TestEndpoint::new("unix").pair();
     server.sender.frame(100).unwrap().write(&frame(0, 3)[..10]);
 }

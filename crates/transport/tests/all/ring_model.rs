@@ -1,12 +1,12 @@
 //! Every interleaving of a writer and a reader of a ring, by loom: what is read was written, slots are given back
 //! before they are written again, and no wake-up is lost. It compiles the protocol's own file with loom's atomics.
-#![allow(unreachable_pub, clippy::unwrap_used)] // the file is a module of the crate, and here one of a program
+#![allow(unreachable_pub)] // the included file is a module of the crate, and here one of a program
 
 mod atomics {
     pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 #[allow(dead_code)]
-#[path = "../src/shm/control.rs"]
+#[path = "../../src/shm/control.rs"] // with the atomics above in place of the standard ones
 mod control;
 
 use control::{Control, Sleep};

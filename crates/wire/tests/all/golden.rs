@@ -1,14 +1,12 @@
 //! The committed bytes of one frame per message: whoever changes the format sees it here. Knows no server.
 //!
-//! `SANDERLING_WRITE_GOLDEN=1 cargo test -p sanderling-wire --test golden` writes the files anew. To do so within a
+//! `SANDERLING_WRITE_GOLDEN=1 cargo test -p sanderling-wire --test all golden` writes the files anew. To do so within a
 //! version means that peers of the same version no longer understand each other: raise the version instead.
-
-mod messages;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use messages::{AGREED, Parts, frame};
+use crate::messages::{AGREED, Parts, frame};
 use sanderling_wire::{Agreed, Buffer, Frame, Kind, Parsed, Reply, Request};
 
 fn folder() -> PathBuf {

@@ -1,13 +1,10 @@
 //! A server in this process and clients over every transport: what a client sees is what a table in its own process would
 //! have answered.
-#![allow(clippy::unwrap_used)] // a panic is a failed test
-
-mod peer;
 
 use std::time::Instant;
 
-use peer::{DIM, LONG, Peer, Place, TABLE, rows};
 use sanderling_store::{Init, Optimizer, PushScale, Table, TableConfig};
+use sanderling_testkit::{DIM, LONG, RawClient, TABLE, TestServer, rows};
 use sanderling_transport::Connection;
 use sanderling_wire::*;
 
@@ -21,11 +18,11 @@ fn embedded() -> Table {
 
 #[test]
 fn every_transport_answers_as_a_table_here() {
-    let place = Place::new(|_| {});
+    let place = TestServer::new(|_| {});
     let keys: Vec<u64> = (0..500).map(|key| key * key).collect();
     let mut sequence = 0;
     for kind in KINDS {
-        let mut peer = Peer::new(&place.address(kind));
+        let mut peer = RawClient::new(&place.address(kind));
         assert_eq!(peer.local_url, place.address("shm").to_string());
         let (model, table) = (embedded(), peer.create(kind, TABLE).unwrap());
         assert_eq!(peer.create(kind, TABLE), Ok(table), "the same again");
@@ -51,9 +48,9 @@ fn every_transport_answers_as_a_table_here() {
 
 #[test]
 fn many_requests_are_under_way_at_once() {
-    let place = Place::new(|_| {});
+    let place = TestServer::new(|_| {});
     for kind in KINDS {
-        let mut peer = Peer::new(&place.address(kind));
+        let mut peer = RawClient::new(&place.address(kind));
         let table = peer.create("t", TABLE).unwrap();
         let (format, absent) = (RowFormat::F32, Absent::Init);
         let keys: Vec<u64> = (0..2000).collect();

@@ -1,11 +1,10 @@
 //! What lies below a server's folder for checkpoints and is not whole, or not its own, or too much: it is refused, and stays.
-#![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use sanderling_server::{Config, LATEST, Server};
 use sanderling_wire::Fault;
 
-use crate::peer::{Peer, Place, TABLE};
-use crate::{restore, save};
+use super::{restore, save};
+use sanderling_testkit::{RawClient, TABLE, TestServer};
 
 /// A folder with files of rows and no manifest was a checkpoint once: neither is it taken for none, nor is it written to.
 #[test]
@@ -20,7 +19,7 @@ fn a_lost_manifest_is_refused_and_its_rows_stay() {
             Server::start(&config, |_| {})
         };
         let server = start().unwrap();
-        let mut peer = Peer::new(&server.addresses()[0]);
+        let mut peer = RawClient::new(&server.addresses()[0]);
         let table = peer.create("t", TABLE).unwrap();
         let keys: Vec<u64> = (0..)
             .filter(|&key| shards == 1 || peer.push(table, key + 1, &[key], 0.5).is_ok())
@@ -58,12 +57,12 @@ fn a_lost_manifest_is_refused_and_its_rows_stay() {
         assert_eq!(files("latest"), before);
         std::fs::write(of("latest").join("manifest.json"), manifest).unwrap();
         let server = start().unwrap();
-        assert_eq!(Peer::new(&server.addresses()[0]).counter("rows"), 10);
+        assert_eq!(RawClient::new(&server.addresses()[0]).counter("rows"), 10);
 
         // The same while it runs, of whatever name; and of what is not a server's.
         std::fs::remove_file(of("other").join("manifest.json")).unwrap();
         let before = files("other");
-        let mut peer = Peer::new(&server.addresses()[0]);
+        let mut peer = RawClient::new(&server.addresses()[0]);
         assert_eq!(save(&mut peer, "other"), Err(Fault::Damaged));
         assert_eq!(restore(&mut peer, "other"), Err(Fault::Damaged));
         assert_eq!(files("other"), before);
@@ -79,10 +78,10 @@ fn a_lost_manifest_is_refused_and_its_rows_stay() {
 #[test]
 fn checkpoints_of_any_number_of_names_do_not_fill_the_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let place = Place::new(|config| {
+    let place = TestServer::new(|config| {
         (config.data, config.checkpoints_max) = (Some(folder.path().to_path_buf()), 2);
     });
-    let mut peer = Peer::new(&place.address("tcp"));
+    let mut peer = RawClient::new(&place.address("tcp"));
     for name in ["a", "b/c", LATEST, "a"] {
         save(&mut peer, name).unwrap();
     }

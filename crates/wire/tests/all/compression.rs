@@ -1,12 +1,10 @@
 //! Compressed frames: those committed in `golden` can be read, and what is wrong with one is noticed. Knows no transport.
 //!
-//! `SANDERLING_WRITE_GOLDEN=1 cargo test -p sanderling-wire --test compression` writes the committed ones anew.
-
-mod messages;
+//! `SANDERLING_WRITE_GOLDEN=1 cargo test -p sanderling-wire --test all compression` writes the committed ones anew.
 
 use std::path::PathBuf;
 
-use messages::{AGREED, frame};
+use crate::messages::{AGREED, frame};
 use sanderling_wire::{
     Agreed, Buffer, Codec, Compression, Features, Frame, HEADER_BYTES, Parsed, Ping, Request, WireError, seal,
 };
