@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use sanderling_server::{Config, Desk, Session, Step, When};
+use sanderling_server::{Config, Workspace, Session, Handled, When};
 use sanderling_wire::*;
 
 /// Small, so that a request that makes the server allocate is found soon.
@@ -160,7 +160,7 @@ fn member((group, worker, workers, attempt): (u8, u8, u8, u8)) -> Member {
 
 struct Server {
     session: Session,
-    desk: Desk,
+    workspace: Workspace,
     frame: Buffer,
     out: Buffer,
     start: Instant,
@@ -207,13 +207,13 @@ impl Server {
         let agreed = *self.session.agreed();
         let when = When { arrived: self.start, now: self.start + self.waited };
         let later;
-        let reply = match self.session.handle(self.frame.bytes(), when, &mut self.desk, &mut self.out) {
+        let reply = match self.session.handle(self.frame.bytes(), when, &mut self.workspace, &mut self.out) {
             Err(_) => return self.is_closed = true,
-            Ok(Step::Done) => self.out.bytes(),
-            Ok(Step::Waiting) => self.session.reply(),
-            Ok(Step::NoRoom) => panic!("no room in {FRAME_BYTES_MAX} bytes"),
-            Ok(Step::Later(errand)) => {
-                later = self.session.carry_out(&errand);
+            Ok(Handled::Replied) => self.out.bytes(),
+            Ok(Handled::ReplyPending) => self.session.reply(),
+            Ok(Handled::NoRoom) => panic!("no room in {FRAME_BYTES_MAX} bytes"),
+            Ok(Handled::InBackground(job)) => {
+                later = self.session.run(&job);
                 later.bytes()
             }
         };
@@ -391,7 +391,7 @@ fuzz_target!(|input: (bool, Vec<Asked>)| {
     let buffer = || Buffer::new(FRAME_BYTES_MAX as usize);
     let mut server = Server {
         session: Session::of_fuzzer(&config, features),
-        desk: Desk::default(),
+        workspace: Workspace::default(),
         frame: buffer(),
         out: buffer(),
         start: Instant::now(),

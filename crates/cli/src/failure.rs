@@ -2,7 +2,7 @@
 
 use sanderling_bench::BenchError;
 use sanderling_client::ClientError;
-use sanderling_control::{Code, ControlError, PlaneError};
+use sanderling_control::{Code, ControlError, ControlPlaneError};
 use sanderling_hub::service::ServiceError;
 use sanderling_job::JobError;
 use sanderling_learner::LearnError;
@@ -37,7 +37,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Server(#[from] ServerError),
     #[error(transparent)]
-    Plane(#[from] PlaneError),
+    Plane(#[from] ControlPlaneError),
     #[error(transparent)]
     Control(#[from] ControlError),
     #[error(transparent)]

@@ -174,7 +174,7 @@ fn a_server_that_is_gone_is_named_and_one_that_comes_back_is_another() {
     server.stop();
     server.misbehave(&[Misdeed::CutBefore]);
     let error = push(&table).unwrap_err();
-    assert!(error.contains(&address) && error.contains("nobody listens there"), "{error}");
+    assert!(error.contains(&address) && error.contains("connection refused"), "{error}");
     let memory = Arc::clone(&server.memory);
     drop(server);
     let _again = Server::start_with(&address, 0, 1, memory);
@@ -284,7 +284,7 @@ fn told() -> (Option<OnWait>, Arc<Mutex<Vec<Waiting>>>) {
     (Some(OnWait::new(move |waiting| tell.lock().unwrap().push(waiting.clone()))), told)
 }
 
-/// Its connections end with the next request, and nobody listens there any more.
+/// Its connections end with the next request, and connection refused any more.
 fn kill(mut server: Server) {
     server.stop();
     server.misbehave(&[Misdeed::CutBefore; 64]);

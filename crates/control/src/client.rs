@@ -1,4 +1,4 @@
-//! The other side of the control plane, for programs that block: one server, one call at a time. Knows no terminal.
+//! A blocking client of the control plane, for one server and one call at a time.
 
 use std::path::PathBuf;
 
@@ -12,31 +12,31 @@ use crate::limit::{ANSWER_WITHIN, CONNECT_WITHIN, KEEPALIVE_EVERY, KEEPALIVE_WIT
 use crate::proto;
 use crate::proto::control_client::ControlClient;
 
-/// How a server is asked.
+/// The options of a client.
 #[derive(Debug, Clone, Default)]
 pub struct ClientOptions {
-    /// The server's token; none: the one that a server of this user has made for itself, if there is one.
+    /// The server's token. None: the token that a server of this user generated, if there is one.
     pub token: Option<String>,
-    /// Certificates to trust (PEM); then it is TLS.
+    /// Trusted certificates (PEM file). They enable TLS.
     pub ca: Option<PathBuf>,
 }
 
-/// Why a server did not do what it was asked; each names the server.
+/// Why a call failed. Each variant names the server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// The text is no address, or the options contradict it.
+    /// The address is invalid, or the options contradict it.
     #[error("{address:?}: {reason}")]
     Address {
-        /// What was given.
+        /// The given address.
         address: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// The thread's own resources.
+    /// This process lacks resources.
     #[error("cannot start: {0}")]
     Io(#[from] std::io::Error),
-    /// Nobody answers there, or not by this protocol.
+    /// No server answers at the address, or not by this protocol.
     #[error(
         "{url}: not reached: {reason}; is the server running, and is this its control address? It prints \"control at\" \
          with it, by default the port of --listen plus 100"
@@ -44,17 +44,17 @@ pub enum ControlError {
     Unreachable {
         /// The server.
         url: String,
-        /// What happened.
+        /// The cause.
         reason: String,
     },
-    /// The server says no.
+    /// The server refused the call.
     #[error("{url}: {reason}")]
     Refused {
         /// The server.
         url: String,
-        /// What kind of refusal it is.
+        /// The gRPC status code.
         code: Code,
-        /// The server's words.
+        /// The server's message.
         reason: String,
     },
 }
@@ -68,7 +68,7 @@ pub struct Client {
     url: String,
 }
 
-/// Where a server is, as a URL.
+/// The URL of an address.
 fn url_of(address: &str, tls: bool) -> Result<Uri, String> {
     let (scheme, rest) = address.split_once("://").unwrap_or((if tls { "https" } else { "http" }, address));
     match (scheme, tls) {
@@ -88,12 +88,12 @@ fn url_of(address: &str, tls: bool) -> Result<Uri, String> {
     }
 }
 
-/// What a peer says. It stays on one line, or it could look as if something else had been said.
+/// Keeps a server's message on one line, so that it cannot imitate other output.
 pub(crate) fn on_one_line(said: &str) -> String {
     said.replace(char::is_control, " ")
 }
 
-/// What lies at the bottom of an error: "connection refused" rather than "transport error".
+/// The innermost error: "connection refused" rather than "transport error".
 pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
     while let Some(source) = deepest.source() {
@@ -106,7 +106,7 @@ impl Client {
     /// Connects to the control plane at `host:port`, `http://host:port` or `https://host:port`.
     ///
     /// # Errors
-    /// [`ControlError::Address`] when the address makes no sense, [`ControlError::Unreachable`] when nobody answers.
+    /// [`ControlError::Address`] for an invalid address, [`ControlError::Unreachable`] when no server answers.
     pub fn connect(address: &str, options: &ClientOptions) -> Result<Client, ControlError> {
         let wrong = |reason: String| ControlError::Address { address: address.to_owned(), reason };
         let uri = url_of(address, options.ca.is_some()).map_err(wrong)?;
@@ -134,7 +134,7 @@ impl Client {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let unreachable = |reason| ControlError::Unreachable { url: url.clone(), reason };
-        // The library's own limit ends with TCP; agreeing on TLS has none.
+        // The library's timeout covers TCP, not the TLS handshake.
         let connected =
             runtime.block_on(async { tokio::time::timeout(CONNECT_WITHIN, endpoint.connect()).await });
         let channel = match connected {
@@ -151,7 +151,7 @@ impl Client {
         &self.url
     }
 
-    /// With the token, and, when the answer takes only a look, with a time by which it is there.
+    /// Adds the token, and a timeout if the call is quick.
     fn request<T>(&self, message: T, is_quick: bool) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(bearer) = &self.bearer {
@@ -167,12 +167,12 @@ impl Client {
         answer.map(Response::into_inner).map_err(|status| {
             let url = self.url.clone();
             match std::error::Error::source(&status) {
-                // What the server itself says has no source.
+                // The server's own messages have no source.
                 Some(source) => ControlError::Unreachable { url, reason: root_cause(source) },
                 None => {
                     let code = status.code();
                     let reason = match status.message() {
-                        // The control plane gives reasons for whatever it refuses.
+                        // The control plane gives a reason for every refusal.
                         "" => format!("{}; is this the control plane's port?", code.description()),
                         said => on_one_line(said),
                     };
@@ -182,57 +182,57 @@ impl Client {
         })
     }
 
-    /// How the server is.
+    /// The state of the server.
     ///
     /// # Errors
-    /// As all calls: it is not reached, or refuses.
+    /// The server is unreachable, or refuses the call.
     pub fn status(&mut self) -> Result<proto::StatusReply, ControlError> {
         let request = self.request(proto::StatusRequest {}, true);
         let answer = self.runtime.block_on(self.stub.status(request));
         self.answer(answer)
     }
 
-    /// Its tables.
+    /// The tables of the server.
     ///
     /// # Errors
-    /// As all calls.
+    /// The server is unreachable, or refuses the call.
     pub fn tables(&mut self) -> Result<proto::TablesReply, ControlError> {
         let request = self.request(proto::TablesRequest {}, true);
         let answer = self.runtime.block_on(self.stub.tables(request));
         self.answer(answer)
     }
 
-    /// Who is connected to its data plane.
+    /// The connections of its data plane.
     ///
     /// # Errors
-    /// As all calls.
+    /// The server is unreachable, or refuses the call.
     pub fn connections(&mut self) -> Result<proto::ConnectionsReply, ControlError> {
         let request = self.request(proto::ConnectionsRequest {}, true);
         let answer = self.runtime.block_on(self.stub.connections(request));
         self.answer(answer)
     }
 
-    /// How long requests took, by command or by peer and command.
+    /// Request latencies, by command or by peer and command.
     ///
     /// # Errors
-    /// As all calls.
+    /// The server is unreachable, or refuses the call.
     pub fn stats(&mut self, by_peer: bool) -> Result<proto::StatsReply, ControlError> {
         let request = self.request(proto::StatsRequest { by_peer }, true);
         let answer = self.runtime.block_on(self.stub.stats(request));
         self.answer(answer)
     }
 
-    /// Saves all tables; returns when they are on disk. All servers that are asked at once are given one number.
+    /// Saves all tables and returns when they are on disk. Servers of one save get the same number.
     ///
     /// # Errors
-    /// The name is impossible, or writing failed; then what was saved before is intact.
+    /// The name is invalid, or writing failed: the previous checkpoint is intact then.
     pub fn save(&mut self, name: &str, number: u64) -> Result<proto::SaveReply, ControlError> {
         let request = self.request(proto::SaveRequest { name: name.to_owned(), number }, false);
         let answer = self.runtime.block_on(self.stub.save(request));
         self.answer(answer)
     }
 
-    /// The number of the save of this name; none of a server that does not know of numbers.
+    /// The save number of a checkpoint. None: the server is too old for save numbers.
     ///
     /// # Errors
     /// There is no such checkpoint, or it is damaged.
@@ -246,20 +246,20 @@ impl Client {
         }
     }
 
-    /// Its checkpoints.
+    /// The checkpoints of the server.
     ///
     /// # Errors
-    /// As all calls; the server has no folder for checkpoints.
+    /// The server is unreachable, or has no folder for checkpoints.
     pub fn checkpoints(&mut self) -> Result<proto::CheckpointsReply, ControlError> {
         let request = self.request(proto::CheckpointsRequest {}, true);
         let answer = self.runtime.block_on(self.stub.checkpoints(request));
         self.answer(answer)
     }
 
-    /// Puts the tables of a checkpoint in the place of all.
+    /// Replaces all tables by those of a checkpoint.
     ///
     /// # Errors
-    /// There is no such checkpoint, or it is damaged; then the tables stay as they are.
+    /// There is no such checkpoint, or it is damaged: the tables stay as they are then.
     pub fn restore(&mut self, name: &str) -> Result<proto::RestoreReply, ControlError> {
         let request = self.request(proto::RestoreRequest { name: name.to_owned() }, false);
         let answer = self.runtime.block_on(self.stub.restore(request));
@@ -269,17 +269,17 @@ impl Client {
     /// Drops a table and its rows.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no table of this name.
     pub fn drop_table(&mut self, table: &str) -> Result<(), ControlError> {
         let request = self.request(proto::DropRequest { table: table.to_owned() }, true);
         let answer = self.runtime.block_on(self.stub.drop(request));
         self.answer(answer).map(|proto::DropReply {}| ())
     }
 
-    /// Asks the server to save and end; returns before it has. How many connections it tells to go.
+    /// Asks the server to save and end, and returns at once. The result is the number of connections that it closes.
     ///
     /// # Errors
-    /// As all calls.
+    /// The server is unreachable, or refuses the call.
     pub fn drain(&mut self) -> Result<u64, ControlError> {
         let request = self.request(proto::DrainRequest {}, true);
         let answer = self.runtime.block_on(self.stub.drain(request));

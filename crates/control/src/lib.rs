@@ -1,14 +1,13 @@
-//! The control plane of a parameter server: what an operator asks of it, over gRPC and plain HTTP, beside the data plane.
+//! The control plane of a parameter server: status, statistics, saves and shutdown over gRPC, and metrics over HTTP.
 //!
-//! A [`Plane`] is one thread with a small async runtime. It answers the service of `proto/control.proto`, reflection and the
-//! standard health service, and by plain HTTP `/metrics` (Prometheus) and `/healthz`, all on one port. [`Client`] is the
-//! other side, without any async in its interface. A [`MetricsPage`] is `/metrics` alone, for processes without a control
-//! plane. None of it is on the way of a pull or a push. Nothing here knows what is in a frame or a table, and neither signals
-//! nor command lines.
+//! A [`ControlPlane`] is one thread with a small async runtime. One port answers the service of `proto/control.proto`,
+//! reflection, the standard health service, and plain HTTP `/metrics` (Prometheus) and `/healthz`. [`Client`] is a
+//! blocking client of the service. A [`MetricsPage`] is `/metrics` alone, for processes without a control plane. Pulls
+//! and pushes do not pass through this crate, and it knows no frames, tables, signals or command lines.
 
 pub mod limit;
 
-/// Messages of the service, as `proto/control.proto` describes them.
+/// The messages of the service, as `proto/control.proto` describes them.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)] // generated
 pub mod proto {
     tonic::include_proto!("sanderling.control");
@@ -16,12 +15,12 @@ pub mod proto {
 
 mod metrics;
 mod service;
-mod work;
+mod thread_pool;
 
-mod guest;
-mod line;
-mod plane;
+mod control_plane;
+mod incoming;
 mod router;
+mod sockets;
 mod web_page;
 
 mod page;
@@ -29,9 +28,9 @@ mod page;
 mod client;
 
 pub use client::{Client, ClientOptions, ControlError};
+pub use control_plane::{ControlPlane, ControlPlaneError};
 pub use page::{MetricsPage, PageError};
-pub use plane::{Plane, PlaneError};
 pub use tonic::Code;
 
-/// The description of the service and its messages, for reflection.
+/// The descriptor of the service, for reflection.
 const DESCRIPTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/control.bin"));

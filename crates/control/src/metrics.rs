@@ -1,5 +1,4 @@
-//! The numbers of a server in the text format of Prometheus, version 0.0.4. Knows neither the server nor HTTP: messages in,
-//! text out.
+//! A server's numbers in the Prometheus text format, version 0.0.4, made from the messages of the service.
 
 use sanderling_observe::{Exposition, Labels, LatencySummary};
 
@@ -7,10 +6,10 @@ use crate::proto::{Latency, StatusReply, Table};
 
 const MS_PER_S: f64 = 1e3;
 
-/// Name of a counter, of its metric, and what it means.
+/// Counter name, metric name, type and help.
 const COUNTERS: &[(&str, &str, &str, &str)] = &[
     ("connections", "connections", "gauge", "Open connections of clients."),
-    ("connections_max", "connections_max", "gauge", "Places for them."),
+    ("connections_max", "connections_max", "gauge", "ConnectionSlots for them."),
     ("connections_accepted", "connections_accepted_total", "counter", "Connections since the start."),
     (
         "logins_refused",
@@ -43,7 +42,7 @@ const COUNTERS: &[(&str, &str, &str, &str)] = &[
 
 type TableNumber = (&'static str, &'static str, &'static str, fn(&Table) -> u64);
 
-/// Metric, kind, meaning and value of what a table counts.
+/// Metric name, type, help and value of a table's numbers.
 const TABLE_NUMBERS: &[TableNumber] = &[
     ("rows", "gauge", "Rows of a table.", |table| table.rows),
     ("free_rows", "gauge", "Rows that were removed and wait to be reused.", |table| table.free_rows),
@@ -58,7 +57,7 @@ const TABLE_NUMBERS: &[TableNumber] = &[
     ("moved_home_total", "counter", "Keys moved to where a search begins.", |table| table.moved_home),
 ];
 
-/// All numbers of a server.
+/// All metrics of a server.
 pub(crate) fn text(
     status: &StatusReply,
     tables: &[Table],
@@ -96,12 +95,12 @@ pub(crate) fn text(
     }
     let help = "Time of work on requests at the server, by command, since the start.";
     text.latencies("sanderling_request_latency", help, &summaries(by_command));
-    let help = "The same by peer and command; the peer is what a client calls itself, or its host.";
+    let help = "Time of work on requests at the server, by peer and command; the peer is a client's own name or its host.";
     text.latencies("sanderling_peer_request_latency", help, &summaries(by_peer));
     text.finish()
 }
 
-/// Each with its labels; the peer only where there is one.
+/// Summaries with their labels. The peer is a label only where there is one.
 fn summaries(latencies: &[Latency]) -> Vec<(Labels<'_>, LatencySummary)> {
     let summary = |latency: &Latency| {
         let &Latency { count, sum_ns, average_ns, min_ns, max_ns, p50_ns, p95_ns, p99_ns, p999_ns, .. } =

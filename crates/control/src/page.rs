@@ -1,5 +1,6 @@
-//! Plain HTTP `/metrics` and `/healthz` for a process that has no control plane, such as a hub: a thread that answers with
-//! a text that somebody else makes. Knows no server, no token and no TLS, and so answers on this machine only.
+//! Plain HTTP `/metrics` and `/healthz` for a process without a control plane, such as a hub.
+//!
+//! The page has neither token nor TLS, so it answers on this machine only.
 
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -19,35 +20,35 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-use crate::guest::{self, Guest};
+use crate::incoming::{self, Incoming};
 use crate::limit::{CONNECTION_AGE_MAX, CONNECTIONS_MAX, HEADERS_BYTES_MAX, LINGER, STREAMS_MAX};
 use crate::web_page;
 
 type Text = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Why there is no page.
+/// Why the page does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
-    /// The address, a thread, or the runtime.
+    /// The address is invalid, or the system lacks resources.
     #[error("metrics at {address}: {source}")]
     Io {
-        /// As it was given.
+        /// The given address.
         address: String,
-        /// What the system says.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Other machines would reach it.
+    /// Other machines could reach the address.
     #[error(
         "metrics at {address}: anybody who reaches it can read it; use an address of this machine, such as 127.0.0.1:9100"
     )]
     NotLoopback {
-        /// As it was given.
+        /// The given address.
         address: String,
     },
 }
 
-/// A page that is answered until it is dropped.
+/// A page that answers until it is dropped.
 #[derive(Debug)]
 pub struct MetricsPage {
     address: SocketAddr,
@@ -56,10 +57,11 @@ pub struct MetricsPage {
 }
 
 impl MetricsPage {
-    /// Answers at `host:port` of this machine, port 0 for any; `text` is called for each answer, in the page's thread.
+    /// Starts the page at `host:port` of this machine; port 0 picks a free one. Its thread calls `text` for each
+    /// request.
     ///
     /// # Errors
-    /// The address is none, is taken, or is not on the loopback; the system has no resources.
+    /// The address is invalid, taken or not a loopback address, or the system lacks resources.
     pub fn start(
         address: &str,
         text: impl Fn() -> String + Send + Sync + 'static,
@@ -85,7 +87,7 @@ impl MetricsPage {
         Ok(MetricsPage { address: bound, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it is, such as `http://127.0.0.1:9100/metrics`.
+    /// The URL, such as `http://127.0.0.1:9100/metrics`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}/metrics", self.address)
@@ -96,7 +98,7 @@ impl Drop for MetricsPage {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // One that has panicked has said so itself.
+            // A panic has been reported already.
             let _ = thread.join();
         }
     }
@@ -108,8 +110,8 @@ async fn serve(listener: TcpListener, text: Text, stopped: oneshot::Receiver<()>
         .route("/healthz", get(|| async { "serving\n" }))
         .with_state(text)
         .layer(axum::middleware::from_fn(no_page));
-    let (guests, incoming) = mpsc::channel::<std::io::Result<Guest>>(1);
-    let accepting = tokio::spawn(guest::accept(listener, None, CONNECTIONS_MAX, guests));
+    let (accepted, incoming) = mpsc::channel::<std::io::Result<Incoming>>(1);
+    let accepting = tokio::spawn(incoming::accept(listener, None, CONNECTIONS_MAX, accepted));
     let (end, ended) = oneshot::channel::<()>();
     let serving = tokio::spawn(
         Server::builder()
@@ -122,14 +124,14 @@ async fn serve(listener: TcpListener, text: Text, stopped: oneshot::Receiver<()>
                 let _ = ended.await;
             }),
     );
-    // Nobody sends anything: it ends when the other side is dropped.
+    // Nothing is ever sent. The wait ends when the other side is dropped.
     let _ = stopped.await;
     drop(end);
     accepting.abort();
     let _ = tokio::time::timeout(LINGER, serving).await;
 }
 
-/// Refuses what a web page may have asked.
+/// Refuses requests that a web page may have sent.
 async fn no_page(request: Request, next: Next) -> Response {
     let host = web_page::host(request.uri(), request.headers()).unwrap_or_default();
     let is_host = web_page::is_address(host) || host.eq_ignore_ascii_case("localhost");

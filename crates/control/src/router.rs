@@ -1,5 +1,4 @@
-//! What is answered under which path, and who is admitted: the gRPC services beside plain HTTP for scrapers and probes.
-//! Knows no connection.
+//! Routes and authentication: the gRPC services, and plain HTTP for scrapers and probes.
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -15,21 +14,20 @@ use tonic::{Code, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::limit::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
-use crate::line::Line;
 use crate::metrics;
 use crate::proto::control_server::ControlServer;
 use crate::service::{self, Service};
+use crate::sockets::SocketHandle;
 use crate::web_page::{self, is_grpc};
 
-/// Whether a server is fit for work is told to everybody, since probes have no token: the gRPC service, and its plain
-/// counterpart.
+/// Paths without authentication, because probes have no token: the health service and its plain counterpart.
 const OPEN_TO_ALL: [&str; 2] = ["/grpc.health.v1.Health/", "/healthz"];
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
-/// Everything that is answered.
+/// Builds the routes.
 ///
 /// # Errors
-/// The description of our own service is not one.
+/// The service descriptor is invalid.
 pub(crate) fn router(
     service: &Service,
     health: HealthServer<impl Health>,
@@ -45,7 +43,7 @@ pub(crate) fn router(
     let grpc = Routes::new(control)
         .add_service(health.max_decoding_message_size(REQUEST_BYTES_MAX))
         .add_service(description().build_v1()?.max_decoding_message_size(REQUEST_BYTES_MAX))
-        // Older tools ask for this one.
+        // Older tools use this version.
         .add_service(description().build_v1alpha()?.max_decoding_message_size(REQUEST_BYTES_MAX));
     let plain = Router::new()
         .route("/metrics", get(answer_metrics))
@@ -58,8 +56,10 @@ pub(crate) fn router(
         .layer(from_fn_with_state(service.clone(), admit)))
 }
 
-/// Lets only those through who say the server's token, if it has one, and no web page whatever it says. Without a token, the
-/// host that was asked for must be one of this server: a page may be from a name that was pointed here.
+/// Admits requests with the server's token, and never those of web pages.
+///
+/// A server without a token also requires one of its own host names, because a page's host name may point to any
+/// address (DNS rebinding).
 async fn admit(State(service): State<Service>, request: Request, next: Next) -> Response {
     let control = service.control();
     let path = request.uri().path();
@@ -75,13 +75,13 @@ async fn admit(State(service): State<Service>, request: Request, next: Next) -> 
         return refuse(request.headers(), StatusCode::MISDIRECTED_REQUEST, Code::PermissionDenied, reason);
     }
     let admitted = control.admits(token(request.headers()));
-    if admitted && let Some(line) = request.extensions().get::<Line>() {
-        line.admit();
+    if admitted && let Some(socket) = request.extensions().get::<SocketHandle>() {
+        socket.admit();
     }
     if open || admitted {
         return next.run(request).await;
     }
-    let peer = request.extensions().get::<Line>().and_then(Line::peer);
+    let peer = request.extensions().get::<SocketHandle>().and_then(SocketHandle::peer);
     control.refused_login(&peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()));
     let reason = "the token is missing or wrong; say it as \"authorization: Bearer TOKEN\"";
     let mut refused = refuse(request.headers(), StatusCode::UNAUTHORIZED, Code::Unauthenticated, reason);
@@ -91,7 +91,7 @@ async fn admit(State(service): State<Service>, request: Request, next: Next) -> 
     refused
 }
 
-/// The same refusal for who talks gRPC and for who does not.
+/// The refusal as a gRPC status or as plain HTTP, as the client talks.
 fn refuse(headers: &HeaderMap, status: StatusCode, code: Code, reason: &str) -> Response {
     match is_grpc(headers) {
         true => Status::new(code, reason).into_http(),
@@ -105,7 +105,7 @@ fn token(headers: &HeaderMap) -> Option<&str> {
 }
 
 async fn answer_metrics(State(service): State<Service>) -> Response {
-    let text = service.look(|control| {
+    let text = service.query(|control| {
         let tables: Vec<_> = control.tables().into_iter().map(service::table).collect();
         let latencies = |scope| control.stats(scope).into_iter().map(service::latency).collect::<Vec<_>>();
         let (by_command, by_peer) = (latencies(StatsScope::Commands), latencies(StatsScope::Peers));

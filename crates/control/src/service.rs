@@ -1,5 +1,4 @@
-//! The service: every request becomes a call of a [`Control`], on a thread that may block, and every refusal a status.
-//! Knows no connection.
+//! The gRPC service: requests become calls of a [`Control`] on blocking threads, refusals become gRPC statuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,42 +11,42 @@ use sanderling_server::{
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
-use crate::limit::{LOOKS_MAX, SLOW_MAX};
+use crate::limit::{QUERIES_MAX, SLOW_MAX};
 use crate::proto;
-use crate::work::Work;
+use crate::thread_pool::ThreadPool;
 
-/// The operating system's number for a full disk.
+/// The system's error number for a full disk (ENOSPC).
 const NO_SPACE: u32 = 28;
 
-/// The service of one server; copies share its bounds.
+/// The service of one server. Copies share its limits.
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     control: Control,
-    work: Work,
-    looks: Arc<Semaphore>,
+    work: ThreadPool,
+    queries: Arc<Semaphore>,
     slow: Arc<Semaphore>,
 }
 
 impl Service {
-    pub(crate) fn new(control: Control, work: Work) -> Service {
-        let (looks, slow) = (Semaphore::new(LOOKS_MAX), Semaphore::new(SLOW_MAX));
-        Service { control, work, looks: Arc::new(looks), slow: Arc::new(slow) }
+    pub(crate) fn new(control: Control, work: ThreadPool) -> Service {
+        let (queries, slow) = (Semaphore::new(QUERIES_MAX), Semaphore::new(SLOW_MAX));
+        Service { control, work, queries: Arc::new(queries), slow: Arc::new(slow) }
     }
 
     pub(crate) fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Runs what takes a moment. Whoever asked may go; it is done nevertheless.
-    pub(crate) async fn look<T: Send + 'static>(
+    /// Runs a quick call. It finishes even if the client goes away.
+    pub(crate) async fn query<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Control) -> T + Send + 'static,
+        query: impl FnOnce(&Control) -> T + Send + 'static,
     ) -> Result<T, Status> {
-        let permit = Arc::clone(&self.looks).acquire_owned().await.map_err(|_| ending())?;
-        self.run(permit, look).await
+        let permit = Arc::clone(&self.queries).acquire_owned().await.map_err(|_| ending())?;
+        self.run(permit, query).await
     }
 
-    /// Runs what may take minutes.
+    /// Runs a call that may take minutes.
     async fn slow<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Control) -> T + Send + 'static,
@@ -66,16 +65,16 @@ impl Service {
     ) -> Result<T, Status> {
         let control = self.control.clone();
         let done = self.work.run(move || {
-            // Also where it panics.
+            // The permit is returned even after a panic.
             let _permit = permit;
             work(&control)
         });
         done.await.ok_or_else(|| Status::internal("a bug, see the server's standard error: it panicked"))
     }
 
-    /// Waits until no save or restore is under way, but not for longer than this.
+    /// Waits until no save or restore is under way, at most this long.
     pub(crate) async fn finish(&self, within: Duration) {
-        // Too late or not, what remains is left to itself.
+        // On a timeout the remaining calls are left alone.
         let _ = tokio::time::timeout(within, self.slow.acquire_many(SLOW_MAX as u32)).await;
     }
 
@@ -93,7 +92,7 @@ fn ending() -> Status {
     Status::unavailable("the server is about to stop")
 }
 
-/// Which code says what kind of refusal it is; the words are the server's.
+/// Maps a refusal to a gRPC status with the same message.
 pub(crate) fn refused(refusal: Refusal) -> Status {
     let reason = refusal.reason;
     match refusal.fault {
@@ -118,12 +117,12 @@ fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What the service says of the server.
+/// The status message of a server.
 pub(crate) fn status(control: &Control) -> proto::StatusReply {
     let status = control.status();
     let mut counters: std::collections::BTreeMap<String, u64> =
         status.counters.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
-    // It says so in a field of its own.
+    // A field of its own has this value.
     counters.remove("draining");
     proto::StatusReply {
         name: status.name,
@@ -197,17 +196,17 @@ type Answer<T> = Result<Response<T>, Status>;
 #[tonic::async_trait]
 impl proto::control_server::Control for Service {
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusReply> {
-        self.look(status).await.map(Response::new)
+        self.query(status).await.map(Response::new)
     }
 
     async fn tables(&self, _: Request<proto::TablesRequest>) -> Answer<proto::TablesReply> {
-        let tables = self.look(|control| control.tables().into_iter().map(table).collect()).await?;
+        let tables = self.query(|control| control.tables().into_iter().map(table).collect()).await?;
         Ok(Response::new(proto::TablesReply { tables }))
     }
 
     async fn connections(&self, _: Request<proto::ConnectionsRequest>) -> Answer<proto::ConnectionsReply> {
         let list = |control: &Control| control.connections().into_iter().map(connection).collect();
-        let connections = self.look(list).await?;
+        let connections = self.query(list).await?;
         Ok(Response::new(proto::ConnectionsReply { connections }))
     }
 
@@ -217,14 +216,14 @@ impl proto::control_server::Control for Service {
             uptime_ms: ms(control.status().uptime),
             latencies: control.stats(scope).into_iter().map(latency).collect(),
         };
-        self.look(stats).await.map(Response::new)
+        self.query(stats).await.map(Response::new)
     }
 
     async fn create(&self, request: Request<proto::CreateRequest>) -> Answer<proto::CreateReply> {
         let proto::CreateRequest { name, pinned, config } = request.into_inner();
         let home = pinned.map_or(Home::Sharded, Home::Pinned);
         let number =
-            self.look(move |control| control.create(&name, home, &config)).await?.map_err(refused)?;
+            self.query(move |control| control.create(&name, home, &config)).await?.map_err(refused)?;
         Ok(Response::new(proto::CreateReply { number }))
     }
 
@@ -246,7 +245,7 @@ impl proto::control_server::Control for Service {
     async fn checkpoints(&self, _: Request<proto::CheckpointsRequest>) -> Answer<proto::CheckpointsReply> {
         self.check_folder()?;
         let list = |control: &Control| control.checkpoints().into_iter().map(checkpoint).collect();
-        let checkpoints = self.look(list).await?;
+        let checkpoints = self.query(list).await?;
         Ok(Response::new(proto::CheckpointsReply { checkpoints }))
     }
 
@@ -259,7 +258,7 @@ impl proto::control_server::Control for Service {
 
     async fn drop(&self, request: Request<proto::DropRequest>) -> Answer<proto::DropReply> {
         let name = request.into_inner().table;
-        self.look(move |control| control.drop_table(&name)).await?.map_err(refused)?;
+        self.query(move |control| control.drop_table(&name)).await?.map_err(refused)?;
         Ok(Response::new(proto::DropReply {}))
     }
 

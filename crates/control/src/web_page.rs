@@ -1,23 +1,22 @@
-//! Requests that a web page may have made: a browser on this host, or one that reaches it, sends them for whoever wrote the
-//! page. Knows neither tokens nor what is asked.
+//! Detection of requests that a web page may have sent through a browser, whatever page it is.
 
 use axum::http::header::{CONTENT_TYPE, HOST, ORIGIN};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 
-/// Where a browser says from where a request comes (Fetch Metadata).
+/// The header in which a browser names the origin of a request (Fetch Metadata).
 const FETCH_SITE: &str = "sec-fetch-site";
-/// What it says there of an address that a person has typed, or of the site itself.
+/// Its values for an address that a person typed, and for the site itself.
 const NO_OTHER_SITE: [&str; 2] = ["none", "same-origin"];
-/// The content type of gRPC, which a page cannot send to another site without asking before.
+/// The content type of gRPC. A page cannot send it to another site without a preflight request.
 const GRPC: &str = "application/grpc";
 
-/// Is it gRPC? Not gRPC-Web, which is for pages.
+/// Whether the request is gRPC. gRPC-Web is for pages and does not count.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let rest = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()?.strip_prefix(GRPC));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';', ' ']))
 }
 
-/// Why a request is refused that a page may have made, whatever else it says.
+/// The reason to refuse a request that a page may have sent.
 pub(crate) fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
     if is_from_page(headers) {
         let reason = "this is not for web pages: a request with Origin, or from another site, is refused";
@@ -30,13 +29,13 @@ pub(crate) fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCod
     ))
 }
 
-/// Does a browser say that it sends this for a page?
+/// Whether a browser says that a page sent the request.
 pub(crate) fn is_from_page(headers: &HeaderMap) -> bool {
     let site = headers.get(FETCH_SITE).map(|site| site.to_str().unwrap_or_default());
     headers.contains_key(ORIGIN) || site.is_some_and(|site| !NO_OTHER_SITE.contains(&site))
 }
 
-/// The host that a client has asked for, without its port: by the request's line, or by the header.
+/// The host that the client asked for, without the port: from the request line or the header.
 pub(crate) fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     if let Some(host) = uri.host() {
         return Some(host);
@@ -48,8 +47,7 @@ pub(crate) fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> 
     }
 }
 
-/// Is it a number? No page is served from there but by who has that address: a name may be pointed anywhere by whoever owns
-/// it (DNS rebinding).
+/// Whether a host is a numeric address. Only names can point to foreign addresses (DNS rebinding).
 pub(crate) fn is_address(host: &str) -> bool {
     host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok()
 }

@@ -1,4 +1,5 @@
-//! Batches whose keys were sent ahead, kept until they are pushed or a bound is reached. Knows keys and shapes, no rows.
+//! Batches whose keys were fed ahead. The server keeps them until they are pushed or a bound is reached. It knows keys
+//! and shapes, no rows.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,21 +11,21 @@ use sanderling_wire::{Fault, Feed, Pooling, set_bit};
 use crate::limit::{BATCH_AGE_MAX, BATCHES_BYTES_MAX, BATCHES_MAX};
 use crate::refusal::Refusal;
 
-/// Which batch: table, batch, feature.
+/// Names one feature of a batch: table, batch, feature.
 pub(crate) type BatchId = (u32, u64, u32);
 
-/// The keys of one feature of a batch, each once, and how the samples are made of them.
+/// The distinct keys of one feature of a batch, and how samples are pooled from them.
 #[derive(Debug)]
 pub(crate) struct Batch {
     /// Distinct keys.
     pub(crate) unique: Vec<u64>,
-    /// How often each occurs.
+    /// Occurrences of each distinct key.
     pub(crate) counts: Vec<u32>,
-    /// Per occurrence, its place in `unique`.
+    /// Per occurrence, the index of its key in `unique`.
     inverse: Vec<u32>,
-    /// Per sample, and one more: where its occurrences begin.
+    /// Per sample, the index of its first occurrence; one more entry ends the last sample.
     offsets: Vec<u32>,
-    /// Per occurrence; 1 when there are none.
+    /// One value per occurrence; without them, every value is 1.
     values: Option<Vec<f32>>,
     pooling: Pooling,
     fed: Instant,
@@ -49,7 +50,7 @@ impl Batch {
         self.offsets.len() - 1
     }
 
-    /// Keys as they were fed, repetitions included.
+    /// Number of occurrences.
     pub(crate) fn keys(&self) -> usize {
         self.inverse.len()
     }
@@ -60,7 +61,7 @@ impl Batch {
         size_of::<Batch>() + self.unique.len() * 8 + (words + values) * 4
     }
 
-    /// Calls `f(sample, place in unique, weight)` for every occurrence; the weight is that of a row in the sample's.
+    /// Calls `f(sample, index in unique, weight)` for every occurrence.
     fn for_each(&self, mut f: impl FnMut(usize, usize, f32)) {
         for (sample, ends) in self.offsets.windows(2).enumerate() {
             let occurrences = ends[0] as usize..ends[1] as usize;
@@ -75,7 +76,7 @@ impl Batch {
         }
     }
 
-    /// Rows of the distinct keys become one per sample.
+    /// Pools the rows of the distinct keys into one row per sample.
     pub(crate) fn pool(&self, rows: &[f32], dim: usize, out: &mut [f32]) {
         out.fill(0.0);
         self.for_each(|sample, unique, weight| {
@@ -84,7 +85,7 @@ impl Batch {
         });
     }
 
-    /// Gradients of the samples become those of the distinct keys.
+    /// Spreads the gradients of the samples over the distinct keys.
     pub(crate) fn spread(&self, samples: &[f32], dim: usize, out: &mut [f32]) {
         out.fill(0.0);
         self.for_each(|sample, unique, weight| {
@@ -93,7 +94,7 @@ impl Batch {
         });
     }
 
-    /// The bits of all occurrences of the distinct keys at these ascending places.
+    /// Sets the bits of all occurrences of the keys at these ascending indexes.
     pub(crate) fn mark(&self, missing: &[u32], bits: &mut [u64]) {
         for (at, unique) in self.inverse.iter().enumerate() {
             if missing.binary_search(unique).is_ok() {
@@ -103,7 +104,7 @@ impl Batch {
     }
 }
 
-/// All batches of a server.
+/// All fed batches of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
     kept: Mutex<Kept>,
@@ -112,7 +113,7 @@ pub(crate) struct Batches {
 #[derive(Debug, Default)]
 struct Kept {
     batches: HashMap<BatchId, Arc<Batch>>,
-    /// In the order of their coming; those that have gone since are skipped.
+    /// In order of arrival. Entries of removed batches are skipped.
     order: VecDeque<(BatchId, Instant)>,
     bytes: usize,
 }
@@ -122,7 +123,7 @@ impl Batches {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a batch, in place of one of the same name.
+    /// Stores a batch. It replaces a batch with the same name.
     pub(crate) fn feed(&self, id: BatchId, batch: Batch) -> Result<(), Refusal> {
         let (fed, bytes) = (batch.fed, batch.bytes());
         let mut kept = self.kept();
@@ -156,7 +157,7 @@ impl Batches {
         self.kept().remove(id);
     }
 
-    /// Batches, and their bytes.
+    /// Number of batches, and their bytes.
     pub(crate) fn sizes(&self) -> (usize, usize) {
         let kept = self.kept();
         (kept.batches.len(), kept.bytes)
@@ -227,7 +228,7 @@ mod tests {
             feed(id, start).expect("there is room");
         }
         assert!(matches!(feed(u64::MAX, start).unwrap_err().fault, Fault::Busy { .. }));
-        // The same again takes no room.
+        // Replacing a batch takes no room.
         feed(3, start).expect("replaced");
         batches.remove((1, 7, 0));
         assert_eq!(batches.get((1, 7, 0), start).unwrap_err().fault, Fault::UnknownBatch);

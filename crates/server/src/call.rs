@@ -1,5 +1,4 @@
-//! One request on its way through a command: what was asked in which terms, and the memory that is lent to it. Knows no
-//! command.
+//! The context of one request: the connection's terms, the tables and reusable memory. It knows no command.
 
 use std::time::Instant;
 
@@ -10,14 +9,14 @@ use crate::refusal::Refusal;
 use crate::state::State;
 use crate::tables::View;
 
-/// What a worker lends to all of its sessions: its copy of the tables, and memory.
+/// Memory that a worker shares among its sessions: its cache of the table list, and scratch buffers.
 #[derive(Debug, Default)]
-pub struct Desk {
+pub struct Workspace {
     pub(crate) view: View,
     pub(crate) scratch: Scratch,
 }
 
-/// Memory that is used within one request and kept for the next.
+/// Buffers that one request uses and the next one reuses.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) missing: Vec<u32>,
@@ -38,7 +37,7 @@ impl Scratch {
     }
 }
 
-/// One request, with what its command needs.
+/// One request with the context that its command needs.
 pub(crate) struct Call<'a> {
     pub(crate) state: &'a State,
     pub(crate) agreed: &'a Agreed,
@@ -50,13 +49,13 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Writes a reply that is short and has been given room.
+    /// Encodes a short reply into room that is there already.
     pub(crate) fn encode(&self, reply: &Reply<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
         reply.encode(self.agreed, self.id, slot).map_err(unwritten)
     }
 }
 
-/// Makes a buffer of a request so long, of zeros. Having no memory for it is that request's error.
+/// Resizes a request's buffer to `len` zeros. Fails the request if there is no memory.
 pub(crate) fn zeros(buffer: &mut Vec<f32>, len: usize) -> Result<(), Refusal> {
     buffer.clear();
     buffer
@@ -66,7 +65,7 @@ pub(crate) fn zeros(buffer: &mut Vec<f32>, len: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A reply that cannot be written.
+/// The refusal for a reply that cannot be encoded.
 pub(crate) fn unwritten(error: WireError) -> Refusal {
     match error {
         WireError::TooLong { found, max, .. } => {
@@ -77,7 +76,7 @@ pub(crate) fn unwritten(error: WireError) -> Refusal {
     }
 }
 
-/// Writes a failure, for which there always is room.
+/// Encodes a failure. The caller provides enough room.
 pub(crate) fn write_failure(
     refusal: &Refusal,
     kind: Kind,

@@ -1,5 +1,5 @@
-//! The commands, one file each, as functions from a decoded request to a reply. They know tables and what is remembered of
-//! clients, not connections.
+//! The commands, one file each: functions from a decoded request to a reply. They know tables and push deduplication,
+//! no connections.
 
 pub(crate) mod feed;
 pub(crate) mod pull;
@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::refusal::Refusal;
 use crate::tables::Entry;
 
-/// What the reply to a ping holds.
+/// Payload of the reply to a ping.
 static ZEROS: [u8; PING_BYTES_MAX] = [0; PING_BYTES_MAX];
 
 pub(crate) fn ping(call: &Call<'_>, ping: &Ping<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
@@ -23,7 +23,7 @@ pub(crate) fn ping(call: &Call<'_>, ping: &Ping<'_>, slot: &mut [u8]) -> Result<
     call.encode(&Reply::Ping(Pong { serving: !call.state.is_draining(), bytes }), slot)
 }
 
-/// The client must believe what is: else it would read rows of another length than they have.
+/// Refuses a request whose row length is not the table's.
 fn check_dim(entry: &Entry, dim: u32) -> Result<(), Refusal> {
     if entry.dim() == dim {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What one can choose of a server, as a TOML file says it, and the check that it makes sense. Opens nothing.
+//! The configuration of a server and its validation. It opens nothing.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,61 +8,61 @@ use sanderling_wire::limit;
 
 use crate::limit::{CHECKPOINTS_MAX_DEFAULT, FRAME_BYTES_MAX_DEFAULT};
 
-/// Most shards of a cluster.
+/// Maximum number of shards in a cluster.
 const SHARDS_MAX: u16 = limit::SERVERS_MAX as u16;
-/// Most worker threads.
+/// Maximum number of worker threads.
 const WORKERS_MAX: usize = 1024;
 
-/// What a server is made from. The defaults are those of one server on this machine alone.
+/// The configuration of a server. The defaults are for one server that only this machine reaches.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where it listens.
+    /// Addresses to listen at.
     pub listen: Vec<Address>,
-    /// Also for clients of this host, over shared memory and a unix socket.
+    /// Whether to listen at local addresses (shared memory, unix socket), too.
     pub local: bool,
-    /// Where the unix socket is.
+    /// Folder of the unix socket.
     pub runtime_dir: PathBuf,
-    /// May other machines connect?
+    /// Whether other machines may connect.
     pub expose: bool,
-    /// May they do so without TLS and token?
+    /// Whether other machines may connect without TLS and token.
     pub insecure: bool,
-    /// Certificate and key, PEM files, for TLS on TCP.
+    /// Certificate and key (PEM files) for TLS over TCP.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// What clients must say.
+    /// The shared auth token. None: clients need none.
     pub token: Option<String>,
-    /// Are clients admitted without it that the kernel says are processes of this user, on this host?
+    /// Whether processes of this user on this host need no token. The kernel tells the user.
     pub admit_this_user: bool,
-    /// Names by which clients of the control plane reach it, beside those that it listens at.
+    /// Further host names under which clients reach the control plane.
     pub hosts: Vec<String>,
-    /// Which shard it is, from 0.
+    /// Index of this shard, from 0.
     pub shard: u16,
-    /// How many there are.
+    /// Number of shards.
     pub shards: u16,
-    /// Addresses of all shards, in their order, as clients reach them; may be empty.
+    /// Addresses of all shards as clients reach them, in shard order. May be empty.
     pub peers: Vec<String>,
-    /// Below which checkpoints are; none: nothing is saved.
+    /// Root folder of the checkpoints. None: nothing is saved.
     pub data: Option<PathBuf>,
-    /// The checkpoint to start from; none: the latest, if there is one.
+    /// Checkpoint to start from. None: `latest`, if there is one.
     pub restore: Option<String>,
-    /// Most checkpoints that it keeps, beside the one that it saves by itself.
+    /// Maximum number of named checkpoints, not counting `latest`.
     pub checkpoints_max: usize,
-    /// How often it saves by itself.
+    /// Checkpoint interval.
     pub save_every: Option<Duration>,
-    /// Threads that serve; 0: one per processor.
+    /// Worker threads. 0: one per processor.
     pub workers: usize,
-    /// Is each of them bound to a processor?
+    /// Whether to pin each worker to a processor.
     pub pin: bool,
-    /// How long they wait awake, in microseconds.
+    /// Busy-poll time of a worker before it blocks, in microseconds.
     pub spin_us: u32,
-    /// Most bytes of a table, whatever its configuration says.
+    /// Memory limit per table, in bytes. It also bounds tables whose configuration asks for more.
     pub table_budget_bytes: Option<u64>,
-    /// Longest frame.
+    /// Maximum frame length, in bytes.
     pub frame_bytes_max: u32,
-    /// A client that takes nothing for so long is closed.
+    /// Close a connection whose send buffer stays full this long.
     pub write_timeout: Duration,
-    /// How long a server that is told to stop goes on answering.
+    /// Time to answer pending requests at shutdown.
     pub drain_within: Duration,
-    /// Name in lists and logs.
+    /// Name of the server in lists and logs.
     pub name: String,
 }
 
@@ -98,10 +98,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Does it make sense?
+    /// Checks the configuration.
     ///
     /// # Errors
-    /// Says what does not, and what would.
+    /// The text says which value is wrong and which values are possible.
     pub fn check(&self) -> Result<(), String> {
         let frame = self.frame_bytes_max as usize;
         let problem = if self.listen.is_empty() {

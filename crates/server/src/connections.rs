@@ -1,36 +1,36 @@
-//! The list of open connections, for people, and who of them has a place. Knows nothing of what goes over them.
+//! The list of open connections, and the slots that bound their number. It knows nothing of their requests.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::limit::{SILENCE_KEPT, SILENT_SHARE, SURPLUS_MAX};
+use crate::limit::{OVER_LIMIT_MAX, SILENCE_KEPT, SILENT_SHARE};
 
-/// One connection as its worker sees it. A cache line of its own, since only its worker writes to it.
+/// The list entry of one connection. It has a cache line of its own, because only its worker writes to it.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Presence {
+pub(crate) struct ConnectionEntry {
     id: u64,
     peer: String,
     since: Instant,
-    /// There was no place for it: it is only to be told so.
-    pub(crate) surplus: bool,
-    /// Its place is another's: it is to be closed unless it has said hello meanwhile.
+    /// There was no slot for it: the server only tells the client that it is busy.
+    pub(crate) over_limit: bool,
+    /// A newer connection took its slot. The worker closes it unless it has sent its hello meanwhile.
     makes_room: AtomicBool,
-    /// Set with its hello.
+    /// The client's name, set with its hello.
     pub(crate) client: OnceLock<String>,
     pub(crate) requests: AtomicU64,
 }
 
-impl Presence {
-    /// Is its place another's?
+impl ConnectionEntry {
+    /// Whether a newer connection took its slot.
     pub(crate) fn makes_room(&self) -> bool {
         self.makes_room.load(Ordering::Relaxed)
     }
 
     fn has_place(&self) -> bool {
-        !self.surplus && !self.makes_room()
+        !self.over_limit && !self.makes_room()
     }
 }
 
@@ -39,20 +39,20 @@ impl Presence {
 pub struct ConnectionStatus {
     /// Number of the connection since the server's start.
     pub id: u64,
-    /// Address of the peer, or its process.
+    /// Address of the client, or its process id.
     pub peer: String,
-    /// How the client calls itself; empty before its hello.
+    /// The client's own name. Empty before its hello.
     pub client: String,
-    /// How long it has been there.
+    /// Time since it was accepted.
     pub age: Duration,
-    /// Requests so far.
+    /// Number of requests.
     pub requests: u64,
 }
 
-/// All connections.
+/// All connections of a server.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    /// How many have a place.
+    /// Maximum number of connections with a slot.
     places: usize,
     open: Mutex<Open>,
     accepted: AtomicU64,
@@ -60,20 +60,20 @@ pub(crate) struct Connections {
 
 #[derive(Debug, Default)]
 struct Open {
-    by_id: BTreeMap<u64, Arc<Presence>>,
-    /// How many of them have a place.
+    by_id: BTreeMap<u64, Arc<ConnectionEntry>>,
+    /// Number of connections with a slot.
     placed: usize,
 }
 
 impl Open {
-    /// How many have a place and have not said hello.
+    /// Number of connections that have a slot and have not sent their hello.
     fn silent(&self) -> usize {
-        self.by_id.values().filter(|presence| is_silent(presence)).count()
+        self.by_id.values().filter(|entry| is_silent(entry)).count()
     }
 
-    /// The place of the oldest one that has not said hello is another's from now on, if it has had the time to say it.
+    /// Takes the slot of the oldest connection without a hello, if it has had time to send one.
     fn make_room(&mut self, now: Instant) {
-        let Some(oldest) = self.by_id.values().find(|presence| is_silent(presence)) else { return };
+        let Some(oldest) = self.by_id.values().find(|entry| is_silent(entry)) else { return };
         if now.saturating_duration_since(oldest.since) >= SILENCE_KEPT {
             oldest.makes_room.store(true, Ordering::Relaxed);
             self.placed -= 1;
@@ -81,17 +81,17 @@ impl Open {
     }
 }
 
-fn is_silent(presence: &Presence) -> bool {
-    presence.has_place() && presence.client.get().is_none()
+fn is_silent(entry: &ConnectionEntry) -> bool {
+    entry.has_place() && entry.client.get().is_none()
 }
 
 impl Connections {
-    /// None yet, and so many places.
+    /// An empty list with this many slots.
     pub(crate) fn new(places: usize) -> Connections {
         Connections { places, open: Mutex::default(), accepted: AtomicU64::new(0) }
     }
 
-    /// How many have a place.
+    /// Number of slots.
     pub(crate) fn places(&self) -> usize {
         self.places
     }
@@ -100,16 +100,17 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new one; if there is no place for it, the one that has been silent for longest is asked to make room. `None`: there
-    /// are so many that not even that is to be told.
-    pub(crate) fn enter(&self, peer: &str, now: Instant) -> Option<Arc<Presence>> {
+    /// Adds a connection. If no slot is free, the oldest connection without a hello loses its slot.
+    ///
+    /// `None`: the server has too many connections even to answer that it is busy.
+    pub(crate) fn enter(&self, peer: &str, now: Instant) -> Option<Arc<ConnectionEntry>> {
         let id = self.accepted.fetch_add(1, Ordering::Relaxed) + 1;
         let mut open = self.open();
-        // Whoever makes room has its descriptor until its worker has closed it.
-        if open.by_id.len() >= self.places + SURPLUS_MAX {
+        // A connection that lost its slot keeps its descriptor until its worker closes it.
+        if open.by_id.len() >= self.places + OVER_LIMIT_MAX {
             return None;
         }
-        // So that who is silent leaves places to who has something to say. They are counted only where they may be too many.
+        // Connections without a hello get at most a share of the slots. The scan runs only where they may be too many.
         let silent_max = self.places / SILENT_SHARE;
         let is_full = |open: &Open| {
             open.placed >= self.places || open.placed >= silent_max && open.silent() >= silent_max
@@ -119,23 +120,23 @@ impl Connections {
             open.make_room(now);
             full = is_full(&open);
         }
-        let presence = Arc::new(Presence {
+        let entry = Arc::new(ConnectionEntry {
             id,
             peer: peer.to_owned(),
             since: now,
-            surplus: full,
+            over_limit: full,
             makes_room: AtomicBool::new(false),
             client: OnceLock::new(),
             requests: AtomicU64::new(0),
         });
-        open.placed += usize::from(presence.has_place());
-        open.by_id.insert(id, Arc::clone(&presence));
-        Some(presence)
+        open.placed += usize::from(entry.has_place());
+        open.by_id.insert(id, Arc::clone(&entry));
+        Some(entry)
     }
 
-    pub(crate) fn leave(&self, presence: &Presence) {
+    pub(crate) fn leave(&self, entry: &ConnectionEntry) {
         let mut open = self.open();
-        if open.by_id.remove(&presence.id).is_some() && presence.has_place() {
+        if open.by_id.remove(&entry.id).is_some() && entry.has_place() {
             open.placed -= 1;
         }
     }
@@ -148,15 +149,15 @@ impl Connections {
         self.open().by_id.len()
     }
 
-    /// Those that are there, oldest first.
+    /// All connections, oldest first.
     pub(crate) fn list(&self) -> Vec<ConnectionStatus> {
         let now = Instant::now();
-        let status = |presence: &Arc<Presence>| ConnectionStatus {
-            id: presence.id,
-            peer: presence.peer.clone(),
-            client: presence.client.get().cloned().unwrap_or_default(),
-            age: now - presence.since,
-            requests: presence.requests.load(Ordering::Relaxed),
+        let status = |entry: &Arc<ConnectionEntry>| ConnectionStatus {
+            id: entry.id,
+            peer: entry.peer.clone(),
+            client: entry.client.get().cloned().unwrap_or_default(),
+            age: now - entry.since,
+            requests: entry.requests.load(Ordering::Relaxed),
         };
         self.open().by_id.values().map(status).collect()
     }
@@ -167,17 +168,17 @@ mod tests {
     use super::*;
     use crate::limit::CONNECTIONS_MAX;
 
-    /// As many as there are places, of which those that may be are silent.
-    fn full(connections: &Connections, now: Instant) -> Vec<Arc<Presence>> {
+    /// Takes all slots, as many as possible by connections without a hello.
+    fn full(connections: &Connections, now: Instant) -> Vec<Arc<ConnectionEntry>> {
         let enter = |at: usize| {
-            let presence = connections.enter("placed", now).expect("a place");
+            let entry = connections.enter("placed", now).expect("a place");
             if at < CONNECTIONS_MAX - CONNECTIONS_MAX / SILENT_SHARE {
-                presence.client.set(String::new()).expect("once");
+                entry.client.set(String::new()).expect("once");
             }
-            presence
+            entry
         };
         let placed: Vec<_> = (0..CONNECTIONS_MAX).map(enter).collect();
-        assert!(placed.iter().all(|presence| presence.has_place()));
+        assert!(placed.iter().all(|entry| entry.has_place()));
         placed
     }
 
@@ -187,16 +188,17 @@ mod tests {
         let silent_max = CONNECTIONS_MAX / SILENT_SHARE;
         let silent: Vec<_> =
             (0..silent_max).map(|_| connections.enter("silent", start).expect("a place")).collect();
-        assert!(silent.iter().all(|presence| presence.has_place()));
-        // A further one is told, while none of them has been silent for long; then the oldest makes room.
-        assert!(connections.enter("silent", start).expect("to be told").surplus);
+        assert!(silent.iter().all(|entry| entry.has_place()));
+        // A further connection is over the limit while none has been silent for long. Then the oldest one loses its
+        // slot.
+        assert!(connections.enter("silent", start).expect("to be told").over_limit);
         let later = start + SILENCE_KEPT;
-        assert!(!connections.enter("newcomer", later).expect("a place").surplus);
+        assert!(!connections.enter("newcomer", later).expect("a place").over_limit);
         assert!(silent[0].makes_room() && !silent[1].makes_room());
-        // Who says hello leaves its place among the silent.
+        // A connection with a hello no longer counts as silent.
         silent[1].client.set(String::new()).expect("once");
-        assert!(!connections.enter("newcomer", start).expect("a place").surplus);
-        assert!(connections.enter("silent", start).expect("to be told").surplus);
+        assert!(!connections.enter("newcomer", start).expect("a place").over_limit);
+        assert!(connections.enter("silent", start).expect("to be told").over_limit);
     }
 
     #[test]
@@ -204,19 +206,19 @@ mod tests {
         let (connections, now) = (Connections::new(CONNECTIONS_MAX), Instant::now());
         let mut placed = full(&connections, now);
         let told: Vec<_> =
-            (0..SURPLUS_MAX).map(|_| connections.enter("surplus", now).expect("a few")).collect();
-        assert!(told.iter().all(|presence| presence.surplus));
+            (0..OVER_LIMIT_MAX).map(|_| connections.enter("over_limit", now).expect("a few")).collect();
+        assert!(told.iter().all(|entry| entry.over_limit));
         for _ in 0..100 {
             assert!(connections.enter("too many", now).is_none());
         }
-        assert_eq!(connections.len(), CONNECTIONS_MAX + SURPLUS_MAX);
-        // Nobody has been silent for long.
-        assert!(!placed.iter().any(|presence| presence.makes_room()));
-        // A place is given back by who had one, and by nobody else.
-        told.iter().for_each(|presence| connections.leave(presence));
-        assert!(connections.enter("surplus", now).expect("a few").surplus);
+        assert_eq!(connections.len(), CONNECTIONS_MAX + OVER_LIMIT_MAX);
+        // No connection has been silent for long.
+        assert!(!placed.iter().any(|entry| entry.makes_room()));
+        // Only a connection with a slot frees one.
+        told.iter().for_each(|entry| connections.leave(entry));
+        assert!(connections.enter("over_limit", now).expect("a few").over_limit);
         connections.leave(&placed.pop().expect("one"));
-        assert!(!connections.enter("placed", now).expect("a place").surplus);
+        assert!(!connections.enter("placed", now).expect("a place").over_limit);
     }
 
     #[test]
@@ -226,15 +228,15 @@ mod tests {
         let greeted = CONNECTIONS_MAX - CONNECTIONS_MAX / SILENT_SHARE;
         let later = start + SILENCE_KEPT;
         let newcomers: Vec<_> =
-            (0..SURPLUS_MAX).map(|_| connections.enter("newcomer", later).expect("a place")).collect();
-        assert!(newcomers.iter().all(|presence| presence.has_place()));
-        for (at, presence) in placed.iter().enumerate() {
-            assert_eq!(presence.makes_room(), (greeted..greeted + SURPLUS_MAX).contains(&at), "{at}");
+            (0..OVER_LIMIT_MAX).map(|_| connections.enter("newcomer", later).expect("a place")).collect();
+        assert!(newcomers.iter().all(|entry| entry.has_place()));
+        for (at, entry) in placed.iter().enumerate() {
+            assert_eq!(entry.makes_room(), (greeted..greeted + OVER_LIMIT_MAX).contains(&at), "{at}");
         }
-        // They are there until they are closed.
+        // They stay in the list until their workers close them.
         assert!(connections.enter("too many", later).is_none());
-        placed.iter().for_each(|presence| connections.leave(presence));
-        newcomers.iter().for_each(|presence| connections.leave(presence));
+        placed.iter().for_each(|entry| connections.leave(entry));
+        newcomers.iter().for_each(|entry| connections.leave(entry));
         assert_eq!(connections.open().placed, 0);
         assert_eq!(connections.len(), 0);
     }

@@ -1,4 +1,4 @@
-//! A handle on a running server for whoever operates it. Knows neither a protocol nor a command line.
+//! A handle on a running server for its operator. It knows neither a protocol nor a command line.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -8,32 +8,32 @@ use sanderling_store::TableStats;
 use sanderling_transport::Connection;
 use sanderling_wire::{Fault, Features, Home, Restored, Saved, StatsScope, same_token};
 
+use crate::background;
 use crate::checkpoints::{CheckpointStatus, Checkpoints};
 use crate::connections::ConnectionStatus;
-use crate::errand;
 use crate::event::{Event, Log};
 use crate::logins::Plane;
 use crate::refusal::Refusal;
 use crate::state::{State, unix_ms};
 use crate::statistics::CommandLatency;
-use crate::worker::{Letter, Mailbox};
+use crate::worker::{WorkerHandle, WorkerMsg};
 
-/// A handle; copies are of the same server.
+/// A handle on a running server. Copies share the server.
 #[derive(Clone)]
 pub struct Control {
     pub(crate) state: Arc<State>,
-    pub(crate) workers: Arc<[Mailbox]>,
-    pub(crate) ending: Arc<Ending>,
+    pub(crate) workers: Arc<[WorkerHandle]>,
+    pub(crate) ending: Arc<ShutdownRequest>,
     pub(crate) log: Log,
-    /// Where the server listens.
+    /// Addresses of the data plane.
     pub(crate) addresses: Arc<[String]>,
-    /// Names of this server.
+    /// Host names of this server.
     pub(crate) hosts: Arc<[String]>,
-    /// Counts connections: whose turn it is to have one.
+    /// Counts connections, to hand them to the workers in turn.
     pub(crate) next: Arc<AtomicUsize>,
 }
 
-/// What is offered to who does not share memory.
+/// Features that the server offers to clients that do not share memory with it.
 pub(crate) const REMOTE_FEATURES: Features =
     Features(Features::F16_ROWS.0 | Features::LZ4.0 | Features::ZSTD.0);
 
@@ -43,14 +43,14 @@ impl std::fmt::Debug for Control {
     }
 }
 
-/// Whether the server was asked to end, for the thread that waits for it.
+/// The request to shut down, for the thread that waits for it.
 #[derive(Debug, Default)]
-pub(crate) struct Ending {
+pub(crate) struct ShutdownRequest {
     asked: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Ending {
+impl ShutdownRequest {
     pub(crate) fn ask(&self) {
         *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_all();
@@ -66,54 +66,54 @@ impl Ending {
     }
 }
 
-/// What a server says of itself.
+/// The state of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// Its name.
+    /// Name of the server.
     pub name: String,
-    /// Does it take new work?
+    /// Whether it accepts new work.
     pub serving: bool,
-    /// Which shard it is.
+    /// Index of its shard.
     pub shard: u16,
-    /// Of how many.
+    /// Number of shards.
     pub shards: u16,
-    /// Since its start.
+    /// Time since its start.
     pub uptime: Duration,
-    /// Where it listens, as URLs.
+    /// Addresses of the data plane, as URLs.
     pub addresses: Vec<String>,
-    /// Has it a folder for checkpoints?
+    /// Whether it has a folder for checkpoints.
     pub saves: bool,
-    /// Why the last attempt to save failed; empty: it did not, or there was none.
+    /// Why the last save failed. Empty: it succeeded, or there was none.
     pub save_failure: String,
-    /// Everything that is one number, with its name.
+    /// Named counters.
     pub counters: Vec<(&'static str, u64)>,
 }
 
-/// What a server says of a table.
+/// The state of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableStatus {
-    /// Number by which requests name it.
+    /// Number that requests of the data plane use.
     pub number: u32,
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// The server that has all of it; none when it is sharded.
+    /// The server that holds all rows. None: the table is sharded.
     pub pinned: Option<u32>,
     /// Weights per row.
     pub dim: u32,
-    /// Values of optimizer state per row.
+    /// Optimizer state values per row.
     pub state: u32,
-    /// Since it was made; none: that is not known.
+    /// Time since it was created. None: unknown.
     pub age: Option<Duration>,
-    /// Whether no checkpoint has it.
+    /// Whether checkpoints leave it out.
     pub temporary: bool,
-    /// Its sizes.
+    /// Sizes and counters.
     pub stats: TableStats,
-    /// Its configuration, as JSON.
+    /// Configuration, as JSON.
     pub config: String,
 }
 
 impl Control {
-    /// How the server is.
+    /// The state of the server.
     #[must_use]
     pub fn status(&self) -> Status {
         let state = &self.state;
@@ -130,7 +130,7 @@ impl Control {
         }
     }
 
-    /// Its tables.
+    /// The tables of the server.
     #[must_use]
     pub fn tables(&self) -> Vec<TableStatus> {
         let directory = self.state.tables.directory();
@@ -152,25 +152,25 @@ impl Control {
         directory.entries.iter().map(status).collect()
     }
 
-    /// Its checkpoints, ascending by name.
+    /// The checkpoints of the server, ascending by name.
     #[must_use]
     pub fn checkpoints(&self) -> Vec<CheckpointStatus> {
         self.state.checkpoints.as_ref().map(Checkpoints::count).unwrap_or_default()
     }
 
-    /// Who is connected, oldest first.
+    /// The open connections, oldest first.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionStatus> {
         self.state.connections.list()
     }
 
-    /// How long requests took at the server, by command, or by peer and command.
+    /// Latencies of requests, by command or by peer and command.
     #[must_use]
     pub fn stats(&self, scope: StatsScope) -> Vec<CommandLatency> {
         self.state.statistics.latencies(scope)
     }
 
-    /// May somebody who says this token, or none, ask for anything?
+    /// Whether the server admits a client with this token.
     #[must_use]
     pub fn admits(&self, token: Option<&str>) -> bool {
         match &self.state.token {
@@ -179,30 +179,30 @@ impl Control {
         }
     }
 
-    /// Must a client say a token?
+    /// Whether the server requires a token.
     #[must_use]
     pub fn has_token(&self) -> bool {
         self.state.token.is_some()
     }
 
-    /// Takes note of a client of the control plane that [`Control::admits`] has refused.
+    /// Counts and logs a refused login at the control plane.
     pub fn refused_login(&self, peer: &str) {
         self.state.logins.refused(Plane::Control, peer, &self.log);
     }
 
-    /// Is that a name of this server, by which its clients may call it?
+    /// Whether this is a host name of the server.
     #[must_use]
     pub fn knows_host(&self, host: &str) -> bool {
         self.hosts.iter().any(|known| known.eq_ignore_ascii_case(host))
     }
 
-    /// Is it asked to end, or about to?
+    /// Whether the server shuts down or was asked to.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.state.is_draining() || self.ending.is_asked()
     }
 
-    /// What changes tables is refused once the last checkpoint may have begun.
+    /// Refuses changes to tables once the last checkpoint may have begun.
     fn check_serving(&self) -> Result<(), Refusal> {
         match self.is_ending() {
             true => Err(Refusal::new(Fault::Draining, "the server is about to stop")),
@@ -210,28 +210,28 @@ impl Control {
         }
     }
 
-    /// Makes a table, or finds the one of this name and configuration (JSON); its number.
+    /// Creates a table, or finds the table with this name and configuration (JSON). Returns its number.
     ///
     /// # Errors
-    /// As those of the request of this name.
+    /// As those of the `create` request.
     pub fn create(&self, name: &str, home: Home, config: &str) -> Result<u32, Refusal> {
         self.check_serving()?;
         Ok(self.state.create(name, home, config)?.number)
     }
 
-    /// Saves all tables but temporary ones under a name, while requests go on. By the number saves of one name are told from each other; 0: none.
+    /// Saves all tables except temporary ones. `number` identifies a save of several servers; 0 if there is none.
     ///
     /// # Errors
-    /// The name is impossible, or writing failed; then what was saved before is intact. The server is about to stop: then
-    /// it saves by itself.
+    /// The name is invalid, or writing failed: the previous checkpoint is intact then. A server that shuts down
+    /// refuses.
     pub fn save(&self, name: &str, number: u64) -> Result<Saved, Refusal> {
         self.check_serving()?;
         let result = self.state.save(name, number);
-        self.log.say(errand::saved(name, result.clone()));
+        self.log.report(background::saved(name, result.clone()));
         result
     }
 
-    /// The number of the save of this name.
+    /// The save number of a checkpoint.
     ///
     /// # Errors
     /// There is no such checkpoint, or it is damaged.
@@ -239,41 +239,41 @@ impl Control {
         self.state.saved(name)
     }
 
-    /// Puts the tables of a checkpoint in the place of all. Their numbers are new.
+    /// Replaces all tables by those of a checkpoint. The tables get new numbers.
     ///
     /// # Errors
-    /// There is no such checkpoint, or it is damaged; then the tables stay as they are.
+    /// There is no such checkpoint, or it is damaged: the tables stay as they are then.
     pub fn restore(&self, name: &str) -> Result<Restored, Refusal> {
         self.check_serving()?;
         let restored = self.state.restore(name)?;
-        self.log.say(Event::Restored { name: name.to_owned(), rows: restored.rows });
+        self.log.report(Event::Restored { name: name.to_owned(), rows: restored.rows });
         Ok(restored)
     }
 
     /// Drops a table.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no table of this name.
     pub fn drop_table(&self, name: &str) -> Result<(), Refusal> {
         self.check_serving()?;
         self.state.drop_table(name)?;
-        self.log.say(Event::Dropped { table: name.to_owned() });
+        self.log.report(Event::Dropped { table: name.to_owned() });
         Ok(())
     }
 
-    /// Hands a connection to the workers in their turn. `false`: there are too many, and it is closed.
+    /// Hands a connection to the next worker. `false`: there are too many connections, and it is closed.
     pub(crate) fn join(&self, mut connection: Connection, features: Features) -> bool {
-        let Some(presence) = self.state.connections.enter(connection.peer(), Instant::now()) else {
+        let Some(entry) = self.state.connections.enter(connection.peer(), Instant::now()) else {
             return false;
         };
         connection.receiver.share_memory(&self.state.receiving);
         let worker = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
         let connection = Box::new(connection);
-        self.workers[worker].post(Letter::Join { connection, presence, features });
+        self.workers[worker].send(WorkerMsg::Join { connection, entry, features });
         true
     }
 
-    /// Asks the server to answer what is under way, save, and end. Returns at once.
+    /// Requests a shutdown: answer pending requests, save, end. Returns at once.
     pub fn drain(&self) {
         self.ending.ask();
     }
@@ -288,14 +288,14 @@ mod tests {
     use sanderling_wire::{Agreed, Buffer, Frame, Hello, Offer, Parsed, Ping, Reply, Request};
 
     use super::*;
-    use crate::limit::{CONNECTIONS_MAX, HELLO_WITHIN, SURPLUS_MAX};
+    use crate::limit::{CONNECTIONS_MAX, HELLO_WITHIN, OVER_LIMIT_MAX};
     use crate::listen::framing;
     use crate::{Config, Server};
 
-    /// Far longer than anything takes that goes well.
+    /// Longer than any operation of a passing test takes.
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Is a request answered? Not if the connection has ended, or the server is busy.
+    /// Whether a request gets a reply other than "busy".
     fn is_answered(connection: &mut Connection, request: &Request<'_>, agreed: &mut Agreed) -> bool {
         let mut bytes = Buffer::new(1 << 16);
         bytes.append(|out| request.encode(agreed, 9, 0, out)).expect("it fits");
@@ -347,7 +347,7 @@ mod tests {
             in_time();
             std::thread::sleep(Duration::from_millis(5));
         }
-        let open_max = CONNECTIONS_MAX + SURPLUS_MAX;
+        let open_max = CONNECTIONS_MAX + OVER_LIMIT_MAX;
         assert!(connections.len() <= open_max, "{}", connections.len());
         let is_open = |mut stream: &TcpStream| {
             let read = stream.read(&mut [0; 64]);
@@ -368,7 +368,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(50));
         }
         assert!(is_answered(&mut known, &ping, &mut agreed), "it has kept its place");
-        // Who had to make room is closed, not only counted less.
+        // Connections without a slot are closed, not only left out of the count.
         while connections.len() > CONNECTIONS_MAX {
             in_time();
             std::thread::sleep(Duration::from_millis(5));

@@ -1,4 +1,4 @@
-//! A table's configuration as the JSON of the wire format, both ways. Knows neither tables nor requests.
+//! A table's configuration as the JSON of the wire format, in both directions.
 
 use sanderling_store::{Admission, Block, Dtype, Eviction, Init, Optimizer, TableConfig, Writes};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::refusal::Refusal;
 use sanderling_wire::Fault;
 
-/// The object. The store's own types are not read from the network: a change of them must not change the protocol
+/// The JSON object. It is separate from the store's types, so that a change there cannot change the protocol
 /// unnoticed.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,12 +40,12 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The configuration of the table `name` that a client described.
+/// Parses the configuration that a client sent for the table `name`.
 pub(crate) fn parse(name: &str, text: &str) -> Result<TableConfig, Refusal> {
     parse_asked(name, text).map(|(config, _)| config)
 }
 
-/// The same, and whether the table is to be temporary.
+/// Parses a configuration, and whether the table is temporary.
 pub(crate) fn parse_asked(name: &str, text: &str) -> Result<(TableConfig, bool), Refusal> {
     let described: Description = serde_json::from_str(text).map_err(|error| {
         let reason = format!("table {name:?}: the configuration is not what it should be: {error}");
@@ -58,12 +58,12 @@ pub(crate) fn parse_asked(name: &str, text: &str) -> Result<(TableConfig, bool),
     Ok((TableConfig { name, blocks, seed, budget_bytes, dtype, admission, eviction, writes }, temporary))
 }
 
-/// The text that [`parse`] understands.
+/// The configuration as text that [`parse`] reads.
 pub(crate) fn describe(config: &TableConfig) -> String {
     describe_as(config, false)
 }
 
-/// The same of a table that may be temporary.
+/// The configuration of a table that may be temporary, as text.
 pub(crate) fn describe_as(config: &TableConfig, temporary: bool) -> String {
     let block = |&Block { dims, init, optimizer }: &Block| BlockDescription { dims, init, optimizer };
     let &TableConfig { seed, budget_bytes, dtype, admission, eviction, writes, .. } = config;
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// What clients send, whose tests write the same file, loses nothing here.
+    /// The clients' tests write the same golden file.
     #[test]
     fn what_clients_describe_is_understood() {
         let golden = include_str!("../../wire/tests/golden/configuration.json");
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// Who writes a client goes by the document.
+    /// Authors of clients rely on the document.
     #[test]
     fn the_document_is_right() {
         let document = include_str!("../../../docs/wire-format.md");

@@ -1,14 +1,14 @@
-//! How many connections the system's limit of open files leaves room for, beside what saves and the control plane need. Knows no
-//! connection.
+//! How many connections the open-file limit allows, beside the descriptors that saves and the control plane need.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::limit::{CONNECTIONS_MAX, DESCRIPTORS_RESERVED, PLACES_MIN};
 
-/// Raises this process's limit of open files as far as the system lets it: it is often low only for programs that use `select`.
+/// Raises the soft limit of open files to the hard limit. The soft limit is often low only for programs that use
+/// `select`.
 pub fn raise_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // Where it cannot be, the places are fewer.
+    // If the system refuses, there are fewer slots for connections.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 

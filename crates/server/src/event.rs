@@ -1,15 +1,15 @@
-//! What a server has to tell whoever runs it. Prints nothing: it is told to a function.
+//! The events that a server reports to its operator. A callback receives them; the crate prints nothing.
 
 use std::fmt;
 use std::sync::Arc;
 
 use sanderling_store::RowsLeftOut;
 
-/// Something that a person may want to know.
+/// An event that an operator may want to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)] // the words are in `Display`
 pub enum Event {
-    /// A local address that would have been convenient is not there.
+    /// The server does not listen at a local address.
     NoLocalAddress {
         reason: String,
     },
@@ -17,11 +17,11 @@ pub enum Event {
     NotAccepted {
         reason: String,
     },
-    /// A client said no token, or a wrong one.
+    /// A client sent a wrong token, or none.
     LoginRefused {
         who: String,
     },
-    /// A connection was given up.
+    /// A connection failed.
     Lost {
         peer: String,
         reason: String,
@@ -30,18 +30,18 @@ pub enum Event {
         name: String,
         rows: u64,
     },
-    /// What the tables that are there may come to take.
+    /// Sum of the memory limits of the restored tables.
     Budgets {
         tables: u64,
         bytes: u64,
         unbounded: u64,
     },
-    /// There is nothing to start from, but there is something else.
+    /// The server starts without rows, although the folder has checkpoints of other names.
     StartsEmpty {
         folder: String,
         others: String,
     },
-    /// Of a part of a checkpoint that servers of another number of shards have saved, this one's rows are here.
+    /// Rows of this shard were restored from a part that servers of another shard count saved.
     RowsTaken {
         folder: String,
         table: String,
@@ -52,11 +52,11 @@ pub enum Event {
         rows: u64,
         bytes: u64,
     },
-    /// Saved, and what was noted of the rows before is there still.
+    /// The save succeeded, but the note of the rows' former place could not be removed.
     NoteLeft {
         reason: String,
     },
-    /// A checkpoint lacks rows, since a number of each is not finite.
+    /// A checkpoint lacks rows with numbers that are not finite.
     RowsLeftOut {
         table: String,
         left_out: RowsLeftOut,
@@ -65,16 +65,16 @@ pub enum Event {
         name: String,
         reason: String,
     },
-    /// A table was dropped by the operator.
+    /// The operator dropped a table.
     Dropped {
         table: String,
     },
-    /// A thread could not be bound to its processor.
+    /// A worker could not be pinned to its processor.
     NotPinned {
         worker: usize,
         reason: String,
     },
-    /// A worker ended although it should not.
+    /// A worker ended with an error.
     WorkerFailed {
         worker: usize,
         reason: String,
@@ -95,7 +95,7 @@ impl fmt::Display for Event {
             Event::LoginRefused { who } => {
                 write!(out, "login refused, the token is missing or wrong: {who}")
             }
-            // The reason begins with the peer where the transport gave it.
+            // The transport's reasons begin with the peer.
             Event::Lost { peer, reason } if reason.starts_with(peer.as_str()) => {
                 write!(out, "connection closed: {reason}")
             }
@@ -140,12 +140,12 @@ impl fmt::Display for Event {
     }
 }
 
-/// Who is told.
+/// The callback that receives events.
 #[derive(Clone)]
 pub(crate) struct Log(pub(crate) Arc<dyn Fn(Event) + Send + Sync>);
 
 impl Log {
-    pub(crate) fn say(&self, event: Event) {
+    pub(crate) fn report(&self, event: Event) {
         (self.0)(event);
     }
 }

@@ -1,5 +1,5 @@
-//! Rows of a table in the order of their keys, a block at a time. What is kept between blocks is bounded, and where to go
-//! on is a key, so that any server with the same rows can. Knows no connection.
+//! Rows of a table in key order, a block at a time. Memory between blocks is bounded. The cursor is a key, so that
+//! every server with the same rows can continue. It knows no connection.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -11,30 +11,30 @@ use crate::limit::{EXPORT_KEYS_MAX, EXPORT_WINDOWS_MAX};
 use crate::refusal::Refusal;
 use crate::tables::Entry;
 
-/// Bytes of a reply beside its rows, with room for padding.
+/// Bytes of a reply besides its rows, including padding.
 const HEAD_BYTES: usize = 256;
 /// Key, frequency, last use and version of a row.
 const ROW_HEAD_BYTES: usize = 8 + 3 * 4;
 
-/// The next keys of the tables that are being exported, and the block that was made last.
+/// The next keys of the tables under export, and the last block.
 #[derive(Debug)]
 pub(crate) struct Exporter {
-    /// Keys of a window, at most.
+    /// Maximum number of keys per window.
     keys_max: usize,
-    /// Those of which a block was made last come last; each export that goes on at the same time has one.
+    /// One window per export that is under way, the most recently used last.
     windows: VecDeque<Window>,
     block: RowColumns,
 }
 
-/// Keys of a table: all that there were from a key on up to their last.
+/// All keys of a table from one key up to the window's last.
 #[derive(Debug)]
 struct Window {
     /// Number of the table.
     table: u32,
     from: u64,
-    /// Ascending.
+    /// Keys, ascending.
     keys: Vec<u64>,
-    /// Were there more keys than these?
+    /// Whether the table has keys beyond the window.
     more: bool,
 }
 
@@ -49,7 +49,7 @@ impl Exporter {
         Exporter { keys_max, windows: VecDeque::new(), block: RowColumns::default() }
     }
 
-    /// Up to `rows_max` rows with keys from `from` on, as many as a frame of `frame_bytes_max` takes.
+    /// Copies up to `rows_max` rows with keys from `from` on, as many as fit a frame of `frame_bytes_max`.
     pub(crate) fn rows(
         &mut self,
         entry: &Entry,
@@ -70,14 +70,14 @@ impl Exporter {
         let (keys, first) = (&window.keys, window.keys.partition_point(|&key| key < from));
         let taken = keys.len().min(first + rows_max);
         self.block.clear();
-        // Rows may have gone since.
+        // Rows may have been removed since.
         entry.table.copy_rows(&keys[first..taken], &mut self.block);
         let next = match keys.get(taken) {
             Some(&key) => Some(key),
             None if window.more => keys.last().and_then(|last| last.checked_add(1)),
             None => None,
         };
-        // After the last block of its keys a window is of no use.
+        // After its last block a window is of no use.
         if taken < keys.len() {
             self.windows.push_back(window);
         }
@@ -86,9 +86,9 @@ impl Exporter {
         Ok(Exported { next, rows })
     }
 
-    /// The window to go on in, or a new one; in the place of the one that nobody has used for longest, if there are too many.
+    /// Finds the window to continue in or makes one. A new window may replace the least recently used one.
     fn take_window(&mut self, entry: &Entry, from: u64) -> Window {
-        // An export sees all keys that were there when it began: it goes on in no window that is older.
+        // An export sees all keys that existed when it began, so it must not start in an older window.
         if from == 0 {
             self.windows.retain(|window| window.table != entry.number);
         }
@@ -105,12 +105,12 @@ impl Exporter {
 }
 
 impl Window {
-    /// Does it say which key is the first from `from` on?
+    /// Whether the window tells the first key from `from` on.
     fn covers(&self, from: u64) -> bool {
         self.from <= from && (!self.more || self.keys.last().is_some_and(|&last| from <= last))
     }
 
-    /// The smallest keys from `from` on.
+    /// Collects the smallest keys from `from` on.
     fn look(entry: &Entry, from: u64, keys_max: usize) -> Window {
         let (mut keys, mut more) = (Vec::new(), false);
         let last = Cell::new(u64::MAX);

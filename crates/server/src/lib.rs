@@ -1,8 +1,9 @@
 //! The parameter server: tables that many clients share, over shared memory, unix sockets and TCP.
 //!
-//! The only crate that joins the wire and the store. A request's way: a [`worker`](Server) polls its connections, a
-//! [`Session`] decodes the frame and decides, a command looks up tables and writes the reply into the memory that will be
-//! sent. Sessions know no socket, commands know no session, and nothing here knows signals, terminals or the trainer.
+//! The only crate that joins the wire and the store. The way of a request: a worker polls its connections, a
+//! [`Session`] decodes the frame, and a command looks up tables and encodes the reply into the memory that will be
+//! sent. Sessions know no socket, commands know no session, and the crate knows no signals, no terminal and no
+//! trainer.
 
 pub mod limit;
 
@@ -15,21 +16,21 @@ mod placement;
 mod tables;
 
 mod batches;
-mod pushes;
+mod push_dedup;
 
 mod checkpoints;
-mod claim;
 mod connections;
 mod descriptors;
+mod folder_lock;
 mod logins;
 mod state;
 mod statistics;
 
+mod background;
 mod call;
 mod command;
-mod errand;
 mod export;
-mod outlet;
+mod reply_sink;
 mod session;
 
 mod control;
@@ -44,20 +45,20 @@ pub mod systemd;
 #[cfg(test)]
 mod session_tests;
 
-pub use call::Desk;
+#[cfg(fuzzing)]
+pub use background::BackgroundJob;
+pub use call::Workspace;
 pub use checkpoints::{CheckpointStatus, LATEST};
 pub use config::Config;
 pub use connections::ConnectionStatus;
 pub use control::{Control, Status, TableStatus};
 pub use descriptors::raise_limit;
-#[cfg(fuzzing)]
-pub use errand::Errand;
 pub use event::Event;
 pub use listen::{PortListener, control_address, framing, listen_for_control};
-pub use outlet::Outlet;
 pub use refusal::Refusal;
+pub use reply_sink::ReplySink;
 pub use sanderling_observe::LatencySummary;
 pub use sanderling_wire::{Fault, Home, Restored, Saved, StatsScope};
 pub use server::{Server, ServerError};
-pub use session::{Session, Step, When};
+pub use session::{Handled, Session, When};
 pub use statistics::CommandLatency;

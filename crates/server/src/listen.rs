@@ -1,5 +1,4 @@
-//! Where a server listens: the addresses that were asked for, those beside them for clients of this host, and, by the same
-//! rules, a port for the control plane. Accepts nothing.
+//! The listeners of a server: configured addresses, local addresses for clients of this host, and the control port.
 
 use std::net::TcpListener;
 use std::os::fd::AsFd;
@@ -14,10 +13,10 @@ use crate::Config;
 use crate::event::{Event, Log};
 use crate::server::ServerError;
 
-/// The port of the control plane is so far above that of the first TCP address.
+/// The control port is this far above the first TCP port.
 const CONTROL_PORT_ABOVE: u16 = 100;
 
-/// How frames are cut, for a server that takes frames of at most so many bytes; clients use the same.
+/// The framing of the wire format, for frames of at most this length. Clients use it, too.
 pub fn framing(frame_bytes_max: u32) -> Framing {
     let body = |header: &[u8]| {
         let header = header.try_into().map_err(|_| "not a whole header".to_owned())?;
@@ -38,7 +37,7 @@ fn options(config: &Config) -> Result<ListenOptions, Error> {
     Ok(options)
 }
 
-/// Listens at all addresses of the configuration, and at local ones if it wants them.
+/// Listens at all configured addresses, and at local ones if the configuration wants them.
 pub(crate) fn listen(config: &Config, log: &Log) -> Result<Vec<Listener>, Error> {
     let options = options(config)?;
     let bind = |address: &Address| Listener::bind(address, &options);
@@ -49,19 +48,20 @@ pub(crate) fn listen(config: &Config, log: &Log) -> Result<Vec<Listener>, Error>
     Ok(listeners)
 }
 
-/// A TCP port for another protocol than the frames of clients.
+/// A TCP port for a protocol other than frames.
 #[derive(Debug)]
 pub struct PortListener {
-    /// It does not block.
+    /// A nonblocking listener.
     pub listener: TcpListener,
     /// `host:port`, with the real port.
     pub address: String,
-    /// Certificate and key, PEM files, if it is to be TLS.
+    /// Certificate and key (PEM files), if the port uses TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
 }
 
-/// Where the control plane is expected: beside the first TCP address, at its port plus 100. Beside a port that the system
-/// chooses, at another such one. None: no such port.
+/// The default address of the control plane: the host of the first TCP address, its port plus 100.
+///
+/// Beside a port that the system chooses, the system chooses this one, too. None: there is no such port.
 #[must_use]
 pub fn control_address(config: &Config) -> Option<Address> {
     let endpoint = config.listen.iter().find_map(|address| match address {
@@ -75,7 +75,7 @@ pub fn control_address(config: &Config) -> Option<Address> {
     Some(Address::Tcp(vec![Endpoint { host: endpoint.host.clone(), port }]))
 }
 
-/// The names of this server: those that it listens at or that its peers have, that of the machine, and what it was told.
+/// All host names of this server: listeners, peers, the machine's name, and configured ones.
 pub(crate) fn hosts(config: &Config) -> Vec<String> {
     let of = |address: &Address| match address {
         Address::Tcp(endpoints) => endpoints.iter().map(|endpoint| endpoint.host.clone()).collect(),
@@ -90,10 +90,10 @@ pub(crate) fn hosts(config: &Config) -> Vec<String> {
     hosts
 }
 
-/// Listens for a control plane: by the rules that hold for the addresses of clients, who may be exposed to whom.
+/// Listens for the control plane, by the exposure rules of the data plane.
 ///
 /// # Errors
-/// It is not one TCP address, it is taken, or other machines could connect and the configuration does not allow it.
+/// The address is not a single TCP address, it is taken, or the configuration does not allow exposing it.
 pub fn listen_for_control(config: &Config, address: &Address) -> Result<PortListener, ServerError> {
     if !matches!(address, Address::Tcp(_)) {
         let reason = format!("{address}: the control plane listens on TCP only; write host:port");
@@ -108,7 +108,7 @@ pub fn listen_for_control(config: &Config, address: &Address) -> Result<PortList
     Ok(PortListener { listener: TcpListener::from(fd), address, tls: config.tls.clone() })
 }
 
-/// Adds a unix socket and shared memory named after the first TCP port, so that clients of this host find them.
+/// Adds a unix socket and a shared-memory address, named after the first TCP port, for clients of this host.
 fn listen_locally(listeners: &mut Vec<Listener>, folder: &Path, options: &ListenOptions, log: &Log) {
     let port = listeners.iter().find_map(|listener| match listener.address() {
         Address::Tcp(endpoints) => endpoints.first().map(|endpoint| endpoint.port),
@@ -123,24 +123,24 @@ fn listen_locally(listeners: &mut Vec<Listener>, folder: &Path, options: &Listen
         wanted.push(Address::Shm(format!("port-{port}")));
     }
     if !taken(listeners, |address| matches!(address, Address::Unix(_))) {
-        // Clients are told the path, wherever they are.
+        // Clients get this path, whatever their working directory is.
         match std::path::absolute(folder).and_then(|folder| make_private(&folder).map(|()| folder)) {
             Ok(folder) => wanted.push(Address::Unix(folder.join(format!("port-{port}.sock")))),
             Err(error) => {
-                log.say(Event::NoLocalAddress { reason: format!("{}: {error}", folder.display()) });
+                log.report(Event::NoLocalAddress { reason: format!("{}: {error}", folder.display()) });
             }
         }
     }
     for address in wanted {
         match Listener::bind(&address, options) {
             Ok(listener) => listeners.push(listener),
-            // Convenience only: the server does without.
-            Err(error) => log.say(Event::NoLocalAddress { reason: error.to_string() }),
+            // Local addresses are optional.
+            Err(error) => log.report(Event::NoLocalAddress { reason: error.to_string() }),
         }
     }
 }
 
-/// What a client of this host is best served by.
+/// The fastest local address, for clients of this host.
 pub(crate) fn fastest(addresses: &[Address]) -> Option<&Address> {
     let rank = |address: &&Address| match address {
         Address::Shm(_) => 0,

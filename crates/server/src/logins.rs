@@ -1,5 +1,4 @@
-//! Clients that were not admitted: counted, and told of at a bounded rate, since anybody who reaches a port can try for ever.
-//! Knows neither tokens nor protocols.
+//! Refused logins: a counter, and events at a bounded rate, because any process that reaches a port can retry forever.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +7,7 @@ use sanderling_transport::NotAccepted;
 
 use crate::event::{Event, Log};
 
-/// Where a client wanted to be admitted.
+/// The interface that refused a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plane {
     Data,
@@ -24,7 +23,7 @@ pub(crate) struct Logins {
 }
 
 impl Logins {
-    /// Takes note of one that was refused.
+    /// Counts a refused login and reports it if the rate allows.
     pub(crate) fn refused(&self, plane: Plane, peer: &str, log: &Log) {
         let (counter, name) = match plane {
             Plane::Data => (&self.data, "data plane"),
@@ -32,7 +31,7 @@ impl Logins {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         let who = format!("{peer} ({name})");
-        let tell = |who| log.say(Event::LoginRefused { who });
+        let tell = |who| log.report(Event::LoginRefused { who });
         self.told.lock().unwrap_or_else(PoisonError::into_inner).note_stranger(&who, tell);
     }
 

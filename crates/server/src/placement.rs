@@ -1,24 +1,24 @@
-//! Which keys are this server's. Knows slots and shards, no table.
+//! Which keys belong to this server. It knows slots and shards, no table.
 
 use sanderling_wire::{Fault, Home, PlacementMap, PlacementServer, even_slots, limit, slot_of};
 
 use crate::refusal::Refusal;
 
-/// The placement that the servers of a cluster start with; nothing changes it yet.
+/// Version of the placement. It never changes yet.
 const VERSION: u64 = 1;
 
-/// The slots of all shards, from the point of view of one.
+/// The slots of all shards, from the point of view of one shard.
 #[derive(Debug, Clone)]
 pub(crate) struct Placement {
     pub(crate) shard: u16,
     pub(crate) shards: u16,
     slots: Vec<u16>,
-    /// Per shard; empty when not known.
+    /// One URL per shard. Empty: unknown.
     urls: Vec<String>,
 }
 
 impl Placement {
-    /// All shards have as many slots. `urls` has one entry per shard.
+    /// Divides the slots evenly among the shards. `urls` has one entry per shard.
     pub(crate) fn new(shard: u16, shards: u16, urls: Vec<String>) -> Placement {
         assert!(shard < shards && urls.len() == usize::from(shards), "checked with the configuration");
         Placement { shard, shards, slots: even_slots(shards.into()), urls }
@@ -37,7 +37,7 @@ impl Placement {
         }
     }
 
-    /// A table whose rows all live on another server is not made here.
+    /// Refuses to create a table that is pinned to another server.
     pub(crate) fn check_home(&self, name: &str, home: Home) -> Result<(), Refusal> {
         match home {
             Home::Pinned(server) if server != u32::from(self.shard) => {
@@ -47,17 +47,17 @@ impl Placement {
         }
     }
 
-    /// Is a key of a sharded table here?
+    /// Whether a key of a sharded table belongs to this server.
     pub(crate) fn is_here(&self, key: u64) -> bool {
         self.slots[slot_of(key, limit::SLOTS_DEFAULT)] == self.shard
     }
 
-    /// All keys must be here.
+    /// Refuses a request with keys of other servers.
     pub(crate) fn check_keys(&self, home: Home, keys: &[u64]) -> Result<(), Refusal> {
         if self.shards == 1 || home != Home::Sharded {
             return Ok(());
         }
-        // Without a branch per key.
+        // This scan has no branch per key.
         if keys.iter().fold(true, |all, &key| all & self.is_here(key)) {
             return Ok(());
         }

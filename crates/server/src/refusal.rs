@@ -1,4 +1,5 @@
-//! Why a request is refused: a fault of the wire, and words for people. Knows which error of the store is which fault.
+//! The reason for refusing a request: a fault for the client's code and a text for people. It maps errors of the store
+//! to faults.
 
 use std::io;
 use std::time::Duration;
@@ -12,9 +13,9 @@ use crate::limit::RETRY_AFTER;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Refusal {
-    /// What the client's code sees.
+    /// The fault, for the client's code.
     pub fault: Fault,
-    /// What a person reads.
+    /// The reason, for people.
     pub reason: String,
 }
 
@@ -31,13 +32,13 @@ impl Refusal {
         Refusal::new(Fault::Busy { retry_after_us: RETRY_AFTER.as_micros() as u64 }, reason)
     }
 
-    /// The same of a request with a deadline: there is little time to try again.
+    /// "Busy" for a request with a deadline: the suggested retry delay is short.
     pub(crate) fn busy_before(deadline: Duration, reason: impl Into<String>) -> Refusal {
         let retry_after = if deadline.is_zero() { RETRY_AFTER } else { RETRY_AFTER.min(deadline / 8) };
         Refusal::new(Fault::Busy { retry_after_us: retry_after.as_micros() as u64 }, reason)
     }
 
-    /// Nobody waits for the answer any more.
+    /// The deadline has passed, so the client no longer waits for the reply.
     pub(crate) fn late(waited: Duration, within: Duration) -> Refusal {
         let reason = format!("waited for {} us of {}", waited.as_micros(), within.as_micros());
         Refusal::new(Fault::DeadlineExceeded, reason)
@@ -48,7 +49,7 @@ impl Refusal {
         Refusal::new(Fault::UnknownTable, reason)
     }
 
-    /// A number that stands for no table, or for none any more.
+    /// The number names no table, or one that was dropped.
     pub(crate) fn no_table_number(number: u32) -> Refusal {
         let reason = format!(
             "there is no table number {number}: it was dropped, or replaced by another of its name, since it was opened; open it \
@@ -57,7 +58,7 @@ impl Refusal {
         Refusal::new(Fault::UnknownTable, reason)
     }
 
-    /// The failure of a file operation.
+    /// A file operation failed.
     pub(crate) fn io(reason: impl Into<String>, source: &io::Error) -> Refusal {
         let os_error = source.raw_os_error().unwrap_or_default().unsigned_abs();
         Refusal::new(Fault::Io { os_error }, reason)
@@ -71,7 +72,7 @@ impl From<StoreError> for Refusal {
             StoreError::BadGradient { key, coordinate, value, .. } => {
                 Fault::BadGradient { key, coordinate: coordinate as u32, value }
             }
-            // The words say that it is the row that would not be finite.
+            // The text says that the row would not be finite.
             StoreError::NotFinite { key, .. } => {
                 Fault::BadGradient { key, coordinate: 0, value: f32::INFINITY }
             }

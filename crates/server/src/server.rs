@@ -1,5 +1,5 @@
-//! The whole of a server: listeners, workers and the threads for errands are started here, and ended in the right order.
-//! Knows no signal and no terminal.
+//! A whole server: starts listeners, workers and background threads, and ends them in order. It knows no signal and no
+//! terminal.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,54 +12,54 @@ use sanderling_transport::{Address, Error, Listener, NotAccepted, Stopper};
 use sanderling_wire::{Fault, Features, Saved};
 
 use crate::Config;
+use crate::background::{self, JobQueues, JobReceivers};
 use crate::checkpoints::{Checkpoints, LATEST};
-use crate::claim::Claim;
-use crate::control::{Control, Ending, REMOTE_FEATURES};
-use crate::errand::{self, Inboxes, Postbox};
+use crate::control::{Control, REMOTE_FEATURES, ShutdownRequest};
 use crate::event::{Event, Log};
+use crate::folder_lock::FolderLock;
 use crate::listen;
 use crate::refusal::Refusal;
-use crate::state::{Look, State};
-use crate::worker::{Letter, Mailbox, Worker};
+use crate::state::{State, WakeWorkers};
+use crate::worker::{Worker, WorkerHandle, WorkerMsg};
 
-/// Why a server does not start, or did not end well.
+/// Why a server does not start, or does not end well.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
     /// The configuration contradicts itself.
     #[error("{0}")]
     Config(String),
-    /// The folder for checkpoints cannot be used.
+    /// The folder for checkpoints is unusable.
     #[error("{0}")]
     Data(String),
-    /// A listener, or the system's resources.
+    /// A listener failed, or the system lacks resources.
     #[error(transparent)]
     Transport(#[from] Error),
-    /// The checkpoint to start from.
+    /// The first checkpoint could not be restored.
     #[error("restoring: {0}")]
     Restore(Refusal),
-    /// The first checkpoint, of a shard that has no rows yet.
+    /// The first checkpoint of a shard without rows could not be saved.
     #[error("saving at the start: {0}")]
     Start(Refusal),
-    /// The checkpoint at the end.
+    /// The last checkpoint could not be saved.
     #[error("saving at the end: {0}")]
     Save(Refusal),
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
-    /// Some requests were not answered.
+    /// A worker failed, so some requests have no reply.
     #[error("{0}")]
     Worker(String),
 }
 
 impl ServerError {
-    /// Does the configuration ask for what cannot be, whatever else the system is doing?
+    /// Whether the configuration is wrong, whatever the state of the system.
     #[must_use]
     pub fn is_of_options(&self) -> bool {
         match self {
             ServerError::Config(_) => true,
             ServerError::Transport(error) => error.is_of_options(),
-            // A name that no checkpoint can have.
+            // No checkpoint can have this name.
             ServerError::Restore(refusal) => refusal.fault == Fault::BadRequest,
             _ => false,
         }
@@ -77,24 +77,24 @@ pub struct Server {
     stoppers: Vec<Stopper>,
     acceptors: Vec<JoinHandle<()>>,
     workers: Vec<JoinHandle<Result<(), Error>>>,
-    errands: Option<(Postbox, [JoinHandle<()>; 2])>,
+    jobs: Option<(JobQueues, [JoinHandle<()>; 2])>,
     maintenance: Option<Maintenance>,
-    /// Until everything else has ended.
-    _claim: Option<Claim>,
+    /// Held until all other parts have ended.
+    _folder_lock: Option<FolderLock>,
 }
 
 impl Server {
-    /// Listens, restores, and serves from then on. `on_event` is called by any of its threads.
+    /// Starts a server: listens, restores a checkpoint and serves. Its threads call `on_event`.
     ///
     /// # Errors
-    /// The configuration makes no sense, an address is taken, or the checkpoint is not there or damaged.
+    /// The configuration is invalid, an address is taken, or the checkpoint is missing or damaged.
     pub fn start(
         config: &Config,
         on_event: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Server, ServerError> {
         config.check().map_err(ServerError::Config)?;
-        let claim = |root: &PathBuf| Claim::new(root, config.shard, config.shards);
-        let claim = config.data.as_ref().map(claim).transpose().map_err(ServerError::Data)?;
+        let folder_lock = |root: &PathBuf| FolderLock::new(root, config.shard, config.shards);
+        let folder_lock = config.data.as_ref().map(folder_lock).transpose().map_err(ServerError::Data)?;
         let log = Log(Arc::new(on_event));
         let listeners = listen::listen(config, &log)?;
         let state = Arc::new(State::new(config));
@@ -104,45 +104,45 @@ impl Server {
         }
         restore(&state, config, &log)?;
         let count = if config.workers > 0 { config.workers } else { processors().max(1) };
-        let (postbox, Inboxes { checkpoints, exports }) = Postbox::new();
-        let ending = Arc::new(Ending::default());
+        let (job_queues, JobReceivers { checkpoints, exports }) = JobQueues::new();
+        let ending = Arc::new(ShutdownRequest::default());
         let mut workers = Vec::new();
-        let mut mailboxes = Vec::new();
+        let mut handles = Vec::new();
         for number in 0..count {
-            let (worker, mailbox) = Worker::new(&state, config.spin_us, postbox.clone(), log.clone())?;
-            mailboxes.push(mailbox);
+            let (worker, handle) = Worker::new(&state, config.spin_us, job_queues.clone(), log.clone())?;
+            handles.push(handle);
             let (log, ending) = (log.clone(), Arc::clone(&ending));
             let pin = config.pin.then_some(number);
             workers.push(spawn(format!("worker-{number}"), move || {
                 if let Some(reason) = pin.and_then(|number| pin_to(number).err()) {
-                    log.say(Event::NotPinned { worker: number, reason });
+                    log.report(Event::NotPinned { worker: number, reason });
                 }
-                // A server that has lost a worker would leave its clients waiting: it ends, and says so.
-                let asked = AskAtEnd(&ending);
+                // Clients of a lost worker would wait forever, so the server shuts down.
+                let asked = RequestOnDrop(&ending);
                 let result = worker.run();
                 if let Err(error) = &result {
-                    log.say(Event::WorkerFailed { worker: number, reason: error.to_string() });
+                    log.report(Event::WorkerFailed { worker: number, reason: error.to_string() });
                 }
                 drop(asked);
                 result
             })?);
         }
-        let mailboxes: Arc<[Mailbox]> = mailboxes.into();
-        let all = Arc::clone(&mailboxes);
-        let look = move || all.iter().for_each(|worker| worker.post(Letter::Look));
-        state.look.set(Look(Box::new(look))).expect("set once");
+        let handles: Arc<[WorkerHandle]> = handles.into();
+        let all = Arc::clone(&handles);
+        let wake = move || all.iter().for_each(|worker| worker.send(WorkerMsg::RefreshTables));
+        state.wake_workers.set(WakeWorkers(Box::new(wake))).expect("set once");
         let control = Control {
             state: Arc::clone(&state),
-            workers: mailboxes,
+            workers: handles,
             ending,
             log: log.clone(),
             addresses: addresses.iter().map(Address::to_string).collect(),
             hosts: listen::hosts(config).into(),
             next: Arc::default(),
         };
-        let run = |name: &str, posted, save_every| {
+        let run = |name: &str, queued, save_every| {
             let (state, log) = (Arc::clone(&state), log.clone());
-            spawn(name.to_owned(), move || errand::run(&state, &posted, save_every, &log))
+            spawn(name.to_owned(), move || background::run(&state, &queued, save_every, &log))
         };
         let runners = [run("checkpoints", checkpoints, config.save_every)?, run("exports", exports, None)?];
         let stoppers = listeners.iter().map(Listener::stopper).collect();
@@ -152,7 +152,7 @@ impl Server {
             acceptors.push(spawn("accept".to_owned(), move || accept(&listener, &control, &log))?);
         }
         let (data, drain_within) = (config.data.is_some(), config.drain_within);
-        let errands = Some((postbox, runners));
+        let jobs = Some((job_queues, runners));
         let maintenance = Some(Maintenance::start(every_table(state)).map_err(ServerError::Thread)?);
         Ok(Server {
             control,
@@ -163,41 +163,40 @@ impl Server {
             stoppers,
             acceptors,
             workers,
-            errands,
+            jobs,
             maintenance,
-            _claim: claim,
+            _folder_lock: folder_lock,
         })
     }
 
-    /// Where it listens, with the real ports.
+    /// Addresses of the data plane, with the real ports.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// A handle on it.
+    /// A handle on the server.
     pub fn control(&self) -> Control {
         self.control.clone()
     }
 
-    /// Waits until it is asked to end, by [`Control::drain`], or a worker has failed.
+    /// Waits until [`Control::drain`] is called or a worker fails.
     pub fn wait(&self) {
         self.control.ending.wait();
     }
 
-    /// Takes no new connections, tells clients to go, answers what is under way within the time configured, saves if it
-    /// has where to, and ends. What was saved, if anything.
+    /// Shuts down: refuses new connections, answers pending requests, saves if configured, and ends.
     ///
     /// # Errors
-    /// Saving failed, or a worker did.
+    /// The last save or a worker failed.
     pub fn finish(mut self) -> Result<Option<Saved>, ServerError> {
         let within_ms = self.drain_within.as_millis() as u64;
         let connections = self.control.state.connections.len();
-        self.log.say(Event::Draining { connections, within_ms });
+        self.log.report(Event::Draining { connections, within_ms });
         let failed = self.stop(Instant::now() + self.drain_within);
         let saved = match self.data {
             true => {
                 let saved = self.control.state.save(LATEST, 0);
-                self.log.say(errand::saved(LATEST, saved.clone()));
+                self.log.report(background::saved(LATEST, saved.clone()));
                 Some(saved.map_err(ServerError::Save)?)
             }
             false => None,
@@ -208,12 +207,12 @@ impl Server {
         }
     }
 
-    /// Ends all threads; says which worker failed.
+    /// Ends all threads. Returns the failure of a worker, if any.
     fn stop(&mut self, until: Instant) -> Option<String> {
         self.control.state.drain();
         self.stoppers.iter().for_each(Stopper::stop);
         self.acceptors.drain(..).for_each(|acceptor| drop(acceptor.join()));
-        self.control.workers.iter().for_each(|worker| worker.post(Letter::Drain { until }));
+        self.control.workers.iter().for_each(|worker| worker.send(WorkerMsg::Drain { until }));
         let mut failed = None;
         for (number, worker) in self.workers.drain(..).enumerate() {
             match worker.join() {
@@ -223,8 +222,8 @@ impl Server {
             }
         }
         drop(self.maintenance.take());
-        if let Some((postbox, runners)) = self.errands.take() {
-            drop(postbox);
+        if let Some((job_queues, runners)) = self.jobs.take() {
+            drop(job_queues);
             if runners.map(JoinHandle::join).iter().any(Result::is_err) {
                 let reason = "the thread for saving or that for exports panicked, which is a bug; see above";
                 failed = Some(reason.to_owned());
@@ -240,10 +239,10 @@ impl Drop for Server {
     }
 }
 
-/// Asks the server to end, however the thread does.
-struct AskAtEnd<'a>(&'a Ending);
+/// Requests a shutdown when its thread ends, even by a panic.
+struct RequestOnDrop<'a>(&'a ShutdownRequest);
 
-impl Drop for AskAtEnd<'_> {
+impl Drop for RequestOnDrop<'_> {
     fn drop(&mut self) {
         self.0.ask();
     }
@@ -256,7 +255,7 @@ fn spawn<T: Send + 'static>(
     std::thread::Builder::new().name(name).spawn(run).map_err(ServerError::Thread)
 }
 
-/// All tables of the moment, for who maintains them.
+/// Calls a function for every table, for the maintenance thread.
 fn every_table(state: Arc<State>) -> impl Fn(&mut dyn FnMut(&Table)) {
     move |maintain| state.tables.directory().entries.iter().for_each(|entry| maintain(&entry.table))
 }
@@ -265,7 +264,7 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Binds this thread to one of the processors that it may use.
+/// Pins this thread to one of its allowed processors.
 fn pin_to(number: usize) -> Result<(), String> {
     let failed = |error: rustix::io::Errno| error.to_string();
     let usable = sched_getaffinity(None).map_err(failed)?;
@@ -283,16 +282,17 @@ fn restore(state: &State, config: &Config, log: &Log) -> Result<(), ServerError>
     let latest = || state.checkpoints.as_ref().is_some_and(|all| all.has(LATEST)).then_some(LATEST);
     let Some(name) = config.restore.as_deref().or_else(latest) else { return begin(state, config, log) };
     let restored = state.restore(name).map_err(ServerError::Restore)?;
-    log.say(Event::Restored { name: name.to_owned(), rows: restored.rows });
+    log.report(Event::Restored { name: name.to_owned(), rows: restored.rows });
     let (bytes, unbounded) = state.budgets();
     if restored.tables > 0 {
-        log.say(Event::Budgets { tables: restored.tables, bytes, unbounded });
+        log.report(Event::Budgets { tables: restored.tables, bytes, unbounded });
     }
     Ok(())
 }
 
-/// A shard that starts without rows says so on disk, before any shard can have some: clients need all of them. From then on
-/// a part that is not there is one that was lost.
+/// Saves an empty checkpoint for a shard without rows, before any shard has rows: all shards are needed for training.
+///
+/// From then on a missing part of a checkpoint is a lost one.
 fn begin(state: &State, config: &Config, log: &Log) -> Result<(), ServerError> {
     let others = state.checkpoints.as_ref().map(Checkpoints::list).unwrap_or_default();
     if let (Some(root), Some(first)) = (&config.data, others.first()) {
@@ -300,17 +300,17 @@ fn begin(state: &State, config: &Config, log: &Log) -> Result<(), ServerError> {
             1 => first.name.clone(),
             count => format!("{} and {} more", first.name, count - 1),
         };
-        log.say(Event::StartsEmpty { folder: root.display().to_string(), others });
+        log.report(Event::StartsEmpty { folder: root.display().to_string(), others });
     }
     if config.data.is_none() || config.shards == 1 {
         return Ok(());
     }
     let saved = state.save(LATEST, 0);
-    log.say(errand::saved(LATEST, saved.clone()));
+    log.report(background::saved(LATEST, saved.clone()));
     saved.map(|_| ()).map_err(ServerError::Start)
 }
 
-/// Hands connections to the workers in turn until it is stopped.
+/// Hands connections to the workers until the listener is stopped.
 fn accept(listener: &Listener, control: &Control, log: &Log) {
     let features = match listener.address().in_memory() {
         true => Features::F16_ROWS | Features::NO_CHECKSUM,
@@ -322,11 +322,11 @@ fn accept(listener: &Listener, control: &Control, log: &Log) {
             Ok(Some(connection)) => {
                 if !control.join(connection, features) {
                     let reason = "there are as many connections as the server takes";
-                    not_accepted.note_stranger(reason, |reason| log.say(Event::NotAccepted { reason }));
+                    not_accepted.note_stranger(reason, |reason| log.report(Event::NotAccepted { reason }));
                 }
             }
             Ok(None) => return,
-            Err(error) => not_accepted.note(&error, |reason| log.say(Event::NotAccepted { reason })),
+            Err(error) => not_accepted.note(&error, |reason| log.report(Event::NotAccepted { reason })),
         }
     }
 }

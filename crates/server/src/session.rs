@@ -1,5 +1,5 @@
-//! One connection's side of the protocol, without input or output: frames and times in, frames out. Knows what was agreed
-//! on and who the client is; what a command does is in the files of `command`.
+//! One connection's side of the protocol, without input and output: frames and times in, frames out. The files of
+//! `command` execute requests.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,45 +9,45 @@ use sanderling_wire::{
     Reply, Request, SaveAs, WireError, flag, same_token,
 };
 
-use crate::call::{Call, Desk, unwritten, write_failure};
+use crate::background::{BackgroundJob, JobKind};
+use crate::call::{Call, Workspace, unwritten, write_failure};
 use crate::command;
-use crate::errand::{Errand, Work};
 use crate::limit::{EARLY_WAIT_MIN, FAILURE_BYTES_MAX, WAIT_MAX};
-use crate::outlet::Outlet;
-use crate::pushes::Pusher;
+use crate::push_dedup::ClientPushes;
 use crate::refusal::Refusal;
+use crate::reply_sink::ReplySink;
 use crate::state::State;
 use crate::waiting::Waiting;
 
-/// What a server offers over every transport.
+/// Features that a server offers over every transport.
 const ALWAYS: Features =
     Features(Features::FORGET.0 | Features::SAVES.0 | Features::SENT_AT.0 | Features::TEMPORARY.0);
 
-/// When a request came, and when it is taken up.
+/// Arrival and start of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct When {
-    /// Since when it waits, as far as is known.
+    /// Arrival, as far as it is known.
     pub arrived: Instant,
-    /// Now.
+    /// Start of the work on it.
     pub now: Instant,
 }
 
-/// What became of a frame.
+/// The result of handling a frame.
 #[derive(Debug)]
-pub enum Step {
-    /// The reply is in the outlet.
-    Done,
+pub enum Handled {
+    /// The reply is in the sink.
+    Replied,
     /// The reply is in [`Session::reply`], to be sent when there is room.
-    Waiting,
+    ReplyPending,
     /// There was no room for the reply, and nothing was done: the same frame must come again.
     NoRoom,
-    /// There will be no reply.
-    Quiet,
-    /// The reply will be that of this errand.
-    Later(Box<Errand>),
+    /// The request has no reply.
+    NoReply,
+    /// A background thread will run this job and reply.
+    InBackground(Box<BackgroundJob>),
 }
 
-/// One connection.
+/// The protocol state of one connection.
 #[derive(Debug)]
 pub struct Session {
     state: Arc<State>,
@@ -55,16 +55,16 @@ pub struct Session {
     agreed: Agreed,
     greeted: bool,
     closing: bool,
-    /// The server has no room for this connection.
-    surplus: bool,
-    /// Is the client a process of this user, as the kernel says?
+    /// The connection is over the limit; the hello gets "busy".
+    over_limit: bool,
+    /// Whether the kernel says that the client is a process of this user.
     of_this_user: bool,
-    /// It said no token, or a wrong one, and nobody was told.
+    /// A refused login that was not reported yet.
     login_refused: bool,
     client: String,
-    pusher: Option<Arc<Pusher>>,
+    client_pushes: Option<Arc<ClientPushes>>,
     waiting: Waiting,
-    /// What the client compresses with, once it has.
+    /// The client's compression, once known.
     compression: Option<Compression>,
     unpacker: Option<Box<Codec>>,
     packer: Option<Box<Codec>>,
@@ -73,8 +73,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A connection whose transport can do these features. `surplus`: it is to be told that the server is busy.
-    pub(crate) fn new(state: Arc<State>, features: Features, surplus: bool) -> Session {
+    /// A session of a transport with these features. `over_limit`: its hello gets "busy".
+    pub(crate) fn new(state: Arc<State>, features: Features, over_limit: bool) -> Session {
         let frame_bytes_max = state.frame_bytes_max;
         let buffer = || Buffer::new(frame_bytes_max as usize);
         Session {
@@ -82,12 +82,12 @@ impl Session {
             agreed: Agreed::BEFORE_HELLO,
             greeted: false,
             closing: false,
-            surplus,
+            over_limit,
             of_this_user: false,
             login_refused: false,
             client: String::new(),
-            pusher: None,
-            // Only where bytes stay in memory do frames go without a checksum.
+            client_pushes: None,
+            // Only transports in one machine go without a checksum.
             waiting: Waiting::new(features.has(Features::NO_CHECKSUM), Instant::now()),
             compression: None,
             unpacker: None,
@@ -98,65 +98,65 @@ impl Session {
         }
     }
 
-    /// One of a server of its own that listens nowhere.
+    /// A session of a server without listeners, for fuzzing.
     #[cfg(fuzzing)]
     pub fn of_fuzzer(config: &crate::Config, features: Features) -> Session {
         Session::new(Arc::new(State::new(config)), features, false)
     }
 
-    /// The reply of an errand, without its thread.
+    /// Runs a job without its thread, for fuzzing.
     #[cfg(fuzzing)]
-    pub fn carry_out(&self, errand: &Errand) -> Buffer {
+    pub fn run(&self, job: &BackgroundJob) -> Buffer {
         let log = crate::event::Log(Arc::new(|_| {}));
-        errand.carry_out(&self.state, &mut Default::default(), &log)
+        job.run(&self.state, &mut Default::default(), &log)
     }
 
-    /// What holds on this connection.
+    /// The negotiated terms of the connection.
     pub fn agreed(&self) -> &Agreed {
         &self.agreed
     }
 
-    /// Has it said hello?
+    /// Whether the client has sent its hello.
     pub fn is_greeted(&self) -> bool {
         self.greeted
     }
 
-    /// Tells who the client is, as the kernel says, before its hello.
+    /// Records, before the hello, whether the client is a process of this user.
     pub(crate) fn vouch(&mut self, of_this_user: bool) {
         self.of_this_user = of_this_user;
     }
 
-    /// Was its login refused since this was asked last?
+    /// Whether a login was refused since the last call.
     pub(crate) fn take_login_refused(&mut self) -> bool {
         std::mem::take(&mut self.login_refused)
     }
 
-    /// Is it to be closed when what waits has been sent?
+    /// Whether to close the connection after the pending reply.
     pub fn is_closing(&self) -> bool {
         self.closing
     }
 
-    /// How the client calls itself; empty before its hello.
+    /// The client's own name. Empty before its hello.
     pub fn client(&self) -> &str {
         &self.client
     }
 
-    /// The reply that waits after [`Step::Waiting`].
+    /// The pending reply after [`Handled::ReplyPending`].
     pub fn reply(&self) -> &[u8] {
         self.reply.bytes()
     }
 
-    /// Deals with one whole frame, which starts at a multiple of 8 bytes.
+    /// Handles one whole frame that starts at a multiple of 8 bytes.
     ///
     /// # Errors
-    /// The stream has lost its framing, or is not of this protocol: the connection must be closed.
+    /// The stream has lost its framing or is not of this protocol. The caller must close the connection.
     pub fn handle(
         &mut self,
         frame: &[u8],
         when: When,
-        desk: &mut Desk,
-        out: &mut dyn Outlet,
-    ) -> Result<Step, WireError> {
+        workspace: &mut Workspace,
+        out: &mut dyn ReplySink,
+    ) -> Result<Handled, WireError> {
         let frame = match Frame::parse(frame, &self.agreed)? {
             Parsed::Frame(frame) => frame,
             Parsed::Incomplete { frame_bytes } => {
@@ -169,9 +169,9 @@ impl Session {
         }
         let flags = frame.header.flags;
         if flags & (flag::LZ4 | flag::ZSTD) == 0 && self.compression.is_none() {
-            return Ok(self.answer(&frame, when, desk, out));
+            return Ok(self.answer(&frame, when, workspace, out));
         }
-        // A slow link: there a copy more costs nothing.
+        // Links with compression are slow, so another copy costs nothing.
         let mut unpacker = self.unpacker.take().unwrap_or_default();
         if let Some(how) = Compression::of(&frame.header) {
             self.compression = Some(how);
@@ -179,67 +179,73 @@ impl Session {
         let mut direct = std::mem::replace(&mut self.packed, Buffer::new(0));
         direct.clear();
         let step = match unpacker.unpack(frame, &self.agreed) {
-            Ok(frame) => self.answer(&frame, when, desk, &mut direct),
+            Ok(frame) => self.answer(&frame, when, workspace, &mut direct),
             Err(error) => self.refuse(&frame, &Refusal::bad(error.to_string()), &mut direct),
         };
         self.unpacker = Some(unpacker);
-        if matches!(step, Step::Done) {
+        if matches!(step, Handled::Replied) {
             std::mem::swap(&mut self.reply, &mut direct);
         }
         self.packed = direct;
         Ok(match step {
-            Step::Done | Step::Waiting => {
+            Handled::Replied | Handled::ReplyPending => {
                 self.pack();
-                Step::Waiting
+                Handled::ReplyPending
             }
             step => step,
         })
     }
 
-    /// What follows was sent at this time.
-    fn note_sent(&mut self, frame: &Frame<'_>, now: Instant, out: &mut dyn Outlet) -> Step {
+    /// Records the send time of the following requests.
+    fn note_sent(&mut self, frame: &Frame<'_>, now: Instant, out: &mut dyn ReplySink) -> Handled {
         match Request::decode(frame) {
             Ok(Request::SentAt(sent_us)) => {
                 self.waiting.note(sent_us, now);
-                Step::Quiet
+                Handled::NoReply
             }
             Ok(_) => unreachable!("it is of this kind"),
             Err(error) => self.refuse(frame, &Refusal::bad(error.to_string()), out),
         }
     }
 
-    /// Compresses the reply that waits, as the client does.
+    /// Compresses the pending reply, if the client compresses.
     fn pack(&mut self) {
         let Some(how) = self.compression else { return };
         let packer = self.packer.get_or_insert_default();
         self.packed.clear();
-        // What cannot be packed goes as it is.
+        // A reply that cannot be compressed is sent uncompressed.
         if packer.pack(self.reply.bytes(), how, &self.agreed, &mut self.packed).is_ok() {
             std::mem::swap(&mut self.reply, &mut self.packed);
         }
     }
 
-    fn answer(&mut self, frame: &Frame<'_>, when: When, desk: &mut Desk, out: &mut dyn Outlet) -> Step {
-        match self.try_answer(frame, when, desk, out) {
+    fn answer(
+        &mut self,
+        frame: &Frame<'_>,
+        when: When,
+        workspace: &mut Workspace,
+        out: &mut dyn ReplySink,
+    ) -> Handled {
+        match self.try_answer(frame, when, workspace, out) {
             Ok(step) => step,
             Err(refusal) => self.refuse(frame, &refusal, out),
         }
     }
 
-    fn refuse(&self, frame: &Frame<'_>, refusal: &Refusal, out: &mut dyn Outlet) -> Step {
+    fn refuse(&self, frame: &Frame<'_>, refusal: &Refusal, out: &mut dyn ReplySink) -> Handled {
         let (kind, id) = (frame.header.kind, frame.header.id);
         let put =
             out.put(FAILURE_BYTES_MAX, &mut |slot| write_failure(refusal, kind, &self.agreed, id, slot));
-        if put { Step::Done } else { Step::NoRoom }
+        if put { Handled::Replied } else { Handled::NoRoom }
     }
 
     fn try_answer(
         &mut self,
         frame: &Frame<'_>,
         when: When,
-        desk: &mut Desk,
-        out: &mut dyn Outlet,
-    ) -> Result<Step, Refusal> {
+        workspace: &mut Workspace,
+        out: &mut dyn ReplySink,
+    ) -> Result<Handled, Refusal> {
         let header = &frame.header;
         self.check_first(header.kind)?;
         let waited = when.now.saturating_duration_since(when.arrived).max(self.waiting.waited(when.now));
@@ -255,7 +261,7 @@ impl Session {
         if let Request::Hello(hello) = request {
             return self.greet(&hello, header.id);
         }
-        let Desk { view, scratch } = desk;
+        let Workspace { view, scratch } = workspace;
         view.refresh(&self.state.tables);
         let (kind, id) = (header.kind, header.id);
         let mut call =
@@ -283,14 +289,14 @@ impl Session {
                 format!("the answer has {bytes} bytes; ask for fewer rows at once"),
             ));
         }
-        let pusher = &mut self.pusher;
+        let client_pushes = &mut self.client_pushes;
         let put = out.put(bytes.max(FAILURE_BYTES_MAX), &mut |slot| {
             let written = match &request {
                 Request::Pull(pull) => command::pull::fill(call, pull, slot),
                 Request::PullPooled(pull) => command::pull::fill_pooled(call, pull, slot),
                 Request::PullFed(pull) => command::feed::pull(call, pull, slot),
-                Request::Push(push) => command::push::push(call, pusher, push, slot),
-                Request::PushFed(push) => command::feed::push(call, pusher, push, slot),
+                Request::Push(push) => command::push::push(call, client_pushes, push, slot),
+                Request::PushFed(push) => command::feed::push(call, client_pushes, push, slot),
                 Request::Feed(feed) => command::feed::feed(call, feed, slot),
                 Request::Forget(forget) => command::feed::forget(call, forget, slot),
                 Request::Import(import) => command::rows::import(call, import, slot),
@@ -302,10 +308,10 @@ impl Session {
             written.unwrap_or_else(|refusal| write_failure(&refusal, kind, call.agreed, id, slot))
         });
         call.scratch.trim();
-        Ok(if put { Step::Done } else { Step::NoRoom })
+        Ok(if put { Handled::Replied } else { Handled::NoRoom })
     }
 
-    /// Until hello is answered no other request is allowed, and afterwards no other hello.
+    /// Requires a hello first, and only once.
     fn check_first(&mut self, kind: Kind) -> Result<(), Refusal> {
         match (self.greeted, kind) {
             (true, Kind::Hello) => Err(Refusal::bad("this connection has said hello before")),
@@ -317,10 +323,10 @@ impl Session {
         }
     }
 
-    fn greet(&mut self, hello: &Hello<'_>, id: u64) -> Result<Step, Refusal> {
-        // Whatever is wrong, there is nothing to go on with.
+    fn greet(&mut self, hello: &Hello<'_>, id: u64) -> Result<Handled, Refusal> {
+        // After a failed hello the connection is of no use.
         self.closing = true;
-        if self.surplus {
+        if self.over_limit {
             return Err(Refusal::busy("the server has as many connections as it takes"));
         }
         if self.state.is_draining() {
@@ -339,29 +345,40 @@ impl Session {
         let written = self.reply.append(|out| reply.encode(&Agreed::BEFORE_HELLO, id, out));
         written.map_err(unwritten)?;
         (self.agreed, self.greeted, self.closing) = (agreed, true, false);
-        // Who offers one way to compress wants it; who offers both says which by what he sends.
+        // A client that offers one compression wants it. A client that offers both chooses by its first compressed
+        // frame.
         self.compression = Compression::wanted(agreed.features);
         self.client = hello.name.to_owned();
-        Ok(Step::Waiting)
+        Ok(Handled::ReplyPending)
     }
 
-    /// Requests that come seldom: their replies are put together before there is room for them.
+    /// Handles rare requests. Their replies are encoded before there is room for them.
     fn answer_slowly(
         &mut self,
         request: &Request<'_>,
         id: u64,
         when: When,
         within: Duration,
-    ) -> Result<Step, Refusal> {
+    ) -> Result<Handled, Refusal> {
         let state = &*self.state;
         let later = |work| {
             let (kind, agreed) = (request.kind(), self.agreed);
-            Ok(Step::Later(Box::new(Errand { work, kind, id, agreed, since: when.arrived, within })))
+            Ok(Handled::InBackground(Box::new(BackgroundJob {
+                work,
+                kind,
+                id,
+                agreed,
+                since: when.arrived,
+                within,
+            })))
         };
         let (agreed, buffer) = (&self.agreed, &mut self.reply);
         buffer.clear();
         let mut write = |reply: Reply<'_>| {
-            buffer.append(|out| reply.encode(agreed, id, out)).map_err(unwritten).map(|_| Step::Waiting)
+            buffer
+                .append(|out| reply.encode(agreed, id, out))
+                .map_err(unwritten)
+                .map(|_| Handled::ReplyPending)
         };
         match request {
             Request::Create(create) => {
@@ -381,12 +398,12 @@ impl Session {
             Request::Stats(scope) => command::stats::stats(state, *scope, &mut write),
             Request::WaitStep(wait) => command::step::wait(state, when.now, wait, &mut write),
             Request::Meet(meet) => command::step::meet(state, when.now, meet, &mut write),
-            Request::Save(save) => later(Work::Save { name: save.name.to_owned(), number: 0 }),
+            Request::Save(save) => later(JobKind::Save { name: save.name.to_owned(), number: 0 }),
             Request::SaveAs(SaveAs { number, name }) => {
-                later(Work::Save { name: (*name).to_owned(), number: *number })
+                later(JobKind::Save { name: (*name).to_owned(), number: *number })
             }
-            Request::Saved(name) => later(Work::Saved { name: (*name).to_owned() }),
-            Request::Restore(restore) => later(Work::Restore { name: restore.name.to_owned() }),
+            Request::Saved(name) => later(JobKind::Saved { name: (*name).to_owned() }),
+            Request::Restore(restore) => later(JobKind::Restore { name: restore.name.to_owned() }),
             Request::Export(export) => later(command::rows::export(state, export)?),
             Request::Subscribe(_)
             | Request::Next(_)
@@ -401,8 +418,8 @@ impl Session {
         }
     }
 
-    /// A notice that the server will close this connection.
-    pub(crate) fn goaway(&self, closing_in_ms: u32, reason: &str, out: &mut dyn Outlet) -> bool {
+    /// Writes a notice that the server will close this connection.
+    pub(crate) fn goaway(&self, closing_in_ms: u32, reason: &str, out: &mut dyn ReplySink) -> bool {
         let notice = Reply::Goaway(sanderling_wire::Goaway { closing_in_ms, reason });
         out.put(FAILURE_BYTES_MAX, &mut |slot| {
             notice.encode(&self.agreed, 0, slot).expect("a notice is short")
@@ -410,8 +427,9 @@ impl Session {
     }
 }
 
-/// A request that has waited for longer is refused at once. With a deadline that is half of it: of a queue that is longer than
-/// the deadline the first ones would be answered just too late, and all work would be in vain.
+/// Longest wait before a request is refused as busy: half of its deadline, if it has one.
+///
+/// In a queue longer than the deadline, the first requests would otherwise be answered just too late.
 fn wait_max(deadline: Duration) -> Duration {
     if deadline.is_zero() { WAIT_MAX } else { WAIT_MAX.min((deadline / 2).max(EARLY_WAIT_MIN)) }
 }

@@ -1,4 +1,4 @@
-//! Sessions without sockets: what every request is answered, and that the answers are those of a table in this process.
+//! Sessions without sockets: the replies to all requests, compared with a table in this process.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod answers;
@@ -14,10 +14,10 @@ use proptest::prelude::*;
 use sanderling_store::{self as store, Init, Optimizer, PushScale, Table, TableConfig};
 use sanderling_wire::*;
 
-use crate::call::Desk;
+use crate::call::Workspace;
 use crate::limit::{PUSH_WINDOW, WAIT_MAX};
-use crate::outlet::Outlet;
-use crate::session::{Session, Step, When};
+use crate::reply_sink::ReplySink;
+use crate::session::{Handled, Session, When};
 use crate::state::State;
 use crate::{Config, Refusal};
 
@@ -32,11 +32,11 @@ fn embedded() -> Table {
     Table::new(TableConfig { seed: 7, ..TableConfig::single("t", DIM, init, optimizer) }).unwrap()
 }
 
-/// A session and its server; frames go in and out through buffers.
+/// A session and its server, with buffers for its frames.
 struct Fixture {
     state: Arc<State>,
     session: Session,
-    desk: Desk,
+    workspace: Workspace,
     start: Instant,
     frame: Buffer,
     out: Buffer,
@@ -46,7 +46,7 @@ struct Fixture {
     deadline_us: u32,
 }
 
-/// What a request was answered.
+/// The result of a request.
 type Answer<T> = Result<T, Fault>;
 
 impl Fixture {
@@ -57,7 +57,7 @@ impl Fixture {
         Fixture {
             state,
             session,
-            desk: Desk::default(),
+            workspace: Workspace::default(),
             start: Instant::now(),
             frame: buffer(),
             out: buffer(),
@@ -68,7 +68,7 @@ impl Fixture {
         }
     }
 
-    /// One that has said hello and has table 1.
+    /// A fixture after its hello, with table 1.
     fn new() -> Fixture {
         Fixture::of(&Config::default(), Features::F16_ROWS)
     }
@@ -92,7 +92,7 @@ impl Fixture {
         })
     }
 
-    /// The frame of a request, as it would be received.
+    /// Encodes a request as it would be received.
     fn encode(&mut self, request: &Request<'_>) {
         let agreed = *self.session.agreed();
         let mut plain = Buffer::new(1 << 24);
@@ -107,19 +107,18 @@ impl Fixture {
         }
     }
 
-    fn handle(&mut self) -> Result<Step, WireError> {
+    fn handle(&mut self) -> Result<Handled, WireError> {
         self.out.clear();
         let when = When { arrived: self.start, now: self.start + self.waited };
-        self.session.handle(self.frame.bytes(), when, &mut self.desk, &mut self.out)
+        self.session.handle(self.frame.bytes(), when, &mut self.workspace, &mut self.out)
     }
 
     fn ask<T>(&mut self, request: &Request<'_>, read: impl FnOnce(Reply<'_>) -> T) -> Answer<T> {
         self.encode(request);
         let agreed = *self.session.agreed();
-        let step = self.handle().unwrap();
-        let bytes = match step {
-            Step::Done => self.out.bytes(),
-            Step::Waiting => self.session.reply(),
+        let bytes = match self.handle().unwrap() {
+            Handled::Replied => self.out.bytes(),
+            Handled::ReplyPending => self.session.reply(),
             other => panic!("{other:?}"),
         };
         let Parsed::Frame(frame) = Frame::parse(bytes, &agreed).unwrap() else { panic!("not whole") };

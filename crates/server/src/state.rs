@@ -1,5 +1,4 @@
-//! What all sessions of a server share: tables, what is remembered of clients, and who the server is. Knows no socket and
-//! no thread.
+//! The state that all sessions of a server share. It knows no socket and no thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -16,18 +15,18 @@ use crate::descriptors;
 use crate::limit::{IN_FLIGHT_MAX, RECEIVE_BYTES_MAX};
 use crate::logins::{Logins, Plane};
 use crate::placement::Placement;
-use crate::pushes::Pushers;
+use crate::push_dedup::PushDedup;
 use crate::refusal::Refusal;
 use crate::statistics::{CommandLatency, Statistics};
 use crate::tables::{Entry, Tables};
 use crate::{Config, LatencySummary};
 
-/// The state of one server.
+/// The shared state of one server.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) tables: Tables,
     pub(crate) placement: Placement,
-    pub(crate) pushers: Pushers,
+    pub(crate) push_dedup: PushDedup,
     pub(crate) batches: Batches,
     pub(crate) steps: Place<Refusal>,
     pub(crate) checkpoints: Option<Checkpoints>,
@@ -37,38 +36,38 @@ pub(crate) struct State {
     pub(crate) statistics: Statistics,
     pub(crate) started: Instant,
     pub(crate) token: Option<String>,
-    /// Is it not asked of processes of this user?
+    /// Whether processes of this user need no token.
     pub(crate) admit_this_user: bool,
     pub(crate) logins: Logins,
     pub(crate) frame_bytes_max: u32,
     name: String,
     boot_id: u64,
     host_id: u64,
-    /// Known when the listeners are there.
+    /// Set when the listeners exist.
     pub(crate) local_url: OnceLock<String>,
     draining: AtomicBool,
     saves: AtomicU64,
     saves_failed: AtomicU64,
     restores: AtomicU64,
-    /// 0: not since the start.
+    /// 0: no save since the start.
     last_saved_unix_ms: AtomicU64,
-    /// Why the last attempt failed; empty: it did not.
+    /// Why the last save failed. Empty: it succeeded.
     save_failure: Mutex<String>,
-    /// Makes every worker look at the list of tables; known when there are workers.
-    pub(crate) look: OnceLock<Look>,
+    /// Makes every worker refresh its list of tables. Set when the workers exist.
+    pub(crate) wake_workers: OnceLock<WakeWorkers>,
 }
 
-/// A call to all workers.
-pub(crate) struct Look(pub(crate) Box<dyn Fn() + Send + Sync>);
+/// A callback that wakes all workers.
+pub(crate) struct WakeWorkers(pub(crate) Box<dyn Fn() + Send + Sync>);
 
-impl std::fmt::Debug for Look {
+impl std::fmt::Debug for WakeWorkers {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Look")
+        out.write_str("WakeWorkers")
     }
 }
 
 impl State {
-    /// That of a server without tables.
+    /// The state of a server without tables.
     pub(crate) fn new(config: &Config) -> State {
         let (shard, shards) = (config.shard, config.shards);
         let mut urls = config.peers.clone();
@@ -76,7 +75,7 @@ impl State {
         State {
             tables: Tables::new(config.table_budget_bytes),
             placement: Placement::new(shard, shards, urls),
-            pushers: Pushers::default(),
+            push_dedup: PushDedup::default(),
             batches: Batches::default(),
             steps: Place::default(),
             checkpoints: config
@@ -101,7 +100,7 @@ impl State {
             restores: AtomicU64::new(0),
             last_saved_unix_ms: AtomicU64::new(0),
             save_failure: Mutex::default(),
-            look: OnceLock::new(),
+            wake_workers: OnceLock::new(),
         }
     }
 
@@ -142,16 +141,16 @@ impl State {
         self.checkpoints.as_ref().ok_or_else(|| Refusal::new(Fault::UnknownCheckpoint, none))
     }
 
-    /// As part of the save of all servers that has this number; 0: of none.
+    /// Saves all tables. `number` identifies a save of several servers; 0 if there is none.
     pub(crate) fn save(&self, name: &str, number: u64) -> Result<Saved, Refusal> {
-        let saved = self.checkpoints()?.save(&self.tables, &self.pushers, name, number);
+        let saved = self.checkpoints()?.save(&self.tables, &self.push_dedup, name, number);
         let failure = match &saved {
             Ok(_) => {
                 self.saves.fetch_add(1, Ordering::Relaxed);
                 self.last_saved_unix_ms.store(unix_ms(), Ordering::Relaxed);
                 String::new()
             }
-            // Who asked for it named it badly; that says nothing of other saves.
+            // A bad name in a request says nothing about other saves.
             Err(refusal) if refusal.fault == Fault::BadRequest => return saved,
             Err(refusal) => {
                 self.saves_failed.fetch_add(1, Ordering::Relaxed);
@@ -162,37 +161,37 @@ impl State {
         saved
     }
 
-    /// Of which save of all servers a checkpoint is part; 0: of none.
+    /// The save number of a checkpoint; 0 if it has none.
     pub(crate) fn saved(&self, name: &str) -> Result<u64, Refusal> {
         self.checkpoints()?.saved(name)
     }
 
-    /// Why the last attempt to save failed; empty: it did not, or there was none.
+    /// Why the last save failed. Empty: it succeeded, or there was none.
     pub(crate) fn save_failure(&self) -> String {
         self.save_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn restore(&self, name: &str) -> Result<Restored, Refusal> {
-        let restored = self.checkpoints()?.restore(&self.tables, &self.pushers, name)?;
+        let restored = self.checkpoints()?.restore(&self.tables, &self.push_dedup, name)?;
         self.restores.fetch_add(1, Ordering::Relaxed);
-        self.let_go();
+        self.refresh_workers();
         Ok(restored)
     }
 
     pub(crate) fn drop_table(&self, name: &str) -> Result<(), Refusal> {
         self.tables.drop_named(name)?;
-        self.let_go();
+        self.refresh_workers();
         Ok(())
     }
 
-    /// A worker that sleeps would hold the memory of tables that are gone.
-    fn let_go(&self) {
-        if let Some(Look(look)) = self.look.get() {
-            look();
+    /// Wakes the workers, since a sleeping one would hold the memory of dropped tables.
+    fn refresh_workers(&self) {
+        if let Some(WakeWorkers(wake)) = self.wake_workers.get() {
+            wake();
         }
     }
 
-    /// As they go over the wire: with one name, of the command or of peer and command.
+    /// Latencies for the wire: one name per command, or per peer and command.
     pub(crate) fn latencies(&self, scope: StatsScope) -> Vec<(String, LatencySummary)> {
         let name = |CommandLatency { peer, command, summary }| match peer {
             Some(peer) => (format!("{peer} {command}"), summary),
@@ -201,7 +200,7 @@ impl State {
         self.statistics.latencies(scope).into_iter().map(name).collect()
     }
 
-    /// The sum of the tables' budgets, and how many tables have none.
+    /// Sum of the tables' memory limits, and the number of tables without one.
     pub(crate) fn budgets(&self) -> (u64, u64) {
         self.tables.directory().entries.iter().fold((0, 0), |(bytes, unbounded), entry| {
             match entry.table.config().budget_bytes {
@@ -211,7 +210,7 @@ impl State {
         })
     }
 
-    /// Everything that is one number.
+    /// All counters of the server.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let directory = self.tables.directory();
         let sum = |of: fn(&Entry) -> u64| directory.entries.iter().map(|entry| of(entry)).sum();
@@ -230,7 +229,7 @@ impl State {
             ("table_bytes", sum(|entry| entry.table.bytes())),
             ("table_budget_bytes", budget_bytes),
             ("tables_without_budget", unbounded),
-            ("pushing_clients", self.pushers.len() as u64),
+            ("pushing_clients", self.push_dedup.len() as u64),
             ("fed_batches", batches as u64),
             ("fed_bytes", batch_bytes as u64),
             ("step_groups", step_groups as u64),

@@ -1,5 +1,4 @@
-//! How long requests took, per command and per peer: every worker notes its own, and they are added up when somebody
-//! reads. Knows commands by their kind, and peers by their name.
+//! Request latencies per command and per peer. Each worker records its own; a reader adds them up.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,22 +9,21 @@ use sanderling_wire::{Kind, StatsScope};
 
 use crate::limit::PEERS_MAX;
 
-/// Who is counted when there are too many peers.
+/// Name of the common entry for further peers.
 const OTHERS: &str = "others";
 
-/// How long a command took, from when a worker took it up until its reply was ready; for slow ones, which another thread
-/// carries out, from when it came.
+/// The latency of a command, from the start of the work until the reply is ready. Background jobs count from arrival.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandLatency {
-    /// For this peer: as it calls itself, or where it is. None: for all of them.
+    /// Name or address of the peer. None: all peers.
     pub peer: Option<String>,
-    /// The command's name.
+    /// Name of the command.
     pub command: &'static str,
-    /// The numbers.
+    /// The distribution.
     pub summary: LatencySummary,
 }
 
-/// Durations by command; those of commands that were never used take no memory.
+/// Latencies by command. Unused commands take no memory.
 #[derive(Debug)]
 struct ByKind([Option<Box<Latency>>; Kind::ALL[Kind::ALL.len() - 1] as usize]);
 
@@ -51,39 +49,39 @@ struct Noted {
     peers: Vec<(String, ByKind)>,
 }
 
-/// What one worker notes. Nobody else takes its lock but for the moment of a reading.
+/// The latencies of one worker. Only readers of the statistics take its lock besides the worker.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recorder(Arc<Mutex<Noted>>);
 
-/// Where a peer is noted.
+/// Index of a peer in a recorder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seat(usize);
+pub(crate) struct PeerSlot(usize);
 
 impl Recorder {
     fn noted(&self) -> MutexGuard<'_, Noted> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place of a peer.
-    pub(crate) fn seat(&self, peer: &str) -> Seat {
+    /// The index of a peer, which is added if there is room.
+    pub(crate) fn peer_slot(&self, peer: &str) -> PeerSlot {
         let mut noted = self.noted();
         let peer = match noted.peers.iter().position(|(name, _)| name == peer) {
-            Some(at) => return Seat(at),
+            Some(at) => return PeerSlot(at),
             None if noted.peers.len() + 1 < PEERS_MAX => peer,
             None => OTHERS,
         };
         if let Some(at) = noted.peers.iter().position(|(name, _)| name == peer) {
-            return Seat(at);
+            return PeerSlot(at);
         }
         noted.peers.push((peer.to_owned(), ByKind::default()));
-        Seat(noted.peers.len() - 1)
+        PeerSlot(noted.peers.len() - 1)
     }
 
-    /// Notes one request.
-    pub(crate) fn record(&self, kind: Kind, seat: Option<Seat>, took: Duration) {
+    /// Records one request.
+    pub(crate) fn record(&self, kind: Kind, peer_slot: Option<PeerSlot>, took: Duration) {
         let mut noted = self.noted();
         noted.commands.at(kind).record(took);
-        if let Some(Seat(at)) = seat {
+        if let Some(PeerSlot(at)) = peer_slot {
             noted.peers[at].1.at(kind).record(took);
         }
     }
@@ -102,15 +100,14 @@ impl Statistics {
         recorder
     }
 
-    /// Added up over the workers, by command, or by peer and command; in the order of the peers' names and the commands'
-    /// numbers.
+    /// The sums over all workers, by command or by peer and command, in order of peer names and command numbers.
     pub(crate) fn latencies(&self, scope: StatsScope) -> Vec<CommandLatency> {
         let recorders = self.recorders.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut sums = Sums::new();
         for recorder in &recorders {
             match scope {
                 StatsScope::Commands => add(&mut sums, None, &recorder.noted().commands),
-                // A lock per peer: the worker goes on between two of them.
+                // Locking once per peer lets the worker continue in between.
                 StatsScope::Peers => {
                     let peers = recorder.noted().peers.len();
                     for at in 0..peers {
@@ -147,10 +144,10 @@ mod tests {
         let statistics = Statistics::default();
         let (one, other) = (statistics.recorder(), statistics.recorder());
         let ms = Duration::from_millis;
-        let seat = one.seat("a");
-        assert_eq!(one.seat("a"), seat);
-        one.record(Kind::Pull, Some(seat), ms(1));
-        other.record(Kind::Pull, Some(other.seat("a")), ms(3));
+        let peer_slot = one.peer_slot("a");
+        assert_eq!(one.peer_slot("a"), peer_slot);
+        one.record(Kind::Pull, Some(peer_slot), ms(1));
+        other.record(Kind::Pull, Some(other.peer_slot("a")), ms(3));
         other.record(Kind::Push, None, ms(5));
         let rows = |scope| {
             let row =
@@ -161,9 +158,9 @@ mod tests {
         assert_eq!(rows(StatsScope::Commands), expected);
         assert_eq!(rows(StatsScope::Peers), [(Some("a".to_owned()), "pull", 2, 2_000_000)]);
         for peer in 0..3 * PEERS_MAX {
-            one.record(Kind::Ping, Some(one.seat(&format!("peer {peer}"))), ms(1));
+            one.record(Kind::Ping, Some(one.peer_slot(&format!("peer {peer}"))), ms(1));
         }
         assert_eq!(one.noted().peers.len(), PEERS_MAX);
-        assert_eq!(one.seat("new"), one.seat(OTHERS));
+        assert_eq!(one.peer_slot("new"), one.peer_slot(OTHERS));
     }
 }

@@ -1,14 +1,13 @@
-//! Telling a service manager how the server is, by the protocol of `sd_notify(3)`: a datagram to the socket that the
-//! environment names. Knows nothing of the server.
+//! State notifications to a service manager, by the protocol of `sd_notify(3)`.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Sends a state such as `READY=1` or `STOPPING=1`. Nothing happens when no manager wants to know.
+/// Sends a state such as `READY=1` or `STOPPING=1`. Without a service manager it does nothing.
 ///
 /// # Errors
-/// The manager's socket cannot be written to; the server goes on without.
+/// The manager's socket cannot be written to. The server can ignore this.
 pub fn notify(state: &str) -> io::Result<()> {
     match std::env::var("NOTIFY_SOCKET") {
         Ok(socket) if !socket.is_empty() => send(&socket, state),

@@ -1,5 +1,5 @@
-//! The tables of a server by number and by name, as a list that is replaced whole, so that workers read their own copy
-//! without a lock. Knows no request.
+//! The tables of a server by number and by name. The list is replaced as a whole, so that workers read a copy without
+//! a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,24 +11,24 @@ use crate::description;
 use crate::refusal::Refusal;
 use crate::state::unix_ms;
 
-/// A server's share of a budget is rounded up, and once more when tables come from another number of servers: shares that
-/// differ by so little are of one budget.
+/// Shares of a memory limit that differ by at most this are of one limit: each share is rounded up, and again when the
+/// number of shards changes.
 const SHARE_BYTES_OFF_MAX: u64 = limit::SERVERS_MAX as u64;
 
-/// A table with what clients know of it.
+/// A table and its description for clients.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Given out once per start of the server.
+    /// Number of the table. It is never reused until the server restarts.
     pub(crate) number: u32,
-    /// Where its rows live.
+    /// Placement of the rows.
     pub(crate) home: Home,
-    /// The configuration that was asked for, as JSON; that of the table may be tighter.
+    /// Requested configuration, as JSON. The server may have limited the table further.
     pub(crate) config: String,
-    /// Values of optimizer state per row.
+    /// Optimizer state values per row.
     pub(crate) state: u32,
-    /// When it was made, in milliseconds since 1970; 0: that is not known.
+    /// Creation time in milliseconds since 1970. 0: unknown.
     pub(crate) created_unix_ms: u64,
-    /// No checkpoint has it.
+    /// Whether checkpoints leave it out.
     pub(crate) temporary: bool,
     /// The rows.
     pub(crate) table: Table,
@@ -54,7 +54,7 @@ impl Entry {
     }
 }
 
-/// The tables at one moment, ascending by number.
+/// A snapshot of the table list, ascending by number.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     version: u64,
@@ -67,7 +67,7 @@ impl Directory {
     }
 }
 
-/// A table to be made or restored, which has no number yet.
+/// A new or restored table without a number yet.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     pub(crate) home: Home,
@@ -83,9 +83,9 @@ pub(crate) struct Candidate {
 #[derive(Debug)]
 pub(crate) struct Tables {
     current: Mutex<Current>,
-    /// That of the current directory.
+    /// Version of the current directory.
     version: AtomicU64,
-    /// Most bytes of a table, whatever its configuration says.
+    /// Memory limit per table, in bytes. It also bounds tables whose configuration asks for more.
     budget_bytes: Option<u64>,
 }
 
@@ -104,7 +104,7 @@ impl Tables {
         Arc::clone(&self.current().directory)
     }
 
-    // A directory is replaced in one step, so it is whole even if somebody panicked meanwhile.
+    // The directory is replaced in one step, so it is whole even after a panic.
     fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,7 +115,7 @@ impl Tables {
         self.version.store(version, Ordering::Release);
     }
 
-    /// Makes a table, or finds the one of this name and configuration.
+    /// Creates a table, or finds the table with this name and configuration.
     pub(crate) fn create(&self, name: &str, home: Home, config: &str) -> Result<Arc<Entry>, Refusal> {
         let (mut asked, temporary) = description::parse_asked(name, config)?;
         let mut current = self.current();
@@ -130,7 +130,7 @@ impl Tables {
         if let Some(entry) = there {
             let is_same =
                 entry.home == home && entry.config == description::describe_as(&asked, entry.temporary);
-            // Whoever wants a table that lasts must not train one that no checkpoint has.
+            // A client of a permanent table must not train a temporary one.
             if is_same && entry.temporary && !temporary {
                 let reason = format!(
                     "table {name:?} is temporary: no checkpoint has it; drop it (sanderling ctl drop), or choose another name"
@@ -162,13 +162,13 @@ impl Tables {
         Ok(entry)
     }
 
-    /// The configuration with the server's own limit.
+    /// The configuration with the server's memory limit.
     pub(crate) fn limited(&self, mut config: TableConfig) -> TableConfig {
         config.budget_bytes = config.budget_bytes.into_iter().chain(self.budget_bytes).min();
         config
     }
 
-    /// Drops the table of this name. Its memory is given back when the workers have seen it.
+    /// Drops a table. Its memory is freed when all workers have refreshed their copies.
     pub(crate) fn drop_named(&self, name: &str) -> Result<(), Refusal> {
         let mut current = self.current();
         let mut entries = current.directory.entries.clone();
@@ -181,7 +181,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Puts other tables in the place of all.
+    /// Replaces all tables.
     pub(crate) fn restore(&self, candidates: Vec<Candidate>) {
         let mut current = self.current();
         let entries = candidates.into_iter().map(|candidate| number(&mut current, candidate)).collect();
@@ -189,7 +189,7 @@ impl Tables {
     }
 }
 
-/// Where a table's rows are, in words.
+/// Names the placement of a table's rows.
 fn place(home: Home) -> String {
     match home {
         Home::Sharded => "on all shards".to_owned(),
@@ -211,7 +211,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Takes over what has changed, and lets go of tables that were dropped.
+    /// Updates the copy, which frees dropped tables.
     pub(crate) fn refresh(&mut self, tables: &Tables) {
         if self.directory.version != tables.version.load(Ordering::Acquire) {
             self.directory = tables.directory();

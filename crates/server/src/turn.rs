@@ -1,5 +1,4 @@
-//! One connection's turn: takes a few requests, answers each, and sends what the peer takes. Knows neither the other
-//! connections nor how long anybody sleeps.
+//! One turn of a connection: reads a few requests, answers them and sends replies. It knows no other connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,97 +8,97 @@ use std::time::Instant;
 use sanderling_transport::{Connection, Error, Received, Receiver, Token};
 use sanderling_wire::{Buffer, Kind};
 
-use crate::call::Desk;
-use crate::connections::Presence;
-use crate::errand::{Errand, Postbox, Posted};
-use crate::limit::{ERRANDS_PER_CONNECTION_MAX, REQUEST_COST_BYTES, TURN_REQUESTS, TURN_TIME};
-use crate::outlet::Outlet;
+use crate::background::{BackgroundJob, JobQueues, QueuedJob};
+use crate::call::Workspace;
+use crate::connections::ConnectionEntry;
+use crate::limit::{BACKGROUND_JOBS_PER_CONNECTION_MAX, REQUEST_COST_BYTES, TURN_REQUESTS, TURN_TIME};
 use crate::refusal::Refusal;
-use crate::session::{Session, Step, When};
+use crate::reply_sink::ReplySink;
+use crate::session::{Handled, Session, When};
 use crate::state::State;
-use crate::statistics::{Recorder, Seat};
-use crate::worker::{Letter, Mailbox};
+use crate::statistics::{PeerSlot, Recorder};
+use crate::worker::{WorkerHandle, WorkerMsg};
 
-/// So much goes at once, while the next request is worked on; less waits for the end of the turn. Large replies would
-/// otherwise come all together, and client and server would wait for each other in turn.
+/// Flush threshold within a turn. Without it, large replies would be sent together, and client and server would wait
+/// for each other in turn.
 const FLUSH_BYTES: usize = 16 << 10;
 
-/// What a thread has beside its connections.
-pub(crate) struct Bench {
+/// The context of a worker besides its connections.
+pub(crate) struct WorkerContext {
     pub(crate) state: Arc<State>,
-    pub(crate) desk: Desk,
+    pub(crate) workspace: Workspace,
     pub(crate) recorder: Recorder,
-    pub(crate) errands: Postbox,
-    pub(crate) mailbox: Mailbox,
+    pub(crate) jobs: JobQueues,
+    pub(crate) handle: WorkerHandle,
 }
 
 /// One connection of a worker.
 pub(crate) struct Client {
     pub(crate) session: Session,
-    pub(crate) presence: Arc<Presence>,
+    pub(crate) entry: Arc<ConnectionEntry>,
     pub(crate) since: Instant,
-    pub(crate) seat: Option<Seat>,
-    /// What it has had so far, in bytes: among those that are ready the one with the least is served first.
+    pub(crate) peer_slot: Option<PeerSlot>,
+    /// Bytes served so far. Of the ready connections the one with the fewest is next.
     pub(crate) served_bytes: u64,
-    /// Since when it waits for its turn, if it was ready in an earlier round that ended without it.
+    /// Start of the wait for a turn, if an earlier round ended before this connection's turn.
     pub(crate) ready_since: Option<Instant>,
-    /// A request for whose reply there was no room.
+    /// A request that found no room for its reply.
     held: Option<Buffer>,
     /// The session's reply waits for room.
     reply_waits: bool,
-    /// Replies of errands that wait for room.
+    /// Replies of background jobs that wait for room.
     pub(crate) done: VecDeque<Buffer>,
-    /// Errands under way.
-    pub(crate) errands: usize,
-    /// Replies, or a part of one, that the peer has not taken yet.
+    /// Background jobs under way.
+    pub(crate) jobs: usize,
+    /// Some reply bytes are not sent yet.
     unsent: bool,
 }
 
-/// How a turn of a connection ended.
+/// How a turn ended.
 pub(crate) enum Turn {
-    /// There may be more.
+    /// There may be more requests.
     Open,
-    /// The peer has sent its last request, or is gone, and errands of it are under way: there is nothing to look at until
-    /// they are done.
+    /// The client sent its last request and waits for background jobs. The connection leaves the poller until they are
+    /// done.
     Parked,
-    /// The peer has sent its last request, and all replies have gone.
+    /// The client sent its last request, and all replies are sent.
     Ended,
-    /// It must be closed, for this reason.
+    /// The connection must be closed, for this reason.
     Failed(String),
 }
 
 impl Client {
-    pub(crate) fn new(session: Session, presence: Arc<Presence>, since: Instant) -> Client {
+    pub(crate) fn new(session: Session, entry: Arc<ConnectionEntry>, since: Instant) -> Client {
         let (held, done) = (None, VecDeque::new());
         Client {
             session,
-            presence,
+            entry,
             since,
-            seat: None,
+            peer_slot: None,
             served_bytes: 0,
             ready_since: None,
             held,
             reply_waits: false,
             done,
-            errands: 0,
+            jobs: 0,
             unsent: false,
         }
     }
 
-    /// Requests so far.
+    /// Number of requests so far.
     pub(crate) fn served(&self) -> u64 {
-        self.presence.requests.load(Ordering::Relaxed)
+        self.entry.requests.load(Ordering::Relaxed)
     }
 
-    /// Has it been given all replies to what has been taken up, to their ends?
+    /// Whether all replies are sent.
     pub(crate) fn is_idle(&self) -> bool {
-        self.held.is_none() && !self.reply_waits && self.done.is_empty() && self.errands == 0 && !self.unsent
+        self.held.is_none() && !self.reply_waits && self.done.is_empty() && self.jobs == 0 && !self.unsent
     }
 
     pub(crate) fn say_goaway(&mut self, connection: &mut Connection, within_ms: u32) {
-        let mut outlet = SenderOutlet { sender: &mut connection.sender, unsent: 0, put: 0, error: None };
-        // Who takes nothing learns it from the end of the connection.
-        self.session.goaway(within_ms, "the server is about to stop", &mut outlet);
+        let mut sink = SenderSink { sender: &mut connection.sender, unsent: 0, put: 0, error: None };
+        // A client that reads nothing learns it from the end of the connection.
+        self.session.goaway(within_ms, "the server is about to stop", &mut sink);
         self.unsent = connection.sender.try_flush().is_ok_and(|flushed| !flushed);
     }
 
@@ -108,18 +107,18 @@ impl Client {
         token: Token,
         connection: &mut Connection,
         start: Instant,
-        bench: &mut Bench,
+        context: &mut WorkerContext,
     ) -> Turn {
-        if bench.state.admit_this_user && !self.session.is_greeted() {
+        if context.state.admit_this_user && !self.session.is_greeted() {
             self.session.vouch(connection.is_of_this_user());
         }
-        match self.answer(token, connection, start, bench) {
+        match self.answer(token, connection, start, context) {
             Ok(ended) => match connection.sender.try_flush() {
                 Ok(flushed) => {
                     self.unsent = !flushed;
                     match flushed && !self.reply_waits {
                         true if self.session.is_closing() => Turn::Ended,
-                        true if ended && self.errands > 0 => Turn::Parked,
+                        true if ended && self.jobs > 0 => Turn::Parked,
                         true if ended => Turn::Ended,
                         _ => Turn::Open,
                     }
@@ -127,50 +126,50 @@ impl Client {
                 Err(error) => Turn::Failed(error.to_string()),
             },
             Err(reason) => {
-                // What was answered before still goes, if the peer takes it.
+                // Earlier replies are still sent, if the client reads them.
                 let _ = connection.sender.try_flush();
                 Turn::Failed(reason)
             }
         }
     }
 
-    /// Takes and answers a few requests. `true`: there will be no more.
+    /// Reads and answers a few requests. `true`: the client sent its last one.
     fn answer(
         &mut self,
         token: Token,
         connection: &mut Connection,
         start: Instant,
-        bench: &mut Bench,
+        context: &mut WorkerContext,
     ) -> Result<bool, String> {
         let Connection { sender, receiver } = connection;
-        let mut outlet = SenderOutlet { sender, unsent: 0, put: 0, error: None };
-        let answered = self.answer_to(&mut outlet, token, receiver, start, bench);
-        self.served_bytes += outlet.put as u64;
+        let mut sink = SenderSink { sender, unsent: 0, put: 0, error: None };
+        let answered = self.answer_to(&mut sink, token, receiver, start, context);
+        self.served_bytes += sink.put as u64;
         answered
     }
 
-    /// The same; what is sent goes to `outlet`.
+    /// Like `answer`, with the replies going to `sink`.
     fn answer_to(
         &mut self,
-        outlet: &mut SenderOutlet<'_>,
+        sink: &mut SenderSink<'_>,
         token: Token,
         receiver: &mut Receiver,
         start: Instant,
-        bench: &mut Bench,
+        context: &mut WorkerContext,
     ) -> Result<bool, String> {
-        let Bench { desk, recorder, errands, mailbox, .. } = bench;
+        let WorkerContext { workspace, recorder, jobs, handle, .. } = context;
         let began = Instant::now();
-        // The connections before this one in the round have had the time since `start`: the first request waited for that.
+        // Other connections had their turns since `start`, so the first request has waited that long.
         let mut now = began;
         for _ in 0..TURN_REQUESTS {
             if now > began + TURN_TIME {
                 break;
             }
-            if !self.send_waiting(outlet)? || self.session.is_closing() {
+            if !self.send_waiting(sink)? || self.session.is_closing() {
                 return Ok(false);
             }
             let held = self.held.take();
-            // Who has not said hello has no room for more than one, either.
+            // Before the hello, a connection gets no more buffer than one request needs.
             receiver.limit_frames(self.session.agreed().frame_bytes_max as usize);
             let frame = match &held {
                 Some(buffer) => buffer.bytes(),
@@ -182,57 +181,57 @@ impl Client {
             };
             let kind = frame.get(5).copied().and_then(Kind::of);
             let when = When { arrived: start, now };
-            let step = match self.session.handle(frame, when, desk, outlet) {
+            let step = match self.session.handle(frame, when, workspace, sink) {
                 Ok(step) => step,
                 Err(error) => {
-                    self.session.goaway(0, &error.to_string(), outlet);
+                    self.session.goaway(0, &error.to_string(), sink);
                     return Err(error.to_string());
                 }
             };
-            outlet.check()?;
+            sink.check()?;
             let was_at = std::mem::replace(&mut now, Instant::now());
-            if !matches!(step, Step::NoRoom) {
+            if !matches!(step, Handled::NoRoom) {
                 self.served_bytes += REQUEST_COST_BYTES + frame.len() as u64;
             }
             match step {
-                Step::Done => {}
-                Step::Quiet => continue,
-                Step::Waiting => self.reply_waits = true,
-                Step::NoRoom => {
+                Handled::Replied => {}
+                Handled::NoReply => continue,
+                Handled::ReplyPending => self.reply_waits = true,
+                Handled::NoRoom => {
                     self.held = Some(match held {
                         Some(buffer) => buffer,
                         None => copy(frame, self.session.agreed().frame_bytes_max)?,
                     });
                     return Ok(false);
                 }
-                Step::Later(errand) => {
-                    self.post(token, *errand, errands, mailbox);
+                Handled::InBackground(job) => {
+                    self.post(token, *job, jobs, handle);
                     continue;
                 }
             }
-            if self.seat.is_none() && self.session.is_greeted() {
-                let name = peer_name(self.session.client(), outlet.sender.peer());
-                self.seat = Some(recorder.seat(name));
-                let _ = self.presence.client.set(self.session.client().to_owned());
+            if self.peer_slot.is_none() && self.session.is_greeted() {
+                let name = peer_name(self.session.client(), sink.sender.peer());
+                self.peer_slot = Some(recorder.peer_slot(name));
+                let _ = self.entry.client.set(self.session.client().to_owned());
             }
             if let Some(kind) = kind {
-                recorder.record(kind, self.seat, now - was_at);
+                recorder.record(kind, self.peer_slot, now - was_at);
             }
-            count(&self.presence.requests);
+            count(&self.entry.requests);
         }
-        self.send_waiting(outlet)?;
+        self.send_waiting(sink)?;
         Ok(false)
     }
 
-    /// Sends replies that were ready before. `true`: all of them.
-    fn send_waiting(&mut self, outlet: &mut SenderOutlet<'_>) -> Result<bool, String> {
+    /// Sends pending replies. `true`: all are sent.
+    fn send_waiting(&mut self, sink: &mut SenderSink<'_>) -> Result<bool, String> {
         if self.reply_waits {
-            self.reply_waits = !outlet.send(self.session.reply())?;
+            self.reply_waits = !sink.send(self.session.reply())?;
         }
         while !self.reply_waits
             && let Some(frame) = self.done.front()
         {
-            if !outlet.send(frame.bytes())? {
+            if !sink.send(frame.bytes())? {
                 return Ok(false);
             }
             self.done.pop_front();
@@ -240,26 +239,27 @@ impl Client {
         Ok(!self.reply_waits)
     }
 
-    /// Hands an errand over; its reply comes as a letter.
-    fn post(&mut self, to: Token, errand: Errand, errands: &Postbox, mailbox: &Mailbox) {
-        count(&self.presence.requests);
-        let (kind, mailbox) = (errand.kind, mailbox.clone());
-        if self.errands >= ERRANDS_PER_CONNECTION_MAX {
-            let reason =
-                format!("{ERRANDS_PER_CONNECTION_MAX} slow requests of this connection are under way");
-            self.done.push_back(errand.refused(&Refusal::busy(reason)));
+    /// Queues a background job. Its reply comes back as a message.
+    fn post(&mut self, to: Token, job: BackgroundJob, jobs: &JobQueues, handle: &WorkerHandle) {
+        count(&self.entry.requests);
+        let (kind, handle) = (job.kind, handle.clone());
+        if self.jobs >= BACKGROUND_JOBS_PER_CONNECTION_MAX {
+            let reason = format!(
+                "{BACKGROUND_JOBS_PER_CONNECTION_MAX} slow requests of this connection are under way"
+            );
+            self.done.push_back(job.refused(&Refusal::busy(reason)));
             return;
         }
-        let refused = errand.refused(&Refusal::busy("the queue of slow requests is full"));
-        let reply = Box::new(move |frame, took| mailbox.post(Letter::Reply { to, kind, took, frame }));
-        match errands.post(Posted { errand, reply }) {
-            true => self.errands += 1,
+        let refused = job.refused(&Refusal::busy("the queue of slow requests is full"));
+        let reply = Box::new(move |frame, took| handle.send(WorkerMsg::Reply { to, kind, took, frame }));
+        match jobs.post(QueuedJob { job, reply }) {
+            true => self.jobs += 1,
             false => self.done.push_back(refused),
         }
     }
 }
 
-/// Only this thread counts, so it need not be one step.
+/// Only this thread writes the counter, so it needs no atomic increment.
 fn count(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
@@ -272,7 +272,7 @@ fn copy(frame: &[u8], frame_bytes_max: u32) -> Result<Buffer, String> {
     Ok(buffer)
 }
 
-/// Peers are told apart by what they call themselves, or by where they are: a port is not a peer.
+/// The name of a peer: the client's own name, or its host without the port.
 fn peer_name<'a>(client: &'a str, peer: &'a str) -> &'a str {
     match (client.is_empty(), peer.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'))) {
         (false, _) => client,
@@ -281,17 +281,17 @@ fn peer_name<'a>(client: &'a str, peer: &'a str) -> &'a str {
     }
 }
 
-/// The sending half of a connection as an [`Outlet`].
-struct SenderOutlet<'a> {
+/// The sending half of a connection as a [`ReplySink`].
+struct SenderSink<'a> {
     sender: &'a mut sanderling_transport::Sender,
-    /// Bytes of replies since the last flush.
+    /// Reply bytes since the last flush.
     unsent: usize,
-    /// Bytes of replies.
+    /// Reply bytes in this turn.
     put: usize,
     error: Option<Error>,
 }
 
-impl SenderOutlet<'_> {
+impl SenderSink<'_> {
     fn check(&mut self) -> Result<(), String> {
         self.error.take().map_or(Ok(()), |error| Err(error.to_string()))
     }
@@ -310,7 +310,7 @@ impl SenderOutlet<'_> {
     }
 }
 
-impl Outlet for SenderOutlet<'_> {
+impl ReplySink for SenderSink<'_> {
     fn put(&mut self, bytes_max: usize, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
         match self.sender.try_frame(bytes_max) {
             Ok(Some(mut slot)) => {

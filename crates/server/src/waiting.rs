@@ -1,28 +1,27 @@
-//! How long the requests of one connection waited before they were read, in sockets, rings and the buffers of either side. The
-//! client says now and then when it sent what follows, by its own clock; clocks need not agree. Knows no request.
+//! How long requests waited before they were read, in sockets, rings and buffers of either side.
 //!
-//! The least difference between both clocks that was ever seen is that of a request that waited for nothing. What a later one
-//! has more than that is its waiting, as LEDBAT (RFC 6817) measures delays.
+//! The client sends its own clock with some requests; the clocks need not agree. The smallest clock difference belongs
+//! to a request that did not wait. Any excess over it is waiting time, as in LEDBAT (RFC 6817).
 
 use std::time::{Duration, Instant};
 
-/// Two clocks drift apart by at most so much, in millionths: an old difference says less and less.
+/// Assumed clock drift in parts per million: an old difference says less and less.
 const DRIFT_PPM: i64 = 200;
 
-/// What is known of the client's clock.
+/// An estimate of the client's clock.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     epoch: Instant,
-    /// In millionths: 0 if both processes read one clock.
+    /// Parts per million. 0: both processes read one clock.
     drift_ppm: i64,
-    /// Least difference, server's clock less client's, in microseconds, and when it was looked at.
+    /// Smallest difference (server's clock less client's, in microseconds) and the time of its last update.
     least: Option<(i64, i64)>,
-    /// When the last requests were sent, by the client's clock.
+    /// Send time of the latest requests, by the client's clock.
     sent_us: i64,
 }
 
 impl Waiting {
-    /// `one_clock`: client and server are on one machine.
+    /// An estimate without data. `one_clock`: client and server are on one machine.
     pub(crate) fn new(one_clock: bool, now: Instant) -> Waiting {
         let drift_ppm = if one_clock { 0 } else { DRIFT_PPM };
         Waiting { epoch: now, drift_ppm, least: None, sent_us: 0 }
@@ -32,7 +31,7 @@ impl Waiting {
         now.saturating_duration_since(self.epoch).as_micros() as i64
     }
 
-    /// The client says by its clock when it sent what follows; that is read now.
+    /// Records the client's send time for the requests that are read now.
     pub(crate) fn note(&mut self, sent_us: u64, now: Instant) {
         let now_us = self.us(now);
         self.sent_us = sent_us as i64;
@@ -46,7 +45,7 @@ impl Waiting {
         self.least = Some((least, now_us));
     }
 
-    /// Waiting time of a request that is taken up now; zero while the client has said nothing.
+    /// Waiting time of a request that starts now. Zero while the client has sent no time.
     pub(crate) fn waited(&self, now: Instant) -> Duration {
         let Some((least, _)) = self.least else { return Duration::ZERO };
         let us = self.us(now).wrapping_sub(self.sent_us).saturating_sub(least);
@@ -60,7 +59,7 @@ mod tests {
 
     const MS: i64 = 1000;
 
-    /// Requests as (sent by a clock that is `ahead` of ours, read), in microseconds; how long each waited.
+    /// Requests as (send time by a clock that is `ahead` of ours, read time) in microseconds, and the expected waits.
     fn check(one_clock: bool, ahead: i64, requests: &[(i64, i64)], expected: &[i64]) {
         let start = Instant::now();
         let mut waiting = Waiting::new(one_clock, start);
@@ -76,7 +75,7 @@ mod tests {
         for ahead in [0, 5_000_000, -7, i64::MAX - 3, i64::MIN] {
             let requests = [(0, 50), (1000, 1050), (2000, 2250), (3000, 103_050), (4000, 104_030)];
             check(true, ahead, &requests, &[0, 0, 200, 100_000, 99_980]);
-            // The first was late itself: it is known once one is not.
+            // The first request was late itself. A later one that was not late shows it.
             check(
                 true,
                 ahead,
@@ -86,7 +85,7 @@ mod tests {
         }
     }
 
-    /// A client's clock that is slow by 100 millionths looks for a while as if its requests waited.
+    /// A client's clock that is 100 ppm slow looks for a while as if its requests waited.
     #[test]
     fn a_clock_that_drifts_is_no_waiting() {
         let minute = 60 * 1000 * MS;

@@ -1,8 +1,8 @@
-//! A thread that serves its share of the connections. A request runs start to end on it; what it shares with the others is
-//! read without locks. Knows what to do with a frame only as [`Session`].
+//! A worker thread, which serves its share of the connections. A request runs from start to end on it; shared state is
+//! read without locks. It handles frames through [`Session`].
 //!
-//! Nobody who is slow costs the others anything: a request is taken only when there is room for its reply, each
-//! connection has a few requests per turn, and who takes nothing for too long is closed.
+//! A slow client does not delay others: a request is read only when there is room for its reply, a turn has few
+//! requests, and a client that reads nothing is closed after a timeout.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,90 +12,92 @@ use std::time::{Duration, Instant};
 use sanderling_transport::{Connection, Error, NotAccepted, Poller, Token, Waker};
 use sanderling_wire::{Buffer, Features, Kind};
 
-use crate::call::Desk;
-use crate::connections::Presence;
-use crate::errand::Postbox;
+use crate::background::JobQueues;
+use crate::call::Workspace;
+use crate::connections::ConnectionEntry;
 use crate::event::{Event, Log};
 use crate::limit::{DRAIN_QUIET, HELLO_WITHIN, ROUND_TIME, SILENCE_KEPT};
 use crate::logins::Plane;
 use crate::session::Session;
 use crate::state::State;
-use crate::turn::{Bench, Client, Turn};
+use crate::turn::{Client, Turn, WorkerContext};
 
-/// How often it is looked whether somebody has not said hello, or draining is done.
+/// How often to check for missing hellos and the end of draining.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A message to a worker.
-pub(crate) enum Letter {
-    /// A connection is its from now on.
-    Join { connection: Box<Connection>, presence: Arc<Presence>, features: Features },
-    /// An errand is done.
+pub(crate) enum WorkerMsg {
+    /// A new connection.
+    Join { connection: Box<Connection>, entry: Arc<ConnectionEntry>, features: Features },
+    /// The reply of a background job.
     Reply { to: Token, kind: Kind, took: Duration, frame: Buffer },
-    /// Tell everybody to go, answer what is under way, and end by then.
+    /// Announce the shutdown to all clients, answer pending requests, and end by this time.
     Drain { until: Instant },
-    /// Look at the list of tables.
-    Look,
+    /// Refresh the list of tables.
+    RefreshTables,
 }
 
-/// A worker's address.
+/// Sends messages to a worker and wakes it.
 #[derive(Clone)]
-pub(crate) struct Mailbox {
-    letters: Sender<Letter>,
+pub(crate) struct WorkerHandle {
+    messages: Sender<WorkerMsg>,
     waker: Waker,
 }
 
-impl Mailbox {
-    /// A worker that has ended gets nothing any more.
-    pub(crate) fn post(&self, letter: Letter) {
-        let _ = self.letters.send(letter);
+impl WorkerHandle {
+    /// Sends a message. A worker that has ended ignores it.
+    pub(crate) fn send(&self, message: WorkerMsg) {
+        let _ = self.messages.send(message);
         self.waker.wake();
     }
 }
 
-/// One thread's connections, and what it needs to serve them.
+/// A worker's connections and its context.
 pub(crate) struct Worker {
     poller: Poller,
-    inbox: Receiver<Letter>,
-    bench: Bench,
+    inbox: Receiver<WorkerMsg>,
+    context: WorkerContext,
     log: Log,
     clients: HashMap<Token, Client>,
-    /// Those of which nothing comes any more, until their errands are done: to the poller they would be ready for ever.
+    /// Connections that ended their direction and wait for background jobs. In the poller they would be ready all the
+    /// time.
     parked: HashMap<Token, (Client, Connection)>,
-    /// How many of them have not said hello.
+    /// Number of connections without a hello.
     silent: usize,
-    /// Those that were closed before their hello: anybody can make any number of them, so they are told of seldom.
+    /// Rate limit for reports about connections that were closed before their hello.
     strangers: NotAccepted,
-    /// Set when it was told to end.
+    /// Set when the worker was told to end.
     draining_until: Option<Instant>,
     last_request: Instant,
-    /// Connections that were ready in the last round and had no turn.
+    /// Ready connections that the last round did not reach.
     left: Vec<Token>,
-    /// What the connection that is served had so far: one that was idle has as much, since nobody saves turns up.
+    /// Bytes served to the connection of the current turn. An idle connection is raised to it, since turns cannot be
+    /// saved up.
     served_bytes: u64,
 }
 
 impl Worker {
-    /// One without connections, and where letters to it go.
+    /// A worker without connections, and the handle to it.
     pub(crate) fn new(
         state: &Arc<State>,
         spin_us: u32,
-        errands: Postbox,
+        jobs: JobQueues,
         log: Log,
-    ) -> Result<(Worker, Mailbox), Error> {
+    ) -> Result<(Worker, WorkerHandle), Error> {
         let poller = Poller::new(spin_us)?;
-        let (letters, inbox) = std::sync::mpsc::channel();
-        let mailbox = Mailbox { letters, waker: poller.waker() };
-        let bench = Bench {
+        let (messages, inbox) = std::sync::mpsc::channel();
+        let handle = WorkerHandle { messages, waker: poller.waker() };
+        let context = WorkerContext {
             state: Arc::clone(state),
-            desk: Desk::default(),
+            workspace: Workspace::default(),
             recorder: state.statistics.recorder(),
-            errands,
-            mailbox: mailbox.clone(),
+            jobs,
+            handle: handle.clone(),
         };
         let worker = Worker {
             poller,
             inbox,
-            bench,
+            context,
             log,
             clients: HashMap::new(),
             parked: HashMap::new(),
@@ -106,7 +108,7 @@ impl Worker {
             left: Vec::new(),
             served_bytes: 0,
         };
-        Ok((worker, mailbox))
+        Ok((worker, handle))
     }
 
     /// Serves until it is told to drain and has done so.
@@ -121,9 +123,9 @@ impl Worker {
             let woken = self.poller.wait(&mut ready, until)?;
             let start = Instant::now();
             if woken {
-                self.bench.desk.view.refresh(&self.bench.state.tables);
-                while let Ok(letter) = self.inbox.try_recv() {
-                    self.read(letter, start, &mut ready);
+                self.context.workspace.view.refresh(&self.context.state.tables);
+                while let Ok(message) = self.inbox.try_recv() {
+                    self.read(message, start, &mut ready);
                 }
             }
             self.serve_some(&mut ready, start);
@@ -133,35 +135,35 @@ impl Worker {
             if self.draining_until.is_some_and(|until| self.is_drained(until)) {
                 let parked = self.parked.values().map(|(client, _)| client);
                 let all = self.clients.values().chain(parked);
-                all.for_each(|client| self.bench.state.connections.leave(&client.presence));
+                all.for_each(|client| self.context.state.connections.leave(&client.entry));
                 return Ok(());
             }
         }
     }
 
-    fn read(&mut self, letter: Letter, now: Instant, ready: &mut Vec<Token>) {
-        match letter {
-            Letter::Join { connection, presence, features } => {
-                let session = Session::new(Arc::clone(&self.bench.state), features, presence.surplus);
-                let client = Client::new(session, presence, now);
+    fn read(&mut self, message: WorkerMsg, now: Instant, ready: &mut Vec<Token>) {
+        match message {
+            WorkerMsg::Join { connection, entry, features } => {
+                let session = Session::new(Arc::clone(&self.context.state), features, entry.over_limit);
+                let client = Client::new(session, entry, now);
                 if self.add(*connection, client).is_some() {
                     self.silent += 1;
                 }
             }
-            Letter::Reply { to, kind, took, frame } => {
+            WorkerMsg::Reply { to, kind, took, frame } => {
                 let client = self.clients.get_mut(&to);
                 let client = client.or_else(|| self.parked.get_mut(&to).map(|(client, _)| client));
-                // Who asked may be gone.
+                // The connection may be gone.
                 let Some(client) = client else { return };
-                client.errands -= 1;
+                client.jobs -= 1;
                 client.done.push_back(frame);
-                self.bench.recorder.record(kind, client.seat, took);
-                match client.errands {
+                self.context.recorder.record(kind, client.peer_slot, took);
+                match client.jobs {
                     0 => ready.extend(self.unpark(to).or(Some(to))),
                     _ => ready.push(to),
                 }
             }
-            Letter::Drain { until } => {
+            WorkerMsg::Drain { until } => {
                 (self.draining_until, self.last_request) = (Some(until), now);
                 let within_ms = until.saturating_duration_since(now).as_millis() as u32;
                 for (&token, client) in &mut self.clients {
@@ -170,11 +172,11 @@ impl Worker {
                     }
                 }
             }
-            Letter::Look => {}
+            WorkerMsg::RefreshTables => {}
         }
     }
 
-    /// Takes a connection, if the system can watch it.
+    /// Adds a connection to the poller.
     fn add(&mut self, connection: Connection, client: Client) -> Option<Token> {
         match self.poller.add(connection) {
             Ok(token) => {
@@ -182,28 +184,28 @@ impl Worker {
                 Some(token)
             }
             Err(error) => {
-                self.bench.state.connections.leave(&client.presence);
-                self.log.say(Event::NotAccepted { reason: error.to_string() });
+                self.context.state.connections.leave(&client.entry);
+                self.log.report(Event::NotAccepted { reason: error.to_string() });
                 None
             }
         }
     }
 
-    /// Takes a connection out of the poller until its errands are done.
+    /// Removes a connection from the poller until its background jobs are done.
     fn park(&mut self, token: Token) {
         if let (Some(client), Some(connection)) = (self.clients.remove(&token), self.poller.remove(token)) {
             self.parked.insert(token, (client, connection));
         }
     }
 
-    /// Takes one up again if it is parked: by another name.
+    /// Puts a parked connection back, under a new token.
     fn unpark(&mut self, token: Token) -> Option<Token> {
         let (client, connection) = self.parked.remove(&token)?;
         self.add(connection, client)
     }
 
-    /// Gives those that are ready their turns, the one that had least first, until the round has lasted for long; the others
-    /// come in the next round.
+    /// Gives ready connections their turns, the one with the fewest bytes first, until the round's time is over. The
+    /// rest is left for the next round.
     fn serve_some(&mut self, ready: &mut Vec<Token>, start: Instant) {
         if !self.left.is_empty() {
             ready.retain(|token| self.clients.get(token).is_some_and(|client| client.ready_since.is_none()));
@@ -239,9 +241,9 @@ impl Worker {
         self.served_bytes = client.served_bytes;
         let start = client.ready_since.take().unwrap_or(start);
         let (was_silent, served) = (!client.session.is_greeted(), client.served());
-        let turn = client.turn(token, connection, start, &mut self.bench);
+        let turn = client.turn(token, connection, start, &mut self.context);
         if was_silent && client.session.take_login_refused() {
-            self.bench.state.logins.refused(Plane::Data, connection.peer(), &self.log);
+            self.context.state.logins.refused(Plane::Data, connection.peer(), &self.log);
         }
         if client.served() != served {
             self.last_request = Instant::now();
@@ -257,7 +259,7 @@ impl Worker {
         }
     }
 
-    /// Lets a connection go, with a word if that is not its own wish.
+    /// Closes a connection and reports the reason, if there is one.
     fn close(&mut self, token: Token, reason: Option<String>) {
         let (Some(client), Some(connection)) = (self.clients.remove(&token), self.poller.remove(token))
         else {
@@ -265,10 +267,10 @@ impl Worker {
         };
         let is_greeted = client.session.is_greeted();
         self.silent -= usize::from(!is_greeted);
-        self.bench.state.connections.leave(&client.presence);
+        self.context.state.connections.leave(&client.entry);
         if let Some(reason) = reason {
             let peer = connection.peer().to_owned();
-            let tell = |reason| self.log.say(Event::Lost { peer, reason });
+            let tell = |reason| self.log.report(Event::Lost { peer, reason });
             match is_greeted {
                 true => tell(reason),
                 false => self.strangers.note_stranger(&reason, tell),
@@ -281,11 +283,11 @@ impl Worker {
             if client.session.is_greeted() {
                 return None;
             }
-            if client.presence.makes_room() {
+            if client.entry.makes_room() {
                 return Some((token, "no hello, and others need its place".to_owned()));
             }
-            // Who is only to be told "busy" keeps a descriptor for less long.
-            let within = if client.presence.surplus { SILENCE_KEPT } else { HELLO_WITHIN };
+            // A connection over the limit keeps its descriptor for a shorter time.
+            let within = if client.entry.over_limit { SILENCE_KEPT } else { HELLO_WITHIN };
             let is_late = now.saturating_duration_since(client.since) > within;
             is_late.then(|| (token, format!("no hello within {} s", within.as_secs())))
         };
@@ -295,7 +297,7 @@ impl Worker {
         }
     }
 
-    /// Has everybody been answered, as far as can be known?
+    /// Whether all requests are answered, as far as the worker can know.
     fn is_drained(&self, until: Instant) -> bool {
         let idle = self.parked.is_empty() && self.clients.values().all(Client::is_idle);
         idle && (self.clients.is_empty() || self.last_request.elapsed() >= DRAIN_QUIET)
@@ -312,24 +314,24 @@ mod tests {
     use crate::Config;
     use crate::listen::framing;
 
-    /// The requests of a connection whose turn comes a minute after its round began, after those of the others: of the first
-    /// one as of the others it is known that it waited so long, and none is noted as having taken it.
+    /// A connection's turn comes a minute after its round began. All of its requests count as having waited that long,
+    /// and the statistics count none of that time as work.
     #[test]
     fn a_late_turn_is_waiting_for_all_of_its_requests() {
         const LATE: Duration = Duration::from_secs(60);
         let config = Config::default();
         let state = Arc::new(State::new(&config));
-        let (errands, _inboxes) = Postbox::new();
+        let (jobs, _inboxes) = JobQueues::new();
         let log = Log(Arc::new(|_| {}));
-        let (mut worker, _) = Worker::new(&state, 0, errands, log).expect("a worker");
+        let (mut worker, _) = Worker::new(&state, 0, jobs, log).expect("a worker");
         let framing = framing(config.frame_bytes_max);
         let any = "tcp://127.0.0.1:0".parse().expect("an address");
         let listener = Listener::bind(&any, &ListenOptions::new(framing)).expect("a port");
         let mut client = connect(listener.address(), &ConnectOptions::new(framing)).expect("it listens");
         let connection = listener.accept().expect("it waits").expect("a connection");
-        let presence = state.connections.enter("test", Instant::now()).expect("a place");
+        let entry = state.connections.enter("test", Instant::now()).expect("a place");
         let (connection, features) = (Box::new(connection), Features::NONE);
-        let join = Letter::Join { connection, presence, features };
+        let join = WorkerMsg::Join { connection, entry, features };
         worker.read(join, Instant::now(), &mut Vec::new());
 
         let hello = Hello { offer: Offer::of(Features::NONE), token: "", name: "" };
@@ -370,16 +372,16 @@ mod tests {
         }
     }
 
-    /// Three connections with large answers to come and one with a small one: it waits for no more than the one at hand. A round
-    /// that began long ago ends after one turn, so that the order shows.
+    /// Three connections wait for large replies, a fourth for a small one. The fourth waits for one large reply only.
+    /// A round that began long ago ends after one turn, which shows the order.
     #[test]
     fn who_had_least_is_served_next() {
         const LARGE: u32 = 64 << 10;
         const LONG: Duration = Duration::from_secs(60);
         let config = Config::default();
         let state = Arc::new(State::new(&config));
-        let (errands, _inboxes) = Postbox::new();
-        let (mut worker, _) = Worker::new(&state, 0, errands, Log(Arc::new(|_| {}))).expect("a worker");
+        let (jobs, _inboxes) = JobQueues::new();
+        let (mut worker, _) = Worker::new(&state, 0, jobs, Log(Arc::new(|_| {}))).expect("a worker");
         let framing = framing(config.frame_bytes_max);
         let any = "tcp://127.0.0.1:0".parse().expect("an address");
         let listener = Listener::bind(&any, &ListenOptions::new(framing)).expect("a port");
@@ -413,9 +415,9 @@ mod tests {
         for _ in 0..4 {
             let mut client = connect(listener.address(), &ConnectOptions::new(framing)).expect("it listens");
             let connection = listener.accept().expect("it waits").expect("a connection");
-            let presence = state.connections.enter("test", Instant::now()).expect("a place");
+            let entry = state.connections.enter("test", Instant::now()).expect("a place");
             let session = Session::new(Arc::clone(&state), Features::NONE, false);
-            let token = worker.add(connection, Client::new(session, presence, Instant::now()));
+            let token = worker.add(connection, Client::new(session, entry, Instant::now()));
             worker.silent += 1;
             let hello = Hello { offer: Offer::of(Features::NONE), token: "", name: "" };
             let mut slot = client.sender.frame(4096).expect("room");
@@ -429,7 +431,7 @@ mod tests {
             }
             clients.push((client, token));
         }
-        // All three have large ones waiting: each has a turn.
+        // Three large replies are pending: each connection has a turn.
         let large = [(0, LARGE), (1, LARGE), (2, LARGE)];
         let mut first = turns(&mut worker, &mut clients, &large);
         for _ in 0..2 {
@@ -438,11 +440,11 @@ mod tests {
         first.sort_unstable();
         assert_eq!(first, [0, 1, 2]);
         assert!(worker.left.is_empty());
-        // More large ones, and a small one that is told of last.
+        // Further large replies, and a small one that was requested last.
         let more = [(0, LARGE), (1, LARGE), (2, LARGE), (3, 8)];
         assert_eq!(turns(&mut worker, &mut clients, &more), [3]);
         assert_eq!(worker.left.len(), 3);
-        // It has waited for nothing, so it is not before the others for ever.
+        // It waited for no reply, but it does not stay ahead of the others.
         let tokens: Vec<Token> = clients.iter().map(|(_, token)| *token).collect();
         assert!(tokens[..3].iter().all(|token| worker.clients[token].ready_since.is_some()));
         let next = turns(&mut worker, &mut clients, &[]);

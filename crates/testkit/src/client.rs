@@ -26,7 +26,7 @@ const ATTEMPTS_MAX: usize = 10;
 pub struct RawClient {
     /// The transport.
     pub connection: Connection,
-    /// What the hello agreed on.
+    /// The terms that the hello negotiated.
     pub agreed: Agreed,
     /// The fastest local address that the server offers.
     pub local_url: String,

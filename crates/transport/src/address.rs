@@ -4,16 +4,16 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Longest name of a shared-memory address: with our prefix it fits the kernel's 108 bytes.
+/// Longest name of a shared-memory address. With our prefix it fits the kernel's 108 bytes.
 const SHM_NAME_BYTES_MAX: usize = 64;
 /// Longest path of a unix socket: the kernel's 108 bytes less the closing zero.
 const UNIX_PATH_BYTES_MAX: usize = 107;
 /// Longest host name that DNS can hold.
 const HOST_BYTES_MAX: usize = 253;
-/// Most servers in one address.
+/// Maximum number of servers in one address.
 const ENDPOINTS_MAX: usize = 1024;
 
-/// Where a server listens, or where a client finds one or several.
+/// The address of one or several servers.
 ///
 /// | text | meaning |
 /// |---|---|
@@ -21,7 +21,7 @@ const ENDPOINTS_MAX: usize = 1024;
 /// | `shm:NAME` | shared memory on this host; `NAME` is letters, digits, `.`, `_`, `-` |
 /// | `unix:PATH` | a unix socket |
 /// | `tcp://host:port[,host:port...]` | TCP, one or several servers; IPv6 hosts in brackets |
-/// | `host:port[,host:port...]` | the same |
+/// | `host:port[,host:port...]` | TCP, one or several servers |
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// The store in this process.
@@ -43,28 +43,28 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// Text that is no address. Every variant says which text.
+/// Why a text is not an address. Every variant names the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// Nothing was given.
+    /// The text is empty.
     #[error("the address is empty; write embedded:, shm:NAME, unix:PATH or tcp://host:port")]
     Empty,
-    /// A scheme that is not ours.
+    /// The scheme is unknown.
     #[error("address {address:?}: unknown scheme {scheme:?}; there are embedded:, shm:, unix: and tcp://")]
     Scheme {
         /// The whole text.
         address: String,
-        /// What stands before `://`.
+        /// The text before `://`.
         scheme: String,
     },
-    /// `embedded:` takes nothing.
+    /// Text follows `embedded:`.
     #[error("address {address:?}: nothing may follow embedded:")]
     Embedded {
         /// The whole text.
         address: String,
     },
-    /// A name of shared memory that is empty, too long, or has other characters.
+    /// The shared-memory name is empty, too long, or has other characters.
     #[error(
         "address {address:?}: the name must be 1 to {SHM_NAME_BYTES_MAX} letters, digits, '.', '_' or '-'"
     )]
@@ -72,13 +72,13 @@ pub enum AddressError {
         /// The whole text.
         address: String,
     },
-    /// A path that is empty or too long for a socket, or holds a zero.
+    /// The path is empty, too long for a socket, or contains a zero byte.
     #[error("address {address:?}: the path must be 1 to {UNIX_PATH_BYTES_MAX} bytes without a zero byte")]
     UnixPath {
         /// The whole text.
         address: String,
     },
-    /// A host that is missing or malformed.
+    /// The host is missing or malformed.
     #[error("address {address:?}: {endpoint:?} has no valid host; write host:port or [ipv6]:port")]
     Host {
         /// The whole text.
@@ -86,7 +86,7 @@ pub enum AddressError {
         /// The endpoint in it.
         endpoint: String,
     },
-    /// A port that is missing or no number from 0 to 65535.
+    /// The port is missing or not a number from 0 to 65535.
     #[error(
         "address {address:?}: {endpoint:?} has no valid port; write host:port with a port from 0 to 65535"
     )]
@@ -96,16 +96,16 @@ pub enum AddressError {
         /// The endpoint in it.
         endpoint: String,
     },
-    /// A longer list than any cluster needs.
+    /// The list has too many servers.
     #[error("the address lists {servers} servers; at most {ENDPOINTS_MAX} are allowed")]
     TooMany {
-        /// How many it lists.
+        /// Number of servers in the list.
         servers: usize,
     },
 }
 
 impl Address {
-    /// One address per server, in the order of the list.
+    /// One address per server, in list order.
     pub fn each(&self) -> Vec<Address> {
         match self {
             Address::Tcp(endpoints) => endpoints.iter().map(|one| Address::Tcp(vec![one.clone()])).collect(),
@@ -113,8 +113,8 @@ impl Address {
         }
     }
 
-    /// Do bytes stay in this machine's memory on their way? Then no wire can damage them, so that they need no checksum, and
-    /// they are copied faster than compressed.
+    /// Whether bytes stay in this machine's memory. Then frames need no checksum, and copying is faster than
+    /// compression.
     pub fn in_memory(&self) -> bool {
         matches!(self, Address::Embedded | Address::Shm(_) | Address::Unix(_))
     }

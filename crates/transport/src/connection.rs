@@ -1,4 +1,4 @@
-//! A connection and its two halves, the same whatever carries the bytes. It opens nothing and waits for one peer only.
+//! A connection and its two halves, over any kind of transport. It opens nothing and waits for one peer only.
 
 use std::io::IoSlice;
 use std::ops::{Deref, DerefMut};
@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use crate::error::Error;
 use crate::options::Framing;
-use crate::poller::Arming;
 use crate::receive_budget::ReceiveBudget;
+use crate::received::Received;
 use crate::shm::{RingCommit, RingReceiver, RingSender};
 use crate::stream::{StreamReceiver, StreamSender};
 
-/// Both halves of a connection. They may be taken apart and owned by two threads.
+/// Both halves of a connection. Two threads may own one half each.
 ///
-/// Dropping the sender tells the peer that nothing more will come; dropping both closes the connection.
+/// Dropping the sender ends this direction; dropping both halves closes the connection.
 #[derive(Debug)]
 pub struct Connection {
     /// Sends frames.
@@ -24,12 +24,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The two halves.
+    /// Splits the connection into its halves.
     pub fn split(self) -> (Sender, Receiver) {
         (self.sender, self.receiver)
     }
 
-    /// Who is at the other end, for messages.
+    /// Name of the peer, for messages.
     pub fn peer(&self) -> &str {
         self.sender.peer()
     }
@@ -40,11 +40,11 @@ impl Connection {
         crate::peer_user::is_of_this_user(self)
     }
 
-    /// Is it worth trying now, as far as can be seen without the kernel?
+    /// Whether an attempt is worth while, as far as user space can see.
     pub(crate) fn look(&mut self) -> bool {
         if let Some(gives_up_at) = self.gives_up_at() {
             let room = match &mut self.sender.way {
-                // The kernel says so.
+                // The kernel reports it.
                 SendingWay::Stream(_) => false,
                 SendingWay::Ring(ring) => ring.look().unwrap_or(true),
             };
@@ -52,18 +52,18 @@ impl Connection {
         }
         match &mut self.receiver.way {
             ReceivingWay::Stream(stream) => !stream.is_drained(),
-            // An error is found again, and reported, by who receives.
+            // The receiver finds the error again and reports it.
             ReceivingWay::Ring(ring) => ring.look().unwrap_or(true),
         }
     }
 
-    /// Is there nothing to see but by the kernel, which watches it for reading?
+    /// Whether only the kernel, which watches for reading, can report news.
     pub(crate) fn needs_only_kernel(&self) -> bool {
         let drained = matches!(&self.receiver.way, ReceivingWay::Stream(stream) if stream.is_drained());
         drained && self.gives_up_at().is_none()
     }
 
-    /// Makes it wake the thread that will sleep.
+    /// Arms the connection to wake the thread that is about to sleep.
     pub(crate) fn arm(&mut self) -> Arming {
         if self.look() {
             return Arming::Ready;
@@ -79,18 +79,18 @@ impl Connection {
         }
     }
 
-    /// The kernel has something to tell about its socket: is it worth trying?
+    /// Called when the kernel reports the socket. Returns whether an attempt is worth while.
     pub(crate) fn signalled(&mut self) -> bool {
         match &mut self.receiver.way {
             ReceivingWay::Stream(_) => true,
-            // A sender that is blocked waits in vain when the peer is gone, whatever is left to receive.
+            // Without a peer, a blocked sender waits in vain, whatever is left to receive.
             ReceivingWay::Ring(ring) => {
                 ring.take_wakeups().is_err() || ring.has_ended() || ring.is_abandoned() || self.look()
             }
         }
     }
 
-    /// When a sender that is blocked will be given up.
+    /// The time at which a blocked sender gives up.
     pub(crate) fn gives_up_at(&self) -> Option<Instant> {
         match &self.sender.way {
             SendingWay::Stream(stream) => stream.gives_up_at(),
@@ -108,10 +108,21 @@ impl AsFd for Connection {
     }
 }
 
+/// The preparation of a connection before its thread sleeps.
+pub(crate) enum Arming {
+    /// Nothing: there is something to do now.
+    Ready,
+    /// The kernel must watch its socket: for reading, or for writing.
+    Watch {
+        /// For writing only.
+        writing: bool,
+    },
+}
+
 /// The sending half of a connection.
 ///
-/// Frames are written into memory that the sender lends, are committed, and go when they are flushed: several at once,
-/// in one system call or one wake-up. What is committed and not flushed is lost when the sender is dropped.
+/// A frame is written into memory of the sender, committed, and sent by a flush: several frames go in one system call
+/// or wake-up. Dropping the sender discards frames that were not flushed.
 #[derive(Debug)]
 pub struct Sender {
     framing: Framing,
@@ -124,11 +135,10 @@ enum SendingWay {
     Ring(RingSender),
 }
 
-/// Memory for one frame, lent by a [`Sender`]: the send buffer of a socket, or a slot of the shared ring. It starts at a
-/// multiple of eight.
+/// Memory for one frame, borrowed from a [`Sender`]: the send buffer of a socket, or a slot of the shared ring.
 ///
-/// It holds arbitrary bytes until they are overwritten. In shared memory a peer can read, and if it is hostile change,
-/// them at any time: write here, and decide nothing by reading back. Dropping it uncommitted sends nothing.
+/// It is aligned to 8 bytes and holds arbitrary bytes at first. In shared memory a hostile peer can change them at any
+/// time, so never decide anything by reading back. Dropping it uncommitted sends nothing.
 #[derive(Debug)]
 pub struct SlotMut<'a> {
     bytes: &'a mut [u8],
@@ -138,21 +148,10 @@ pub struct SlotMut<'a> {
 
 #[derive(Debug)]
 enum Place<'a> {
-    /// The end of what a buffer holds.
+    /// The end of the buffer's content.
     Buffer(&'a mut usize),
     /// A slot of the ring.
     Slot(RingCommit<'a>),
-}
-
-/// What an attempt to receive gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received<'a> {
-    /// A whole frame, at an address that is a multiple of eight.
-    Frame(&'a [u8]),
-    /// No whole frame now.
-    Nothing,
-    /// The peer has sent its last frame.
-    End,
 }
 
 impl Sender {
@@ -164,10 +163,10 @@ impl Sender {
         Sender { framing, way: SendingWay::Ring(ring) }
     }
 
-    /// Lends memory for a frame of at most `bytes_max` bytes, waiting for the peer to make room if there is none.
+    /// Borrows memory for a frame of at most `bytes_max` bytes and waits until there is room.
     ///
     /// # Errors
-    /// [`Error::FrameTooLong`] beyond the framing's limit, [`Error::SendTimeout`] when the peer takes nothing,
+    /// [`Error::FrameTooLong`] beyond the framing's limit, [`Error::SendTimeout`] when the peer reads nothing,
     /// [`Error::Closed`] when it is gone.
     pub fn frame(&mut self, bytes_max: usize) -> Result<SlotMut<'_>, Error> {
         let (bytes, place) = match &mut self.way {
@@ -183,7 +182,7 @@ impl Sender {
         Ok(SlotMut { bytes, framing: &self.framing, place })
     }
 
-    /// The same without waiting: `None` while the peer leaves no room. A `Poller` says when to try again.
+    /// Borrows memory for a frame without waiting. `None`: there is no room; a `Poller` tells when to retry.
     ///
     /// # Errors
     /// As [`Sender::frame`].
@@ -199,10 +198,10 @@ impl Sender {
         Ok(lent.map(|(bytes, place)| SlotMut { bytes, framing: &self.framing, place }))
     }
 
-    /// Sends all that was committed, waiting for the peer.
+    /// Sends all committed frames and waits for the peer.
     ///
     /// # Errors
-    /// [`Error::SendTimeout`] when the peer takes nothing, [`Error::Closed`] when it is gone.
+    /// [`Error::SendTimeout`] when the peer reads nothing, [`Error::Closed`] when it is gone.
     pub fn flush(&mut self) -> Result<(), Error> {
         match &mut self.way {
             SendingWay::Stream(stream) => stream.flush(),
@@ -213,10 +212,10 @@ impl Sender {
         }
     }
 
-    /// Sends as much as the peer takes now. `true`: all of it. A `Poller` says when to try again.
+    /// Sends as much as possible without waiting. `true`: everything is sent. A `Poller` tells when to retry.
     ///
     /// # Errors
-    /// As [`Sender::flush`]: the timeout counts from when the peer last took something.
+    /// As [`Sender::flush`]. The timeout counts from the last progress.
     pub fn try_flush(&mut self) -> Result<bool, Error> {
         match &mut self.way {
             SendingWay::Stream(stream) => stream.try_flush(),
@@ -227,11 +226,10 @@ impl Sender {
         }
     }
 
-    /// Sends one frame made of pieces, after all that was committed, and flushes. A socket takes the pieces from where
-    /// they are; shared memory copies them.
+    /// Sends one frame made of pieces after all committed frames, and flushes. Sockets need no copy of the pieces.
     ///
     /// # Errors
-    /// As [`Sender::frame`]. After an error part of the frame may have gone.
+    /// As [`Sender::frame`]. After an error part of the frame may have been sent.
     pub fn send_vectored(&mut self, pieces: &[IoSlice<'_>]) -> Result<(), Error> {
         match &mut self.way {
             SendingWay::Stream(stream) => stream.send_vectored(pieces),
@@ -248,7 +246,7 @@ impl Sender {
         }
     }
 
-    /// Is something that could not be sent waiting for the peer?
+    /// Whether committed frames wait for the peer.
     pub fn is_blocked(&self) -> bool {
         match &self.way {
             SendingWay::Stream(stream) => stream.gives_up_at().is_some(),
@@ -256,7 +254,7 @@ impl Sender {
         }
     }
 
-    /// Who is at the other end, for messages.
+    /// Name of the peer, for messages.
     pub fn peer(&self) -> &str {
         match &self.way {
             SendingWay::Stream(stream) => stream.pipe.peer(),
@@ -266,10 +264,10 @@ impl Sender {
 }
 
 impl SlotMut<'_> {
-    /// The first `bytes` of this memory are a whole frame, to be sent with the next flush.
+    /// Marks the first `bytes` as a whole frame, to be sent with the next flush.
     ///
     /// # Panics
-    /// When they are not: when the framing sees another length, or `bytes` is more than was lent.
+    /// If the framing computes another length, or `bytes` exceeds the borrowed memory.
     pub fn commit(self, bytes: usize) {
         let header = &self.bytes[..bytes][..self.framing.header_bytes];
         let body = (self.framing.body_bytes)(header);
@@ -304,11 +302,10 @@ impl DerefMut for SlotMut<'_> {
     }
 }
 
-/// The receiving half of a connection. A frame is lent until the next call.
+/// The receiving half of a connection. A frame is borrowed until the next call.
 ///
-/// What the accepting side is lent is private memory. What the connecting side is lent on shared memory is the server's
-/// slot itself: a server that breaks the rules can change it while it is read, so a client that does not trust its
-/// server takes sizes and offsets out of it once.
+/// The accepting side borrows private memory. The connecting side of a shared-memory connection borrows the server's
+/// slot itself, which a hostile server can change meanwhile: read sizes and offsets once.
 #[derive(Debug)]
 pub struct Receiver {
     way: ReceivingWay,
@@ -329,7 +326,7 @@ impl Receiver {
         Receiver { way: ReceivingWay::Ring(ring) }
     }
 
-    /// Takes no longer frames from now on: for peers that are not known yet, so that none makes room for more.
+    /// Lowers the frame limit, for peers that have not authenticated, so that they need little memory.
     pub fn limit_frames(&mut self, frame_bytes_max: usize) {
         match &mut self.way {
             ReceivingWay::Stream(stream) => stream.limit_frames(frame_bytes_max),
@@ -337,8 +334,10 @@ impl Receiver {
         }
     }
 
-    /// From now on the memory for long frames is part of what many connections share: where there is no more, this one fails
-    /// with [`Error::BuffersFull`]. A ring has its memory from the start.
+    /// Shares the memory for long frames with other connections. If it is used up, this connection fails with
+    /// [`Error::BuffersFull`].
+    ///
+    /// A ring has all its memory from the start.
     pub fn share_memory(&mut self, budget: &ReceiveBudget) {
         if let ReceivingWay::Stream(stream) = &mut self.way {
             stream.share_memory(budget);
@@ -348,8 +347,9 @@ impl Receiver {
     /// Waits for the next whole frame. `None`: the peer has sent its last one.
     ///
     /// # Errors
-    /// [`Error::Deadline`] when none came in time (ask again at will), [`Error::Cut`] when the connection ended inside
-    /// a frame, [`Error::FrameTooLong`], [`Error::NotAFrame`] or [`Error::Corrupt`] for what no correct peer sends.
+    /// [`Error::Deadline`] when none came in time (the call may be repeated), [`Error::Cut`] when the connection ended
+    /// inside a frame, [`Error::FrameTooLong`], [`Error::NotAFrame`] or [`Error::Corrupt`] for bytes that no correct
+    /// peer sends.
     pub fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<&[u8]>, Error> {
         match &mut self.way {
             ReceivingWay::Stream(stream) => stream.receive(deadline),
@@ -357,11 +357,10 @@ impl Receiver {
         }
     }
 
-    /// The next whole frame if it is there; never waits. [`Received::Nothing`] is as of the last time that the system was
-    /// asked: what has come since then is found by the next attempt, and a `Poller` says when that is worth while.
+    /// Returns the next whole frame without waiting. A `Poller` tells when another attempt is worth while.
     ///
     /// # Errors
-    /// As [`Receiver::receive`], but for the deadline.
+    /// As [`Receiver::receive`], without the deadline.
     pub fn try_receive(&mut self) -> Result<Received<'_>, Error> {
         match &mut self.way {
             ReceivingWay::Stream(stream) => stream.try_receive(),

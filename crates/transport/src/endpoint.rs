@@ -1,5 +1,4 @@
-//! Opening connections: listening, accepting, connecting. What is refused for safety is refused here, before anything
-//! is opened. It carries no frame.
+//! Opening connections: listening, accepting, connecting. Unsafe configurations are refused before anything is opened.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,26 +23,26 @@ use crate::socket::{Socket, wait};
 use crate::spin::Spin;
 use crate::stream::{StreamReceiver, StreamSender};
 
-/// Connections that may wait to be accepted; the system may allow fewer.
+/// Length of the accept queue. The system may limit it further.
 const BACKLOG: i32 = 1024;
-/// A unix server whose backlog is full is asked again after so long.
+/// Retry interval when a unix server's accept queue is full.
 const BACKLOG_RETRY: Duration = Duration::from_millis(2);
-/// A server whose own host name has no address by then cannot listen.
+/// Time to resolve a listener's own host name.
 const LISTEN_RESOLVE: Duration = Duration::from_secs(30);
-/// A unix socket is for its owner, as the file says.
+/// Mode of a unix socket: only its owner may connect.
 const UNIX_MODE: u32 = 0o600;
 
-/// Where connections come in.
+/// A listening address.
 ///
-/// Owned by one thread, which calls [`Listener::accept`]; any thread may end that through a [`Stopper`]. As a file
-/// descriptor it is readable when a connection waits, so that one thread can poll several listeners.
+/// One thread calls [`Listener::accept`]; a [`Stopper`] ends it from any thread. The file descriptor is readable when
+/// a connection waits, so that one thread can poll several listeners.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
     address: Address,
     options: ListenOptions,
     stopper: Stopper,
-    /// The file to remove at the end.
+    /// Socket file to remove on drop.
     path: Option<PathBuf>,
 }
 
@@ -52,9 +51,9 @@ pub struct Listener {
 pub struct Stopper(Arc<OwnedFd>);
 
 impl Stopper {
-    /// From now on `accept` returns `None`.
+    /// Makes `accept` return `None` from now on.
     pub fn stop(&self) {
-        // It fails only when the counter is full, and then it is set.
+        // The write fails only if the counter is full, and then it is set already.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 }
@@ -91,7 +90,7 @@ impl Listener {
         Ok(Listener { fd, address, options: options.clone(), stopper, path })
     }
 
-    /// Where it listens; the port is the real one if 0 was asked for.
+    /// The address, with the real port if port 0 was asked for.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -101,10 +100,10 @@ impl Listener {
         self.stopper.clone()
     }
 
-    /// Waits for the next connection. `None`: it was stopped. Nothing that a client does or omits makes it wait.
+    /// Waits for the next connection. `None`: the listener was stopped. A client cannot delay it.
     ///
     /// # Errors
-    /// They concern one connection, or a lack of descriptors: report them and accept on, as [`crate::NotAccepted`] does.
+    /// They concern one connection or a lack of descriptors: report them and continue, as [`crate::NotAccepted`] does.
     pub fn accept(&self) -> Result<Option<Connection>, Error> {
         let name = self.address.to_string();
         let failed = |error: Errno| Error::io(&name, "accept a connection", error);
@@ -120,7 +119,7 @@ impl Listener {
                     let from = from.and_then(|from| SocketAddr::try_from(from).ok());
                     return self.welcome(fd, from).map(Some);
                 }
-                // Somebody else took it, or it went away while it waited.
+                // Another thread took the connection, or the client went away.
                 Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -185,7 +184,7 @@ fn ring_connection((sender, receiver): (RingSender, RingReceiver), framing: Fram
     Connection { sender: Sender::ring(sender, framing), receiver: Receiver::ring(receiver) }
 }
 
-/// Who is at the other end of a socket of this host.
+/// Names the process at the other end of a local socket.
 fn process_name(fd: &OwnedFd, address: &Address) -> String {
     match rustix::net::sockopt::socket_peercred(fd) {
         Ok(peer) => format!("{address} (process {})", peer.pid.as_raw_nonzero()),
@@ -210,7 +209,7 @@ fn listen_tcp(
     }
     let failed = |error| Error::opening(name, "listen", error);
     let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
-    // It listens already, for 128 at most.
+    // The socket listens already, with a queue of 128.
     rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
     listener.set_nonblocking(true).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
@@ -232,7 +231,7 @@ fn listen_unix(path: &Path, name: &str) -> Result<OwnedFd, Error> {
             let reason = "is there already and is no socket; choose another path".to_owned();
             return Err(Error::Options { address: name.to_owned(), reason });
         }
-        // A server that was killed leaves its file: nobody answers there.
+        // A killed server leaves its socket file. No process answers there.
         let probe = unix_socket().map_err(failed)?;
         if rustix::net::connect(&probe, &at) == Err(Errno::CONNREFUSED) {
             std::fs::remove_file(path)
@@ -241,7 +240,7 @@ fn listen_unix(path: &Path, name: &str) -> Result<OwnedFd, Error> {
         }
     }
     match bound {
-        // A folder that is not there is no server that is not running.
+        // A missing folder is not the same as a server that does not run.
         Err(Errno::NOENT) => {
             let source = Errno::NOENT.into();
             return Err(Error::Io { peer: name.to_owned(), action: "create the socket's file", source });
@@ -309,12 +308,12 @@ fn resolve(endpoint: &Endpoint, name: &str, deadline: Instant) -> Result<Vec<Soc
     }
 }
 
-/// Tries each address of the host. `None`: the deadline came first.
+/// Tries each address of the host in turn. `None`: the deadline passed.
 fn connect_tcp(endpoint: &Endpoint, name: &str, deadline: Instant) -> Result<Option<OwnedFd>, Error> {
     let mut last = None;
     let addresses = resolve(endpoint, name, deadline)?;
     for (address, to_try) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
-        // One that leads nowhere leaves the others their share of the time.
+        // Each attempt leaves time for the remaining addresses.
         let share = deadline.saturating_duration_since(Instant::now()) / to_try;
         if share.is_zero() {
             return Ok(None);
@@ -331,7 +330,7 @@ fn connect_tcp(endpoint: &Endpoint, name: &str, deadline: Instant) -> Result<Opt
     }
 }
 
-/// Connects to a unix socket, waiting while its backlog is full. `None`: the deadline came first.
+/// Connects to a unix socket and retries while its accept queue is full. `None`: the deadline passed.
 fn connect_unix(at: &SocketAddrUnix, name: &str, deadline: Instant) -> Result<Option<OwnedFd>, Error> {
     let failed = |error: Errno| Error::opening(name, "connect", error.into());
     let fd = unix_socket().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! What can go wrong on a channel, each naming the address or the peer and what to do. It knows no message.
+//! Errors of a connection. Each names the address or the peer, and the action to take.
 
 use std::io;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use rustix::io::Errno;
 
 use crate::address::AddressError;
 
-/// Why a channel could not be opened or no longer carries frames.
+/// Why a connection cannot be opened or no longer carries frames.
 ///
-/// After an error of a `Sender` or `Receiver` other than [`Error::Deadline`] the connection is of no further use: drop
-/// it. Memory and descriptors are given back then, whatever the peer does.
+/// After an error other than [`Error::Deadline`] drop the connection. That frees its memory and descriptors, whatever
+/// the peer does.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text is no address.
+    /// The text is not an address.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// `embedded:` has no server.
@@ -23,19 +23,19 @@ pub enum Error {
         /// The address.
         address: String,
     },
-    /// An address of several servers where one is needed.
+    /// The address lists several servers where one is needed.
     #[error("{address}: lists several servers; connect to, or listen on, each of them (Address::each)")]
     SeveralServers {
         /// The address.
         address: String,
     },
-    /// Somebody else listens there.
+    /// The address is in use.
     #[error("{address}: already in use; stop who listens there or choose another address")]
     InUse {
         /// The address.
         address: String,
     },
-    /// The system does not allow it.
+    /// The system refuses permission.
     #[error(
         "{address}: permission denied; check the owner and mode of the path, or take a port from 1024 on"
     )]
@@ -43,18 +43,18 @@ pub enum Error {
         /// The address.
         address: String,
     },
-    /// Nobody listens there.
-    #[error("{address}: nobody listens there; is the server running?")]
+    /// No server listens at the address.
+    #[error("{address}: connection refused; is the server running?")]
     Refused {
         /// The address.
         address: String,
     },
-    /// The connection was not ready in time.
+    /// The connection was not established in time.
     #[error("{address}: not connected within {timeout:?}")]
     ConnectTimeout {
         /// The address.
         address: String,
-        /// The time that was given.
+        /// The timeout.
         timeout: Duration,
     },
     /// The host name has no address.
@@ -62,7 +62,7 @@ pub enum Error {
     Resolve {
         /// The address.
         address: String,
-        /// What the resolver said.
+        /// The error of the resolver.
         source: io::Error,
     },
     /// The name servers did not answer in time.
@@ -76,13 +76,13 @@ pub enum Error {
         /// The host name.
         host: String,
     },
-    /// Binding off the loopback was not asked for.
+    /// The listener would be reachable from other machines, and `expose` is not set.
     #[error("{address}: not a loopback address; set `expose` to let other machines connect")]
     NotLoopback {
         /// The address.
         address: String,
     },
-    /// Binding off the loopback without protection.
+    /// The listener would be reachable from other machines without TLS and token.
     #[error(
         "{address}: exposed without TLS and a token; configure both, or set `insecure` if the network is trusted"
     )]
@@ -90,15 +90,15 @@ pub enum Error {
         /// The address.
         address: String,
     },
-    /// Options that contradict each other or a limit.
+    /// Options contradict each other or a limit.
     #[error("{address}: {reason}")]
     Options {
         /// The address.
         address: String,
-        /// Which, and what would do.
+        /// Which option, and possible values.
         reason: String,
     },
-    /// Another user's process at the other end of shared memory.
+    /// The process at the other end of the shared memory belongs to another user.
     #[error("{peer}: belongs to user {uid}; shared memory is only for processes of the same user")]
     OtherUser {
         /// The peer.
@@ -111,26 +111,26 @@ pub enum Error {
     Io {
         /// The peer or the address.
         peer: String,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Certificates, keys or the peer's TLS are wrong.
+    /// Certificates, keys or the peer's TLS are invalid.
     #[error("{peer}: TLS: {reason}")]
     Tls {
         /// The peer, the address or the file.
         peer: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// The peer answered as TLS does, and this connection is none.
+    /// The peer answered with TLS, and this connection does not use it.
     #[error("{peer}: it talks TLS, and this connection does not: name a certificate authority")]
     TalksTls {
         /// The peer.
         peer: String,
     },
-    /// The peer answered as TLS does not, and this connection is one.
+    /// The peer answered without TLS, and this connection uses it.
     #[error(
         "{peer}: it does not talk TLS, and this connection does: name no certificate authority, or let the peer talk TLS"
     )]
@@ -143,16 +143,16 @@ pub enum Error {
     Cut {
         /// The peer.
         peer: String,
-        /// How much of the frame had come.
+        /// Bytes of the frame that arrived.
         bytes: usize,
     },
-    /// The peer is gone, and what is sent reaches nobody.
+    /// The peer is gone, so sent frames are lost.
     #[error("{peer}: the peer closed the connection")]
     Closed {
         /// The peer.
         peer: String,
     },
-    /// A frame longer than the limit, ours or the peer's.
+    /// A frame exceeds the limit of either side.
     #[error("{peer}: a frame of {bytes} bytes is longer than the limit of {bytes_max}")]
     FrameTooLong {
         /// The peer.
@@ -162,20 +162,20 @@ pub enum Error {
         /// The limit, `Framing::frame_bytes_max`.
         bytes_max: usize,
     },
-    /// A header that is none.
+    /// The header is invalid.
     #[error("{peer}: not a frame: {reason}")]
     NotAFrame {
         /// The peer.
         peer: String,
-        /// What `Framing::body_bytes` said.
+        /// The message of `Framing::body_bytes`.
         reason: String,
     },
-    /// Shared memory that no correct peer would leave so.
+    /// The shared memory has values that no correct peer writes.
     #[error("{peer}: the shared memory is corrupt: {reason}")]
     Corrupt {
         /// The peer.
         peer: String,
-        /// What was found.
+        /// The invalid value.
         reason: String,
     },
     /// This process has no memory left for the connection.
@@ -185,10 +185,10 @@ pub enum Error {
     NoMemory {
         /// The peer.
         peer: String,
-        /// How many were needed.
+        /// Number of bytes needed.
         bytes: usize,
     },
-    /// The receive buffers of all connections hold as much as they may.
+    /// The receive buffers of all connections have reached their common limit.
     #[error(
         "{peer}: no room for a frame of {bytes} bytes: long frames fill the {bytes_max} bytes for them; send shorter ones"
     )]
@@ -200,13 +200,13 @@ pub enum Error {
         /// Bytes for the long frames of all connections.
         bytes_max: usize,
     },
-    /// No frame came before the deadline. The connection is good and may be asked again.
+    /// No frame arrived before the deadline. The connection remains usable.
     #[error("{peer}: no frame before the deadline")]
     Deadline {
         /// The peer.
         peer: String,
     },
-    /// The peer takes nothing.
+    /// The peer read nothing for the write timeout.
     #[error("{peer}: took nothing for {timeout:?}; it is dead or far too slow")]
     SendTimeout {
         /// The peer.
@@ -214,7 +214,7 @@ pub enum Error {
         /// The write timeout.
         timeout: Duration,
     },
-    /// The system noticed before we did that the peer takes nothing, or that it answers no probe.
+    /// The kernel gave the peer up: it reads nothing, or answers no keepalive probe.
     #[error("{peer}: takes nothing, or answers no sign of life; the system gave it up")]
     GivenUp {
         /// The peer.
@@ -223,7 +223,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Of a listener: does it ask for what cannot be, whatever else the system is doing?
+    /// Of a listener: whether the options are wrong, whatever the state of the system.
     #[must_use]
     pub fn is_of_options(&self) -> bool {
         matches!(
@@ -234,12 +234,12 @@ impl Error {
                 | Error::NotLoopback { .. }
                 | Error::Insecure { .. }
                 | Error::Options { .. }
-                // Nobody is connected yet: it is about the files.
+                // No peer is connected yet, so it concerns the files.
                 | Error::Tls { .. }
         )
     }
 
-    /// Does the system lack descriptors or memory? Another attempt is worth while only after a pause.
+    /// Whether the system lacks descriptors or memory, so that a retry needs a pause.
     pub(crate) fn is_shortage(&self) -> bool {
         if matches!(self, Error::NoMemory { .. }) {
             return true;
@@ -249,7 +249,7 @@ impl Error {
         matches!(code, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
     }
 
-    /// A failed system call on the way to `address`, as the case that a person can act on where there is one.
+    /// Maps a failed system call on the way to `address` to the most helpful variant.
     pub(crate) fn opening(address: &str, action: &'static str, source: io::Error) -> Error {
         let address = address.to_owned();
         match source.kind() {
@@ -260,7 +260,7 @@ impl Error {
         }
     }
 
-    /// A failed system call on an open connection.
+    /// Maps a failed system call on an open connection to a variant.
     pub(crate) fn io(peer: &str, action: &'static str, source: impl Into<io::Error>) -> Error {
         let source = source.into();
         match source.kind() {

@@ -10,7 +10,7 @@
 //! let listener = Listener::bind(&"127.0.0.1:0".parse()?, &ListenOptions::new(framing))?;
 //! let address = listener.address().clone();
 //! let server = std::thread::spawn(move || {
-//!     let mut connection = listener.accept()?.expect("nobody stopped the listener");
+//!     let mut connection = listener.accept()?.expect("a connection");
 //!     let question = connection.receiver.receive(None)?.expect("a frame").to_vec();
 //!     let mut frame = connection.sender.frame(3)?;
 //!     frame[..3].copy_from_slice(&[2, question[1], question[1]]);
@@ -46,10 +46,11 @@ mod own_token;
 mod peer_user;
 mod poller;
 mod receive_budget;
+mod received;
 mod resolve;
 
 pub use address::{Address, AddressError, Endpoint};
-pub use connection::{Connection, Received, Receiver, Sender, SlotMut};
+pub use connection::{Connection, Receiver, Sender, SlotMut};
 pub use endpoint::{Listener, Stopper, connect};
 pub use error::Error;
 pub use not_accepted::NotAccepted;
@@ -57,5 +58,6 @@ pub use options::{ConnectOptions, Framing, ListenOptions};
 pub use own_token::{OwnToken, make_private, own_token, user_dir};
 pub use poller::{Poller, Token, Waker};
 pub use receive_budget::ReceiveBudget;
+pub use received::Received;
 pub use spin::SPIN_US_DEFAULT;
 pub use tls::{TlsClient, TlsServer, tls_reason};

@@ -1,9 +1,9 @@
-//! Memory of a connection's buffers. What a client sends decides how large they are, so having none is an error of that connection
-//! alone: the standard library would end the process. Knows no frame.
+//! Fallible growth of a connection's buffers. Clients decide their size, so a lack of memory must fail the connection,
+//! not the process.
 
 use crate::error::Error;
 
-/// Makes a buffer so many elements long, the new ones zero.
+/// Resizes a buffer to `len` elements. New elements are zero.
 pub(crate) fn grow<T: Copy + Default>(buffer: &mut Vec<T>, len: usize, peer: &str) -> Result<(), Error> {
     let more = len.saturating_sub(buffer.len());
     reserve(buffer, more, peer)?;
@@ -11,7 +11,7 @@ pub(crate) fn grow<T: Copy + Default>(buffer: &mut Vec<T>, len: usize, peer: &st
     Ok(())
 }
 
-/// Makes room for so many elements more.
+/// Reserves room for `more` elements.
 pub(crate) fn reserve<T>(buffer: &mut Vec<T>, more: usize, peer: &str) -> Result<(), Error> {
     buffer.try_reserve_exact(more).map_err(|_| Error::NoMemory {
         peer: peer.to_owned(),

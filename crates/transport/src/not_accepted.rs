@@ -1,17 +1,16 @@
-//! What a loop that accepts or serves connections does about those that come to nothing. Knows not who listens, nor where it
-//! is said.
+//! Reporting of failed connections at a bounded rate, for loops that accept or serve them.
 
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
-/// It is said so often at most: whoever is on this host can make any number of them.
+/// Minimum interval between two reports, because local processes can cause any number of failures.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
-/// After an attempt that failed for want of descriptors or memory, another is made after so long.
+/// Pause after a failure for want of descriptors or memory.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// Connections of which nothing came, of one loop: that [`crate::Listener::accept`] has failed to accept, or that were given up
-/// before it was known whose they are.
+/// Failures of one accepting or serving loop: errors of [`crate::Listener::accept`], and connections closed before
+/// their hello.
 #[derive(Debug, Default)]
 pub struct NotAccepted {
     told: Option<Instant>,
@@ -19,8 +18,9 @@ pub struct NotAccepted {
 }
 
 impl NotAccepted {
-    /// Takes note of one more, for which `tell` is called with the reason unless it was a moment ago; and waits if the system
-    /// lacks something that others may give back. Not otherwise: whoever is refused would hold up the others.
+    /// Records an error of `accept`. Calls `tell` if the rate allows, and pauses if the system lacks resources.
+    ///
+    /// Other errors cause no pause, because a refused client must not delay others.
     pub fn note(&mut self, error: &Error, tell: impl FnOnce(String)) {
         self.note_stranger(&error.to_string(), tell);
         if error.is_shortage() {
@@ -28,7 +28,7 @@ impl NotAccepted {
         }
     }
 
-    /// Takes note of one more that was accepted and given up, for which `tell` is called as seldom. Never waits.
+    /// Records a connection that was accepted and closed early. Calls `tell` if the rate allows. Never pauses.
     pub fn note_stranger(&mut self, reason: &str, tell: impl FnOnce(String)) {
         if self.told.is_some_and(|at| at.elapsed() < TOLD_EVERY) {
             self.untold += 1;

@@ -1,4 +1,4 @@
-//! What one can choose when a channel is opened, and the bounds on it. It opens nothing.
+//! The options of listeners and connections, and their bounds. It opens nothing.
 
 use std::time::Duration;
 
@@ -6,35 +6,34 @@ use crate::error::Error;
 use crate::spin::SPIN_US_DEFAULT;
 use crate::tls::{TlsClient, TlsServer};
 
-/// Longest header that a framing may have: a header is looked at in a copy of this size.
+/// Maximum header length of a framing. A header is parsed from a copy of this size.
 const HEADER_BYTES_MAX: usize = 256;
-/// Longest frame that any transport carries.
+/// Maximum frame length of any transport.
 const FRAME_BYTES_MAX: usize = 256 << 20;
-/// A peer that takes nothing for so long is given up.
+/// Default time to give up a peer that reads nothing.
 const WRITE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// Time to reach a server.
+/// Default time to connect to a server.
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
-/// Size of each ring of a shared-memory connection, unless the longest frame needs more.
+/// Default size of each ring of a shared-memory connection. The longest frame may need more.
 const RING_BYTES_DEFAULT: usize = 4 << 20;
-/// Send and receive buffers of a socket that hold this much keep a pipeline full; the system may grant less.
+/// Default kernel buffers of a socket, large enough to keep a pipeline full. The system may grant less.
 const SOCKET_BUFFER_BYTES_DEFAULT: usize = 1 << 20;
 
-/// How long a frame is: told to the transport, since it knows no message.
+/// The length of a frame, as a function of its header.
 ///
-/// A frame is a header of fixed length and a body whose length the header says.
+/// A frame is a header of fixed length and a body whose length the header tells.
 #[derive(Clone, Copy, Debug)]
 pub struct Framing {
     /// Length of the header, from 1 to 256.
     pub header_bytes: usize,
-    /// Length of the body, from exactly `header_bytes` bytes; an error says why this is no header. Bodies that would
-    /// make the frame longer than `frame_bytes_max` are refused by the transport.
+    /// Computes the body length from exactly `header_bytes` bytes. An error says why the header is invalid.
     pub body_bytes: fn(&[u8]) -> Result<usize, String>,
-    /// Longest frame, header and body, in either direction.
+    /// Maximum length of a frame (header and body) in either direction.
     pub frame_bytes_max: usize,
 }
 
 impl Framing {
-    /// Are the numbers within the transport's own bounds?
+    /// Checks the values against the transport's bounds.
     pub(crate) fn check(&self, address: &str) -> Result<(), Error> {
         let reason = if !(1..=HEADER_BYTES_MAX).contains(&self.header_bytes) {
             format!("a header of {} bytes; 1 to {HEADER_BYTES_MAX} are possible", self.header_bytes)
@@ -49,7 +48,7 @@ impl Framing {
         Err(Error::Options { address: address.to_owned(), reason })
     }
 
-    /// Length of the whole frame that starts with `start`; `None` while not even its header is there.
+    /// Length of the frame that starts with `start`. `None`: the header is incomplete.
     pub(crate) fn frame_bytes(&self, start: &[u8], peer: &str) -> Result<Option<usize>, Error> {
         let Some(header) = start.get(..self.header_bytes) else { return Ok(None) };
         let body =
@@ -59,7 +58,7 @@ impl Framing {
         Ok(Some(bytes))
     }
 
-    /// Is a frame of so many bytes allowed?
+    /// Refuses frames beyond the limit.
     pub(crate) fn check_length(&self, bytes: usize, peer: &str) -> Result<(), Error> {
         if bytes > self.frame_bytes_max {
             return Err(Error::FrameTooLong {
@@ -72,27 +71,27 @@ impl Framing {
     }
 }
 
-/// How a server listens.
+/// The options of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// How long frames are.
+    /// The framing of the protocol.
     pub framing: Framing,
-    /// May a TCP address be one that other machines can reach?
+    /// Whether other machines may reach a TCP address.
     pub expose: bool,
-    /// May it be so without TLS and token?
+    /// Whether they may reach it without TLS and token.
     pub insecure: bool,
-    /// Will the layer above refuse peers without the token? Only says so here; the token is not the transport's.
+    /// Whether the layer above requires a token. The transport itself knows no token.
     pub token: bool,
     /// Certificate and key, for TLS on TCP.
     pub tls: Option<TlsServer>,
-    /// A peer that takes nothing for so long is given up.
+    /// Time to give up a peer that reads nothing.
     pub write_timeout: Duration,
-    /// How long waits stay awake at most, in microseconds; 0 sleeps at once.
+    /// Busy-poll time before a wait blocks, in microseconds. 0: blocks at once.
     pub spin_us: u32,
-    /// Size of each of the two rings of a shared-memory connection. Raised to what the longest frame needs; memory is
-    /// only used as far as frames in flight reach.
+    /// Size of each of the two rings of a shared-memory connection. The longest frame may raise it. Only memory that
+    /// frames have reached is used.
     pub ring_bytes: usize,
-    /// Send and receive buffer of a socket in the kernel.
+    /// Kernel send and receive buffer of a socket, in bytes.
     pub socket_buffer_bytes: usize,
 }
 
@@ -113,20 +112,20 @@ impl ListenOptions {
     }
 }
 
-/// How a client connects.
+/// The options of a client's connection.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// How long frames are.
+    /// The framing of the protocol.
     pub framing: Framing,
-    /// Time to reach the server, resolving its name and TLS included.
+    /// Time to connect, including name resolution and TLS.
     pub timeout: Duration,
-    /// Whom to trust, for TLS on TCP.
+    /// Trusted certificates, for TLS over TCP.
     pub tls: Option<TlsClient>,
-    /// A peer that takes nothing for so long is given up.
+    /// Time to give up a peer that reads nothing.
     pub write_timeout: Duration,
-    /// How long waits stay awake at most, in microseconds; 0 sleeps at once.
+    /// Busy-poll time before a wait blocks, in microseconds. 0: blocks at once.
     pub spin_us: u32,
-    /// Send and receive buffer of a socket in the kernel.
+    /// Kernel send and receive buffer of a socket, in bytes.
     pub socket_buffer_bytes: usize,
 }
 

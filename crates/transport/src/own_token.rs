@@ -1,5 +1,4 @@
-//! The token that a server makes for itself, in a file that only its user can read, and where clients of that user find it.
-//! Knows neither who asks for a token nor what it admits to.
+//! Tokens that servers generate for themselves, in files that only their user can read.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -9,17 +8,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-/// Bytes of chance in a token; it is written in twice as many digits.
+/// Random bytes of a token. Its text has two hex digits per byte.
 const CHANCE_BYTES: usize = 32;
-/// What is longer is none of these files.
+/// Maximum length of a token file. A longer file is ignored.
 const FILE_BYTES_MAX: u64 = 4096;
-/// For its owner alone.
+/// Mode of a token file: only the owner may read it.
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
-/// Others may not change what is in a folder.
+/// Mode bits that let other users change a folder.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// The folder for sockets and tokens of this user: `$XDG_RUNTIME_DIR/sanderling`, or one below that for temporary files.
+/// The folder for this user's sockets and tokens: `$XDG_RUNTIME_DIR/sanderling`, or `/tmp/sanderling-UID`.
 #[must_use]
 pub fn user_dir() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
@@ -28,10 +27,10 @@ pub fn user_dir() -> PathBuf {
     }
 }
 
-/// Makes a folder in which nobody but this user can put anything. One that is made is entered by nobody else, either.
+/// Creates a folder that only this user can write to. A new folder is also unreadable for others.
 ///
 /// # Errors
-/// It cannot be made, or is another user's, or others can write to it.
+/// The folder cannot be created, belongs to another user, or is writable by others.
 pub fn make_private(folder: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
     let found = std::fs::symlink_metadata(folder)?;
@@ -44,7 +43,7 @@ pub fn make_private(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A server's own token, and the files that it is in. They go when it is dropped.
+/// A generated token and its files, which are removed on drop.
 pub struct OwnToken {
     token: String,
     folder: PathBuf,
@@ -58,10 +57,10 @@ impl std::fmt::Debug for OwnToken {
 }
 
 impl OwnToken {
-    /// One that nobody can guess, which is nowhere yet.
+    /// Generates a token. No file has it yet.
     ///
     /// # Errors
-    /// The system has no chance to give.
+    /// The system has no random bytes.
     pub fn new(folder: PathBuf) -> io::Result<OwnToken> {
         let mut chance = [0; CHANCE_BYTES];
         File::open("/dev/urandom")?.read_exact(&mut chance)?;
@@ -69,17 +68,17 @@ impl OwnToken {
         Ok(OwnToken { token, folder, files: Vec::new() })
     }
 
-    /// What clients must say.
+    /// The token that clients must present.
     #[must_use]
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// Writes it where clients of this user look for the token of a server at this host and port. `None`: that is not an
-    /// address of this host alone, and nobody looks.
+    /// Writes the token file for a server at this host and port. `None`: the address is not local, so no client looks
+    /// for a file.
     ///
     /// # Errors
-    /// The folder is not this user's, or cannot be written to; it names the file.
+    /// The folder is not private to this user or not writable. The error names the file.
     pub fn publish(&mut self, host: &str, port: u16) -> io::Result<Option<PathBuf>> {
         let files: Vec<PathBuf> = files(&self.folder, host, port).collect();
         for path in &files {
@@ -91,7 +90,7 @@ impl OwnToken {
         Ok(first)
     }
 
-    /// Whole or not at all: a client may look at any moment.
+    /// Writes atomically, because a client may read at any moment.
     fn write(&self, path: &Path) -> io::Result<()> {
         make_private(&self.folder)?;
         let new = path.with_extension(format!("new-{}", std::process::id()));
@@ -111,7 +110,7 @@ impl OwnToken {
 impl Drop for OwnToken {
     fn drop(&mut self) {
         for path in &self.files {
-            // A server that was started there since has put its own.
+            // A newer server at this address may have replaced the file.
             if read(path).is_some_and(|token| token == self.token) {
                 let _ = std::fs::remove_file(path);
             }
@@ -119,7 +118,7 @@ impl Drop for OwnToken {
     }
 }
 
-/// The token of this user's server at a host and port, if it has made one.
+/// Reads the token that a server of this user generated for a host and port.
 #[must_use]
 pub fn own_token(host: &str, port: u16) -> Option<String> {
     own_token_in(&user_dir(), host, port)
@@ -129,8 +128,7 @@ fn own_token_in(folder: &Path, host: &str, port: u16) -> Option<String> {
     files(folder, host, port).find_map(|path| read(&path))
 }
 
-/// Where a server at this host and port has its token: nowhere, unless that is an address of this host alone. To another host
-/// nobody's token is said.
+/// The token files for a host and port. Only local addresses have any, so that no token is sent to another host.
 fn files(folder: &Path, host: &str, port: u16) -> impl Iterator<Item = PathBuf> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let addresses = match bare.parse::<IpAddr>() {
@@ -141,7 +139,7 @@ fn files(folder: &Path, host: &str, port: u16) -> impl Iterator<Item = PathBuf> 
     addresses.into_iter().map(move |address| folder.join(format!("{address}-{port}.token")))
 }
 
-/// What is in a file of this user. One that is another's, no file, or of another length, is none.
+/// Reads a token file of this user. Files of other users or of another length are ignored.
 fn read(path: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
@@ -176,7 +174,7 @@ mod tests {
         for (host, port) in [("127.0.0.1", 7001), ("::1", 7000), ("10.0.0.5", 7000), ("db1", 7000)] {
             assert_eq!(found(host, port), None, "{host}:{port}");
         }
-        // By whatever name the server was told to listen.
+        // Every local name of the host finds the same token.
         own.publish("localhost", 7001).unwrap().unwrap();
         assert!(["127.0.0.1", "[::1]", "localhost"].iter().all(|host| found(host, 7001).is_some()));
         assert_eq!(own.publish("10.0.0.5", 7002).unwrap(), None, "another host's clients have no file");

@@ -1,11 +1,11 @@
-//! Whose process is at the other end of a connection within this host, as the kernel says. Knows no protocol.
+//! The user of the process at the other end of a local connection, according to the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, socket_with};
 
-/// Users that are outside of this user namespace are all said to be this one (`/proc/sys/kernel/overflowuid`).
+/// The kernel reports this id for users outside of the user namespace (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW_UID: u32 = 65534;
 const ROOT: u32 = 0;
 
@@ -15,16 +15,17 @@ const NLM_F_REQUEST: u16 = 1;
 const TCP: u8 = 6;
 const HEADER_BYTES: usize = 16;
 const ID_AT: usize = HEADER_BYTES + 4;
-/// The ports and addresses of a socket's name; what follows in its id is not needed.
+/// The ports and addresses in a socket's id. The rest of the id is not needed.
 const NAME_BYTES: usize = 2 + 2 + 16 + 16;
 const ID_BYTES: usize = NAME_BYTES + 4 + 8;
 const UID_AT: usize = ID_AT + ID_BYTES + 12;
 const REPLY_BYTES: usize = UID_AT + 8;
-/// States of TCP in which a socket is nobody's: after its end (TIME_WAIT, CLOSE), and while it listens.
+/// TCP states without an owner: TIME_WAIT, CLOSE and LISTEN.
 const NOBODYS: [u8; 3] = [6, 7, 10];
 
-/// Is the process at the other end of this socket one of this user, or of root? Only connections within this host can be
-/// known: over a unix socket, or over TCP on the loopback. Whatever is in doubt is not.
+/// Whether the process at the other end of a socket belongs to this user or to root.
+///
+/// Only local connections can be known: unix sockets, and TCP over the loopback. In doubt the answer is no.
 pub(crate) fn is_of_this_user(socket: impl AsFd) -> bool {
     let own = rustix::process::geteuid().as_raw();
     user(socket.as_fd()).is_some_and(|uid| uid == ROOT || uid == own && uid != OVERFLOW_UID)
@@ -44,7 +45,7 @@ fn user(socket: BorrowedFd<'_>) -> Option<u32> {
     tcp_user(peer, local)
 }
 
-/// Who has the socket at `peer` of the TCP connection to `local`.
+/// The user of the socket at `peer` in the TCP connection to `local`.
 fn tcp_user(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let mut name = [0; NAME_BYTES];
@@ -61,12 +62,12 @@ fn tcp_user(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     request.extend(((HEADER_BYTES + 8 + ID_BYTES) as u32).to_ne_bytes());
     request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request.extend(NLM_F_REQUEST.to_ne_bytes());
-    // The sequence and the sender, which the kernel sends back; then which sockets, in whatever state.
+    // Sequence and sender, which the kernel returns; then family, protocol and all states.
     request.extend([0; 8]);
     request.extend([family, TCP, 0, 0]);
     request.extend(u32::MAX.to_ne_bytes());
     request.extend(name);
-    // On any interface, without the kernel's own number of the socket.
+    // Any interface, and no socket cookie.
     request.extend([0; 4]);
     request.extend([0xff; 8]);
 
@@ -84,12 +85,12 @@ fn tcp_user(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     let reply = reply.get(..bytes).filter(|reply| reply.len() >= REPLY_BYTES)?;
     let word = |at: usize| Some(u32::from_ne_bytes(reply.get(at..at + 4)?.try_into().ok()?));
     let (kind, state, inode) = (&reply[4..6], reply[HEADER_BYTES + 1], word(UID_AT + 4)?);
-    // A socket that its process has closed has no inode, and would be said to be root's.
+    // A closed socket has no inode, and the kernel would report root.
     let is_that = kind == SOCK_DIAG_BY_FAMILY.to_ne_bytes() && ends(reply) == Some((peer, local));
     (is_that && inode != 0 && !NOBODYS.contains(&state)).then(|| word(UID_AT)).flatten()
 }
 
-/// The two ends of the socket that a reply is about: that of an IPv6 client of an IPv4 server has both forms.
+/// The two ends of the socket in a reply. An IPv6 client of an IPv4 server has mapped addresses.
 fn ends(reply: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let is_ipv4 = u16::from(reply[HEADER_BYTES]) == AddressFamily::INET.as_raw();
     let end = |port_at: usize, at: usize| {
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn a_connection_within_the_host_tells_its_user() {
         for host in ["127.0.0.1", "::1"] {
-            // Not every machine has both.
+            // Some machines lack IPv6.
             if TcpListener::bind((host, 0)).is_err() {
                 continue;
             }
@@ -133,7 +134,7 @@ mod tests {
             drop(client);
             assert!(!is_of_this_user(&server), "{host}: nobody has it any more");
         }
-        // A client by IPv6 of a server by IPv4.
+        // An IPv6 client of an IPv4 server.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         if let Ok(_client) = TcpStream::connect(format!("[::ffff:127.0.0.1]:{port}")) {
@@ -147,12 +148,12 @@ mod tests {
     #[test]
     fn a_process_of_another_user_is_not_of_this_one() {
         if rustix::process::geteuid().as_raw() != ROOT {
-            // Only root can be somebody else.
+            // Only root can change its user id.
             return;
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // Of this thread alone.
+        // For this thread only.
         let other = std::thread::spawn(move || {
             let uid = Uid::from_raw(4711);
             set_thread_res_uid(uid, uid, uid).unwrap();

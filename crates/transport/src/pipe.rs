@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::socket::{Read, Socket};
 use crate::tls::TlsChannel;
 
-/// The bytes' way, shared by the two halves of a connection.
+/// The byte stream that both halves of a connection share.
 #[derive(Clone, Debug)]
 pub(crate) enum Pipe {
     Plain(Arc<Socket>),
@@ -39,7 +39,7 @@ impl Pipe {
         }
     }
 
-    /// Sleeps until an attempt to read is worth while, or the deadline.
+    /// Waits until a read is worth while, or the deadline.
     pub(crate) fn wait_readable(&self, deadline: Option<Instant>) -> Result<bool, Error> {
         match self {
             Pipe::Plain(socket) => socket.wait_readable(deadline),
@@ -47,7 +47,7 @@ impl Pipe {
         }
     }
 
-    /// Sleeps until an attempt to write is worth while, or the deadline.
+    /// Waits until a write is worth while, or the deadline.
     pub(crate) fn wait_writable(&self, deadline: Option<Instant>) -> Result<bool, Error> {
         match self {
             Pipe::Plain(socket) => socket.wait_writable(deadline),
@@ -55,7 +55,7 @@ impl Pipe {
         }
     }
 
-    /// Is it the kernel's readiness for writing that says when an attempt is worth while?
+    /// Whether the kernel's write readiness tells when a write is worth while.
     pub(crate) fn sends_by_writing(&self) -> bool {
         match self {
             Pipe::Plain(_) => true,
@@ -70,7 +70,7 @@ impl Pipe {
         }
     }
 
-    /// A number that grows when the peer takes of what was written before, without an attempt to write being told.
+    /// A counter that grows when the peer accepts earlier bytes although a write would report no progress.
     pub(crate) fn taken(&self) -> u64 {
         match self {
             Pipe::Tls(channel) => channel.taken(),

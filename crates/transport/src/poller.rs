@@ -1,8 +1,7 @@
-//! Many connections on one thread: owns them, and says which are worth trying. It receives and sends nothing itself.
+//! A set of connections on one thread, and which of them are ready. It sends and receives nothing itself.
 //!
-//! Connections that were used lately are *hot*: their rings and buffers are looked at while waiting awake, without a
-//! system call. Before the thread sleeps, each hot connection is told to wake it (and is cold from then on), and all of
-//! them are slept on together in the kernel.
+//! Recently used connections are *hot*: their rings and buffers are polled without a system call. Before the thread
+//! sleeps, each hot connection is armed to wake it and becomes cold; then one system call waits for all of them.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -13,33 +12,33 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use crate::connection::Connection;
+use crate::connection::{Arming, Connection};
 use crate::error::Error;
 use crate::socket::timespec;
 use crate::spin::Spin;
 
-/// Sockets that are taken note of by one system call.
+/// Events that one system call returns.
 const EVENTS_MAX: usize = 256;
-/// While hot connections keep the thread busy, and while it waits awake, the kernel is asked every so many looks.
+/// Polls of hot connections per system call, while the thread is awake.
 const LOOKS_PER_KERNEL_LOOK: u32 = 32;
-/// The event of the waker.
+/// The event id of the waker.
 const WAKER: u64 = u64::MAX;
 
-/// Which connection of a [`Poller`]. Never given out twice.
+/// Names a connection of a [`Poller`]. Tokens are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
     index: u32,
     generation: u32,
 }
 
-/// Wakes the thread that waits in a [`Poller`], from any other.
+/// Wakes the thread that waits in a [`Poller`], from any other thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// The wait that is going on, or else the next one, returns at once.
+    /// Ends the current wait, or else the next one, at once.
     pub fn wake(&self) {
-        // It fails only when the counter is full, and then it is set.
+        // The write fails only if the counter is full, and then it is set already.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 }
@@ -51,9 +50,9 @@ pub struct Poller {
     spin: Spin,
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// Indexes of connections that would not wake us.
+    /// Indexes of connections that would not wake the thread.
     hot: Vec<u32>,
-    /// Counts waits.
+    /// Number of waits.
     round: u64,
     looks: u32,
 }
@@ -62,26 +61,15 @@ pub struct Poller {
 struct Entry {
     connection: Option<Connection>,
     generation: u32,
-    /// What the kernel watches the socket for.
+    /// The events that the kernel watches for.
     interest: EventFlags,
     hot: bool,
-    /// The wait that last listed it as ready.
+    /// The wait that last reported the connection as ready.
     listed: u64,
 }
 
-/// What a connection needs before its thread may sleep.
-pub(crate) enum Arming {
-    /// Nothing: there is something to do now.
-    Ready,
-    /// The kernel must watch its socket: for reading, or for writing.
-    Watch {
-        /// For writing only.
-        writing: bool,
-    },
-}
-
 impl Poller {
-    /// An empty one whose waits stay awake for at most `spin_us` microseconds.
+    /// An empty poller. `spin_us` is the busy-poll time before a wait blocks, in microseconds.
     ///
     /// # Errors
     /// [`Error::Io`] when the system has no descriptors left.
@@ -102,17 +90,17 @@ impl Poller {
         self.waker.clone()
     }
 
-    /// How many connections it owns.
+    /// Number of connections.
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Does it own none?
+    /// Whether there are no connections.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes a connection.
+    /// Adds a connection.
     ///
     /// # Errors
     /// [`Error::Io`] when the system can watch no more.
@@ -131,25 +119,25 @@ impl Poller {
         Ok(token)
     }
 
-    /// A connection that it owns.
+    /// Returns a connection.
     pub fn connection(&mut self, token: Token) -> Option<&mut Connection> {
         let entry = self.entries.get_mut(token.index as usize)?;
         if entry.generation != token.generation || entry.connection.is_none() {
             return None;
         }
-        // Whoever asks may change what it waits for.
+        // The caller may change the events that the connection waits for.
         self.heat(token.index);
         self.entries[token.index as usize].connection.as_mut()
     }
 
-    /// Gives a connection back. One that has ended or failed must be removed, or it stays ready for ever.
+    /// Removes a connection. Ended and failed connections must be removed, or they stay ready forever.
     pub fn remove(&mut self, token: Token) -> Option<Connection> {
         let entry = self.entries.get_mut(token.index as usize)?;
         if entry.generation != token.generation {
             return None;
         }
         let connection = entry.connection.take()?;
-        // It fails only if the socket is not watched, which is what is wanted.
+        // It fails only for a socket that is not watched.
         let _ = epoll::delete(&self.epoll, &connection);
         entry.generation += 1;
         if std::mem::take(&mut entry.hot) {
@@ -159,16 +147,17 @@ impl Poller {
         Some(connection)
     }
 
-    /// Waits until connections are worth trying, and puts them into `ready` in place of what it held: there is
-    /// something to receive, or a sender that could not send can, or has been blocked for longer than its write
-    /// timeout. Empty when the deadline came first. `true`: the [`Waker`] was used.
+    /// Waits until connections are ready, and replaces the content of `ready` by them. `true`: the [`Waker`] was used.
     ///
-    /// A connection whose sender is blocked is not ready for reading: who sends without taking answers is answered
-    /// before more is taken from it. One that is ready and is not tried until it gives nothing is ready again at once,
-    /// so a thread can take a few frames of each in turn.
+    /// A connection is ready when it has something to receive, or when its blocked sender can continue or has exceeded
+    /// the write timeout. `ready` is empty after the deadline.
+    ///
+    /// A connection with a blocked sender is not ready for reading, so that replies are sent before further requests
+    /// are read. A connection that was not drained is ready again at once, so that a thread can take a few frames of
+    /// each in turn.
     ///
     /// # Errors
-    /// [`Error::Io`] when the system cannot wait, which ends the thread's work.
+    /// [`Error::Io`] when the system cannot wait. The thread cannot continue then.
     pub fn wait(&mut self, ready: &mut Vec<Token>, deadline: Option<Instant>) -> Result<bool, Error> {
         ready.clear();
         self.round += 1;
@@ -197,7 +186,7 @@ impl Poller {
                 if ready.is_empty() && left.is_some_and(|left| left.is_zero()) {
                     break;
                 }
-                // A wake-up for nothing leaves its connection hot: it must be told again.
+                // A spurious wake-up leaves its connection hot, so it must be armed again.
                 if !woken && ready.is_empty() && !self.arm_hot(ready)? {
                     break;
                 }
@@ -216,7 +205,7 @@ impl Poller {
         }
     }
 
-    /// Sockets that were read empty and are watched for reading need no look: the kernel has them.
+    /// Drained sockets that are watched for reading need no polling.
     fn cool_sockets(&mut self) {
         self.hot.retain(|&index| {
             let entry = &mut self.entries[index as usize];
@@ -235,7 +224,7 @@ impl Poller {
         }
     }
 
-    /// Makes hot connections wake us. `false`: one of them is ready now, and the thread must not sleep.
+    /// Arms the hot connections. `false`: one is ready now, so the thread must not sleep.
     fn arm_hot(&mut self, ready: &mut Vec<Token>) -> Result<bool, Error> {
         let mut hot = std::mem::take(&mut self.hot);
         let mut failed = Ok(());
@@ -253,7 +242,7 @@ impl Poller {
                         }
                         entry.interest = interest;
                     }
-                    // Those that may be given up stay, for their time.
+                    // Connections with a write timeout under way stay hot.
                     entry.hot = connection.gives_up_at().is_some();
                 }
             }
@@ -263,7 +252,7 @@ impl Poller {
         failed.map(|()| ready.is_empty())
     }
 
-    /// Asks the kernel, waiting for at most `timeout`. `true`: the waker was used.
+    /// Asks the kernel and waits for at most `timeout`. `true`: the waker was used.
     fn look_at_kernel(&mut self, ready: &mut Vec<Token>, timeout: Option<Duration>) -> Result<bool, Error> {
         let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
         let events = match epoll::wait(&self.epoll, &mut buffer, timeout.map(timespec).as_ref()) {

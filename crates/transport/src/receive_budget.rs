@@ -1,10 +1,9 @@
-//! Bytes that the receive buffers of many connections may hold together, beyond what each has anyway. Knows no frame and no
-//! buffer.
+//! A common limit for the receive buffers of many connections, beyond the small buffer that each one has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What many connections share; copies are of the same one.
+/// A byte budget that connections share. Copies share the budget.
 #[derive(Debug, Clone)]
 pub struct ReceiveBudget(Arc<Budget>);
 
@@ -15,7 +14,7 @@ struct Budget {
 }
 
 impl ReceiveBudget {
-    /// One of so many bytes, none of them in use.
+    /// An unused budget of this many bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> ReceiveBudget {
         ReceiveBudget(Arc::new(Budget { bytes_max, used: AtomicUsize::new(0) }))
@@ -36,13 +35,13 @@ impl ReceiveBudget {
         self.0.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Is more than half of it in use? What is idle then keeps none of it.
+    /// Whether more than half is in use. Idle buffers give their share back then.
     fn is_scarce(&self) -> bool {
         self.used() > self.0.bytes_max / 2
     }
 }
 
-/// What one buffer has of a budget, if there is one; given back with it.
+/// One buffer's share of a budget. Returned on drop.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     budget: Option<ReceiveBudget>,
@@ -50,12 +49,12 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Nothing yet, of this budget.
+    /// An empty share of a budget.
     pub(crate) fn of(budget: &ReceiveBudget) -> Held {
         Held { budget: Some(budget.clone()), bytes: 0 }
     }
 
-    /// Takes what is lacking to so many bytes; the budget's size if it has not as much.
+    /// Raises the share to this many bytes. The error is the size of the budget.
     pub(crate) fn raise(&mut self, bytes: usize) -> Result<(), usize> {
         let more = bytes.saturating_sub(self.bytes);
         let Some(budget) = self.budget.as_ref().filter(|_| more > 0) else { return Ok(()) };
@@ -66,12 +65,12 @@ impl Held {
         Ok(())
     }
 
-    /// Has it something that others may need?
+    /// Whether the share should be returned because the budget is scarce.
     pub(crate) fn is_wanted(&self) -> bool {
         self.bytes > 0 && self.budget.as_ref().is_some_and(ReceiveBudget::is_scarce)
     }
 
-    /// Gives all of it back.
+    /// Returns the whole share.
     pub(crate) fn release(&mut self) {
         if let Some(budget) = &self.budget {
             budget.give_back(std::mem::take(&mut self.bytes));

@@ -1,5 +1,5 @@
-//! The addresses of a host name, within a deadline. The system's resolver cannot be interrupted, so it is asked on a thread
-//! of its own, which is left behind when it is late. It connects to nothing.
+//! Host name resolution within a deadline. The system's resolver cannot be interrupted, so it runs on a thread that is
+//! left behind when it is late.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Instant;
 
-/// Threads of one process that may be waiting for the resolver: one that hangs must not collect them.
+/// Maximum number of threads that wait for the resolver, so that a hanging one does not collect them.
 const LOOKUPS_MAX: usize = 16;
 
-/// How a name and a port become addresses; the system's resolver, but for tests.
+/// A resolver of a name and a port. Tests replace the system's.
 pub(crate) type Lookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
-/// Asks the system.
+/// The system's resolver.
 pub(crate) fn system(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok((host, port).to_socket_addrs()?.collect())
 }
 
-/// Gives its place back, however the lookup ends.
+/// Returns its slot however the lookup ends.
 struct Place(&'static AtomicUsize);
 
 impl Drop for Place {
@@ -27,7 +27,7 @@ impl Drop for Place {
     }
 }
 
-/// The addresses of a host, at least one. `None`: the deadline came first.
+/// Resolves a host to at least one address. `None`: the deadline passed.
 pub(crate) fn resolve(
     host: &str,
     port: u16,
@@ -35,7 +35,7 @@ pub(crate) fn resolve(
     lookup: Lookup,
 ) -> io::Result<Option<Vec<SocketAddr>>> {
     static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
-    // Numbers need nobody to be asked.
+    // A numeric address needs no lookup.
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(Some(vec![SocketAddr::new(ip, port)]));
     }
@@ -49,7 +49,7 @@ pub(crate) fn resolve(
     std::thread::Builder::new().name("resolve".to_owned()).spawn(move || {
         let found = lookup(&name, port);
         drop(place);
-        // Nobody waits any more when it is late.
+        // After the deadline no thread receives it.
         let _ = answer.send(found);
     })?;
     match answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -91,13 +91,13 @@ mod tests {
         }
         let error = resolve("host.invalid", 1, later(), hang).expect_err("all places are taken");
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
-        // A number needs no place.
+        // A numeric address needs no slot.
         let found = resolve("127.0.0.1", 7, soon(), hang).expect("a number").expect("at once");
         assert_eq!(found, [SocketAddr::from(([127, 0, 0, 1], 7))]);
         let found = resolve("::1", 7, soon(), hang).expect("a number").expect("at once");
         assert_eq!(found, [SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 7))]);
         OVER.store(true, Ordering::Relaxed);
-        // The places come back.
+        // The slots are returned.
         let start = Instant::now();
         loop {
             match resolve("host.invalid", 9, later(), hang) {

@@ -1,9 +1,9 @@
-//! Frames through shared memory: two rings of bytes, one for each direction, between two processes of one host. A unix
-//! socket beside them carries what memory cannot: that the peer sleeps and should wake, and that it is gone.
+//! Frames through shared memory: two rings of bytes, one per direction, between two processes of one host. A unix
+//! socket beside them carries wake-ups and the end of the connection.
 //!
-//! The peer may be hostile or die at any moment. So whatever is read from shared memory is read once and checked
-//! before it is used, indexes and lengths above all; the memory is sealed, so that it cannot shrink beneath us; and
-//! nothing waits for the peer without a deadline or the socket's end.
+//! The peer may be hostile or die at any moment. So values in shared memory are read once and checked before use,
+//! above all indexes and lengths; the memory is sealed, so that it cannot shrink; and every wait for the peer ends by
+//! a deadline or by the end of the socket.
 
 mod atomics;
 mod control;
@@ -23,14 +23,14 @@ use std::sync::Arc;
 use crate::socket::Socket;
 use control::Sleep;
 
-/// Wakes a peer that went to sleep as `how`; nobody waits for it.
+/// Wakes a sleeping peer.
 fn wake(how: Option<Sleep>, word: &std::sync::atomic::AtomicU32, socket: &Arc<Socket>) {
     match how {
         None => {}
         Some(Sleep::Futex) => {
             let _ = rustix::thread::futex::wake(word, rustix::thread::futex::Flags::empty(), 1);
         }
-        // A full socket holds other wake-ups; a closed one is noticed by who receives.
+        // A full socket holds other wake-ups already. The receiver notices a closed one.
         Some(Sleep::Socket) => {
             let _ = socket.try_write(&[1]);
         }

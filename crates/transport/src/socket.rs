@@ -1,5 +1,4 @@
-//! A connected, non-blocking stream socket, shared by its two halves: one attempt at a system call each, and waiting
-//! until another is worth while. It knows no frame.
+//! A connected, nonblocking stream socket that two halves share: one system call per attempt, and waits in between.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,49 +10,49 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
 use crate::error::Error;
 
-/// A silent TCP peer is asked for a sign of life after so long, again at every interval, and given up after so many.
+/// TCP keepalive: idle time, interval and number of probes before the kernel gives a silent peer up.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES_MAX: u32 = 3;
-/// A longer time to take what is sent is not the kernel's: it would keep to that instead of giving silent peers up, and of its own
-/// accord it waits about so long for an answer to what was sent (`tcp_retries2`).
+/// Maximum of the kernel's user timeout. A larger one would override the keepalive probes, and the kernel itself gives
+/// up unacknowledged data after about this time (`tcp_retries2`).
 const USER_TIMEOUT_MAX: Duration = Duration::from_secs(15 * 60);
-/// Most pieces that the kernel takes in one call (`UIO_MAXIOV`).
+/// Maximum number of pieces per system call (`UIO_MAXIOV`).
 pub(crate) const IOV_MAX: usize = 1024;
 
-/// A connected socket and the name of who is at its other end.
+/// A connected socket and the name of its peer.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) fd: OwnedFd,
     pub(crate) peer: String,
 }
 
-/// What an attempt to read gave.
+/// The result of an attempt to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// So many bytes, at least one.
+    /// Number of bytes read, at least one.
     Bytes(usize),
-    /// Nothing now.
+    /// Nothing is available now.
     Nothing,
     /// The peer has sent its last byte.
     End,
 }
 
 impl Socket {
-    /// Takes a connected socket; it must not block.
+    /// Wraps a connected, nonblocking socket.
     pub(crate) fn new(fd: OwnedFd, peer: String) -> Result<Socket, Error> {
         rustix::io::ioctl_fionbio(&fd, true)
             .map_err(|error| Error::io(&peer, "make the socket non-blocking", error))?;
         Ok(Socket { fd, peer })
     }
 
-    /// Sets kernel buffers; the system may grant less, which costs speed only.
+    /// Sets the kernel buffers. The system may grant less, which costs speed only.
     pub(crate) fn set_buffers(&self, bytes: usize) {
         let _ = sockopt::set_socket_send_buffer_size(&self.fd, bytes);
         let _ = sockopt::set_socket_recv_buffer_size(&self.fd, bytes);
     }
 
-    /// Small segments go at once; a peer that vanished is noticed by the kernel too.
+    /// Disables Nagle's algorithm and lets the kernel notice a vanished peer.
     pub(crate) fn tune_tcp(&self, write_timeout: Duration) -> Result<(), Error> {
         let tune = || {
             sockopt::set_tcp_nodelay(&self.fd, true)?;
@@ -69,7 +68,7 @@ impl Socket {
         tune().map_err(|error: Errno| Error::io(&self.peer, "set the options of the TCP socket", error))
     }
 
-    /// One attempt to read into `buffer`, which must not be empty.
+    /// Tries to read into `buffer`, which must not be empty.
     pub(crate) fn try_read(&self, buffer: &mut [u8]) -> Result<Read, Error> {
         debug_assert!(!buffer.is_empty());
         loop {
@@ -78,19 +77,19 @@ impl Socket {
                 Ok((_, bytes)) => Ok(Read::Bytes(bytes)),
                 Err(Errno::AGAIN) => Ok(Read::Nothing),
                 Err(Errno::INTR) => continue,
-                // A reset is an end too: whether it cut a frame is seen by who knows frames.
+                // A reset is an end, too. The framing tells whether it cut a frame.
                 Err(Errno::CONNRESET) => Ok(Read::End),
                 Err(error) => Err(Error::io(&self.peer, "receive", error)),
             };
         }
     }
 
-    /// One attempt to write; `None` when nothing fits now.
+    /// Tries to write. `None`: there is no room now.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> Result<Option<usize>, Error> {
         self.written(|| rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
     }
 
-    /// One attempt to write several pieces, at most as many as the kernel takes at once (1,024).
+    /// Tries to write several pieces, at most 1,024.
     pub(crate) fn try_write_vectored(&self, pieces: &[IoSlice<'_>]) -> Result<Option<usize>, Error> {
         self.written(|| {
             let mut control = rustix::net::SendAncillaryBuffer::default();
@@ -109,12 +108,12 @@ impl Socket {
         }
     }
 
-    /// Sleeps until the socket can be read. `false`: the deadline came first.
+    /// Waits until the socket is readable. `false`: the deadline passed.
     pub(crate) fn wait_readable(&self, deadline: Option<Instant>) -> Result<bool, Error> {
         self.wait(PollFlags::IN, deadline)
     }
 
-    /// Sleeps until the socket can be written. `false`: the deadline came first.
+    /// Waits until the socket is writable. `false`: the deadline passed.
     pub(crate) fn wait_writable(&self, deadline: Option<Instant>) -> Result<bool, Error> {
         self.wait(PollFlags::OUT, deadline)
     }
@@ -124,7 +123,7 @@ impl Socket {
             .map_err(|error| Error::io(&self.peer, "wait", error))
     }
 
-    /// Tells the peer that nothing more will come.
+    /// Ends this direction of the connection.
     pub(crate) fn shut_write(&self) {
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
     }
@@ -136,7 +135,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Sleeps until one of `fds` has what it asks for, or an error to tell. `false`: the deadline came first.
+/// Waits until one of `fds` has its event or an error. `false`: the deadline passed.
 pub(crate) fn wait(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<bool, Errno> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -149,7 +148,7 @@ pub(crate) fn wait(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<
     }
 }
 
-/// A duration as the kernel takes it; what is longer than it can say is as long as it can say.
+/// Converts a duration for the kernel. Durations out of range become the longest possible one.
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),

@@ -1,46 +1,44 @@
-//! Waiting awake for a little before sleeping: being woken costs tens of microseconds, a poll almost none. It knows
-//! what it waits for only as a question that answers yes or no.
+//! Busy-polling before a wait blocks: a wake-up costs tens of microseconds, a poll almost nothing.
 
 use std::time::{Duration, Instant};
 
-/// How long a wait stays awake at most, unless an option says otherwise: what being put to sleep and woken costs on a
-/// virtual machine, so that a wait costs at most twice what the better choice would have.
+/// Default busy-poll limit, in microseconds: the cost of blocking and waking on a virtual machine. A wait then costs
+/// at most twice the better choice.
 pub const SPIN_US_DEFAULT: u32 = 50;
-/// How long at most the processor is not offered to others: a peer that is awake answers before, and a yield costs more than
-/// many looks.
+/// Busy-poll time before the first yield. An awake peer answers within it, and a yield costs more than many polls.
 const BEFORE_YIELD: Duration = Duration::from_micros(20);
-/// Looks from one to the next look at the clock, which takes longer than a look into memory.
+/// Polls per reading of the clock, which costs more than a poll.
 const LOOKS_PER_CLOCK_LOOK: u32 = 4;
-/// A yield that took so long let somebody else run. Then a sleep is better, since who is woken is served soon, and who
-/// yields waits for a whole turn of the others: so many waits go to sleep without another try.
+/// A yield that took this long let other threads run. Blocking is better then, and many waits block without another
+/// try: a woken thread runs soon, but a yielding one waits for all others.
 const CROWDED: Duration = Duration::from_micros(20);
 const CROWDED_WAITS: u32 = 100;
-/// The least that a wait stays awake, as a part of the limit: enough to notice that it pays again.
+/// Lower limit of the budget, as a divisor of the limit: enough to notice that polling pays again.
 const FLOOR_PART: u32 = 16;
 
-/// How long one waiter stays awake, learned from how its waits went.
+/// The busy-poll budget of one waiter, learned from its waits.
 ///
-/// A wait that ended awake doubles the budget if it took half of it, one that went to sleep halves it, and a sleep so short that
-/// staying awake would have caught it restores it: who waits for a peer that answers at once stays awake, who is asked now
-/// and then does not take the processor from those who would ask. After a while the processor is yielded between looks, so that
-/// a peer that shares it runs; on a machine with one processor nobody waits awake.
+/// A wait that succeeds in the second half of its budget doubles it; a wait that blocks halves it; a block so short
+/// that polling would have caught it restores the budget. So a waiter for a quick peer stays awake, and a rarely used
+/// one leaves the processor to others. After a while the waiter yields between polls, for peers on the same processor.
+/// A machine with one processor never polls.
 #[derive(Clone, Debug)]
 pub(crate) struct Spin {
     limit: Duration,
     budget: Duration,
-    /// Waits that are not to yield, since others want the processor.
+    /// Remaining waits that do not yield, because other threads want the processor.
     crowded: u32,
 }
 
 impl Spin {
-    /// A waiter that stays awake for at most `limit_us`.
+    /// A waiter that polls for at most `limit_us` microseconds.
     pub(crate) fn new(limit_us: u32) -> Spin {
         let alone = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) == 1;
         let limit = Duration::from_micros(if alone { 0 } else { limit_us.into() });
         Spin { limit, budget: limit, crowded: 0 }
     }
 
-    /// Looks until `ready` or the budget is spent. `true`: it became ready.
+    /// Polls until `ready` or until the budget is spent. `true`: it became ready.
     pub(crate) fn wait<E>(&mut self, mut ready: impl FnMut() -> Result<bool, E>) -> Result<bool, E> {
         if ready()? {
             return Ok(true);
@@ -75,7 +73,7 @@ impl Spin {
         Ok(false)
     }
 
-    /// Learns from a wait that ended awake: one that took a good part of the budget may be longer another time.
+    /// Learns from a successful wait: one that used much of the budget may need more next time.
     fn paid(&mut self, elapsed: Duration) -> bool {
         if elapsed > self.budget / 2 {
             self.budget = (self.budget * 2).min(self.limit);
@@ -83,7 +81,7 @@ impl Spin {
         true
     }
 
-    /// Learns from a sleep that followed a wait in vain.
+    /// Learns from a block after a wait in vain.
     pub(crate) fn slept(&mut self, duration: Duration) {
         if duration < self.limit {
             self.budget = self.limit;
@@ -100,7 +98,7 @@ mod tests {
         let limit = Duration::from_micros(16);
         let mut spin = Spin { limit, budget: limit, crowded: 0 };
         for _ in 0..10 {
-            // Whether this machine is busy is not what is tested.
+            // The test is independent of the machine's load.
             spin.crowded = 0;
             assert_eq!(spin.wait(|| Ok::<_, ()>(false)), Ok(false));
         }

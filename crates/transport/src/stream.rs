@@ -1,47 +1,47 @@
-//! Frames over a stream of bytes: a send buffer that frames are written into, a receive buffer that they are lent
-//! from. It knows how long frames are from `Framing` alone, and not whether the stream is encrypted.
+//! Frames over a byte stream, with a send buffer and a receive buffer. Only `Framing` tells the length of a frame. The
+//! stream may be encrypted.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use crate::connection::Received;
 use crate::error::Error;
 use crate::memory::grow;
 use crate::options::Framing;
 use crate::pipe::Pipe;
 use crate::receive_budget::{Held, ReceiveBudget};
+use crate::received::Received;
 use crate::socket::{IOV_MAX, Read};
 use crate::spin::Spin;
 use crate::tls::{NO_TLS, is_tls_alert, is_tls_hello};
 
-/// Buffers start so small that a thousand idle connections cost little.
+/// Initial buffer size, so small that a thousand idle connections cost little.
 const BUFFER_BYTES_MIN: usize = 16 << 10;
-/// As far as a buffer grows to hold several frames; for one longer frame it grows as that comes in.
+/// Buffer size for batches of frames. A longer frame grows its buffer as the bytes arrive.
 const BUFFER_BYTES_BATCH: usize = 256 << 10;
-/// Frames are lent at addresses that are multiples of this.
+/// Alignment of borrowed frames.
 const FRAME_ALIGN_BYTES: usize = size_of::<u64>();
 
-/// A buffer as small as it begins.
+/// A buffer of the initial size.
 fn first_buffer(pipe: &Pipe) -> Result<Vec<u64>, Error> {
     let mut buffer = Vec::new();
     grow(&mut buffer, BUFFER_BYTES_MIN / FRAME_ALIGN_BYTES, pipe.peer())?;
     Ok(buffer)
 }
 
-/// The sending half.
+/// The sending half of a stream.
 #[derive(Debug)]
 pub(crate) struct StreamSender {
     pub(crate) pipe: Pipe,
     framing: Framing,
     write_timeout: Duration,
-    /// Words, so that frames can be lent at multiples of eight bytes; `sent..filled` of its bytes waits to be sent.
+    /// The buffer, in words for alignment. The bytes `sent..filled` wait to be sent.
     buffer: Vec<u64>,
     sent: usize,
     filled: usize,
-    /// Since when the peer has taken nothing although it should.
+    /// Start of the present blockage: the peer has accepted no bytes since.
     blocked_since: Option<Instant>,
-    /// What the pipe said then of what had been taken.
+    /// The pipe's progress counter at that time.
     taken: u64,
 }
 
@@ -52,7 +52,7 @@ impl StreamSender {
         Ok(StreamSender { pipe, framing, write_timeout, buffer, sent, filled, blocked_since, taken })
     }
 
-    /// Room for a frame of `bytes_max`, and the count to raise by what was written; waits for the peer if it must.
+    /// Room for a frame of `bytes_max`, and the fill count to raise. Waits for the peer if necessary.
     pub(crate) fn frame(&mut self, bytes_max: usize) -> Result<(&mut [u8], &mut usize), Error> {
         self.framing.check_length(bytes_max, self.pipe.peer())?;
         if !self.make_room(bytes_max)? {
@@ -63,7 +63,7 @@ impl StreamSender {
         Ok(self.lend(bytes_max))
     }
 
-    /// The same without waiting: `None` while too much waits to be sent.
+    /// Room for a frame without waiting. `None`: too many bytes wait to be sent.
     pub(crate) fn try_frame(&mut self, bytes_max: usize) -> Result<Option<(&mut [u8], &mut usize)>, Error> {
         self.framing.check_length(bytes_max, self.pipe.peer())?;
         if !self.make_room(bytes_max)? {
@@ -80,8 +80,8 @@ impl StreamSender {
         (&mut buffer[self.filled..][..bytes], &mut self.filled)
     }
 
-    /// Makes the buffer hold `bytes` more, within its bounds and from a multiple of eight on. What waits is moved when it
-    /// must be: a peer may have taken any part of a frame.
+    /// Makes room for `bytes` more at an aligned position. Pending bytes are moved if necessary, since the peer may
+    /// have accepted any part of a frame.
     fn make_room(&mut self, bytes: usize) -> Result<bool, Error> {
         if self.sent == self.filled {
             (self.sent, self.filled) = (0, 0);
@@ -107,7 +107,7 @@ impl StreamSender {
         Ok(true)
     }
 
-    /// Sends all that was committed, waiting for the peer.
+    /// Sends all committed frames and waits for the peer.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         while !self.try_flush()? {
             self.pipe.wait_writable(self.gives_up_at())?;
@@ -115,7 +115,7 @@ impl StreamSender {
         Ok(())
     }
 
-    /// Sends as much as the peer takes now. `true`: all of it.
+    /// Sends as much as possible without waiting. `true`: everything is sent.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Error> {
         while self.sent < self.filled {
             let waiting = &bytemuck::cast_slice(&self.buffer)[self.sent..self.filled];
@@ -135,7 +135,7 @@ impl StreamSender {
         Ok(true)
     }
 
-    /// Sends a frame from pieces after all that was committed, without putting it together first.
+    /// Sends a frame from pieces after all committed frames, without copying it together.
     pub(crate) fn send_vectored(&mut self, pieces: &[IoSlice<'_>]) -> Result<(), Error> {
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
         self.framing.check_length(bytes, self.pipe.peer())?;
@@ -158,7 +158,7 @@ impl StreamSender {
         self.flush()
     }
 
-    /// Notes that the peer takes nothing now; an error once it has done so for too long.
+    /// Records a blockage. Fails when it has lasted for the write timeout.
     fn blocked(&mut self) -> Result<(), Error> {
         let taken = self.pipe.taken();
         if std::mem::replace(&mut self.taken, taken) != taken {
@@ -172,12 +172,12 @@ impl StreamSender {
         Ok(())
     }
 
-    /// Is it the peer's taking that sending waits for, not what it has to say in a handshake?
+    /// Whether sending waits for the peer's reading, not for its part of a TLS handshake.
     pub(crate) fn sends_by_writing(&self) -> bool {
         self.pipe.sends_by_writing()
     }
 
-    /// When a peer that takes nothing will be given up; `None` while nothing waits for it.
+    /// The time at which a blocked sender gives up. `None`: nothing is blocked.
     pub(crate) fn gives_up_at(&self) -> Option<Instant> {
         self.blocked_since.map(|since| since + self.write_timeout)
     }
@@ -189,24 +189,24 @@ impl Drop for StreamSender {
     }
 }
 
-/// The receiving half.
+/// The receiving half of a stream.
 #[derive(Debug)]
 pub(crate) struct StreamReceiver {
     pipe: Pipe,
     framing: Framing,
     spin: Spin,
-    /// Words, so that frames start at multiples of eight bytes; `start..filled` of its bytes are to be read.
+    /// The buffer, in words for alignment. The bytes `start..filled` are unread.
     buffer: Vec<u64>,
     start: usize,
     filled: usize,
-    /// Length of the frame at `start` that is lent.
+    /// Length of the borrowed frame at `start`.
     lent: usize,
-    /// Was the last attempt to read all in vain?
+    /// Whether the last read found nothing.
     drained: bool,
-    /// Did the last one that was not take all that was there?
+    /// Whether the last successful read emptied the socket.
     emptied: bool,
     ended: bool,
-    /// What the buffer has of a budget beyond [`BUFFER_BYTES_BATCH`].
+    /// The buffer's share of a budget, beyond [`BUFFER_BYTES_BATCH`].
     held: Held,
 }
 
@@ -228,12 +228,12 @@ impl StreamReceiver {
         })
     }
 
-    /// From now on what the buffer holds beyond [`BUFFER_BYTES_BATCH`] is part of a budget.
+    /// Counts the buffer beyond [`BUFFER_BYTES_BATCH`] against a budget from now on.
     pub(crate) fn share_memory(&mut self, budget: &ReceiveBudget) {
         self.held = Held::of(budget);
     }
 
-    /// Gives back what a long frame took, where others may need it.
+    /// Returns the memory of a long frame if the budget is scarce.
     fn shrink(&mut self) {
         let mut buffer = Vec::new();
         // Without memory for a short buffer the long one stays.
@@ -247,7 +247,7 @@ impl StreamReceiver {
         self.framing.frame_bytes_max = frame_bytes_max;
     }
 
-    /// The next frame; waits for it. `None`: the peer has sent its last one.
+    /// Waits for the next frame. `None`: the peer has sent its last one.
     pub(crate) fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<&[u8]>, Error> {
         loop {
             if self.next_frame()? {
@@ -270,12 +270,12 @@ impl StreamReceiver {
         }
     }
 
-    /// Would another attempt find nothing, as far as is known here?
+    /// Whether another attempt would find nothing, as far as user space knows.
     pub(crate) fn is_drained(&self) -> bool {
         self.drained
     }
 
-    /// The next frame if it is there.
+    /// Returns the next frame without waiting.
     pub(crate) fn try_receive(&mut self) -> Result<Received<'_>, Error> {
         loop {
             if self.next_frame()? {
@@ -285,7 +285,7 @@ impl StreamReceiver {
                 return Ok(Received::End);
             }
             if std::mem::take(&mut self.emptied) {
-                // What has come since then, the kernel tells whoever waits.
+                // The kernel reports later bytes to the poller.
                 self.drained = true;
                 return Ok(Received::Nothing);
             }
@@ -299,7 +299,7 @@ impl StreamReceiver {
         &bytemuck::cast_slice(&self.buffer)[self.start..self.start + self.lent]
     }
 
-    /// Takes back what was lent, and finds the next whole frame in the buffer.
+    /// Releases the borrowed frame and finds the next whole one in the buffer.
     fn next_frame(&mut self) -> Result<bool, Error> {
         self.start += std::mem::take(&mut self.lent);
         if self.start == self.filled {
@@ -315,14 +315,14 @@ impl StreamReceiver {
             if !matches!(self.pipe, Pipe::Plain(_)) || !is_tls_hello(rest) {
                 return error;
             }
-            // A close alone would look as if this side had died.
+            // A plain close would look as if this process had died.
             let _ = self.pipe.try_write(&[IoSlice::new(NO_TLS)]);
             let reason = "it begins as TLS does, which is not talked here".to_owned();
             Error::NotAFrame { peer: peer.to_owned(), reason }
         })?;
         match frame {
             Some(frame) if frame <= self.filled - self.start => {
-                // Only frames of odd lengths ever leave the next one at an odd place.
+                // Only a frame of odd length leaves the next one unaligned.
                 let aligned = self.start - self.start % FRAME_ALIGN_BYTES;
                 if aligned != self.start {
                     bytes.copy_within(self.start..self.filled, aligned);
@@ -343,7 +343,7 @@ impl StreamReceiver {
         }
     }
 
-    /// One attempt to read more. `true`: something came, or the end.
+    /// Tries to read more. `true`: bytes or the end arrived.
     fn fill(&mut self) -> Result<bool, Error> {
         self.emptied = false;
         let mut bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.buffer);
@@ -355,7 +355,7 @@ impl StreamReceiver {
             (self.start, self.filled) = (0, self.filled - self.start);
         }
         if self.filled == bytes.len() {
-            // Only what has really come makes it grow: a length is a claim.
+            // Only received bytes grow the buffer. The length in a header is a claim.
             let words = self.buffer.len() * 2;
             let beyond = (words * FRAME_ALIGN_BYTES).saturating_sub(BUFFER_BYTES_BATCH);
             self.held.raise(beyond).map_err(|bytes_max| Error::BuffersFull {
@@ -375,7 +375,7 @@ impl StreamReceiver {
             Ok(Read::End) => self.ended = true,
             Ok(Read::Bytes(read)) => {
                 self.filled += read;
-                // Of TLS a part may wait in the socket whatever is read.
+                // With TLS, a part of a record may remain in the socket after any read.
                 self.emptied = read < room && matches!(self.pipe, Pipe::Plain(_));
                 if read == room && bytes.len() < BUFFER_BYTES_BATCH {
                     let words = self.buffer.len() * 2;

@@ -1,5 +1,4 @@
-//! TLS over a socket: who proves what to whom, and the one object that both halves of a connection share. Only
-//! version 1.3. It knows no frame, and no token: that is a matter of the layer above, inside the encryption.
+//! TLS 1.3 over a socket: certificates, handshake, and the state that both halves of a connection share.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::path::Path;
@@ -14,21 +13,21 @@ use rustls::{ClientConfig, ClientConnection, InvalidMessage, RootCertStore, Serv
 use crate::error::Error;
 use crate::socket::{Read, Socket};
 
-/// Encrypted bytes that may wait to be sent; more plain text is not taken until they are gone.
+/// Limit of encrypted bytes that wait to be sent. Beyond it no plaintext is accepted.
 const TLS_BUFFER_BYTES_MAX: usize = 256 << 10;
-/// How an alert of TLS begins, by which a server ends what does not begin as TLS does (RFC 8446, section 5.1).
+/// Start of a TLS alert, which a TLS server sends to a client without TLS (RFC 8446, section 5.1).
 const ALERT: [u8; 2] = [21, 3];
-/// How a client's hello begins, in the same place.
+/// Start of a client's TLS hello.
 const HELLO: [u8; 2] = [22, 3];
-/// What a peer without TLS says to such a hello: what is no TLS, so that the other need not wait, and can tell a reader why.
+/// Reply of a peer without TLS to a TLS hello: it is not TLS, so the client fails at once, and a person can read it.
 pub(crate) const NO_TLS: &[u8] = b"sanderling: no TLS here\n";
 static VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
-/// What a server proves who it is with.
+/// A server's certificate and key.
 #[derive(Clone, Debug)]
 pub struct TlsServer(Arc<ServerConfig>);
 
-/// Whom a client believes.
+/// The certificate authorities that a client trusts.
 #[derive(Clone, Debug)]
 pub struct TlsClient(Arc<ClientConfig>);
 
@@ -36,7 +35,7 @@ fn tls_error(peer: impl std::fmt::Display, reason: impl std::fmt::Display) -> Er
     Error::Tls { peer: peer.to_string(), reason: tls_reason(&reason.to_string()) }
 }
 
-/// What the TLS library says of a peer, in words that help where its own are those of its code.
+/// Rewrites messages of the TLS library that only describe its own code.
 #[must_use]
 pub fn tls_reason(said: &str) -> String {
     match said.contains("CaUsedAsEndEntity") {
@@ -47,17 +46,17 @@ pub fn tls_reason(said: &str) -> String {
     }
 }
 
-/// Is this how a server that talks TLS answers who does not?
+/// Whether a reply is that of a TLS server to a client without TLS.
 pub(crate) fn is_tls_alert(answer: &[u8]) -> bool {
     answer.starts_with(&ALERT)
 }
 
-/// Is this how a client that talks TLS begins?
+/// Whether the bytes start a TLS connection.
 pub(crate) fn is_tls_hello(bytes: &[u8]) -> bool {
     bytes.starts_with(&HELLO)
 }
 
-/// Does this error of a client say that what it got, before anything was agreed, is no TLS?
+/// Whether a client's error says that the peer does not use TLS.
 fn is_no_tls(error: &rustls::Error) -> bool {
     matches!(error, rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))
 }
@@ -73,10 +72,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
 }
 
 impl TlsServer {
-    /// Certificate chain and private key, both in PEM files.
+    /// Loads the certificate chain and the private key from PEM files.
     ///
     /// # Errors
-    /// [`Error::Tls`] names the file that cannot be read or does not fit.
+    /// [`Error::Tls`] names the file that is unreadable or does not fit.
     pub fn from_files(certificate: &Path, key: &Path) -> Result<TlsServer, Error> {
         let chain = certificates(certificate)?;
         let key = PrivateKeyDer::from_pem_file(key)
@@ -95,10 +94,10 @@ impl TlsServer {
 }
 
 impl TlsClient {
-    /// The authorities to believe, in a PEM file. The server's certificate must be for the host of the address.
+    /// Loads trusted authorities from a PEM file. The server's certificate must be for the host of the address.
     ///
     /// # Errors
-    /// [`Error::Tls`] names the file that cannot be read or does not fit.
+    /// [`Error::Tls`] names the file that is unreadable or does not fit.
     pub fn from_ca_file(authorities: &Path) -> Result<TlsClient, Error> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(authorities)? {
@@ -112,7 +111,7 @@ impl TlsClient {
         Ok(TlsClient(Arc::new(config)))
     }
 
-    /// Connects and finishes the handshake. `None`: the deadline came first.
+    /// Connects and finishes the handshake. `None`: the deadline passed.
     pub(crate) fn connect(
         &self,
         socket: Socket,
@@ -147,16 +146,15 @@ impl TlsClient {
     }
 }
 
-/// A socket and its encryption. Both halves lock it for the time of one attempt, never while they sleep.
+/// A socket and its encryption. Both halves lock it during an attempt, never while they wait.
 ///
-/// So a reader and a writer in two threads take turns. It stays so: rustls keeps both directions in one object (alerts,
-/// key updates and the handshake concern both), and apart they would need a record layer of our own. Workers and clients
-/// have both halves of a connection in one thread, where the lock is never contended.
+/// A reader and a writer in two threads take turns, because rustls keeps both directions in one object: alerts, key
+/// updates and the handshake concern both. Workers and clients use both halves in one thread, without contention.
 #[derive(Debug)]
 pub(crate) struct TlsChannel {
     pub(crate) socket: Socket,
     state: Mutex<rustls::Connection>,
-    /// Encrypted bytes that the socket has taken.
+    /// Encrypted bytes that the socket has accepted.
     taken: AtomicU64,
 }
 
@@ -167,11 +165,11 @@ impl TlsChannel {
     }
 
     fn state(&self) -> MutexGuard<'_, rustls::Connection> {
-        // A half that panicked leaves a state that fails its own checks at worst.
+        // After a panic of one half the state fails its own checks at worst.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One attempt to read plain text; drives the handshake as far as it goes.
+    /// Tries to read plaintext, and advances the handshake.
     pub(crate) fn try_read(&self, buffer: &mut [u8]) -> Result<Read, Error> {
         let mut state = self.state();
         loop {
@@ -179,7 +177,7 @@ impl TlsChannel {
                 Ok(0) => return Ok(Read::End),
                 Ok(bytes) => return Ok(Read::Bytes(bytes)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // No farewell inside the encryption: somebody cut the line.
+                // Without a TLS close notification the connection was cut.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Err(Error::Cut { peer: self.socket.peer.clone(), bytes: 0 });
                 }
@@ -187,14 +185,14 @@ impl TlsChannel {
             }
             match self.read_encrypted(&mut state)? {
                 Read::Nothing => return Ok(Read::Nothing),
-                // The reader says whether the end came with a farewell.
+                // The reader tells whether the end came with a close notification.
                 Read::Bytes(_) | Read::End => {}
             }
             self.send_encrypted(&mut state)?;
         }
     }
 
-    /// One attempt to write plain text: how much was taken, `None` when nothing fits now.
+    /// Tries to write plaintext. Returns the accepted length; `None`: there is no room now.
     pub(crate) fn try_write(&self, pieces: &[IoSlice<'_>]) -> Result<Option<usize>, Error> {
         let mut state = self.state();
         if !self.finish_handshake(&mut state)? {
@@ -208,8 +206,8 @@ impl TlsChannel {
         Ok((taken > 0).then_some(taken))
     }
 
-    /// Sleeps until something can be sent: after the socket's writability, or while the handshake is not finished,
-    /// what the peer has to say. `false`: the deadline came first.
+    /// Waits until something can be sent: for the socket, or for the peer's part of the handshake. `false`: the
+    /// deadline passed.
     pub(crate) fn wait_writable(&self, deadline: Option<Instant>) -> Result<bool, Error> {
         if self.sends_after_reading() {
             return self.socket.wait_readable(deadline);
@@ -217,13 +215,13 @@ impl TlsChannel {
         self.socket.wait_writable(deadline)
     }
 
-    /// Must more come from the peer before anything can be sent?
+    /// Whether the peer must send more before this side can.
     pub(crate) fn sends_after_reading(&self) -> bool {
         let state = self.state();
         state.is_handshaking() && !state.wants_write()
     }
 
-    /// As far as it goes without waiting. `true`: it is finished.
+    /// Advances the handshake without waiting. `true`: it is finished.
     fn finish_handshake(&self, state: &mut rustls::Connection) -> Result<bool, Error> {
         while state.is_handshaking() {
             self.send_encrypted(state)?;
@@ -236,17 +234,17 @@ impl TlsChannel {
         Ok(true)
     }
 
-    /// One attempt to send what is encrypted. `true`: all of it is gone.
+    /// Tries to send the encrypted bytes. `true`: all are sent.
     pub(crate) fn try_flush(&self) -> Result<bool, Error> {
         self.send_encrypted(&mut self.state())
     }
 
-    /// How many bytes have gone, by whichever half.
+    /// Number of encrypted bytes sent by both halves.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Says farewell, so that the peer can tell the end from a cut.
+    /// Sends a close notification, so that the peer can tell the end from a cut.
     pub(crate) fn shut_write(&self) {
         let mut state = self.state();
         state.send_close_notify();
@@ -272,7 +270,7 @@ impl TlsChannel {
                 {
                     return Err(Error::TalksNoTls { peer: self.socket.peer.clone() });
                 }
-                // The peer should hear why, if it still listens.
+                // Tells the peer the reason, if it still reads.
                 let _ = self.send_encrypted(state);
                 return Err(tls_error(&self.socket.peer, error));
             }

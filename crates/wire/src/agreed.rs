@@ -1,16 +1,16 @@
-//! What the two sides of a connection agree on, as a function of what each offers. Knows nothing of how the offers travel.
+//! Negotiation: the terms of a connection, as a function of both sides' offers.
 
 use std::ops::{BitAnd, BitOr};
 
 use crate::limit::{FRAME_BYTES_MAX, FRAME_BYTES_MIN, HELLO_BYTES_MAX};
 use crate::{Fault, WireError};
 
-/// A set of optional abilities.
+/// A set of optional features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features(pub u32);
 
 impl Features {
-    /// None.
+    /// The empty set.
     pub const NONE: Features = Features(0);
     /// Payloads may be compressed with lz4 (block format).
     pub const LZ4: Features = Features(1);
@@ -18,26 +18,27 @@ impl Features {
     pub const ZSTD: Features = Features(1 << 1);
     /// Rows of pull replies may be IEEE 754 half precision.
     pub const F16_ROWS: Features = Features(1 << 2);
-    /// Frames may go without a checksum; to be offered where memory is shared.
+    /// Frames may go without a checksum. Offered where memory is shared.
     pub const NO_CHECKSUM: Features = Features(1 << 3);
-    /// A hub says what its rows are made by when it is asked ([`Kind::Describe`](crate::Kind::Describe)).
+    /// A hub describes its rows ([`Kind::Describe`](crate::Kind::Describe)).
     pub const DESCRIBE: Features = Features(1 << 4);
-    /// A trainer says farewell to a hub ([`Kind::Leave`](crate::Kind::Leave)).
+    /// A trainer unsubscribes from a hub ([`Kind::Leave`](crate::Kind::Leave)).
     pub const LEAVE: Features = Features(1 << 5);
-    /// A server forgets a batch that was fed and will not be pushed ([`Kind::Forget`](crate::Kind::Forget)).
+    /// A server removes a fed batch that will not be pushed ([`Kind::Forget`](crate::Kind::Forget)).
     pub const FORGET: Features = Features(1 << 6);
-    /// A trainer takes minibatches of which a hub has fed keys to the servers ([`Outcome::Fed`](crate::Outcome::Fed)), and
-    /// asks for their keys where it needs them after all ([`Kind::Keys`](crate::Kind::Keys)).
+    /// A trainer accepts minibatches whose keys a hub has fed to the servers ([`Outcome::Fed`](crate::Outcome::Fed)),
+    /// and requests their keys if necessary ([`Kind::Keys`](crate::Kind::Keys)).
     pub const FED: Features = Features(1 << 7);
-    /// A server keeps with a checkpoint by which save of all servers it was made ([`Kind::SaveAs`](crate::Kind::SaveAs)), and
-    /// says so ([`Kind::Saved`](crate::Kind::Saved)).
+    /// A server stores the number of a save with the checkpoint ([`Kind::SaveAs`](crate::Kind::SaveAs)) and reports it
+    /// ([`Kind::Saved`](crate::Kind::Saved)).
     pub const SAVES: Features = Features(1 << 8);
-    /// A server reads when requests were sent ([`Kind::SentAt`](crate::Kind::SentAt)), and measures how long they waited.
+    /// A server reads the send time of requests ([`Kind::SentAt`](crate::Kind::SentAt)) and measures how long they
+    /// waited.
     pub const SENT_AT: Features = Features(1 << 10);
     /// A server has temporary tables: `temporary` in the configuration of [`Kind::Create`](crate::Kind::Create).
     pub const TEMPORARY: Features = Features(1 << 11);
 
-    /// Has it all of `others`?
+    /// Whether the set contains all of `others`.
     #[must_use]
     pub fn has(self, others: Features) -> bool {
         self & others == others
@@ -58,21 +59,21 @@ impl BitOr for Features {
     }
 }
 
-/// What one side can do.
+/// The abilities of one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
-    /// Oldest version it speaks.
+    /// Oldest supported version.
     pub version_min: u8,
-    /// Newest version it speaks.
+    /// Newest supported version.
     pub version_max: u8,
-    /// What it can do beyond the version. Bits that the other side does not know are not an error.
+    /// Optional features. Unknown bits are no error.
     pub features: Features,
-    /// Longest frame it takes.
+    /// Maximum frame length that this side accepts.
     pub frame_bytes_max: u32,
 }
 
 impl Offer {
-    /// What this build can do, with these features.
+    /// The offer of this build with these features.
     #[must_use]
     pub const fn of(features: Features) -> Offer {
         Offer { version_min: 1, version_max: 1, features, frame_bytes_max: FRAME_BYTES_MAX as u32 }
@@ -89,7 +90,8 @@ impl Offer {
         Ok(())
     }
 
-    /// The newest version, all features and the longest frame that both can do; the server answers a hello with it.
+    /// Negotiates the newest common version, the common features and the smaller frame limit. The server answers a
+    /// hello with them.
     pub fn meet(&self, other: &Offer) -> Result<Agreed, Fault> {
         let version = self.version_max.min(other.version_max);
         if version < self.version_min.max(other.version_min) {
@@ -99,7 +101,7 @@ impl Offer {
         Ok(Agreed { version, features: self.features & other.features, frame_bytes_max })
     }
 
-    /// Does the answer stay within this offer? The client asks before it believes the server.
+    /// Checks that the server's answer stays within this offer.
     pub fn accept(&self, agreed: Agreed) -> Result<Agreed, WireError> {
         let value = |what, found: u32| Err(WireError::Value { what, found: u64::from(found) });
         if !(self.version_min..=self.version_max).contains(&agreed.version) {
@@ -117,23 +119,23 @@ impl Offer {
     }
 }
 
-/// What holds on a connection.
+/// The negotiated terms of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreed {
-    /// Version of all frames but hello.
+    /// Version of all frames except hello.
     pub version: u8,
-    /// What frames may use.
+    /// Features that frames may use.
     pub features: Features,
-    /// Longest frame, header included.
+    /// Maximum frame length, including the header.
     pub frame_bytes_max: u32,
 }
 
 impl Agreed {
-    /// What holds until the hello has been answered. Hello frames always have this version.
+    /// The terms until the hello is answered. Hello frames always have this version.
     pub const BEFORE_HELLO: Agreed =
         Agreed { version: 1, features: Features::NONE, frame_bytes_max: HELLO_BYTES_MAX as u32 };
 
-    /// Must frames have a checksum?
+    /// Whether frames must have a checksum.
     #[must_use]
     pub fn needs_checksum(&self) -> bool {
         !self.features.has(Features::NO_CHECKSUM)

@@ -1,4 +1,4 @@
-//! A set of positions as one bit each, in 64-bit words: which keys of a request were absent. Knows nothing of keys.
+//! A set of positions as one bit each, in 64-bit words, such as the absent keys of a request.
 
 /// Bits `0..len`, bit `i` in word `i / 64` at `i % 64`; the bits after `len` are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub struct Bits<'a> {
 }
 
 impl<'a> Bits<'a> {
-    /// `None` when the number of words does not fit, or bits after `len` are set.
+    /// `None`: the number of words does not fit, or bits after `len` are set.
     #[must_use]
     pub fn new(words: &'a [u64], len: usize) -> Option<Bits<'a>> {
         let beyond = match (words.last(), len % 64) {
@@ -18,25 +18,25 @@ impl<'a> Bits<'a> {
         (words.len() == len.div_ceil(64) && beyond == 0).then_some(Bits { words, len })
     }
 
-    /// How many positions there are.
+    /// Number of positions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Are there no positions?
+    /// Whether there are no positions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Is the position in the set?
+    /// Whether the position is in the set.
     #[must_use]
     pub fn get(&self, at: usize) -> bool {
         at < self.len && self.words[at / 64] >> (at % 64) & 1 == 1
     }
 
-    /// How many are in the set.
+    /// Number of positions in the set.
     #[must_use]
     pub fn count(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
@@ -56,7 +56,7 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// Puts the position into the set that these words are.
+/// Adds a position to the set.
 pub fn set_bit(words: &mut [u64], at: usize) {
     words[at / 64] |= 1 << (at % 64);
 }

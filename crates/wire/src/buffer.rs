@@ -1,13 +1,13 @@
-//! A byte buffer that starts at a multiple of 8, for frames to be received into and written into. Knows no frame.
+//! A byte buffer with 8-byte alignment, for receiving and encoding frames.
 
 use std::ops::Range;
 
 use crate::WireError;
 
-/// Bytes `start..end` of memory that is aligned to 8 bytes and kept from one use to the next, so that a connection
-/// allocates nothing once it has seen its largest frame. It never grows above its limit.
+/// A reusable byte buffer, aligned to 8 bytes. It never grows above its limit.
 ///
-/// Frames are multiples of 8 bytes long, so those that follow each other in a buffer are all aligned.
+/// Once a connection has seen its largest frame, it allocates no more. Frames are multiples of 8 bytes long, so
+/// consecutive frames in a buffer are all aligned.
 #[derive(Debug)]
 pub struct Buffer {
     words: Vec<u64>,
@@ -17,30 +17,30 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// An empty buffer that will take no more than this many bytes (rounded up to 8).
+    /// An empty buffer with this limit in bytes (rounded up to 8).
     #[must_use]
     pub fn new(bytes_max: usize) -> Buffer {
         Buffer { words: Vec::new(), start: 0, end: 0, bytes_max: bytes_max.next_multiple_of(8) }
     }
 
-    /// What is in it.
+    /// The content.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[self.start..self.end]
     }
 
-    /// What is in it, to be changed.
+    /// The content, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.words)[self.start..self.end]
     }
 
-    /// How many bytes are in it.
+    /// Length of the content.
     #[must_use]
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Is nothing in it?
+    /// Whether the buffer is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.start == self.end
@@ -52,12 +52,12 @@ impl Buffer {
         self.words.capacity() * 8
     }
 
-    /// Forgets what is in it and keeps the memory.
+    /// Clears the content and keeps the memory.
     pub fn clear(&mut self) {
         (self.start, self.end) = (0, 0);
     }
 
-    /// Gives the memory back when more than `bytes` are held and nothing is in it: after an unusually large frame.
+    /// Frees the memory of an empty buffer that holds more than `bytes`, after an unusually large frame.
     pub fn trim(&mut self, bytes: usize) {
         if self.is_empty() && self.capacity() > bytes {
             self.clear();
@@ -65,11 +65,11 @@ impl Buffer {
         }
     }
 
-    /// At least `bytes` of space behind what is in it, of undefined content. [`Buffer::advance`] makes them part of it.
+    /// At least `bytes` of writable space after the content. [`Buffer::advance`] adds it to the content.
     pub fn room(&mut self, bytes: usize) -> Result<&mut [u8], WireError> {
         if self.end + bytes > self.words.len() * 8 && self.start > 0 {
             let (start, end) = (self.start, self.end);
-            // The phase of `start` is kept, as whatever is behind it was aligned by it.
+            // `start` keeps its phase, because the content is aligned by it.
             let to = start % 8;
             bytemuck::cast_slice_mut::<u64, u8>(&mut self.words).copy_within(start..end, to);
             (self.start, self.end) = (to, to + end - start);
@@ -81,7 +81,7 @@ impl Buffer {
         }
         if needed > self.words.len() * 8 {
             let words = needed.max(self.words.len() * 16).min(self.bytes_max).div_ceil(8);
-            // What a peer sends decides how long it is, so having no memory for it must not end the process.
+            // A peer decides the length, so a lack of memory must not end the process.
             let more = words - self.words.len();
             self.words
                 .try_reserve_exact(more)
@@ -91,13 +91,13 @@ impl Buffer {
         Ok(&mut bytemuck::cast_slice_mut(&mut self.words)[self.end..])
     }
 
-    /// The next `bytes` of the space are now part of it. Panics when there is less space.
+    /// Adds the next `bytes` of the space to the content. Panics if there are fewer.
     pub fn advance(&mut self, bytes: usize) {
         assert!(self.end + bytes <= self.words.len() * 8, "more bytes than there is room for");
         self.end += bytes;
     }
 
-    /// Forgets its first `bytes`. Panics when there are fewer.
+    /// Removes the first `bytes`. Panics if there are fewer.
     pub fn consume(&mut self, bytes: usize) {
         assert!(bytes <= self.len(), "more bytes than are there");
         self.start += bytes;
@@ -106,8 +106,8 @@ impl Buffer {
         }
     }
 
-    /// Adds what `write` makes; when it says [`WireError::NoRoom`], makes room and calls it once more. Where the new
-    /// bytes are, counted from the start of [`Buffer::bytes`].
+    /// Appends the output of `write`, which is called again with more room after [`WireError::NoRoom`]. Returns the
+    /// range of the new bytes in [`Buffer::bytes`].
     pub fn append(
         &mut self,
         mut write: impl FnMut(&mut [u8]) -> Result<usize, WireError>,

@@ -1,7 +1,7 @@
-//! Compression of payloads, for links that are slower than compressing. Knows frames, not messages.
+//! Compression of payloads, for slow links.
 //!
 //! A compressed payload is: bytes decompressed (4), bytes compressed (4), the compressed bytes, zeros up to a multiple
-//! of 8. The header stays as it is.
+//! of 8. The header is not compressed.
 
 use std::fmt;
 
@@ -12,21 +12,21 @@ use crate::frame::{HEADER_BYTES, flag};
 use crate::limit::PACK_BYTES_MIN;
 use crate::{Agreed, Buffer, Features, Frame, Header, WireError, seal};
 
-/// Level at which zstd still keeps up with a slow link on one core.
+/// A zstd level that keeps up with a slow link on one core.
 const ZSTD_LEVEL: i32 = 1;
 const SIZES_BYTES: usize = 8;
 
-/// How payloads are compressed.
+/// A compression algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Block format; fast.
+    /// lz4, block format: fast.
     Lz4,
-    /// Smaller.
+    /// zstd: smaller.
     Zstd,
 }
 
 impl Compression {
-    /// How a frame is compressed, if it is.
+    /// The compression of a frame, if any.
     #[must_use]
     pub fn of(header: &Header) -> Option<Compression> {
         match header.flags & flag::COMPRESSED {
@@ -36,7 +36,8 @@ impl Compression {
         }
     }
 
-    /// What a client wants that has offered one of the two; who has offered both says which by what it sends.
+    /// The compression wanted by a client that offered one of the two. A client that offered both chooses by its first
+    /// compressed frame.
     #[must_use]
     pub fn wanted(features: Features) -> Option<Compression> {
         match (features.has(Features::LZ4), features.has(Features::ZSTD)) {
@@ -46,7 +47,7 @@ impl Compression {
         }
     }
 
-    /// What is to be offered to have it.
+    /// The feature bit of this compression.
     #[must_use]
     pub fn feature(self) -> Features {
         match self {
@@ -56,7 +57,7 @@ impl Compression {
     }
 }
 
-/// Working memory of one connection: for the first use of each algorithm it allocates, later it does not.
+/// Working memory of one connection. The first use of each algorithm allocates it.
 #[derive(Default)]
 pub struct Codec {
     lz4: Option<CompressTable>,
@@ -72,14 +73,14 @@ impl fmt::Debug for Codec {
 }
 
 impl Codec {
-    /// One that has not been used yet.
+    /// Unused working memory.
     #[must_use]
     pub fn new() -> Codec {
         Codec::default()
     }
 
-    /// Appends a compressed copy of `frame`, a frame of an encoder of this crate, to `out`; or a plain copy when that would
-    /// not be shorter, the payload is small, or the two sides did not agree on this compression.
+    /// Appends a compressed copy of `frame` to `out`. It is a plain copy if compression would not help, the payload is
+    /// small, or the algorithm was not negotiated.
     pub fn pack(
         &mut self,
         frame: &[u8],
@@ -137,8 +138,8 @@ impl Codec {
         Ok(())
     }
 
-    /// The frame with its payload decompressed; the same frame if it is not compressed. Decompressed it must be within
-    /// what was agreed on, too, so a short frame cannot ask for more memory than a long one.
+    /// Decompresses a frame; a plain frame is returned unchanged. The decompressed frame must be within the negotiated
+    /// limit, so that a short frame cannot demand more memory than a long one.
     pub fn unpack<'a>(&'a mut self, frame: Frame<'a>, agreed: &Agreed) -> Result<Frame<'a>, WireError> {
         let compressed = frame.header.flags & flag::COMPRESSED;
         if compressed == 0 {

@@ -1,32 +1,31 @@
-//! What can be wrong with bytes, or with a message that is to become bytes. Knows neither peer nor table: who holds the
-//! connection adds those.
+//! Errors of decoding and encoding. The owner of the connection adds the peer and the table.
 
 use crate::Kind;
 
-/// Why bytes are not a message, or a message cannot become bytes.
+/// Why bytes are not a message, or a message cannot be encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Not the start of a frame: another protocol, or a stream out of step.
+    /// The bytes are not the start of a frame: another protocol, or a lost framing.
     #[error("not a sanderling frame: it starts with {found:02x?}; is the other side a sanderling server?")]
     Magic {
-        /// First bytes.
+        /// The first bytes.
         found: [u8; 4],
     },
-    /// A frame of another version than agreed.
+    /// The frame has another version than negotiated.
     #[error("frame of version {found}, agreed was {agreed}")]
     Version {
         /// Version in the frame.
         found: u8,
-        /// Version of this connection.
+        /// Version of the connection.
         agreed: u8,
     },
-    /// A kind that this version does not have.
+    /// The version has no such kind.
     #[error("frame of unknown kind {found}")]
     Kind {
         /// Kind in the frame.
         found: u8,
     },
-    /// Flags that do not exist, contradict each other, do not go with this kind, or were not agreed on.
+    /// The flags are unknown, contradictory, invalid for the kind, or not negotiated.
     #[error("{kind} frame with flags {found:#06x}: unknown, contradictory, or not agreed on")]
     Flags {
         /// Kind of the frame.
@@ -34,102 +33,102 @@ pub enum WireError {
         /// Flags in the frame.
         found: u16,
     },
-    /// The frame is not what was sent.
+    /// The frame was damaged on its way.
     #[error("checksum of the frame is {found:08x}, its bytes have {expected:08x}: damaged on the way")]
     Checksum {
-        /// What the bytes have.
+        /// Checksum of the bytes.
         expected: u32,
-        /// What the frame says.
+        /// Checksum in the frame.
         found: u32,
     },
-    /// Larger than its limit.
+    /// A size exceeds its limit.
     #[error("{what}: {found} is above the limit of {max}")]
     TooLong {
-        /// Which size.
+        /// Name of the size.
         what: &'static str,
-        /// How large it is.
+        /// Its value.
         found: u64,
-        /// How large it may be.
+        /// Its limit.
         max: u64,
     },
-    /// This process has no memory left for it.
+    /// This process lacks memory.
     #[error("no memory for a buffer of {bytes} bytes")]
     NoMemory {
-        /// How many were needed.
+        /// Number of bytes needed.
         bytes: u64,
     },
-    /// The payload ends before what it says is in it.
+    /// The payload ends inside a field.
     #[error("{what}: {needed} bytes needed, the payload has {found} left")]
     Cut {
-        /// What is cut.
+        /// Name of the field.
         what: &'static str,
         /// Bytes that it needs.
         needed: u64,
-        /// Bytes that are left.
+        /// Bytes left.
         found: u64,
     },
-    /// The payload goes on after its end.
+    /// The payload continues after the message.
     #[error("{found} bytes after the end of the message")]
     Trailing {
-        /// How many.
+        /// Number of extra bytes.
         found: u64,
     },
-    /// A value that the field cannot have.
+    /// The field has an invalid value.
     #[error("{what}: {found} is not a legal value")]
     Value {
-        /// Which field.
+        /// Name of the field.
         what: &'static str,
         /// Its value.
         found: u64,
     },
-    /// Two sizes that must agree do not.
+    /// Two sizes contradict each other.
     #[error("{what}: has {found} elements, the other fields demand {expected}")]
     Length {
-        /// Which field.
+        /// Name of the field.
         what: &'static str,
-        /// What the others demand.
+        /// The size that the other fields require.
         expected: u64,
-        /// What it has.
+        /// Its size.
         found: u64,
     },
-    /// Text that is not UTF-8.
+    /// The text is not UTF-8.
     #[error("{what}: not UTF-8")]
     Text {
-        /// Which field.
+        /// Name of the field.
         what: &'static str,
     },
-    /// Bytes between fields that are not zero.
+    /// Padding bytes are not zero.
     #[error("{what}: the bytes around it must be zero")]
     Padding {
         /// The field before them.
         what: &'static str,
     },
-    /// A compressed payload that does not decompress to what it says.
+    /// The compressed payload does not decompress as announced.
     #[error("compressed payload: {what}")]
     Compression {
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
     },
-    /// A message of the other direction, or one that is still compressed.
+    /// The message is of the other direction, or still compressed.
     #[error("{kind} frame is not {expected}")]
     Direction {
         /// Kind of the frame.
         kind: Kind,
-        /// What was to be decoded.
+        /// The expected kind of message.
         expected: &'static str,
     },
-    /// The buffer of ours does not start at a multiple of 8 bytes.
+    /// The buffer does not start at a multiple of 8 bytes.
     #[error("{what}: buffers of frames must start at a multiple of 8 bytes")]
     Unaligned {
-        /// What stood there.
+        /// The field that is not aligned.
         what: &'static str,
     },
-    /// The space of ours does not hold the frame.
+    /// The given space is too short for the frame.
     #[error("the frame needs {needed} bytes, there are {found}")]
     NoRoom {
-        /// Bytes of the frame.
+        /// Length of the frame.
         needed: usize,
-        /// Bytes given.
+        /// Length of the space.
         found: usize,
     },
 }

@@ -1,17 +1,17 @@
-//! The failures that a server reports, as codes with numbers. Knows nothing of how the server came to them.
+//! The failures that a server reports, as numbered codes.
 
 use crate::limit::REASON_BYTES_MAX;
 use crate::reader::Reader;
 use crate::writer::Writer;
 use crate::{Kind, WireError};
 
-/// Why a request failed. Nothing of it was applied, unless the variant says otherwise.
+/// Why a request failed. Nothing of it was applied unless the variant says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum Fault {
-    /// The request contradicts itself or the protocol; sending it again is of no use.
+    /// The request contradicts itself or the protocol. Repeating it is useless.
     #[error("bad request")]
     BadRequest,
-    /// No common version.
+    /// There is no common version.
     #[error("the server speaks versions {min} to {max}")]
     Version {
         /// Oldest version of the server.
@@ -22,34 +22,34 @@ pub enum Fault {
     /// The token is missing or wrong.
     #[error("unauthorized: the token is missing or wrong")]
     Unauthorized,
-    /// A queue is full; try again later.
+    /// A queue is full. Try again later.
     #[error("busy; try again in {retry_after_us} us")]
     Busy {
-        /// When it is worth trying again.
+        /// Suggested delay before another try.
         retry_after_us: u64,
     },
     /// The deadline passed before work on the request began.
     #[error("deadline exceeded before the server began")]
     DeadlineExceeded,
-    /// The server takes no new requests, for it is going to stop.
+    /// The server is about to stop and takes no new requests.
     #[error("the server is draining")]
     Draining,
-    /// Keys or table live on another server, as the placement says.
+    /// The placement assigns the keys or the table to another server.
     #[error("not on this server as of placement {placement_version}")]
     NotHere {
-        /// Placement that the server knows.
+        /// Version of the server's placement.
         placement_version: u64,
     },
-    /// No table of this name or number.
+    /// There is no table of this name or number.
     #[error("no such table")]
     UnknownTable,
     /// A table of this name exists with another configuration.
     #[error("a table of this name has another configuration")]
     TableExists,
-    /// The table's configuration is impossible.
+    /// The table's configuration is invalid.
     #[error("bad table configuration")]
     BadConfig,
-    /// The request's dim is not the table's.
+    /// The row length of the request is not the table's.
     #[error("dim {found}, the table has {expected}")]
     DimensionMismatch {
         /// Weights per row of the table.
@@ -80,31 +80,31 @@ pub enum Fault {
     /// The server has no such batch: never fed, already pushed, or given up.
     #[error("no such batch")]
     UnknownBatch,
-    /// A push so old that the server no longer knows whether it was applied.
+    /// The push is outside the dedup window, so its outcome is unknown.
     #[error("push {sequence} is older than what the server remembers")]
     StalePush {
         /// Its number.
         sequence: u64,
     },
-    /// The answer would be longer than a frame may be, or the rows of a fed batch than [`limit`](crate::limit) says; ask for
-    /// less.
+    /// The reply would exceed the frame limit, or the rows of a fed batch exceed their [`limit`](crate::limit).
+    /// Request less.
     #[error("the answer, or what it is made of, has {bytes} bytes, above the limit of {bytes_max}")]
     TooLarge {
-        /// Bytes of the answer, or of the rows.
+        /// Bytes of the reply, or of the rows.
         bytes: u64,
         /// The limit.
         bytes_max: u64,
     },
-    /// No checkpoint of this name.
+    /// There is no checkpoint of this name.
     #[error("no such checkpoint")]
     UnknownCheckpoint,
-    /// The checkpoint is not what was saved.
+    /// The checkpoint is damaged.
     #[error("the checkpoint is damaged")]
     Damaged,
     /// A file operation failed.
     #[error("input or output error {os_error}")]
     Io {
-        /// The operating system's number, or 0.
+        /// Error number of the operating system, or 0.
         os_error: u32,
     },
     /// A bug of the server.
@@ -115,13 +115,13 @@ pub enum Fault {
 type Numbers = [u64; 3];
 
 impl Fault {
-    /// Is it worth sending the request again, later or elsewhere?
+    /// Whether to repeat the request later, or at another server.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(self, Fault::Busy { .. } | Fault::Draining | Fault::NotHere { .. })
     }
 
-    /// The code in the header's status field; see the table in `docs/wire-format.md`.
+    /// The code in the header's status field. `docs/wire-format.md` has the table.
     #[must_use]
     pub fn code(&self) -> u32 {
         self.parts().0
@@ -182,7 +182,7 @@ impl Fault {
             20 => Fault::Internal,
             other => return Err(WireError::Value { what: "status", found: other.into() }),
         };
-        // A number that the code does not use must be zero.
+        // Numbers that the code does not use must be zero.
         if fault.parts().1 != numbers {
             return Err(wrong(numbers[2]));
         }
@@ -190,14 +190,14 @@ impl Fault {
     }
 }
 
-/// The reply to a request that failed.
+/// The reply to a failed request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Failure<'a> {
     /// Kind of the request.
     pub kind: Kind,
-    /// What happened.
+    /// The failure, for the client's code.
     pub fault: Fault,
-    /// In words, for people: table, file, what to do. Cut at [`REASON_BYTES_MAX`] when it is written.
+    /// The reason, for people. Encoding cuts it at [`REASON_BYTES_MAX`].
     pub reason: &'a str,
 }
 
@@ -217,7 +217,7 @@ impl<'a> Failure<'a> {
     }
 }
 
-/// A peer's words as part of an error here. They stay on one line, or they could look as if something else had been said.
+/// Keeps a peer's text on one line, so that it cannot imitate other output.
 #[must_use]
 pub fn on_one_line(reason: &str) -> String {
     reason.replace(char::is_control, " ")

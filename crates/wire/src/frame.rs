@@ -1,4 +1,4 @@
-//! The frame: 32 bytes of header, then the payload. Knows the header's fields and the checksum, not what is in a payload.
+//! The frame: a header of 32 bytes and the payload. It knows the header's fields and the checksum.
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use crc_fast::Digest;
@@ -6,11 +6,11 @@ use crc_fast::Digest;
 use crate::limit::FRAME_BYTES_MAX;
 use crate::{Agreed, Features, Kind, WireError};
 
-/// Bytes of a header.
+/// Length of a header.
 pub const HEADER_BYTES: usize = 32;
 /// First bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"SNDL";
-/// The checksum is the header's last field and covers all bytes of the frame but itself.
+/// The checksum is the header's last field and covers all other bytes of the frame.
 const CHECKSUM_AT: usize = 28;
 const FLAGS_AT: usize = 6;
 const ID_AT: usize = 8;
@@ -20,7 +20,7 @@ const DEADLINE_AT: usize = 16;
 pub mod flag {
     /// A reply, not a request.
     pub const REPLY: u16 = 1;
-    /// The checksum is there.
+    /// The frame has a checksum.
     pub const CHECKSUM: u16 = 1 << 1;
     /// The payload is compressed with lz4.
     pub const LZ4: u16 = 1 << 2;
@@ -33,30 +33,30 @@ pub mod flag {
     pub(crate) const ALL: u16 = REPLY | CHECKSUM | COMPRESSED | F16_ROWS;
 }
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Version of the frame.
     pub version: u8,
-    /// What it is about.
+    /// Kind of the message.
     pub kind: Kind,
     /// See [`flag`].
     pub flags: u16,
-    /// Chosen by who asks; the reply repeats it. Notices, which nobody asked for, have 0.
+    /// Id chosen by the client. The reply repeats it; notices have 0.
     pub id: u64,
-    /// Request: microseconds from its arrival within which the answer is of use, 0 for no limit. Reply: 0, or the code
-    /// of the [`Fault`](crate::Fault).
+    /// Request: deadline in microseconds after arrival, 0 for none. Reply: 0, or the code of the
+    /// [`Fault`](crate::Fault).
     pub deadline_or_status: u32,
-    /// Bytes that follow; a multiple of 8.
+    /// Length of the payload, a multiple of 8.
     pub payload_bytes: u32,
-    /// Request: the table it is about, or 0. Reply: 0.
+    /// Request: number of its table, or 0. Reply: 0.
     pub table: u32,
-    /// CRC-32C, or 0 when there is none.
+    /// CRC-32C, or 0 without a checksum.
     pub checksum: u32,
 }
 
 impl Header {
-    /// Reads and checks a header: afterwards its length is within what was agreed on.
+    /// Parses a header and checks it against the negotiated terms.
     pub fn parse(bytes: &[u8; HEADER_BYTES], agreed: &Agreed) -> Result<Header, WireError> {
         let payload_bytes = body_bytes(bytes)? as u32;
         let u32_at = |at| u32_at(bytes, at);
@@ -97,19 +97,19 @@ impl Header {
         if good { Ok(()) } else { Err(WireError::Flags { kind, found }) }
     }
 
-    /// Bytes of header and payload.
+    /// Length of header and payload.
     #[must_use]
     pub fn frame_bytes(&self) -> usize {
         HEADER_BYTES + self.payload_bytes as usize
     }
 
-    /// Is it a reply or a notice?
+    /// Whether it is a reply or a notice.
     #[must_use]
     pub fn is_reply(&self) -> bool {
         self.flags & flag::REPLY != 0
     }
 
-    /// The bytes of it.
+    /// Encodes the header.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -130,8 +130,8 @@ fn u32_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Bytes that follow a header, at most [`FRAME_BYTES_MAX`] with it; all that whoever only carries frames must know.
-/// The rest of the header is not looked at.
+/// Length of the body after a header. With the header it is at most [`FRAME_BYTES_MAX`]. Transports need no other
+/// field.
 pub fn body_bytes(header: &[u8; HEADER_BYTES]) -> Result<usize, WireError> {
     let found = [header[0], header[1], header[2], header[3]];
     if found != MAGIC {
@@ -148,7 +148,7 @@ pub fn body_bytes(header: &[u8; HEADER_BYTES]) -> Result<usize, WireError> {
     Ok(bytes)
 }
 
-/// Hello must be understood before a version is agreed on, so its own never changes.
+/// The version of a frame. Hello comes before the negotiation, so its version never changes.
 pub(crate) fn version_of(kind: Kind, agreed: &Agreed) -> u8 {
     if kind == Kind::Hello { Agreed::BEFORE_HELLO.version } else { agreed.version }
 }
@@ -158,25 +158,25 @@ pub(crate) fn version_of(kind: Kind, agreed: &Agreed) -> u8 {
 pub struct Frame<'a> {
     /// Its header.
     pub header: Header,
-    /// Its payload, perhaps compressed.
+    /// The payload, possibly compressed.
     pub payload: &'a [u8],
 }
 
-/// What the start of a buffer is.
+/// The result of parsing the start of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parsed<'a> {
     /// A whole frame.
     Frame(Frame<'a>),
     /// The start of a frame.
     Incomplete {
-        /// Bytes to have before it is worth looking again: those of a header, or those of this frame.
+        /// Number of bytes to wait for: the header, or the whole frame.
         frame_bytes: usize,
     },
 }
 
 impl<'a> Frame<'a> {
-    /// The frame at the start of `bytes`, its header and checksum checked. After an error the connection is of no use:
-    /// nobody knows where the next frame starts.
+    /// Parses the frame at the start of `bytes` and checks header and checksum. After an error the framing is lost and
+    /// the connection is of no use.
     pub fn parse(bytes: &'a [u8], agreed: &Agreed) -> Result<Parsed<'a>, WireError> {
         let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Ok(Parsed::Incomplete { frame_bytes: HEADER_BYTES });
@@ -202,9 +202,9 @@ fn checksum(head: &[u8; HEADER_BYTES], payload: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Finishes a frame whose header and payload are in place: adds the checksum, unless the two sides agreed to go without.
+/// Finishes an encoded frame: adds the checksum, unless the terms omit it.
 ///
-/// Panics when `frame` is shorter than a header.
+/// Panics if `frame` is shorter than a header.
 pub fn seal(frame: &mut [u8], agreed: &Agreed) {
     let (head, payload) = frame.split_first_chunk_mut::<HEADER_BYTES>().expect("a frame has a header");
     head[FLAGS_AT] &= !(flag::CHECKSUM as u8);
@@ -218,16 +218,15 @@ pub fn seal(frame: &mut [u8], agreed: &Agreed) {
 
 /// Changes the deadline of a request that waited before it was sent.
 ///
-/// Panics when `frame` is shorter than a header.
+/// Panics if `frame` is shorter than a header.
 pub fn set_deadline(frame: &mut [u8], deadline_us: u32, agreed: &Agreed) {
     frame[DEADLINE_AT..DEADLINE_AT + 4].copy_from_slice(&deadline_us.to_le_bytes());
     seal(frame, agreed);
 }
 
-/// Fits a request that was encoded for another connection to this one: another id, and what was not agreed on is not asked
-/// for, so that rows travel as they are.
+/// Adapts a request that was encoded for another connection: sets the id and removes flags that were not negotiated.
 ///
-/// Panics when `frame` is shorter than a header.
+/// Panics if `frame` is shorter than a header.
 pub fn refit(frame: &mut [u8], id: u64, agreed: &Agreed) {
     frame[ID_AT..ID_AT + 8].copy_from_slice(&id.to_le_bytes());
     if !agreed.features.has(Features::F16_ROWS) {

@@ -1,8 +1,8 @@
-//! The table of message kinds. Knows their names and numbers, not their contents.
+//! The table of message kinds, with names and numbers.
 
 use std::fmt;
 
-/// What a frame is about; request and reply have the same kind.
+/// The kind of a message. Request and reply have the same kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[allow(missing_docs)] // the names say it; the messages of the same names have the documentation
@@ -53,7 +53,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, in the order of their numbers, which start at 1 and may have gaps.
+    /// All kinds by number. Numbers start at 1 and may have gaps.
     pub const ALL: [Kind; 43] = [
         Kind::Hello,
         Kind::Ping,
@@ -100,7 +100,7 @@ impl Kind {
         Kind::SentAt,
     ];
 
-    /// The kind of this number.
+    /// The kind with this number.
     #[must_use]
     pub fn of(number: u8) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == number)
@@ -156,27 +156,28 @@ impl Kind {
         }
     }
 
-    /// May the request be sent again when its fate is unknown? Pushes may, since the server knows their sequence numbers.
+    /// Whether a request may be repeated when its outcome is unknown. Pushes may, because servers track their sequence
+    /// numbers.
     #[must_use]
     pub fn is_repeatable(self) -> bool {
         use Kind::{Drop, Goaway, Restore, Save, SaveAs};
         !matches!(self, Drop | Save | SaveAs | Restore | Goaway) && !self.is_told()
     }
 
-    /// Is it what one worker of a job tells another, without an answer?
+    /// Whether one worker of a job sends it to another without a reply.
     #[must_use]
     pub fn is_told(self) -> bool {
         use Kind::{Alive, Fail, Lost, Pace, Part, Regroup, Rows, RowsEnd, Stop, TurnOver};
         matches!(self, Rows | RowsEnd | Part | Alive | TurnOver | Lost | Regroup | Fail | Pace | Stop)
     }
 
-    /// Does its reply hold rows, which may then be f16?
+    /// Whether its reply has rows, which may be f16.
     #[must_use]
     pub fn has_rows(self) -> bool {
         matches!(self, Kind::Pull | Kind::PullPooled | Kind::PullFed)
     }
 
-    /// Is its request about one table, which the header names?
+    /// Whether its request concerns one table, which the header names.
     #[must_use]
     pub fn is_about_a_table(self) -> bool {
         use Kind::{

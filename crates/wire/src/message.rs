@@ -1,5 +1,4 @@
-//! The two sums of all messages, and how they become frames. Knows which messages there are; what is in each is in the
-//! files below.
+//! All requests and replies, and their encoding as frames. The modules below have one message each.
 
 mod checkpoint;
 mod feed;
@@ -34,7 +33,7 @@ use crate::reader::Reader;
 use crate::writer::Writer;
 use crate::{Agreed, Failure, Frame, Kind, WireError, limit, seal};
 
-/// What is asked of a server. Slices borrow from the received frame.
+/// A request to a server. Slices borrow from the received frame.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)] // each is the message of that name
 pub enum Request<'a> {
@@ -59,7 +58,7 @@ pub enum Request<'a> {
     Save(Save<'a>),
     Restore(Restore<'a>),
     Stats(StatsScope),
-    /// Asks for the placement.
+    /// Requests the placement.
     Placement,
     PushStep(PushStep<'a>),
     WaitStep(WaitStep),
@@ -67,21 +66,21 @@ pub enum Request<'a> {
     Subscribe(Subscribe<'a>),
     Next(Next<'a>),
     Join(Join),
-    /// What one worker tells another, which is not answered.
+    /// A message between workers, without a reply.
     Tell(Tell<'a>),
-    /// Asks a hub what its rows are made by.
+    /// Requests a hub's description of its rows.
     Describe,
     Leave(Leave<'a>),
     Forget(Forget),
     Keys(Keys),
     SaveAs(SaveAs<'a>),
-    /// Asks by which save of all servers the checkpoint of this name was made.
+    /// Requests the save number of a checkpoint.
     Saved(&'a str),
-    /// The sender's clock, in microseconds, when it sent the requests that follow. It is not answered.
+    /// The sender's clock in microseconds, for the requests that follow. It has no reply.
     SentAt(u64),
 }
 
-/// What a server answers, or says on its own. Slices borrow from the received frame.
+/// A reply or notice of a server. Slices borrow from the received frame.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)] // each is the message of that name
 pub enum Reply<'a> {
@@ -98,9 +97,9 @@ pub enum Reply<'a> {
     PushFed(Pushed),
     Feed,
     Export(Exported<'a>),
-    /// Number of rows that were imported.
+    /// Number of imported rows.
     Import(u64),
-    /// Number of keys that had a row, which is now gone.
+    /// Number of removed rows.
     Delete(u64),
     Save(Saved),
     Restore(Restored),
@@ -114,22 +113,22 @@ pub enum Reply<'a> {
     Subscribe(Subscribed<'a>),
     Next(NextReply<'a>),
     Join(Joined),
-    /// What a hub's rows are made by, a JSON object.
+    /// A hub's description of its rows, a JSON object.
     Describe(&'a str),
     Leave(Left<'a>),
-    /// A batch is forgotten, if it was there.
+    /// The batch is removed, if it was there.
     Forget,
-    /// The whole minibatch, as if it were the next one, or why there is none.
+    /// The whole minibatch, or why there is none.
     Keys(Outcome<'a>),
     SaveAs(Saved),
-    /// Number of the save; 0: it had none.
+    /// Number of the save. 0: none.
     Saved(u64),
-    /// Any request may fail.
+    /// The failure of any request.
     Failed(Failure<'a>),
 }
 
 impl<'a> Request<'a> {
-    /// Its kind.
+    /// The kind.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -169,7 +168,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The table it is about, if there is one.
+    /// The table that it concerns, if any.
     #[must_use]
     pub fn table(&self) -> Option<u32> {
         match self {
@@ -197,13 +196,13 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Bytes of its frame.
+    /// Length of its frame.
     pub fn frame_bytes(&self) -> Result<usize, WireError> {
         measure(|out| self.write(out))
     }
 
-    /// Writes the frame to the start of `out`, which starts at a multiple of 8 bytes; how long it is. When `out` is too
-    /// short, [`WireError::NoRoom`] says how long it will be.
+    /// Encodes the frame at the start of `out`, which is aligned to 8 bytes, and returns its length. If `out` is too
+    /// short, [`WireError::NoRoom`] tells the length.
     pub fn encode(
         &self,
         agreed: &Agreed,
@@ -256,8 +255,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The request that a frame holds. An error is to be answered with [`Fault::BadRequest`](crate::Fault::BadRequest);
-    /// the connection is still good.
+    /// Decodes the request of a frame. Answer an error with [`Fault::BadRequest`](crate::Fault::BadRequest); the
+    /// connection remains usable.
     pub fn decode(frame: &Frame<'a>) -> Result<Request<'a>, WireError> {
         let header = &frame.header;
         let mut from = open(frame, !header.is_reply(), "a plain request")?;
@@ -307,7 +306,7 @@ impl<'a> Request<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Its kind; for a failure, that of the request.
+    /// The kind. For a failure, the kind of the request.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -347,12 +346,12 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Bytes of its frame.
+    /// Length of its frame.
     pub fn frame_bytes(&self) -> Result<usize, WireError> {
         measure(|out| self.write(out))
     }
 
-    /// As [`Request::encode`]. `id` is that of the request.
+    /// Encodes the reply to the request `id`, as [`Request::encode`] does.
     pub fn encode(&self, agreed: &Agreed, id: u64, out: &mut [u8]) -> Result<usize, WireError> {
         let (format, status) = match self {
             Reply::Pull(reply) | Reply::PullPooled(reply) | Reply::PullFed(reply) => {
@@ -396,7 +395,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// The reply that a frame holds.
+    /// Decodes the reply of a frame.
     pub fn decode(frame: &Frame<'a>) -> Result<Reply<'a>, WireError> {
         let header = &frame.header;
         let mut from = open(frame, header.is_reply(), "a plain reply")?;
@@ -450,7 +449,7 @@ fn header(kind: Kind, agreed: &Agreed, id: u64, flags: u16) -> Header {
     Header { version, kind, flags, id, deadline_or_status: 0, payload_bytes: 0, table: 0, checksum: 0 }
 }
 
-/// Both directions check the same things, so that what was written can be read.
+/// Encoding checks the same limits as decoding, so that every encoded message can be read.
 fn encode(
     header: Header,
     agreed: &Agreed,

@@ -1,15 +1,15 @@
-//! Rows in half precision, for links that are slower than the rounding is worth. Knows nothing of frames.
+//! Rows in half precision, for slow links.
 
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-/// Values converted at a time; they stay in the first-level cache.
+/// Values converted at a time. They stay in the first-level cache.
 const CHUNK: usize = 256;
 
-/// Rounds to the nearest IEEE 754 half precision number. What is too large becomes the largest one, 65504, not
-/// infinite: a weight of infinity spoils every sum it enters. NaN stays NaN.
+/// Rounds to the nearest IEEE 754 half-precision number. Larger values become 65504, because an infinite weight spoils
+/// every sum. NaN stays NaN.
 ///
-/// Panics when the lengths differ.
+/// Panics if the lengths differ.
 pub fn narrow(values: &[f32], out: &mut [u16]) {
     assert_eq!(values.len(), out.len());
     let (min, max) = (f16::MIN.to_f32(), f16::MAX.to_f32());
@@ -21,7 +21,7 @@ pub fn narrow(values: &[f32], out: &mut [u16]) {
     }
 }
 
-/// The exact values of half precision numbers. Panics when the lengths differ.
+/// The exact values of half-precision numbers. Panics if the lengths differ.
 pub fn widen(values: &[u16], out: &mut [f32]) {
     assert_eq!(values.len(), out.len());
     values.reinterpret_cast::<f16>().convert_to_f32_slice(out);

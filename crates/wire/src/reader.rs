@@ -1,11 +1,10 @@
-//! Reads fields one after the other, each checked against its limit and what is left before it is touched. Knows no
-//! message.
+//! Reads fields in sequence. Each size is checked against its limit and the remaining bytes first.
 
 use bytemuck::AnyBitPattern;
 
 use crate::WireError;
 
-/// The part of a payload that is not read yet.
+/// The unread part of a payload.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
     /// Bytes read so far.
@@ -65,7 +64,7 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// A number of elements that follow, of which each has at least `bytes_min`: memory may be set aside for them.
+    /// A number of elements that follow, each of at least `bytes_min` bytes, so that memory may be reserved for them.
     pub(crate) fn list(
         &mut self,
         what: &'static str,
@@ -102,7 +101,7 @@ impl<'a> Reader<'a> {
         let bytes = self.check_left(what, count, size_of::<T>())?;
         let bytes = self.bytes(what, bytes)?;
         self.pad(what)?;
-        // An empty slice of ours may stand anywhere.
+        // An empty slice may be unaligned.
         if bytes.is_empty() {
             return Ok(&[]);
         }
@@ -119,7 +118,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.blob(what, max)?).map_err(|_| WireError::Text { what })
     }
 
-    /// Nothing may be left.
+    /// Requires that all bytes are read.
     pub(crate) fn finish(&self) -> Result<(), WireError> {
         if self.rest.is_empty() {
             return Ok(());
@@ -128,7 +127,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `a * b` where the product is the number of elements of a slice.
+/// The product of two sizes.
 pub(crate) fn product(what: &'static str, a: usize, b: usize) -> Result<usize, WireError> {
     a.checked_mul(b).ok_or(WireError::TooLong { what, found: u64::MAX, max: usize::MAX as u64 })
 }

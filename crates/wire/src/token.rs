@@ -1,8 +1,8 @@
-//! Whether a token is the one that is asked for. Knows not who has it.
+//! Comparison of auth tokens.
 
 use crate::limit::TOKEN_BYTES_MAX;
 
-/// Compares without telling by its duration where the first difference is.
+/// Compares in constant time, so that the duration does not tell the first difference.
 #[must_use]
 pub fn same_token(secret: &str, given: &str) -> bool {
     let (secret, given) = (secret.as_bytes(), given.as_bytes());

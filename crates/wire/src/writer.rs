@@ -1,10 +1,10 @@
-//! Writes fields one after the other, as `reader.rs` reads them. Knows no message.
+//! Writes fields in sequence, in the form that `reader.rs` reads.
 
 use crate::WireError;
 use crate::limit::REASON_BYTES_MAX;
 
-/// Writes to a slice and, when that has ended, goes on counting: so one function writes a message and says how long it
-/// is. (As C's `snprintf` does.)
+/// Writes to a slice and keeps counting after its end, like C's `snprintf`, so that one function encodes a message and
+/// computes its length.
 pub(crate) struct Writer<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -16,7 +16,7 @@ impl<'a> Writer<'a> {
         Writer { out, at }
     }
 
-    /// Where it has come to, even if that is beyond the slice.
+    /// The position, which may be beyond the slice.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
@@ -45,7 +45,7 @@ impl<'a> Writer<'a> {
         self.u32(value.to_bits());
     }
 
-    /// A number of elements, checked as it will be by the reader.
+    /// A number of elements, checked against the reader's limit.
     pub(crate) fn count(&mut self, what: &'static str, count: usize, max: usize) -> Result<(), WireError> {
         if count > max {
             return Err(WireError::TooLong { what, found: count as u64, max: max as u64 });
@@ -78,7 +78,7 @@ impl<'a> Writer<'a> {
         self.blob(what, text.as_bytes(), max)
     }
 
-    /// A text for people. A long one is cut: an error must not fail to be reported.
+    /// A text for people. A long text is cut, because an error must not fail to be reported.
     pub(crate) fn reason(&mut self, text: &str) -> Result<(), WireError> {
         let mut end = text.len().min(REASON_BYTES_MAX);
         while !text.is_char_boundary(end) {
@@ -88,7 +88,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Two sizes of a message that is to be written must agree.
+/// Requires that two sizes of a message agree.
 pub(crate) fn agree(what: &'static str, expected: usize, found: usize) -> Result<(), WireError> {
     if expected == found {
         return Ok(());

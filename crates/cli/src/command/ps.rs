@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sanderling_control::Plane;
+use sanderling_control::ControlPlane;
 use sanderling_server::{
     Config, Control, PortListener, Server, ServerError, control_address, listen_for_control, raise_limit,
     systemd,
@@ -310,7 +310,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
         own.publish(control_port, server.addresses());
     }
     let plane = match listener {
-        Ok(listener) => Some(Plane::start(listener, server.control())?),
+        Ok(listener) => Some(ControlPlane::start(listener, server.control())?),
         Err(reason) => {
             note!("no control plane, so sanderling ctl cannot reach this server: {reason}; see --control");
             None

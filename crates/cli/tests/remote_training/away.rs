@@ -14,16 +14,16 @@ fn a_server_that_is_away_ends_a_run_within_one_time_limit_and_is_named_meanwhile
     let limited = CONFIG.replace("batch = 32", &format!("batch = 32, ps_timeout_s = {LIMIT_S}"));
     std::fs::write(place.path("limited.toml"), limited).unwrap();
     for (name, config, options, signal, cause) in [
-        ("minibatches", "c", options.clone(), "KILL", "nobody listens there"),
-        ("threads", "limited", "--threads 2".to_owned(), "KILL", "nobody listens there"),
+        ("minibatches", "c", options.clone(), "KILL", "connection refused"),
+        ("threads", "limited", "--threads 2".to_owned(), "KILL", "connection refused"),
         ("stopped", "c", options.clone(), "STOP", "it does not answer"),
-        ("job", "job", format!("--algorithm ftrl --workers 2 {options}"), "KILL", "nobody listens there"),
+        ("job", "job", format!("--algorithm ftrl --workers 2 {options}"), "KILL", "connection refused"),
         (
             "in-step",
             "job",
             format!("--algorithm ftrl-sync --workers 2 {options}"),
             "KILL",
-            "nobody listens there",
+            "connection refused",
         ),
     ] {
         let servers = ["0/2", "1/2"].map(|shard| server(&place, shard));

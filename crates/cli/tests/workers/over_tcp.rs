@@ -235,7 +235,7 @@ fn whoever_is_not_reached_for_long_is_named_with_the_reason() {
     let _overdue = Overdue::of(&comes);
     let mut said = BufReader::new(comes.stderr.take().unwrap()).lines().map_while(Result::ok);
     let to = format!("tcp://{listens_at}");
-    let why = "nobody listens there; is the server running?";
+    let why = "connection refused; is the server running?";
     let expected = format!("worker 0 at {to} cannot be reached yet: {to}: {why}");
     let is_said = said.any(|line| line == expected);
     comes.kill().unwrap();

@@ -1,6 +1,7 @@
-//! The note in the folder of a shard that has not saved since the number of shards changed: its rows are where the servers
-//! before it saved them. The first shard of the new number to start leaves one for each, and a shard's save takes its own
-//! away. So a part that is gone differs on disk from one that was never there: of the first, no note is left.
+//! Notes about where the rows of a shard are until its first save after the number of shards changed.
+//!
+//! The first shard of the new number to start writes a note for each shard, and a shard's save removes its own. So a
+//! lost part (no note) differs on disk from a part that never existed (a note).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,17 +13,17 @@ use super::parts;
 use crate::refusal::Refusal;
 
 const NOTE: &str = "origin.json";
-/// A note is two numbers; what is longer is none.
+/// Maximum length of a note. A longer file is not a note.
 const NOTE_BYTES_MAX: u64 = 4096;
 
-/// Whose parts have the rows: those of so many servers, the last of them saved then. Once they save again, it is another.
+/// The parts that hold the rows: the number of shards that saved them, and the time of their last save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Origin {
     pub(super) shards: u16,
     pub(super) saved_unix_ms: u64,
 }
 
-/// What is noted in the folder of a shard. A note that cannot be read is none: then it is refused what is in doubt.
+/// Reads the note in a shard's folder. An unreadable note counts as none, so that doubtful restores are refused.
 pub(super) fn noted(folder: &Path) -> Option<Origin> {
     let mut bytes = Vec::new();
     let file = sanderling_store::open_regular(&folder.join(NOTE)).ok()?;
@@ -30,8 +31,10 @@ pub(super) fn noted(folder: &Path) -> Option<Origin> {
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Notes for all shards, on the device when it returns: a save that follows is so, and without them it would say of the
-/// others that theirs are gone. That of this one comes last: who finds its own can tell that nobody has to write any more.
+/// Writes and syncs the notes of all shards, because a later save is durable, too, and would make the other parts look
+/// lost.
+///
+/// The note of this shard comes last: a shard that finds its own note knows that all of them exist.
 pub(super) fn note(base: &Path, shard: u16, shards: u16, origin: Origin) -> Result<(), Refusal> {
     let bytes = serde_json::to_vec(&origin).expect("numbers become JSON");
     for at in (0..shards).filter(|&at| at != shard).chain([shard]) {
@@ -44,7 +47,7 @@ pub(super) fn note(base: &Path, shard: u16, shards: u16, origin: Origin) -> Resu
     Ok(())
 }
 
-/// Whole or not at all, and on the device. Another shard may write the same at the same time.
+/// Writes a file atomically and syncs it. Another shard may write the same file at the same time.
 fn write(folder: &Path, by: u16, bytes: &[u8]) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let new = folder.join(format!("{NOTE}.new-by-{by}"));
@@ -52,14 +55,14 @@ fn write(folder: &Path, by: u16, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&new, folder.join(NOTE))?;
-    // Syncing a folder keeps what is in it, but not itself.
+    // Syncing a folder covers its entries, not the folder itself.
     for folder in folder.ancestors().take(2) {
         File::open(folder)?.sync_all()?;
     }
     Ok(())
 }
 
-/// The shard has saved: from now on its rows are in its own part alone.
+/// Removes the note after a save of the shard: its rows are in its own part now.
 pub(super) fn remove(folder: &Path) -> Result<(), Refusal> {
     let path = folder.join(NOTE);
     match std::fs::remove_file(&path) {

@@ -1,5 +1,6 @@
-//! Which parts a saved checkpoint has, and which of them a server reads: its own, or those of all servers of another number
-//! of shards. Knows folders and when they were saved, not what is in them.
+//! The parts of a checkpoint on disk, and which of them a server reads: its own, or all parts of another shard count.
+//!
+//! The module knows folders and save times, not the contents of the parts.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,20 +12,20 @@ use super::origin::Origin;
 use super::unfinished::{self, MANIFEST};
 use crate::refusal::Refusal;
 
-/// The parts that servers of one number of shards have saved, by shard.
+/// The parts that a cluster with one shard count saved, by shard.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Parts(BTreeMap<u16, PathBuf>);
 
-/// What a server reads.
+/// The parts that a server reads.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// What it has saved itself.
+    /// Its own part.
     Own,
-    /// The parts of all shards of another number, in their order. `noted`: that is known on disk of all shards.
+    /// All parts of another shard count, in shard order. `noted`: the notes of all shards are on disk.
     Parts { folders: Vec<PathBuf>, origin: Origin, noted: bool },
 }
 
-/// Where a part is.
+/// The folder of a part.
 pub(super) fn folder(base: &Path, shard: u16, shards: u16) -> PathBuf {
     match shards {
         1 => base.to_path_buf(),
@@ -32,14 +33,14 @@ pub(super) fn folder(base: &Path, shard: u16, shards: u16) -> PathBuf {
     }
 }
 
-/// Which part a folder of this name is, if it is one: the shard, and of how many.
+/// Parses the folder name of a part: the shard, and the number of shards.
 pub(super) fn of_name(name: &str) -> Option<(u16, u16)> {
     let (shard, shards) = name.strip_prefix("shard-")?.split_once("-of-")?;
     let (shard, shards) = (shard.parse().ok()?, shards.parse().ok()?);
     (shards > 1 && shard < shards).then_some((shard, shards))
 }
 
-/// The parts below a folder, by the number of shards.
+/// Finds the parts below a folder, by shard count.
 pub(super) fn find(base: &Path) -> io::Result<BTreeMap<u16, Parts>> {
     let mut found = BTreeMap::<u16, Parts>::new();
     let mut note = |shard, shards| {
@@ -62,7 +63,7 @@ pub(super) fn find(base: &Path) -> io::Result<BTreeMap<u16, Parts>> {
     Ok(found)
 }
 
-/// A part below a folder whose manifest was lost, where no part of any number is whole: it was a checkpoint once.
+/// Finds a part whose manifest was lost, where no part of any shard count is complete.
 pub(super) fn lost(base: &Path) -> io::Result<Option<PathBuf>> {
     if !find(base)?.is_empty() {
         return Ok(None);
@@ -82,8 +83,10 @@ pub(super) fn lost(base: &Path) -> io::Result<Option<PathBuf>> {
     unfinished::lost(base)
 }
 
-/// Whether there is anything that this server would read, or would have to miss: that other shards of its number have saved
-/// rows says that it has been there, too. `has_rows` says whether a part has any.
+/// Whether the folder has parts that concern this server: a readable part, or rows of other shards, which imply a lost
+/// part.
+///
+/// `has_rows` tells whether a part has rows.
 pub(super) fn any(
     found: &BTreeMap<u16, Parts>,
     shard: u16,
@@ -95,9 +98,11 @@ pub(super) fn any(
     })
 }
 
-/// What shard `shard` of `shards` reads. If servers of several numbers have saved, that is what was saved last, if one
-/// number's parts were all saved after all others; `saved_unix_ms` says when a part was. Other shards of its own number that
-/// have saved after those of another say that this one may have, too, unless it is `noted` that it has not yet.
+/// Chooses the parts that shard `shard` of `shards` reads.
+///
+/// If clusters of several shard counts saved, the count whose parts are all newer than those of the others wins.
+/// `saved_unix_ms` returns the save time of a part. If other shards of this count saved after the winner, this shard
+/// may have saved, too, and lost its part, unless its note (`noted`) says that it has not.
 pub(super) fn choose(
     mut found: BTreeMap<u16, Parts>,
     shard: u16,
@@ -105,7 +110,7 @@ pub(super) fn choose(
     noted: Option<Origin>,
     saved_unix_ms: impl Fn(&Path) -> Result<u64, Refusal>,
 ) -> Result<Source, Refusal> {
-    // Of its own number, the others' parts are the others' business, but for what they say of its own.
+    // The parts of other shards of this count matter only as evidence about this shard's part.
     let mut beside = Vec::new();
     if let Some(Parts(of_own)) = found.get_mut(&shards) {
         let own = of_own.remove(&shard);
@@ -146,7 +151,7 @@ pub(super) fn choose(
     let origin = Origin { shards: of, saved_unix_ms: newest };
     let noted = noted == Some(origin);
     for beside in beside.iter().filter(|_| !noted) {
-        // As well where it lies between theirs: what is in doubt is not replaced.
+        // Save times may overlap. A doubtful part is not replaced.
         if saved_unix_ms(beside)? >= oldest {
             let is = if is_there { "from before" } else { "missing" };
             let reason = format!(
@@ -162,7 +167,7 @@ pub(super) fn choose(
 }
 
 impl Parts {
-    /// When the first and the last of them was saved.
+    /// The oldest and the newest save time of the parts.
     fn span(&self, saved_unix_ms: impl Fn(&Path) -> Result<u64, Refusal>) -> Result<(u64, u64), Refusal> {
         self.0.values().try_fold((u64::MAX, 0), |(oldest, newest), folder| {
             let at = saved_unix_ms(folder)?;
@@ -205,8 +210,10 @@ fn latest(
 mod tests {
     use super::*;
 
-    /// Saves, as (shard, shards, when), what is noted for shard 0 of 2, as (shards, when), and what that makes of them:
-    /// "own", the parts of another number (with "noted" if it is), or the error. What was saved at 1 has no rows.
+    /// Each row: saves as (shard, shards, time), the note of shard 0 of 2 as (shards, time), and the expected choice.
+    ///
+    /// The choice is "own", a shard count (with "noted" if the note says so), or an error. A save at time 1 has no
+    /// rows.
     #[test]
     fn what_was_saved_last_is_read_whole() {
         for (saves, noted, expected) in [
@@ -217,33 +224,33 @@ mod tests {
             (&[(0, 3, 1), (2, 3, 1)], None, "shard-1-of-3 is missing"),
             (&[(1, 2, 1)], None, "shard-0-of-2 is missing"),
             (&[(1, 2, 9)], None, "shard-0-of-2 is missing"),
-            // It went from 1 to 2, and saved since, whatever the others did.
+            // The count went from 1 to 2 and this shard has saved since.
             (&[(0, 1, 1), (0, 2, 2), (1, 2, 2)], None, "own"),
             (&[(0, 1, 2), (0, 2, 3)], None, "own"),
             (&[(0, 1, 2), (0, 2, 3), (1, 2, 1)], None, "own"),
-            // A note that was left over says nothing of rows that are there.
+            // A stale note does not hide rows that exist.
             (&[(0, 1, 2), (0, 2, 3), (1, 2, 4)], Some((1, 2)), "own"),
-            // It goes from 1 to 2, as the first and as the second of them.
+            // The count goes from 1 to 2; this is the first and the second shard to start.
             (&[(0, 1, 2)], Some((1, 2)), "1 noted"),
             (&[(0, 1, 2), (1, 2, 9)], Some((1, 2)), "1 noted"),
             (&[(0, 3, 2), (1, 3, 4), (2, 3, 3), (1, 2, 9)], Some((3, 4)), "3 noted"),
-            // It had saved, and that is gone; also where the others have no rows, or were saved while the three did.
+            // This shard's part was lost, also where the others have no rows or saved in between.
             (&[(0, 1, 2), (1, 2, 9)], None, "shard-0-of-2 is missing; put back"),
             (&[(0, 1, 0), (1, 2, 1)], None, "shard-0-of-2 is missing; put back"),
             (&[(0, 1, 2), (1, 2, 2)], None, "shard-0-of-2 is missing; put back"),
             (&[(0, 3, 2), (1, 3, 5), (2, 3, 3), (1, 2, 4)], None, "shard-0-of-2 is missing; put back"),
-            // What is noted is of what others had saved, or of what these had before.
+            // The note is about another save.
             (&[(0, 1, 2), (1, 2, 9)], Some((3, 2)), "shard-0-of-2 is missing; put back"),
             (&[(0, 1, 4), (1, 2, 9)], Some((1, 2)), "shard-0-of-2 is missing; put back"),
-            // Others of its number are from before: they say nothing of what came after.
+            // The other parts of this count are older than the winner.
             (&[(0, 1, 2), (1, 2, 1)], None, "1"),
-            // It was 2 before, and is 2 again; so is the second of them.
+            // The count was 2 before and is 2 again, for both shards.
             (&[(0, 2, 1), (1, 2, 1), (0, 1, 2)], None, "1"),
             (&[(0, 2, 1), (1, 2, 9), (0, 1, 2)], Some((1, 2)), "1 noted"),
-            // Here it has saved since, and what is there is from before.
+            // This shard saved after the change, and the part on disk is older.
             (&[(0, 2, 1), (1, 2, 9), (0, 1, 2)], None, "shard-0-of-2 is from before; put back"),
             (&[(0, 2, 1), (0, 3, 2), (1, 3, 3)], None, "shard-2-of-3 is missing"),
-            // Some of three have saved since two did, and some have not.
+            // Some of three shards saved after the two, and some did not.
             (&[(0, 2, 2), (0, 3, 1), (1, 3, 3), (2, 3, 3)], None, "move away"),
             (&[(0, 2, 2), (0, 1, 2)], None, "move away"),
         ] {

@@ -1,5 +1,4 @@
-//! Folders with files of rows and no manifest: those of a first save that was interrupted, which says so, and those whose
-//! manifest was lost, which are refused. Knows no rows.
+//! Folders with row files but without a manifest: an interrupted first save (marked), or a lost manifest (refused).
 
 use std::fs::File;
 use std::io;
@@ -10,12 +9,12 @@ use sanderling_wire::Fault;
 use crate::refusal::Refusal;
 
 pub(super) const MANIFEST: &str = "manifest.json";
-/// There while a folder is saved to that has no manifest yet.
+/// Marker file of a folder whose first save is under way.
 const FIRST_SAVE: &str = "first-save";
-/// How files of rows and of blobs end.
+/// Suffixes of row files and blobs.
 const DATA_FILES: [&str; 2] = [".table", ".blob"];
 
-/// A file of rows in a folder that has no manifest, although a whole checkpoint was there once.
+/// Finds a row file in a folder that once had a manifest and has none now.
 pub(super) fn lost(folder: &Path) -> io::Result<Option<PathBuf>> {
     if folder.join(MANIFEST).try_exists()? || folder.join(FIRST_SAVE).try_exists()? {
         return Ok(None);
@@ -33,7 +32,7 @@ pub(super) fn lost(folder: &Path) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Is that how a file of rows or a blob is called?
+/// Whether a file name is one of a row file or blob.
 pub(super) fn is_data(name: &str) -> bool {
     let stem = DATA_FILES.iter().find_map(|end| name.strip_suffix(end));
     let numbers = stem.and_then(|stem| stem.strip_prefix('g')?.split_once('-'));
@@ -41,7 +40,7 @@ pub(super) fn is_data(name: &str) -> bool {
     numbers.is_some_and(|(generation, number)| digits(generation) && digits(number))
 }
 
-/// Refuses a folder whose manifest was lost: neither is it read as if nothing had been saved, nor written to.
+/// Refuses a folder with a lost manifest, for reading and for writing.
 pub(super) fn check(folder: &Path) -> Result<(), Refusal> {
     let failed = |error| Refusal::io(format!("{}: list: {error}", folder.display()), &error);
     let Some(file) = lost(folder).map_err(failed)? else { return Ok(()) };
@@ -53,7 +52,7 @@ pub(super) fn check(folder: &Path) -> Result<(), Refusal> {
     Err(Refusal::new(Fault::Damaged, reason))
 }
 
-/// Says on disk that what comes to lie there is not whole yet, unless a whole checkpoint is there.
+/// Marks a folder as incomplete, unless it has a complete checkpoint.
 pub(super) fn begin(folder: &Path) -> Result<(), Refusal> {
     let mark = || -> io::Result<()> {
         if folder.join(MANIFEST).try_exists()? {
@@ -68,7 +67,7 @@ pub(super) fn begin(folder: &Path) -> Result<(), Refusal> {
     })
 }
 
-/// From now on what lies there is whole.
+/// Removes the marker of an incomplete folder.
 pub(super) fn end(folder: &Path) -> io::Result<()> {
     match std::fs::remove_file(folder.join(FIRST_SAVE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -98,7 +97,7 @@ mod tests {
         assert!(is_lost());
         let reason = check(&folder).unwrap_err().reason;
         assert!(reason.contains("latest/manifest.json is missing, but g1-0.table is there"), "{reason}");
-        // A mark that was left behind does not outlive the next save.
+        // A stale marker does not outlive the next save.
         std::fs::write(folder.join(MANIFEST), "").unwrap();
         std::fs::write(folder.join(FIRST_SAVE), "").unwrap();
         begin(&folder).unwrap();

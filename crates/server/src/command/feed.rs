@@ -1,4 +1,4 @@
-//! Batches whose keys are sent ahead: feeding, pulling and pushing them by number. Knows no hub.
+//! Batches whose keys are sent ahead: feeding, pulling and pushing them by number.
 
 use std::sync::Arc;
 
@@ -10,11 +10,13 @@ use super::pull::{absent, compose};
 use super::push::{Refused, once};
 use crate::batches::{Batch, BatchId};
 use crate::call::{Call, Scratch, unwritten, zeros};
-use crate::pushes::Pusher;
+use crate::push_dedup::ClientPushes;
 use crate::refusal::Refusal;
 
-/// Keeps the keys, each once. A batch of a few samples may have so many keys that their rows, which are all in memory when
-/// it is pulled and when it is pushed, are far more than any message.
+/// Stores the distinct keys of a batch.
+///
+/// A batch of few samples may have very many keys. The rows of all keys are in memory during its pull and push, so
+/// they are bounded here.
 pub(crate) fn feed(call: &Call<'_>, feed: &Feed<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
     let entry = call.view.table(feed.table)?;
     call.state.placement.check_keys(entry.home, feed.ragged.keys)?;
@@ -34,7 +36,7 @@ pub(crate) fn feed(call: &Call<'_>, feed: &Feed<'_>, slot: &mut [u8]) -> Result<
     call.encode(&Reply::Feed, slot)
 }
 
-/// Keeps the keys no longer.
+/// Removes a fed batch.
 pub(crate) fn forget(call: &Call<'_>, forget: &Forget, slot: &mut [u8]) -> Result<usize, Refusal> {
     call.view.table(forget.table)?;
     call.state.batches.remove((forget.table, forget.batch, forget.feature));
@@ -49,14 +51,14 @@ fn shape(pull: &PullFed, batch: &Batch) -> PullShape {
     PullShape { keys: batch.keys(), rows: batch.samples(), dim: pull.dim, format: pull.format }
 }
 
-/// Bytes of the reply to a pull.
+/// Length of the reply to a pull.
 pub(crate) fn layout(call: &Call<'_>, pull: &PullFed) -> Result<usize, Refusal> {
     check_dim(call.view.table(pull.table)?, pull.dim)?;
     let batch = call.state.batches.get(id(pull), call.now)?;
     shape(pull, &batch).frame_bytes().map_err(unwritten)
 }
 
-/// Pools the rows of a batch.
+/// Pools the rows of a fed batch.
 pub(crate) fn pull(call: &mut Call<'_>, pull: &PullFed, slot: &mut [u8]) -> Result<usize, Refusal> {
     let table = &call.view.table(pull.table)?.table;
     let batch = call.state.batches.get(id(pull), call.now)?;
@@ -75,17 +77,17 @@ pub(crate) fn pull(call: &mut Call<'_>, pull: &PullFed, slot: &mut [u8]) -> Resu
     })
 }
 
-/// Spreads the gradients of the samples over the rows, and forgets the batch.
+/// Spreads sample gradients over the rows and removes the batch.
 pub(crate) fn push(
     call: &mut Call<'_>,
-    pusher: &mut Option<Arc<Pusher>>,
+    client_pushes: &mut Option<Arc<ClientPushes>>,
     push: &PushFed<'_>,
     slot: &mut [u8],
 ) -> Result<usize, Refusal> {
     let entry = call.view.table(push.table)?;
     check_dim(entry, push.dim)?;
     let id = (push.table, push.batch, push.feature);
-    let repeated = once(call, pusher, entry, (push.client, push.sequence), |call| {
+    let repeated = once(call, client_pushes, entry, (push.client, push.sequence), |call| {
         let batch = call.state.batches.get(id, call.now)?;
         let (dim, samples) = (entry.table.dim(), batch.samples());
         if push.grads.len() != samples * dim {

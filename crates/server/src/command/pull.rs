@@ -1,4 +1,4 @@
-//! Pulls: the rows are gathered into the frame that is sent. Knows no connection.
+//! Pulls: the rows are gathered into the frame that is sent.
 
 use std::sync::Arc;
 
@@ -29,19 +29,19 @@ fn find<'a>(call: &Call<'a>, table: u32, dim: u32, keys: &[u64]) -> Result<&'a A
     Ok(entry)
 }
 
-/// Bytes of the reply, if the request is one that this server can answer.
+/// Checks a pull and returns the length of its reply.
 pub(crate) fn layout(call: &Call<'_>, pull: &Pull<'_>) -> Result<usize, Refusal> {
     find(call, pull.table, pull.dim, pull.keys)?;
     shape(pull).frame_bytes().map_err(unwritten)
 }
 
-/// As [`layout`].
+/// Checks a pooled pull and returns the length of its reply.
 pub(crate) fn layout_pooled(call: &Call<'_>, pull: &PullPooled<'_>) -> Result<usize, Refusal> {
     find(call, pull.table, pull.dim, pull.ragged.keys)?;
     shape_pooled(pull).frame_bytes().map_err(unwritten)
 }
 
-/// Answers what was laid out.
+/// Executes a pull that `layout` has checked.
 pub(crate) fn fill(call: &mut Call<'_>, pull: &Pull<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
     let table = &call.view.table(pull.table)?.table;
     write(call, shape(pull), slot, |out, missing| {
@@ -50,7 +50,7 @@ pub(crate) fn fill(call: &mut Call<'_>, pull: &Pull<'_>, slot: &mut [u8]) -> Res
     })
 }
 
-/// Answers what was laid out.
+/// Executes a pooled pull that `layout_pooled` has checked.
 pub(crate) fn fill_pooled(
     call: &mut Call<'_>,
     pull: &PullPooled<'_>,
@@ -68,7 +68,7 @@ pub(crate) fn fill_pooled(
     })
 }
 
-/// Lays a reply out, lets `gather` write the rows and say which keys have none, and seals the frame.
+/// Encodes a reply whose rows and missing positions come from `gather`.
 fn write(
     call: &mut Call<'_>,
     shape: PullShape,
@@ -83,8 +83,7 @@ fn write(
     })
 }
 
-/// Lays a reply out, lets `gather` write rows and absent bits, and seals the frame. Rows that travel as halves are first
-/// gathered in `wide`.
+/// Encodes a reply whose rows and absent bits come from `gather`. Half-precision rows are gathered in `wide` first.
 pub(super) fn compose(
     kind: Kind,
     agreed: &sanderling_wire::Agreed,

@@ -1,4 +1,4 @@
-//! Pushes: each is applied at most once, whatever is sent again. Knows no connection.
+//! Pushes. Each is applied at most once, however often it is sent.
 
 use std::sync::Arc;
 
@@ -7,20 +7,21 @@ use sanderling_wire::{Fault, Push, Pushed, Reply};
 
 use super::check_dim;
 use crate::call::Call;
-use crate::pushes::{Outcome, Pusher, Verdict};
+use crate::limit::PUSH_WINDOW;
+use crate::push_dedup::{ClientPushes, Outcome, Verdict};
 use crate::refusal::Refusal;
 use crate::tables::Entry;
 
 pub(crate) fn push(
     call: &mut Call<'_>,
-    pusher: &mut Option<Arc<Pusher>>,
+    client_pushes: &mut Option<Arc<ClientPushes>>,
     push: &Push<'_>,
     slot: &mut [u8],
 ) -> Result<usize, Refusal> {
     let entry = call.view.table(push.table)?;
     check_dim(entry, push.dim)?;
     call.state.placement.check_keys(entry.home, push.keys)?;
-    let repeated = once(call, pusher, entry, (push.client, push.sequence), |_| {
+    let repeated = once(call, client_pushes, entry, (push.client, push.sequence), |_| {
         Ok(entry.table.push_unique(
             push.keys,
             push.counts,
@@ -31,15 +32,15 @@ pub(crate) fn push(
     call.encode(&Reply::Push(Pushed { repeated }), slot)
 }
 
-/// Calls `apply` unless a push of this client and sequence was applied before; was it?
+/// Calls `apply` unless a push of this client and sequence was applied before. Returns whether it was.
 pub(super) fn once(
     call: &mut Call<'_>,
-    pusher: &mut Option<Arc<Pusher>>,
+    client_pushes: &mut Option<Arc<ClientPushes>>,
     entry: &Entry,
     (client, sequence): (u64, u64),
     apply: impl FnOnce(&mut Call<'_>) -> Result<(), Refused>,
 ) -> Result<bool, Refusal> {
-    match call.state.pushers.begin(pusher, client, sequence) {
+    match call.state.push_dedup.begin(client_pushes, client, sequence) {
         Verdict::Apply => {}
         Verdict::Known(Outcome::Applied) => return Ok(true),
         Verdict::Known(Outcome::Full { rejected }) => {
@@ -57,12 +58,13 @@ pub(super) fn once(
         }
         Verdict::UnderWay => return Err(Refusal::busy(format!("push {sequence} is being applied"))),
         Verdict::Stale => {
-            let reason = format!("nobody knows any more whether push {sequence} was applied");
+            let reason =
+                format!("push {sequence} is outside the dedup window (last {PUSH_WINDOW}); outcome unknown");
             return Err(Refusal::new(Fault::StalePush { sequence }, reason));
         }
     }
-    let pusher = pusher.as_ref().expect("it was found to ask it");
-    let mut noted = Noted { pusher, sequence, outcome: None };
+    let client_pushes = client_pushes.as_ref().expect("it was found to ask it");
+    let mut noted = Noted { client_pushes, sequence, outcome: None };
     let applied = apply(call);
     noted.outcome = match &applied {
         Ok(()) => Some(Outcome::Applied),
@@ -76,7 +78,7 @@ pub(super) fn once(
     applied.map(|()| false).map_err(Refusal::from)
 }
 
-/// Why nothing, or not all, was applied.
+/// Why a push was not applied, or not completely.
 pub(super) enum Refused {
     Store(StoreError),
     Other(Refusal),
@@ -103,15 +105,15 @@ impl From<Refused> for Refusal {
     }
 }
 
-/// Notes the outcome even if applying panics: a push must not seem under way for ever.
+/// Records the outcome on drop, even after a panic, so that the push does not stay under way forever.
 struct Noted<'a> {
-    pusher: &'a Pusher,
+    client_pushes: &'a ClientPushes,
     sequence: u64,
     outcome: Option<Outcome>,
 }
 
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
-        self.pusher.finish(self.sequence, self.outcome);
+        self.client_pushes.finish(self.sequence, self.outcome);
     }
 }

@@ -1,11 +1,11 @@
-//! Whole rows: importing and deleting them, and what an export is to do. Knows no connection.
+//! Whole rows: imports, deletions, and the preparation of exports.
 
 use sanderling_store::WholeRows;
 use sanderling_wire::{Delete, Export, Import, Reply, RowBlock};
 
 use super::check_dim;
+use crate::background::JobKind;
 use crate::call::Call;
-use crate::errand::Work;
 use crate::refusal::Refusal;
 use crate::state::State;
 
@@ -16,15 +16,15 @@ pub(crate) fn delete(call: &Call<'_>, delete: &Delete<'_>, slot: &mut [u8]) -> R
     call.encode(&Reply::Delete(gone as u64), slot)
 }
 
-/// An export goes over the whole table, which is too long for a worker.
-pub(crate) fn export(state: &State, export: &Export) -> Result<Work, Refusal> {
+/// Prepares an export as a background job, because it scans the whole table.
+pub(crate) fn export(state: &State, export: &Export) -> Result<JobKind, Refusal> {
     let directory = state.tables.directory();
     let entry = directory.entries.iter().find(|entry| entry.number == export.table);
     let entry = entry.ok_or_else(|| Refusal::no_table_number(export.table))?;
-    Ok(Work::Export { entry: entry.clone(), from: export.cursor, rows_max: export.rows_max })
+    Ok(JobKind::Export { entry: entry.clone(), from: export.cursor, rows_max: export.rows_max })
 }
 
-/// Puts rows in as they are, in place of those of the same keys.
+/// Stores rows unchanged. They replace the rows of the same keys.
 pub(crate) fn import(call: &Call<'_>, import: &Import<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
     let entry = call.view.table(import.table)?;
     let RowBlock { dim, state, keys, frequencies, last_uses, versions, weights, states } = import.rows;

@@ -1,16 +1,16 @@
-//! Statistics as a reply. Knows how they travel, not how they are measured.
+//! The reply with statistics.
 
 use sanderling_wire::{Counter, Latency, Reply, Statistics, StatsScope, limit};
 
 use crate::refusal::Refusal;
-use crate::session::Step;
+use crate::session::Handled;
 use crate::state::State;
 
 pub(crate) fn stats(
     state: &State,
     scope: StatsScope,
-    write: &mut dyn FnMut(Reply<'_>) -> Result<Step, Refusal>,
-) -> Result<Step, Refusal> {
+    write: &mut dyn FnMut(Reply<'_>) -> Result<Handled, Refusal>,
+) -> Result<Handled, Refusal> {
     let (latencies, counters) = (state.latencies(scope), state.counters());
     let latencies = latencies.iter().take(limit::STATS_MAX).map(|(name, summary)| Latency {
         name: cut(name),
@@ -32,7 +32,7 @@ pub(crate) fn stats(
     }))
 }
 
-/// The name of a peer is a client's choice.
+/// Cuts a name to the wire's limit. Clients choose their names freely.
 fn cut(name: &str) -> &str {
     let mut end = name.len().min(limit::NAME_BYTES_MAX);
     while !name.is_char_boundary(end) {

@@ -1,5 +1,4 @@
-//! Workers that go in step: a step is applied as soon as everybody has said that its part is whole, by the thread that is
-//! told so last; meetings. What is kept until then is the group's own business.
+//! Synchronous steps and barriers. The thread that reports the last missing part of a step applies it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -12,13 +11,13 @@ use sanderling_wire::{Meet, Member, PushStep, Reply, StepGradients, StepState, W
 use super::check_dim;
 use crate::call::Call;
 use crate::refusal::Refusal;
-use crate::session::Step;
+use crate::session::Handled;
 use crate::state::State;
 
-/// How a reply is written that is put together before there is room for it.
-type Write<'a> = &'a mut dyn FnMut(Reply<'_>) -> Result<Step, Refusal>;
+/// Encodes a reply before there is room for it.
+type Write<'a> = &'a mut dyn FnMut(Reply<'_>) -> Result<Handled, Refusal>;
 
-// A group changes in single steps, so it is whole even if somebody panicked meanwhile.
+// A group changes in single operations, so it is consistent even after a panic.
 fn lock(group: &Mutex<Group<Refusal>>) -> MutexGuard<'_, Group<Refusal>> {
     group.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -27,7 +26,7 @@ fn who(member: Member) -> Who {
     Who { worker: member.worker, workers: member.workers, attempt: member.attempt }
 }
 
-/// Keeps a message of a worker's part.
+/// Stores a message of a worker's part.
 pub(crate) fn push(call: &Call<'_>, push: &PushStep<'_>, slot: &mut [u8]) -> Result<usize, Refusal> {
     let entry = call.view.table(push.table)?;
     check_dim(entry, push.dim)?;
@@ -49,12 +48,17 @@ pub(crate) fn push(call: &Call<'_>, push: &PushStep<'_>, slot: &mut [u8]) -> Res
         group.take(who, push.step, push.number, part)?;
         Ok(group.progress(who, push.step, Said::Nothing))
     })?;
-    // Who is awaited matters to those who wait.
+    // Only waiting workers need the list of missing ones.
     call.encode(&Reply::PushStep(state_of(&progress, &[])), slot)
 }
 
-/// Notes what a worker says, applies the step if that was the last that was missing, and says how far everybody is.
-pub(crate) fn wait(state: &State, now: Instant, wait: &WaitStep, write: Write<'_>) -> Result<Step, Refusal> {
+/// Records a worker's report, applies the step if it is complete, and returns the progress of all workers.
+pub(crate) fn wait(
+    state: &State,
+    now: Instant,
+    wait: &WaitStep,
+    write: Write<'_>,
+) -> Result<Handled, Refusal> {
     let said = match wait.said {
         wire::Said::Nothing => Said::Nothing,
         wire::Said::Whole { messages } => Said::Whole { messages },
@@ -65,7 +69,7 @@ pub(crate) fn wait(state: &State, now: Instant, wait: &WaitStep, write: Write<'_
     let progress = in_group(state, wait.member, now, |group| {
         let progress = lock(group).say(who, wait.step, said)?;
         let Some(mut complete) = lock(group).begin() else { return Ok(progress) };
-        // Not under the lock: others may ask meanwhile.
+        // Without the lock, so that other workers can ask meanwhile.
         let applied = apply(state, &mut complete);
         let mut group = lock(group);
         group.end(complete, applied);
@@ -75,8 +79,13 @@ pub(crate) fn wait(state: &State, now: Instant, wait: &WaitStep, write: Write<'_
     write(Reply::WaitStep(state_of(&progress, &progress.missing)))
 }
 
-/// Takes what a worker brings to a meeting, and answers with what all have brought.
-pub(crate) fn meet(state: &State, now: Instant, meet: &Meet<'_>, write: Write<'_>) -> Result<Step, Refusal> {
+/// Takes a worker's contribution to a barrier and answers with those of all workers.
+pub(crate) fn meet(
+    state: &State,
+    now: Instant,
+    meet: &Meet<'_>,
+    write: Write<'_>,
+) -> Result<Handled, Refusal> {
     let who = who(meet.member);
     let mut step = None;
     in_group(state, meet.member, now, |group| {
@@ -90,7 +99,7 @@ pub(crate) fn meet(state: &State, now: Instant, meet: &Meet<'_>, write: Write<'_
     step.expect("it was written")
 }
 
-/// Looks the group up. What has no room is to be tried again, when those that nobody uses have gone.
+/// Finds the group. Without room, the request is to be repeated after idle groups have been removed.
 fn in_group<T>(
     state: &State,
     member: Member,

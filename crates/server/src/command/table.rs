@@ -1,4 +1,4 @@
-//! Opening tables by name. Making them is the list's own business.
+//! Opening tables by name.
 
 use std::sync::Arc;
 

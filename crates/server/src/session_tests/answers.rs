@@ -1,12 +1,12 @@
-//! What requests are answered, case by case, and that answering takes no memory.
+//! Replies to single requests, and that they allocate no memory.
 
 use super::*;
 use crate::limit::EXPORT_WINDOWS_MAX;
 
-/// An outlet that the peer never empties.
+/// A sink that has no room.
 struct Full;
 
-impl Outlet for Full {
+impl ReplySink for Full {
     fn put(&mut self, _: usize, _: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
         false
     }
@@ -18,8 +18,8 @@ fn without_room_for_the_answer_nothing_is_done() {
     let counts: &[u32] = &[1];
     fixture.encode(&push(1, &[1], counts, &[1.0; DIM]));
     let when = When { arrived: fixture.start, now: fixture.start };
-    let step = fixture.session.handle(fixture.frame.bytes(), when, &mut fixture.desk, &mut Full);
-    assert!(matches!(step, Ok(Step::NoRoom)));
+    let step = fixture.session.handle(fixture.frame.bytes(), when, &mut fixture.workspace, &mut Full);
+    assert!(matches!(step, Ok(Handled::NoRoom)));
     assert!(fixture.state.tables.directory().entries[0].table.is_empty());
     let again = fixture
         .ask(&push(1, &[1], counts, &[1.0; DIM]), |reply| reply == Reply::Push(Pushed { repeated: false }));
@@ -109,7 +109,7 @@ fn compressed_requests_are_answered_compressed() {
         let keys = [7; 1000];
         let zeros = |table| Pull { table, dim: 3, absent: Absent::Zero, format: RowFormat::F32, keys: &keys };
         assert_eq!(fixture.rows(&Request::Pull(zeros(1))).unwrap().0, vec![0.0; 3000]);
-        // Of 12,000 zeros little is left.
+        // 12,000 zeros compress well.
         assert!(fixture.session.reply().len() < 1000, "{}", fixture.session.reply().len());
         assert_eq!(fixture.done(&Request::Pull(zeros(2))), Err(Fault::UnknownTable));
         assert_eq!(fixture.create("t", TABLE), Ok(1), "replies that wait are packed too");
@@ -157,8 +157,8 @@ fn exports_hold_every_row_with_its_state_in_blocks() {
     assert_eq!(found, keys);
 }
 
-/// So many exports in turn, block by block. A key that comes up behind where each is, is not in its next block, and not the
-/// one to go on from, unless it has to look anew.
+/// Several exports in turn, block by block. A key inserted behind the cursors appears in no later block, unless an
+/// export repeats its pass.
 fn check_exports_in_turn(exports: usize, expected: u64) {
     let state = Fixture::new().state;
     let named = |at: usize| state.create(&format!("t{at}"), Home::Sharded, TABLE).unwrap();
@@ -186,7 +186,7 @@ fn exports_that_go_on_at_once_look_once_each() {
     check_exports_in_turn(EXPORT_WINDOWS_MAX + 1, 25);
 }
 
-/// An export that was broken off, or ended, leaves nothing behind that a later one could take for the table as it is.
+/// An aborted or finished export leaves no state that a later one could mistake for the present table.
 #[test]
 fn an_export_sees_what_was_there_when_it_began() {
     let mut fixture = Fixture::new();
@@ -248,7 +248,7 @@ fn exported_rows_are_imported_as_they_are() {
         assert_eq!(to.state.tables.directory().entries[0].table.stats().pushes, pushes);
     };
     check(&mut Fixture::new(), 3);
-    // Rows that are there are replaced, and a use clock that others depend on stays.
+    // Existing rows are replaced, and the use clock does not go back.
     let mut used = Fixture::new();
     used.done(&push(1, &keys[..100], &[1; 100], &[0.5; 100 * DIM])).unwrap();
     check(&mut used, 1);
@@ -307,7 +307,7 @@ fn in_steady_state_a_request_allocates_nothing() {
         ] {
             fixture.encode(&request);
             let allocated = allocation_counter::measure(|| {
-                assert!(matches!(fixture.handle(), Ok(Step::Done)));
+                assert!(matches!(fixture.handle(), Ok(Handled::Replied)));
             });
             *measured += allocated.count_total;
         }

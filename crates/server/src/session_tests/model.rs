@@ -1,8 +1,8 @@
-//! Random histories: a session answers as a table in this process, and anything has an answer.
+//! Random histories: a session answers like a table in this process, and every frame has an answer.
 
 use super::*;
 
-/// One step of a random history.
+/// One operation of a random history.
 #[derive(Debug, Clone)]
 enum Op {
     Pull(Vec<u64>),
@@ -106,7 +106,7 @@ fn play(ops: &[Op]) {
                 let pooled = PullPooled { table: 1, dim: 3, pooling, absent, format, ragged };
                 let expected = fixture.rows(&Request::PullPooled(pooled)).unwrap();
                 assert!(close(&found.0, &expected.0) && found.1 == expected.1, "{found:?} {expected:?}");
-                // The model gets a gradient per occurrence.
+                // The model gets one gradient per occurrence.
                 let per_key = samples.iter().flat_map(|sample| {
                     let share = if *mean { 1.0 / sample.len() as f32 } else { 1.0 };
                     vec![grad * share; sample.len() * DIM]
@@ -114,7 +114,7 @@ fn play(ops: &[Op]) {
                 model.push(&keys, &per_key.collect::<Vec<_>>(), PushScale::default()).unwrap();
                 sequence += 1;
                 last = None;
-                // What is forgotten is not there, nor is it an error to forget it; then it is fed again.
+                // A removed batch is gone, and removing it again is no error. Then it is fed again.
                 let forget = Request::Forget(Forget { table: 1, batch: 3, feature: 1 });
                 for _ in 0..2 {
                     assert_eq!(fixture.done(&forget), Ok(()));
@@ -162,7 +162,7 @@ fn requests() -> Vec<Kind> {
 }
 
 proptest! {
-    /// Whatever stands in a frame that is one, there is an answer, and the connection goes on.
+    /// Every well-formed frame has an answer, and the connection goes on.
     #[test]
     fn any_payload_has_an_answer(
         kind in proptest::sample::select(requests()),

@@ -1,4 +1,4 @@
-//! What is wrong with a request is said, and nothing of it is done.
+//! Refused requests: each is answered with its fault, and nothing of it is done.
 
 use super::*;
 
@@ -8,9 +8,9 @@ fn what_is_wrong_is_answered_with_its_fault() {
         let config = Config { frame_bytes_max: 9 << 20, ..Config::default() };
         let mut fixture = Fixture::of(&config, Features::F16_ROWS);
         let found = fixture.done(request).expect_err("a fault");
-        // Numbers aside, which the other tests look at.
+        // Other tests check the numbers.
         assert_eq!(found.code(), expected.code(), "{request:?}: {found:?}");
-        // Whatever it was, the connection is good.
+        // The connection goes on.
         assert!(!fixture.session.is_closing());
         fixture.done(&pull(&[1])).unwrap();
     };
@@ -107,7 +107,7 @@ fn a_table_that_is_there_says_what_differs() {
     }
 }
 
-/// 1 GiB over three servers, restored on two: each has (1 GiB / 3, rounded up) * 3 / 2, rounded up.
+/// 1 GiB over three servers, restored on two: each gets (1 GiB / 3, rounded up) * 3 / 2, rounded up.
 #[test]
 fn a_share_of_a_budget_may_have_been_rounded() {
     let fixture = Fixture::new();
@@ -163,7 +163,7 @@ fn hello_comes_first_and_fits() {
     check(&closed, &nothing, offer, "secret", Ok(()));
     check(&closed, &nothing, offer, "", Err(Fault::Unauthorized));
     check(&closed, &nothing, offer, "secreT", Err(Fault::Unauthorized));
-    // A server's own token is not asked of its own user, and a token that was named is asked of everybody.
+    // Processes of the server's user need no generated token. A configured token is required from all clients.
     let own = Config { admit_this_user: true, ..closed.clone() };
     let vouched = |fixture: &mut Fixture| fixture.session.vouch(true);
     check(&own, &vouched, offer, "", Ok(()));
@@ -171,10 +171,10 @@ fn hello_comes_first_and_fits() {
     check(&own, &nothing, offer, "secret", Ok(()));
     check(&closed, &vouched, offer, "", Err(Fault::Unauthorized));
     check(&open, &|fixture| fixture.state.drain(), offer, "", Err(Fault::Draining));
-    let surplus = |fixture: &mut Fixture| {
+    let over_limit = |fixture: &mut Fixture| {
         fixture.session = Session::new(Arc::clone(&fixture.state), ALL, true);
     };
-    check(&open, &surplus, offer, "", Err(Refusal::busy("").fault));
+    check(&open, &over_limit, offer, "", Err(Refusal::busy("").fault));
     let mut early = Fixture::silent(&open);
     assert_eq!(early.done(&Request::Tables), Err(Fault::BadRequest));
     assert!(early.session.is_closing());
@@ -192,7 +192,7 @@ fn bytes_that_are_no_frame_end_the_connection() {
         assert!(fixture.handle().is_err(), "byte {at}");
     }
     fixture.frame.bytes_mut().copy_from_slice(&good);
-    assert!(matches!(fixture.handle(), Ok(Step::Done)));
+    assert!(matches!(fixture.handle(), Ok(Handled::Replied)));
 }
 
 #[test]

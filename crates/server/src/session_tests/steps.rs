@@ -1,5 +1,5 @@
-//! Steps of several workers, who all speak over one session: they are applied once, when the last has said so. What a group
-//! refuses is tested with it; here it is how that is answered.
+//! Synchronous steps of several workers over one session: a step is applied once, after the last report. The group's
+//! own tests cover its refusals.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn a_step_is_applied_once_with_the_sum_of_all_parts() {
     let sums: Vec<f32> = grads[0].iter().zip(&grads[1]).map(|(a, b)| a + b).collect();
     let exact: Vec<i64> = grads[1].iter().map(|&g| (g * 1024.0) as i64).collect();
     for step in 1..4 {
-        // The one who comes first is not always the same.
+        // Both orders of arrival.
         for turn in 0..2 {
             let worker = (turn + step as u32) % 2;
             let single = StepGradients::Single(&grads[worker as usize]);
@@ -59,7 +59,7 @@ fn a_step_is_applied_once_with_the_sum_of_all_parts() {
         assert_eq!(fixture.rows(&pull(&[1, 2])), Ok((rows, vec![])));
     }
     assert_eq!(fixture.take(0, 6, StepGradients::Single(&grads[0])), Err(Fault::BadRequest));
-    // Sums that cannot be applied fail the step for everybody.
+    // Sums that cannot be applied fail the step for all workers.
     let mut wrong = grads[0];
     wrong[4] = f32::NAN;
     fixture.take(0, 4, StepGradients::Single(&wrong)).unwrap();

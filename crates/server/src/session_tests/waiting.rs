@@ -1,9 +1,9 @@
-//! What is answered to requests that waited before they were read, as their client's clock says.
+//! Requests that waited before they were read, according to the client's clock.
 
 use super::*;
 
-/// A push that was sent some time before it is read, with a deadline, by a client that has told the time before; in
-/// milliseconds.
+/// A push with a deadline that was sent some milliseconds before it is read, by a client that has sent its clock
+/// before.
 fn check(features: Features, waited_ms: u64, deadline_ms: u32, expected: fn(&Answer<()>) -> bool) {
     let mut fixture = Fixture::of(&Config::default(), features);
     let start = fixture.start;
@@ -12,7 +12,7 @@ fn check(features: Features, waited_ms: u64, deadline_ms: u32, expected: fn(&Ans
         fixture.start = start + Duration::from_millis(read_ms);
         if features.has(Features::SENT_AT) {
             fixture.encode(&Request::SentAt(sent_ms * 1000));
-            assert!(matches!(fixture.handle(), Ok(Step::Quiet)));
+            assert!(matches!(fixture.handle(), Ok(Handled::NoReply)));
         }
         fixture.deadline_us = deadline_ms * 1000;
         fixture.done(&push(sequence, keys, counts, &[1.0; DIM]))
@@ -37,11 +37,11 @@ fn requests_that_waited_before_they_were_read_are_refused_early() {
     check(Features::SENT_AT, 900, 0, is_done);
     check(Features::SENT_AT, 1100, 0, is_busy);
     check(Features::SENT_AT, 1100, 20_000, is_busy);
-    // Of one that does not tell the time nothing is known.
+    // Without the client's clock, the wait is unknown.
     check(Features::NONE, 210, 200, is_done);
 }
 
-/// Whoever is told to try again within its deadline still has the time to.
+/// A client that is told to retry within its deadline has the time for it.
 #[test]
 fn who_has_little_time_is_asked_to_try_again_soon() {
     for (deadline_ms, expected_us) in [(16, 2000), (8000, 10_000), (0, 10_000)] {
@@ -56,6 +56,6 @@ fn the_time_is_told_only_where_that_was_agreed_on() {
     assert_eq!(fixture.done(&Request::SentAt(1)), Err(Fault::BadRequest));
     let mut fixture = Fixture::of(&Config::default(), Features::SENT_AT);
     fixture.encode(&Request::SentAt(1));
-    assert!(matches!(fixture.handle(), Ok(Step::Quiet)));
+    assert!(matches!(fixture.handle(), Ok(Handled::NoReply)));
     assert!(fixture.out.is_empty());
 }

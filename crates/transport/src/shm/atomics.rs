@@ -1,3 +1,3 @@
-//! The atomics that the ring's protocol is written with. The model test puts loom's here instead.
+//! The atomics of the ring's protocol. The model test uses loom's instead.
 
 pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

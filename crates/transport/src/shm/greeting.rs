@@ -1,5 +1,5 @@
-//! How two processes come to share memory: the server makes it, seals its size, and sends it over the unix socket that
-//! the client connected to. Who belongs to another user is refused on both sides. It carries no frame.
+//! The handshake of shared memory: the server creates and seals it, and sends it over the client's unix socket. Both
+//! sides refuse processes of other users.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -21,21 +21,21 @@ use crate::options::Framing;
 use crate::socket::Socket;
 use crate::spin::Spin;
 
-/// The greeting: this, then the size of a ring, both 8 bytes little endian.
+/// The first 8 bytes of the greeting. The size of a ring follows as 8 bytes, little endian.
 const MAGIC: [u8; 8] = *b"sndrring";
 const GREETING_BYTES: usize = 16;
-/// Bounds of a ring, whoever asks.
+/// Bounds of a ring's size.
 const RING_BYTES_MIN: usize = 16 << 10;
 const RING_BYTES_MAX: usize = 1 << 30;
-/// What nobody may do to the memory any more.
+/// Operations on the memory that are sealed.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// The name in the kernel's abstract socket namespace; each user has its own.
+/// The name in the kernel's abstract socket namespace, distinct for each user.
 pub(crate) fn abstract_name(name: &str) -> Vec<u8> {
     format!("sanderling-shm-{}-{name}", rustix::process::geteuid().as_raw()).into_bytes()
 }
 
-/// The size of a ring: as asked for, yet such that the longest frame fits.
+/// The size of a ring: as configured, but large enough for the longest frame.
 pub(crate) fn ring_bytes(asked: usize, framing: &Framing) -> usize {
     let mut bytes = asked.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two();
     while bytes < RING_BYTES_MAX && frame_bytes_max(bytes) < framing.frame_bytes_max {
@@ -44,7 +44,7 @@ pub(crate) fn ring_bytes(asked: usize, framing: &Framing) -> usize {
     bytes
 }
 
-/// The server's side: makes the memory and sends it.
+/// The server's side: creates the memory and sends it.
 pub(crate) fn greet(
     socket: Socket,
     ring_bytes: usize,
@@ -75,7 +75,7 @@ pub(crate) fn greet(
     Ok(halves([replies, requests], socket, framing, write_timeout, spin, true))
 }
 
-/// The client's side: receives the memory and checks it. `None`: the deadline came first.
+/// The client's side: receives the memory and checks it. `None`: the deadline passed.
 pub(crate) fn meet(
     socket: Socket,
     framing: Framing,

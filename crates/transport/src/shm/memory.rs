@@ -12,27 +12,26 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::control::Control;
 
-/// Where the second ring's control words are.
+/// Offset between the control words of the two rings.
 const CONTROL_STRIDE_BYTES: usize = 1024;
-/// Where the first ring's bytes are: behind the page of the control words.
+/// Offset of the first ring's bytes, behind the page of control words.
 const DATA_AT_BYTES: usize = 4096;
-/// Slots start at multiples of this.
+/// Alignment of slots.
 pub(super) const SLOT_ALIGN_BYTES: usize = 64;
-/// A frame starts so far into its slot, behind the word with its length: bodies behind a header of 32 bytes lie on
-/// cache lines.
+/// Offset of a frame in its slot, behind the length word. It puts bodies behind a 32-byte header on cache lines.
 pub(super) const FRAME_AT_BYTES: usize = 32;
 
-/// Size of a mapping with two rings of so many bytes.
+/// Size of a mapping with two rings of this size.
 pub(super) const fn mapping_bytes(ring_bytes: usize) -> usize {
     DATA_AT_BYTES + 2 * ring_bytes
 }
 
-/// Memory that another process has mapped too.
+/// Memory that another process has mapped, too.
 #[derive(Debug)]
 struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
-    /// Tests take ordinary memory.
+    /// Tests use ordinary memory.
     #[cfg(test)]
     allocated: Option<std::alloc::Layout>,
 }
@@ -55,7 +54,7 @@ impl Drop for Mapping {
     }
 }
 
-/// One ring of a mapping, as one of its two sides sees it.
+/// One ring of a mapping, from one side.
 #[derive(Debug)]
 pub(super) struct RingMemory {
     mapping: Arc<Mapping>,
@@ -64,9 +63,9 @@ pub(super) struct RingMemory {
     bytes: usize,
 }
 
-/// Maps the two rings of a memory file, whose size must be `mapping_bytes(ring_bytes)` and sealed.
+/// Maps the two rings of a memory file. Its size must be `mapping_bytes(ring_bytes)` and sealed.
 ///
-/// Of each ring the process takes one side: it writes into one and reads from the other.
+/// The process writes into one ring and reads from the other.
 pub(super) fn map(fd: BorrowedFd<'_>, ring_bytes: usize) -> Result<[RingMemory; 2], Errno> {
     assert!(ring_bytes.is_power_of_two() && ring_bytes >= DATA_AT_BYTES);
     let bytes = mapping_bytes(ring_bytes);
@@ -102,7 +101,7 @@ impl RingMemory {
         self.bytes
     }
 
-    /// The words that both sides share.
+    /// The shared words of the ring.
     pub(super) fn control(&self) -> &Control {
         const {
             assert!(
@@ -114,7 +113,7 @@ impl RingMemory {
         unsafe { self.mapping.start.add(self.control_at).cast::<Control>().as_ref() }
     }
 
-    /// The address of `bytes` bytes of the ring, after the check that the ring has them.
+    /// The address of `bytes` bytes of the ring. Panics if the ring does not have them.
     fn at(&self, at: usize, bytes: usize) -> NonNull<u8> {
         assert!(
             at <= self.bytes && bytes <= self.bytes - at,
@@ -125,7 +124,7 @@ impl RingMemory {
         unsafe { self.mapping.start.add(self.data_at + at) }
     }
 
-    /// The word with which a slot starts.
+    /// The length word of a slot.
     pub(super) fn slot_word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(SLOT_ALIGN_BYTES));
         // SAFETY: within the ring and aligned, as just checked; an atomic, as in `control`. No reference to plain bytes
@@ -133,10 +132,10 @@ impl RingMemory {
         unsafe { self.at(at, size_of::<AtomicU64>()).cast().as_ref() }
     }
 
-    /// The word and the frame's bytes of a slot that this side may write.
+    /// The length word and the frame bytes of a slot that this side may write.
     ///
-    /// The peer can see, and if it is hostile change, these bytes at any time. They are numbers of which every value is
-    /// valid, and who writes them decides nothing by reading them back.
+    /// The peer can read them, and a hostile one can change them at any time. All values are valid, and the writer
+    /// never reads them back to decide anything.
     pub(super) fn slot_mut(&mut self, at: usize, frame_bytes: usize) -> (&AtomicU64, &mut [u8]) {
         let frame = self.at(at + FRAME_AT_BYTES, frame_bytes);
         // SAFETY: within the ring, as `at` checked; `&mut self` keeps others in this process away, since each ring has
@@ -145,15 +144,15 @@ impl RingMemory {
         (self.slot_word(at), frame)
     }
 
-    /// A frame's bytes where they are. The peer has given them away; one that breaks the rules can still change them.
+    /// A published frame in place. A peer that breaks the rules can still change it.
     pub(super) fn frame(&self, at: usize, frame_bytes: usize) -> &[u8] {
         // SAFETY: within the ring, as `at` checked; plain bytes, of which every value is valid. This side writes none of
         // this ring's frames.
         unsafe { std::slice::from_raw_parts(self.at(at + FRAME_AT_BYTES, frame_bytes).as_ptr(), frame_bytes) }
     }
 
-    /// Copies a frame's bytes to private memory, whatever the peer does to them meanwhile. The copy is rounded up to
-    /// whole words, which the slot has: slots are multiples of 64 bytes.
+    /// Copies a frame to private memory. The copy is rounded up to whole words, which the slot has: slots are
+    /// multiples of 64 bytes.
     pub(super) fn copy_frame(&self, at: usize, into: &mut [u64]) {
         let from = self.at(at + FRAME_AT_BYTES, size_of_val(into));
         assert!(at.is_multiple_of(SLOT_ALIGN_BYTES));
@@ -181,7 +180,7 @@ impl RingMemory {
 
 #[cfg(test)]
 impl RingMemory {
-    /// Both sides of one ring in ordinary memory, for tests of what is above without any system call.
+    /// Both sides of one ring in ordinary memory, for tests without system calls.
     pub(super) fn in_process(ring_bytes: usize) -> [RingMemory; 2] {
         let bytes = mapping_bytes(ring_bytes);
         let layout = std::alloc::Layout::from_size_align(bytes, 4096).expect("a small size");

@@ -1,5 +1,5 @@
-//! A ring against a plain queue: whatever is written, dropped, flushed and taken in whatever order, what comes out is
-//! what went in. One thread and ordinary memory, so that Miri can watch every access.
+//! Compares a ring with a plain queue under random operations. It uses one thread and ordinary memory, so that Miri
+//! can check every access.
 
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use super::memory::RingMemory;
 use super::receiver::RingReceiver;
 use super::sender::{RingSender, frame_bytes_max};
-use crate::connection::Received;
 use crate::options::Framing;
+use crate::received::Received;
 use crate::socket::Socket;
 use crate::spin::Spin;
 
@@ -25,12 +25,12 @@ const FRAMING: Framing = Framing {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Ask for so much and commit a body of so much.
+    /// Asks for `asked` bytes and commits a body of `body` bytes.
     Write {
         asked: usize,
         body: usize,
     },
-    /// Ask for so much and commit nothing.
+    /// Asks for `asked` bytes and commits nothing.
     Abandon {
         asked: usize,
     },
@@ -70,7 +70,7 @@ fn check(steps: &[Step], copies: bool) {
                     committed.push_back((body, number as u8));
                 }
                 None => {
-                    // It publishes what it has before it gives up, and an empty ring takes any frame.
+                    // The sender publishes before it reports a full ring, and an empty ring takes any frame.
                     flushed.append(&mut committed);
                     assert!(lent || !flushed.is_empty(), "no room for {asked} bytes in an empty ring");
                 }

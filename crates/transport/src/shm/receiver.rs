@@ -1,5 +1,6 @@
-//! The reading side of a ring: checks what the peer published, lends frames, gives their slots back. On the accepting
-//! side frames are copied to private memory first, on the connecting side they are lent where they are.
+//! The reading side of a ring: checks the peer's indexes and lengths, lends frames and releases their slots.
+//!
+//! The accepting side copies frames to private memory first; the connecting side reads them in place.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -10,37 +11,37 @@ use super::control::Sleep;
 use super::memory::{RingMemory, SLOT_ALIGN_BYTES};
 use super::sender::{SKIP, slot_bytes};
 use super::wake;
-use crate::connection::Received;
 use crate::error::Error;
 use crate::memory::grow;
 use crate::options::Framing;
+use crate::received::Received;
 use crate::socket::{Read, Socket};
 use crate::spin::Spin;
 
-/// Wake-ups taken from the socket at once.
+/// Number of wake-ups read from the socket at once.
 const WAKEUPS_MAX: usize = 64;
 
-/// The receiving half.
+/// The receiving half of a ring.
 #[derive(Debug)]
 pub(crate) struct RingReceiver {
     memory: RingMemory,
     socket: Arc<Socket>,
     framing: Framing,
     spin: Spin,
-    /// Bytes ever taken, and as far as the writer was last seen.
+    /// Bytes ever released, and the writer's last known index.
     head: u64,
     tail: u64,
-    /// Length of the slot that is lent where it is.
+    /// Length of the slot that is borrowed in place.
     lent_slot: usize,
-    /// Where frames are copied to, in words, or `None` to lend them where they are.
+    /// Private memory for copies, in words. `None`: frames are read in place.
     copy: Option<Vec<u64>>,
-    /// The peer has said that nothing more will come.
+    /// The peer has sent its last frame.
     closed: bool,
-    /// The peer's end of the socket is gone.
+    /// The peer's end of the socket is closed.
     gone: bool,
 }
 
-/// A frame that was found: where its slot is, and how long it is.
+/// A frame that was found: the place of its slot, and its length.
 struct Found {
     at: usize,
     bytes: usize,
@@ -99,7 +100,7 @@ impl RingReceiver {
         }
     }
 
-    /// The next frame if it is there.
+    /// Returns the next frame without waiting.
     pub(crate) fn try_receive(&mut self) -> Result<Received<'_>, Error> {
         match self.next_frame()? {
             Some(found) => self.lend(&found).map(Received::Frame),
@@ -108,17 +109,17 @@ impl RingReceiver {
         }
     }
 
-    /// Has the last frame been lent?
+    /// Whether the last frame has been received.
     pub(crate) fn has_ended(&self) -> bool {
         self.head == self.tail && (self.closed || self.gone)
     }
 
-    /// Is nobody at the other end any more? What was published before may still be there.
+    /// Whether the peer is gone. Published frames may remain.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.gone
     }
 
-    /// Is there something to receive, a frame or the end?
+    /// Whether a frame or the end can be received.
     pub(crate) fn look(&mut self) -> Result<bool, Error> {
         let (tail, closed) = self.memory.control().tail();
         let there = tail.wrapping_sub(self.head);
@@ -134,18 +135,18 @@ impl RingReceiver {
         Ok(there > 0 || closed || self.gone)
     }
 
-    /// Lets the peer wake us through the socket. `false`: there is something to receive already.
+    /// Announces a sleep on the socket. `false`: there is something to receive already.
     pub(crate) fn sleeps(&self) -> bool {
         self.memory.control().reader_sleeps(Sleep::Socket, self.tail)
     }
 
-    /// Empties the socket, and notices when it has ended.
+    /// Empties the socket and notices its end.
     pub(crate) fn take_wakeups(&mut self) -> Result<(), Error> {
         let mut bytes = [0; WAKEUPS_MAX];
         match self.socket.try_read(&mut bytes)? {
             Read::End => {
                 self.gone = true;
-                // What it published before it went is still there.
+                // Frames published before the peer went are still there.
                 self.look().map(|_| ())
             }
             Read::Bytes(_) | Read::Nothing => Ok(()),
@@ -156,7 +157,7 @@ impl RingReceiver {
         Error::Corrupt { peer: self.socket.peer.clone(), reason }
     }
 
-    /// Gives a slot back to the writer.
+    /// Releases a slot to the writer.
     fn release(&mut self, bytes: usize) {
         self.head += bytes as u64;
         let how = self.memory.control().publish_head(self.head);
@@ -177,7 +178,7 @@ impl RingReceiver {
             }
             let (ring, there) = (self.memory.bytes(), (self.tail - self.head) as usize);
             let at = (self.head % ring as u64) as usize;
-            // Read once: the peer could change it between two looks.
+            // Read once, because the peer could change it between two reads.
             let length = self.memory.slot_word(at).load(Ordering::Relaxed);
             if length == SKIP {
                 if ring - at > there {

@@ -1,5 +1,5 @@
-//! The writing side of a ring: finds a contiguous slot for each frame, publishes what was committed, waits for room. It
-//! trusts no index that the peer wrote.
+//! The writing side of a ring: finds contiguous slots, publishes committed frames and waits for room. It checks every
+//! index that the peer wrote.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,25 +16,25 @@ use crate::options::Framing;
 use crate::socket::{Socket, timespec};
 use crate::spin::Spin;
 
-/// In a slot's word instead of a length: the next slot is at the start of the ring.
+/// A slot word that means: the next slot is at the start of the ring.
 pub(super) const SKIP: u64 = u64::MAX;
-/// Beyond this the writer returns to the start as soon as the reader has left it: a ring is as large as the longest
-/// frame needs, yet what is in use stays in the cache.
+/// Beyond this offset the writer returns to the start as soon as possible, so that the used part of a large ring stays
+/// in the cache.
 const WINDOW_BYTES: usize = 256 << 10;
-/// A writer that sleeps looks so often whether the peer still lives.
+/// How often a sleeping writer checks that the peer lives.
 const ALIVE_CHECK: Duration = Duration::from_millis(5);
 
-/// Length of the slot of a frame.
+/// Length of a frame's slot.
 pub(super) fn slot_bytes(frame_bytes: usize) -> usize {
     (FRAME_AT_BYTES + frame_bytes).next_multiple_of(SLOT_ALIGN_BYTES)
 }
 
-/// The longest frame that always finds a slot in a ring, wherever its writer stands: less than half of it.
+/// The longest frame that always finds a slot, wherever the writer stands: less than half of the ring.
 pub(super) fn frame_bytes_max(ring_bytes: usize) -> usize {
     ring_bytes / 2 - FRAME_AT_BYTES
 }
 
-/// The sending half.
+/// The sending half of a ring.
 #[derive(Debug)]
 pub(crate) struct RingSender {
     memory: RingMemory,
@@ -42,12 +42,12 @@ pub(crate) struct RingSender {
     framing: Framing,
     write_timeout: Duration,
     spin: Spin,
-    /// Bytes ever committed, and how many of them are published.
+    /// Bytes ever committed, and the published part of them.
     tail: u64,
     published: u64,
-    /// As far as the reader was last seen.
+    /// The reader's last known index.
     head: u64,
-    /// Since when the reader has left no room and taken nothing.
+    /// Start of the present blockage: the reader has released nothing since.
     blocked_since: Option<Instant>,
 }
 
@@ -74,8 +74,7 @@ impl RingSender {
         }
     }
 
-    /// A slot for a frame of `bytes_max`: the word for its length, its bytes, and the index to raise by
-    /// [`RingCommit::commit`]. Waits for the peer if it must.
+    /// A slot for a frame of `bytes_max`. Waits for the peer if necessary.
     pub(crate) fn frame(&mut self, bytes_max: usize) -> Result<(RingCommit<'_>, &mut [u8]), Error> {
         self.framing.check_length(bytes_max, &self.socket.peer)?;
         let at = loop {
@@ -88,7 +87,7 @@ impl RingSender {
         Ok(self.lend(at, bytes_max))
     }
 
-    /// The same without waiting: `None` while the reader leaves no room.
+    /// A slot for a frame without waiting. `None`: there is no room.
     pub(crate) fn try_frame(
         &mut self,
         bytes_max: usize,
@@ -99,7 +98,7 @@ impl RingSender {
             None => {
                 self.flush();
                 self.blocked()?;
-                // Who waits elsewhere is told by the socket, and only here sees that no room will ever come.
+                // A sender that waits elsewhere learns of the peer's end here.
                 self.check_peer()?;
                 Ok(None)
             }
@@ -136,7 +135,7 @@ impl RingSender {
         Ok(None)
     }
 
-    /// Takes the reader's index, if it is one that a reader can have.
+    /// Reads the reader's index and checks it. Returns whether it has advanced.
     pub(crate) fn look(&mut self) -> Result<bool, Error> {
         let head = self.memory.control().head();
         let moved = head.wrapping_sub(self.head);
@@ -147,7 +146,7 @@ impl RingSender {
         }
         self.head = head;
         if moved > 0 {
-            // Too little for a long frame, perhaps; but it takes.
+            // It may be too little for a long frame, but the peer makes progress.
             self.blocked_since = None;
         }
         Ok(moved > 0)
@@ -174,7 +173,7 @@ impl RingSender {
         Ok(())
     }
 
-    /// Notes that the peer leaves no room; an error once it has done so for too long.
+    /// Records a blockage. Fails when it has lasted for the write timeout.
     fn blocked(&mut self) -> Result<(), Error> {
         let since = *self.blocked_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= self.write_timeout {
@@ -183,7 +182,7 @@ impl RingSender {
         Ok(())
     }
 
-    /// A peer that is gone leaves no room any more. Takes nothing from the socket, which belongs to the receiving half.
+    /// Fails when the peer is gone. It reads nothing from the socket, which belongs to the receiving half.
     fn check_peer(&self) -> Result<(), Error> {
         let mut hung_up = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
         match crate::socket::wait(&mut hung_up, Some(Instant::now())) {
@@ -192,7 +191,7 @@ impl RingSender {
         }
     }
 
-    /// Publishes what was committed, and wakes the reader if it sleeps.
+    /// Publishes the committed frames and wakes the reader if it sleeps.
     pub(crate) fn flush(&mut self) {
         if self.published != self.tail {
             self.published = self.tail;
@@ -201,12 +200,12 @@ impl RingSender {
         }
     }
 
-    /// When a peer that takes nothing will be given up; `None` while nothing waits for it.
+    /// The time at which a blocked sender gives up. `None`: nothing is blocked.
     pub(crate) fn gives_up_at(&self) -> Option<Instant> {
         self.blocked_since.map(|since| since + self.write_timeout)
     }
 
-    /// Lets the peer wake us through the socket when there is room. `false`: there is some already.
+    /// Announces a sleep on the socket until there is room. `false`: there is some already.
     pub(crate) fn sleeps(&self) -> bool {
         self.memory.control().writer_sleeps(Sleep::Socket, self.head)
     }
@@ -219,7 +218,7 @@ impl Drop for RingSender {
     }
 }
 
-/// A slot that waits for its length.
+/// A slot without its length yet.
 #[derive(Debug)]
 pub(crate) struct RingCommit<'a> {
     word: &'a AtomicU64,
@@ -242,7 +241,7 @@ mod tests {
     use crate::shm::{greet, meet};
 
     const RING_BYTES: usize = 1 << 16;
-    /// Frames of 1000 bytes; longer ones are asked for and not sent.
+    /// Frames of 1000 bytes. Longer ones are requested and not sent.
     const FRAMING: Framing = Framing {
         header_bytes: 1,
         body_bytes: |_| Ok(999),
@@ -261,9 +260,9 @@ mod tests {
             commit.commit(1000);
         }
         let first = sender.gives_up_at().expect("it waits");
-        // So that a clock of any grain tells the two apart.
+        // Lets clocks of any resolution tell the two times apart.
         std::thread::sleep(Duration::from_millis(20));
-        // The second gives the slot of the first back.
+        // The second receive releases the slot of the first frame.
         receiver.try_receive().expect("a frame");
         receiver.try_receive().expect("a frame");
         assert!(sender.try_frame(FRAMING.frame_bytes_max).expect("it is there").is_none());

@@ -1,4 +1,4 @@
-//! Where frames are lent while a peer has taken only a part of those before, and that the bytes stay in order.
+//! The places of borrowed frames when the peer has accepted only a part of earlier ones, and the order of the bytes.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use crate::tls::{TlsChannel, TlsClient, TlsServer};
 const FRAMING: Framing =
     Framing { header_bytes: 1, body_bytes: |_| Ok(0), frame_bytes_max: BUFFER_BYTES_BATCH * 2 };
 
-/// Far longer than anything takes that goes well.
+/// Longer than any operation of a passing test takes.
 const LONG: Duration = Duration::from_secs(60);
 
 fn sockets() -> (Socket, Socket) {
@@ -27,7 +27,7 @@ fn pair() -> (StreamSender, Socket) {
     (StreamSender::new(Pipe::Plain(Arc::new(ours)), FRAMING, LONG).expect("memory"), theirs)
 }
 
-/// The same, of which the first encrypts.
+/// A pair whose first end encrypts.
 fn tls_pair() -> (StreamSender, TlsChannel) {
     let folder = tempfile::tempdir().expect("a folder");
     let made = rcgen::generate_simple_self_signed(["test".to_owned()]).expect("a certificate");
@@ -40,7 +40,7 @@ fn tls_pair() -> (StreamSender, TlsChannel) {
     let connecting = std::thread::spawn(move || {
         client.connect(theirs, "test", Instant::now() + LONG).expect("they agree")
     });
-    // The client is the first to be done.
+    // The client finishes first.
     while !connecting.is_finished() {
         server.try_read(&mut [0; 8]).expect("they agree");
         std::thread::sleep(Duration::from_micros(100));
@@ -52,11 +52,11 @@ fn tls_pair() -> (StreamSender, TlsChannel) {
     (StreamSender::new(Pipe::Tls(Arc::new(server)), FRAMING, LONG).expect("memory"), client)
 }
 
-/// What was encrypted before goes although no more can be encrypted yet: a peer that is slow is not one that takes nothing.
+/// A slow peer that accepts some of the encrypted bytes is not given up, although no more can be encrypted yet.
 #[test]
 fn who_takes_a_part_of_what_was_encrypted_has_time_again() {
     let (mut sender, peer) = tls_pair();
-    // More than the socket holds by so many frames, which is less than waits encrypted: then none of it waits here.
+    // These frames exceed the socket's buffer by less than the limit of encrypted bytes, so that no plaintext waits.
     let mut beyond = 0;
     while beyond < 8 {
         let (slot, filled) = sender.frame(16 << 10).expect("there is room");
@@ -65,7 +65,7 @@ fn who_takes_a_part_of_what_was_encrypted_has_time_again() {
     }
     assert_eq!(sender.sent, sender.filled);
     let first = sender.gives_up_at().expect("it waits");
-    // So that a clock of any grain tells the two apart.
+    // Lets clocks of any resolution tell the two times apart.
     std::thread::sleep(Duration::from_millis(20));
     let mut part = [0; 4 << 10];
     let mut left: usize = 64 << 10;
@@ -76,7 +76,7 @@ fn who_takes_a_part_of_what_was_encrypted_has_time_again() {
     assert!(sender.gives_up_at().is_some_and(|at| at > first));
 }
 
-/// Reads all that is there.
+/// Reads everything that is available.
 fn drain(socket: &Socket, into: &mut Vec<u8>) {
     let mut buffer = [0; 1 << 16];
     while let Read::Bytes(bytes) = socket.try_read(&mut buffer).expect("it is open") {
@@ -85,7 +85,7 @@ fn drain(socket: &Socket, into: &mut Vec<u8>) {
 }
 
 proptest! {
-    /// Frames of any length, of each of which so many bytes are taken before the next one is asked for.
+    /// Frames of any length. The peer accepts some bytes of each before the next one.
     #[test]
     fn frames_are_lent_at_multiples_of_eight(
         frames in prop::collection::vec((1_usize..40_000, 0_usize..60_000), 1..20),
@@ -102,7 +102,7 @@ proptest! {
             slot.iter_mut().enumerate().for_each(|(byte, out)| *out = (byte * 7 + at) as u8);
             sent.extend_from_slice(slot);
             *filled += bytes;
-            // As the kernel would, that takes as much as there is room for.
+            // Like the kernel, which accepts as much as there is room for.
             let waiting = sender.filled - sender.sent;
             let end = sender.sent + taken.min(waiting);
             let part = &bytemuck::cast_slice(&sender.buffer)[sender.sent..end];
@@ -120,7 +120,7 @@ proptest! {
     }
 }
 
-/// Frames of up to 4 MiB, each as long as its first four bytes say.
+/// Frames of up to 4 MiB. The first four bytes tell the length.
 const LONG_FRAMES: Framing = Framing {
     header_bytes: 4,
     body_bytes: |header| Ok(u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize),
@@ -136,7 +136,7 @@ fn sharing(budget: &ReceiveBudget) -> (StreamReceiver, Socket) {
     (receiver, theirs)
 }
 
-/// Has bytes taken in as they are sent; how many frames came.
+/// Sends bytes and receives in between. Returns the number of frames.
 fn take_in(receiver: &mut StreamReceiver, peer: &Socket, mut bytes: &[u8]) -> Result<usize, Error> {
     let mut frames = 0;
     while !bytes.is_empty() {
@@ -157,7 +157,7 @@ fn long_frames_of_all_connections_share_their_memory() {
     let (begin, end) = long.split_at(900 << 10);
     let (mut one, to_one) = sharing(&budget);
     let (mut other, to_other) = sharing(&budget);
-    // Half of a long frame holds memory; another one finds too little, and is the only one to end.
+    // Half of a long frame holds memory. A third connection finds too little and fails alone.
     assert_eq!(take_in(&mut one, &to_one, begin).expect("there is room"), 0);
     assert_eq!(budget.used(), (1 << 20) - BUFFER_BYTES_BATCH);
     assert_eq!(take_in(&mut other, &to_other, begin).expect("there is room"), 0);
@@ -169,7 +169,7 @@ fn long_frames_of_all_connections_share_their_memory() {
     // Short frames need none of it.
     let (mut short, to_short) = sharing(&budget);
     assert_eq!(take_in(&mut short, &to_short, &[0; 400]).expect("there is room"), 100);
-    // What is gone, and what was read while there was little, is there again.
+    // Memory of closed connections and of finished frames is available again.
     drop(other);
     assert_eq!(budget.used(), (1 << 20) - BUFFER_BYTES_BATCH);
     let (mut other, to_other) = sharing(&budget);

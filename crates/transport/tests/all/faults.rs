@@ -123,8 +123,8 @@ fn errors_of_opening_name_the_address() {
     }
     let port = tcp.address().to_string();
     drop((unix, tcp));
-    refuse(&path, None, &format!("{path}: nobody listens there"));
-    refuse(&port, None, &format!("{port}: nobody listens there"));
+    refuse(&path, None, &format!("{path}: connection refused"));
+    refuse(&port, None, &format!("{port}: connection refused"));
     refuse("unix:/no/such/folder/s", Some(&plain), "unix:/no/such/folder/s: cannot create the socket's file");
     refuse("embedded:", None, "address \"embedded:\": there is no server to reach");
     refuse("embedded:", Some(&plain), "address \"embedded:\": there is no server");

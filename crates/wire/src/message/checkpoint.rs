@@ -1,14 +1,14 @@
-//! Saving and restoring all tables of a server. Knows no file.
+//! Saving and restoring all tables of a server.
 
 use crate::WireError;
 use crate::limit::PATH_BYTES_MAX;
 use crate::reader::Reader;
 use crate::writer::Writer;
 
-/// Saves all tables. The answer comes when they are on disk.
+/// Saves all tables. The reply comes when they are on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Save<'a> {
-    /// Name of the checkpoint; the server decides where that is and what it may contain.
+    /// Name of the checkpoint. The server decides the valid names and the place.
     pub name: &'a str,
 }
 
@@ -22,11 +22,11 @@ impl<'a> Save<'a> {
     }
 }
 
-/// The same, and says which save of all servers it is part of. The latest checkpoint, which each server saves at its own
-/// times, has no number all the same.
+/// Saves all tables as part of a save of several servers. The checkpoint `latest` still has no number, since each
+/// server saves it at its own times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SaveAs<'a> {
-    /// Chosen at random by who has all servers save; not 0.
+    /// Random number of the common save, not 0.
     pub number: u64,
     /// As in [`Save`].
     pub name: &'a str,
@@ -43,14 +43,14 @@ impl<'a> SaveAs<'a> {
     }
 }
 
-/// Answer to [`Save`] and [`SaveAs`].
+/// Reply to [`Save`] and [`SaveAs`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Saved {
-    /// Number of the save in that checkpoint.
+    /// How often this checkpoint has been saved.
     pub generation: u64,
-    /// Rows in it.
+    /// Number of rows.
     pub rows: u64,
-    /// Bytes of it.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -67,7 +67,7 @@ impl Saved {
     }
 }
 
-/// Replaces the tables of a server by those of a checkpoint. Table numbers that clients hold are void afterwards.
+/// Replaces the tables of a server by those of a checkpoint. Clients must open their tables again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restore<'a> {
     /// As in [`Save`].
@@ -84,7 +84,7 @@ impl<'a> Restore<'a> {
     }
 }
 
-/// Answer to [`Restore`].
+/// Reply to [`Restore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restored {
     /// Number of tables.

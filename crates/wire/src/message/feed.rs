@@ -1,20 +1,20 @@
-//! Batches whose keys the hub sends ahead: the server keeps them by number until they are pushed. Knows no hub.
+//! Batches whose keys a hub sends ahead. The server keeps them by number until they are pushed.
 
 use crate::WireError;
 use crate::message::pull::{Absent, Pooling, Ragged, RowFormat, read_dim, write_dim};
 use crate::reader::Reader;
 use crate::writer::Writer;
 
-/// The keys of one feature of a batch. Feeding the same again replaces it.
+/// The keys of one feature of a batch. Feeding it again replaces it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Feed<'a> {
     /// Number of the table.
     pub table: u32,
     /// Number of the batch, chosen by the hub.
     pub batch: u64,
-    /// Number of the feature, as several may share a table.
+    /// Number of the feature. Features may share a table.
     pub feature: u32,
-    /// How a sample's rows become one.
+    /// Pooling of a sample's rows.
     pub pooling: Pooling,
     /// Keys, sample after sample.
     pub ragged: Ragged<'a>,
@@ -42,7 +42,7 @@ impl<'a> Feed<'a> {
     }
 }
 
-/// Asks for the pooled rows of a batch that was fed. The answer is a [`PullReply`](crate::PullReply) with a row per sample.
+/// Requests the pooled rows of a fed batch. The reply is a [`PullReply`](crate::PullReply) with a row per sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PullFed {
     /// Number of the table.
@@ -51,11 +51,11 @@ pub struct PullFed {
     pub batch: u64,
     /// As in [`Feed`].
     pub feature: u32,
-    /// Weights per row that the client expects.
+    /// Row length that the client expects.
     pub dim: u32,
-    /// What keys without a row yield.
+    /// The result for keys without a row.
     pub absent: Absent,
-    /// How the rows are to travel.
+    /// Format of the rows in the reply.
     pub format: RowFormat,
 }
 
@@ -78,7 +78,7 @@ impl PullFed {
     }
 }
 
-/// Has the server forget the keys of one feature of a batch, if it has them: nobody will push it.
+/// Removes the keys of one feature of a fed batch, if they are there, because it will not be pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forget {
     /// Number of the table.

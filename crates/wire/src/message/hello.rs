@@ -1,4 +1,4 @@
-//! The first exchange of a connection, the sign of life, and the announcement of its end. Knows no table.
+//! The first exchange of a connection, pings, and the notice of its end.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use crate::reader::Reader;
 use crate::writer::Writer;
 use crate::{Agreed, Features, Offer, WireError};
 
-/// First request of a connection; until it is answered no other is allowed.
+/// First request of a connection. Other requests must wait for its reply.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Hello<'a> {
-    /// What the client can do.
+    /// The client's abilities.
     pub offer: Offer,
-    /// Bearer token, or empty.
+    /// Auth token, or empty.
     pub token: &'a str,
-    /// How the client wants to be called in lists and logs.
+    /// The client's name in lists and logs.
     pub name: &'a str,
 }
 
@@ -58,28 +58,28 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// Answer to [`Hello`]: what is agreed, and who answers.
+/// Reply to [`Hello`]: the negotiated terms and the server's identity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Identity<'a> {
-    /// What holds from the next frame on; the client checks it with [`Offer::accept`].
+    /// The terms from the next frame on. The client checks them with [`Offer::accept`].
     pub agreed: Agreed,
-    /// Requests that the server holds per connection before it answers "busy".
+    /// Maximum number of requests in flight per connection.
     pub in_flight_max: u32,
-    /// Which shard it is, from 0.
+    /// Index of the shard.
     pub shard: u32,
-    /// How many shards there are.
+    /// Number of shards.
     pub shards: u32,
-    /// Number of the server, the same over restarts.
+    /// Number of the server, constant over restarts.
     pub server_id: u64,
-    /// Another one with every start: what was in memory before is gone when it changes.
+    /// Changes with every start. A change means that data in memory is lost.
     pub boot_id: u64,
-    /// Number of the running operating system: who has the same can share memory.
+    /// Identifies the running operating system. Processes with the same id can share memory.
     pub host_id: u64,
-    /// Version of the placement that it knows; 0 for none.
+    /// Version of the server's placement. 0: none.
     pub placement_version: u64,
     /// Name of the server in lists and logs.
     pub name: &'a str,
-    /// Address on which clients of the same host reach it fastest, or empty.
+    /// Fastest address for clients of the same host, or empty.
     pub local_url: &'a str,
 }
 
@@ -132,13 +132,12 @@ impl<'a> Identity<'a> {
     }
 }
 
-/// Asks for a sign of life. With bytes both ways it also measures the way itself: a request and a reply of the size of
-/// a pull without anything being looked up.
+/// Requests a sign of life. Its sizes allow measuring the connection with frames as long as those of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ping<'a> {
-    /// Bytes that the reply is to have.
+    /// Requested length of the reply's bytes.
     pub reply_bytes: u32,
-    /// Anything.
+    /// Arbitrary bytes.
     pub bytes: &'a [u8],
 }
 
@@ -156,12 +155,12 @@ impl<'a> Ping<'a> {
     }
 }
 
-/// Answer to [`Ping`].
+/// Reply to [`Ping`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pong<'a> {
-    /// Does the server take new work? False while it starts or drains.
+    /// Whether the server accepts new work. False while it starts or drains.
     pub serving: bool,
-    /// As many bytes as were asked for, of any content.
+    /// The requested number of bytes, of any content.
     pub bytes: &'a [u8],
 }
 
@@ -179,12 +178,12 @@ impl<'a> Pong<'a> {
     }
 }
 
-/// Notice of the server, or of either side after an error of framing: no new requests on this connection.
+/// Notice that the connection accepts no new requests: of a draining server, or of either side after a framing error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Goaway<'a> {
-    /// Milliseconds for which requests that were already sent are still answered.
+    /// Milliseconds for which earlier requests are still answered.
     pub closing_in_ms: u32,
-    /// Why, for people. Cut at [`REASON_BYTES_MAX`] when it is written.
+    /// The reason, for people. Encoding cuts it at [`REASON_BYTES_MAX`].
     pub reason: &'a str,
 }
 

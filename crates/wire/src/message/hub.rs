@@ -1,5 +1,4 @@
-//! Minibatches from a hub: subscribing to them, taking the next one, saying which were used up, and farewell. Knows no hub,
-//! and not what is in a minibatch.
+//! Minibatches of a hub: subscribing, taking the next one, acknowledging, and unsubscribing.
 
 use crate::WireError;
 use crate::limit::{
@@ -8,24 +7,24 @@ use crate::limit::{
 use crate::reader::Reader;
 use crate::writer::{Writer, agree};
 
-/// Instead of a rank: the trainer has none.
+/// Encodes that the trainer has no rank.
 const NO_RANK: u32 = u32::MAX;
 
-/// The first request of a trainer, on every connection.
+/// The first request of a trainer on every connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subscribe<'a> {
-    /// Name of the trainer, the same over its restarts.
+    /// Name of the trainer, constant over restarts.
     pub trainer: &'a str,
-    /// Another one with every start of the trainer.
+    /// Changes with every start of the trainer.
     pub instance: u64,
-    /// The stream that it has minibatches of, as in [`Subscribed`]; 0 before the first answer.
+    /// The stream of the trainer's minibatches, as in [`Subscribed`]. 0 before the first reply.
     pub stream: u64,
-    /// Minibatches that it wants to have and not have acknowledged at a time.
+    /// Requested number of unacknowledged minibatches.
     pub window: u32,
-    /// Its place among trainers that take minibatches in turn, if they do.
+    /// Index among trainers that take minibatches in turn, if any.
     pub rank: Option<u32>,
-    /// Numbers of the minibatches that it has and whose acknowledgement has not been answered. What else the hub has handed
-    /// to it is handed out again.
+    /// Numbers of the trainer's minibatches whose acknowledgement was not answered. The hub hands out its other ones
+    /// again.
     pub held: &'a [u64],
 }
 
@@ -51,34 +50,34 @@ impl<'a> Subscribe<'a> {
 /// A feature of the minibatches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column<'a> {
-    /// Its name.
+    /// Name of the feature.
     pub name: &'a str,
-    /// Has each key a value?
+    /// Whether each key has a value.
     pub weighted: bool,
 }
 
 impl Column<'_> {
-    /// With an empty name.
+    /// Length with an empty name.
     const BYTES_MIN: usize = 16;
 }
 
-/// Answer to [`Subscribe`].
+/// Reply to [`Subscribe`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscribed<'a> {
-    /// Which numbering of minibatches it is. When it is not the one that the trainer named, the trainer is not subscribed:
-    /// its minibatches are of another start of the hub, which did not know where to go on.
+    /// Identifies the numbering of minibatches. If it differs from the trainer's, the trainer is not subscribed: its
+    /// minibatches are of an earlier start of the hub, and the hub did not know the position.
     pub stream: u64,
-    /// Passes over the input.
+    /// Number of passes over the input.
     pub passes: u64,
-    /// Rows of a minibatch; the last one of a pass may have fewer.
+    /// Rows of a minibatch. The last one of a pass may have fewer.
     pub rows: u32,
-    /// What was granted of the window.
+    /// Granted number of unacknowledged minibatches.
     pub window: u32,
-    /// A minibatch is for the trainer whose rank is its number modulo this; 0: for any.
+    /// A minibatch is for the trainer whose rank is its number modulo this. 0: for any trainer.
     pub stride: u32,
-    /// Numbers among those held that are not this trainer's any more.
+    /// Numbers among `held` that no longer belong to this trainer.
     pub late: &'a [u64],
-    /// The features, in the order in which minibatches have them.
+    /// The features in column order.
     pub columns: Vec<Column<'a>>,
 }
 
@@ -116,13 +115,13 @@ impl<'a> Subscribed<'a> {
     }
 }
 
-/// Says what was used up, and asks for the next minibatch. May be sent again as it is: a number that this trainer has
-/// acknowledged before is no news.
+/// Acknowledges minibatches and requests the next one. It may be repeated unchanged: repeated acknowledgements have no
+/// effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Next<'a> {
-    /// Whether a minibatch is wanted; else it is only about the others.
+    /// Whether a minibatch is wanted. Otherwise the request only acknowledges.
     pub wanted: bool,
-    /// Numbers of minibatches that were used up.
+    /// Numbers of acknowledged minibatches.
     pub used: &'a [u64],
 }
 
@@ -140,71 +139,71 @@ impl<'a> Next<'a> {
     }
 }
 
-/// Answer to [`Next`].
+/// Reply to [`Next`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextReply<'a> {
-    /// Numbers among those used up that had been given to another trainer meanwhile: they do not count.
+    /// Acknowledged numbers that another trainer had received meanwhile. They do not count.
     pub late: &'a [u64],
     /// The minibatch, or why there is none.
     pub outcome: Outcome<'a>,
 }
 
-/// What a hub has for a trainer.
+/// The result of a request for a minibatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<'a> {
     /// A minibatch.
     Batch {
-        /// The pass that it is of, from 0.
+        /// Index of its pass.
         pass: u64,
-        /// Its number among all of the hub's, over all passes, from 0.
+        /// Its number over all passes, from 0.
         number: u64,
-        /// Its rows.
+        /// Number of rows.
         rows: u32,
-        /// Its columns, packed; starts at a multiple of 8 bytes.
+        /// Packed columns, aligned to 8 bytes.
         payload: &'a [u8],
     },
-    /// None is ready, or the trainer has as many as it may have.
+    /// No minibatch is ready, or the trainer's window is full.
     Wait {
-        /// When it is worth asking again.
+        /// Suggested delay before another request.
         retry_after_us: u64,
     },
-    /// All passes have ended, and every minibatch was acknowledged by somebody.
+    /// All passes have ended and every minibatch was acknowledged.
     Over,
-    /// The hub cannot go on.
+    /// The hub failed.
     Failed {
-        /// Why, for people. Cut at [`REASON_BYTES_MAX`] when it is written.
+        /// The reason, for people. Encoding cuts it at [`REASON_BYTES_MAX`].
         reason: &'a str,
     },
-    /// None was wanted; of a minibatch that was named: it is not this trainer's.
+    /// None was wanted, or the named minibatch is not this trainer's.
     Nothing,
-    /// A minibatch some of whose columns have no keys here: the hub has fed them to the parameter servers. Only to trainers
-    /// that have agreed on [`Features::FED`](crate::Features::FED).
+    /// A minibatch without the keys that the hub has fed to the parameter servers. Only for trainers that negotiated
+    /// [`Features::FED`](crate::Features::FED).
     Fed {
-        /// The pass that it is of, from 0.
+        /// Index of its pass.
         pass: u64,
-        /// Its number among all of the hub's, over all passes, from 0.
+        /// Its number over all passes, from 0.
         number: u64,
-        /// Its rows.
+        /// Number of rows.
         rows: u32,
-        /// Its columns, packed, those that were fed without keys; starts at a multiple of 8 bytes.
+        /// Packed columns, aligned to 8 bytes. Fed columns have no keys.
         payload: &'a [u8],
-        /// What was fed.
+        /// The fed columns.
         ahead: Ahead<'a>,
     },
 }
 
-/// What a hub has fed to parameter servers.
+/// The columns that a hub has fed to parameter servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ahead<'a> {
-    /// The number by which the servers know the batch; a feature's number there is that of its column.
+    /// Number of the batch at the servers. The number of a feature there is its column's.
     pub batch: u64,
-    /// How long ago it was fed, by the hub's clock: servers do not keep it for ever.
+    /// Time since it was fed, by the hub's clock. Servers do not keep it forever.
     pub age_us: u64,
-    /// The columns that were fed, ascending.
+    /// The fed columns, ascending.
     pub columns: &'a [u32],
-    /// How many servers there are.
+    /// Number of servers.
     pub servers: u32,
-    /// Per column, how many keys each server got, repetitions included: [columns, servers].
+    /// Keys per column and server, including repetitions: [columns, servers].
     pub keys: &'a [u32],
 }
 
@@ -233,11 +232,11 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Asks for a minibatch that this trainer has, whole: with the keys that were fed. The answer is an [`Outcome`]: the
-/// minibatch; wait, as it is being made once more; or nothing, as it is not this trainer's any more.
+/// Requests a whole minibatch that this trainer has, with the fed keys. The outcome is the minibatch, a wait while it
+/// is being read again, or nothing if it is no longer this trainer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys {
-    /// Its number.
+    /// Number of the minibatch.
     pub number: u64,
 }
 
@@ -251,7 +250,7 @@ impl Keys {
         Ok(Keys { number: from.u64("number")? })
     }
 
-    /// The answer has the form of that to [`Next`], in which nothing is late.
+    /// The reply has the form of [`Next`]'s, without late numbers.
     pub(crate) fn read_reply<'a>(from: &mut Reader<'a>) -> Result<Outcome<'a>, WireError> {
         let NextReply { late, outcome } = NextReply::read(from)?;
         match late {
@@ -325,10 +324,10 @@ impl<'a> NextReply<'a> {
     }
 }
 
-/// A trainer's farewell: what else it has is anybody's from now on, and it is not subscribed any more.
+/// Unsubscribes a trainer. Its remaining minibatches go to other trainers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leave<'a> {
-    /// Numbers of minibatches that were used up.
+    /// Numbers of acknowledged minibatches.
     pub used: &'a [u64],
 }
 
@@ -342,10 +341,10 @@ impl<'a> Leave<'a> {
     }
 }
 
-/// Answer to [`Leave`].
+/// Reply to [`Leave`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Left<'a> {
-    /// Numbers among those used up that had been given to another trainer meanwhile: they do not count.
+    /// Acknowledged numbers that another trainer had received meanwhile. They do not count.
     pub late: &'a [u64],
 }
 

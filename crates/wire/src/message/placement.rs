@@ -1,12 +1,12 @@
-//! The placement: which slot a key belongs to, and which server has which slot. Knows no table.
+//! The placement: the slot of a key, and the server of a slot.
 
 use crate::WireError;
 use crate::limit::{SERVERS_MAX, SLOTS_DEFAULT, SLOTS_MAX, URL_BYTES_MAX};
 use crate::reader::Reader;
 use crate::writer::Writer;
 
-/// The slot of a key, of `slots` (at least 1): `MurmurHash3`'s finalizer (Appleby 2011), scaled. It shares nothing with the
-/// hash of a store's index, so that the keys of one server fill its index evenly.
+/// The slot of a key, of `slots` (at least 1): the finalizer of `MurmurHash3` (Appleby 2011), scaled. It is
+/// independent of the index hash of a store, so that a server's keys fill its index evenly.
 #[must_use]
 #[inline]
 pub fn slot_of(key: u64, slots: usize) -> usize {
@@ -17,20 +17,20 @@ pub fn slot_of(key: u64, slots: usize) -> usize {
     ((u128::from(hash) * slots as u128) >> 64) as usize
 }
 
-/// The server of each slot where nobody has decided otherwise: so many of them, which fit 16 bits, have as many each.
+/// The default placement: every server has the same number of slots. `servers` fits 16 bits.
 #[must_use]
 pub fn even_slots(servers: usize) -> Vec<u16> {
     (0..SLOTS_DEFAULT).map(|slot| (slot * servers / SLOTS_DEFAULT) as u16).collect()
 }
 
-/// The map from slots to servers, as of a version.
+/// The map from slots to servers, with a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacementMap<'a> {
-    /// Grows with every change; 0 when there is no placement.
+    /// Grows with every change. 0: no placement.
     pub version: u64,
     /// All servers, by index.
     pub servers: Vec<PlacementServer<'a>>,
-    /// Per slot, the index of its server; at most [`SLOTS_MAX`].
+    /// Per slot, the index of its server. At most [`SLOTS_MAX`] slots.
     pub slots: &'a [u16],
 }
 
@@ -39,12 +39,12 @@ pub struct PlacementMap<'a> {
 pub struct PlacementServer<'a> {
     /// Its number, as in [`Identity`](crate::Identity).
     pub server_id: u64,
-    /// Where it is reached.
+    /// Its address.
     pub url: &'a str,
 }
 
 impl PlacementServer<'_> {
-    /// With an empty address.
+    /// Length with an empty address.
     const BYTES_MIN: usize = 16;
 }
 
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn slots_are_fixed_and_even() {
-        // These never change within a version: two processes must agree on them.
+        // These values never change within a version, because processes must agree on them.
         for (key, slots, expected) in
             [(0, 1024, 0), (1, 1024, 721), (2, 1024, 234), (u64::MAX, 1024, 402), (77, 1, 0)]
         {

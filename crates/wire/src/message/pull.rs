@@ -1,4 +1,4 @@
-//! Pulls of rows, and their replies, which the server fills in place. What a key or a row means is not known here.
+//! Pulls of rows, and their replies, which the server fills in place.
 
 use crate::frame::{HEADER_BYTES, Header, flag};
 use crate::limit::{DIM_MAX, KEYS_MAX, SAMPLES_MAX};
@@ -7,12 +7,12 @@ use crate::reader::{Reader, product};
 use crate::writer::{Writer, agree};
 use crate::{Agreed, Bits, Kind, WireError, widen};
 
-/// What a pull yields for a key that has no row.
+/// The result of a pull for a key without a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absent {
     /// Zeros.
     Zero,
-    /// The weights that the row would start with.
+    /// The initial weights of the row.
     Init,
 }
 
@@ -22,7 +22,7 @@ impl Absent {
     }
 }
 
-/// How the rows of one sample become one.
+/// How the rows of one sample are pooled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
     /// Sum of `value * row`.
@@ -37,12 +37,12 @@ impl Pooling {
     }
 }
 
-/// How rows travel.
+/// The number format of rows in a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowFormat {
-    /// As they are.
+    /// Single precision.
     F32,
-    /// In half precision; for those who agreed on [`Features::F16_ROWS`](crate::Features::F16_ROWS).
+    /// Half precision, if negotiated ([`Features::F16_ROWS`](crate::Features::F16_ROWS)).
     F16,
 }
 
@@ -56,16 +56,16 @@ impl RowFormat {
     }
 }
 
-/// Asks for the rows of keys, in their order; keys may repeat.
+/// Requests the rows of keys, in their order. Keys may repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pull<'a> {
     /// Number of the table.
     pub table: u32,
-    /// Weights per row that the client expects.
+    /// Row length that the client expects.
     pub dim: u32,
-    /// What keys without a row yield.
+    /// The result for keys without a row.
     pub absent: Absent,
-    /// How the rows are to travel.
+    /// Format of the rows in the reply.
     pub format: RowFormat,
     /// At most [`KEYS_MAX`].
     pub keys: &'a [u64],
@@ -90,18 +90,18 @@ impl<'a> Pull<'a> {
     }
 }
 
-/// Asks for one row per sample, pooled from the rows of the sample's keys.
+/// Requests one row per sample, pooled from the rows of its keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PullPooled<'a> {
     /// Number of the table.
     pub table: u32,
-    /// Weights per row that the client expects.
+    /// Row length that the client expects.
     pub dim: u32,
-    /// How a sample's rows become one.
+    /// Pooling of a sample's rows.
     pub pooling: Pooling,
-    /// What keys without a row yield.
+    /// The result for keys without a row.
     pub absent: Absent,
-    /// How the rows are to travel.
+    /// Format of the rows in the reply.
     pub format: RowFormat,
     /// Keys, sample after sample.
     pub ragged: Ragged<'a>,
@@ -134,14 +134,14 @@ impl<'a> PullPooled<'a> {
     }
 }
 
-/// The keys of a batch: sample `s` has those at `offsets[s]..offsets[s + 1]`.
+/// The keys of a batch. Sample `s` has the keys `offsets[s]..offsets[s + 1]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ragged<'a> {
     /// At most [`KEYS_MAX`].
     pub keys: &'a [u64],
-    /// Ascending from 0 to the number of keys; one more than there are samples, which are at most [`SAMPLES_MAX`].
+    /// Ascending from 0 to the number of keys. One more than samples, which are at most [`SAMPLES_MAX`].
     pub offsets: &'a [u32],
-    /// One per key, multiplied with its row; 1 each when there are none.
+    /// One factor per key for its row. Without values every factor is 1.
     pub values: Option<&'a [f32]>,
 }
 
@@ -177,7 +177,7 @@ impl<'a> Ragged<'a> {
         Ok(ragged)
     }
 
-    // Offsets are sizes, so they are checked here like all others.
+    // Offsets are sizes, so they are checked like all sizes.
     fn check(&self) -> Result<(), WireError> {
         let ends = (self.offsets.first(), self.offsets.last());
         if ends != (Some(&0), Some(&(self.keys.len() as u32))) || !self.offsets.is_sorted() {
@@ -188,18 +188,18 @@ impl<'a> Ragged<'a> {
     }
 }
 
-/// Rows, and which keys had none. Also the answer to pooled pulls: then there is a row per sample.
+/// Reply to a pull: the rows, and which keys have none. A pooled pull has one row per sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PullReply<'a> {
     /// Weights per row.
     pub dim: u32,
-    /// Per key of the request: had it no row?
+    /// Per key of the request, whether it has no row.
     pub absent: Bits<'a>,
-    /// The rows, one after the other.
+    /// The rows in request order.
     pub values: RowValues<'a>,
 }
 
-/// Rows as they travelled.
+/// Rows in the format of the reply.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs)]
 pub enum RowValues<'a> {
@@ -208,7 +208,7 @@ pub enum RowValues<'a> {
 }
 
 impl RowValues<'_> {
-    /// How they travelled.
+    /// The format of the rows.
     #[must_use]
     pub fn format(&self) -> RowFormat {
         match self {
@@ -226,13 +226,13 @@ impl RowValues<'_> {
         }
     }
 
-    /// Are there none?
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies row after row, `dim` values each as f32, to where each stands among those of `out`. Panics beyond the end.
+    /// Copies each row of `dim` values as f32 to its position in `out`. Panics beyond the end.
     pub fn scatter(&self, dim: usize, positions: &[u32], out: &mut [f32]) {
         match self {
             RowValues::F32(rows) if dim == 1 => {
@@ -251,7 +251,7 @@ impl RowValues<'_> {
         }
     }
 
-    /// All values as f32. Panics if `out` does not hold as many.
+    /// Copies all values as f32. Panics if the lengths differ.
     pub fn copy_to(&self, out: &mut [f32]) {
         match self {
             RowValues::F32(values) => out.copy_from_slice(values),
@@ -260,7 +260,7 @@ impl RowValues<'_> {
     }
 }
 
-/// The sizes of a [`PullReply`], which the request determines, whatever is found.
+/// The sizes of a [`PullReply`]. They follow from the request alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PullShape {
     /// Keys of the request.
@@ -269,7 +269,7 @@ pub struct PullShape {
     pub rows: usize,
     /// Weights per row.
     pub dim: u32,
-    /// How they travel.
+    /// Format of the rows.
     pub format: RowFormat,
 }
 
@@ -280,7 +280,7 @@ impl PullShape {
         product("rows", self.rows, self.dim as usize)
     }
 
-    /// Bytes of the whole frame.
+    /// Length of the whole frame.
     pub fn frame_bytes(&self) -> Result<usize, WireError> {
         let width = if self.format == RowFormat::F16 { 2 } else { 4 };
         let bytes = product("rows", self.values()?, width)?.next_multiple_of(8);
@@ -296,27 +296,27 @@ impl PullShape {
     }
 }
 
-/// The parts of a pull reply that the server fills in.
+/// The areas of a pull reply that the server fills.
 #[derive(Debug)]
 pub struct PullAreas<'a> {
-    /// Bits as of [`set_bit`](crate::set_bit), all zero.
+    /// Bits for [`set_bit`](crate::set_bit), initially zero.
     pub absent: &'a mut [u64],
-    /// `rows * dim` values of undefined content.
+    /// `rows * dim` values with undefined content.
     pub rows: RowsMut<'a>,
 }
 
-/// Where rows go.
+/// The destination of rows.
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub enum RowsMut<'a> {
     F32(&'a mut [f32]),
-    /// For [`narrow`](crate::narrow).
+    /// Half precision, see [`narrow`](crate::narrow).
     F16(&'a mut [u16]),
 }
 
 impl<'a> PullReply<'a> {
-    /// Lays a reply out at the start of `out`, which starts at a multiple of 8 bytes, and gives the areas to be filled
-    /// without another copy. Then the caller calls [`seal`](crate::seal) on the first [`PullShape::frame_bytes`] of `out`.
+    /// Encodes a reply without its rows at the start of `out`, which is aligned to 8 bytes, and returns the areas to
+    /// fill. Then call [`seal`](crate::seal) on the first [`PullShape::frame_bytes`] of `out`.
     pub fn begin(
         kind: Kind,
         shape: PullShape,
@@ -333,7 +333,7 @@ impl<'a> PullReply<'a> {
         let (_, areas) = frame.split_at_mut(HEADER_BYTES + PullShape::HEAD_BYTES);
         let (absent, rows) = areas.split_at_mut(shape.keys.div_ceil(64) * 8);
         absent.fill(0);
-        // Rows may end before their last word does.
+        // The rows may end inside their last word.
         if let Some(last) = rows.last_chunk_mut::<8>() {
             last.fill(0);
         }
@@ -351,7 +351,7 @@ impl<'a> PullReply<'a> {
         Ok(PullAreas { absent, rows })
     }
 
-    /// Its sizes.
+    /// The sizes of the reply.
     #[must_use]
     pub fn shape(&self) -> PullShape {
         let rows = self.values.len() / (self.dim as usize).max(1);

@@ -1,4 +1,4 @@
-//! Whole rows with their state, out of a server and into another, and the removal of rows. Knows no optimizer.
+//! Whole rows with their state, out of a server and into another, and the removal of rows.
 
 use crate::WireError;
 use crate::limit::{KEYS_MAX, STATE_MAX};
@@ -6,14 +6,14 @@ use crate::message::pull::{read_dim, write_dim};
 use crate::reader::{Reader, product};
 use crate::writer::{Writer, agree};
 
-/// Asks for the next rows of a table. Rows that are made or removed meanwhile may be among them or not.
+/// Requests the next rows of a table. Concurrently created or removed rows may be among them or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Export {
     /// Number of the table.
     pub table: u32,
-    /// 0, or what the last reply said is next.
+    /// 0, or `next` of the last reply.
     pub cursor: u64,
-    /// At most this many, which is at most [`KEYS_MAX`].
+    /// Maximum number of rows, at most [`KEYS_MAX`].
     pub rows_max: u32,
 }
 
@@ -33,10 +33,10 @@ impl Export {
     }
 }
 
-/// Answer to [`Export`].
+/// Reply to [`Export`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Exported<'a> {
-    /// Where to go on, never 0; `None` after the last row.
+    /// The next cursor, never 0. `None` after the last row.
     pub next: Option<u64>,
     /// The rows.
     pub rows: RowBlock<'a>,
@@ -57,16 +57,16 @@ impl<'a> Exported<'a> {
     }
 }
 
-/// Puts rows into a table as they are. Rows that are there are replaced, so this may be repeated.
+/// Stores rows unchanged. Existing rows are replaced, so it may be repeated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Import<'a> {
     /// Number of the table.
     pub table: u32,
-    /// The rows; no key twice.
+    /// The rows. No key occurs twice.
     pub rows: RowBlock<'a>,
 }
 
-/// Rows, column by column; each column has an entry, or `dim` or `state` of them, per key.
+/// Rows, column by column. Each column has one entry per key, or `dim` or `state` entries.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowBlock<'a> {
     /// Weights per row.

@@ -1,11 +1,11 @@
-//! Latencies and counters of a server. Knows how they travel, not how they are measured.
+//! Latencies and counters of a server.
 
 use crate::WireError;
 use crate::limit::{NAME_BYTES_MAX, STATS_MAX};
 use crate::reader::Reader;
 use crate::writer::Writer;
 
-/// What statistics are asked for.
+/// The grouping of statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatsScope {
     /// One latency per command.
@@ -28,14 +28,14 @@ impl StatsScope {
     }
 }
 
-/// Answer to a request for statistics.
+/// Reply to a request for statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statistics<'a> {
     /// Microseconds since the server started.
     pub uptime_us: u64,
-    /// Distributions of durations since then.
+    /// Latency distributions since then.
     pub latencies: Vec<Latency<'a>>,
-    /// Everything that is one number.
+    /// Named counters.
     pub counters: Vec<Counter<'a>>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Statistics<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // numbers as they are called everywhere
 pub struct Latency<'a> {
-    /// What took that long: a command, or peer and command.
+    /// The command, or peer and command.
     pub name: &'a str,
     pub count: u64,
     pub average_ns: u64,
@@ -81,7 +81,7 @@ pub struct Latency<'a> {
 }
 
 impl<'a> Latency<'a> {
-    /// With an empty name.
+    /// Length with an empty name.
     const BYTES_MIN: usize = 72;
 
     fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {
@@ -107,17 +107,17 @@ impl<'a> Latency<'a> {
     }
 }
 
-/// A number with a name.
+/// A named number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counter<'a> {
-    /// Its name, with the unit last.
+    /// Name, with the unit last.
     pub name: &'a str,
     /// Its value.
     pub value: u64,
 }
 
 impl<'a> Counter<'a> {
-    /// With an empty name.
+    /// Length with an empty name.
     const BYTES_MIN: usize = 16;
 
     fn write(&self, out: &mut Writer<'_>) -> Result<(), WireError> {

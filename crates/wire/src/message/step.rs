@@ -1,5 +1,4 @@
-//! Workers that go in step: the parts of a step's gradients, how far everybody is, and meetings at which everybody's bytes
-//! are given to all. What is done when all are there is not known here.
+//! Synchronous steps: gradients of one step, the progress of all workers, and barriers that exchange bytes.
 
 use crate::WireError;
 use crate::limit::{KEYS_MAX, MEET_BYTES_MAX, NAME_BYTES_MAX, WORKERS_MAX};
@@ -7,16 +6,16 @@ use crate::message::pull::{read_dim, write_dim};
 use crate::reader::{Reader, product};
 use crate::writer::{Writer, agree};
 
-/// One of several workers that go together.
+/// One worker of a synchronous group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Chosen at random for the job, once.
+    /// Random number of the job.
     pub group: u64,
-    /// Which of them, from 0.
+    /// Index of the worker.
     pub worker: u32,
-    /// How many there are; at most [`WORKERS_MAX`].
+    /// Number of workers, at most [`WORKERS_MAX`].
     pub workers: u32,
-    /// Higher for each process that takes the place of a worker that died.
+    /// Grows with each process that replaces a dead worker.
     pub attempt: u32,
 }
 
@@ -51,11 +50,11 @@ impl Member {
 pub enum StepGradients<'a> {
     /// As in [`Push`](crate::Push).
     Single(&'a [f32]),
-    /// Whole multiples of a power of two: their sums do not depend on how samples were shared out to workers.
+    /// Multiples of a power of two. Their sums do not depend on the distribution of samples to workers.
     Fixed {
-        /// That power.
+        /// Exponent of the power.
         unit_log2: i8,
-        /// How many of it.
+        /// The multiples.
         sums: &'a [i64],
     },
 }
@@ -69,24 +68,24 @@ impl StepGradients<'_> {
     }
 }
 
-/// A part of what a worker has for a step, for one table. It is kept until all workers have said that theirs is whole.
+/// A part of a worker's gradients for a step and a table. The server keeps it until all workers have completed theirs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PushStep<'a> {
     /// Number of the table.
     pub table: u32,
-    /// Whose it is.
+    /// The worker.
     pub member: Member,
-    /// Number of the message among those of this worker and step for this server, from 0.
+    /// Number of the message among this worker's messages of the step to this server, from 0.
     pub number: u32,
     /// Number of the step, from 1 in a group, without gaps.
     pub step: u64,
     /// Weights per row.
     pub dim: u32,
-    /// Multiplies the learning rate; the same in all messages of the step about the table.
+    /// Factor of the learning rate, equal in all messages of the step about the table.
     pub lr_scale: f32,
-    /// At most [`KEYS_MAX`]; gradients of one that occurs twice are summed.
+    /// At most [`KEYS_MAX`]. Gradients of repeated keys are summed.
     pub keys: &'a [u64],
-    /// How often each key occurred in the batch.
+    /// Occurrences of each key in the batch.
     pub counts: &'a [u32],
     /// A row of `dim` values per key.
     pub gradients: StepGradients<'a>,
@@ -141,33 +140,33 @@ impl<'a> PushStep<'a> {
     }
 }
 
-/// What a worker says of a step when it asks how far everybody is.
+/// A worker's report about a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said {
-    /// Nothing. If it comes as a new attempt, what the attempt before said of a step that is not decided is taken back.
+    /// No report. From a new attempt it withdraws the earlier attempt's report about an undecided step.
     Nothing,
-    /// All that it has for the step is on all servers, on this one in so many messages.
+    /// All gradients of the worker are on the servers.
     Whole {
-        /// How many [`PushStep`] this server has from it.
+        /// Number of [`PushStep`] messages that this server has.
         messages: u32,
     },
-    /// The step is decided on another server, with the part of an attempt before: so what that sent is whole, here as there.
+    /// Another server decided the step with an earlier attempt's gradients, so these are complete here, too.
     WholeBefore {
-        /// Which attempt that was.
+        /// Number of that attempt.
         attempt: u32,
     },
-    /// It has finished this step, and goes on without waiting for the others.
+    /// The worker has finished the step and continues without waiting.
     Finished,
 }
 
-/// Says something of a step and asks how far everybody is.
+/// Reports about a step and requests the progress of all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitStep {
-    /// Who asks.
+    /// The worker.
     pub member: Member,
-    /// The step that it speaks of.
+    /// Number of the step.
     pub step: u64,
-    /// What it says of it.
+    /// The report.
     pub said: Said,
 }
 
@@ -203,21 +202,20 @@ impl WaitStep {
     }
 }
 
-/// How far the workers of a group are.
+/// The progress of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepState<'a> {
-    /// The last step that is applied.
+    /// The last applied step.
     pub applied: u64,
-    /// The last step that is, or is about to be: nothing takes it back.
+    /// The last step that is applied or irrevocably about to be.
     pub decided: u64,
-    /// The attempt of this worker whose part was in that.
+    /// The attempt of this worker that took part in it.
     pub attempt: u32,
     /// The last step that all workers have [finished](Said::Finished).
     pub finished: u64,
-    /// The first meeting for which this worker is still awaited.
+    /// The first barrier that this worker has not reached.
     pub round: u64,
-    /// The workers that are awaited: those whose part of the step is not whole, or, of who has finished it, those that
-    /// have finished least.
+    /// The missing workers: those with incomplete gradients, or, for a finished worker, the slowest ones.
     pub missing: &'a [u32],
 }
 
@@ -240,14 +238,14 @@ impl<'a> StepState<'a> {
     }
 }
 
-/// Brings bytes to a meeting, and asks for everybody's.
+/// Brings bytes to a barrier and requests those of all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meet<'a> {
-    /// Who comes.
+    /// The worker.
     pub member: Member,
-    /// Number of the meeting, from 1 in a group, without gaps.
+    /// Number of the barrier, from 1 in a group, without gaps.
     pub round: u64,
-    /// What it is for, by which workers that are at different places of their program find that out.
+    /// Purpose of the barrier. Different names show that workers are at different places of the program.
     pub name: &'a str,
     /// At most [`MEET_BYTES_MAX`].
     pub bytes: &'a [u8],
@@ -271,22 +269,22 @@ impl<'a> Meet<'a> {
     }
 }
 
-/// Answer to one who comes to a meeting.
+/// Reply at a barrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Met<'a> {
-    /// These have not come; ask again.
+    /// The workers that have not arrived. Ask again.
     Waiting(&'a [u32]),
-    /// What each worker brought, in their order.
+    /// The bytes of all workers, in their order.
     All(Vec<&'a [u8]>),
 }
 
-/// An empty part.
+/// Length of an empty part.
 const PART_BYTES_MIN: usize = 8;
-/// Header, member, round and name of the longest question, and what the answer has beside its parts.
+/// Length of the longest request or reply, without the bytes of workers.
 const MEET_HEAD_BYTES: usize = 512;
 
 impl<'a> Met<'a> {
-    /// Bytes that each of so many workers may bring if `givers` of them bring any: such that everybody's fit one frame.
+    /// Bytes that each worker may bring to a barrier if `givers` of them bring any, so that all fit one frame.
     #[must_use]
     pub fn part_bytes_max(frame_bytes_max: usize, workers: usize, givers: usize) -> usize {
         let room = frame_bytes_max.saturating_sub(MEET_HEAD_BYTES + workers * PART_BYTES_MIN);
@@ -331,8 +329,8 @@ mod tests {
     use super::*;
     use crate::{Agreed, Buffer, Features, Reply, Request};
 
-    /// Parts of the most bytes fit an answer and a question of the longest name, and one more of them would not, where it is
-    /// the frame that bounds them.
+    /// Parts of the maximum size fit a reply and a request with the longest name. One more byte would not, where the
+    /// frame is the limit.
     #[test]
     fn parts_of_a_meeting_fit_a_frame() {
         for (frame_bytes_max, workers, givers) in

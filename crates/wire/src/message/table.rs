@@ -1,16 +1,16 @@
-//! Making, opening and listing tables. Their configuration is text that this crate passes on unread.
+//! Creating, opening and listing tables. Their configuration is text that this crate does not read.
 
 use crate::WireError;
 use crate::limit::{CONFIG_BYTES_MAX, DIM_MAX, NAME_BYTES_MAX, STATE_MAX, TABLES_MAX};
 use crate::reader::Reader;
 use crate::writer::Writer;
 
-/// Where a table's rows live.
+/// The placement of a table's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Home {
-    /// On all servers, each key where its slot is.
+    /// On all servers, by the slots of the keys.
     Sharded,
-    /// All on this server, an index into the placement's servers.
+    /// All on one server, an index into the placement's servers.
     Pinned(u32),
 }
 
@@ -36,14 +36,14 @@ impl Home {
     }
 }
 
-/// Makes a table. If there is one of the same name and configuration, that is it; so this may be repeated.
+/// Creates a table, or finds the table with this name and configuration. It may be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Create<'a> {
-    /// Where its rows live.
+    /// Placement of the rows.
     pub home: Home,
     /// Its name.
     pub name: &'a str,
-    /// Everything else, as JSON.
+    /// The configuration, as JSON.
     pub config: &'a str,
 }
 
@@ -63,12 +63,12 @@ impl<'a> Create<'a> {
     }
 }
 
-/// What a server says of a table.
+/// A server's description of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableInfo<'a> {
-    /// Its number on this server until the server's next start, not 0.
+    /// Number of the table until the server's next start, not 0.
     pub table: u32,
-    /// Where its rows live.
+    /// Placement of the rows.
     pub home: Home,
     /// Weights per row.
     pub dim: u32,

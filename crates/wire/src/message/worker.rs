@@ -1,33 +1,32 @@
-//! What the workers of a job tell each other directly: who they are, rows and bytes of an exchange, signs of life, and who is
-//! lost. Knows not what is in a row, and not what is done about a loss.
+//! Messages between the workers of a job: identity, exchanged rows and bytes, heartbeats and losses.
 
 use crate::limit::{EXCHANGE_BYTES_MAX, REASON_BYTES_MAX, WORKERS_MAX};
 use crate::reader::Reader;
 use crate::writer::Writer;
 use crate::{Kind, WireError};
 
-/// What a connection between two workers is for.
+/// The purpose of a connection between two workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Way {
-    /// Rows and bytes of exchanges, which wait while the other has no room.
+    /// Exchanged rows and bytes. They wait while the receiver has no room.
     Rows = 0,
-    /// To the worker of rank 0: signs of life, losses and the like, which never wait behind rows.
+    /// Heartbeats, losses and the like, to rank 0. They never wait behind rows.
     Control = 1,
 }
 
 /// The first request of a worker to one of a lower rank, after hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Join {
-    /// Made of everything that must be the same for all workers of a job: configuration, input, number of workers.
+    /// Hash of all settings that workers of a job must share: configuration, input, number of workers.
     pub job: u64,
-    /// Which worker it is, from 0.
+    /// Rank of the worker, from 0.
     pub rank: u32,
-    /// How many there are.
+    /// Number of workers.
     pub workers: u32,
-    /// Higher for each process that takes the place of a worker that died.
+    /// Grows with each process that replaces a dead worker.
     pub attempt: u32,
-    /// What the connection is for.
+    /// Purpose of the connection.
     pub way: Way,
 }
 
@@ -63,10 +62,10 @@ impl Join {
     }
 }
 
-/// Answer to [`Join`]: who answers.
+/// Reply to [`Join`]: the identity of the answering worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Joined {
-    /// Which worker it is.
+    /// Its rank.
     pub rank: u32,
     /// Its attempt.
     pub attempt: u32,
@@ -87,96 +86,98 @@ impl Joined {
     }
 }
 
-/// What one worker tells another; there are no answers.
+/// A message between workers. There are no replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tell<'a> {
-    /// Rows that belong to the receiver.
+    /// Rows for the receiver.
     Rows {
-        /// Of which exchange, counted over all that the job does.
+        /// Number of the exchange within the job.
         round: u64,
-        /// Which part of the order of rows they are of.
+        /// Index of the slice of the row order.
         slice: u32,
-        /// The rows, packed; at most [`EXCHANGE_BYTES_MAX`].
+        /// Packed rows, at most [`EXCHANGE_BYTES_MAX`].
         bytes: &'a [u8],
     },
-    /// The receiver has been sent all of its rows.
+    /// The receiver has all of its rows.
     RowsEnd {
-        /// Of which exchange.
+        /// Number of the exchange.
         round: u64,
     },
-    /// Bytes of an all-to-all.
+    /// Bytes of an all-to-all exchange.
     Part {
-        /// Which, counted with the exchanges of rows.
+        /// Number of the exchange, counted with those of rows.
         round: u64,
-        /// Whether no more follow.
+        /// Whether it is the last part.
         is_last: bool,
         /// At most [`EXCHANGE_BYTES_MAX`].
         bytes: &'a [u8],
     },
-    /// The worker lives.
+    /// A heartbeat.
     Alive {
-        /// What it does, as a number among the stages of the job.
+        /// Index of the worker's stage.
         stage: u32,
-        /// For how long.
+        /// Time in this stage, in microseconds.
         for_us: u64,
-        /// Which of the job's passes it is in, counted over all that the job does.
+        /// Number of the pass within the job.
         turn: u64,
-        /// What it was given of that pass before this position is applied.
+        /// All rows of the pass before this position are applied.
         settled: u64,
     },
-    /// To rank 0: this worker has done its share of a pass, and that of others that it took over. From rank 0: all have.
+    /// To rank 0: this worker has done its share of a pass, including shares taken over. From rank 0: all workers
+    /// have.
     TurnOver {
-        /// Which pass; 2^64 - 1: the job.
+        /// Number of the pass. 2^64 - 1: the job.
         turn: u64,
-        /// Losses that it knows of.
+        /// Number of losses that the sender knows.
         losses: u32,
     },
-    /// To rank 0: this worker cannot be reached. From rank 0: it is lost; the others go on without it.
+    /// To rank 0: this worker is unreachable. From rank 0: it is lost, and the others continue without it.
     Lost {
-        /// Which.
+        /// Rank of the worker.
         worker: u32,
-        /// Number of the loss, from 1; 0 in what rank 0 is told.
+        /// Number of the loss, from 1. 0 in messages to rank 0.
         losses: u32,
-        /// The pass that it was in.
+        /// Its pass.
         turn: u64,
-        /// What it was given of that pass before this position is applied.
+        /// All rows of the pass before this position are applied.
         settled: u64,
-        /// How it was noticed, for people. Cut when it is written.
+        /// How the loss was noticed, for people. Encoding cuts it.
         reason: &'a str,
     },
-    /// To rank 0: how far this worker's group was when it stopped for a loss. From rank 0: with which group the job goes on, and from where.
+    /// To rank 0: the position of this worker's group when it stopped for a loss. From rank 0: the new group and its
+    /// start.
     Regroup {
-        /// Losses so far.
+        /// Number of losses so far.
         losses: u32,
-        /// Number of the new group; 0 in what rank 0 is told.
+        /// Number of the new group. 0 in messages to rank 0.
         group: u64,
-        /// The last step of the old group that is applied.
+        /// The last applied step of the old group.
         applied: u64,
-        /// The meetings of the old group that took place.
+        /// The last completed barrier of the old group.
         rounds: u64,
     },
-    /// A worker cannot go on, and so the job ends.
+    /// A worker failed, so the job ends.
     Fail {
-        /// Which.
+        /// Rank of the worker.
         worker: u32,
-        /// Why, for people. Cut when it is written.
+        /// The reason, for people. Encoding cuts it.
         reason: &'a str,
     },
-    /// To rank 0: how many steps of its own this worker has finished in a pass, where nobody may be far ahead of others. From rank
-    /// 0: how many the slowest has of those who have not done the pass.
+    /// To rank 0: the worker's finished steps in a pass, where the distance between workers is limited. From rank 0:
+    /// the fewest finished steps of the workers still in the pass.
     Pace {
-        /// Who the slowest is; in what rank 0 is told, who says it.
+        /// Rank of the slowest worker; in messages to rank 0, of the sender.
         worker: u32,
-        /// Which pass.
+        /// Number of the pass.
         turn: u64,
-        /// Steps.
+        /// Number of steps.
         steps: u64,
-        /// Steps of all but the receiver together; 0 in what rank 0 is told.
+        /// Steps of all workers except the receiver. 0 in messages to rank 0.
         others: u64,
     },
-    /// A worker was asked to stop, and so the job ends. Nothing is wrong with it.
+    /// A worker was asked to stop, so the job ends without an error.
     Stop {
-        /// Which.
+        /// Rank of the worker.
         worker: u32,
     },
 }
@@ -258,7 +259,7 @@ impl<'a> Tell<'a> {
         Ok(())
     }
 
-    /// `None`: workers tell each other nothing of this kind.
+    /// `None`: the kind is not a message between workers.
     pub(crate) fn read(kind: Kind, from: &mut Reader<'a>) -> Result<Option<Tell<'a>>, WireError> {
         Ok(Some(match kind {
             Kind::Rows => {

@@ -1,10 +1,12 @@
-//! What is remembered of pushes, as a checkpoint keeps it beside the rows. Knows neither files nor tables.
+//! The push history as a checkpoint stores it beside the rows.
 //!
-//! Rows are saved while pushes go on. So the windows are copied twice, before the first row is read and after the last.
-//! A push that was done by the first copy is in the rows, all of it: it is saved as applied. One that is not in the second
-//! has touched none of them: nothing is saved of it, and it may come again. What began in between may be in some rows and
-//! not in others: it is saved as unknown, and is refused as stale if it comes again. So no answer after a restore is wrong,
-//! and a save in which nobody pushes (that at the server's end) knows every push.
+//! Pushes go on during a save, so the windows are copied before the first row is read and after the last one:
+//!
+//! * done in the first copy: the push is in the rows, and is saved as applied;
+//! * absent from the second copy: the push is in no row, nothing is saved, and it may come again;
+//! * anything else may be in some rows only: it is saved as unknown, and refused as stale if it comes again.
+//!
+//! So no answer after a restore is wrong, and a save without concurrent pushes knows the outcome of every push.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,18 +14,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Clients, Mark, Outcome, Pusher, Pushers, lock};
-use crate::limit::{PUSH_WINDOW, PUSHERS_MAX, PUSHERS_PAST_MAX};
+use super::{ClientPushes, Clients, Mark, Outcome, PushDedup, lock};
+use crate::limit::{PUSH_CLIENTS_MAX, PUSH_CLIENTS_PAST_MAX, PUSH_WINDOW};
 
-/// Words of a bit for each place of a window.
+/// Words of a bit set over the window.
 const WORDS: usize = (PUSH_WINDOW as usize).div_ceil(64);
 
-/// The pushes of all clients.
+/// The push histories of all clients.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct SavedPushers {
-    /// Those that were silent for longest first.
+pub(crate) struct SavedPushDedup {
+    /// Ordered by last push, the oldest first.
     clients: Vec<SavedClient>,
-    /// Clients that had to make room, and the highest number of each, the first to go first.
+    /// Evicted clients with the highest sequence of each, in order of eviction.
     past: Vec<(u64, u64)>,
 }
 
@@ -32,11 +34,11 @@ struct SavedClient {
     client: u64,
     floor: Option<u64>,
     highest: Option<u64>,
-    /// A bit for each place of the window: the push there was applied.
+    /// Bits of the applied pushes in the window.
     applied: Vec<u64>,
-    /// The same: nobody knows whether it was.
+    /// Bits of the pushes with unknown outcome.
     unknown: Vec<u64>,
-    /// Number of a push, and how many of its keys found no room.
+    /// Sequence of a push and the number of its keys that found no room.
     full: Vec<(u64, u64)>,
 }
 
@@ -45,9 +47,9 @@ fn is_set(words: &[u64], place: usize) -> bool {
 }
 
 impl SavedClient {
-    /// A copy of a window; what is under way is unknown.
-    fn of(pusher: &Pusher) -> SavedClient {
-        let window = lock(&pusher.window);
+    /// Copies a window. Pushes under way become unknown.
+    fn of(client_pushes: &ClientPushes) -> SavedClient {
+        let window = lock(&client_pushes.window);
         let (floor, highest) = (window.floor, window.highest);
         let (mut applied, mut unknown, mut full) = (vec![0; WORDS], vec![0; WORDS], Vec::new());
         for (place, mark) in window.marks.iter().enumerate() {
@@ -63,16 +65,16 @@ impl SavedClient {
             };
             words[place / 64] |= 1 << (place % 64);
         }
-        SavedClient { client: pusher.client, floor, highest, applied, unknown, full }
+        SavedClient { client: client_pushes.client, floor, highest, applied, unknown, full }
     }
 
-    /// Was the push of this number, which is at this place, applied?
+    /// Whether the push at this index of the window was applied.
     fn is_applied(&self, sequence: u64, place: usize) -> bool {
         let in_window = |highest: u64| sequence <= highest && highest - sequence < PUSH_WINDOW;
         self.highest.is_some_and(in_window) && is_set(&self.applied, place)
     }
 
-    /// The window that it was; `None` if it was of another size.
+    /// The marks of the window. `None`: it has another size.
     fn marks(&self) -> Option<Box<[Mark]>> {
         if self.applied.len() != WORDS || self.unknown.len() != WORDS {
             return None;
@@ -92,14 +94,14 @@ impl SavedClient {
     }
 }
 
-/// The number of the push at a place of a window, whose highest is this.
+/// The sequence at an index of a window with this highest sequence.
 fn sequence_at(place: usize, highest: u64) -> u64 {
     highest.wrapping_sub((highest % PUSH_WINDOW + PUSH_WINDOW - place as u64) % PUSH_WINDOW)
 }
 
-impl SavedPushers {
-    /// What is to be saved, of copies from before and after the rows were.
-    pub(crate) fn around_rows(before: &SavedPushers, mut after: SavedPushers) -> SavedPushers {
+impl SavedPushDedup {
+    /// Combines the copies from before and after reading the rows.
+    pub(crate) fn around_rows(before: &SavedPushDedup, mut after: SavedPushDedup) -> SavedPushDedup {
         let earlier: HashMap<u64, &SavedClient> =
             before.clients.iter().map(|client| (client.client, client)).collect();
         for client in &mut after.clients {
@@ -119,12 +121,12 @@ impl SavedPushers {
         after
     }
 
-    /// What is known where the rows of several servers have come together: a push may have been applied by some of them, so
-    /// that all the numbers that one has seen are unknown.
-    pub(crate) fn together(parts: impl IntoIterator<Item = SavedPushers>) -> SavedPushers {
+    /// Merges the histories of several servers' parts. A push may have been applied by some of them only, so all
+    /// outcomes are unknown.
+    pub(crate) fn merged(parts: impl IntoIterator<Item = SavedPushDedup>) -> SavedPushDedup {
         let mut highest: HashMap<u64, u64> = HashMap::new();
         let mut order = Vec::new();
-        for SavedPushers { clients, past } in parts {
+        for SavedPushDedup { clients, past } in parts {
             let clients = clients.iter().filter_map(|client| {
                 client.highest.max(client.floor).map(|highest| (client.client, highest))
             });
@@ -136,51 +138,54 @@ impl SavedPushers {
                 *known = sequence.max(*known);
             }
         }
-        let surplus = order.len().saturating_sub(PUSHERS_PAST_MAX);
-        let past = order.into_iter().skip(surplus).map(|client| (client, highest[&client])).collect();
-        SavedPushers { clients: Vec::new(), past }
+        let over_limit = order.len().saturating_sub(PUSH_CLIENTS_PAST_MAX);
+        let past = order.into_iter().skip(over_limit).map(|client| (client, highest[&client])).collect();
+        SavedPushDedup { clients: Vec::new(), past }
     }
 }
 
-impl Pushers {
-    /// A copy of what is known at this moment.
-    pub(crate) fn copy(&self) -> SavedPushers {
-        let (mut pushers, past) = {
+impl PushDedup {
+    /// Copies the present history.
+    pub(crate) fn copy(&self) -> SavedPushDedup {
+        let (mut push_dedup, past) = {
             let clients = lock(&self.clients);
             let past =
                 clients.past_order.iter().filter_map(|client| Some((*client, *clients.past.get(client)?)));
             (clients.present.values().map(Arc::clone).collect::<Vec<_>>(), past.collect())
         };
-        pushers.sort_by_key(|pusher| pusher.seen.load(Ordering::Relaxed));
-        SavedPushers { clients: pushers.iter().map(|pusher| SavedClient::of(pusher)).collect(), past }
+        push_dedup.sort_by_key(|client_pushes| client_pushes.seen.load(Ordering::Relaxed));
+        SavedPushDedup {
+            clients: push_dedup.iter().map(|client_pushes| SavedClient::of(client_pushes)).collect(),
+            past,
+        }
     }
 
-    /// Knows this and nothing else from now on.
-    pub(crate) fn restore(&self, saved: SavedPushers) {
+    /// Replaces the whole history.
+    pub(crate) fn restore(&self, saved: SavedPushDedup) {
         let mut restored = Clients::default();
-        let surplus = saved.clients.len().saturating_sub(PUSHERS_MAX);
+        let over_limit = saved.clients.len().saturating_sub(PUSH_CLIENTS_MAX);
         let (mut past, now) = (saved.past, &self.time);
         for (at, client) in saved.clients.into_iter().enumerate() {
-            let marks = client.marks().filter(|_| at >= surplus);
+            let marks = client.marks().filter(|_| at >= over_limit);
             let Some(marks) = marks else {
                 past.extend(client.highest.max(client.floor).map(|highest| (client.client, highest)));
                 continue;
             };
-            let pusher = Pusher::new(client.client, client.floor, 0);
+            let client_pushes = ClientPushes::new(client.client, client.floor, 0);
             {
-                let mut window = lock(&pusher.window);
+                let mut window = lock(&client_pushes.window);
                 (window.highest, window.marks) = (client.highest, marks);
             }
             let seen = AtomicU64::new(now.fetch_add(1, Ordering::Relaxed));
-            restored.present.insert(client.client, Arc::new(Pusher { seen, ..pusher }));
+            restored.present.insert(client.client, Arc::new(ClientPushes { seen, ..client_pushes }));
         }
-        let surplus = past.len().saturating_sub(PUSHERS_PAST_MAX);
-        past.drain(..surplus);
+        let over_limit = past.len().saturating_sub(PUSH_CLIENTS_PAST_MAX);
+        past.drain(..over_limit);
         restored.past_order = past.iter().map(|&(client, _)| client).collect::<VecDeque<u64>>();
         restored.past = past.into_iter().collect();
         let mut clients = lock(&self.clients);
-        // Who holds one of them looks it up again.
-        clients.present.values().for_each(|pusher| lock(&pusher.window).left = true);
+        // Holders of an old window look it up again.
+        clients.present.values().for_each(|client_pushes| lock(&client_pushes.window).left = true);
         *clients = restored;
     }
 }
@@ -188,51 +193,51 @@ impl Pushers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pushes::Verdict;
+    use crate::push_dedup::Verdict;
 
     const APPLIED: Verdict = Verdict::Known(Outcome::Applied);
 
-    /// As a checkpoint keeps it.
-    fn through_json(saved: &SavedPushers) -> SavedPushers {
+    /// Round trip through the checkpoint's JSON.
+    fn through_json(saved: &SavedPushDedup) -> SavedPushDedup {
         serde_json::from_slice(&serde_json::to_vec(saved).unwrap()).unwrap()
     }
 
-    fn push(pushers: &Pushers, client: u64, sequence: u64, outcome: Option<Outcome>) -> Verdict {
-        let mut pusher = None;
-        let verdict = pushers.begin(&mut pusher, client, sequence);
+    fn push(push_dedup: &PushDedup, client: u64, sequence: u64, outcome: Option<Outcome>) -> Verdict {
+        let mut client_pushes = None;
+        let verdict = push_dedup.begin(&mut client_pushes, client, sequence);
         if verdict == Verdict::Apply {
-            pusher.unwrap().finish(sequence, outcome);
+            client_pushes.unwrap().finish(sequence, outcome);
         }
         verdict
     }
 
-    /// What is asked of pushes before, during and after the rows are saved, and asked again after a restore.
+    /// Pushes before, during and after reading the rows, repeated after a restore.
     #[test]
     fn no_answer_after_a_restore_is_wrong() {
-        let (pushers, done, w) = (Pushers::default(), Some(Outcome::Applied), PUSH_WINDOW);
+        let (push_dedup, done, w) = (PushDedup::default(), Some(Outcome::Applied), PUSH_WINDOW);
         let full = Outcome::Full { rejected: 3 };
         for sequence in [1, 2, w - 1, w, w + 1] {
-            push(&pushers, 1, sequence, done);
+            push(&push_dedup, 1, sequence, done);
         }
-        push(&pushers, 1, 7, Some(full));
-        push(&pushers, 1, 8, None);
-        push(&pushers, 3, 5, done);
+        push(&push_dedup, 1, 7, Some(full));
+        push(&push_dedup, 1, 8, None);
+        push(&push_dedup, 3, 5, done);
         let mut waiting = None;
-        assert_eq!(pushers.begin(&mut waiting, 1, 9), Verdict::Apply);
-        let before = pushers.copy();
-        // Rows are read.
+        assert_eq!(push_dedup.begin(&mut waiting, 1, 9), Verdict::Apply);
+        let before = push_dedup.copy();
+        // The rows are read here.
         waiting.unwrap().finish(9, done);
-        push(&pushers, 1, 10, done);
-        push(&pushers, 1, 11, Some(full));
-        push(&pushers, 1, 12, None);
-        push(&pushers, 2, 1, done);
-        push(&pushers, 3, 5 + 2 * w, done);
+        push(&push_dedup, 1, 10, done);
+        push(&push_dedup, 1, 11, Some(full));
+        push(&push_dedup, 1, 12, None);
+        push(&push_dedup, 2, 1, done);
+        push(&push_dedup, 3, 5 + 2 * w, done);
         let mut under_way = None;
-        assert_eq!(pushers.begin(&mut under_way, 1, 13), Verdict::Apply);
-        let saved = through_json(&SavedPushers::around_rows(&before, pushers.copy()));
-        push(&pushers, 1, 14, done);
+        assert_eq!(push_dedup.begin(&mut under_way, 1, 13), Verdict::Apply);
+        let saved = through_json(&SavedPushDedup::around_rows(&before, push_dedup.copy()));
+        push(&push_dedup, 1, 14, done);
 
-        let restored = Pushers::default();
+        let restored = PushDedup::default();
         let mut held = None;
         restored.begin(&mut held, 1, 500);
         restored.restore(saved);
@@ -265,15 +270,15 @@ mod tests {
 
     #[test]
     fn with_nobody_pushing_everything_is_known() {
-        let pushers = Pushers::default();
-        for client in 0..PUSHERS_MAX as u64 + 5 {
-            push(&pushers, client, client + 1, Some(Outcome::Applied));
+        let push_dedup = PushDedup::default();
+        for client in 0..PUSH_CLIENTS_MAX as u64 + 5 {
+            push(&push_dedup, client, client + 1, Some(Outcome::Applied));
         }
-        let saved = through_json(&SavedPushers::around_rows(&pushers.copy(), pushers.copy()));
-        let restored = Pushers::default();
+        let saved = through_json(&SavedPushDedup::around_rows(&push_dedup.copy(), push_dedup.copy()));
+        let restored = PushDedup::default();
         restored.restore(saved);
-        assert_eq!(restored.len(), PUSHERS_MAX);
-        for client in 5..PUSHERS_MAX as u64 + 5 {
+        assert_eq!(restored.len(), PUSH_CLIENTS_MAX);
+        for client in 5..PUSH_CLIENTS_MAX as u64 + 5 {
             assert_eq!(push(&restored, client, client + 1, None), APPLIED, "{client}");
         }
         assert_eq!(push(&restored, 2, 3, None), Verdict::Stale, "it had to make room");
@@ -283,12 +288,12 @@ mod tests {
     #[test]
     fn where_parts_come_together_all_that_was_seen_is_unknown() {
         let parts = [4_u64, 9].map(|sequence| {
-            let pushers = Pushers::default();
-            push(&pushers, 1, sequence, Some(Outcome::Applied));
-            pushers.copy()
+            let push_dedup = PushDedup::default();
+            push(&push_dedup, 1, sequence, Some(Outcome::Applied));
+            push_dedup.copy()
         });
-        let restored = Pushers::default();
-        restored.restore(through_json(&SavedPushers::together(parts)));
+        let restored = PushDedup::default();
+        restored.restore(through_json(&SavedPushDedup::merged(parts)));
         assert_eq!(push(&restored, 1, 4, None), Verdict::Stale);
         assert_eq!(push(&restored, 1, 9, None), Verdict::Stale);
         assert_eq!(push(&restored, 1, 10, None), Verdict::Apply);

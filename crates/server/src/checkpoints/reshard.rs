@@ -1,37 +1,37 @@
-//! Restoring on another number of shards: all parts of a checkpoint are read one after the other, and the rows whose keys
-//! are this server's are kept. Knows slots and folders, no connection.
+//! Restoring a checkpoint on another number of shards: reads all parts in turn and keeps the rows of this server's
+//! keys.
 
 use std::path::{Path, PathBuf};
 
 use sanderling_store::{Checkpoint, Table, TableConfig};
 use sanderling_wire::{Fault, Home};
 
-use super::{About, AboutTable, pushes};
+use super::record::{ServerRecord, TableRecord, pushes};
 use crate::description;
 use crate::event::{Event, Log};
 use crate::placement::Placement;
-use crate::pushes::SavedPushers;
+use crate::push_dedup::SavedPushDedup;
 use crate::refusal::Refusal;
 use crate::tables::{Candidate, Tables};
 
-/// Who restores.
-pub(super) struct Together<'a> {
+/// The server that restores.
+pub(super) struct Resharder<'a> {
     pub(super) shard: u16,
     pub(super) shards: u16,
     pub(super) log: Option<&'a Log>,
 }
 
-/// A part. Parts are opened one at a time, since each may have thousands of files.
+/// One part. Parts are opened one at a time, because each may have thousands of files.
 struct Part<'a> {
     folder: &'a Path,
     generation: u64,
-    about: About,
+    record: ServerRecord,
 }
 
-/// What is read together was saved together.
+/// Requires that all parts belong to one save.
 fn check_numbers(parts: &[Part<'_>]) -> Result<(), Refusal> {
     let Some((first, others)) = parts.split_first() else { return Ok(()) };
-    let Some(other) = others.iter().find(|part| part.about.number != first.about.number) else {
+    let Some(other) = others.iter().find(|part| part.record.number != first.record.number) else {
         return Ok(());
     };
     let reason = format!(
@@ -43,7 +43,7 @@ fn check_numbers(parts: &[Part<'_>]) -> Result<(), Refusal> {
 }
 
 impl Part<'_> {
-    /// It must be what it was.
+    /// Opens the part again and requires that it is unchanged.
     fn open_again(&self) -> Result<Checkpoint, Refusal> {
         let checkpoint = Checkpoint::open(self.folder)?;
         if checkpoint.generation() == self.generation {
@@ -54,20 +54,19 @@ impl Part<'_> {
     }
 }
 
-impl Together<'_> {
-    /// The tables with this server's rows, of parts by the number of their shard. Of all pushes that were known, it is
-    /// unknown whether they were applied here.
+impl Resharder<'_> {
+    /// Reads the tables with this server's rows from parts in shard order. All known pushes become "outcome unknown".
     pub(super) fn read(
         &self,
         tables: &Tables,
         folders: &[PathBuf],
-    ) -> Result<(Vec<Candidate>, Option<SavedPushers>), Refusal> {
+    ) -> Result<(Vec<Candidate>, Option<SavedPushDedup>), Refusal> {
         let mut parts = Vec::new();
         for (shard, folder) in (0..).zip(folders) {
             let checkpoint = Checkpoint::open(folder)?;
-            let about = About::read(&checkpoint, folder)?;
-            about.check(&checkpoint, folder, shard, folders.len() as u16)?;
-            parts.push(Part { folder, generation: checkpoint.generation(), about });
+            let record = ServerRecord::read(&checkpoint, folder)?;
+            record.check(&checkpoint, folder, shard, folders.len() as u16)?;
+            parts.push(Part { folder, generation: checkpoint.generation(), record });
         }
         check_numbers(&parts)?;
         let mut candidates = self.tables(tables, &parts)?;
@@ -76,7 +75,7 @@ impl Together<'_> {
         let mut known = Vec::new();
         for part in &parts {
             let (folder, checkpoint) = (part.folder, part.open_again()?);
-            for AboutTable { name, .. } in &part.about.tables {
+            for TableRecord { name, .. } in &part.record.tables {
                 let Some(candidate) = candidates.iter_mut().find(|candidate| candidate.table.name() == name)
                 else {
                     continue;
@@ -86,21 +85,21 @@ impl Together<'_> {
                 let rows = checkpoint.load_rows(name, &mut candidate.table, here)?;
                 if let Some(log) = self.log {
                     let (folder, table) = (folder.display().to_string(), name.clone());
-                    log.say(Event::RowsTaken { folder, table, rows });
+                    log.report(Event::RowsTaken { folder, table, rows });
                 }
             }
             known.extend(pushes(&checkpoint, folder)?);
         }
-        // Parts from before this was saved say nothing of pushes; then what the server knows stays.
-        let known = (!known.is_empty()).then(|| SavedPushers::together(known));
+        // Parts of older versions have no push history. The server keeps its own then.
+        let known = (!known.is_empty()).then(|| SavedPushDedup::merged(known));
         Ok((candidates, known))
     }
 
-    /// Empty tables for all that this server has a share of.
+    /// Creates empty tables for all tables that this server has a share of.
     fn tables(&self, tables: &Tables, parts: &[Part<'_>]) -> Result<Vec<Candidate>, Refusal> {
         let mut candidates: Vec<Candidate> = Vec::new();
-        for Part { folder, about, .. } in parts {
-            for AboutTable { name, pinned, created_unix_ms, config } in &about.tables {
+        for Part { folder, record, .. } in parts {
+            for TableRecord { name, pinned, created_unix_ms, config } in &record.tables {
                 let home = pinned.map_or(Home::Sharded, Home::Pinned);
                 match home {
                     Home::Pinned(server) if server >= u32::from(self.shards) => {
@@ -116,7 +115,7 @@ impl Together<'_> {
                     _ => {}
                 }
                 let asked = description::parse(name, &config.to_string())?;
-                let asked = self.with_share_of_budget(asked, home, about.shards);
+                let asked = self.with_share_of_budget(asked, home, record.shards);
                 let config = description::describe(&asked);
                 match candidates.iter().find(|candidate| candidate.table.name() == name) {
                     Some(other) if (other.home, &other.config) == (home, &config) => {}
@@ -143,7 +142,7 @@ impl Together<'_> {
         Ok(candidates)
     }
 
-    /// Every server has an equal part of a table's budget: as many bytes in all as before.
+    /// Divides a table's memory limit among the new shards. The sum stays the same.
     fn with_share_of_budget(&self, mut config: TableConfig, home: Home, shards_before: u16) -> TableConfig {
         if home == Home::Sharded {
             let share = |bytes: u64| {

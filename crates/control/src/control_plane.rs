@@ -1,5 +1,4 @@
-//! The control plane as a thread: started beside a running server, told when that drains, and ended after it. Knows no
-//! signal.
+//! The control plane as a thread: starts beside a running server, reports its draining, and ends after it.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
-use crate::guest::{self, Guest};
+use crate::incoming::{self, Incoming};
 use crate::limit::{
     CONNECTION_AGE_MAX, CONNECTIONS_MAX, HEADERS_BYTES_MAX, KEEPALIVE_EVERY, KEEPALIVE_WITHIN, LINGER,
     STREAMS_MAX, THREADS_MAX,
@@ -22,92 +21,94 @@ use crate::limit::{
 use crate::proto::control_server;
 use crate::router::router;
 use crate::service::Service;
-use crate::work::Work;
+use crate::thread_pool::ThreadPool;
 
 /// Why a control plane does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PlaneError {
-    /// A thread, the runtime or the listener.
+pub enum ControlPlaneError {
+    /// The system lacks resources.
     #[error("the control plane cannot start: {0}")]
     Io(#[from] std::io::Error),
-    /// Certificate or key.
+    /// The certificate or the key is invalid.
     #[error("the control plane cannot talk TLS: {0}")]
     Tls(String),
-    /// The service's own description, which is a bug.
+    /// The service descriptor is invalid, which is a bug.
     #[error("the control plane cannot describe itself: {0}")]
     Description(String),
 }
 
-/// A running control plane. Dropping it ends it without waiting for what is under way.
+/// A running control plane. Dropping it ends it at once.
 #[derive(Debug)]
-pub struct Plane {
+pub struct ControlPlane {
     url: String,
     draining: watch::Sender<bool>,
     stop: Option<oneshot::Sender<Duration>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Plane {
-    /// Answers at a listener for a server from now on.
+impl ControlPlane {
+    /// Starts the control plane of a server at a listener.
     ///
     /// # Errors
-    /// Certificate and key do not fit, or the system has no resources.
-    pub fn start(listening: PortListener, control: Control) -> Result<Plane, PlaneError> {
-        let tls = listening.tls.as_ref().map(guest::acceptor).transpose().map_err(PlaneError::Tls)?;
+    /// Certificate and key do not fit, or the system lacks resources.
+    pub fn start(listening: PortListener, control: Control) -> Result<ControlPlane, ControlPlaneError> {
+        let tls =
+            listening.tls.as_ref().map(incoming::acceptor).transpose().map_err(ControlPlaneError::Tls)?;
         let url = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, listening.address);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let listener = {
             let _inside = runtime.enter();
             TcpListener::from_std(listening.listener)?
         };
-        let service = Service::new(control, Work::start("control-work", THREADS_MAX)?);
+        let service = Service::new(control, ThreadPool::start("control-work", THREADS_MAX)?);
         let (reporter, health) = health_reporter();
-        let router = router(&service, health).map_err(|error| PlaneError::Description(error.to_string()))?;
+        let router =
+            router(&service, health).map_err(|error| ControlPlaneError::Description(error.to_string()))?;
         let (draining, drains) = watch::channel(false);
         let (stop, stopped) = oneshot::channel();
         let serving =
             Serving { listener, tls, routes: Routes::from(router), service, reporter, drains, stopped };
         let thread = std::thread::Builder::new().name("control".to_owned());
         let thread = thread.spawn(move || serving.run(runtime))?;
-        Ok(Plane { url, draining, stop: Some(stop), thread: Some(thread) })
+        Ok(ControlPlane { url, draining, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it answers, such as `http://127.0.0.1:7100`.
+    /// The URL, such as `http://127.0.0.1:7100`.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// From now on the health service says that the server does not serve.
+    /// Makes the health service report "not serving".
     pub fn draining(&self) {
         self.draining.send_replace(true);
     }
 
-    /// Ends it, after saves and restores that are under way if they are done by then.
+    /// Ends the control plane. Saves and restores under way get this long to finish.
     pub fn stop(mut self, within: Duration) {
         self.end(within);
     }
 
     fn end(&mut self, within: Duration) {
         if let Some(stop) = self.stop.take() {
-            // It fails when the thread has ended by itself.
+            // It fails when the thread has ended already.
             let _ = stop.send(within);
         }
         if let Some(thread) = self.thread.take() {
-            // One that has panicked has said so itself.
+            // A panic has been reported already.
             let _ = thread.join();
         }
     }
 }
 
-impl Drop for Plane {
+impl Drop for ControlPlane {
     fn drop(&mut self) {
         self.end(Duration::ZERO);
     }
 }
 
-/// What the thread needs.
+/// The resources of the thread.
 struct Serving {
     listener: TcpListener,
     tls: Option<tokio_rustls::TlsAcceptor>,
@@ -121,7 +122,7 @@ struct Serving {
 impl Serving {
     fn run(self, runtime: Runtime) {
         runtime.block_on(self.serve());
-        // What blocks still, such as a save that took too long, must not hold up the end of the process.
+        // A slow save must not delay the end of the process.
         runtime.shutdown_background();
     }
 
@@ -129,8 +130,8 @@ impl Serving {
         let Serving { listener, tls, routes, service, reporter, drains, stopped } = self;
         report(&reporter, ServingStatus::Serving).await;
         let reporting = tokio::spawn(report_draining(reporter, drains));
-        let (guests, incoming) = mpsc::channel::<std::io::Result<Guest>>(1);
-        let accepting = tokio::spawn(guest::accept(listener, tls, CONNECTIONS_MAX, guests));
+        let (accepted, incoming) = mpsc::channel::<std::io::Result<Incoming>>(1);
+        let accepting = tokio::spawn(incoming::accept(listener, tls, CONNECTIONS_MAX, accepted));
         let (end, ended) = oneshot::channel::<()>();
         let serving = tokio::spawn(
             Server::builder()
@@ -146,18 +147,18 @@ impl Serving {
                     let _ = ended.await;
                 }),
         );
-        // A handle that is dropped is one that wants no waiting.
+        // A dropped handle means no waiting.
         let within = stopped.await.unwrap_or_default();
         service.finish(within).await;
         let _ = end.send(());
         accepting.abort();
-        // Somebody who watches the health service would stay for ever.
+        // A client that watches the health service would stay forever.
         let _ = tokio::time::timeout(LINGER, serving).await;
         reporting.abort();
     }
 }
 
-/// Tells how the server is, for the server as a whole and for our service.
+/// Reports the status for the whole server and for the control service.
 async fn report(reporter: &HealthReporter, status: ServingStatus) {
     for name in ["", control_server::SERVICE_NAME] {
         reporter.set_service_status(name, status).await;

@@ -1,90 +1,91 @@
-//! What is remembered of the pushes of every client, so that none is applied twice. Knows neither tables nor gradients.
+//! Push deduplication: each client numbers its pushes, and the server applies a number once. It knows neither tables
+//! nor gradients.
 //!
-//! A client numbers its pushes. Of the last [`PUSH_WINDOW`] numbers the outcome is known; what is older is refused. Of a
-//! client that had to make room for others, the highest number is known, and what is not above it is refused.
+//! The outcome of the last [`PUSH_WINDOW`] numbers is known; older ones are refused. Of a former client only the
+//! highest number is kept, and numbers up to it are refused.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(crate) use saved::SavedPushers;
+pub(crate) use saved::SavedPushDedup;
 
 mod saved;
 
-use crate::limit::{PUSH_WINDOW, PUSHERS_MAX, PUSHERS_PAST_MAX};
+use crate::limit::{PUSH_CLIENTS_MAX, PUSH_CLIENTS_PAST_MAX, PUSH_WINDOW};
 
-/// What happened to a push.
+/// The outcome of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It was applied.
+    /// The push was applied.
     Applied,
-    /// It was applied but for so many keys, for which there was no room.
+    /// The push was applied except for keys that found no room.
     Full {
-        /// How many.
+        /// Number of these keys.
         rejected: u64,
     },
-    /// It was applied but for rows whose update would not have been finite. A checkpoint keeps it as applied.
+    /// The push was applied except for rows whose update was not finite. A checkpoint records it as applied.
     NotFinite {
-        /// Key of the first.
+        /// The first of these keys.
         key: u64,
     },
 }
 
-/// What to do with a push that comes in.
+/// The decision about an incoming push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Apply it, then call [`Pusher::finish`].
+    /// The caller applies the push, then calls [`ClientPushes::finish`].
     Apply,
-    /// It was applied before.
+    /// The push was applied before.
     Known(Outcome),
-    /// It is being applied at this moment, for another connection.
+    /// Another connection applies the push at this moment.
     UnderWay,
-    /// Nobody knows any more whether it was applied.
+    /// The push is outside the window; its outcome is unknown.
     Stale,
 }
 
 /// The pushes of one client.
 #[derive(Debug)]
-pub(crate) struct Pusher {
+pub(crate) struct ClientPushes {
     client: u64,
-    /// When it last pushed; larger is later.
+    /// Logical time of the last push.
     seen: AtomicU64,
     window: Mutex<Window>,
 }
 
 #[derive(Debug)]
 struct Window {
-    /// Of sequences up to this nothing is known.
+    /// Outcomes of sequences up to this one are unknown.
     floor: Option<u64>,
     highest: Option<u64>,
-    /// That of sequence `s` is at `s % PUSH_WINDOW`, if `s` is not too old.
+    /// The mark of sequence `s` is at `s % PUSH_WINDOW`, while `s` is in the window.
     marks: Box<[Mark]>,
     under_way: u32,
-    /// It had to make room; who still holds it looks it up again.
+    /// The client was evicted; holders of this window must look it up again.
     left: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
-    /// Never seen, or refused without a trace.
+    /// Never seen, or refused without effect.
     None,
     UnderWay,
-    /// Restored: it may have been applied.
+    /// Restored from a checkpoint: the push may have been applied.
     Unknown,
     Done(Outcome),
 }
 
-/// All clients.
+/// The dedup windows of all clients.
 #[derive(Debug, Default)]
-pub(crate) struct Pushers {
+pub(crate) struct PushDedup {
     clients: Mutex<Clients>,
     time: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Clients {
-    present: HashMap<u64, Arc<Pusher>>,
-    /// Highest sequence of those who had to make room, in the order in which they did.
+    present: HashMap<u64, Arc<ClientPushes>>,
+    /// Highest sequence of each evicted client.
     past: HashMap<u64, u64>,
     past_order: VecDeque<u64>,
 }
@@ -93,51 +94,56 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Pushers {
-    /// Asks about a push. `pusher` is what the caller found for this client before, or anything.
-    pub(crate) fn begin(&self, pusher: &mut Option<Arc<Pusher>>, client: u64, sequence: u64) -> Verdict {
+impl PushDedup {
+    /// Decides about a push. `client_pushes` caches the client's window between calls.
+    pub(crate) fn begin(
+        &self,
+        client_pushes: &mut Option<Arc<ClientPushes>>,
+        client: u64,
+        sequence: u64,
+    ) -> Verdict {
         let now = self.time.fetch_add(1, Ordering::Relaxed);
         loop {
-            let known = pusher.take().filter(|known| known.client == client);
-            let known = pusher.insert(known.unwrap_or_else(|| self.find(client, now)));
+            let known = client_pushes.take().filter(|known| known.client == client);
+            let known = client_pushes.insert(known.unwrap_or_else(|| self.find(client, now)));
             known.seen.store(now, Ordering::Relaxed);
             if let Some(verdict) = lock(&known.window).begin(sequence) {
                 return verdict;
             }
-            *pusher = None;
+            *client_pushes = None;
         }
     }
 
-    fn find(&self, client: u64, now: u64) -> Arc<Pusher> {
+    fn find(&self, client: u64, now: u64) -> Arc<ClientPushes> {
         let mut clients = lock(&self.clients);
-        if let Some(pusher) = clients.present.get(&client) {
-            return Arc::clone(pusher);
+        if let Some(client_pushes) = clients.present.get(&client) {
+            return Arc::clone(client_pushes);
         }
-        if clients.present.len() >= PUSHERS_MAX {
+        if clients.present.len() >= PUSH_CLIENTS_MAX {
             clients.make_room();
         }
         let floor = clients.past.remove(&client);
         if floor.is_some() {
             clients.past_order.retain(|&past| past != client);
         }
-        let pusher = Arc::new(Pusher::new(client, floor, now));
-        clients.present.insert(client, Arc::clone(&pusher));
-        pusher
+        let client_pushes = Arc::new(ClientPushes::new(client, floor, now));
+        clients.present.insert(client, Arc::clone(&client_pushes));
+        client_pushes
     }
 
-    /// How many clients are known.
+    /// Number of clients with a window.
     pub(crate) fn len(&self) -> usize {
         lock(&self.clients).present.len()
     }
 }
 
 impl Clients {
-    /// Lets the client go that has been silent for longest, unless it is pushing at this moment.
+    /// Evicts the client that was silent longest and has no push under way.
     fn make_room(&mut self) {
         let mut by_age: Vec<_> = self
             .present
             .values()
-            .map(|pusher| (pusher.seen.load(Ordering::Relaxed), pusher.client))
+            .map(|client_pushes| (client_pushes.seen.load(Ordering::Relaxed), client_pushes.client))
             .collect();
         by_age.sort_unstable();
         for (_, client) in by_age {
@@ -153,7 +159,7 @@ impl Clients {
                 self.past.insert(client, highest);
                 self.past_order.push_back(client);
             }
-            if self.past_order.len() > PUSHERS_PAST_MAX {
+            if self.past_order.len() > PUSH_CLIENTS_PAST_MAX {
                 self.past_order.pop_front().map(|oldest| self.past.remove(&oldest));
             }
             return;
@@ -161,18 +167,18 @@ impl Clients {
     }
 }
 
-impl Pusher {
-    fn new(client: u64, floor: Option<u64>, now: u64) -> Pusher {
+impl ClientPushes {
+    fn new(client: u64, floor: Option<u64>, now: u64) -> ClientPushes {
         let marks = vec![Mark::None; PUSH_WINDOW as usize].into();
         let window = Window { floor, highest: None, marks, under_way: 0, left: false };
-        Pusher { client, seen: AtomicU64::new(now), window: Mutex::new(window) }
+        ClientPushes { client, seen: AtomicU64::new(now), window: Mutex::new(window) }
     }
 
-    /// Notes what became of a push that was to be applied; `None`: nothing of it was.
+    /// Records the outcome of a push. `None`: nothing of it was applied.
     pub(crate) fn finish(&self, sequence: u64, outcome: Option<Outcome>) {
         let mut window = lock(&self.window);
         window.under_way -= 1;
-        // It may have grown old meanwhile.
+        // The sequence may have left the window meanwhile.
         if window.highest.is_some_and(|highest| highest - sequence < PUSH_WINDOW) {
             window.marks[(sequence % PUSH_WINDOW) as usize] = outcome.map_or(Mark::None, Mark::Done);
         }
@@ -180,7 +186,7 @@ impl Pusher {
 }
 
 impl Window {
-    /// `None`: this client must be looked up again.
+    /// Decides about a sequence. `None`: the window was evicted.
     fn begin(&mut self, sequence: u64) -> Option<Verdict> {
         if self.left {
             return None;
@@ -195,7 +201,7 @@ impl Window {
                 }
             }
             highest => {
-                // The numbers from the highest so far to this one are new.
+                // The sequences above the highest one so far are new.
                 let new = highest.map_or(PUSH_WINDOW, |highest| (sequence - highest).min(PUSH_WINDOW));
                 for step in 0..new {
                     self.marks[(sequence.wrapping_sub(step) % PUSH_WINDOW) as usize] = Mark::None;
@@ -224,18 +230,18 @@ mod tests {
 
     const APPLIED: Verdict = Verdict::Known(Outcome::Applied);
 
-    fn push(pushers: &Pushers, client: u64, sequence: u64) -> Verdict {
-        let mut pusher = None;
-        let verdict = pushers.begin(&mut pusher, client, sequence);
+    fn push(push_dedup: &PushDedup, client: u64, sequence: u64) -> Verdict {
+        let mut client_pushes = None;
+        let verdict = push_dedup.begin(&mut client_pushes, client, sequence);
         if verdict == Verdict::Apply {
-            pusher.expect("found").finish(sequence, Some(Outcome::Applied));
+            client_pushes.expect("found").finish(sequence, Some(Outcome::Applied));
         }
         verdict
     }
 
     #[test]
     fn a_number_is_applied_once_whatever_the_order() {
-        let pushers = Pushers::default();
+        let push_dedup = PushDedup::default();
         let w = PUSH_WINDOW;
         for (client, sequence, expected) in [
             (1, 100, Verdict::Apply),
@@ -255,48 +261,48 @@ mod tests {
             (3, 0, APPLIED),
             (3, 5 * w, Verdict::Apply),
         ] {
-            assert_eq!(push(&pushers, client, sequence), expected, "{client} {sequence}");
+            assert_eq!(push(&push_dedup, client, sequence), expected, "{client} {sequence}");
         }
     }
 
     #[test]
     fn what_is_under_way_waits_and_what_failed_may_come_again() {
-        let pushers = Pushers::default();
-        let mut pusher = None;
-        assert_eq!(pushers.begin(&mut pusher, 1, 1), Verdict::Apply);
-        assert_eq!(push(&pushers, 1, 1), Verdict::UnderWay);
-        pusher.as_ref().expect("found").finish(1, None);
-        assert_eq!(pushers.begin(&mut pusher, 1, 1), Verdict::Apply);
+        let push_dedup = PushDedup::default();
+        let mut client_pushes = None;
+        assert_eq!(push_dedup.begin(&mut client_pushes, 1, 1), Verdict::Apply);
+        assert_eq!(push(&push_dedup, 1, 1), Verdict::UnderWay);
+        client_pushes.as_ref().expect("found").finish(1, None);
+        assert_eq!(push_dedup.begin(&mut client_pushes, 1, 1), Verdict::Apply);
         let full = Outcome::Full { rejected: 3 };
-        pusher.expect("found").finish(1, Some(full));
-        assert_eq!(push(&pushers, 1, 1), Verdict::Known(full));
+        client_pushes.expect("found").finish(1, Some(full));
+        assert_eq!(push(&push_dedup, 1, 1), Verdict::Known(full));
     }
 
     #[test]
     fn who_makes_room_applies_nothing_twice() {
-        let pushers = Pushers::default();
+        let push_dedup = PushDedup::default();
         let mut held = None;
-        assert_eq!(pushers.begin(&mut held, 0, 7), Verdict::Apply);
+        assert_eq!(push_dedup.begin(&mut held, 0, 7), Verdict::Apply);
         held.as_ref().expect("found").finish(7, Some(Outcome::Applied));
         let (mut busy, busy_client) = (None, u64::MAX);
-        assert_eq!(pushers.begin(&mut busy, busy_client, 1), Verdict::Apply);
-        for client in 1..=PUSHERS_MAX as u64 + 10 {
-            assert_eq!(push(&pushers, client, 1), Verdict::Apply);
+        assert_eq!(push_dedup.begin(&mut busy, busy_client, 1), Verdict::Apply);
+        for client in 1..=PUSH_CLIENTS_MAX as u64 + 10 {
+            assert_eq!(push(&push_dedup, client, 1), Verdict::Apply);
         }
-        assert_eq!(pushers.len(), PUSHERS_MAX);
-        // Its state is gone, its highest number is not; neither here nor for who still holds it.
-        assert_eq!(pushers.begin(&mut held, 0, 7), Verdict::Stale);
-        assert_eq!(push(&pushers, 0, 6), Verdict::Stale);
-        assert_eq!(push(&pushers, 0, 8), Verdict::Apply);
-        assert_eq!(push(&pushers, busy_client, 1), Verdict::UnderWay);
+        assert_eq!(push_dedup.len(), PUSH_CLIENTS_MAX);
+        // Its window is gone. Its highest number is kept, also for holders of the old window.
+        assert_eq!(push_dedup.begin(&mut held, 0, 7), Verdict::Stale);
+        assert_eq!(push(&push_dedup, 0, 6), Verdict::Stale);
+        assert_eq!(push(&push_dedup, 0, 8), Verdict::Apply);
+        assert_eq!(push(&push_dedup, busy_client, 1), Verdict::UnderWay);
     }
 
     proptest! {
-        /// Against a model that forgets nothing.
+        /// Compares with a model that keeps everything.
         #[test]
         fn nothing_is_applied_twice(sequences in prop::collection::vec(prop_oneof![
             0_u64..50, 0_u64..3 * PUSH_WINDOW, PUSH_WINDOW - 3..PUSH_WINDOW + 3], 1..300)) {
-            let pushers = Pushers::default();
+            let push_dedup = PushDedup::default();
             let mut applied = std::collections::HashSet::new();
             let mut highest = 0;
             for sequence in sequences {
@@ -308,7 +314,7 @@ mod tests {
                 } else {
                     APPLIED
                 };
-                prop_assert_eq!(push(&pushers, 1, sequence), expected);
+                prop_assert_eq!(push(&push_dedup, 1, sequence), expected);
             }
         }
     }

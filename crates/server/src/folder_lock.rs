@@ -1,33 +1,33 @@
-//! One server at a time has the checkpoints of a shard: two would write over each other's. Knows nothing of what they hold.
+//! A lock on the checkpoint folder of a shard, so that two servers do not overwrite each other's files.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a lock is tried that somebody has. A process that this one starts has copies of all open files, of a lock's
-/// too, until it becomes another program: who let go of a place and claims it again would be refused meanwhile.
+/// How long to retry a lock that another process holds. A child process inherits all open files, locks included, until
+/// it executes another program. A lock that was just released can look taken for that time.
 const TRIED_FOR: Duration = Duration::from_secs(1);
-/// See [`TRIED_FOR`].
+/// Interval between two attempts.
 const TRIED_EVERY: Duration = Duration::from_millis(10);
 
-/// The lock of a shard's place below a root, which the system lets go of when the process ends, however it does.
+/// The lock of one shard below a root folder. The system releases it when the process ends.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct FolderLock {
     _locked: File,
 }
 
-impl Claim {
-    /// Makes the root if need be, and claims the shard's place there.
+impl FolderLock {
+    /// Creates the root folder if necessary and takes the shard's lock.
     ///
     /// # Errors
-    /// It cannot be written to, or another server has it; in words.
-    pub(crate) fn new(root: &Path, shard: u16, shards: u16) -> Result<Claim, String> {
+    /// The folder cannot be written to, or another server holds the lock. The text says which.
+    pub(crate) fn new(root: &Path, shard: u16, shards: u16) -> Result<FolderLock, String> {
         let at = |error: std::io::Error| {
             format!("{}: cannot be written to, so nothing could be saved there: {error}", root.display())
         };
         std::fs::create_dir_all(root).map_err(at)?;
-        // No checkpoint has a name that begins with a dot.
+        // Checkpoint names do not begin with a dot.
         let path = root.join(format!(".shard-{shard}-of-{shards}.lock"));
         let mut file =
             File::options().create(true).truncate(false).read(true).write(true).open(path).map_err(at)?;
@@ -51,7 +51,7 @@ impl Claim {
                     holder.trim()
                 ));
             }
-            // A file system without locks: whoever uses one looks after this.
+            // The file system has no locks, so its users must prevent conflicts themselves.
             Err(TryLockError::Error(_)) => {}
         }
         let note = |file: &mut File| -> std::io::Result<()> {
@@ -60,7 +60,7 @@ impl Claim {
             writeln!(file, "{}", std::process::id())
         };
         note(&mut file).map_err(at)?;
-        Ok(Claim { _locked: file })
+        Ok(FolderLock { _locked: file })
     }
 }
 
@@ -72,22 +72,22 @@ mod tests {
     fn a_shard_has_one_server() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("new/tables");
-        let first = Claim::new(&root, 0, 2).unwrap();
-        let _other_shard = Claim::new(&root, 1, 2).unwrap();
-        let refused = Claim::new(&root, 0, 2).unwrap_err();
+        let first = FolderLock::new(&root, 0, 2).unwrap();
+        let _other_shard = FolderLock::new(&root, 1, 2).unwrap();
+        let refused = FolderLock::new(&root, 0, 2).unwrap_err();
         assert!(refused.contains("shard 0 of 2"), "{refused}");
         assert!(refused.contains(&format!("process {} ", std::process::id())), "{refused}");
         drop(first);
-        let second = Claim::new(&root, 0, 2).unwrap();
-        // Who lets go soon is waited for.
+        let second = FolderLock::new(&root, 0, 2).unwrap();
+        // A lock that is released soon is waited for.
         let ending = std::thread::spawn(move || {
             std::thread::sleep(5 * TRIED_EVERY);
             drop(second);
         });
-        Claim::new(&root, 0, 2).unwrap();
+        FolderLock::new(&root, 0, 2).unwrap();
         ending.join().unwrap();
         std::fs::write(dir.path().join("file"), "").unwrap();
-        let refused = Claim::new(&dir.path().join("file"), 0, 1).unwrap_err();
+        let refused = FolderLock::new(&dir.path().join("file"), 0, 1).unwrap_err();
         assert!(refused.contains("cannot be written to"), "{refused}");
     }
 }

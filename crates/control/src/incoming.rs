@@ -1,4 +1,4 @@
-//! Connections as a port for HTTP takes them: TCP or TLS, a bounded number at once. Knows no request.
+//! Incoming connections of an HTTP port: TCP or TLS, a bounded number at once.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,42 +17,42 @@ use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 
 use crate::limit::{ACCEPT_AGAIN, HANDSHAKE_WITHIN};
-use crate::line::{Line, Places};
+use crate::sockets::{ConnectionSlots, SocketHandle};
 
-/// What clients may talk inside TLS: gRPC needs the first, scrapers often know only the second.
+/// ALPN protocols: gRPC needs the first, scrapers often know only the second.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
-/// How HTTP/2 begins (RFC 9113, section 3.4); a request of HTTP/1.1 is longer.
+/// Length of the HTTP/2 preface (RFC 9113, section 3.4). A request of HTTP/1.1 is longer.
 const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
-/// Bytes both ways.
+/// A byte stream in both directions.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl Stream for TcpStream {}
 impl Stream for tokio_rustls::server::TlsStream<TcpStream> {}
 
-/// One connection; gives its place back when it is dropped.
-pub(crate) struct Guest {
+/// One connection. It returns its slot on drop.
+pub(crate) struct Incoming {
     stream: Box<dyn Stream>,
-    line: Line,
-    opening: Option<Opening>,
-    _place: OwnedSemaphorePermit,
+    socket: SocketHandle,
+    preface: Option<Preface>,
+    _slot: OwnedSemaphorePermit,
 }
 
-/// What a connection begins with. Until that is there, the library cannot tell HTTP/2 from HTTP/1 and waits for as long as
-/// the connection stays; after it, it has limits of its own.
-struct Opening {
+/// The first bytes of a connection. Before they arrive, the library cannot tell HTTP/2 from HTTP/1 and would wait
+/// forever. After them it has limits of its own.
+struct Preface {
     bytes_missing: usize,
     late: Pin<Box<Sleep>>,
 }
 
-impl Guest {
-    fn new(stream: Box<dyn Stream>, line: Line, place: OwnedSemaphorePermit) -> Guest {
+impl Incoming {
+    fn new(stream: Box<dyn Stream>, socket: SocketHandle, slot: OwnedSemaphorePermit) -> Incoming {
         let late = Box::pin(tokio::time::sleep(HANDSHAKE_WITHIN));
-        let opening = Some(Opening { bytes_missing: PREFACE_BYTES, late });
-        Guest { stream, line, opening, _place: place }
+        let preface = Some(Preface { bytes_missing: PREFACE_BYTES, late });
+        Incoming { stream, socket, preface, _slot: slot }
     }
 }
 
-impl AsyncRead for Guest {
+impl AsyncRead for Incoming {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -60,19 +60,19 @@ impl AsyncRead for Guest {
     ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, into);
-        let Some(opening) = &mut self.opening else { return read };
+        let Some(preface) = &mut self.preface else { return read };
         if read.is_pending() {
-            return opening.late.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()));
+            return preface.late.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()));
         }
-        opening.bytes_missing = opening.bytes_missing.saturating_sub(into.filled().len() - before);
-        if opening.bytes_missing == 0 {
-            self.opening = None;
+        preface.bytes_missing = preface.bytes_missing.saturating_sub(into.filled().len() - before);
+        if preface.bytes_missing == 0 {
+            self.preface = None;
         }
         read
     }
 }
 
-impl AsyncWrite for Guest {
+impl AsyncWrite for Incoming {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -86,15 +86,15 @@ impl AsyncWrite for Guest {
     }
 }
 
-impl Connected for Guest {
-    type ConnectInfo = Line;
+impl Connected for Incoming {
+    type ConnectInfo = SocketHandle;
 
-    fn connect_info(&self) -> Line {
-        self.line.clone()
+    fn connect_info(&self) -> SocketHandle {
+        self.socket.clone()
     }
 }
 
-/// What a server proves who it is with, from PEM files; the reason names the file.
+/// The server's certificate and key, from PEM files. The error names the file.
 pub(crate) fn acceptor((certificate, key): &(PathBuf, PathBuf)) -> Result<TlsAcceptor, String> {
     let failed = |path: &Path, reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
     let chain = CertificateDer::pem_file_iter(certificate)
@@ -109,34 +109,36 @@ pub(crate) fn acceptor((certificate, key): &(PathBuf, PathBuf)) -> Result<TlsAcc
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Takes connections, so many at once, and hands them over for as long as somebody takes them. A handshake holds up nobody else.
+/// Accepts connections, at most `connections_max` at once, while the receiver exists. A handshake delays no other
+/// connection.
 pub(crate) async fn accept(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     connections_max: usize,
-    guests: mpsc::Sender<io::Result<Guest>>,
+    connections: mpsc::Sender<io::Result<Incoming>>,
 ) {
-    let mut places = Places::new(connections_max);
+    let mut slots = ConnectionSlots::new(connections_max);
     loop {
-        let accepted = listener.accept().await.and_then(|(stream, _)| Ok((Line::of(&stream)?, stream)));
-        let Ok((line, stream)) = accepted else {
+        let accepted =
+            listener.accept().await.and_then(|(stream, _)| Ok((SocketHandle::of(&stream)?, stream)));
+        let Ok((socket, stream)) = accepted else {
             tokio::time::sleep(ACCEPT_AGAIN).await;
             continue;
         };
-        let place = places.take(&line).await;
+        let slot = slots.take(&socket).await;
         // Without it, replies are late at worst.
         let _ = stream.set_nodelay(true);
-        let (tls, guests) = (tls.clone(), guests.clone());
+        let (tls, connections) = (tls.clone(), connections.clone());
         tokio::spawn(async move {
             let stream: Box<dyn Stream> = match tls {
                 None => Box::new(stream),
                 Some(tls) => match tokio::time::timeout(HANDSHAKE_WITHIN, tls.accept(stream)).await {
                     Ok(Ok(stream)) => Box::new(stream),
-                    // Who does not talk TLS is not answered.
+                    // A client without TLS gets no answer.
                     Ok(Err(_)) | Err(_) => return,
                 },
             };
-            let _ = guests.send(Ok(Guest::new(stream, line, place))).await;
+            let _ = connections.send(Ok(Incoming::new(stream, socket, slot))).await;
         });
     }
 }
@@ -151,19 +153,19 @@ mod tests {
     use sanderling_transport::Address;
 
     use crate::limit::CONNECTIONS_MAX;
-    use crate::{Client, ClientOptions, Plane};
+    use crate::{Client, ClientOptions, ControlPlane};
 
-    /// Far longer than anything takes that goes well.
+    /// Longer than any operation of a passing test takes.
     const LONG: Duration = Duration::from_secs(60);
 
-    /// As many connections as there are places, over which less comes than tells what will be talked.
-    fn silent(places: usize, address: &str) -> Vec<TcpStream> {
+    /// Takes all slots with connections whose first bytes do not tell the protocol.
+    fn silent(slots: usize, address: &str) -> Vec<TcpStream> {
         let connect = |at: usize| {
             let mut stream = TcpStream::connect(address).expect("it listens");
             stream.write_all(&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r"[..at % 24]).expect("sent");
             stream
         };
-        (0..places).map(connect).collect()
+        (0..slots).map(connect).collect()
     }
 
     fn port(address: &str) -> Address {
@@ -178,19 +180,19 @@ mod tests {
 
         let listening = listen_for_control(&config, &port("127.0.0.1:0")).expect("a port");
         let address = listening.address.clone();
-        let plane = Plane::start(listening, server.control()).expect("it starts");
-        let guests = silent(CONNECTIONS_MAX, &address);
+        let plane = ControlPlane::start(listening, server.control()).expect("it starts");
+        let accepted = silent(CONNECTIONS_MAX, &address);
         let mut stream = TcpStream::connect(&address).expect("it listens");
         stream.set_read_timeout(Some(LONG)).expect("set");
         write!(stream, "GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("in time");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        drop((plane, guests));
+        drop((plane, accepted));
     }
 
-    /// More connections than there are places; of each a few bytes are awaited as the answer to what it says.
-    fn strangers(places: usize, address: &str, said: &[u8], answer: &[u8]) -> Vec<TcpStream> {
+    /// Opens more connections than there are slots, and waits for the first bytes of each answer.
+    fn unauthenticated(slots: usize, address: &str, said: &[u8], answer: &[u8]) -> Vec<TcpStream> {
         let connect = |_| {
             let mut stream = TcpStream::connect(address).expect("it listens");
             stream.set_read_timeout(Some(LONG)).expect("set");
@@ -200,7 +202,7 @@ mod tests {
             assert_eq!(found, answer);
             stream
         };
-        (0..places + 3).map(connect).collect()
+        (0..slots + 3).map(connect).collect()
     }
 
     #[test]
@@ -212,16 +214,16 @@ mod tests {
 
         let listening = listen_for_control(&config, &port("127.0.0.1:0")).expect("a port");
         let address = listening.address.clone();
-        let plane = Plane::start(listening, server.control()).expect("it starts");
+        let plane = ControlPlane::start(listening, server.control()).expect("it starts");
         let connect_with_token = || {
             Client::connect(&address, &ClientOptions { token: token.clone(), ca: None }).expect("it listens")
         };
         let mut first = connect_with_token();
         first.status().expect("an answer");
         let probe = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n";
-        let guests = strangers(CONNECTIONS_MAX, &address, probe, b"HTTP/1.1 200");
+        let accepted = unauthenticated(CONNECTIONS_MAX, &address, probe, b"HTTP/1.1 200");
         connect_with_token().status().expect("an answer");
-        first.status().expect("it has kept its place");
-        drop((plane, guests));
+        first.status().expect("it has kept its slot");
+        drop((plane, accepted));
     }
 }

@@ -1,4 +1,4 @@
-//! Which checkpoints one server has saved below its folder, and how large they are. Opens none of them.
+//! The checkpoints of one server and their sizes, from a scan of its folder. The scan opens no checkpoint.
 
 use std::io;
 use std::path::Path;
@@ -7,37 +7,37 @@ use super::parts;
 use super::unfinished::{MANIFEST, is_data};
 use crate::limit::CHECKPOINT_DEPTH_MAX;
 
-/// Entries of folders that are looked at; what lies below more is not counted.
+/// Directory entries that a scan visits. Checkpoints beyond them are not listed.
 const ENTRIES_MAX: usize = 1 << 18;
 
 /// One checkpoint of a server, for a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointStatus {
-    /// By which it is restored.
+    /// Name to restore it by.
     pub name: String,
     /// Bytes of this server's part.
     pub bytes: u64,
-    /// When it was saved, in milliseconds since 1970.
+    /// Time of the save, in milliseconds since 1970.
     pub saved_unix_ms: u64,
 }
 
-/// Those of a shard, ascending by name. What cannot be read is not counted.
-pub(super) fn of(root: &Path, shard: u16, shards: u16) -> Vec<CheckpointStatus> {
-    let mut census = Census { shard, shards, entries_left: ENTRIES_MAX, found: Vec::new() };
-    census.look(root, "", 0);
-    census.found.sort_by(|one, other| one.name.cmp(&other.name));
-    census.found
+/// Lists the checkpoints of a shard, ascending by name. Unreadable ones are left out.
+pub(super) fn run(root: &Path, shard: u16, shards: u16) -> Vec<CheckpointStatus> {
+    let mut scan = Scan { shard, shards, entries_left: ENTRIES_MAX, found: Vec::new() };
+    scan.look(root, "", 0);
+    scan.found.sort_by(|one, other| one.name.cmp(&other.name));
+    scan.found
 }
 
-struct Census {
+struct Scan {
     shard: u16,
     shards: u16,
     entries_left: usize,
     found: Vec<CheckpointStatus>,
 }
 
-impl Census {
-    /// Looks at the folder of the checkpoint `name`, if it is one, and at those below it.
+impl Scan {
+    /// Scans the folder of the checkpoint `name` and the folders below it.
     fn look(&mut self, folder: &Path, name: &str, depth: usize) {
         if depth > 0
             && let Ok(Some(status)) = self.measure(&parts::folder(folder, self.shard, self.shards), name)
@@ -101,13 +101,13 @@ mod tests {
         make("lost", &[("g1-0.table", 100)]);
         make(".hidden", &[(MANIFEST, 1)]);
         let found = |shard, shards| -> Vec<(String, u64)> {
-            of(root.path(), shard, shards).into_iter().map(|found| (found.name, found.bytes)).collect()
+            run(root.path(), shard, shards).into_iter().map(|found| (found.name, found.bytes)).collect()
         };
         assert_eq!(found(0, 1), [("daily/2026-11-28".to_owned(), 1), ("latest".to_owned(), 115)]);
         assert_eq!(found(0, 2), [("daily/2026-11-29".to_owned(), 22)]);
         assert_eq!(found(1, 2), [("daily/2026-11-29".to_owned(), 3)]);
-        assert!(of(root.path(), 0, 1).iter().all(|found| found.saved_unix_ms > 1_700_000_000_000));
+        assert!(run(root.path(), 0, 1).iter().all(|found| found.saved_unix_ms > 1_700_000_000_000));
         assert_eq!(found(0, 3), []);
-        assert!(of(&root.path().join("nowhere"), 0, 1).is_empty());
+        assert!(run(&root.path().join("nowhere"), 0, 1).is_empty());
     }
 }

@@ -1,5 +1,6 @@
-//! Requests that take long: saving and restoring, one after the other on a thread of their own, and exporting on another,
-//! while the workers go on. Knows no connection: the reply goes to whoever posted the errand.
+//! Slow requests: one thread saves and restores, another exports, while the workers go on.
+//!
+//! The module knows no connection. A callback in the queued job takes the reply.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -11,33 +12,33 @@ use crate::call::{unwritten, write_failure};
 use crate::checkpoints::LATEST;
 use crate::event::{Event, Log};
 use crate::export::Exporter;
-use crate::limit::{ERRANDS_MAX, FAILURE_BYTES_MAX};
+use crate::limit::{BACKGROUND_JOBS_MAX, FAILURE_BYTES_MAX};
 use crate::refusal::Refusal;
 use crate::state::State;
 use crate::tables::Entry;
 
-/// A request that takes long.
+/// A request that runs on a background thread.
 #[derive(Debug)]
-pub struct Errand {
-    pub(crate) work: Work,
+pub struct BackgroundJob {
+    pub(crate) work: JobKind,
     pub(crate) kind: Kind,
     pub(crate) id: u64,
     pub(crate) agreed: Agreed,
-    /// When the request came.
+    /// Arrival of the request.
     pub(crate) since: Instant,
-    /// After this nobody waits for the answer; zero: that is not known.
+    /// The client's deadline, counted from `since`. Zero: the client gave none.
     pub(crate) within: Duration,
 }
 
-/// What is to be done.
+/// The work of a background job.
 #[derive(Debug)]
-pub(crate) enum Work {
-    /// As part of the save of all servers that has this number; 0: of none.
+pub(crate) enum JobKind {
+    /// Saves all tables. `number` identifies a save of several servers; 0 if there is none.
     Save {
         name: String,
         number: u64,
     },
-    /// Says of which save a checkpoint is part.
+    /// Reads the save number of a checkpoint.
     Saved {
         name: String,
     },
@@ -51,70 +52,70 @@ pub(crate) enum Work {
     },
 }
 
-/// An errand and where its reply goes.
-pub(crate) struct Posted {
-    pub(crate) errand: Errand,
-    /// Gets the reply, and how long it took since the request came.
+/// A job and the callback for its reply.
+pub(crate) struct QueuedJob {
+    pub(crate) job: BackgroundJob,
+    /// Takes the reply and the time since the request arrived.
     pub(crate) reply: Box<dyn FnOnce(Buffer, Duration) + Send>,
 }
 
-/// Where errands are posted. An export does not wait for checkpoints: a save takes as long as a disk does, and who exports
-/// waits no longer for that than for any other answer.
+/// Sends jobs to the background threads. Exports have a thread of their own, because a save takes as long as the disk
+/// does.
 #[derive(Debug, Clone)]
-pub(crate) struct Postbox {
-    checkpoints: SyncSender<Posted>,
-    exports: SyncSender<Posted>,
+pub(crate) struct JobQueues {
+    checkpoints: SyncSender<QueuedJob>,
+    exports: SyncSender<QueuedJob>,
 }
 
-/// What was posted, for the threads that [`run`].
-pub(crate) struct Inboxes {
-    pub(crate) checkpoints: Receiver<Posted>,
-    pub(crate) exports: Receiver<Posted>,
+/// The receiving ends of the job queues, for [`run`].
+pub(crate) struct JobReceivers {
+    pub(crate) checkpoints: Receiver<QueuedJob>,
+    pub(crate) exports: Receiver<QueuedJob>,
 }
 
-impl Postbox {
-    pub(crate) fn new() -> (Postbox, Inboxes) {
+impl JobQueues {
+    pub(crate) fn new() -> (JobQueues, JobReceivers) {
         let ((checkpoints, saves), (exports, blocks)) =
-            (sync_channel(ERRANDS_MAX), sync_channel(ERRANDS_MAX));
-        (Postbox { checkpoints, exports }, Inboxes { checkpoints: saves, exports: blocks })
+            (sync_channel(BACKGROUND_JOBS_MAX), sync_channel(BACKGROUND_JOBS_MAX));
+        (JobQueues { checkpoints, exports }, JobReceivers { checkpoints: saves, exports: blocks })
     }
 
-    /// `false`: too many wait.
-    pub(crate) fn post(&self, posted: Posted) -> bool {
-        let thread = match posted.errand.work {
-            Work::Save { .. } | Work::Saved { .. } | Work::Restore { .. } => &self.checkpoints,
-            Work::Export { .. } => &self.exports,
+    /// Queues a job. `false`: the queue is full.
+    pub(crate) fn post(&self, queued: QueuedJob) -> bool {
+        let thread = match queued.job.work {
+            JobKind::Save { .. } | JobKind::Saved { .. } | JobKind::Restore { .. } => &self.checkpoints,
+            JobKind::Export { .. } => &self.exports,
         };
-        thread.try_send(posted).is_ok()
+        thread.try_send(queued).is_ok()
     }
 }
 
-/// Runs errands until nobody can post any more, and saves every so often in between, however many wait.
-pub(crate) fn run(state: &State, posted: &Receiver<Posted>, save_every: Option<Duration>, log: &Log) {
+/// Runs jobs until all senders are gone. Saves every `save_every` between two jobs, however long the queue is.
+pub(crate) fn run(state: &State, queued: &Receiver<QueuedJob>, save_every: Option<Duration>, log: &Log) {
     let mut exporter = Exporter::default();
     let mut next_save = save_every.map(|every| Instant::now() + every);
     loop {
         if next_save.is_some_and(|at| at <= Instant::now()) {
-            log.say(saved(LATEST, state.save(LATEST, 0)));
+            log.report(saved(LATEST, state.save(LATEST, 0)));
             next_save = save_every.map(|every| Instant::now() + every);
         }
         let next = match next_save {
-            Some(at) => posted.recv_timeout(at.saturating_duration_since(Instant::now())),
-            None => posted.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => queued.recv_timeout(at.saturating_duration_since(Instant::now())),
+            None => queued.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match next {
-            Ok(Posted { errand, reply }) => {
-                let frame = errand.carry_out(state, &mut exporter, log);
-                reply(frame, errand.since.elapsed());
+            Ok(QueuedJob { job, reply }) => {
+                let frame = job.run(state, &mut exporter, log);
+                reply(frame, job.since.elapsed());
             }
             Err(RecvTimeoutError::Disconnected) => return,
-            // It is time to save.
+            // The save interval is over.
             Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
 
-/// What is to be said of a save.
+/// The event for the result of a save.
 pub(crate) fn saved(name: &str, result: Result<sanderling_wire::Saved, Refusal>) -> Event {
     let name = name.to_owned();
     match result {
@@ -123,29 +124,29 @@ pub(crate) fn saved(name: &str, result: Result<sanderling_wire::Saved, Refusal>)
     }
 }
 
-impl Errand {
-    pub(crate) fn carry_out(&self, state: &State, exporter: &mut Exporter, log: &Log) -> Buffer {
+impl BackgroundJob {
+    pub(crate) fn run(&self, state: &State, exporter: &mut Exporter, log: &Log) -> Buffer {
         let mut frame = Buffer::new(self.agreed.frame_bytes_max as usize);
         let waited = self.since.elapsed();
         let done = match &self.work {
             _ if !self.within.is_zero() && waited > self.within => Err(Refusal::late(waited, self.within)),
-            Work::Save { name, number } => {
+            JobKind::Save { name, number } => {
                 let result = state.save(name, *number);
-                log.say(saved(name, result.clone()));
+                log.report(saved(name, result.clone()));
                 let reply = if self.kind == Kind::SaveAs { Reply::SaveAs } else { Reply::Save };
                 result.and_then(|saved| self.write(&reply(saved), &mut frame))
             }
-            Work::Saved { name } => {
+            JobKind::Saved { name } => {
                 state.saved(name).and_then(|number| self.write(&Reply::Saved(number), &mut frame))
             }
-            Work::Restore { name } => {
+            JobKind::Restore { name } => {
                 let result = state.restore(name);
                 if let Ok(restored) = result {
-                    log.say(Event::Restored { name: name.clone(), rows: restored.rows });
+                    log.report(Event::Restored { name: name.clone(), rows: restored.rows });
                 }
                 result.and_then(|restored| self.write(&Reply::Restore(restored), &mut frame))
             }
-            Work::Export { entry, from, rows_max } => {
+            JobKind::Export { entry, from, rows_max } => {
                 let exported = exporter.rows(entry, *from, *rows_max, self.agreed.frame_bytes_max as usize);
                 exported.and_then(|exported| self.write(&Reply::Export(exported), &mut frame))
             }
@@ -170,7 +171,7 @@ impl Errand {
         const { assert!(FAILURE_BYTES_MAX < limit::FRAME_BYTES_MIN) };
     }
 
-    /// The reply when it cannot be carried out.
+    /// The reply for a job that the server refuses to run.
     pub(crate) fn refused(&self, refusal: &Refusal) -> Buffer {
         let mut frame = Buffer::new(self.agreed.frame_bytes_max as usize);
         self.write_failure(refusal, &mut frame);
