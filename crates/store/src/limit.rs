@@ -8,12 +8,12 @@
 use std::hint::black_box;
 use std::sync::atomic::AtomicU32;
 
-use crate::directory::View;
-use crate::lanes::lane;
-use crate::prefetch::{To, prefetch_lines};
-use crate::slab::LINE_WORDS;
+use crate::index::directory::View;
+use crate::memory::prefetch::{To, prefetch_lines};
+use crate::rows::slab::LINE_WORDS;
+use crate::simd::{self, Vector, Width, Work};
+use crate::sync::lanes::lane;
 use crate::table::Table;
-use crate::words::{self, Vector, Width, Work};
 
 /// A table's memory.
 #[derive(Debug)]
@@ -74,13 +74,13 @@ impl<'a> Limit<'a> {
     /// A pull: per place, reads one word of an index line and copies the words of a row's weights, as they are, to its part
     /// of `out`, which is `out.len() / rows.len()` long. As many `lines` as `rows`.
     pub fn gather(&self, lines: &[u32], rows: &[u32], ahead: usize, out: &mut [f32]) {
-        words::run(self.width, Gather { limit: self, lines, rows, ahead, out });
+        simd::run(self.width, Gather { limit: self, lines, rows, ahead, out });
     }
 
     /// A pooled pull of rows that are known: `out` gets the sum of the rows `offsets[s]..offsets[s + 1]` for every sample
     /// `s`, as if they were f32.
     pub fn pool(&self, rows: &[u32], offsets: &[u32], ahead: usize, out: &mut [f32]) {
-        words::run(self.width, Pool { limit: self, rows, offsets, ahead, out });
+        simd::run(self.width, Pool { limit: self, rows, offsets, ahead, out });
     }
 
     /// A push: per place, reads and writes the first `copy.len()` words of a row. Whoever else uses the table meanwhile may
@@ -89,7 +89,7 @@ impl<'a> Limit<'a> {
     pub fn rewrite(table: &Table, rows: &[u32], ahead: usize, copy: &mut [f32]) {
         let _sharing = table.rights.share(lane());
         let limit = Limit::of(table);
-        words::run(limit.width, Rewrite { limit: &limit, rows, ahead, copy });
+        simd::run(limit.width, Rewrite { limit: &limit, rows, ahead, copy });
     }
 }
 
@@ -129,7 +129,7 @@ impl Work for Gather<'_> {
                 ask(line, row);
             }
             sum ^= index.word(lines[at]);
-            words::load(vector, limit.row(rows[at]), &mut out[..words]);
+            simd::load(vector, limit.row(rows[at]), &mut out[..words]);
         }
         black_box(sum);
     }
@@ -154,7 +154,7 @@ impl Limit<'_> {
         let mut sum = 0_u64;
         let mut take = |line: u32, row: u32, out: &mut [f32; DIM]| {
             sum ^= index.word(line);
-            words::load(vector, self.row(row), out);
+            simd::load(vector, self.row(row), out);
         };
         let later = rows.len().saturating_sub(ahead);
         let (out, out_end) = out.split_at_mut(later);
@@ -194,7 +194,7 @@ impl Work for Pool<'_> {
             _ => {}
         }
         let words = limit.weight_words.min(dim);
-        let mut copy = vec![0.0; words.next_multiple_of(words::PAD)];
+        let mut copy = vec![0.0; words.next_multiple_of(simd::PAD)];
         rows.iter().take(ahead).for_each(|&row| limit.prefetch_row(row, words));
         for (sample, sum) in offsets.windows(2).zip(out.chunks_exact_mut(dim.max(1))) {
             sum.fill(0.0);
@@ -202,7 +202,7 @@ impl Work for Pool<'_> {
                 if let Some(&row) = rows.get(at + ahead) {
                     limit.prefetch_row(row, words);
                 }
-                words::load_padded(vector, &limit.row(rows[at])[..words], &mut copy);
+                simd::load_padded(vector, &limit.row(rows[at])[..words], &mut copy);
                 sum.iter_mut().zip(&copy).for_each(|(sum, weight)| *sum += weight);
             }
         }
@@ -229,7 +229,7 @@ impl Limit<'_> {
                 if let Some(&row) = later.next() {
                     self.prefetch_row(row, DIM);
                 }
-                words::load(vector, self.row(row), &mut weights);
+                simd::load(vector, self.row(row), &mut weights);
                 sum.iter_mut().zip(&weights).for_each(|(sum, weight)| *sum += weight);
             }
             *out = sum;
@@ -255,8 +255,8 @@ impl Work for Rewrite<'_> {
             if let Some(&row) = rows.get(at + ahead) {
                 limit.prefetch_row(row, copy.len());
             }
-            words::load(vector, limit.row(row), copy);
-            words::store(vector, limit.row(row), copy);
+            simd::load(vector, limit.row(row), copy);
+            simd::store(vector, limit.row(row), copy);
         }
     }
 }

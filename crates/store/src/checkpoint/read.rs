@@ -14,9 +14,9 @@ use super::manifest::{
     BlobEntry, FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest, TableEntry, TableRecord,
 };
 use super::rows::{self, Expected, RowShape, RowsError};
-use crate::clock::Uses;
-use crate::layout::Header;
-use crate::numbers::RowNumbers;
+use crate::policy::clock::Uses;
+use crate::rows::layout::Header;
+use crate::rows::numbers::RowNumbers;
 use crate::{Block, RowRef, StoreError, Table, TableConfig};
 
 /// Bytes read from a table file at once.

@@ -15,7 +15,7 @@ use super::manifest::{
 };
 use super::rows::{self, RowShape};
 use crate::config::NAME_BYTES_MAX;
-use crate::numbers::RowNumbers;
+use crate::rows::numbers::RowNumbers;
 use crate::{RowRef, StoreError, Table, TableConfig};
 
 /// Writes one checkpoint into a directory, which may hold an earlier one.
