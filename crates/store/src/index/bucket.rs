@@ -76,7 +76,7 @@ impl Bucket {
         let mut spins = 0;
         loop {
             let meta = self.0.shorts[META].load(Acquire);
-            let probe = self.probe_calm(vector, hash);
+            let probe = self.probe_once(vector, hash);
             fence(Acquire);
             if self.meta() == meta && meta & 1 == 0 {
                 return probe;
@@ -86,9 +86,9 @@ impl Bucket {
     }
 
     /// The same while nobody changes the bucket, or for a caller that will find out if somebody did
-    /// ([`crate::sync::write_gate::Rights::is_calm_since`]).
+    /// ([`crate::sync::write_gate::WriteGate::validate`]).
     #[inline(always)]
-    pub(crate) fn probe_calm(&self, vector: impl Vector, hash: &u64) -> Probe {
+    pub(crate) fn probe_once(&self, vector: impl Vector, hash: &u64) -> Probe {
         let mut matches = simd::equal(vector, &self.0, hash);
         // More than one turn only for slots that are empty and hold an old hash.
         while matches != 0 {
@@ -117,7 +117,7 @@ impl Bucket {
         Held { bucket: self, overflow: self.overflow() }
     }
 
-    pub(crate) fn take_back(&self) {
+    pub(crate) fn dec_overflow(&self) {
         let mut held = self.hold();
         // At its maximum it has lost count: it stays until the index is made anew.
         if held.overflow < OVERFLOW_MAX {
@@ -166,7 +166,7 @@ pub(crate) struct Held<'a> {
 }
 
 impl Held<'_> {
-    pub(crate) fn turn_away(&mut self) {
+    pub(crate) fn inc_overflow(&mut self) {
         self.overflow = (self.overflow + 1).min(OVERFLOW_MAX);
     }
 

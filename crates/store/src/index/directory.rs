@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::index::Index;
 use crate::index::hash::part;
-use crate::sync::epoch::{Readers, Reading};
+use crate::sync::epoch::{Epoch, EpochGuard};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, lock, try_lock};
 
 /// Parts of the index whose locks share no cache line, for threads that change a part each.
@@ -27,7 +27,7 @@ struct Part([Mutex<()>; STRIPES]);
 pub(crate) struct Directory {
     /// From `Box::into_raw`; swapped only by the holder of all stripes.
     index: AtomicPtr<Index>,
-    readers: Readers,
+    epoch: Epoch,
     parts: Box<[Part]>,
     /// Keys in the index, those included that are about to be inserted.
     claimed: AtomicUsize,
@@ -35,14 +35,14 @@ pub(crate) struct Directory {
 
 /// A searcher's presence: the index that it sees is not freed. Short-lived.
 #[derive(Debug)]
-pub(crate) struct View<'a> {
+pub(crate) struct IndexGuard<'a> {
     directory: &'a Directory,
-    _reading: Reading<'a>,
+    _guard: EpochGuard<'a>,
 }
 
 /// The lock of a key.
 #[derive(Debug)]
-pub(crate) struct Locked<'a> {
+pub(crate) struct KeyLock<'a> {
     directory: &'a Directory,
     stripe: (usize, usize),
     _guard: MutexGuard<'a, ()>,
@@ -50,7 +50,7 @@ pub(crate) struct Locked<'a> {
 
 /// The locks of all keys whose hashes are in one share.
 #[derive(Debug)]
-pub(crate) struct ShareLocked<'a> {
+pub(crate) struct ShareLock<'a> {
     directory: &'a Directory,
     hashes: (u64, u64),
     _guards: [MutexGuard<'a, ()>; STRIPES],
@@ -58,7 +58,7 @@ pub(crate) struct ShareLocked<'a> {
 
 /// The locks of all keys.
 #[derive(Debug)]
-pub(crate) struct AllLocked<'a> {
+pub(crate) struct IndexLock<'a> {
     directory: &'a Directory,
     guards: Vec<MutexGuard<'a, ()>>,
 }
@@ -72,7 +72,7 @@ impl Directory {
     pub(crate) fn new(index: Index) -> Directory {
         Directory {
             index: AtomicPtr::new(Box::into_raw(Box::new(index))),
-            readers: Readers::new(),
+            epoch: Epoch::new(),
             parts: (0..PARTS).map(|_| Part(std::array::from_fn(|_| Mutex::new(())))).collect(),
             claimed: AtomicUsize::new(0),
         }
@@ -80,7 +80,7 @@ impl Directory {
 
     /// Bytes beside those of the index.
     pub(crate) fn bytes() -> usize {
-        PARTS as usize * size_of::<Part>() + Readers::bytes()
+        PARTS as usize * size_of::<Part>() + Epoch::bytes()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -89,19 +89,19 @@ impl Directory {
 
     /// Begins a search.
     #[inline(always)]
-    pub(crate) fn view(&self, lane: usize) -> View<'_> {
-        View { directory: self, _reading: self.readers.enter(lane) }
+    pub(crate) fn pin(&self, lane: usize) -> IndexGuard<'_> {
+        IndexGuard { directory: self, _guard: self.epoch.pin(lane) }
     }
 
     /// Waits until all views of now are gone. The caller must neither have one nor hold a lock.
     pub(crate) fn synchronize(&self) {
-        self.readers.synchronize();
+        self.epoch.synchronize();
     }
 
     /// Locks the key. The caller must not hold another lock.
-    pub(crate) fn lock(&self, hash: u64) -> Locked<'_> {
+    pub(crate) fn lock(&self, hash: u64) -> KeyLock<'_> {
         let stripe = stripe(hash);
-        Locked { directory: self, stripe, _guard: lock(self.mutex(stripe)) }
+        KeyLock { directory: self, stripe, _guard: lock(self.mutex(stripe)) }
     }
 
     fn mutex(&self, (part, at): (usize, usize)) -> &Mutex<()> {
@@ -114,18 +114,18 @@ impl Directory {
     }
 
     /// Locks all keys of a share, of as many as [`Directory::shares`] says. The caller must not hold another lock.
-    pub(crate) fn lock_share(&self, share: u32, shares: u32) -> ShareLocked<'_> {
+    pub(crate) fn lock_share(&self, share: u32, shares: u32) -> ShareLock<'_> {
         debug_assert!(shares.is_power_of_two() && shares >= PARTS);
         let beyond_first = u64::MAX / u64::from(shares);
         let first = u64::from(share) * beyond_first.wrapping_add(1);
         let Part(mutexes) = &self.parts[part(first, PARTS) as usize];
         let _guards = std::array::from_fn(|at| lock(&mutexes[at]));
-        ShareLocked { directory: self, hashes: (first, first + beyond_first), _guards }
+        ShareLock { directory: self, hashes: (first, first + beyond_first), _guards }
     }
 
     /// Locks every key. The caller must neither hold a lock nor have a view.
-    pub(crate) fn lock_all(&self) -> AllLocked<'_> {
-        AllLocked { directory: self, guards: self.parts.iter().flat_map(|part| &part.0).map(lock).collect() }
+    pub(crate) fn lock_all(&self) -> IndexLock<'_> {
+        IndexLock { directory: self, guards: self.parts.iter().flat_map(|part| &part.0).map(lock).collect() }
     }
 
     /// Claims room for up to `keys` further keys of at most `keys_max`; how many.
@@ -142,7 +142,7 @@ impl Directory {
     }
 }
 
-impl View<'_> {
+impl IndexGuard<'_> {
     /// The present index: another one, perhaps, than that of a moment ago.
     #[inline(always)]
     pub(crate) fn index(&self) -> &Index {
@@ -153,7 +153,7 @@ impl View<'_> {
     }
 }
 
-impl Locked<'_> {
+impl KeyLock<'_> {
     /// The present index, in which keys of this stripe may be changed.
     pub(crate) fn index(&self) -> &Index {
         // SAFETY: whoever swaps the pointer holds all stripes, this one included, and frees the index after that.
@@ -167,18 +167,18 @@ impl Locked<'_> {
     }
 }
 
-impl ShareLocked<'_> {
+impl ShareLock<'_> {
     /// Calls `f` on all hashes of the share that are in the index, once each.
     pub(crate) fn for_each_hash(&self, f: impl FnMut(u64)) {
-        // SAFETY: as for `Locked`.
+        // SAFETY: as for `KeyLock`.
         let index = unsafe { &*self.directory.index.load(SeqCst) };
         index.for_each_hash(self.hashes, f);
     }
 }
 
-impl AllLocked<'_> {
+impl IndexLock<'_> {
     pub(crate) fn index(&self) -> &Index {
-        // SAFETY: as for `Locked`.
+        // SAFETY: as for `KeyLock`.
         unsafe { &*self.directory.index.load(SeqCst) }
     }
 
@@ -187,7 +187,7 @@ impl AllLocked<'_> {
         let old = self.directory.index.swap(Box::into_raw(Box::new(index)), SeqCst);
         crate::sync::fence_after_write();
         drop(self.guards);
-        self.directory.readers.synchronize();
+        self.directory.epoch.synchronize();
         // SAFETY: it came from `Box::into_raw` and was swapped out by this call alone. Locks that saw it are gone since all
         // were held; every view that saw it has been waited for.
         drop(unsafe { Box::from_raw(old) });

@@ -24,7 +24,7 @@ pub(crate) use crate::index::bucket::NO_ROW;
 use crate::index::bucket::{Bucket, Probe, SLOTS};
 use crate::index::hash::part;
 use crate::memory::Region;
-use crate::memory::prefetch::{To, prefetch};
+use crate::memory::prefetch::{PrefetchHint, prefetch};
 use crate::simd::{Vector, Width};
 use crate::sync::fence;
 
@@ -61,7 +61,7 @@ impl<V: Vector> Searcher<'_, V> {
     #[inline(always)]
     pub(crate) fn prefetch_all(&self, buckets: &[u32]) {
         for &bucket in buckets {
-            prefetch(self.buckets, bucket as usize, To::Read);
+            prefetch(self.buckets, bucket as usize, PrefetchHint::Read);
         }
     }
 
@@ -79,9 +79,9 @@ impl<V: Vector> Searcher<'_, V> {
 
     /// Looks into this bucket and, if it is not there but may be, into the one after it.
     #[inline(always)]
-    pub(crate) fn probe_two(&self, bucket: u32, hash: &u64, calm: bool) -> Probe {
-        let probe = self.probe(bucket, hash, calm);
-        if probe.goes_on { self.probe(self.after(bucket), hash, calm) } else { probe }
+    pub(crate) fn probe_two(&self, bucket: u32, hash: &u64, optimistic: bool) -> Probe {
+        let probe = self.probe(bucket, hash, optimistic);
+        if probe.goes_on { self.probe(self.after(bucket), hash, optimistic) } else { probe }
     }
 
     /// Looks into the home buckets of hashes; a bit for each whose search goes on.
@@ -90,23 +90,23 @@ impl<V: Vector> Searcher<'_, V> {
         &self,
         homes: &[u32; N],
         hashes: &[u64; N],
-        calm: bool,
+        optimistic: bool,
         rows: &mut [u32; N],
     ) -> u32 {
         let mut go_on = 0;
         for (at, ((&home, hash), row)) in homes.iter().zip(hashes).zip(rows).enumerate() {
-            let probe = self.probe(home, hash, calm);
+            let probe = self.probe(home, hash, optimistic);
             *row = probe.row;
             go_on |= u32::from(probe.goes_on) << at;
         }
         go_on
     }
 
-    /// Looks into a bucket: see [`Bucket::probe_calm`] for what `calm` is.
+    /// Looks into a bucket: see [`Bucket::probe_once`] for what `optimistic` is.
     #[inline(always)]
-    pub(crate) fn probe(&self, bucket: u32, hash: &u64, calm: bool) -> Probe {
+    pub(crate) fn probe(&self, bucket: u32, hash: &u64, optimistic: bool) -> Probe {
         let bucket = &self.buckets[bucket as usize];
-        if calm { bucket.probe_calm(self.vector, hash) } else { bucket.probe(self.vector, hash) }
+        if optimistic { bucket.probe_once(self.vector, hash) } else { bucket.probe(self.vector, hash) }
     }
 }
 
@@ -137,7 +137,7 @@ impl Index {
     /// Asks the cache for a bucket.
     #[inline(always)]
     pub(crate) fn prefetch_bucket(&self, bucket: u32) {
-        prefetch(&self.buckets, bucket as usize, To::Read);
+        prefetch(&self.buckets, bucket as usize, PrefetchHint::Read);
     }
 
     /// A word of a bucket, whatever it means.
@@ -219,12 +219,12 @@ impl Index {
 
     /// Asks the cache for the hash's home bucket.
     pub(crate) fn prefetch(&self, hash: u64) {
-        prefetch(&self.buckets, self.home(hash), To::Read);
+        prefetch(&self.buckets, self.home(hash), PrefetchHint::Read);
     }
 
     /// Asks the cache for the hash's home bucket, to change it.
     pub(crate) fn prefetch_to_change(&self, hash: u64) {
-        prefetch(&self.buckets, self.home(hash), To::Change);
+        prefetch(&self.buckets, self.home(hash), PrefetchHint::Write);
     }
 
     /// Asks the cache for the hash's home bucket and the one after it, where it is if it found no room at home.
@@ -278,7 +278,7 @@ impl Index {
                 held.fill(slot, hash, row);
                 return;
             }
-            held.turn_away();
+            held.inc_overflow();
             at = self.after(at);
         }
     }
@@ -344,7 +344,7 @@ impl Index {
         drop(held);
         let mut at = self.home(hash);
         while at != last {
-            self.buckets[at].take_back();
+            self.buckets[at].dec_overflow();
             at = self.after(at);
         }
         row
@@ -353,10 +353,10 @@ impl Index {
     /// Moves a hash, whose lock the caller holds, to its home bucket: to a free slot, or in exchange for the coldest key
     /// there, if this is colder and its lock, which `try_lock` asks for, is free. Did it move? Only one thread at a time may
     /// do this: it holds two buckets at once.
-    pub(crate) fn bring_home<G>(
+    pub(crate) fn promote<G>(
         &self,
         hash: u64,
-        heat: impl Fn(u64) -> u32,
+        hotness: impl Fn(u64) -> u32,
         try_lock: impl FnOnce(u64) -> Option<G>,
     ) -> bool {
         let home = self.home(hash);
@@ -374,9 +374,9 @@ impl Index {
         // Only forward on its own way: in a small index that may have passed the place already.
         let forward =
             |hash: &u64| self.steps(self.home(*hash), home) + self.steps(home, at) < self.buckets.len();
-        let victims = hashes.filter(forward).map(|hash| (heat(hash), hash));
+        let victims = hashes.filter(forward).map(|hash| (hotness(hash), hash));
         let Some((coldest, victim)) = victims.min() else { return false };
-        if coldest >= heat(hash) {
+        if coldest >= hotness(hash) {
             return false;
         }
         let Some(_lock) = try_lock(victim) else { return false };
@@ -418,8 +418,8 @@ fn after(bucket: usize, buckets: usize) -> usize {
 /// Asks the cache for a bucket and the one after it.
 #[inline(always)]
 fn prefetch_two(buckets: &[Bucket], bucket: usize) {
-    prefetch(buckets, bucket, To::Read);
-    prefetch(buckets, bucket + 1, To::Read);
+    prefetch(buckets, bucket, PrefetchHint::Read);
+    prefetch(buckets, bucket + 1, PrefetchHint::Read);
 }
 
 /// Buckets of an index that `keys` keys fill to this share.
@@ -467,8 +467,8 @@ mod tests {
                         prop_assert_eq!(index.replace(hash, number), old);
                     }
                     _ => {
-                        let (lines, heat) = (index.lines(hash), |other| u32::from(other == hash));
-                        let moved = index.bring_home(hash, heat, |_| Some(()));
+                        let (lines, hotness) = (index.lines(hash), |other| u32::from(other == hash));
+                        let moved = index.promote(hash, hotness, |_| Some(()));
                         prop_assert!(!moved || (lines > 1 && index.lines(hash) == 1));
                     }
                 }
@@ -530,7 +530,7 @@ mod tests {
         };
         let (before, before_all) = (mean(10), mean(1));
         for &hash in &hot {
-            index.bring_home(hash, |other| u32::from(hot.contains(&other)), |_| Some(()));
+            index.promote(hash, |other| u32::from(hot.contains(&other)), |_| Some(()));
         }
         let (after, after_all) = (mean(10), mean(1));
         assert!(before > 1.3 && after < 1.0 + (before - 1.0) / 4.0, "hot keys: {before} lines, then {after}");
@@ -555,10 +555,10 @@ mod tests {
             others.extend([2, 2, 2, 2, 3, 3, 3, 3, 3].map(&mut insert));
             index.remove(others.remove(9));
             let hot = insert(2);
-            let (before, heat) =
+            let (before, hotness) =
                 (index.lines(victim), |hash| if hash == hot { 2 } else { u32::from(hash != victim) });
             assert_eq!((before, index.lines(hot)), (3 - victim_home as usize, 4));
-            let moved = index.bring_home(hot, heat, |_| Some(()));
+            let moved = index.promote(hot, hotness, |_| Some(()));
             assert!(moved && index.lines(victim) >= before, "home {victim_home}");
             others.extend([victim, hot]);
             assert!(others.iter().all(|&hash| index.remove(hash) != NO_ROW));
@@ -570,8 +570,8 @@ mod tests {
     fn a_lost_overflow_count_stays() {
         let index = Index::new().unwrap();
         let bucket = &index.buckets[0];
-        (0..300).for_each(|_| bucket.hold().turn_away());
-        (0..300).for_each(|_| bucket.take_back());
+        (0..300).for_each(|_| bucket.hold().inc_overflow());
+        (0..300).for_each(|_| bucket.dec_overflow());
         assert_eq!(bucket.overflow(), crate::index::bucket::OVERFLOW_MAX);
     }
 }

@@ -1,101 +1,101 @@
 //! How copies of rows go back to their table. Knows nothing of how they were updated.
 
-use super::{NearBlock, NearTable, PARTS};
+use super::{CachedBlock, LocalCache, PARTS};
 use crate::StoreError;
 use crate::index::NO_ROW;
-use crate::lookup::{CHUNK_KEYS, Known, Lookup, with_lookup};
+use crate::lookup::{CHUNK_KEYS, CachedRows, Lookup, with_lookup};
 use crate::rows::layout::version_after;
-use crate::rows::slab::Change;
+use crate::rows::slab::RowMut;
 use crate::simd::{self, Vector, Work};
 use crate::table::Table;
 use crate::update::kernel::finite;
-use crate::update::push::{Edit, LeftOut, edit_rows};
+use crate::update::push::{Edit, PushFailures, edit_rows};
 
-impl NearTable<'_> {
+impl LocalCache<'_> {
     /// Brings all copies back, and makes rows for keys that have none; no handle is of use after it. Fails with
     /// [`StoreError::TableFull`] when there is no room for some of them, with [`StoreError::NotFinite`] when some are not finite, and
     /// with [`StoreError::Writing`] where this thread has a [`TableWriter`](crate::TableWriter) of the table. The others are settled,
     /// but in that last case, which loses all.
-    pub fn settle(mut self) -> Result<(), StoreError> {
-        self.settle_all()
+    pub fn flush(mut self) -> Result<(), StoreError> {
+        self.flush_all()
     }
 
     /// Drops the copies and what was learned in them.
     pub fn discard(mut self) {
-        self.is_settled = true;
+        self.is_flushed = true;
     }
 
-    fn settle_all(&mut self) -> Result<(), StoreError> {
-        self.is_settled = true;
-        let (near, dim, table, lane) = (&*self.near, self.dim, self.table, self.lane);
-        if near.versions.is_empty() {
+    fn flush_all(&mut self) -> Result<(), StoreError> {
+        self.is_flushed = true;
+        let (buffers, dim, table, lane) = (&*self.buffers, self.dim, self.table, self.lane);
+        if buffers.versions.is_empty() {
             return Ok(());
         }
         table.check_not_writing()?;
         let clock = table.tick(lane);
-        let mut left_out = LeftOut::default();
+        let mut failures = PushFailures::default();
         with_lookup(|lookup| {
-            for (number, keys) in near.dedup.unique.chunks(CHUNK_KEYS).enumerate() {
+            for (number, keys) in buffers.dedup.unique.chunks(CHUNK_KEYS).enumerate() {
                 let first = number * CHUNK_KEYS;
-                let places = &near.places[first..][..keys.len()];
+                let places = &buffers.places[first..][..keys.len()];
                 let copies = Copies {
                     table,
                     blocks: &self.blocks,
                     keys,
-                    rows: &near.rows[first * PARTS * dim..],
-                    fetched: &near.fetched[first * 2 * dim..],
-                    versions: &near.versions[first..],
+                    rows: &buffers.rows[first * PARTS * dim..],
+                    fetched: &buffers.fetched[first * 2 * dim..],
+                    versions: &buffers.versions[first..],
                     places,
-                    counts: &near.dedup.counts[first..],
+                    counts: &buffers.dedup.counts[first..],
                     clock,
                     are_the_same: true,
-                    left_out: &mut left_out,
+                    failures: &mut failures,
                 };
-                let known = self.since.map(|since| Known { rows: places, since });
-                let full = simd::run(table.width(), Settle { table, lane, lookup, keys, known, copies });
-                left_out.note_full(full);
+                let cached = self.since.map(|since| CachedRows { rows: places, since });
+                let full = simd::run(table.width(), Flush { table, lane, lookup, keys, cached, copies });
+                failures.note_full(full);
             }
         });
-        left_out.check(table)
+        failures.check(table)
     }
 }
 
-impl Drop for NearTable<'_> {
+impl Drop for LocalCache<'_> {
     /// Settles what was not: an early return loses nothing that has room. What has none is not lost without a word.
     fn drop(&mut self) {
-        if self.is_settled || std::thread::panicking() {
+        if self.is_flushed || std::thread::panicking() {
             return;
         }
-        if let Err(error) = self.settle_all() {
-            panic!("copies of rows were dropped without settle(), and not all could be settled: {error}");
+        if let Err(error) = self.flush_all() {
+            panic!("copies of rows were dropped without flush(), and not all could be settled: {error}");
         }
     }
 }
 
 /// A chunk of keys whose copies go back, compiled for the machine.
-struct Settle<'a> {
+struct Flush<'a> {
     table: &'a Table,
     lane: usize,
     lookup: &'a mut Lookup,
     keys: &'a [u64],
-    known: Option<Known<'a>>,
+    cached: Option<CachedRows<'a>>,
     copies: Copies<'a>,
 }
 
-impl Work for Settle<'_> {
+impl Work for Flush<'_> {
     type Output = u64;
 
     #[inline(always)]
     fn run(self, vector: impl Vector) -> u64 {
         self.lookup.assign(self.keys);
-        edit_rows(self.table, self.lane, self.lookup, self.keys, self.known, self.copies, vector)
+        edit_rows(self.table, self.lane, self.lookup, self.keys, self.cached, self.copies, vector)
     }
 }
 
 /// The copies of a chunk, and what they were made of.
 struct Copies<'a> {
     table: &'a Table,
-    blocks: &'a [NearBlock],
+    blocks: &'a [CachedBlock],
     keys: &'a [u64],
     rows: &'a [f32],
     fetched: &'a [f32],
@@ -105,7 +105,7 @@ struct Copies<'a> {
     clock: u32,
     /// No row was made anew or replaced since it was fetched: then its number of updates says whether it is as it was.
     are_the_same: bool,
-    left_out: &'a mut LeftOut,
+    failures: &'a mut PushFailures,
 }
 
 impl Edit for Copies<'_> {
@@ -114,21 +114,21 @@ impl Edit for Copies<'_> {
         Some(self.clock)
     }
 
-    fn lose_known(&mut self) {
+    fn invalidate_cached(&mut self) {
         self.are_the_same = false;
     }
 
     /// The copy is all there is to a row that nobody had made when it was fetched.
-    fn fills(&self, at: usize) -> bool {
+    fn initializes(&self, at: usize) -> bool {
         self.places[at] == NO_ROW
     }
 
     #[inline(always)]
-    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>, is_new: bool) {
+    fn edit(&mut self, vector: impl Vector, at: usize, row: RowMut<'_>, is_new: bool) {
         let row = row.by(vector);
         let version = row.get(self.table.layout.header_at() + 4);
         let is_as_fetched = if is_new {
-            self.fills(at)
+            self.initializes(at)
         } else if self.are_the_same {
             version == self.versions[at]
         } else {
@@ -138,7 +138,7 @@ impl Edit for Copies<'_> {
         if is_finite {
             self.note(at, row, version);
         } else {
-            self.left_out.note(self.keys[at]);
+            self.failures.note(self.keys[at]);
         }
     }
 }
@@ -146,7 +146,7 @@ impl Edit for Copies<'_> {
 impl Copies<'_> {
     /// Notes the updates of the copy in a row, as if every occurrence had been pushed by itself.
     #[inline(always)]
-    fn note(&self, at: usize, row: Change<'_, impl Vector>, version: u32) {
+    fn note(&self, at: usize, row: RowMut<'_, impl Vector>, version: u32) {
         let (header, count) = (self.table.layout.header_at(), self.counts[at]);
         row.set(header + 2, row.get(header + 2).saturating_add(count));
         row.set(header + 3, self.clock);
@@ -154,7 +154,7 @@ impl Copies<'_> {
     }
 
     /// Is the state of a row, whoever made it, what was fetched?
-    fn holds_fetched(&self, at: usize, row: Change<'_, impl Vector>) -> bool {
+    fn holds_fetched(&self, at: usize, row: RowMut<'_, impl Vector>) -> bool {
         let dim = self.table.layout.dim;
         let (z, n) = self.fetched[at * 2 * dim..][..2 * dim].split_at(dim);
         let holds = |first: usize, values: &[f32]| {
@@ -168,7 +168,7 @@ impl Copies<'_> {
 
     /// The row becomes the copy, if that is finite.
     #[inline(always)]
-    fn store(&self, at: usize, row: Change<'_, impl Vector>, is_new: bool) -> bool {
+    fn store(&self, at: usize, row: RowMut<'_, impl Vector>, is_new: bool) -> bool {
         let dim = self.table.layout.dim;
         let copy = &self.rows[at * PARTS * dim..][..PARTS * dim];
         if let ([block], &[w, z, n, _]) = (self.blocks, copy)
@@ -196,18 +196,18 @@ impl Copies<'_> {
 
     /// A new row begins as if nothing had been learned.
     #[cold]
-    fn store_first(&self, at: usize, row: Change<'_, impl Vector>) {
+    fn store_first(&self, at: usize, row: RowMut<'_, impl Vector>) {
         let layout = &self.table.layout;
         let mut unpacked = vec![0.0; layout.unpacked()];
         row.store(0, layout.init_row(self.keys[at], &mut unpacked));
     }
 
     /// Adds what was added to the copy to a row that others have updated meanwhile, or made, if the sums are finite.
-    fn add(&self, at: usize, row: Change<'_, impl Vector>) -> bool {
+    fn add(&self, at: usize, row: RowMut<'_, impl Vector>) -> bool {
         let dim = self.table.layout.dim;
         let copy = &self.rows[at * PARTS * dim..][..PARTS * dim];
         let fetched = &self.fetched[at * 2 * dim..][..2 * dim];
-        let sums = |block: &NearBlock, i: usize| {
+        let sums = |block: &CachedBlock, i: usize| {
             let at = block.first + i;
             let sum = |word: usize, now: f32, before: f32| f32::from_bits(row.get(word)) + (now - before);
             let z = sum(block.z_at + i, copy[dim + at], fetched[at]);

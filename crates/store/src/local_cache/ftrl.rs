@@ -3,7 +3,7 @@
 //! are taken eight together. Knows nothing of where rows come from.
 #![allow(unsafe_code)] // vector loads and stores of rows, and code that is compiled for instructions that were detected
 
-use super::{NearBlock, PARTS};
+use super::{CachedBlock, PARTS};
 use crate::RowHandle;
 use crate::simd::Width;
 use crate::update::kernel::FtrlStep;
@@ -62,7 +62,7 @@ impl Constants {
     }
 
     /// Those of all coordinates.
-    pub(super) fn of_row(blocks: &[NearBlock], dim: usize) -> Vec<Constants> {
+    pub(super) fn of_row(blocks: &[CachedBlock], dim: usize) -> Vec<Constants> {
         let mut all = vec![Constants::default(); dim.div_ceil(WIDE)];
         for block in blocks {
             let FtrlStep { alpha_inverse, beta, l1, l2 } = block.step;
@@ -82,7 +82,7 @@ impl Constants {
 #[inline]
 pub(super) fn update_rows(
     width: Width,
-    (blocks, constants): (&[NearBlock], &[Constants]),
+    (blocks, constants): (&[CachedBlock], &[Constants]),
     dim: usize,
     rows: &mut [f32],
     handles: &[RowHandle],

@@ -10,26 +10,26 @@ mod flush;
 mod ftrl;
 
 use crate::index::NO_ROW;
-use crate::index::removals::Moment;
+use crate::index::removals::RemovalStamp;
 use crate::lookup::dedup::Dedup;
 use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
-use crate::memory::prefetch::To;
+use crate::memory::prefetch::PrefetchHint;
 use crate::rows::layout::{HEADER_WORDS, Layout};
 use crate::rows::slab::RowsView;
 use crate::simd::halves::Singles;
 use crate::simd::{self, Vector, Work};
 use crate::sync::lanes::lane;
 use crate::table::Table;
-use crate::update::kernel::{FtrlStep, Step};
+use crate::update::kernel::{FtrlStep, OptimizerStep};
 use crate::{Admission, PushScale, RowHandle, StoreError, Writes};
 use ftrl::Constants;
 
 /// Words of a copy per coordinate: all weights come first, then all z, all n, and the roots of all n.
 const PARTS: usize = 4;
 
-/// The memory behind a [`NearTable`], reused from run to run; a worker has one per table.
+/// The memory behind a [`LocalCache`], reused from run to run; a worker has one per table.
 #[derive(Debug, Default)]
-pub struct NearRows {
+pub struct CacheBuffers {
     dedup: Dedup,
     /// Per distinct key [`PARTS`] times `dim` words, and behind the last one room for [`ftrl::LANES`] rows at least, at the end
     /// of which lanes without work do it.
@@ -43,7 +43,7 @@ pub struct NearRows {
 
 /// One block of a row.
 #[derive(Debug, Clone, Copy)]
-struct NearBlock {
+struct CachedBlock {
     /// First coordinate, and how many there are.
     first: usize,
     dims: usize,
@@ -53,26 +53,26 @@ struct NearBlock {
     step: FtrlStep,
 }
 
-/// Copies of the rows of a run of samples, by handle. [`NearTable::settle`] brings them back and says what had no room. Dropped
-/// without it, or [`NearTable::discard`], this settles them and panics if some had none.
+/// Copies of the rows of a run of samples, by handle. [`LocalCache::flush`] brings them back and says what had no room. Dropped
+/// without it, or [`LocalCache::discard`], this settles them and panics if some had none.
 #[derive(Debug)]
-pub struct NearTable<'a> {
+pub struct LocalCache<'a> {
     table: &'a Table,
     lane: usize,
     dim: usize,
-    blocks: Vec<NearBlock>,
+    blocks: Vec<CachedBlock>,
     constants: Vec<Constants>,
-    near: &'a mut NearRows,
+    buffers: &'a mut CacheBuffers,
     /// When no row was about to leave the table, before the first one was fetched.
-    since: Option<Moment>,
-    is_settled: bool,
+    since: Option<RemovalStamp>,
+    is_flushed: bool,
 }
 
 impl Table {
     /// Can rows be lent to workers that learn at the same time? Those of FTRL, in tables that give every key a row at once
     /// and change it in place.
     #[must_use]
-    pub fn lends_rows(&self) -> bool {
+    pub fn supports_local_cache(&self) -> bool {
         let is_ftrl = |block: &crate::Block| matches!(block.optimizer, crate::Optimizer::Ftrl { .. });
         let config = self.config();
         config.blocks.iter().all(is_ftrl)
@@ -82,50 +82,63 @@ impl Table {
 
     /// Begins a run in which one worker updates copies of rows. `scale` is checked, and otherwise does nothing: FTRL
     /// does not look at it ([`PushScale`]). Fails for tables whose
-    /// [`Table::lends_rows`] is false.
-    pub fn near<'a>(&'a self, scale: PushScale, near: &'a mut NearRows) -> Result<NearTable<'a>, StoreError> {
+    /// [`Table::supports_local_cache`] is false.
+    pub fn local_cache<'a>(
+        &'a self,
+        scale: PushScale,
+        buffers: &'a mut CacheBuffers,
+    ) -> Result<LocalCache<'a>, StoreError> {
         scale.check(self.name())?;
-        if !self.lends_rows() {
+        if !self.supports_local_cache() {
             let reason =
                 "only rows of FTRL are lent, with admission = always, writes = in_place, dtype = f32";
             return Err(StoreError::Config { table: self.name().to_string(), reason: reason.to_string() });
         }
-        near.dedup.clear();
-        near.versions.clear();
-        near.places.clear();
+        buffers.dedup.clear();
+        buffers.versions.clear();
+        buffers.places.clear();
         let header = self.layout.header_at();
         let blocks = self.layout.blocks.iter().filter_map(|block| {
-            let Step::Ftrl(step) = block.kernel.step(scale.lr_scale) else { return None };
+            let OptimizerStep::Ftrl(step) = block.kernel.step(scale.lr_scale) else { return None };
             let z_at = header + HEADER_WORDS + block.state.start;
-            Some(NearBlock { first: block.first, dims: block.dims, z_at, n_at: z_at + block.dims, step })
+            Some(CachedBlock { first: block.first, dims: block.dims, z_at, n_at: z_at + block.dims, step })
         });
         let (dim, blocks) = (self.layout.dim, blocks.collect::<Vec<_>>());
         let constants = Constants::of_row(&blocks, dim);
-        let since = self.removals.moment();
-        Ok(NearTable { table: self, lane: lane(), dim, blocks, constants, near, since, is_settled: false })
+        let since = self.removals.stamp();
+        Ok(LocalCache {
+            table: self,
+            lane: lane(),
+            dim,
+            blocks,
+            constants,
+            buffers,
+            since,
+            is_flushed: false,
+        })
     }
 }
 
-impl NearTable<'_> {
+impl LocalCache<'_> {
     /// Appends the row of every key to `handles`, fetching those that are not here yet; what a key without a row starts
     /// with is its copy. Keys may repeat.
     pub fn resolve(&mut self, keys: &[u64], handles: &mut Vec<RowHandle>) {
-        let near = &mut *self.near;
-        let range = near.dedup.add(keys);
-        handles.extend(near.dedup.inverse[range].iter().map(|&unique| RowHandle(unique)));
-        let (first, distinct) = (near.versions.len(), near.dedup.unique.len());
-        make_room(&mut near.rows, (distinct + ftrl::LANES) * PARTS * self.dim);
-        make_room(&mut near.fetched, distinct * 2 * self.dim);
-        near.versions.resize(distinct, 0);
-        near.places.resize(distinct, NO_ROW);
+        let buffers = &mut *self.buffers;
+        let range = buffers.dedup.add(keys);
+        handles.extend(buffers.dedup.inverse[range].iter().map(|&unique| RowHandle(unique)));
+        let (first, distinct) = (buffers.versions.len(), buffers.dedup.unique.len());
+        make_room(&mut buffers.rows, (distinct + ftrl::LANES) * PARTS * self.dim);
+        make_room(&mut buffers.fetched, distinct * 2 * self.dim);
+        buffers.versions.resize(distinct, 0);
+        buffers.places.resize(distinct, NO_ROW);
         let (table, lane, blocks) = (self.table, self.lane, self.blocks.as_slice());
         with_lookup(|lookup| {
             let mut from = first;
-            for keys in near.dedup.unique[first..].chunks(CHUNK_KEYS) {
-                let rows = &mut near.rows[from * PARTS * self.dim..];
+            for keys in buffers.dedup.unique[first..].chunks(CHUNK_KEYS) {
+                let rows = &mut buffers.rows[from * PARTS * self.dim..];
                 let (fetched, versions) =
-                    (&mut near.fetched[from * 2 * self.dim..], &mut near.versions[from..]);
-                let places = &mut near.places[from..];
+                    (&mut buffers.fetched[from * 2 * self.dim..], &mut buffers.versions[from..]);
+                let places = &mut buffers.places[from..];
                 from += keys.len();
                 let into = Target { layout: &table.layout, blocks, keys, rows, fetched, versions, places };
                 simd::run(table.width(), Fetch { table, lane, lookup, into });
@@ -135,7 +148,7 @@ impl NearTable<'_> {
 
     /// Says that a row is updated so many more times in this run than its key was resolved.
     pub fn expect_updates(&mut self, handle: RowHandle, more: u32) {
-        let count = &mut self.near.dedup.counts[handle.0 as usize];
+        let count = &mut self.buffers.dedup.counts[handle.0 as usize];
         *count = count.saturating_add(more);
     }
 
@@ -143,14 +156,14 @@ impl NearTable<'_> {
     #[inline]
     #[must_use]
     pub fn weights(&self, handle: RowHandle) -> &[f32] {
-        &self.near.rows[handle.0 as usize * PARTS * self.dim..][..self.dim]
+        &self.buffers.rows[handle.0 as usize * PARTS * self.dim..][..self.dim]
     }
 
     /// The first weight of a row: all there is in logistic regression.
     #[inline]
     #[must_use]
     pub fn first_weight(&self, handle: RowHandle) -> f32 {
-        self.near.rows[handle.0 as usize * PARTS * self.dim]
+        self.buffers.rows[handle.0 as usize * PARTS * self.dim]
     }
 
     /// Applies the optimizer to a row, as a push of this gradient alone would. The gradient must be finite.
@@ -167,7 +180,7 @@ impl NearTable<'_> {
     /// If there are not `dim` gradients per handle.
     pub fn update_all(&mut self, handles: &[RowHandle], gradients: &[f32]) {
         assert_eq!(handles.len() * self.dim, gradients.len(), "a gradient has one value per weight");
-        let (width, rows) = (self.table.width(), self.near.rows.as_mut_slice());
+        let (width, rows) = (self.table.width(), self.buffers.rows.as_mut_slice());
         match self.blocks.as_slice() {
             [block] if block.dims == 1 => {
                 ftrl::update_ones(width, block.step, rows.as_chunks_mut().0, handles, gradients);
@@ -190,7 +203,7 @@ struct Fetch<'a> {
 /// Where a chunk's rows go.
 struct Target<'a> {
     layout: &'a Layout,
-    blocks: &'a [NearBlock],
+    blocks: &'a [CachedBlock],
     keys: &'a [u64],
     rows: &'a mut [f32],
     fetched: &'a mut [f32],
@@ -262,7 +275,7 @@ struct Fetcher<'a, V> {
 }
 
 impl<V: Vector> Visit for Fetcher<'_, V> {
-    const TO: To = To::Read;
+    const HINT: PrefetchHint = PrefetchHint::Read;
 
     #[inline(always)]
     fn visit(&mut self, at: usize, row: u32) {

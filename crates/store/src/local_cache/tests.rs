@@ -1,8 +1,10 @@
 //! Copies of rows hold what pushes one by one leave in a table, alone and with others.
 
-use super::lanes;
+use super::ftrl;
 use crate::simd::Width;
-use crate::{Absent, Block, Init, NearRows, Optimizer, PushScale, RowColumns, RowHandle, Table, TableConfig};
+use crate::{
+    Absent, Block, CacheBuffers, Init, Optimizer, PushScale, RowColumns, RowHandle, Table, TableConfig,
+};
 
 fn ftrl(l1: f32) -> Optimizer {
     Optimizer::Ftrl { alpha: 0.1, beta: 1.0, l1, l2: 0.1 }
@@ -27,9 +29,9 @@ fn a_run_equals_pushes_one_by_one() {
     for factors in [0, 3, 8, 21] {
         let (by_push, by_run) = (table(factors), table(factors));
         let dim = factors + 1;
-        let mut near = NearRows::default();
+        let mut near = CacheBuffers::default();
         for run in 0..if cfg!(miri) { 2 } else { 20 } {
-            let mut rows = by_run.near(PushScale::default(), &mut near).unwrap();
+            let mut rows = by_run.local_cache(PushScale::default(), &mut near).unwrap();
             let mut handles = Vec::new();
             let samples: Vec<Vec<u64>> = (run * 30..run * 30 + 30).map(keys).collect();
             samples.iter().for_each(|keys| rows.resolve(keys, &mut handles));
@@ -46,7 +48,7 @@ fn a_run_equals_pushes_one_by_one() {
                     assert_eq!(rows.weights(*handle), pulled);
                 }
             }
-            rows.settle().unwrap();
+            rows.flush().unwrap();
         }
         assert_eq!(by_push.len(), by_run.len());
         by_push.for_each_row(|row| {
@@ -65,8 +67,8 @@ fn runs_at_the_same_time_add_up() {
         let dim = factors + 1;
         let samples: Vec<Vec<u64>> = (0..40).map(keys).collect();
         let learn = |table: &Table, sign: f32, then: &dyn Fn()| {
-            let mut near = NearRows::default();
-            let mut rows = table.near(PushScale::default(), &mut near).unwrap();
+            let mut near = CacheBuffers::default();
+            let mut rows = table.local_cache(PushScale::default(), &mut near).unwrap();
             let mut handles = Vec::new();
             samples.iter().for_each(|keys| rows.resolve(keys, &mut handles));
             let gradients: Vec<f32> = (0..handles.len() * dim).map(|at| sign * (at as f32).cos()).collect();
@@ -109,8 +111,8 @@ fn all_widths_give_the_same_bits() {
                 1 => table(0),
                 dim => table(dim - 1),
             };
-            let mut near = NearRows::default();
-            let run = table.near(PushScale::default(), &mut near).unwrap();
+            let mut near = CacheBuffers::default();
+            let run = table.local_cache(PushScale::default(), &mut near).unwrap();
             let (blocks, constants) = (run.blocks.as_slice(), run.constants.as_slice());
             // Of few rows, some are there twice among any so many; of many, none is.
             let counts = [0, 1, 2, 3, 8, 11, 29];
@@ -165,8 +167,8 @@ fn sums_of_squares_stay_finite() {
         let (by_push, by_run, by_two) = (table(factors), table(factors), table(factors));
         let gradients = vec![gradient; 3 * (factors + 1)];
         let learn = |table: &Table, pushes: usize, then: &dyn Fn()| {
-            let (mut near, mut handles) = (NearRows::default(), Vec::new());
-            let mut rows = table.near(PushScale::default(), &mut near).unwrap();
+            let (mut near, mut handles) = (CacheBuffers::default(), Vec::new());
+            let mut rows = table.local_cache(PushScale::default(), &mut near).unwrap();
             rows.resolve(&[1, 2, 3], &mut handles);
             (0..pushes).for_each(|_| rows.update_all(&handles, &gradients));
             then();
@@ -190,8 +192,8 @@ fn sums_of_squares_stay_finite() {
 fn tables_of_other_optimizers_lend_nothing() {
     let sgd = Optimizer::Sgd { lr: 0.1, l2: 0.0 };
     let table = Table::new(TableConfig::single("t", 2, Init::Zero, sgd)).unwrap();
-    let error = table.near(PushScale::default(), &mut NearRows::default()).unwrap_err();
-    assert!(!table.lends_rows() && error.to_string().contains("FTRL"), "{error}");
+    let error = table.local_cache(PushScale::default(), &mut CacheBuffers::default()).unwrap_err();
+    assert!(!table.supports_local_cache() && error.to_string().contains("FTRL"), "{error}");
 }
 
 /// A row that was made anew or replaced meanwhile and has had as many updates as the one that was fetched is not taken for it:
@@ -208,16 +210,16 @@ fn other_rows_of_as_many_updates_are_added_to() {
         table.import(columns.rows()).unwrap();
     }
     let check = |factors: usize, version: u32, meanwhile: &dyn Fn(&Table), expected: f32| {
-        let (table, mut near) = (table(factors), NearRows::default());
+        let (table, mut near) = (table(factors), CacheBuffers::default());
         push(&table, 0.5);
         import(&table, version, &table);
-        let mut rows = table.near(PushScale::default(), &mut near).unwrap();
+        let mut rows = table.local_cache(PushScale::default(), &mut near).unwrap();
         let mut handles = Vec::new();
         rows.resolve(&[2], &mut handles);
         rows.update(handles[0], &vec![1.0; table.dim()]);
         meanwhile(&table);
         let version = table.get(2).map_or(0, |row| row.version);
-        rows.settle().unwrap();
+        rows.flush().unwrap();
         let row = table.get(2).unwrap();
         let n: Vec<f32> = [&row.state[1..2], &row.state[2 + factors..]].concat();
         assert_eq!((n, row.version), (vec![expected; table.dim()], version + 1));
@@ -252,8 +254,8 @@ fn rows_that_left_meanwhile_are_made_anew() {
             table.push(keys, &vec![0.5; keys.len() * dim], PushScale::default()).unwrap();
         };
         push(&[1, 2, 3, 4]);
-        let mut near = NearRows::default();
-        let mut rows = table.near(PushScale::default(), &mut near).unwrap();
+        let mut near = CacheBuffers::default();
+        let mut rows = table.local_cache(PushScale::default(), &mut near).unwrap();
         let mut handles = Vec::new();
         rows.resolve(&[1, 2, 3, 4, 5], &mut handles);
         rows.update_all(&handles, &vec![1.0; 5 * dim]);
@@ -263,7 +265,7 @@ fn rows_that_left_meanwhile_are_made_anew() {
         push(&others);
         push(&[2]);
         let state_before: Vec<_> = others.iter().map(|&key| table.get(key).unwrap()).collect();
-        rows.settle().unwrap();
+        rows.flush().unwrap();
         for before in state_before {
             let after = table.get(before.key).unwrap();
             assert_eq!(

@@ -4,19 +4,19 @@
 //! The buffers belong to the thread and are reused; requests go through them in chunks, which bounds them.
 
 pub(crate) mod dedup;
-pub(crate) mod samples;
+pub(crate) mod key_sampler;
 pub(crate) mod scratch;
 
 use std::cell::RefCell;
 use std::hint::black_box;
 
 use crate::index::hash::HashKey;
-use crate::index::removals::Moment;
+use crate::index::removals::RemovalStamp;
 use crate::index::{Index, NO_ROW};
-use crate::memory::prefetch::{To, prefetch};
+use crate::memory::prefetch::{PrefetchHint, prefetch};
 use crate::rows::slab::{LINE_WORDS, RowsView};
 use crate::simd::Vector;
-use crate::update::kernel::Step;
+use crate::update::kernel::OptimizerStep;
 
 /// Keys that are hashed at once, and that a reader may hold up others for.
 pub(crate) const CHUNK_KEYS: usize = 2048;
@@ -51,10 +51,10 @@ impl Default for Distances {
 /// What is done with the rows of a chunk.
 pub(crate) trait Visit {
     /// What rows are wanted for.
-    const TO: To;
+    const HINT: PrefetchHint;
     /// Will the caller find out if anything was changed meanwhile? Then versions are not looked at, and what is visited may be
     /// torn.
-    const CALM: bool = false;
+    const OPTIMISTIC: bool = false;
 
     /// Gets the position of a key in the chunk, and its row or [`NO_ROW`].
     fn visit(&mut self, at: usize, row: u32);
@@ -69,7 +69,7 @@ pub(crate) trait Visit {
 }
 
 impl<F: FnMut(usize, u32)> Visit for F {
-    const TO: To = To::Change;
+    const HINT: PrefetchHint = PrefetchHint::Write;
 
     #[inline(always)]
     fn visit(&mut self, at: usize, row: u32) {
@@ -95,7 +95,7 @@ pub(crate) struct Lookup {
     /// The words of a row before its update, for the caller.
     pub(crate) before: Vec<f32>,
     /// The optimizers of a push, block by block, for the caller.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<OptimizerStep>,
 }
 
 impl Lookup {
@@ -104,7 +104,7 @@ impl Lookup {
     pub(crate) fn assign(&mut self, keys: &[u64]) {
         debug_assert!(keys.len() <= CHUNK_KEYS);
         // Or whoever hashes them waits for one line after the other before the memory has anything to do.
-        (0..keys.len()).step_by(LINE_KEYS).for_each(|at| prefetch(keys, at, To::Read));
+        (0..keys.len()).step_by(LINE_KEYS).for_each(|at| prefetch(keys, at, PrefetchHint::Read));
         self.keys = keys.len();
         self.hashes.resize(keys.len().div_ceil(STEP), [0; STEP]);
         let index_key = HashKey::get();
@@ -150,8 +150,8 @@ impl Lookup {
             }
             if let (Some(hashes), Some(homes)) = (steps.get(step), homes.get(step)) {
                 let rows = &mut rows[step % RING];
-                let mut go_on = searcher.probe_all(homes, hashes, F::CALM, rows);
-                slab.prefetch_all(rows, lines, F::TO, F::CALM);
+                let mut go_on = searcher.probe_all(homes, hashes, F::OPTIMISTIC, rows);
+                slab.prefetch_all(rows, lines, F::HINT, F::OPTIMISTIC);
                 while go_on != 0 {
                     // Its next buckets are on the way while others are looked up.
                     let at = go_on.trailing_zeros() as usize % STEP;
@@ -163,7 +163,7 @@ impl Lookup {
             }
             while let Some((place, bucket)) = displaced.pop(step) {
                 let hash = &self.hashes[place / STEP][place % STEP];
-                let probe = searcher.probe_two(bucket, hash, F::CALM);
+                let probe = searcher.probe_two(bucket, hash, F::OPTIMISTIC);
                 let mut row = probe.row;
                 if row == NO_ROW && probe.goes_on && step + DISPLACED_LAG < place / STEP + lag {
                     let bucket = searcher.after(searcher.after(bucket));
@@ -172,11 +172,11 @@ impl Lookup {
                     continue;
                 }
                 // Or it is farther away, or has just moved home.
-                if row == NO_ROW && (probe.goes_on || !F::CALM) {
+                if row == NO_ROW && (probe.goes_on || !F::OPTIMISTIC) {
                     row = index.find(*hash);
                 }
                 if row != NO_ROW {
-                    slab.prefetch(row, lines, F::TO, F::CALM);
+                    slab.prefetch(row, lines, F::HINT, F::OPTIMISTIC);
                 }
                 rows[place / STEP % RING][place % STEP] = row;
             }
@@ -191,12 +191,12 @@ impl Lookup {
 
 /// Rows that a chunk's keys had at a moment, [`NO_ROW`] for those that had none.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known<'a> {
+pub(crate) struct CachedRows<'a> {
     pub(crate) rows: &'a [u32],
-    pub(crate) since: Moment,
+    pub(crate) since: RemovalStamp,
 }
 
-impl Known<'_> {
+impl CachedRows<'_> {
     /// As [`Lookup::walk`].
     #[inline(always)]
     pub(crate) fn walk<F: Visit>(self, slab: RowsView<'_>, words: usize, distances: Distances, f: &mut F) {
@@ -204,7 +204,7 @@ impl Known<'_> {
         let ahead = (distances.row_lines / lines).max(1);
         let ask_for = |&row: &u32| {
             if row != NO_ROW {
-                slab.prefetch(row, lines, F::TO, F::CALM);
+                slab.prefetch(row, lines, F::HINT, F::OPTIMISTIC);
             }
         };
         self.rows.iter().take(ahead).for_each(ask_for);

@@ -28,7 +28,7 @@ const REBASE_EVERY: u64 = 1 << 14;
 const REBASED_MIN: u64 = 1024;
 
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub(crate) struct UseClock {
     /// Whole blocks of the lanes, and where the clock began.
     published: AtomicU64,
     /// All pushes of each.
@@ -39,10 +39,10 @@ pub(crate) struct Clock {
     followed: Mutex<Option<u64>>,
 }
 
-impl Clock {
-    pub(crate) fn new() -> Clock {
+impl UseClock {
+    pub(crate) fn new() -> UseClock {
         let (published, base) = (AtomicU64::new(0), AtomicU64::new(0));
-        Clock { published, lanes: Lanes::new(), base, followed: Mutex::default() }
+        UseClock { published, lanes: Lanes::new(), base, followed: Mutex::default() }
     }
 
     pub(crate) fn bytes() -> usize {
@@ -98,18 +98,21 @@ impl Clock {
     /// To be called before rows come that another clock has these readings of. If nobody depends on this one, because the
     /// table is empty or has only had such rows since it was, it moves on to the latest where it is behind, and they may keep
     /// theirs: a whole table comes in parts. Otherwise it stays.
-    pub(crate) fn follow(&self, readings: &[u32], is_empty: bool) -> Uses {
+    pub(crate) fn follow(&self, readings: &[u32], is_empty: bool) -> ImportClock {
         let followed = &mut *lock(&self.followed);
         if !is_empty && *followed != Some(self.total()) {
             let now = self.now_whole();
-            return Uses { now: now as u32, past: u32::try_from(now).unwrap_or(u32::MAX).min(PAST_MAX) };
+            return ImportClock {
+                now: now as u32,
+                past: u32::try_from(now).unwrap_or(u32::MAX).min(PAST_MAX),
+            };
         }
         if self.total() == 0 {
             self.begin_at(readings);
         }
         readings.iter().for_each(|&reading| self.catch_up(reading));
         *followed = Some(self.total());
-        Uses { now: self.now(), past: PAST_MAX }
+        ImportClock { now: self.now(), past: PAST_MAX }
     }
 
     /// Begins where another clock is, of which these are readings of less than half a turn: later parts may be from before.
@@ -145,13 +148,13 @@ impl Clock {
 
 /// Which readings rows that come from elsewhere may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Uses {
+pub(crate) struct ImportClock {
     now: u32,
     /// What lies farther back is from the future of this clock.
     past: u32,
 }
 
-impl Uses {
+impl ImportClock {
     /// Those of a table whose clock is here, for rows by a clock that was there when they were saved.
     pub(crate) fn since(now: u64, then: u64, last_use: u32) -> u32 {
         let back = u64::from(age(then as u32, last_use)) + now.saturating_sub(then);
@@ -188,7 +191,7 @@ mod tests {
 
     #[test]
     fn every_push_is_counted_in_every_lane() {
-        let mut clock = Clock::new();
+        let mut clock = UseClock::new();
         clock.set(1000);
         for push in 1..=500 {
             assert_eq!(clock.tick(0), 1000 + push);
@@ -204,7 +207,7 @@ mod tests {
     /// Whoever reads it while others push sees it grow, or a counter of it would seem to start again.
     #[test]
     fn the_number_of_all_pushes_never_falls() {
-        let clock = Clock::new();
+        let clock = UseClock::new();
         let pushes = if cfg!(miri) { 300 } else { 300_000 };
         std::thread::scope(|scope| {
             let pushers: Vec<_> = (0..2)
@@ -226,7 +229,7 @@ mod tests {
     /// A row that was pushed a moment ago is not old because many lanes have pushes that they have not published.
     #[test]
     fn a_push_of_now_is_less_than_a_block_old_however_many_lanes_there_are() {
-        let clock = Clock::new();
+        let clock = UseClock::new();
         let lanes = clock.lanes.iter().count();
         for push in 0..lanes * 1000 {
             // Of uneven shares.
@@ -244,7 +247,7 @@ mod tests {
 
     #[test]
     fn it_catches_up_and_never_goes_back() {
-        let mut clock = Clock::new();
+        let mut clock = UseClock::new();
         for (total, reading, expected) in [
             (0, 70, 70),
             (70, 70, 70),
@@ -262,9 +265,9 @@ mod tests {
 
     #[test]
     fn it_follows_another_until_somebody_pushes() {
-        let mut clock = Clock::new();
-        let check = |clock: &Clock, readings: &[u32], is_empty, past, total: u64| {
-            let expected = Uses { now: total as u32, past };
+        let mut clock = UseClock::new();
+        let check = |clock: &UseClock, readings: &[u32], is_empty, past, total: u64| {
+            let expected = ImportClock { now: total as u32, past };
             assert_eq!((clock.follow(readings, is_empty), clock.total()), (expected, total), "{readings:?}");
         };
         check(&clock, &[70, 5], true, PAST_MAX, 70);
@@ -288,7 +291,7 @@ mod tests {
             (&[u32::MAX], u64::from(u32::MAX)),
             (&[0, 0], 0),
         ] {
-            let clock = Clock::new();
+            let clock = UseClock::new();
             let uses = clock.follow(readings, true);
             assert_eq!(clock.total(), total, "{readings:?}");
             let kept: Vec<u32> = readings.iter().map(|&reading| uses.reading(reading)).collect();
@@ -298,15 +301,15 @@ mod tests {
 
     #[test]
     fn rows_from_elsewhere_are_neither_of_the_future_nor_too_old() {
-        let uses = Uses { now: 1000, past: 1000 };
+        let uses = ImportClock { now: 1000, past: 1000 };
         assert_eq!([0, 999, 1000, 1001, u32::MAX].map(|use_| uses.reading(use_)), [0, 999, 1000, 1000, 1000]);
-        let uses = Uses { now: 7, past: PAST_MAX };
+        let uses = ImportClock { now: 7, past: PAST_MAX };
         let old = 7_u32.wrapping_sub(OLD);
         assert_eq!([u32::MAX, old, old - 5, 8].map(|use_| uses.reading(use_)), [u32::MAX, old, old, 7]);
         // Of two clocks, one far ahead.
-        assert_eq!(Uses::since(5000, 1000, 900), 900);
-        assert_eq!(Uses::since(1 << 33, 1000, 900), OLD);
-        assert_eq!(Uses::since((1 << 33) + 7, (1 << 33) + 2, u32::MAX), u32::MAX);
+        assert_eq!(ImportClock::since(5000, 1000, 900), 900);
+        assert_eq!(ImportClock::since(1 << 33, 1000, 900), OLD);
+        assert_eq!(ImportClock::since((1 << 33) + 7, (1 << 33) + 2, u32::MAX), u32::MAX);
     }
 
     #[test]
@@ -321,12 +324,12 @@ mod tests {
     fn every_row_is_looked_at_before_it_can_seem_new() {
         for rows in [1, 1000, 1 << 20, 1 << 32] {
             let times = u64::from(PAST_MAX - OLD) / REBASE_EVERY;
-            let looked_at = Clock::rows_to_rebase(rows) * times;
-            assert!(looked_at >= 2 * rows, "{rows}: {looked_at}");
-            assert!(Clock::rows_to_rebase(rows) <= REBASED_MIN + rows / 4096, "{rows}");
+            let scanned = UseClock::rows_to_rebase(rows) * times;
+            assert!(scanned >= 2 * rows, "{rows}: {scanned}");
+            assert!(UseClock::rows_to_rebase(rows) <= REBASED_MIN + rows / 4096, "{rows}");
         }
-        let mut clock = Clock::new();
-        let told = |clock: &Clock| (0..3 * REBASE_EVERY).filter(|_| clock.tick_and_tell(0).1).count();
+        let mut clock = UseClock::new();
+        let told = |clock: &UseClock| (0..3 * REBASE_EVERY).filter(|_| clock.tick_and_tell(0).1).count();
         assert_eq!(told(&clock), 0);
         clock.set(u64::from(OLD));
         assert_eq!(told(&clock), 3);

@@ -12,11 +12,11 @@ use crate::policy::clock::age;
 use crate::policy::sketch::Sketch;
 use crate::sync::lanes::lane;
 use crate::sync::lock;
-use crate::sync::write_gate::Sharing;
+use crate::sync::write_gate::SharedGuard;
 use crate::table::Table;
 
 /// Counters of how often keys were sampled.
-const HEAT_BYTES: usize = 1 << 16;
+const HOT_KEY_BYTES: usize = 1 << 16;
 /// A key must have been sampled so often to be moved.
 const HOT: u8 = 2;
 /// What [`Maintenance`] does for a table in one round, at most.
@@ -32,7 +32,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What the last looks at a table found.
 #[derive(Debug, Default)]
-pub(crate) struct Heat {
+pub(crate) struct HotKeys {
     /// Up to where the samples were read, per lane.
     read: Vec<usize>,
     /// What was sampled since the last round.
@@ -41,23 +41,23 @@ pub(crate) struct Heat {
     counts: Option<Sketch>,
 }
 
-impl Heat {
+impl HotKeys {
     /// A bounded table takes its counters at once, unless they are more than a 16th of its budget: later its rows may have
     /// taken everything.
-    pub(crate) fn new(budget: &Budget) -> Heat {
-        let mut heat = Heat::default();
+    pub(crate) fn new(budget: &Budget) -> HotKeys {
+        let mut hot_keys = HotKeys::default();
         let limit_bytes = budget.limit_bytes();
-        if limit_bytes < u64::MAX && limit_bytes / 16 >= HEAT_BYTES as u64 {
-            heat.make_counts(budget);
+        if limit_bytes < u64::MAX && limit_bytes / 16 >= HOT_KEY_BYTES as u64 {
+            hot_keys.make_counts(budget);
         }
-        heat
+        hot_keys
     }
 
     fn make_counts(&mut self, budget: &Budget) {
-        if self.counts.is_none() && budget.take(HEAT_BYTES) {
-            self.counts = Sketch::new(HEAT_BYTES);
+        if self.counts.is_none() && budget.take(HOT_KEY_BYTES) {
+            self.counts = Sketch::new(HOT_KEY_BYTES);
             if self.counts.is_none() {
-                budget.give_back(HEAT_BYTES);
+                budget.give_back(HOT_KEY_BYTES);
             }
         }
     }
@@ -69,7 +69,7 @@ pub struct Maintained {
     /// Look-ups that were sampled since the last round.
     pub sampled: usize,
     /// Keys that were moved to where a search for them begins.
-    pub moved_home: usize,
+    pub promoted: usize,
     /// Rows that were too old or too small to stay, or in the way of new keys.
     pub evicted: usize,
 }
@@ -84,63 +84,62 @@ impl Table {
     pub fn maintain(&self, budget: usize) -> Maintained {
         self.assert_not_writing();
         let lane = lane();
-        let sharing = self.rights.share(lane);
-        let mut heat = lock(&self.heat);
-        self.collect(&mut heat, &sharing);
-        let moved_home = self.bring_home(&mut heat, budget);
-        let sampled = heat.hashes.len();
-        heat.hashes.clear();
-        drop(heat);
-        let evicted = self.sweep(lane, budget) + self.refill(lane, budget, &sharing);
-        Maintained { sampled, moved_home, evicted }
+        let shared = self.write_gate.lock_shared(lane);
+        let mut hot_keys = lock(&self.hot_keys);
+        self.collect(&mut hot_keys, &shared);
+        let promoted = self.promote(&mut hot_keys, budget);
+        let sampled = hot_keys.hashes.len();
+        hot_keys.hashes.clear();
+        drop(hot_keys);
+        let evicted = self.sweep(lane, budget) + self.refill(lane, budget, &shared);
+        Maintained { sampled, promoted, evicted }
     }
 
     /// Notes sampled look-ups as uses of their rows, for eviction to see. The caller must have no key locked.
-    pub(crate) fn note_use(&self, sharing: &Sharing<'_>) {
-        let heat = &mut *lock(&self.heat);
-        self.collect(heat, sharing);
-        heat.hashes.truncate(WAITING_MAX);
+    pub(crate) fn note_use(&self, shared: &SharedGuard<'_>) {
+        let hot_keys = &mut *lock(&self.hot_keys);
+        self.collect(hot_keys, shared);
+        hot_keys.hashes.truncate(WAITING_MAX);
     }
 
     /// Reads the samples, counts them, and notes them as uses where eviction goes by that.
-    fn collect(&self, heat: &mut Heat, sharing: &Sharing<'_>) {
-        let before = heat.hashes.len();
-        self.samples.collect(&mut heat.read, &mut heat.hashes);
-        heat.make_counts(&self.budget);
-        let hashes = &heat.hashes[before..];
-        if let Some(counts) = &heat.counts {
+    fn collect(&self, hot_keys: &mut HotKeys, shared: &SharedGuard<'_>) {
+        let before = hot_keys.hashes.len();
+        self.key_sampler.collect(&mut hot_keys.read, &mut hot_keys.hashes);
+        hot_keys.make_counts(&self.budget);
+        let hashes = &hot_keys.hashes[before..];
+        if let Some(counts) = &hot_keys.counts {
             hashes.iter().for_each(|&hash| _ = counts.add(hash));
             counts.age(hashes.len());
         }
         if self.evicts_by_use() {
-            let view = self.directory.view(lane());
+            let view = self.directory.pin(lane());
             let (now, last_use) = (self.clock.now(), self.layout.header_at() + 3);
             for &hash in hashes {
                 let row = view.index().find(hash);
                 if row != NO_ROW && age(now, self.slab.word(row, last_use)) > 0 {
-                    self.slab.change(row, sharing).row.set(last_use, now);
+                    self.slab.write(row, shared).row.set(last_use, now);
                 }
             }
         }
     }
 
-    fn bring_home(&self, heat: &mut Heat, budget: usize) -> usize {
-        let Some(counts) = &heat.counts else { return 0 };
+    fn promote(&self, hot_keys: &mut HotKeys, budget: usize) -> usize {
+        let Some(counts) = &hot_keys.counts else { return 0 };
         let mut moved = 0;
-        for &hash in heat.hashes.iter().filter(|&&hash| counts.count(hash) >= HOT).take(budget) {
+        for &hash in hot_keys.hashes.iter().filter(|&&hash| counts.count(hash) >= HOT).take(budget) {
             let locked = self.directory.lock(hash);
-            let warmth = |hash: u64| u32::from(counts.count(hash));
-            moved +=
-                usize::from(locked.index().bring_home(hash, warmth, |victim| locked.try_another(victim)));
+            let hotness = |hash: u64| u32::from(counts.count(hash));
+            moved += usize::from(locked.index().promote(hash, hotness, |victim| locked.try_another(victim)));
         }
-        self.counters.get(lane()).moved_home.fetch_add(moved as u64, Relaxed);
+        self.counters.get(lane()).promoted.fetch_add(moved as u64, Relaxed);
         moved
     }
 
     /// Index lines that one search touches, on average over `keys`: 1 is the least.
     #[must_use]
     pub fn lines_per_search(&self, keys: &[u64]) -> f64 {
-        let view = self.directory.view(lane());
+        let view = self.directory.pin(lane());
         let lines: usize =
             keys.iter().map(|&key| view.index().lines(crate::index::hash::index_hash(key))).sum();
         lines as f64 / keys.len().max(1) as f64
@@ -187,8 +186,8 @@ impl Maintenance {
             while !stopped.wait(pause) {
                 let (mut done, mut in_use) = (0, false);
                 tables(&mut |table| {
-                    let Maintained { sampled, moved_home, evicted } = table.maintain(ROUND_BUDGET);
-                    done += moved_home + evicted;
+                    let Maintained { sampled, promoted, evicted } = table.maintain(ROUND_BUDGET);
+                    done += promoted + evicted;
                     in_use |= sampled > 0;
                 });
                 let most = if in_use { PAUSE_IN_USE_MAX } else { PAUSE_MAX };
@@ -224,7 +223,7 @@ mod tests {
         for (pulls, expected) in [(3, 3..=3), (0, 0..=0), (2 * WAITING_MAX, WAITING_MAX..=WAITING_MAX)] {
             for _ in 0..pulls {
                 t.pull(&[1], Absent::Zero, &mut [0.0], None).expect("a pull");
-                t.note_use(&t.rights.share(lane()));
+                t.note_use(&t.write_gate.lock_shared(lane()));
             }
             let sampled = t.maintain(10).sampled;
             assert!(expected.contains(&sampled), "{sampled} of {pulls}");

@@ -4,10 +4,10 @@
 use std::ops::Range;
 
 use crate::index::hash::index_hash;
-use crate::policy::clock::{Clock, OLD, Uses, age};
+use crate::policy::clock::{ImportClock, OLD, UseClock, age};
 use crate::sync::lanes::lane;
 use crate::sync::lock;
-use crate::sync::write_gate::Sharing;
+use crate::sync::write_gate::SharedGuard;
 use crate::table::Table;
 
 /// Rows that are looked at while others wait for readers.
@@ -29,10 +29,10 @@ impl Table {
     /// Looks at the next rows.
     #[cold]
     fn rebase_next(&self, lane: usize) {
-        let sharing = self.rights.share(lane);
+        let shared = self.write_gate.lock_shared(lane);
         let mut at = lock(&self.rebased_to);
-        let charged = self.rows.charged();
-        let mut left = Clock::rows_to_rebase(charged).min(charged);
+        let charged = self.row_allocator.charged();
+        let mut left = UseClock::rows_to_rebase(charged).min(charged);
         while left > 0 {
             if *at >= charged {
                 *at = 0;
@@ -40,15 +40,15 @@ impl Table {
             let rows = left.min(GROUP).min(charged - *at);
             let now = self.clock.now();
             let rebased = |last_use| if age(now, last_use) > OLD { now.wrapping_sub(OLD) } else { last_use };
-            self.rebase(lane, *at..*at + rows, &sharing, rebased);
+            self.rebase(lane, *at..*at + rows, &shared, rebased);
             *at += rows;
             left -= rows;
         }
     }
 
     /// Gives the rows that are in use another reading of their last use.
-    fn rebase(&self, lane: usize, rows: Range<u64>, sharing: &Sharing<'_>, rebased: impl Fn(u32) -> u32) {
-        let view = self.directory.view(lane);
+    fn rebase(&self, lane: usize, rows: Range<u64>, shared: &SharedGuard<'_>, rebased: impl Fn(u32) -> u32) {
+        let view = self.directory.pin(lane);
         let at = self.layout.header_at() + 3;
         for row in rows.start as u32..rows.end as u32 {
             let is_off = || {
@@ -57,9 +57,9 @@ impl Table {
             };
             // A row is in use if its key leads to it, and is not used for another key while there is a view.
             if is_off() && view.index().find(index_hash(self.key_of(row))) == row {
-                let changing = self.slab.change(row, sharing);
+                let writing = self.slab.write(row, shared);
                 // It may have been used at this moment.
-                changing.row.set(at, rebased(self.slab.word(row, at)));
+                writing.row.set(at, rebased(self.slab.word(row, at)));
             }
         }
     }
@@ -68,10 +68,12 @@ impl Table {
     pub(crate) fn set_clock(&mut self, clock: u64) {
         let (lane, now) = (lane(), self.clock.now_whole());
         if clock > now && !self.is_empty() {
-            let sharing = self.rights.share(lane);
-            self.rebase(lane, 0..self.rows.charged(), &sharing, |last_use| Uses::since(clock, now, last_use));
+            let shared = self.write_gate.lock_shared(lane);
+            self.rebase(lane, 0..self.row_allocator.charged(), &shared, |last_use| {
+                ImportClock::since(clock, now, last_use)
+            });
         }
         self.clock.set(clock);
-        self.end_rest();
+        self.resume_scan();
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::index::NO_ROW;
 use crate::lookup::{CHUNK_KEYS, Lookup, Visit, with_lookup};
-use crate::memory::prefetch::To;
+use crate::memory::prefetch::PrefetchHint;
 use crate::rows::slab::RowReader;
 use crate::simd::halves::Singles;
 use crate::simd::{self, Vector, Work};
@@ -60,7 +60,7 @@ struct Copying<'a, V> {
 }
 
 impl<V: Vector> Visit for Copying<'_, V> {
-    const TO: To = To::Read;
+    const HINT: PrefetchHint = PrefetchHint::Read;
 
     #[inline(always)]
     fn visit(&mut self, _at: usize, row: u32) {

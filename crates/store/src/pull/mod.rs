@@ -7,7 +7,7 @@ pub(crate) mod pool;
 use crate::Absent;
 use crate::index::NO_ROW;
 use crate::lookup::{CHUNK_KEYS, Lookup, STEP, Visit};
-use crate::memory::prefetch::To;
+use crate::memory::prefetch::PrefetchHint;
 use crate::pull::pool::Pooler;
 use crate::rows::layout::Layout;
 use crate::rows::slab::RowReader;
@@ -16,7 +16,7 @@ use crate::simd::{Vector, Work};
 use crate::table::Table;
 
 /// Keys from which on it pays to ask whether anybody is changing the table, instead of reading every version.
-const CALM_KEYS_MIN: usize = 32;
+const OPTIMISTIC_KEYS_MIN: usize = 32;
 
 /// Where the weights of a request's keys go.
 pub(crate) trait Sink {
@@ -24,19 +24,19 @@ pub(crate) trait Sink {
     const OVERWRITES: bool = false;
 
     /// Gets the rows in the order of the keys.
-    fn row<F: Format, V: Vector, const CALM: bool>(
+    fn row<F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,
         at: usize,
         row: u32,
-        reader: RowReader<'_, F, V, CALM>,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
     );
     /// The same for some in a row, from position `first` on.
     #[inline(always)]
-    fn rows<F: Format, V: Vector, const CALM: bool>(
+    fn rows<F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,
         first: usize,
         rows: &[u32],
-        reader: RowReader<'_, F, V, CALM>,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
     ) {
         one_by_one(self, first, rows, reader);
     }
@@ -50,11 +50,11 @@ pub(crate) trait Sink {
 
 /// What [`Sink::rows`] is for a sink, or a dim, that has no better way.
 #[inline(always)]
-fn one_by_one<S: Sink + ?Sized, F: Format, V: Vector, const CALM: bool>(
+fn one_by_one<S: Sink + ?Sized, F: Format, V: Vector, const OPTIMISTIC: bool>(
     sink: &mut S,
     first: usize,
     rows: &[u32],
-    reader: RowReader<'_, F, V, CALM>,
+    reader: RowReader<'_, F, V, OPTIMISTIC>,
 ) {
     for (at, &row) in rows.iter().enumerate() {
         sink.row(first + at, row, reader);
@@ -98,13 +98,13 @@ impl<S: Sink> Pull<'_, S> {
             let mut part =
                 Part { table, lane, lookup, keys, first, sink: &mut sink, missing: missing.as_deref_mut() };
             let mut absent = None;
-            if keys.len() >= CALM_KEYS_MIN
-                && let Some(calm) = table.rights.calm()
+            if keys.len() >= OPTIMISTIC_KEYS_MIN
+                && let Some(optimistic) = table.write_gate.try_optimistic()
             {
                 part.sink.mark();
                 let missing_before = part.missing.as_ref().map_or(0, |missing| missing.len());
                 absent = Some(part.visit::<true>(format, vector));
-                if !table.rights.is_calm_since(calm) {
+                if !table.write_gate.validate(optimistic) {
                     absent = None;
                     part.sink.rewind();
                     if let Some(missing) = &mut part.missing {
@@ -135,10 +135,10 @@ struct Part<'a, S> {
 }
 
 impl<S: Sink> Part<'_, S> {
-    /// Shows the sink all rows; how many keys have none. See [`RowReader`] for what `CALM` is.
+    /// Shows the sink all rows; how many keys have none. See [`RowReader`] for what `OPTIMISTIC` is.
     #[inline(always)]
-    fn visit<const CALM: bool>(&mut self, format: impl Format, vector: impl Vector) -> usize {
-        let reader = self.table.slab.view().reader::<_, _, CALM>(format, vector);
+    fn visit<const OPTIMISTIC: bool>(&mut self, format: impl Format, vector: impl Vector) -> usize {
+        let reader = self.table.slab.view().reader::<_, _, OPTIMISTIC>(format, vector);
         let (table, lane, lookup) = (self.table, self.lane, self.lookup);
         let mut visitor = Visitor { part: self, reader, absent_keys: 0 };
         table.walk(vector, lane, lookup, table.layout.weight_words, &mut visitor);
@@ -146,16 +146,16 @@ impl<S: Sink> Part<'_, S> {
     }
 }
 
-struct Visitor<'a, 'b, S, F, V, const CALM: bool> {
+struct Visitor<'a, 'b, S, F, V, const OPTIMISTIC: bool> {
     part: &'a mut Part<'b, S>,
-    reader: RowReader<'a, F, V, CALM>,
+    reader: RowReader<'a, F, V, OPTIMISTIC>,
     absent_keys: usize,
 }
 
 // Not closures: all of it must be inlined to be compiled for the machine.
-impl<S: Sink, F: Format, V: Vector, const CALM: bool> Visit for Visitor<'_, '_, S, F, V, CALM> {
-    const TO: To = To::Read;
-    const CALM: bool = CALM;
+impl<S: Sink, F: Format, V: Vector, const OPTIMISTIC: bool> Visit for Visitor<'_, '_, S, F, V, OPTIMISTIC> {
+    const HINT: PrefetchHint = PrefetchHint::Read;
+    const OPTIMISTIC: bool = OPTIMISTIC;
 
     #[inline(always)]
     fn visit(&mut self, at: usize, row: u32) {
@@ -203,11 +203,11 @@ pub(crate) struct Copy<'a> {
 impl Copy<'_> {
     /// Rows of a dim that the compiler knows.
     #[inline(always)]
-    fn rows_of<const DIM: usize, F: Format, V: Vector, const CALM: bool>(
+    fn rows_of<const DIM: usize, F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,
         first: usize,
         rows: &[u32],
-        reader: RowReader<'_, F, V, CALM>,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
     ) {
         let (out, _) = self.out[first * DIM..][..rows.len() * DIM].as_chunks_mut::<DIM>();
         // A whole step, which is the rule, without a loop.
@@ -228,11 +228,11 @@ impl Sink for Copy<'_> {
     const OVERWRITES: bool = true;
 
     #[inline(always)]
-    fn rows<F: Format, V: Vector, const CALM: bool>(
+    fn rows<F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,
         first: usize,
         rows: &[u32],
-        reader: RowReader<'_, F, V, CALM>,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
     ) {
         // The usual dims, once per step and not per row.
         match self.layout.dim {
@@ -246,11 +246,11 @@ impl Sink for Copy<'_> {
     }
 
     #[inline(always)]
-    fn row<F: Format, V: Vector, const CALM: bool>(
+    fn row<F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,
         at: usize,
         row: u32,
-        reader: RowReader<'_, F, V, CALM>,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
     ) {
         let dim = self.layout.dim;
         reader.weights(row, &mut self.out[at * dim..][..dim]);
@@ -268,11 +268,11 @@ pub(crate) struct CopyOne<'a>(pub(crate) Copy<'a>);
 
 impl Sink for CopyOne<'_> {
     #[inline(always)]
-    fn row<F: Format, V: Vector, const CALM: bool>(
+    fn row<F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,
         at: usize,
         row: u32,
-        reader: RowReader<'_, F, V, CALM>,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
     ) {
         self.0.out[at] = reader.one(row);
     }
@@ -297,10 +297,10 @@ pub(crate) struct Pool<'a, 'b> {
 impl Pool<'_, '_> {
     /// Rows of a dim that the compiler knows: a sum stays in registers while the keys are of one sample.
     #[inline(always)]
-    fn rows_of<const DIM: usize, F: Format, V: Vector, const CALM: bool>(
+    fn rows_of<const DIM: usize, F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,
         mut rows: &[u32],
-        reader: RowReader<'_, F, V, CALM>,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
     ) {
         let (out, _) = self.out.as_chunks_mut::<DIM>();
         let mut weights = [0.0; DIM];
@@ -321,11 +321,11 @@ impl Pool<'_, '_> {
 
 impl Sink for Pool<'_, '_> {
     #[inline(always)]
-    fn rows<F: Format, V: Vector, const CALM: bool>(
+    fn rows<F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,
         first: usize,
         rows: &[u32],
-        reader: RowReader<'_, F, V, CALM>,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
     ) {
         match self.layout.dim {
             8 => self.rows_of::<8, _, _, _>(rows, reader),
@@ -337,11 +337,11 @@ impl Sink for Pool<'_, '_> {
     }
 
     #[inline(always)]
-    fn row<F: Format, V: Vector, const CALM: bool>(
+    fn row<F: Format, V: Vector, const OPTIMISTIC: bool>(
         &mut self,
         _at: usize,
         row: u32,
-        reader: RowReader<'_, F, V, CALM>,
+        reader: RowReader<'_, F, V, OPTIMISTIC>,
     ) {
         reader.padded(row, self.layout.dim, self.weights);
         self.pooler.add(&self.weights[..self.layout.dim], self.out);

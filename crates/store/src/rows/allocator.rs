@@ -5,19 +5,19 @@
 //! some; then from the table's unused memory, in pieces that grow with the slab up to a huge page and are charged to the
 //! budget; and when that is used up, from other lanes.
 //!
-//! While somebody walks over all rows, a bit per row says that it need not be visited (see [`Rows::begin_walk`]).
+//! While somebody walks over all rows, a bit per row says that it need not be visited (see [`RowAllocator::begin_walk`]).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use crate::index::directory::{AllLocked, Directory, Locked};
+use crate::index::directory::{Directory, IndexLock, KeyLock};
 use crate::memory::budget::Budget;
-use crate::memory::prefetch::To;
+use crate::memory::prefetch::PrefetchHint;
 use crate::memory::{HUGE_BYTES, Region};
 use crate::rows::slab::Slab;
 use crate::sync::lanes::Lanes;
-use crate::sync::seqlock::Versions;
+use crate::sync::seqlock::SeqLocks;
 use crate::sync::{Mutex, lock};
 
 /// The first piece has as many rows (a power of two) as fit in this, and at least one.
@@ -36,7 +36,7 @@ const AHEAD_ROWS: usize = 8;
 const NO_NEXT: u32 = u32::MAX;
 
 #[derive(Debug)]
-pub(crate) struct Rows {
+pub(crate) struct RowAllocator {
     lanes: Lanes<Mutex<Lane>>,
     /// Rows for all lanes. Locked after a lane.
     reserve: Mutex<Reserve>,
@@ -96,7 +96,7 @@ impl Default for List {
 
 impl List {
     fn push(&mut self, slab: &Slab, row: u32) {
-        slab.unseen(row).set(0, self.first);
+        slab.unpublished(row).set(0, self.first);
         self.first = row;
         self.len += 1;
     }
@@ -104,7 +104,7 @@ impl List {
     fn push_all(&mut self, slab: &Slab, rows: &[u32]) {
         for (at, &row) in rows.iter().enumerate() {
             if let Some(&later) = rows.get(at + AHEAD_ROWS) {
-                slab.prefetch_word(later, 0, To::Change);
+                slab.prefetch_word(later, 0, PrefetchHint::Write);
             }
             self.push(slab, row);
         }
@@ -171,16 +171,16 @@ impl Lane {
     }
 }
 
-impl Rows {
+impl RowAllocator {
     /// `None` without address space.
-    pub(crate) fn new(slab: &Slab) -> Option<Rows> {
-        Some(Rows::of(slab, Region::reserved(slab.rows_max().div_ceil(64) as usize)?))
+    pub(crate) fn new(slab: &Slab) -> Option<RowAllocator> {
+        Some(RowAllocator::of(slab, Region::reserved(slab.rows_max().div_ceil(64) as usize)?))
     }
 
     /// With a bit per row of which there may be fewer than were asked for.
-    fn of(slab: &Slab, visited: Region<AtomicU64>) -> Rows {
+    fn of(slab: &Slab, visited: Region<AtomicU64>) -> RowAllocator {
         let power = |bytes: usize| 1 << (bytes / slab.row_bytes()).max(1).ilog2();
-        Rows {
+        RowAllocator {
             lanes: Lanes::new(),
             reserve: Mutex::default(),
             charge: Mutex::default(),
@@ -285,7 +285,7 @@ impl Rows {
         let mut charge = lock(&self.charge);
         rows = rows.min(self.rows_max - charge.rows);
         while rows > 0 {
-            let versions = Versions::bytes(charge.rows + rows) - Versions::bytes(charge.rows);
+            let versions = SeqLocks::bytes(charge.rows + rows) - SeqLocks::bytes(charge.rows);
             let bytes = rows as usize * slab.row_bytes() + versions;
             if budget.take(bytes) {
                 let first = charge.rows;
@@ -317,14 +317,14 @@ impl Rows {
         }
     }
 
-    /// As [`Rows::retire`], and waits for the readers who may still see removed rows, so that they can be taken.
+    /// As [`RowAllocator::retire`], and waits for the readers who may still see removed rows, so that they can be taken.
     pub(crate) fn retire_now(&self, lane: usize, slab: &Slab, directory: &Directory, rows: &mut Vec<u32>) {
         let mut lane = lock(self.lanes.get(lane));
         lane.limbo.append(rows);
         lane.leave_limbo(slab, directory);
     }
 
-    /// As [`Rows::retire`], for all lanes and at once.
+    /// As [`RowAllocator::retire`], for all lanes and at once.
     pub(crate) fn retire_for_all(&self, slab: &Slab, directory: &Directory, rows: &mut Vec<u32>) {
         if !rows.is_empty() {
             directory.synchronize();
@@ -347,14 +347,14 @@ impl Rows {
     ///
     /// Until it ends, every row that gets a key is to be marked as visited before it is published: its key is new, or was
     /// removed before and perhaps visited then. (When a copy-on-write gives a key another row, the old one's mark says
-    /// whether the key is still to be visited: see [`Rows::note_moved`].)
-    pub(crate) fn begin_walk(&self, _: &AllLocked<'_>) -> u64 {
+    /// whether the key is still to be visited: see [`RowAllocator::note_moved`].)
+    pub(crate) fn begin_walk(&self, _: &IndexLock<'_>) -> u64 {
         self.walking.store(true, Relaxed);
         self.charged()
     }
 
     /// Ends it; the marks are gone.
-    pub(crate) fn end_walk(&self, _: &AllLocked<'_>) {
+    pub(crate) fn end_walk(&self, _: &IndexLock<'_>) {
         self.walking.store(false, Relaxed);
         self.forget_visited(self.charged());
         *lock(&self.moved) = Vec::new();
@@ -365,19 +365,19 @@ impl Rows {
     }
 
     /// Marks a row while somebody walks.
-    pub(crate) fn note_visited(&self, row: u32, _: &Locked<'_>) {
+    pub(crate) fn note_visited(&self, row: u32, _: &KeyLock<'_>) {
         if self.walking.load(Relaxed) {
             self.visited[row as usize / 64].fetch_or(1 << (row % 64), Relaxed);
         }
     }
 
     /// Is the row marked?
-    pub(crate) fn is_visited(&self, row: u32, _: &Locked<'_>) -> bool {
+    pub(crate) fn is_visited(&self, row: u32, _: &KeyLock<'_>) -> bool {
         self.visited[row as usize / 64].load(Relaxed) >> (row % 64) & 1 == 1
     }
 
-    /// A key goes from one row to another; who walks will find it in [`Rows::moved`] if it still has to be visited.
-    pub(crate) fn note_moved(&self, key: u64, from: u32, to: u32, locked: &Locked<'_>) {
+    /// A key goes from one row to another; who walks will find it in [`RowAllocator::moved`] if it still has to be visited.
+    pub(crate) fn note_moved(&self, key: u64, from: u32, to: u32, locked: &KeyLock<'_>) {
         if self.walking.load(Relaxed) {
             if !self.is_visited(from, locked) {
                 lock(&self.moved).push(key);
@@ -405,7 +405,8 @@ mod tests {
             }
             let count = if cfg!(miri) { 20 } else { rows };
             let (slab, budget) = (Slab::new(stride, None).unwrap(), Budget::new(None));
-            let (rows, directory) = (Rows::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));
+            let (rows, directory) =
+                (RowAllocator::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));
             let take = |lane: usize, count: usize| {
                 let mut taken = Vec::new();
                 rows.take(lane, count, &slab, &budget, &directory, &mut taken);
@@ -414,7 +415,7 @@ mod tests {
             // In order, and whole, in the slab.
             assert_eq!(take(0, count), (0..count as u32).collect::<Vec<_>>());
             for row in 0..count as u32 {
-                slab.unseen(row).store(0, &vec![row as f32; stride]);
+                slab.unpublished(row).store(0, &vec![row as f32; stride]);
             }
             let mut values = vec![0.0; stride];
             for row in 0..count as u32 {
@@ -440,12 +441,12 @@ mod tests {
     fn rows_end_where_the_address_space_does() {
         for (row_words, visited_words, expected) in [(10 * 37 + 5, 1, 10), (100 * 37, 1, 64), (37, 1, 1)] {
             let slab = Slab::of(Region::zeroed(row_words).unwrap(), 37).unwrap();
-            let rows = Rows::of(&slab, Region::zeroed(visited_words).unwrap());
+            let rows = RowAllocator::of(&slab, Region::zeroed(visited_words).unwrap());
             let (budget, directory) = (Budget::new(None), Directory::new(Index::new().unwrap()));
             let mut taken = Vec::new();
             rows.take(0, 200, &slab, &budget, &directory, &mut taken);
             assert_eq!(taken, (0..expected).collect::<Vec<u32>>(), "{row_words} {visited_words}");
-            taken.iter().for_each(|&row| slab.unseen(row).store(0, &[1.0; 37]));
+            taken.iter().for_each(|&row| slab.unpublished(row).store(0, &[1.0; 37]));
         }
         assert!(Slab::of(Region::zeroed(36).unwrap(), 37).is_none());
     }
@@ -457,7 +458,7 @@ mod tests {
             return;
         }
         let (slab, budget) = (Slab::new(8, None).unwrap(), Budget::new(None));
-        let (rows, directory) = (Rows::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));
+        let (rows, directory) = (RowAllocator::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));
         let mut taken = Vec::new();
         rows.take(0, 3 * RESERVE_MAX, &slab, &budget, &directory, &mut taken);
         for part in taken.chunks(1000) {
@@ -478,7 +479,7 @@ mod tests {
         let slab = Slab::new(8, None).unwrap();
         // With a version for each row.
         let budget = Budget::new(Some(36 * 5000));
-        let (rows, directory) = (Rows::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));
+        let (rows, directory) = (RowAllocator::new(&slab).unwrap(), Directory::new(Index::new().unwrap()));
         let mut taken = Vec::new();
         for lane in [0, 1, 0, 1] {
             rows.take(lane, 10, &slab, &budget, &directory, &mut taken);

@@ -5,11 +5,11 @@
 
 use crate::rows::half::{Half, Noise};
 use crate::rows::row::RowRef;
-use crate::rows::slab::{Change, Slab, stride_words};
+use crate::rows::slab::{RowMut, Slab, stride_words};
 use crate::simd::halves::{Format, Singles};
 use crate::simd::{Vector, Work};
 use crate::update::init;
-use crate::update::kernel::{Halves, Kernel, Largest, Place, Step, Weights};
+use crate::update::kernel::{BlockSpan, Halves, Kernel, MaxMagnitude, OptimizerStep, Weights};
 use crate::{Absent, Init, TableConfig};
 
 /// Words of a row's header: key low, key high, frequency, last use, version, kept as the bits of f32 values.
@@ -195,16 +195,16 @@ impl Layout {
     #[inline(always)]
     pub(crate) fn update(
         &self,
-        steps: &[Step],
+        steps: &[OptimizerStep],
         format: impl Format,
-        row: Change<'_, impl Vector>,
+        row: RowMut<'_, impl Vector>,
         update: Update<'_>,
         before: &mut Vec<f32>,
     ) -> bool {
         let Update { count, clock, gradient } = update;
         let header = self.weight_words;
         let version = version_after(row.get(header + 4), 1);
-        if let ([Step::Ftrl(step)], [gradient], None) = (steps, gradient, format.half()) {
+        if let ([OptimizerStep::Ftrl(step)], [gradient], None) = (steps, gradient, format.half()) {
             // The row of logistic regression: w, header, z, n.
             // Not an array's map(): it is not inlined here, and then costs more than the update.
             let w = f32::from_bits(row.get(0));
@@ -247,20 +247,20 @@ impl Layout {
     #[inline(always)]
     fn update_blocks(
         &self,
-        steps: &[Step],
-        row: Change<'_, impl Vector>,
+        steps: &[OptimizerStep],
+        row: RowMut<'_, impl Vector>,
         weights: impl Weights,
         version: u32,
         gradient: &[f32],
     ) -> bool {
-        let mut largest = Largest::default();
+        let mut largest = MaxMagnitude::default();
         for (block, step) in self.blocks.iter().zip(steps) {
-            let place = Place {
+            let span = BlockSpan {
                 first: block.first,
                 state_at: self.weight_words + HEADER_WORDS + block.state.start,
                 dims: block.dims,
             };
-            step.update(row, weights, place, version, &gradient[block.first..][..block.dims], &mut largest);
+            step.update(row, weights, span, version, &gradient[block.first..][..block.dims], &mut largest);
         }
         largest.is_finite()
     }
@@ -292,8 +292,8 @@ pub(crate) struct Update<'a> {
 pub(crate) struct RowUpdate<'a, F> {
     pub(crate) format: F,
     pub(crate) layout: &'a Layout,
-    pub(crate) steps: &'a [Step],
-    pub(crate) row: Change<'a>,
+    pub(crate) steps: &'a [OptimizerStep],
+    pub(crate) row: RowMut<'a>,
     pub(crate) update: Update<'a>,
     pub(crate) before: &'a mut Vec<f32>,
 }
@@ -340,7 +340,7 @@ mod tests {
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             let config = TableConfig { dtype, seed: 5, ..TableConfig::new("t", blocks.to_vec()) };
             let layout = Layout::new(&config);
-            let steps: Vec<Step> =
+            let steps: Vec<OptimizerStep> =
                 blocks.iter().map(|block| Kernel::new(block.optimizer).step(1.0)).collect();
             let rows = Width::all().into_iter().map(|width| {
                 let (mut unpacked, mut before) = (vec![0.0; layout.unpacked()], Vec::new());
@@ -351,7 +351,7 @@ mod tests {
                     let gradient: Vec<f32> =
                         (0..layout.dim).map(|at| (at as f32 + 7.3 * clock as f32).sin()).collect();
                     let update = Update { count: 1, clock, gradient: &gradient };
-                    let row = Change::of(&words, width);
+                    let row = RowMut::of(&words, width);
                     let (layout, steps) = (&layout, steps.as_slice());
                     let before = &mut before;
                     let is_finite = match layout.half {

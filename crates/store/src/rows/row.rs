@@ -57,7 +57,7 @@ impl Table {
     /// A copy of the key's row.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<Row> {
-        let view = self.directory.view(lane());
+        let view = self.directory.pin(lane());
         let row = view.index().find(index_hash(key));
         if row == NO_ROW {
             return None;
@@ -72,10 +72,10 @@ impl Table {
     #[doc(hidden)]
     pub fn spoil(&self, key: u64) -> bool {
         let (lane, hash) = (lane(), index_hash(key));
-        let sharing = self.rights.share(lane);
-        let row = self.directory.view(lane).index().find(hash);
+        let shared = self.write_gate.lock_shared(lane);
+        let row = self.directory.pin(lane).index().find(hash);
         if row != NO_ROW {
-            self.slab.change(row, &sharing).row.set(0, f32::NAN.to_bits());
+            self.slab.write(row, &shared).row.set(0, f32::NAN.to_bits());
         }
         row != NO_ROW
     }
@@ -86,7 +86,7 @@ impl Table {
     pub(crate) fn make_room(&mut self, rows: u64) {
         // By one that is left, a full copy-on-write table updates all others.
         let left = u64::from(self.config().writes == Writes::CopyOnWrite);
-        self.rows.charge_ahead(lane(), rows + left, &self.slab, &self.budget);
+        self.row_allocator.charge_ahead(lane(), rows + left, &self.slab, &self.budget);
         let keys = usize::try_from(rows).unwrap_or(usize::MAX / 128);
         for fill_percent in Index::RESERVED_PERCENTS {
             if self.grow(|index| index.reserved_bytes(keys, fill_percent)) {
@@ -102,22 +102,29 @@ impl Table {
         if self.directory.lock(hash).index().find(hash) != NO_ROW {
             return Ok(false);
         }
-        let sharing = self.rights.share(lane);
+        let shared = self.write_gate.lock_shared(lane);
         let restored = with_lookup(|lookup| {
             let row = loop {
                 let claimed = self.claim(1);
-                self.rows.take(lane, claimed, &self.slab, &self.budget, &self.directory, &mut lookup.spare);
+                self.row_allocator.take(
+                    lane,
+                    claimed,
+                    &self.slab,
+                    &self.budget,
+                    &self.directory,
+                    &mut lookup.spare,
+                );
                 if let Some(row) = lookup.spare.pop() {
                     break row;
                 }
                 self.directory.unclaim(claimed);
-                if self.evict(lane, 1, &sharing) == 0 {
+                if self.evict(lane, 1, &shared) == 0 {
                     return false;
                 }
             };
             lookup.words.resize(self.layout.unpacked(), 0.0);
             let words = self.layout.join_row(header, values, &mut lookup.words);
-            self.slab.write_unseen(row, words);
+            self.slab.write_unpublished(row, words);
             self.directory.lock(hash).index().insert(hash, row);
             true
         });

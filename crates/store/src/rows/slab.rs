@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::index::NO_ROW;
 use crate::memory::address_space::Space;
-use crate::memory::prefetch::{To, prefetch, prefetch_lines};
+use crate::memory::prefetch::{PrefetchHint, prefetch, prefetch_lines};
 use crate::memory::{RESERVED_BYTES_MAX, Region, machine_bytes};
 use crate::rows::half::Half;
 use crate::simd::halves::{Format, Singles};
 use crate::simd::{self, Vector, Width, halves};
-use crate::sync::seqlock::{Odd, RowVersions, Versions};
-use crate::sync::write_gate::{Alone, Sharing};
+use crate::sync::seqlock::{RowWriteGuard, SeqLocks, SeqLocksView};
+use crate::sync::write_gate::{ExclusiveGuard, SharedGuard};
 
 /// Address space for rows, as a multiple of the machine's memory.
 const RESERVE_FACTOR: usize = 2;
@@ -30,7 +30,7 @@ const ROWS_MAX: usize = u32::MAX as usize - 2;
 #[derive(Debug)]
 pub(crate) struct Slab {
     words: Region<AtomicU32>,
-    versions: Versions,
+    seq_locks: SeqLocks,
     stride: usize,
     /// Rows that there is address space for.
     rows: usize,
@@ -97,7 +97,7 @@ impl Slab {
         if rows == 0 {
             return None;
         }
-        Some(Slab { words, versions: Versions::new()?, stride, rows, width: Width::detect() })
+        Some(Slab { words, seq_locks: SeqLocks::new()?, stride, rows, width: Width::detect() })
     }
 
     /// Bytes of a row.
@@ -133,8 +133,8 @@ impl Slab {
     }
 
     /// Asks the cache for the line of one word of a row.
-    pub(crate) fn prefetch_word(&self, row: u32, at: usize, to: To) {
-        prefetch(&self.words, row as usize * self.stride + at, to);
+    pub(crate) fn prefetch_word(&self, row: u32, at: usize, hint: PrefetchHint) {
+        prefetch(&self.words, row as usize * self.stride + at, hint);
     }
 
     /// Copies the first words of a row, as they are before or after a change, never between.
@@ -146,7 +146,7 @@ impl Slab {
     #[inline(always)]
     pub(crate) fn view(&self) -> RowsView<'_> {
         let (words, stride, rows) = (&*self.words, self.stride, self.rows);
-        RowsView { words, stride, rows, versions: self.versions.by_value() }
+        RowsView { words, stride, rows, seq_locks: self.seq_locks.view() }
     }
 
     /// One word of a row, by itself.
@@ -156,34 +156,38 @@ impl Slab {
     }
 
     /// Stores the words of a row that no reader knows yet.
-    pub(crate) fn write_unseen(&self, row: u32, words: &[f32]) {
-        self.unseen(row).by(self.width.elsewhere()).store(0, words);
+    pub(crate) fn write_unpublished(&self, row: u32, words: &[f32]) {
+        self.unpublished(row).by(self.width.elsewhere()).store(0, words);
     }
 
     /// A row that no reader knows yet, or that none may be told of any more.
     #[inline(always)]
-    pub(crate) fn unseen(&self, row: u32) -> Change<'_> {
-        Change { words: self.words(row), width: self.width }
+    pub(crate) fn unpublished(&self, row: u32) -> RowMut<'_> {
+        RowMut { words: self.words(row), width: self.width }
     }
 
     /// Waits until nobody changes the row, and then lets the caller do so; others see it as it was before or as it is
     /// when the result is dropped. One thread must not change two rows at once.
     #[inline(always)]
-    pub(crate) fn change<'a>(&'a self, row: u32, sharing: &Sharing<'_>) -> Changing<'a> {
-        let odd = self.versions.change(row, sharing);
-        Changing { row: self.unseen(row), _odd: odd }
+    pub(crate) fn write<'a>(&'a self, row: u32, shared: &SharedGuard<'_>) -> RowWrite<'a> {
+        let guard = self.seq_locks.write(row, shared);
+        RowWrite { row: self.unpublished(row), _guard: guard }
     }
 
-    /// As [`Slab::change`], without having to reckon with other writers.
+    /// As [`Slab::write`], without having to reckon with other writers.
     #[inline(always)]
-    pub(crate) fn change_alone<'a>(&'a self, row: u32, alone: &mut Alone<'_>) -> Changing<'a> {
-        let odd = self.versions.change_alone(row, alone);
-        Changing { row: self.unseen(row), _odd: odd }
+    pub(crate) fn write_exclusive<'a>(
+        &'a self,
+        row: u32,
+        exclusive: &mut ExclusiveGuard<'_>,
+    ) -> RowWrite<'a> {
+        let guard = self.seq_locks.write_exclusive(row, exclusive);
+        RowWrite { row: self.unpublished(row), _guard: guard }
     }
 
     /// The first `len` words of a row in place.
     #[inline(always)]
-    pub(crate) fn peek<'a>(&'a self, row: u32, len: usize, _: &'a Alone<'_>) -> &'a [f32] {
+    pub(crate) fn peek<'a>(&'a self, row: u32, len: usize, _: &'a ExclusiveGuard<'_>) -> &'a [f32] {
         let words = &self.words(row)[..len];
         // SAFETY: same size, alignment and lifetime; every pattern is an f32. Rows that others know are stored to only
         // by those who share the right to change them or have it alone: this one excludes all others, and the borrow
@@ -204,35 +208,47 @@ pub(crate) struct RowsView<'a> {
     stride: usize,
     /// Rows of so many words in all of the words.
     rows: usize,
-    versions: RowVersions<'a>,
+    seq_locks: SeqLocksView<'a>,
 }
 
 impl<'a> RowsView<'a> {
     /// Asks the cache for the first lines of a row, and for its version if that will be looked at.
     #[inline(always)]
-    pub(crate) fn prefetch(self, row: u32, lines: usize, to: To, calm: bool) {
-        prefetch_lines(self.words, row as usize * self.stride, lines, to);
-        if !calm {
-            self.versions.prefetch(row, to);
+    pub(crate) fn prefetch(self, row: u32, lines: usize, hint: PrefetchHint, optimistic: bool) {
+        prefetch_lines(self.words, row as usize * self.stride, lines, hint);
+        if !optimistic {
+            self.seq_locks.prefetch(row, hint);
         }
     }
 
     /// The same for many rows, of which those that are [`NO_ROW`] are left out.
     #[inline(always)]
-    pub(crate) fn prefetch_all<const N: usize>(self, rows: &[u32; N], lines: usize, to: To, calm: bool) {
+    pub(crate) fn prefetch_all<const N: usize>(
+        self,
+        rows: &[u32; N],
+        lines: usize,
+        hint: PrefetchHint,
+        optimistic: bool,
+    ) {
         // The usual numbers of lines, once for all rows.
         match lines {
-            1 => self.prefetch_lines_of(rows, 1, to, calm),
-            2 => self.prefetch_lines_of(rows, 2, to, calm),
-            _ => self.prefetch_lines_of(rows, lines, to, calm),
+            1 => self.prefetch_lines_of(rows, 1, hint, optimistic),
+            2 => self.prefetch_lines_of(rows, 2, hint, optimistic),
+            _ => self.prefetch_lines_of(rows, lines, hint, optimistic),
         }
     }
 
     #[inline(always)]
-    fn prefetch_lines_of<const N: usize>(self, rows: &[u32; N], lines: usize, to: To, calm: bool) {
+    fn prefetch_lines_of<const N: usize>(
+        self,
+        rows: &[u32; N],
+        lines: usize,
+        hint: PrefetchHint,
+        optimistic: bool,
+    ) {
         for &row in rows {
             if row != NO_ROW {
-                self.prefetch(row, lines, to, calm);
+                self.prefetch(row, lines, hint, optimistic);
             }
         }
     }
@@ -255,19 +271,19 @@ impl<'a> RowsView<'a> {
 
     /// What it takes to read weights that are kept in this format.
     #[inline(always)]
-    pub(crate) fn reader<F: Format, V: Vector, const CALM: bool>(
+    pub(crate) fn reader<F: Format, V: Vector, const OPTIMISTIC: bool>(
         self,
         format: F,
         vector: V,
-    ) -> RowReader<'a, F, V, CALM> {
+    ) -> RowReader<'a, F, V, OPTIMISTIC> {
         RowReader { rows: self, format, vector }
     }
 }
 
-/// Copies weights out of rows, as they are before or after a change, never between. When `CALM`, nobody changes rows or the
-/// caller will find out that somebody did ([`crate::sync::write_gate::Rights::is_calm_since`]), and versions are not looked at.
+/// Copies weights out of rows, as they are before or after a change, never between. When `OPTIMISTIC`, nobody changes rows or the
+/// caller will find out that somebody did ([`crate::sync::write_gate::WriteGate::validate`]), and versions are not looked at.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RowReader<'a, F, V, const CALM: bool> {
+pub(crate) struct RowReader<'a, F, V, const OPTIMISTIC: bool> {
     rows: RowsView<'a>,
     format: F,
     vector: V,
@@ -275,18 +291,18 @@ pub(crate) struct RowReader<'a, F, V, const CALM: bool> {
 
 // Loops, and not a function that takes what to do: closures are not always inlined, and what is not inlined is not
 // compiled for the machine.
-impl<F: Format, V: Vector, const CALM: bool> RowReader<'_, F, V, CALM> {
+impl<F: Format, V: Vector, const OPTIMISTIC: bool> RowReader<'_, F, V, OPTIMISTIC> {
     /// The first weights of a row, as f32.
     #[inline(always)]
     pub(crate) fn weights(self, row: u32, out: &mut [f32]) {
-        let (words, versions) = (self.rows.words(row), self.rows.versions);
-        if CALM {
+        let (words, seq_locks) = (self.rows.words(row), self.rows.seq_locks);
+        if OPTIMISTIC {
             return self.format.load(self.vector, words, out);
         }
         loop {
-            let before = versions.even(row);
+            let before = seq_locks.read_begin(row);
             self.format.load(self.vector, words, out);
-            if versions.is_still(row, before) {
+            if seq_locks.read_validate(row, before) {
                 return;
             }
         }
@@ -295,14 +311,14 @@ impl<F: Format, V: Vector, const CALM: bool> RowReader<'_, F, V, CALM> {
     /// The same for `len` weights, padded with zeros to the length of `out`, see [`simd::load_padded`].
     #[inline(always)]
     pub(crate) fn padded(self, row: u32, len: usize, out: &mut [f32]) {
-        let (words, versions) = (self.rows.words(row), self.rows.versions);
-        if CALM {
+        let (words, seq_locks) = (self.rows.words(row), self.rows.seq_locks);
+        if OPTIMISTIC {
             return self.format.load_padded(self.vector, words, len, out);
         }
         loop {
-            let before = versions.even(row);
+            let before = seq_locks.read_begin(row);
             self.format.load_padded(self.vector, words, len, out);
-            if versions.is_still(row, before) {
+            if seq_locks.read_validate(row, before) {
                 return;
             }
         }
@@ -317,34 +333,34 @@ impl<F: Format, V: Vector, const CALM: bool> RowReader<'_, F, V, CALM> {
 
 /// A row while its version is odd.
 #[derive(Debug)]
-pub(crate) struct Changing<'a> {
-    pub(crate) row: Change<'a>,
-    _odd: Odd<'a>,
+pub(crate) struct RowWrite<'a> {
+    pub(crate) row: RowMut<'a>,
+    _guard: RowWriteGuard<'a>,
 }
 
 /// The words of a row that the caller alone may change.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Change<'a, V = Width> {
+pub(crate) struct RowMut<'a, V = Width> {
     words: &'a [AtomicU32],
     width: V,
 }
 
-impl<'a> Change<'a> {
+impl<'a> RowMut<'a> {
     /// Words that a test made.
     #[cfg(test)]
-    pub(crate) fn of(words: &'a [AtomicU32], width: Width) -> Change<'a> {
-        Change { words, width }
+    pub(crate) fn of(words: &'a [AtomicU32], width: Width) -> RowMut<'a> {
+        RowMut { words, width }
     }
 
     /// For work that is compiled for this.
     #[inline(always)]
-    pub(crate) fn by<V: Vector>(self, vector: V) -> Change<'a, V> {
-        Change { words: self.words, width: vector }
+    pub(crate) fn by<V: Vector>(self, vector: V) -> RowMut<'a, V> {
+        RowMut { words: self.words, width: vector }
     }
 }
 
-impl<V: Vector> Change<'_, V> {
-    /// As [`Change::load_padded`] for halves, from number `first` on.
+impl<V: Vector> RowMut<'_, V> {
+    /// As [`RowMut::load_padded`] for halves, from number `first` on.
     #[inline(always)]
     pub(crate) fn load_halves(&self, half: Half, first: usize, len: usize, out: &mut [f32]) {
         halves::load_halves_padded(self.width, half, self.words, first, len, out);
@@ -393,7 +409,7 @@ impl<V: Vector> Change<'_, V> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::sync::write_gate::Rights;
+    use crate::sync::write_gate::WriteGate;
 
     #[test]
     fn rows_straddle_no_more_lines_than_they_must() {
@@ -416,21 +432,21 @@ mod tests {
     fn readers_see_whole_rows() {
         const STRIDE: usize = 37;
         let rounds = if cfg!(miri) { 8 } else { 100_000 };
-        let (slab, rights) = (Slab::new(STRIDE, None).unwrap(), Rights::new());
+        let (slab, write_gate) = (Slab::new(STRIDE, None).unwrap(), WriteGate::new());
         for row in 0..4 {
-            slab.unseen(row).store(0, &[1.0; STRIDE]);
+            slab.unpublished(row).store(0, &[1.0; STRIDE]);
         }
         std::thread::scope(|scope| {
             for lane in 0..2 {
-                let (slab, rights) = (&slab, &rights);
+                let (slab, write_gate) = (&slab, &write_gate);
                 scope.spawn(move || {
                     for round in 0..rounds {
-                        let sharing = rights.share(lane);
-                        let changing = slab.change(round % 4, &sharing);
+                        let shared = write_gate.lock_shared(lane);
+                        let writing = slab.write(round % 4, &shared);
                         let mut values = [0.0; STRIDE.next_multiple_of(16)];
-                        changing.row.load_padded(0, STRIDE, &mut values);
+                        writing.row.load_padded(0, STRIDE, &mut values);
                         assert!(values[..STRIDE].iter().all(|&value| value == values[0]));
-                        changing.row.store(0, &values.map(|value| value + 1.0)[..STRIDE]);
+                        writing.row.store(0, &values.map(|value| value + 1.0)[..STRIDE]);
                     }
                 });
             }
@@ -442,7 +458,7 @@ mod tests {
                 }
             });
         });
-        let sum: f32 = (0..4).map(|row| slab.peek(row, 1, &rights.exclude())[0] - 1.0).sum();
+        let sum: f32 = (0..4).map(|row| slab.peek(row, 1, &write_gate.lock_exclusive())[0] - 1.0).sum();
         assert_eq!(sum, 2.0 * rounds as f32);
     }
 }

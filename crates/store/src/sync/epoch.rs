@@ -14,7 +14,7 @@ use crate::sync::{AtomicUsize, Mutex, fence, fence_after_write, lock, pause};
 
 /// Who reads at present.
 #[derive(Debug)]
-pub(crate) struct Readers {
+pub(crate) struct Epoch {
     lanes: Lanes<[AtomicUsize; 2]>,
     /// Which of the two counters new readers use.
     phase: AtomicUsize,
@@ -22,18 +22,18 @@ pub(crate) struct Readers {
     waiting: Mutex<()>,
 }
 
-/// A reader's presence. While it lives, [`Readers::synchronize`] does not return: keep it short, and never wait for a
+/// A reader's presence. While it lives, [`Epoch::synchronize`] does not return: keep it short, and never wait for a
 /// lock whose holder synchronizes.
 #[derive(Debug)]
-pub(crate) struct Reading<'a> {
+pub(crate) struct EpochGuard<'a> {
     counter: &'a AtomicUsize,
     /// Not to be sent to another thread, so that the lane stays the thread's.
     not_send: PhantomData<*const ()>,
 }
 
-impl Readers {
-    pub(crate) fn new() -> Readers {
-        Readers { lanes: Lanes::new(), phase: AtomicUsize::new(0), waiting: Mutex::new(()) }
+impl Epoch {
+    pub(crate) fn new() -> Epoch {
+        Epoch { lanes: Lanes::new(), phase: AtomicUsize::new(0), waiting: Mutex::new(()) }
     }
 
     pub(crate) fn bytes() -> usize {
@@ -42,12 +42,12 @@ impl Readers {
 
     /// Announces the thread of this lane as a reader.
     #[inline(always)]
-    pub(crate) fn enter(&self, lane: usize) -> Reading<'_> {
+    pub(crate) fn pin(&self, lane: usize) -> EpochGuard<'_> {
         let counter = &self.lanes.get(lane)[self.phase.load(Relaxed) & 1];
         // Before every load of a pointer, in the one order that writers agree with.
         counter.fetch_add(1, SeqCst);
         fence_after_write();
-        Reading { counter, not_send: PhantomData }
+        EpochGuard { counter, not_send: PhantomData }
     }
 
     /// Waits until every reader that was present has left. The caller must not be one.
@@ -69,7 +69,7 @@ impl Readers {
     }
 }
 
-impl Drop for Reading<'_> {
+impl Drop for EpochGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         // After every use of what was read.

@@ -12,9 +12,9 @@ use loom::thread::spawn;
 
 use crate::index::directory::Directory;
 use crate::index::{Index, NO_ROW};
-use crate::sync::epoch::Readers;
-use crate::sync::seqlock::Versions;
-use crate::sync::write_gate::Rights;
+use crate::sync::epoch::Epoch;
+use crate::sync::seqlock::SeqLocks;
+use crate::sync::write_gate::WriteGate;
 use crate::sync::{AtomicPtr, AtomicU32, pause};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -103,7 +103,7 @@ fn loom_a_key_is_found_while_it_moves_into_a_free_slot_at_home() {
         index.remove(3);
         let changer = Arc::clone(&index);
         let thread = spawn(move || assert_eq!(changer.find(6), 6));
-        assert!(index.bring_home(6, |_| 1, |_| Some(())));
+        assert!(index.promote(6, |_| 1, |_| Some(())));
         thread.join().unwrap();
         assert_eq!((index.find(6), index.lines(6), index.find(3)), (6, 1, NO_ROW));
     });
@@ -120,8 +120,8 @@ fn loom_both_keys_are_found_while_they_change_places() {
                 let expected = if sought == 99 { NO_ROW } else { sought as u32 };
                 assert_eq!(changer.find(sought), expected);
             });
-            let heat = |key: u64| u32::from(key != 2) + u32::from(key == 6);
-            assert!(index.bring_home(6, heat, |_| Some(())));
+            let hotness = |key: u64| u32::from(key != 2) + u32::from(key == 6);
+            assert!(index.promote(6, hotness, |_| Some(())));
             thread.join().unwrap();
             assert_eq!((index.find(6), index.find(2), index.lines(6), index.lines(2)), (6, 2, 1, 2));
         });
@@ -147,20 +147,20 @@ fn loom_a_displaced_key_is_found_while_another_leaves() {
 
 /// A row of two words that are the same, before and after every change.
 struct TwoWords {
-    versions: Versions,
-    rights: Rights,
+    seq_locks: SeqLocks,
+    write_gate: WriteGate,
     words: [AtomicU32; 2],
 }
 
 impl TwoWords {
     fn new() -> Arc<TwoWords> {
         let words = [AtomicU32::new(0), AtomicU32::new(0)];
-        Arc::new(TwoWords { versions: Versions::new().unwrap(), rights: Rights::new(), words })
+        Arc::new(TwoWords { seq_locks: SeqLocks::new().unwrap(), write_gate: WriteGate::new(), words })
     }
 
     fn change(&self, lane: usize) {
-        let sharing = self.rights.share(lane);
-        let _odd = self.versions.change(0, &sharing);
+        let shared = self.write_gate.lock_shared(lane);
+        let _guard = self.seq_locks.write(0, &shared);
         self.words.iter().for_each(|word| word.store(word.load(Relaxed) + 1, Relaxed));
     }
 }
@@ -174,9 +174,9 @@ fn loom_a_row_is_read_whole() {
         let thread = spawn(move || {
             let mut spins = 0;
             let copy = loop {
-                let before = changer.versions.by_value().even(0);
+                let before = changer.seq_locks.view().read_begin(0);
                 let copy = changer.words.each_ref().map(|word| word.load(Relaxed));
-                if changer.versions.by_value().is_still(0, before) {
+                if changer.seq_locks.view().read_validate(0, before) {
                     break copy;
                 }
                 pause(&mut spins);
@@ -206,12 +206,12 @@ fn loom_no_change_of_a_row_is_lost() {
 fn loom_what_a_reader_sees_is_not_freed() {
     check(3, || {
         struct Shared {
-            readers: Readers,
+            epoch: Epoch,
             present: AtomicPtr<UnsafeCell<u32>>,
             cells: [UnsafeCell<u32>; 2],
         }
         let shared = Arc::new(Shared {
-            readers: Readers::new(),
+            epoch: Epoch::new(),
             present: AtomicPtr::new(std::ptr::null_mut()),
             cells: [UnsafeCell::new(1), UnsafeCell::new(2)],
         });
@@ -219,15 +219,15 @@ fn loom_what_a_reader_sees_is_not_freed() {
         let threads = [0, 1].map(|lane| {
             let shared = Arc::clone(&shared);
             spawn(move || {
-                let reading = shared.readers.enter(lane);
+                let guard = shared.epoch.pin(lane);
                 let present = shared.present.load(SeqCst);
                 let at = usize::from(!std::ptr::eq(present, &raw const shared.cells[0]));
                 shared.cells[at].with(|_| ());
-                drop(reading);
+                drop(guard);
             })
         });
         shared.present.swap((&raw const shared.cells[1]).cast_mut(), SeqCst);
-        shared.readers.synchronize();
+        shared.epoch.synchronize();
         // Loom notices if anybody is still looking.
         shared.cells[0].with_mut(|_| ());
         threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -238,18 +238,18 @@ fn loom_what_a_reader_sees_is_not_freed() {
 #[test]
 fn loom_who_is_alone_is_alone() {
     check(3, || {
-        let shared = Arc::new((Rights::new(), UnsafeCell::new(0)));
+        let shared = Arc::new((WriteGate::new(), UnsafeCell::new(0)));
         let threads = [0, 1].map(|lane| {
             let shared = Arc::clone(&shared);
             spawn(move || {
-                let sharing = shared.0.share(lane);
+                let shared = shared.0.lock_shared(lane);
                 shared.1.with(|_| ());
-                drop(sharing);
+                drop(shared);
             })
         });
-        let alone = shared.0.exclude();
+        let exclusive = shared.0.lock_exclusive();
         shared.1.with_mut(|_| ());
-        drop(alone);
+        drop(exclusive);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
@@ -261,15 +261,17 @@ fn loom_calm_is_when_nobody_changes_anything() {
         let row = TwoWords::new();
         let changer = Arc::clone(&row);
         let thread = spawn(move || {
-            let calm = changer.rights.calm();
+            let optimistic = changer.write_gate.try_optimistic();
             let copy = changer.words.each_ref().map(|word| word.load(Relaxed));
-            let calm = calm.is_some_and(|calm| changer.rights.is_calm_since(calm));
-            assert!(!calm || copy[0] == copy[1], "{copy:?}");
+            let optimistic = optimistic.is_some_and(|optimistic| changer.write_gate.validate(optimistic));
+            assert!(!optimistic || copy[0] == copy[1], "{copy:?}");
         });
         row.change(0);
         row.change(1);
         thread.join().unwrap();
-        assert!(row.rights.calm().is_some_and(|calm| row.rights.is_calm_since(calm)));
+        assert!(
+            row.write_gate.try_optimistic().is_some_and(|optimistic| row.write_gate.validate(optimistic))
+        );
     });
 }
 
@@ -281,17 +283,17 @@ fn loom_calm_is_after_or_before_who_is_alone() {
         let changer = Arc::clone(&row);
         let thread = spawn(move || {
             let first = changer.words[0].load(Relaxed);
-            let calm = changer.rights.calm();
+            let optimistic = changer.write_gate.try_optimistic();
             let copy = changer.words.each_ref().map(|word| word.load(Relaxed));
-            let calm = calm.is_some_and(|calm| changer.rights.is_calm_since(calm));
-            assert!(!calm || copy[0] == copy[1] && first <= copy[0], "{first} {copy:?}");
+            let optimistic = optimistic.is_some_and(|optimistic| changer.write_gate.validate(optimistic));
+            assert!(!optimistic || copy[0] == copy[1] && first <= copy[0], "{first} {copy:?}");
         });
-        let mut alone = row.rights.exclude();
+        let mut exclusive = row.write_gate.lock_exclusive();
         {
-            let _odd = row.versions.change_alone(0, &mut alone);
+            let _guard = row.seq_locks.write_exclusive(0, &mut exclusive);
             row.words.iter().for_each(|word| word.store(1, Relaxed));
         }
-        drop(alone);
+        drop(exclusive);
         thread.join().unwrap();
     });
 }
@@ -300,20 +302,20 @@ fn loom_calm_is_after_or_before_who_is_alone() {
 #[test]
 fn loom_everybody_has_a_turn() {
     check(2, || {
-        let shared = Arc::new((Rights::new(), UnsafeCell::new(0)));
+        let shared = Arc::new((WriteGate::new(), UnsafeCell::new(0)));
         let other = Arc::clone(&shared);
         let first = spawn(move || {
-            let _alone = other.0.exclude();
+            let _alone = other.0.lock_exclusive();
             other.1.with_mut(|_| ());
         });
         let other = Arc::clone(&shared);
         let second = spawn(move || {
-            let _sharing = other.0.share(1);
+            let _sharing = other.0.lock_shared(1);
             other.1.with(|_| ());
         });
-        let alone = shared.0.exclude();
+        let exclusive = shared.0.lock_exclusive();
         shared.1.with_mut(|_| ());
-        drop(alone);
+        drop(exclusive);
         first.join().unwrap();
         second.join().unwrap();
     });
@@ -334,12 +336,12 @@ fn loom_growth_loses_no_key() {
         let inserter = Arc::clone(&directory);
         let second = spawn(move || {
             inserter.lock(2).index().insert(2, 2);
-            assert_eq!(inserter.view(1).index().find(2), 2);
+            assert_eq!(inserter.pin(1).index().find(2), 2);
         });
-        assert_eq!(directory.view(0).index().find(1), 1);
+        assert_eq!(directory.pin(0).index().find(1), 1);
         first.join().unwrap();
         second.join().unwrap();
-        let view = directory.view(0);
+        let view = directory.pin(0);
         assert_eq!((view.index().find(1), view.index().find(2)), (1, 2));
     });
 }
@@ -353,7 +355,7 @@ fn loom_a_row_is_reused_after_its_readers() {
         shared.0.lock(1).index().insert(1, 1);
         let other = Arc::clone(&shared);
         let thread = spawn(move || {
-            let view = other.0.view(1);
+            let view = other.0.pin(1);
             if view.index().find(1) != NO_ROW {
                 other.1.with(|_| ());
             }

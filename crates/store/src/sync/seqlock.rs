@@ -10,28 +10,28 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::memory::Region;
-use crate::memory::prefetch::{To, prefetch};
-use crate::sync::write_gate::{Alone, Sharing};
+use crate::memory::prefetch::{PrefetchHint, prefetch};
+use crate::sync::write_gate::{ExclusiveGuard, SharedGuard};
 use crate::sync::{AtomicU32, fence, pause};
 
 /// Versions of a table; a power of two, and enough of them for memory that is taken as it is touched.
 const VERSIONS: usize = if cfg!(loom) { 2 } else { 1 << 15 };
 
 #[derive(Debug)]
-pub(crate) struct Versions(Region<AtomicU32>);
+pub(crate) struct SeqLocks(Region<AtomicU32>);
 
 /// A row's version while it is odd.
 #[derive(Debug)]
-pub(crate) struct Odd<'a> {
+pub(crate) struct RowWriteGuard<'a> {
     version: &'a AtomicU32,
     before: u32,
 }
 
-/// See [`Versions::by_value`].
+/// See [`SeqLocks::view`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RowVersions<'a>(&'a [AtomicU32]);
+pub(crate) struct SeqLocksView<'a>(&'a [AtomicU32]);
 
-impl<'a> RowVersions<'a> {
+impl<'a> SeqLocksView<'a> {
     #[inline(always)]
     fn of(self, row: u32) -> &'a AtomicU32 {
         &self.0[row as usize % VERSIONS]
@@ -39,14 +39,14 @@ impl<'a> RowVersions<'a> {
 
     /// Asks for the line of the row's version, to read it or to change it.
     #[inline(always)]
-    pub(crate) fn prefetch(self, row: u32, to: To) {
-        prefetch(self.0, row as usize % VERSIONS, to);
+    pub(crate) fn prefetch(self, row: u32, hint: PrefetchHint) {
+        prefetch(self.0, row as usize % VERSIONS, hint);
     }
 
     /// The row's version, once nobody changes the row. What is then loaded, by atomics, is one version of the row if
-    /// [`RowVersions::is_still`] says so afterwards.
+    /// [`SeqLocksView::read_validate`] says so afterwards.
     #[inline(always)]
-    pub(crate) fn even(self, row: u32) -> u32 {
+    pub(crate) fn read_begin(self, row: u32) -> u32 {
         let (version, mut spins) = (self.of(row), 0);
         loop {
             let before = version.load(Acquire);
@@ -59,38 +59,38 @@ impl<'a> RowVersions<'a> {
 
     /// Has the row not been changed since?
     #[inline(always)]
-    pub(crate) fn is_still(self, row: u32, before: u32) -> bool {
+    pub(crate) fn read_validate(self, row: u32, before: u32) -> bool {
         fence(Acquire);
         self.of(row).load(Relaxed) == before
     }
 }
 
-impl Versions {
+impl SeqLocks {
     /// Bytes of the versions of the first rows.
     pub(crate) fn bytes(rows: u64) -> usize {
         rows.min(VERSIONS as u64) as usize * size_of::<u32>()
     }
 
     /// `None` without memory.
-    pub(crate) fn new() -> Option<Versions> {
-        Region::zeroed(VERSIONS).map(Versions)
+    pub(crate) fn new() -> Option<SeqLocks> {
+        Region::zeroed(VERSIONS).map(SeqLocks)
     }
 
     #[inline(always)]
     fn of(&self, row: u32) -> &AtomicU32 {
-        self.by_value().of(row)
+        self.view().of(row)
     }
 
     /// The versions for who reads many, by value, so that it stays in registers.
     #[inline(always)]
-    pub(crate) fn by_value(&self) -> RowVersions<'_> {
-        RowVersions(&self.0)
+    pub(crate) fn view(&self) -> SeqLocksView<'_> {
+        SeqLocksView(&self.0)
     }
 
     /// Waits until nobody changes the row, and lets the caller do so until the result is dropped. One thread must not
     /// change two rows at once: they may share a version.
     #[inline(always)]
-    pub(crate) fn change(&self, row: u32, _: &Sharing<'_>) -> Odd<'_> {
+    pub(crate) fn write(&self, row: u32, _: &SharedGuard<'_>) -> RowWriteGuard<'_> {
         let (version, mut spins) = (self.of(row), 0);
         let before = loop {
             let before = version.load(Relaxed);
@@ -102,21 +102,21 @@ impl Versions {
         };
         // The odd version is visible before any store of the change.
         fence(Release);
-        Odd { version, before }
+        RowWriteGuard { version, before }
     }
 
     /// The same without having to reckon with others.
     #[inline(always)]
-    pub(crate) fn change_alone(&self, row: u32, _: &mut Alone<'_>) -> Odd<'_> {
+    pub(crate) fn write_exclusive(&self, row: u32, _: &mut ExclusiveGuard<'_>) -> RowWriteGuard<'_> {
         let version = self.of(row);
         let before = version.load(Relaxed);
         version.store(before | 1, Relaxed);
         fence(Release);
-        Odd { version, before }
+        RowWriteGuard { version, before }
     }
 }
 
-impl Drop for Odd<'_> {
+impl Drop for RowWriteGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.version.store(self.before.wrapping_add(2), Release);

@@ -14,28 +14,28 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::index::directory::Directory;
 use crate::index::hash::index_hash;
-use crate::index::removals::Removals;
+use crate::index::removals::RemovalCounter;
 use crate::index::{Index, NO_ROW};
-use crate::lookup::samples::Samples;
+use crate::lookup::key_sampler::KeySampler;
 use crate::lookup::scratch::with_scratch;
-use crate::lookup::{Distances, Known, Lookup, Visit, with_lookup};
+use crate::lookup::{CachedRows, Distances, Lookup, Visit, with_lookup};
 use crate::memory::address_space::budget_bytes_max;
 use crate::memory::budget::Budget;
 use crate::memory::granted_huge_bytes;
-use crate::policy::clock::Clock;
-use crate::policy::evict::Hand;
-use crate::policy::maintain::Heat;
+use crate::policy::clock::UseClock;
+use crate::policy::evict::EvictionCursor;
+use crate::policy::maintain::HotKeys;
 use crate::pull::pool::{Pooler, check_offsets};
 use crate::pull::{Copy, CopyOne, Pool, Pull, Sink};
-use crate::rows::allocator::Rows;
+use crate::rows::allocator::RowAllocator;
 use crate::rows::layout::Layout;
 use crate::rows::slab::{NoSpace, Slab};
 use crate::simd::{self, PAD, Vector, Width};
 use crate::sync::Mutex;
 use crate::sync::lanes::{Lanes, lane};
-use crate::sync::write_gate::Rights;
+use crate::sync::write_gate::WriteGate;
 use crate::table::stats::{Counters, TableStats};
-use crate::update::create::Gate;
+use crate::update::create::AdmissionFilter;
 use crate::{Absent, Admission, Eviction, Pooling, PushScale, StoreError, TableConfig, TableWriter, Writes};
 
 /// Why there is no table where its configuration asks for nothing impossible.
@@ -51,22 +51,22 @@ pub struct Table {
     pub(crate) layout: Layout,
     pub(crate) directory: Directory,
     pub(crate) slab: Slab,
-    pub(crate) rows: Rows,
-    pub(crate) rights: Rights,
+    pub(crate) row_allocator: RowAllocator,
+    pub(crate) write_gate: WriteGate,
     /// Of copy-on-write tables: shared by pushes while they have rows in hand, so that who is alone finds all that there are.
-    pub(crate) hands: Option<Rights>,
-    pub(crate) removals: Removals,
+    pub(crate) cow_gate: Option<WriteGate>,
+    pub(crate) removals: RemovalCounter,
     pub(crate) budget: Budget,
-    pub(crate) clock: Clock,
-    pub(crate) gate: Gate,
-    pub(crate) samples: Samples,
+    pub(crate) clock: UseClock,
+    pub(crate) admission_filter: AdmissionFilter,
+    pub(crate) key_sampler: KeySampler,
     pub(crate) counters: Lanes<Counters>,
-    pub(crate) hand: Mutex<Hand>,
+    pub(crate) eviction_cursor: Mutex<EvictionCursor>,
     /// Up to which row the last look at rows that may be old came.
     pub(crate) rebased_to: Mutex<u64>,
     /// Pushes have had to evict rows.
-    pub(crate) pressed: AtomicBool,
-    pub(crate) heat: Mutex<Heat>,
+    pub(crate) under_pressure: AtomicBool,
+    pub(crate) hot_keys: Mutex<HotKeys>,
     pub(crate) distances: Distances,
     /// Held by who walks over all rows.
     pub(crate) walk: Mutex<()>,
@@ -92,13 +92,13 @@ impl Table {
         config.check()?;
         let fail = |reason: String| Err(StoreError::Config { table: config.name.clone(), reason });
         let budget = Budget::new(config.budget_bytes);
-        let hands = (config.writes == Writes::CopyOnWrite).then(Rights::new);
+        let cow_gate = (config.writes == Writes::CopyOnWrite).then(WriteGate::new);
         let bytes = Table::least_bytes(config.writes);
         if !budget.take(bytes) {
             return fail(format!("budget_bytes is below the {bytes} bytes of an empty table"));
         }
-        let gate = match Gate::new(config.admission, config.seed, &budget) {
-            Ok(gate) => gate,
+        let admission_filter = match AdmissionFilter::new(config.admission, config.seed, &budget) {
+            Ok(admission_filter) => admission_filter,
             Err(bytes) => return fail(format!("no room for the {bytes} bytes of its admission filter")),
         };
         let layout = Layout::new(&config);
@@ -113,7 +113,7 @@ impl Table {
             Err(NoSpace::Budget { bytes, room }) => return no_space(bytes as u64, room as u64),
             Err(NoSpace::Share) => return fail(NO_SPACE.to_string()),
         };
-        let (Some(index), Some(rows)) = (Index::new(), Rows::new(&slab)) else {
+        let (Some(index), Some(rows)) = (Index::new(), RowAllocator::new(&slab)) else {
             return fail(NO_SPACE.to_string());
         };
         // Without a budget, rows end where the table's share of the address space does.
@@ -122,25 +122,25 @@ impl Table {
             let [granted, wanted] = [rows.rows_max(), wanted].map(|rows| rows * slab.row_bytes() as u64);
             return no_space(wanted, granted);
         }
-        let heat = Heat::new(&budget);
+        let hot_keys = HotKeys::new(&budget);
         Ok(Table {
             config,
             layout,
             directory: Directory::new(index),
             slab,
-            rows,
-            rights: Rights::new(),
-            hands,
-            removals: Removals::new(),
+            row_allocator: rows,
+            write_gate: WriteGate::new(),
+            cow_gate,
+            removals: RemovalCounter::new(),
             budget,
-            clock: Clock::new(),
-            gate,
-            samples: Samples::new(),
+            clock: UseClock::new(),
+            admission_filter,
+            key_sampler: KeySampler::new(),
             counters: Lanes::new(),
-            hand: Mutex::default(),
+            eviction_cursor: Mutex::default(),
             rebased_to: Mutex::default(),
-            pressed: AtomicBool::new(false),
-            heat: Mutex::new(heat),
+            under_pressure: AtomicBool::new(false),
+            hot_keys: Mutex::new(hot_keys),
             distances: Distances::default(),
             walk: Mutex::default(),
         })
@@ -150,17 +150,17 @@ impl Table {
     /// `budget_bytes` may be.
     #[must_use]
     pub fn least_bytes(writes: Writes) -> usize {
-        let hands_bytes = if writes == Writes::CopyOnWrite { Rights::bytes() } else { 0 };
+        let hands_bytes = if writes == Writes::CopyOnWrite { WriteGate::bytes() } else { 0 };
         Index::NEW_BYTES + Table::new_bytes() + hands_bytes
     }
 
     /// Bytes of a table without rows beside those of its index and its admission filter.
     fn new_bytes() -> usize {
         Directory::bytes()
-            + Rows::new_bytes()
-            + Rights::bytes()
-            + Clock::bytes()
-            + Samples::bytes()
+            + RowAllocator::new_bytes()
+            + WriteGate::bytes()
+            + UseClock::bytes()
+            + KeySampler::bytes()
             + Lanes::<Counters>::bytes()
     }
 
@@ -209,15 +209,15 @@ impl Table {
     /// Sizes, and what has happened.
     #[must_use]
     pub fn stats(&self) -> TableStats {
-        let slab_bytes = self.rows.bytes() as u64;
-        let index = self.directory.view(lane()).index().addresses();
+        let slab_bytes = self.row_allocator.bytes() as u64;
+        let index = self.directory.pin(lane()).index().addresses();
         TableStats {
             rows: self.directory.len() as u64,
-            free_rows: self.rows.free_rows() as u64,
+            free_rows: self.row_allocator.free_rows() as u64,
             pushes: self.clock.total(),
             index_bytes: self.budget.used_bytes().saturating_sub(slab_bytes),
             slab_bytes,
-            huge_bytes: granted_huge_bytes(&[index, self.slab.addresses(self.rows.charged())]),
+            huge_bytes: granted_huge_bytes(&[index, self.slab.addresses(self.row_allocator.charged())]),
             ..TableStats::default()
         }
         .count(&self.counters)
@@ -303,7 +303,7 @@ impl Table {
     /// Samples the keys of the chunk as used.
     #[inline(always)]
     pub(crate) fn note(&self, lane: usize, lookup: &Lookup) {
-        self.samples.note(lane, lookup.hashes());
+        self.key_sampler.note(lane, lookup.hashes());
     }
 
     /// Looks the chunk up; the caller gets the row of every key, or [`NO_ROW`], in order, with the rows' first `words`
@@ -317,19 +317,25 @@ impl Table {
         words: usize,
         f: &mut impl Visit,
     ) {
-        let view = self.directory.view(lane);
+        let view = self.directory.pin(lane);
         lookup.walk(vector, view.index(), self.slab.view(), words, self.distances, f);
     }
 
     /// The same for rows that are remembered, without looking anything up; `false`, and nothing is done, if some may have left
     /// the table or been replaced since. The caller must share the right to change the table.
     #[inline(always)]
-    pub(crate) fn revisit(&self, lane: usize, known: Known<'_>, words: usize, f: &mut impl Visit) -> bool {
-        let _view = self.directory.view(lane);
-        if !self.removals.none_since(known.since) {
+    pub(crate) fn visit_cached(
+        &self,
+        lane: usize,
+        cached: CachedRows<'_>,
+        words: usize,
+        f: &mut impl Visit,
+    ) -> bool {
+        let _view = self.directory.pin(lane);
+        if !self.removals.unchanged_since(cached.since) {
             return false;
         }
-        known.walk(self.slab.view(), words, self.distances, f);
+        cached.walk(self.slab.view(), words, self.distances, f);
         true
     }
 
@@ -339,7 +345,7 @@ impl Table {
     pub(crate) fn grow(&self, wanted: impl Fn(&Index) -> usize) -> bool {
         let more_bytes = |index: &Index| wanted(index).saturating_sub(index.bytes());
         // A full table comes here again and again: to hear that there is no budget, nobody else is stopped.
-        if !self.budget.has_room(more_bytes(self.directory.view(lane()).index())) {
+        if !self.budget.has_room(more_bytes(self.directory.pin(lane()).index())) {
             return false;
         }
         let all = self.directory.lock_all();
@@ -383,12 +389,12 @@ impl Table {
         let steps = self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr_scale)).collect();
         let lane = lane();
         let clock = self.tick(lane);
-        Ok(TableWriter::new(self, lane, self.rights.exclude(), steps, clock))
+        Ok(TableWriter::new(self, lane, self.write_gate.lock_exclusive(), steps, clock))
     }
 
     /// Refuses what would wait for ever: a change of the table by a thread that has a [`TableWriter`] of it.
     pub(crate) fn check_not_writing(&self) -> Result<(), StoreError> {
-        if self.rights.is_mine() {
+        if self.write_gate.is_held_exclusively_here() {
             return Err(StoreError::Writing { table: self.config.name.clone() });
         }
         Ok(())
@@ -408,12 +414,12 @@ impl Table {
     pub fn remove(&self, key: u64) -> bool {
         self.assert_not_writing();
         let (lane, hash) = (lane(), index_hash(key));
-        let _sharing = self.rights.share(lane);
+        let _sharing = self.write_gate.lock_shared(lane);
         let _removing = self.removals.begin();
         let row = self.directory.lock(hash).index().remove(hash);
         if row != NO_ROW {
             self.directory.unclaim(1);
-            self.rows.retire(lane, &self.slab, &self.directory, &mut vec![row]);
+            self.row_allocator.retire(lane, &self.slab, &self.directory, &mut vec![row]);
         }
         row != NO_ROW
     }
@@ -424,7 +430,7 @@ impl Table {
     /// If this thread has a [`TableWriter`] of the table, which it would wait for.
     pub fn clear(&self) {
         self.assert_not_writing();
-        let _alone = self.rights.exclude();
+        let _alone = self.write_gate.lock_exclusive();
         let _removing = self.removals.begin();
         let Some(index) = Index::new() else { return };
         let all = self.directory.lock_all();
@@ -433,10 +439,10 @@ impl Table {
         all.replace(index);
         self.directory.unclaim(self.directory.len());
         self.budget.give_back(bytes - Index::NEW_BYTES);
-        self.rows.clear(&self.slab, &self.budget);
-        self.gate.clear();
-        self.pressed.store(false, Relaxed);
-        self.end_rest();
+        self.row_allocator.clear(&self.slab, &self.budget);
+        self.admission_filter.clear();
+        self.under_pressure.store(false, Relaxed);
+        self.resume_scan();
     }
 
     /// Makes room in the index for `rows` rows in all, so that it need not grow step by step while they come. False when

@@ -28,9 +28,9 @@ pub struct TableStats {
     /// Rows that made room for others, or were too old or too small to stay.
     pub evicted: u64,
     /// Sightings of new keys that found the table full.
-    pub full: u64,
+    pub rejected_full: u64,
     /// Keys that were moved to where a search for them begins.
-    pub moved_home: u64,
+    pub promoted: u64,
 }
 
 /// What a lane counts.
@@ -39,8 +39,8 @@ pub(crate) struct Counters {
     pub(crate) admitted: AtomicU64,
     pub(crate) rejected: AtomicU64,
     pub(crate) evicted: AtomicU64,
-    pub(crate) full: AtomicU64,
-    pub(crate) moved_home: AtomicU64,
+    pub(crate) rejected_full: AtomicU64,
+    pub(crate) promoted: AtomicU64,
 }
 
 impl TableStats {
@@ -50,8 +50,8 @@ impl TableStats {
             self.admitted += lane.admitted.load(Relaxed);
             self.rejected += lane.rejected.load(Relaxed);
             self.evicted += lane.evicted.load(Relaxed);
-            self.full += lane.full.load(Relaxed);
-            self.moved_home += lane.moved_home.load(Relaxed);
+            self.rejected_full += lane.rejected_full.load(Relaxed);
+            self.promoted += lane.promoted.load(Relaxed);
         }
         self
     }

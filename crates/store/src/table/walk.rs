@@ -28,7 +28,7 @@ impl Table {
     /// The same until `f` breaks off.
     pub fn try_for_each_row(&self, mut f: impl FnMut(RowRef<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
         let _one_at_a_time = lock(&self.walk);
-        let made = self.rows.begin_walk(&self.directory.lock_all()) as u32;
+        let made = self.row_allocator.begin_walk(&self.directory.lock_all()) as u32;
         // Also when a caller's function panics: what is left of this walk would hide rows from the next.
         let _end = EndWalk(self);
         let lane = crate::sync::lanes::lane();
@@ -40,19 +40,19 @@ impl Table {
         for first in (0..made).step_by(GROUP as usize) {
             let mut rows = first..made.min(first.saturating_add(GROUP));
             {
-                let view = self.directory.view(lane);
+                let view = self.directory.pin(lane);
                 rows.clone().for_each(|row| view.index().prefetch(index_hash(self.key_of(row))));
             }
             rows.try_for_each(|row| visit(self.key_of(row), Some(row)))?;
         }
         // Copy-on-write has moved these while they were still to come.
-        self.rows.moved().into_iter().try_for_each(|key| visit(key, None))
+        self.row_allocator.moved().into_iter().try_for_each(|key| visit(key, None))
     }
 
     /// Calls `f` on every key that `wants`, which must not use this table, in no particular order, under the same terms. It
     /// looks at no row and waits for no walk over rows, which may take as long as a disk does.
     pub fn for_each_key(&self, wants: impl Fn(u64) -> bool, mut f: impl FnMut(u64)) {
-        let buckets = self.directory.view(crate::sync::lanes::lane()).index().len();
+        let buckets = self.directory.pin(crate::sync::lanes::lane()).index().len();
         // Which hashes are in a share does not depend on the index, which may be replaced in between.
         let shares = Directory::shares(buckets / LOCKED_BUCKETS);
         let (mut keys, index_key) = (Vec::new(), HashKey::get());
@@ -81,11 +81,13 @@ impl Table {
         let hash = index_hash(key);
         let locked = self.directory.lock(hash);
         let found = locked.index().find(hash);
-        if found == NO_ROW || row.is_some_and(|row| row != found || self.rows.is_visited(row, &locked)) {
+        if found == NO_ROW
+            || row.is_some_and(|row| row != found || self.row_allocator.is_visited(row, &locked))
+        {
             return false;
         }
         self.layout.read_row(&self.slab, found, words);
-        self.rows.note_visited(found, &locked);
+        self.row_allocator.note_visited(found, &locked);
         true
     }
 }
@@ -95,6 +97,6 @@ struct EndWalk<'a>(&'a Table);
 
 impl Drop for EndWalk<'_> {
     fn drop(&mut self) {
-        self.0.rows.end_walk(&self.0.directory.lock_all());
+        self.0.row_allocator.end_walk(&self.0.directory.lock_all());
     }
 }

@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::Admission;
 use crate::index::NO_ROW;
-use crate::index::directory::Locked;
+use crate::index::directory::KeyLock;
 use crate::index::hash::{HashKey, mix};
 use crate::lookup::Lookup;
 use crate::memory::budget::Budget;
-use crate::memory::prefetch::To;
+use crate::memory::prefetch::PrefetchHint;
 use crate::policy::sketch::Sketch;
-use crate::rows::slab::{Change, LINE_WORDS};
-use crate::sync::write_gate::Sharing;
+use crate::rows::slab::{LINE_WORDS, RowMut};
+use crate::sync::write_gate::SharedGuard;
 use crate::table::Table;
 
 /// Rows that are asked for before they are made: no cache knows one that was evicted, nor one that was never used.
@@ -19,70 +19,75 @@ const AHEAD_ROWS: usize = 8;
 
 /// Who lets keys in.
 #[derive(Debug)]
-pub(crate) enum Gate {
-    Open,
+pub(crate) enum AdmissionFilter {
+    Always,
     Sightings { sightings: u8, filter: Sketch },
     Probability { seed: u64, threshold: u64 },
 }
 
-impl Gate {
+impl AdmissionFilter {
     /// Takes its memory from the budget; `Err` with the bytes that it would have needed.
-    pub(crate) fn new(admission: Admission, seed: u64, budget: &Budget) -> Result<Gate, usize> {
+    pub(crate) fn new(admission: Admission, seed: u64, budget: &Budget) -> Result<AdmissionFilter, usize> {
         Ok(match admission {
-            Admission::Always => Gate::Open,
+            Admission::Always => AdmissionFilter::Always,
             Admission::Sightings { sightings, filter_bytes } => {
                 let bytes = Sketch::rounded_bytes(filter_bytes);
                 let filter = budget.take(bytes).then(|| Sketch::new(bytes)).flatten().ok_or(bytes)?;
-                Gate::Sightings { sightings, filter }
+                AdmissionFilter::Sightings { sightings, filter }
             }
             Admission::Probability { probability } => {
                 // 2^64 for 1 saturates: every hash but one is below.
-                Gate::Probability { seed, threshold: (f64::from(probability) * 2.0_f64.powi(64)) as u64 }
+                AdmissionFilter::Probability {
+                    seed,
+                    threshold: (f64::from(probability) * 2.0_f64.powi(64)) as u64,
+                }
             }
         })
     }
 
     fn admits(&self, hash: u64, clock: u32) -> bool {
         match self {
-            Gate::Open => true,
-            Gate::Sightings { sightings, filter } => filter.add(hash) >= *sightings,
-            Gate::Probability { seed, threshold } => mix(mix(hash ^ seed) ^ u64::from(clock)) <= *threshold,
+            AdmissionFilter::Always => true,
+            AdmissionFilter::Sightings { sightings, filter } => filter.add(hash) >= *sightings,
+            AdmissionFilter::Probability { seed, threshold } => {
+                mix(mix(hash ^ seed) ^ u64::from(clock)) <= *threshold
+            }
         }
     }
 
     /// To be called after so many sightings.
     fn age(&self, sightings: usize) {
-        if let Gate::Sightings { filter, .. } = self {
+        if let AdmissionFilter::Sightings { filter, .. } = self {
             filter.age(sightings);
         }
     }
 
-    pub(crate) fn is_open(&self) -> bool {
-        matches!(self, Gate::Open)
+    pub(crate) fn admits_all(&self) -> bool {
+        matches!(self, AdmissionFilter::Always)
     }
 
     /// Forgets whom it has seen.
     pub(crate) fn clear(&self) {
-        if let Gate::Sightings { filter, .. } = self {
+        if let AdmissionFilter::Sightings { filter, .. } = self {
             filter.clear();
         }
     }
 }
 
 /// What is done with the row of a key that had none.
-pub(crate) trait Newcomers {
-    /// Does [`Newcomers::new_row`] store all weights and all state of this one itself? Then they are not made before.
-    fn fills(&self, at: usize) -> bool;
+pub(crate) trait RowInit {
+    /// Does [`RowInit::new_row`] store all weights and all state of this one itself? Then they are not made before.
+    fn initializes(&self, at: usize) -> bool;
     /// The key's row is about to be published; it holds what a new row holds, or if this one is filled here, its key alone.
-    fn new_row(&mut self, at: usize, row: u32, words: Change<'_>);
+    fn new_row(&mut self, at: usize, row: u32, words: RowMut<'_>);
     /// Somebody else, or an earlier place in the request, has made a row meanwhile. It stays while the key is locked.
-    fn has_row(&mut self, at: usize, row: u32, locked: &Locked<'_>);
+    fn existing_row(&mut self, at: usize, row: u32, locked: &KeyLock<'_>);
 }
 
 impl Table {
     /// Drops the positions of keys that are not admitted.
     pub(crate) fn admit(&self, lane: usize, lookup: &mut Lookup, clock: u32) {
-        if self.gate.is_open() {
+        if self.admission_filter.admits_all() {
             return;
         }
         let mut absent = std::mem::take(&mut lookup.absent);
@@ -90,8 +95,8 @@ impl Table {
         // By the public hash: who is admitted must not depend on the process.
         let index_key = HashKey::get();
         let public = |at: u32| mix(index_key.key(lookup.hash(at as usize)));
-        absent.retain(|&at| self.gate.admits(public(at), clock));
-        self.gate.age(before);
+        absent.retain(|&at| self.admission_filter.admits(public(at), clock));
+        self.admission_filter.age(before);
         self.counters.get(lane).rejected.fetch_add((before - absent.len()) as u64, Relaxed);
         lookup.absent = absent;
     }
@@ -105,8 +110,8 @@ impl Table {
         lane: usize,
         lookup: &mut Lookup,
         keys: &[u64],
-        evict: Option<&Sharing<'_>>,
-        newcomers: &mut impl Newcomers,
+        evict: Option<&SharedGuard<'_>>,
+        row_init: &mut impl RowInit,
     ) -> u64 {
         let (mut absent, mut spare) = (std::mem::take(&mut lookup.absent), std::mem::take(&mut lookup.spare));
         lookup.words.resize(self.layout.unpacked(), 0.0);
@@ -114,16 +119,16 @@ impl Table {
         loop {
             let wanted = absent.len() - done;
             let claimed = self.claim(wanted);
-            self.rows.take(lane, claimed, &self.slab, &self.budget, &self.directory, &mut spare);
+            self.row_allocator.take(lane, claimed, &self.slab, &self.budget, &self.directory, &mut spare);
             self.directory.unclaim(claimed - spare.len());
             let lines = self.layout.words().div_ceil(LINE_WORDS);
-            let ask_for = |row: &u32| self.slab.view().prefetch(*row, lines, To::Change, true);
+            let ask_for = |row: &u32| self.slab.view().prefetch(*row, lines, PrefetchHint::Write, true);
             spare.iter().take(AHEAD_ROWS).for_each(ask_for);
             let mut used = 0;
             while let (Some(&row), Some(&at)) = (spare.get(used), absent.get(done)) {
                 let (key, hash) = (keys[at as usize], lookup.hash(at as usize));
                 let later = absent.get(done + AHEAD_ROWS).map(|&at| lookup.hash(at as usize));
-                if self.create((key, hash, later), row, &mut lookup.words, at as usize, newcomers) {
+                if self.create((key, hash, later), row, &mut lookup.words, at as usize, row_init) {
                     used += 1;
                     spare.get(used + AHEAD_ROWS - 1).map(ask_for);
                 }
@@ -132,17 +137,17 @@ impl Table {
             admitted += used as u64;
             spare.drain(..used);
             self.directory.unclaim(spare.len());
-            self.rows.give_back(lane, &self.slab, &mut spare);
+            self.row_allocator.give_back(lane, &self.slab, &mut spare);
             let wanted = absent.len() - done;
             // Every round but the last makes a row.
-            if wanted == 0 || evict.is_none_or(|sharing| self.evict(lane, wanted, sharing) == 0) {
+            if wanted == 0 || evict.is_none_or(|shared| self.evict(lane, wanted, shared) == 0) {
                 break;
             }
         }
         let rejected = (absent.len() - done) as u64;
         let counters = self.counters.get(lane);
         counters.admitted.fetch_add(admitted, Relaxed);
-        counters.full.fetch_add(rejected, Relaxed);
+        counters.rejected_full.fetch_add(rejected, Relaxed);
         absent.truncate(done);
         lookup.absent = absent;
         lookup.spare = spare;
@@ -150,10 +155,10 @@ impl Table {
     }
 
     /// Leaves out the keys at the positions `lookup.absent`: there is no room. How many.
-    pub(crate) fn leave_out(&self, lane: usize, lookup: &mut Lookup) -> u64 {
+    pub(crate) fn reject_absent(&self, lane: usize, lookup: &mut Lookup) -> u64 {
         let rejected = lookup.absent.len() as u64;
         lookup.absent.clear();
-        self.counters.get(lane).full.fetch_add(rejected, Relaxed);
+        self.counters.get(lane).rejected_full.fetch_add(rejected, Relaxed);
         rejected
     }
 
@@ -165,7 +170,7 @@ impl Table {
         row: u32,
         words: &mut [f32],
         at: usize,
-        newcomers: &mut impl Newcomers,
+        row_init: &mut impl RowInit,
     ) -> bool {
         let locked = self.directory.lock(hash);
         if let Some(later) = later {
@@ -173,14 +178,14 @@ impl Table {
         }
         let found = locked.index().find(hash);
         if found != NO_ROW {
-            newcomers.has_row(at, found, &locked);
+            row_init.existing_row(at, found, &locked);
             return false;
         }
-        let fills = newcomers.fills(at);
+        let fills = row_init.initializes(at);
         let words = if fills { self.layout.blank_row(key, words) } else { self.layout.init_row(key, words) };
-        self.slab.write_unseen(row, words);
-        newcomers.new_row(at, row, self.slab.unseen(row));
-        self.rows.note_visited(row, &locked);
+        self.slab.write_unpublished(row, words);
+        row_init.new_row(at, row, self.slab.unpublished(row));
+        self.row_allocator.note_visited(row, &locked);
         locked.index().insert(hash, row);
         true
     }
@@ -192,10 +197,10 @@ impl Table {
         let is_bounded = self.budget.limit_bytes() < u64::MAX;
         loop {
             let wanted = self.directory.len() + keys - claimed;
-            let needs_growth = self.directory.view(lane).index().grown_bytes(wanted, is_bounded) > 0;
+            let needs_growth = self.directory.pin(lane).index().grown_bytes(wanted, is_bounded) > 0;
             // Where that is not possible, it fills beyond what is good for it.
             let has_room = !needs_growth || self.grow(|index| index.grown_bytes(wanted, is_bounded));
-            claimed += self.directory.claim(keys - claimed, self.directory.view(lane).index().keys_max());
+            claimed += self.directory.claim(keys - claimed, self.directory.pin(lane).index().keys_max());
             // Other threads may have claimed that room meanwhile.
             if claimed == keys || !has_room {
                 return claimed;

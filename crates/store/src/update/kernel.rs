@@ -7,7 +7,7 @@
 
 use crate::Optimizer;
 use crate::rows::half::{Half, Noise};
-use crate::rows::slab::Change;
+use crate::rows::slab::RowMut;
 use crate::simd::Vector;
 use crate::simd::halves::Singles;
 
@@ -34,7 +34,7 @@ pub(crate) struct Kernel(Optimizer);
 
 /// An optimizer with the learning rate of one push multiplied in and what is constant over the push computed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Step {
+pub(crate) enum OptimizerStep {
     Sgd { lr: f32, l2: f32 },
     Momentum { lr: f32, momentum: f32, l2: f32 },
     Adagrad { lr: f32, eps: f32, l2: f32 },
@@ -54,9 +54,9 @@ pub(crate) struct FtrlStep {
 /// The magnitudes of all numbers that an update of a row has computed, as bits, the largest of each lane.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(align(64))]
-pub(crate) struct Largest([u32; LANES]);
+pub(crate) struct MaxMagnitude([u32; LANES]);
 
-impl Largest {
+impl MaxMagnitude {
     #[inline(always)]
     fn note(&mut self, lane: usize, value: f32) {
         self.0[lane] = self.0[lane].max(value.to_bits() & MAGNITUDE);
@@ -71,7 +71,7 @@ impl Largest {
 
 /// Where a block lies in its row.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct BlockSpan {
     /// Number of its first weight.
     pub(crate) first: usize,
     /// Word of its first state value.
@@ -82,19 +82,19 @@ pub(crate) struct Place {
 /// How a row's weights are kept. The arithmetic is compiled once for each.
 pub(crate) trait Weights: Copy {
     /// Loads `len` weights, at most [`LANES`], and pads them with zeros.
-    fn load(self, row: Change<'_, impl Vector>, first: usize, len: usize, out: &mut [f32; LANES]);
+    fn load(self, row: RowMut<'_, impl Vector>, first: usize, len: usize, out: &mut [f32; LANES]);
     /// Stores `len` weights.
-    fn store(self, row: Change<'_, impl Vector>, first: usize, len: usize, values: &[f32; LANES]);
+    fn store(self, row: RowMut<'_, impl Vector>, first: usize, len: usize, values: &[f32; LANES]);
 }
 
 impl Weights for Singles {
     #[inline(always)]
-    fn load(self, row: Change<'_, impl Vector>, first: usize, len: usize, out: &mut [f32; LANES]) {
+    fn load(self, row: RowMut<'_, impl Vector>, first: usize, len: usize, out: &mut [f32; LANES]) {
         row.load_padded(first, len, out);
     }
 
     #[inline(always)]
-    fn store(self, row: Change<'_, impl Vector>, first: usize, len: usize, values: &[f32; LANES]) {
+    fn store(self, row: RowMut<'_, impl Vector>, first: usize, len: usize, values: &[f32; LANES]) {
         row.store(first, &values[..len]);
     }
 }
@@ -108,12 +108,12 @@ pub(crate) struct Halves {
 
 impl Weights for Halves {
     #[inline(always)]
-    fn load(self, row: Change<'_, impl Vector>, first: usize, len: usize, out: &mut [f32; LANES]) {
+    fn load(self, row: RowMut<'_, impl Vector>, first: usize, len: usize, out: &mut [f32; LANES]) {
         row.load_halves(self.half, first, len, out);
     }
 
     #[inline(always)]
-    fn store(self, row: Change<'_, impl Vector>, first: usize, len: usize, values: &[f32; LANES]) {
+    fn store(self, row: RowMut<'_, impl Vector>, first: usize, len: usize, values: &[f32; LANES]) {
         row.store_halves(first, len, &self.half.round_row(self.noise, first, values));
     }
 }
@@ -180,32 +180,36 @@ impl Kernel {
     /// Is the learning rate finite with this factor, which is?
     pub(crate) fn scales(self, lr_scale: f32) -> bool {
         match self.step(lr_scale) {
-            Step::Sgd { lr, .. }
-            | Step::Momentum { lr, .. }
-            | Step::Adagrad { lr, .. }
-            | Step::RowAdagrad { lr, .. } => lr.is_finite(),
-            Step::Adam { lr, keep, .. } => lr.is_finite() && keep.is_finite(),
-            Step::Ftrl(_) => true,
+            OptimizerStep::Sgd { lr, .. }
+            | OptimizerStep::Momentum { lr, .. }
+            | OptimizerStep::Adagrad { lr, .. }
+            | OptimizerStep::RowAdagrad { lr, .. } => lr.is_finite(),
+            OptimizerStep::Adam { lr, keep, .. } => lr.is_finite() && keep.is_finite(),
+            OptimizerStep::Ftrl(_) => true,
         }
     }
 
-    pub(crate) fn step(self, lr_scale: f32) -> Step {
+    pub(crate) fn step(self, lr_scale: f32) -> OptimizerStep {
         match self.0 {
-            Optimizer::Sgd { lr, l2 } => Step::Sgd { lr: lr * lr_scale, l2 },
-            Optimizer::Momentum { lr, momentum, l2 } => Step::Momentum { lr: lr * lr_scale, momentum, l2 },
-            Optimizer::Adagrad { lr, eps, l2, .. } => Step::Adagrad { lr: lr * lr_scale, eps, l2 },
-            Optimizer::RowAdagrad { lr, eps, l2, .. } => Step::RowAdagrad { lr: lr * lr_scale, eps, l2 },
+            Optimizer::Sgd { lr, l2 } => OptimizerStep::Sgd { lr: lr * lr_scale, l2 },
+            Optimizer::Momentum { lr, momentum, l2 } => {
+                OptimizerStep::Momentum { lr: lr * lr_scale, momentum, l2 }
+            }
+            Optimizer::Adagrad { lr, eps, l2, .. } => OptimizerStep::Adagrad { lr: lr * lr_scale, eps, l2 },
+            Optimizer::RowAdagrad { lr, eps, l2, .. } => {
+                OptimizerStep::RowAdagrad { lr: lr * lr_scale, eps, l2 }
+            }
             Optimizer::Adam { lr, beta1, beta2, eps, l2 } => {
-                Step::Adam { lr: lr * lr_scale, beta1, beta2, eps, l2, keep: 1.0 }
+                OptimizerStep::Adam { lr: lr * lr_scale, beta1, beta2, eps, l2, keep: 1.0 }
             }
             Optimizer::AdamW { lr, beta1, beta2, eps, decay } => {
                 let lr = lr * lr_scale;
-                Step::Adam { lr, beta1, beta2, eps, l2: 0.0, keep: 1.0 - lr * decay }
+                OptimizerStep::Adam { lr, beta1, beta2, eps, l2: 0.0, keep: 1.0 - lr * decay }
             }
             Optimizer::Ftrl { alpha, beta, l1, l2 } => {
                 // No schedule: the rate is in the weight itself (w follows from z, n and alpha), and a smaller alpha
                 // would shrink what was learned. FTRL lowers its rate per coordinate by itself.
-                Step::Ftrl(FtrlStep { alpha_inverse: 1.0 / alpha, beta, l1, l2 })
+                OptimizerStep::Ftrl(FtrlStep { alpha_inverse: 1.0 / alpha, beta, l1, l2 })
             }
         }
     }
@@ -245,56 +249,58 @@ pub(crate) fn finite(sum: f32) -> f32 {
     if sum < f32::MAX { sum } else { f32::MAX }
 }
 
-impl Step {
+impl OptimizerStep {
     /// Updates one block of a row. `version` is the row's number of updates, this one included; `gradient` has one value
     /// per coordinate. Nothing of a block of at most [`LANES`] coordinates is stored whose result is not finite; of a larger one,
     /// all of it is, and `largest` says so.
     #[inline(always)]
     pub(crate) fn update(
         self,
-        row: Change<'_, impl Vector>,
+        row: RowMut<'_, impl Vector>,
         weights: impl Weights,
-        place: Place,
+        span: BlockSpan,
         version: u32,
         gradient: &[f32],
-        largest: &mut Largest,
+        largest: &mut MaxMagnitude,
     ) {
         match self {
-            Step::Sgd { lr, l2 } => {
-                each(row, weights, place, gradient, largest, |w, [], g| (w - lr * (g + l2 * w), []));
+            OptimizerStep::Sgd { lr, l2 } => {
+                each(row, weights, span, gradient, largest, |w, [], g| (w - lr * (g + l2 * w), []));
             }
-            Step::Momentum { lr, momentum, l2 } => {
-                each(row, weights, place, gradient, largest, |w, [v], g| {
+            OptimizerStep::Momentum { lr, momentum, l2 } => {
+                each(row, weights, span, gradient, largest, |w, [v], g| {
                     let v = momentum * v + (g + l2 * w);
                     (w - lr * v, [v])
                 });
             }
-            Step::Adagrad { lr, eps, l2 } => each(row, weights, place, gradient, largest, |w, [a], g| {
-                let g = g + l2 * w;
-                let a = finite(a + g * g);
-                (w - lr * g / (a.sqrt() + eps), [a])
-            }),
-            Step::RowAdagrad { lr, eps, l2 } => {
-                let mean = mean_square(row, weights, place, gradient, l2);
-                let a = finite(f32::from_bits(row.get(place.state_at)) + mean);
-                let root = a.sqrt() + eps;
-                each(row, weights, place, gradient, largest, |w, [], g| (w - lr * (g + l2 * w) / root, []));
-                // It is finite, and where a small block was not stored, this is put back like all of a larger one.
-                row.set(place.state_at, a.to_bits());
+            OptimizerStep::Adagrad { lr, eps, l2 } => {
+                each(row, weights, span, gradient, largest, |w, [a], g| {
+                    let g = g + l2 * w;
+                    let a = finite(a + g * g);
+                    (w - lr * g / (a.sqrt() + eps), [a])
+                });
             }
-            Step::Adam { lr, beta1, beta2, eps, l2, keep } => {
+            OptimizerStep::RowAdagrad { lr, eps, l2 } => {
+                let mean = mean_square(row, weights, span, gradient, l2);
+                let a = finite(f32::from_bits(row.get(span.state_at)) + mean);
+                let root = a.sqrt() + eps;
+                each(row, weights, span, gradient, largest, |w, [], g| (w - lr * (g + l2 * w) / root, []));
+                // It is finite, and where a small block was not stored, this is put back like all of a larger one.
+                row.set(span.state_at, a.to_bits());
+            }
+            OptimizerStep::Adam { lr, beta1, beta2, eps, l2, keep } => {
                 // In f64: 1 - beta2 loses half of an f32's digits.
                 let pushes = i32::try_from(version).unwrap_or(i32::MAX);
                 let correct1 = (1.0 / (1.0 - f64::from(beta1).powi(pushes))) as f32;
                 let correct2 = (1.0 / (1.0 - f64::from(beta2).powi(pushes))) as f32;
-                each(row, weights, place, gradient, largest, |w, [m, v], g| {
+                each(row, weights, span, gradient, largest, |w, [m, v], g| {
                     let g = g + l2 * w;
                     let m = beta1 * m + (1.0 - beta1) * g;
                     let v = beta2 * v + (1.0 - beta2) * (g * g);
                     (keep * w - lr * (m * correct1) / ((v * correct2).sqrt() + eps), [m, v])
                 });
             }
-            Step::Ftrl(step) => each(row, weights, place, gradient, largest, |w, [z, n], g| {
+            OptimizerStep::Ftrl(step) => each(row, weights, span, gradient, largest, |w, [z, n], g| {
                 let (w, z, n) = step.update(w, z, n, g);
                 (w, [z, n])
             }),
@@ -305,23 +311,23 @@ impl Step {
 /// Applies a rule to every coordinate of a block: weight, state of each slot, gradient -> new weight and state.
 #[inline(always)]
 fn each<const S: usize>(
-    row: Change<'_, impl Vector>,
+    row: RowMut<'_, impl Vector>,
     weights: impl Weights,
-    place: Place,
+    span: BlockSpan,
     gradient: &[f32],
-    largest: &mut Largest,
+    largest: &mut MaxMagnitude,
     rule: impl Fn(f32, [f32; S], f32) -> (f32, [f32; S]) + Copy,
 ) {
     let (whole, rest) = gradient.as_chunks::<LANES>();
     let mut first = 0;
     for gradient in whole {
-        lanes(row, weights, place, first, LANES, gradient, largest, rule);
+        lanes(row, weights, span, first, LANES, gradient, largest, rule);
         first += LANES;
     }
     if !rest.is_empty() {
         let mut gradient = Lanes([0.0; LANES]);
         row.pad(rest, &mut gradient.0);
-        lanes(row, weights, place, first, rest.len(), &gradient.0, largest, rule);
+        lanes(row, weights, span, first, rest.len(), &gradient.0, largest, rule);
     }
 }
 
@@ -330,20 +336,20 @@ fn each<const S: usize>(
 #[expect(clippy::needless_range_loop, reason = "one lane of several arrays at a time")]
 #[expect(clippy::too_many_arguments, reason = "a part of a row, its gradient, and what is done")]
 fn lanes<const S: usize>(
-    row: Change<'_, impl Vector>,
+    row: RowMut<'_, impl Vector>,
     format: impl Weights,
-    place: Place,
+    span: BlockSpan,
     first: usize,
     len: usize,
     gradient: &[f32; LANES],
-    largest: &mut Largest,
+    largest: &mut MaxMagnitude,
     rule: impl Fn(f32, [f32; S], f32) -> (f32, [f32; S]),
 ) {
     let mut weights = Lanes([0.0; LANES]);
     let mut state = [Lanes([0.0; LANES]); S];
-    format.load(row, place.first + first, len, &mut weights.0);
+    format.load(row, span.first + first, len, &mut weights.0);
     for (slot, values) in state.iter_mut().enumerate() {
-        row.load_padded(place.state_at + slot * place.dims + first, len, &mut values.0);
+        row.load_padded(span.state_at + slot * span.dims + first, len, &mut values.0);
     }
     for lane in 0..LANES {
         let old = std::array::from_fn(|slot| state[slot].0[lane]);
@@ -356,36 +362,36 @@ fn lanes<const S: usize>(
         }
     }
     // Readers of one weight look at no version.
-    if place.dims <= LANES && !largest.is_finite() {
+    if span.dims <= LANES && !largest.is_finite() {
         return;
     }
-    format.store(row, place.first + first, len, &weights.0);
+    format.store(row, span.first + first, len, &weights.0);
     for (slot, values) in state.iter().enumerate() {
-        row.store(place.state_at + slot * place.dims + first, &values.0[..len]);
+        row.store(span.state_at + slot * span.dims + first, &values.0[..len]);
     }
 }
 
 /// Mean square of a block's gradient with weight decay.
 #[inline(always)]
 fn mean_square(
-    row: Change<'_, impl Vector>,
+    row: RowMut<'_, impl Vector>,
     weights: impl Weights,
-    place: Place,
+    span: BlockSpan,
     gradient: &[f32],
     l2: f32,
 ) -> f32 {
-    let dims = place.dims as f32;
-    let sum = sum_of_squares(row, weights, place, gradient, l2, 1.0);
+    let dims = span.dims as f32;
+    let sum = sum_of_squares(row, weights, span, gradient, l2, 1.0);
     // A sum may be too large where the mean is not.
-    if sum.is_finite() { sum / dims } else { sum_of_squares(row, weights, place, gradient, l2, 1.0 / dims) }
+    if sum.is_finite() { sum / dims } else { sum_of_squares(row, weights, span, gradient, l2, 1.0 / dims) }
 }
 
 /// Sum of the squares, each times `share`, in sixteen lanes whatever the machine.
 #[inline(always)]
 fn sum_of_squares(
-    row: Change<'_, impl Vector>,
+    row: RowMut<'_, impl Vector>,
     format: impl Weights,
-    place: Place,
+    span: BlockSpan,
     gradient: &[f32],
     l2: f32,
     share: f32,
@@ -393,7 +399,7 @@ fn sum_of_squares(
     let mut sums = [0.0_f32; LANES];
     for (chunk, gradient) in gradient.chunks(LANES).enumerate() {
         let mut weights = Lanes([0.0; LANES]);
-        format.load(row, place.first + chunk * LANES, gradient.len(), &mut weights.0);
+        format.load(row, span.first + chunk * LANES, gradient.len(), &mut weights.0);
         for ((sum, &w), &g) in sums.iter_mut().zip(&weights.0).zip(gradient) {
             let g = g + l2 * w;
             *sum += g * g * share;

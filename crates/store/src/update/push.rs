@@ -2,24 +2,24 @@
 //! another way ([`Edit`]). Knows nothing of how keys are found or of the optimizers.
 
 use crate::index::NO_ROW;
-use crate::index::directory::Locked;
+use crate::index::directory::KeyLock;
 use crate::lookup::scratch::{Scratch, with_scratch};
-use crate::lookup::{CHUNK_KEYS, Known, Lookup, Visit, with_lookup};
-use crate::memory::prefetch::To;
+use crate::lookup::{CHUNK_KEYS, CachedRows, Lookup, Visit, with_lookup};
+use crate::memory::prefetch::PrefetchHint;
 use crate::rows::layout::{Layout, Update};
-use crate::rows::slab::Change;
+use crate::rows::slab::RowMut;
 use crate::simd::halves::{Format, Singles};
 use crate::simd::{self, Vector, Width, Work};
 use crate::sync::lanes::lane;
-use crate::sync::write_gate::{Rights, Sharing};
+use crate::sync::write_gate::{SharedGuard, WriteGate};
 use crate::table::Table;
-use crate::update::create::Newcomers;
-use crate::update::kernel::Step;
+use crate::update::create::RowInit;
+use crate::update::kernel::OptimizerStep;
 use crate::{PushScale, StoreError, bad_gradient};
 
 /// Keys of a push that were not updated.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct LeftOut {
+pub(crate) struct PushFailures {
     /// New keys for which there is no room.
     full: u64,
     /// Rows whose update would not be finite, and the key of the first.
@@ -27,7 +27,7 @@ pub(crate) struct LeftOut {
     first: u64,
 }
 
-impl LeftOut {
+impl PushFailures {
     /// Notes a row whose update would not be finite.
     #[cold]
     pub(crate) fn note(&mut self, key: u64) {
@@ -44,7 +44,7 @@ impl LeftOut {
 
     /// An error if there are any: rows that are not finite before keys without room.
     pub(crate) fn check(self, table: &Table) -> Result<(), StoreError> {
-        let LeftOut { full, not_finite: rows, first: key } = self;
+        let PushFailures { full, not_finite: rows, first: key } = self;
         if rows > 0 {
             return Err(StoreError::NotFinite { table: table.name().to_string(), key, rows });
         }
@@ -144,19 +144,19 @@ impl Table {
         PushClock(clock): PushClock,
     ) -> Result<(), StoreError> {
         let (dim, lane) = (self.layout.dim, lane());
-        let mut left_out = LeftOut::default();
+        let mut failures = PushFailures::default();
         with_lookup(|lookup| {
             lookup.steps.clear();
             lookup.steps.extend(self.layout.blocks.iter().map(|block| block.kernel.step(scale.lr_scale)));
             let chunks =
                 keys.chunks(CHUNK_KEYS).zip(counts.chunks(CHUNK_KEYS)).zip(grads.chunks(CHUNK_KEYS * dim));
             for ((keys, counts), grads) in chunks {
-                let left_out = &mut left_out;
-                let scatter = Scatter { table: self, lane, lookup, keys, counts, grads, clock, left_out };
+                let failures = &mut failures;
+                let scatter = PushChunk { table: self, lane, lookup, keys, counts, grads, clock, failures };
                 simd::run(self.width(), scatter);
             }
         });
-        left_out.check(self)
+        failures.check(self)
     }
 
     fn check_gradients(&self, keys: &[u64], grads: &[f32]) -> Result<(), StoreError> {
@@ -167,7 +167,7 @@ impl Table {
 }
 
 /// A chunk of a push.
-pub(crate) struct Scatter<'a> {
+pub(crate) struct PushChunk<'a> {
     pub(crate) table: &'a Table,
     pub(crate) lane: usize,
     pub(crate) lookup: &'a mut Lookup,
@@ -175,7 +175,7 @@ pub(crate) struct Scatter<'a> {
     pub(crate) counts: &'a [u32],
     pub(crate) grads: &'a [f32],
     pub(crate) clock: u32,
-    pub(crate) left_out: &'a mut LeftOut,
+    pub(crate) failures: &'a mut PushFailures,
 }
 
 /// What is done with the row of a key.
@@ -184,25 +184,25 @@ pub(crate) trait Edit {
     /// admitted. `None`: they come in unasked.
     fn use_clock(&self) -> Option<u32>;
     /// Does it store all weights and all state of a row that is new, for the key at this place of the chunk?
-    fn fills(&self, at: usize) -> bool;
+    fn initializes(&self, at: usize) -> bool;
     /// Changes the row of the key at this place of the chunk, which may be new.
-    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>, is_new: bool);
-    /// Rows that are edited from here on need not be those that were [`Known`].
-    fn lose_known(&mut self) {}
+    fn edit(&mut self, vector: impl Vector, at: usize, row: RowMut<'_>, is_new: bool);
+    /// Rows that are edited from here on need not be those that were [`CachedRows`].
+    fn invalidate_cached(&mut self) {}
 }
 
 /// One update of each row.
 struct Gradients<'a, F> {
     format: F,
     layout: &'a Layout,
-    steps: &'a [Step],
+    steps: &'a [OptimizerStep],
     keys: &'a [u64],
     counts: &'a [u32],
     grads: &'a [f32],
     clock: u32,
     /// Memory for a row.
     before: &'a mut Vec<f32>,
-    left_out: &'a mut LeftOut,
+    failures: &'a mut PushFailures,
 }
 
 impl<F: Format> Edit for Gradients<'_, F> {
@@ -211,38 +211,38 @@ impl<F: Format> Edit for Gradients<'_, F> {
         Some(self.clock)
     }
 
-    fn fills(&self, _at: usize) -> bool {
+    fn initializes(&self, _at: usize) -> bool {
         false
     }
 
     #[inline(always)]
-    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>, _is_new: bool) {
+    fn edit(&mut self, vector: impl Vector, at: usize, row: RowMut<'_>, _is_new: bool) {
         let gradient = &self.grads[at * self.layout.dim..][..self.layout.dim];
         let update = Update { count: self.counts[at], clock: self.clock, gradient };
         if !self.layout.update(self.steps, self.format, row.by(vector), update, self.before) {
-            self.left_out.note(self.keys[at]);
+            self.failures.note(self.keys[at]);
         }
     }
 }
 
 /// Edits the rows of a chunk and notes who has none.
-struct Updater<'a, E, V> {
+struct InPlaceEditor<'a, E, V> {
     edit: E,
     vector: V,
     table: &'a Table,
-    sharing: &'a Sharing<'a>,
+    shared: &'a SharedGuard<'a>,
     absent: Vec<u32>,
 }
 
-impl<E: Edit, V: Vector> Updater<'_, E, V> {
+impl<E: Edit, V: Vector> InPlaceEditor<'_, E, V> {
     /// For code that is not compiled for the machine.
-    fn update_from_elsewhere(&mut self, at: usize, row: Change<'_>, is_new: bool) {
+    fn update_from_elsewhere(&mut self, at: usize, row: RowMut<'_>, is_new: bool) {
         simd::run(self.vector.width(), EditRow { edit: &mut self.edit, at, row, is_new });
     }
 }
 
-impl<E: Edit, V: Vector> Visit for Updater<'_, E, V> {
-    const TO: To = To::Change;
+impl<E: Edit, V: Vector> Visit for InPlaceEditor<'_, E, V> {
+    const HINT: PrefetchHint = PrefetchHint::Write;
 
     // Not a closure: it must be inlined to be compiled for the machine.
     #[inline(always)]
@@ -250,24 +250,24 @@ impl<E: Edit, V: Vector> Visit for Updater<'_, E, V> {
         if row == NO_ROW {
             self.absent.push(at as u32);
         } else {
-            let changing = self.table.slab.change(row, self.sharing);
-            self.edit.edit(self.vector, at, changing.row, false);
+            let writing = self.table.slab.write(row, self.shared);
+            self.edit.edit(self.vector, at, writing.row, false);
         }
     }
 }
 
-impl<E: Edit, V: Vector> Newcomers for Updater<'_, E, V> {
-    fn fills(&self, at: usize) -> bool {
-        self.edit.fills(at)
+impl<E: Edit, V: Vector> RowInit for InPlaceEditor<'_, E, V> {
+    fn initializes(&self, at: usize) -> bool {
+        self.edit.initializes(at)
     }
 
-    fn new_row(&mut self, at: usize, _row: u32, words: Change<'_>) {
+    fn new_row(&mut self, at: usize, _row: u32, words: RowMut<'_>) {
         self.update_from_elsewhere(at, words, true);
     }
 
-    fn has_row(&mut self, at: usize, row: u32, _: &Locked<'_>) {
-        let changing = self.table.slab.change(row, self.sharing);
-        self.update_from_elsewhere(at, changing.row, false);
+    fn existing_row(&mut self, at: usize, row: u32, _: &KeyLock<'_>) {
+        let writing = self.table.slab.write(row, self.shared);
+        self.update_from_elsewhere(at, writing.row, false);
     }
 }
 
@@ -275,7 +275,7 @@ impl<E: Edit, V: Vector> Newcomers for Updater<'_, E, V> {
 struct EditRow<'a, E> {
     edit: &'a mut E,
     at: usize,
-    row: Change<'a>,
+    row: RowMut<'a>,
     is_new: bool,
 }
 
@@ -289,8 +289,8 @@ impl<E: Edit> Work for EditRow<'_, E> {
 }
 
 /// The same for tables whose rows are not changed in place. New rows come from `spare`; what has no room there waits.
-struct Mover<'a, E> {
-    updater: Updater<'a, E, Width>,
+struct CowEditor<'a, E> {
+    updater: InPlaceEditor<'a, E, Width>,
     hashes: &'a [u64],
     keys: &'a [u64],
     words: Vec<f32>,
@@ -299,9 +299,9 @@ struct Mover<'a, E> {
     waiting: Vec<u32>,
 }
 
-impl<E: Edit> Mover<'_, E> {
+impl<E: Edit> CowEditor<'_, E> {
     /// Updates a copy of the key's row and publishes it. False: the key has no row any more.
-    fn update_elsewhere(&mut self, at: usize, to: u32, locked: &Locked<'_>) -> bool {
+    fn update_elsewhere(&mut self, at: usize, to: u32, locked: &KeyLock<'_>) -> bool {
         let (table, index) = (self.updater.table, locked.index());
         // The one that was found may have been replaced before the key was locked.
         let from = index.find(self.hashes[at]);
@@ -309,9 +309,9 @@ impl<E: Edit> Mover<'_, E> {
             return false;
         }
         table.slab.read(from, &mut self.words);
-        table.slab.write_unseen(to, &self.words);
-        self.updater.update_from_elsewhere(at, table.slab.unseen(to), false);
-        table.rows.note_moved(self.keys[at], from, to, locked);
+        table.slab.write_unpublished(to, &self.words);
+        self.updater.update_from_elsewhere(at, table.slab.unpublished(to), false);
+        table.row_allocator.note_moved(self.keys[at], from, to, locked);
         index.replace(self.hashes[at], to);
         self.retired.push(from);
         true
@@ -327,8 +327,8 @@ impl<E: Edit> Mover<'_, E> {
     }
 }
 
-impl<E: Edit> Visit for Mover<'_, E> {
-    const TO: To = To::Read;
+impl<E: Edit> Visit for CowEditor<'_, E> {
+    const HINT: PrefetchHint = PrefetchHint::Read;
 
     fn visit(&mut self, at: usize, row: u32) {
         if row == NO_ROW {
@@ -339,16 +339,16 @@ impl<E: Edit> Visit for Mover<'_, E> {
     }
 }
 
-impl<E: Edit> Newcomers for Mover<'_, E> {
-    fn fills(&self, at: usize) -> bool {
-        self.updater.fills(at)
+impl<E: Edit> RowInit for CowEditor<'_, E> {
+    fn initializes(&self, at: usize) -> bool {
+        self.updater.initializes(at)
     }
 
-    fn new_row(&mut self, at: usize, row: u32, words: Change<'_>) {
+    fn new_row(&mut self, at: usize, row: u32, words: RowMut<'_>) {
         self.updater.new_row(at, row, words);
     }
 
-    fn has_row(&mut self, at: usize, _row: u32, locked: &Locked<'_>) {
+    fn existing_row(&mut self, at: usize, _row: u32, locked: &KeyLock<'_>) {
         match self.spare.pop() {
             Some(to) => _ = self.update_elsewhere(at, to, locked),
             None => self.waiting.push(at as u32),
@@ -356,7 +356,7 @@ impl<E: Edit> Newcomers for Mover<'_, E> {
     }
 }
 
-impl Work for Scatter<'_> {
+impl Work for PushChunk<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -369,10 +369,10 @@ impl Work for Scatter<'_> {
     }
 }
 
-impl Scatter<'_> {
+impl PushChunk<'_> {
     #[inline(always)]
     fn run_as(self, format: impl Format, vector: impl Vector) {
-        let Scatter { table, lane, lookup, keys, counts, grads, clock, left_out } = self;
+        let PushChunk { table, lane, lookup, keys, counts, grads, clock, failures } = self;
         let (steps, mut before) = (std::mem::take(&mut lookup.steps), std::mem::take(&mut lookup.before));
         lookup.assign(keys);
         let edit = Gradients {
@@ -384,10 +384,10 @@ impl Scatter<'_> {
             grads,
             clock,
             before: &mut before,
-            left_out: &mut *left_out,
+            failures: &mut *failures,
         };
         let full = edit_rows(table, lane, lookup, keys, None, edit, vector);
-        left_out.note_full(full);
+        failures.note_full(full);
         (lookup.steps, lookup.before) = (steps, before);
     }
 }
@@ -400,25 +400,25 @@ pub(crate) fn edit_rows(
     lane: usize,
     lookup: &mut Lookup,
     keys: &[u64],
-    known: Option<Known<'_>>,
+    cached: Option<CachedRows<'_>>,
     edit: impl Edit,
     vector: impl Vector,
 ) -> u64 {
     let mut absent = std::mem::take(&mut lookup.absent);
     absent.clear();
-    let sharing = &table.rights.share(lane);
+    let shared = &table.write_gate.lock_shared(lane);
     let clock = edit.use_clock();
     if clock.is_some() {
         table.note(lane, lookup);
     }
-    if let Some(hands) = &table.hands {
-        let updater = Updater { edit, vector: vector.width(), table, sharing, absent };
-        return move_rows(lane, lookup, keys, updater, hands);
+    if let Some(cow_gate) = &table.cow_gate {
+        let updater = InPlaceEditor { edit, vector: vector.width(), table, shared, absent };
+        return edit_rows_cow(lane, lookup, keys, updater, cow_gate);
     }
-    let mut updater = Updater { edit, vector, table, sharing, absent };
+    let mut updater = InPlaceEditor { edit, vector, table, shared, absent };
     let words = table.layout.words();
-    if !known.is_some_and(|known| table.revisit(lane, known, words, &mut updater)) {
-        updater.edit.lose_known();
+    if !cached.is_some_and(|cached| table.visit_cached(lane, cached, words, &mut updater)) {
+        updater.edit.invalidate_cached();
         table.search(vector, lane, lookup, words, &mut updater);
     }
     lookup.absent = std::mem::take(&mut updater.absent);
@@ -428,24 +428,24 @@ pub(crate) fn edit_rows(
     if let Some(clock) = clock {
         table.admit(lane, lookup, clock);
     }
-    updater.edit.lose_known();
-    table.create_absent(lane, lookup, keys, Some(sharing), &mut updater)
+    updater.edit.invalidate_cached();
+    table.create_absent(lane, lookup, keys, Some(shared), &mut updater)
 }
 
 /// [`edit_rows`] for a copy-on-write table.
-fn move_rows(
+fn edit_rows_cow(
     lane: usize,
     lookup: &mut Lookup,
     keys: &[u64],
-    updater: Updater<'_, impl Edit, Width>,
-    hands: &Rights,
+    updater: InPlaceEditor<'_, impl Edit, Width>,
+    cow_gate: &WriteGate,
 ) -> u64 {
-    let (table, sharing, clock) = (updater.table, updater.sharing, updater.edit.use_clock());
+    let (table, shared, clock) = (updater.table, updater.shared, updater.edit.use_clock());
     let take = |rows: usize, spare: &mut Vec<u32>| {
-        table.rows.take(lane, rows, &table.slab, &table.budget, &table.directory, spare);
+        table.row_allocator.take(lane, rows, &table.slab, &table.budget, &table.directory, spare);
     };
     let hashes = lookup.hashes().to_vec();
-    let mut mover = Mover {
+    let mut mover = CowEditor {
         updater,
         hashes: &hashes,
         keys,
@@ -455,32 +455,32 @@ fn move_rows(
         waiting: Vec::new(),
     };
     // For as long as it has rows in hand, be they spare or retired.
-    let mut holding = Some(hands.share(lane));
-    let mut alone = None;
+    let mut holding = Some(cow_gate.lock_shared(lane));
+    let mut exclusive = None;
     take(keys.len(), &mut mover.spare);
     let vector = mover.updater.vector;
     table.search(vector, lane, lookup, table.layout.words(), &mut mover);
     // The table is all but full: as soon as rows are free, they serve the next, which free others.
-    let have_spare = |mover: &mut Mover<'_, _>| {
+    let have_spare = |mover: &mut CowEditor<'_, _>| {
         if mover.spare.is_empty() {
             let wanted = mover.retired.len().max(1);
-            table.rows.retire_now(lane, &table.slab, &table.directory, &mut mover.retired);
+            table.row_allocator.retire_now(lane, &table.slab, &table.directory, &mut mover.retired);
             take(wanted, &mut mover.spare);
         }
-        while mover.spare.is_empty() && table.evict(lane, 1, sharing) > 0 {
+        while mover.spare.is_empty() && table.evict(lane, 1, shared) > 0 {
             take(1, &mut mover.spare);
         }
         !mover.spare.is_empty()
     };
     // Rows for those of `lookup.absent`.
-    let create = |mover: &mut Mover<'_, _>, lookup: &mut Lookup| {
+    let create = |mover: &mut CowEditor<'_, _>, lookup: &mut Lookup| {
         // New rows come from the same memory, but for one: a key that has come meanwhile may need it, and if no thread
         // makes rows without, there is always one left to update the others by.
         if !have_spare(mover) {
-            return table.leave_out(lane, lookup);
+            return table.reject_absent(lane, lookup);
         }
-        table.rows.give_back(lane, &table.slab, &mut mover.spare.split_off(1));
-        table.create_absent(lane, lookup, keys, Some(sharing), mover)
+        table.row_allocator.give_back(lane, &table.slab, &mut mover.spare.split_off(1));
+        table.create_absent(lane, lookup, keys, Some(shared), mover)
     };
     let mut rejected = 0;
     lookup.absent = std::mem::take(&mut mover.updater.absent);
@@ -494,10 +494,10 @@ fn move_rows(
         }
         let waiting = std::mem::take(&mut mover.waiting);
         for (done, &at) in waiting.iter().enumerate() {
-            if !have_spare(&mut mover) && alone.is_none() {
+            if !have_spare(&mut mover) && exclusive.is_none() {
                 // Others have them all in hand. They have given them back when this one, which has none, is alone.
                 drop(holding.take());
-                alone = Some(hands.exclude());
+                exclusive = Some(cow_gate.lock_exclusive());
                 take(waiting.len() - done, &mut mover.spare);
             }
             if mover.spare.is_empty() {
@@ -509,8 +509,8 @@ fn move_rows(
         }
         lookup.absent = std::mem::take(&mut mover.updater.absent);
     }
-    table.rows.give_back(lane, &table.slab, &mut mover.spare);
-    table.rows.retire(lane, &table.slab, &table.directory, &mut mover.retired);
+    table.row_allocator.give_back(lane, &table.slab, &mut mover.spare);
+    table.row_allocator.retire(lane, &table.slab, &table.directory, &mut mover.retired);
     lookup.retired = mover.retired;
     rejected
 }

@@ -4,11 +4,11 @@
 use crate::StoreError;
 use crate::lookup::scratch::with_scratch;
 use crate::lookup::{CHUNK_KEYS, Lookup, with_lookup};
-use crate::policy::clock::Uses;
+use crate::policy::clock::ImportClock;
 use crate::rows::layout::{HEADER_WORDS, Layout};
 use crate::rows::numbers::RowNumbers;
 use crate::rows::row::RowRef;
-use crate::rows::slab::Change;
+use crate::rows::slab::RowMut;
 use crate::simd::{self, Vector, Work};
 use crate::sync::lanes::lane;
 use crate::table::Table;
@@ -136,7 +136,7 @@ impl Table {
                 firsts.map(|first| rows.part(first, CHUNK_KEYS.min(rows.keys.len() - first), dim, state));
             parts.map(|rows| simd::run(self.width(), Import { table: self, lane, lookup, rows, uses })).sum()
         });
-        self.end_rest();
+        self.resume_scan();
         if rejected > 0 {
             return Err(self.full(rejected));
         }
@@ -178,7 +178,7 @@ struct Import<'a> {
     lane: usize,
     lookup: &'a mut Lookup,
     rows: WholeRows<'a>,
-    uses: Uses,
+    uses: ImportClock,
 }
 
 impl Work for Import<'_> {
@@ -197,7 +197,7 @@ impl Work for Import<'_> {
 struct Replace<'a> {
     layout: &'a Layout,
     rows: WholeRows<'a>,
-    uses: Uses,
+    uses: ImportClock,
     /// Those of one row while they are packed.
     weights: Vec<f32>,
 }
@@ -208,12 +208,12 @@ impl Edit for Replace<'_> {
         None
     }
 
-    fn fills(&self, _at: usize) -> bool {
+    fn initializes(&self, _at: usize) -> bool {
         true
     }
 
     #[inline(always)]
-    fn edit(&mut self, vector: impl Vector, at: usize, row: Change<'_>, _is_new: bool) {
+    fn edit(&mut self, vector: impl Vector, at: usize, row: RowMut<'_>, _is_new: bool) {
         let (layout, row) = (self.layout, row.by(vector));
         let RowRef { frequency, last_use, version, weights, state, .. } =
             self.rows.row(at, layout.dim, layout.state);

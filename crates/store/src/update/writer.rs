@@ -4,17 +4,17 @@
 
 use crate::StoreError;
 use crate::index::NO_ROW;
-use crate::index::directory::Locked;
+use crate::index::directory::KeyLock;
 use crate::lookup::{CHUNK_KEYS, with_lookup};
 use crate::rows::layout::{RowUpdate, Update};
-use crate::rows::slab::Change;
+use crate::rows::slab::RowMut;
 use crate::simd::halves::Singles;
 use crate::simd::{self, Vector, Width, Work};
-use crate::sync::write_gate::Alone;
+use crate::sync::write_gate::ExclusiveGuard;
 use crate::table::Table;
-use crate::update::create::Newcomers;
-use crate::update::kernel::Step;
-use crate::update::push::LeftOut;
+use crate::update::create::RowInit;
+use crate::update::kernel::OptimizerStep;
+use crate::update::push::PushFailures;
 
 /// Where a row lies, for as long as the writer that resolved it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,25 +28,31 @@ pub struct RowHandle(pub(crate) u32);
 pub struct TableWriter<'a> {
     table: &'a Table,
     lane: usize,
-    alone: Alone<'a>,
-    steps: Vec<Step>,
+    exclusive: ExclusiveGuard<'a>,
+    steps: Vec<OptimizerStep>,
     clock: u32,
     width: Width,
     /// Memory for a row.
     before: Vec<f32>,
-    left_out: LeftOut,
+    failures: PushFailures,
 }
 
 impl<'a> TableWriter<'a> {
-    pub(crate) fn new(table: &'a Table, lane: usize, alone: Alone<'a>, steps: Vec<Step>, clock: u32) -> Self {
-        let (width, before, left_out) = (table.width(), Vec::new(), LeftOut::default());
-        TableWriter { table, lane, alone, steps, clock, width, before, left_out }
+    pub(crate) fn new(
+        table: &'a Table,
+        lane: usize,
+        exclusive: ExclusiveGuard<'a>,
+        steps: Vec<OptimizerStep>,
+        clock: u32,
+    ) -> Self {
+        let (width, before, failures) = (table.width(), Vec::new(), PushFailures::default());
+        TableWriter { table, lane, exclusive, steps, clock, width, before, failures }
     }
 
     /// Ends the updates. Fails with [`StoreError::NotFinite`] when the result of one would not have been finite: its row stayed as
     /// it was.
     pub fn finish(mut self) -> Result<(), StoreError> {
-        std::mem::take(&mut self.left_out).check(self.table)
+        std::mem::take(&mut self.failures).check(self.table)
     }
 
     /// Appends the row of every key to `handles`; keys without a row get one. Keys may repeat.
@@ -76,7 +82,7 @@ impl<'a> TableWriter<'a> {
                 );
                 lookup.absent = absent;
                 if !lookup.absent.is_empty() {
-                    let mut made = Made { handles: &mut handles[first..] };
+                    let mut made = NewHandles { handles: &mut handles[first..] };
                     let rejected = self.table.create_absent(self.lane, lookup, keys, None, &mut made);
                     if rejected > 0 {
                         handles.truncate(before);
@@ -92,7 +98,7 @@ impl<'a> TableWriter<'a> {
     #[inline]
     #[must_use]
     pub fn weights(&self, handle: RowHandle) -> &[f32] {
-        self.table.slab.peek(handle.0, self.table.layout.dim, &self.alone)
+        self.table.slab.peek(handle.0, self.table.layout.dim, &self.exclusive)
     }
 
     /// The first weight of a row: all there is in logistic regression.
@@ -115,10 +121,10 @@ impl<'a> TableWriter<'a> {
         // Before the row's version is odd, where a panic would leave it.
         assert_eq!(gradient.len(), layout.dim, "a gradient has one value per weight");
         let update = Update { count: 1, clock: self.clock, gradient };
-        let changing = self.table.slab.change_alone(handle.0, &mut self.alone);
-        let (steps, row, before) = (self.steps.as_slice(), changing.row, &mut self.before);
+        let writing = self.table.slab.write_exclusive(handle.0, &mut self.exclusive);
+        let (steps, row, before) = (self.steps.as_slice(), writing.row, &mut self.before);
         if !simd::run(self.width, RowUpdate { format: Singles, layout, steps, row, update, before }) {
-            self.left_out.note(self.table.key_of(handle.0));
+            self.failures.note(self.table.key_of(handle.0));
         }
     }
 
@@ -130,17 +136,17 @@ impl<'a> TableWriter<'a> {
     pub fn update_all(&mut self, handles: &[RowHandle], gradients: &[f32]) {
         let table = self.table;
         assert_eq!(handles.len() * table.layout.dim, gradients.len(), "a gradient has one value per weight");
-        let TableWriter { alone, steps, clock, before, left_out, .. } = self;
+        let TableWriter { exclusive, steps, clock, before, failures, .. } = self;
         let (steps, clock) = (steps.as_slice(), *clock);
-        let update = RowsUpdate { table, steps, alone, handles, gradients, clock, before, left_out };
+        let update = RowsUpdate { table, steps, exclusive, handles, gradients, clock, before, failures };
         simd::run(table.width(), update);
     }
 }
 
 impl Drop for TableWriter<'_> {
     fn drop(&mut self) {
-        let left_out = std::mem::take(&mut self.left_out);
-        if let Err(error) = left_out.check(self.table)
+        let failures = std::mem::take(&mut self.failures);
+        if let Err(error) = failures.check(self.table)
             && !std::thread::panicking()
         {
             panic!("a writer was dropped without finish(): {error}");
@@ -149,20 +155,20 @@ impl Drop for TableWriter<'_> {
 }
 
 /// Notes the rows of keys that had none.
-struct Made<'a> {
+struct NewHandles<'a> {
     handles: &'a mut [RowHandle],
 }
 
-impl Newcomers for Made<'_> {
-    fn fills(&self, _at: usize) -> bool {
+impl RowInit for NewHandles<'_> {
+    fn initializes(&self, _at: usize) -> bool {
         false
     }
 
-    fn new_row(&mut self, at: usize, row: u32, _: Change<'_>) {
+    fn new_row(&mut self, at: usize, row: u32, _: RowMut<'_>) {
         self.handles[at] = RowHandle(row);
     }
 
-    fn has_row(&mut self, at: usize, row: u32, _: &Locked<'_>) {
+    fn existing_row(&mut self, at: usize, row: u32, _: &KeyLock<'_>) {
         self.handles[at] = RowHandle(row);
     }
 }
@@ -170,13 +176,13 @@ impl Newcomers for Made<'_> {
 /// Rows and a gradient for each, one after the other, compiled for the machine.
 struct RowsUpdate<'a, 'b> {
     table: &'a Table,
-    steps: &'a [Step],
-    alone: &'a mut Alone<'b>,
+    steps: &'a [OptimizerStep],
+    exclusive: &'a mut ExclusiveGuard<'b>,
     handles: &'a [RowHandle],
     gradients: &'a [f32],
     clock: u32,
     before: &'a mut Vec<f32>,
-    left_out: &'a mut LeftOut,
+    failures: &'a mut PushFailures,
 }
 
 impl Work for RowsUpdate<'_, '_> {
@@ -187,9 +193,9 @@ impl Work for RowsUpdate<'_, '_> {
         let (layout, slab) = (&self.table.layout, &self.table.slab);
         for (handle, gradient) in self.handles.iter().zip(self.gradients.chunks_exact(layout.dim)) {
             let update = Update { count: 1, clock: self.clock, gradient };
-            let changing = slab.change_alone(handle.0, self.alone);
-            if !layout.update(self.steps, Singles, changing.row.by(vector), update, self.before) {
-                self.left_out.note(self.table.key_of(handle.0));
+            let writing = slab.write_exclusive(handle.0, self.exclusive);
+            if !layout.update(self.steps, Singles, writing.row.by(vector), update, self.before) {
+                self.failures.note(self.table.key_of(handle.0));
             }
         }
     }

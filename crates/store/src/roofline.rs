@@ -8,8 +8,8 @@
 use std::hint::black_box;
 use std::sync::atomic::AtomicU32;
 
-use crate::index::directory::View;
-use crate::memory::prefetch::{To, prefetch_lines};
+use crate::index::directory::IndexGuard;
+use crate::memory::prefetch::{PrefetchHint, prefetch_lines};
 use crate::rows::slab::LINE_WORDS;
 use crate::simd::{self, Vector, Width, Work};
 use crate::sync::lanes::lane;
@@ -17,8 +17,8 @@ use crate::table::Table;
 
 /// A table's memory.
 #[derive(Debug)]
-pub struct Limit<'a> {
-    view: View<'a>,
+pub struct Roofline<'a> {
+    view: IndexGuard<'a>,
     table: &'a Table,
     words: &'a [AtomicU32],
     stride: usize,
@@ -26,14 +26,14 @@ pub struct Limit<'a> {
     width: Width,
 }
 
-impl<'a> Limit<'a> {
+impl<'a> Roofline<'a> {
     /// The memory of a table with at least one row. While this lives, pushes that make the table's index grow wait, so that
     /// the same thread must not push new keys.
     #[must_use]
-    pub fn of(table: &'a Table) -> Limit<'a> {
+    pub fn of(table: &'a Table) -> Roofline<'a> {
         let (words, stride) = table.slab.all_words();
         let (weight_words, width) = (table.layout.weight_words, table.width());
-        Limit { view: table.directory.view(lane()), table, words, stride, weight_words, width }
+        Roofline { view: table.directory.pin(lane()), table, words, stride, weight_words, width }
     }
 
     /// Cache lines of the index.
@@ -57,7 +57,7 @@ impl<'a> Limit<'a> {
     /// Rows that there is memory for.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.table.rows.charged() as usize
+        self.table.row_allocator.charged() as usize
     }
 
     #[inline(always)]
@@ -68,7 +68,7 @@ impl<'a> Limit<'a> {
     #[inline(always)]
     fn prefetch_row(&self, row: u32, words: usize) {
         let lines = words.div_ceil(LINE_WORDS).max(1);
-        prefetch_lines(self.words, row as usize * self.stride, lines, To::Read);
+        prefetch_lines(self.words, row as usize * self.stride, lines, PrefetchHint::Read);
     }
 
     /// A pull: per place, reads one word of an index line and copies the words of a row's weights, as they are, to its part
@@ -85,16 +85,16 @@ impl<'a> Limit<'a> {
 
     /// A push: per place, reads and writes the first `copy.len()` words of a row. Whoever else uses the table meanwhile may
     /// see its rows torn and lose what they push. Like a push it waits while somebody has a [`crate::TableWriter`], and must
-    /// not be called by who lets others wait: by a thread that has a `Limit` or such a writer.
+    /// not be called by who lets others wait: by a thread that has a `Roofline` or such a writer.
     pub fn rewrite(table: &Table, rows: &[u32], ahead: usize, copy: &mut [f32]) {
-        let _sharing = table.rights.share(lane());
-        let limit = Limit::of(table);
+        let _sharing = table.write_gate.lock_shared(lane());
+        let limit = Roofline::of(table);
         simd::run(limit.width, Rewrite { limit: &limit, rows, ahead, copy });
     }
 }
 
 struct Gather<'a> {
-    limit: &'a Limit<'a>,
+    limit: &'a Roofline<'a>,
     lines: &'a [u32],
     rows: &'a [u32],
     ahead: usize,
@@ -135,7 +135,7 @@ impl Work for Gather<'_> {
     }
 }
 
-impl Limit<'_> {
+impl Roofline<'_> {
     #[inline(always)]
     fn gather_of<const DIM: usize>(
         &self,
@@ -171,7 +171,7 @@ impl Limit<'_> {
 }
 
 struct Pool<'a> {
-    limit: &'a Limit<'a>,
+    limit: &'a Roofline<'a>,
     rows: &'a [u32],
     offsets: &'a [u32],
     ahead: usize,
@@ -209,7 +209,7 @@ impl Work for Pool<'_> {
     }
 }
 
-impl Limit<'_> {
+impl Roofline<'_> {
     /// A sum stays in registers until its sample ends.
     #[inline(always)]
     fn pool_of<const DIM: usize>(
@@ -238,7 +238,7 @@ impl Limit<'_> {
 }
 
 struct Rewrite<'a> {
-    limit: &'a Limit<'a>,
+    limit: &'a Roofline<'a>,
     rows: &'a [u32],
     ahead: usize,
     copy: &'a mut [f32],
@@ -285,8 +285,8 @@ mod tests {
                 table.push(&[key], &gradient, PushScale::default()).expect("there is room");
             }
             for ahead in [0, 1, 3, 100] {
-                Limit::rewrite(&table, &rows, ahead, &mut vec![7.0; dim]);
-                let limit = Limit::of(&table);
+                Roofline::rewrite(&table, &rows, ahead, &mut vec![7.0; dim]);
+                let limit = Roofline::of(&table);
                 assert!(limit.rows() >= 5);
                 let last = limit.lines() as u32 - 1;
                 let mut out = vec![9.0; rows.len() * dim];
@@ -298,7 +298,7 @@ mod tests {
                 limit.pool(&rows, &[0, 2, 2, 5], ahead, &mut sums);
                 assert_eq!(sums, all(&[5.0, 0.0, 4.0]), "dim {dim}, ahead {ahead}");
             }
-            Limit::of(&table).gather(&[], &[], 8, &mut []);
+            Roofline::of(&table).gather(&[], &[], 8, &mut []);
             let mut out = vec![0.0; dim];
             table.pull(&[4], Absent::Zero, &mut out, None).expect("lengths fit");
             assert_eq!(out, vec![4.0; dim]);
@@ -317,7 +317,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 begun.wait();
-                Limit::rewrite(&table, &[0], 0, &mut [0.0; 4]);
+                Roofline::rewrite(&table, &[0], 0, &mut [0.0; 4]);
                 done.store(true, SeqCst);
             });
             begun.wait();

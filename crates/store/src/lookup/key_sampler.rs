@@ -14,7 +14,7 @@ const EVERY: usize = 64;
 const RING: usize = 32;
 
 #[derive(Debug)]
-pub(crate) struct Samples(Lanes<Ring>);
+pub(crate) struct KeySampler(Lanes<Ring>);
 
 #[derive(Debug)]
 struct Ring {
@@ -28,9 +28,9 @@ impl Default for Ring {
     }
 }
 
-impl Samples {
-    pub(crate) fn new() -> Samples {
-        Samples(Lanes::new())
+impl KeySampler {
+    pub(crate) fn new() -> KeySampler {
+        KeySampler(Lanes::new())
     }
 
     pub(crate) fn bytes() -> usize {
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn every_key_has_its_turn_and_none_comes_twice() {
-        let samples = Samples::new();
+        let samples = KeySampler::new();
         let (mut read, mut seen) = (Vec::new(), Vec::new());
         let request: Vec<u64> = (1..=70).collect();
         for round in 0..1000 {
