@@ -221,6 +221,8 @@ PRONOUNS = re.compile(r"\b(?:nobody|somebody)\b", re.IGNORECASE)
 LINES_MAX = 500
 CIRCLE_FILES_MAX = 3
 COLUMNS_MAX = 120
+# The output of a command is shown as it is.
+BLOCK_COLUMNS_MAX = 140
 # A row of a table cannot be wrapped; one that is wider than this is text.
 ROW_COLUMNS_MAX = 500
 SUBJECT_CHARS_MAX = 72
@@ -313,12 +315,16 @@ def line_counts(root: Path, files: list[str]) -> dict[str, int]:
 
 def column_counts(root: Path, files: list[str]) -> dict[str, int]:
     """The lines of each markdown page that are too wide."""
-    pages = {file: (root / file).read_text().splitlines() for file in files if file.endswith(".md")}
-    return {file: sum(map(_is_wide, lines)) for file, lines in pages.items()}
+    return {file: _wide_lines((root / file).read_text()) for file in files if file.endswith(".md")}
 
 
-def _is_wide(line: str) -> bool:
-    return len(line) > (ROW_COLUMNS_MAX if line.lstrip().startswith("|") else COLUMNS_MAX)
+def _wide_lines(markdown: str) -> int:
+    in_block, count = False, 0
+    for line in markdown.splitlines():
+        in_block ^= line.startswith("```")
+        limit = BLOCK_COLUMNS_MAX if in_block else ROW_COLUMNS_MAX if line.startswith("|") else COLUMNS_MAX
+        count += len(line) > limit
+    return count
 
 
 def subject_problems(subjects: list[str]) -> list[str]:
