@@ -52,7 +52,7 @@ UNSAFE: dict[str, str] = {
     "crates/store/src/index/directory.rs": "a pointer to the present index, freed only after its readers have left",
     "crates/store/src/index/bucket.rs": "promises that a bucket is made of atomics",
     "crates/store/src/memory/mod.rs": "mapping of huge pages, advice to the kernel, slices over what was mapped",
-    "crates/store/src/local_cache/ftrl.rs": "vector loads and stores of copied rows, in code compiled for what was detected",
+    "crates/store/src/local_cache/ftrl.rs": "vector loads and stores of copied rows, for detected instructions",
     "crates/store/src/memory/prefetch.rs": "the prefetch instruction takes a raw pointer",
     "crates/store/src/rows/slab.rs": "shows a row's atomics as plain numbers while nobody may change them",
     "crates/store/src/simd/mod.rs": "vector loads and stores of atomics, which only assembly can express",
