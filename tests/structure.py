@@ -183,7 +183,9 @@ def link_problems(root: Path, files: list[str]) -> list[str]:
         if not file.endswith(".md"):
             continue
         path = root / file
-        for target in re.findall(r"\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)", _prose_only(path.read_text())):
+        prose = _prose_only(path.read_text())
+        inline = re.findall(r"\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)", prose)
+        for target in inline + re.findall(r"^\[[^\]]+\]: +(\S+)", prose, flags=re.MULTILINE):
             if re.match(r"[a-z][a-z0-9+.-]*:", target):
                 continue
             name, _, anchor = target.partition("#")

@@ -177,6 +177,7 @@ def test_unexplained_unsafe_is_found(tmp_path: Path, text: str, allowed: bool, p
         ("[a](b.md) and [c](https://example.org/x) and `[d](nowhere.md)`", 0),
         ("[a](b.md#the-second-one) and [b](#here)\n# Here\n", 0),
         ("[a](nowhere.md)", 1),
+        ("[a][b]\n\n[b]: b.md#here\n", 1),
         ("![a](nowhere.png)", 1),
         ("[a](b.md#nowhere)", 1),
         ("```\n[a](nowhere.md)\n```\n", 0),
