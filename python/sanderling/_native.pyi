@@ -500,7 +500,7 @@ class Table:
         """Sizes, and what has happened.
 
         `rows`, `free_rows`, `pushes`, `index_bytes`, `slab_bytes`, `huge_bytes`, `admitted`, `rejected`, `evicted`,
-        `full`, `moved_home`.
+        `rejected_full`, `promoted`.
         """
     def reserve(self, rows: int) -> bool:
         """Makes room in the index for so many rows in all; False when there is none."""
@@ -508,7 +508,7 @@ class Table:
         """Moves up to `budget` hot keys to where searches for them begin, and lets stale rows go.
 
         Of the next `budget` rows those go that `eviction` by age or norm finds too old or too small. Returns
-        `sampled`, `moved_home` and `evicted`.
+        `sampled`, `promoted` and `evicted`.
         """
     def __len__(self) -> int: ...
     def __contains__(self, key: int, /) -> bool: ...

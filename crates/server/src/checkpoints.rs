@@ -201,7 +201,7 @@ impl Checkpoints {
             // One diverged table must not prevent saving the others.
             if let (Some(left_out), Some(log)) = (writer.table_of_finite_rows(&entry.table)?, self.log.get())
             {
-                log.report(Event::RowsLeftOut { table: entry.table.name().to_owned(), left_out });
+                log.report(Event::SkippedRows { table: entry.table.name().to_owned(), left_out });
             }
         }
         let pushes = SavedPushDedup::around_rows(&before, push_dedup.copy());
