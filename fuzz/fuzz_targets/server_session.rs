@@ -307,7 +307,7 @@ impl Server {
                 self.ask(&Request::Push(Push {
                     table: (table % 4).into(),
                     client,
-                    sequence,
+                    sequence, continues: false,
                     dim: 3,
                     lr_scale,
                     keys,

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use sanderling_wire::{
-    Agreed, Buffer, Fault, Features, Hello, Offer, Reply, Request, RowFormat, WireError, limit,
+    Agreed, Buffer, Fault, Features, Hello, Offer, Push, Reply, Request, RowFormat, WireError, limit,
 };
 
 use crate::outage::LAST_TRY;
@@ -227,6 +227,14 @@ impl Exchange {
     ) -> Result<(), WireError> {
         let timeout = within.map_or(self.patience.timeout, |within| within.min(self.patience.timeout));
         let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        let whole;
+        let request = match request {
+            Request::Push(push) if push.continues && self.lacks(Features::PUSH_PARTS) => {
+                whole = Request::Push(Push { continues: false, ..*push });
+                &whole
+            }
+            request => request,
+        };
         let slot = self.calls.begin(now_us, timeout_us, tag, boot_id, request, &self.agreed)?;
         if within.is_some() {
             self.calls.limit(slot);
@@ -252,8 +260,14 @@ impl Exchange {
     /// How rows are to be asked for by one who wants them so: before the first hello as he wants, since that can be changed
     /// when the server is known.
     pub(crate) fn row_format(&self, wanted: RowFormat) -> RowFormat {
+        if self.lacks(Features::F16_ROWS) { RowFormat::F32 } else { wanted }
+    }
+
+    /// Whether the server is known not to have these features. Before the first hello, requests are encoded with them and
+    /// adapted when the server is known.
+    fn lacks(&self, features: Features) -> bool {
         let is_known = matches!(self.phase, Phase::Up | Phase::Leaving);
-        if is_known && !self.agreed.features.has(Features::F16_ROWS) { RowFormat::F32 } else { wanted }
+        is_known && !self.agreed.features.has(features)
     }
 
     /// What to do now. After anything but [`Want::Nothing`], ask again.

@@ -534,6 +534,7 @@ fn own_token_of(address: &Address) -> String {
 /// What is offered to a server at this address.
 fn features(address: &Address, options: &ConnectOptions) -> Features {
     let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE };
-    let rows = rows | Features::FORGET | Features::SAVES | Features::SENT_AT | Features::TEMPORARY;
-    if address.in_memory() { rows | Features::NO_CHECKSUM } else { rows }
+    let server = Features::FORGET | Features::SAVES | Features::SENT_AT | Features::TEMPORARY;
+    let server = server | Features::PUSH_PARTS | rows;
+    if address.in_memory() { server | Features::NO_CHECKSUM } else { server }
 }

@@ -20,8 +20,13 @@ use crate::state::State;
 use crate::waiting::Waiting;
 
 /// Features that a server offers over every transport.
-const ALWAYS: Features =
-    Features(Features::FORGET.0 | Features::SAVES.0 | Features::SENT_AT.0 | Features::TEMPORARY.0);
+const ALWAYS: Features = Features(
+    Features::FORGET.0
+        | Features::SAVES.0
+        | Features::SENT_AT.0
+        | Features::TEMPORARY.0
+        | Features::PUSH_PARTS.0,
+);
 
 /// Arrival and start of a request.
 #[derive(Debug, Clone, Copy)]

@@ -156,5 +156,15 @@ fn pull(keys: &[u64]) -> Request<'_> {
 }
 
 fn push<'a>(sequence: u64, keys: &'a [u64], counts: &'a [u32], grads: &'a [f32]) -> Request<'a> {
-    Request::Push(Push { table: 1, client: 5, sequence, dim: DIM as u32, lr_scale: 1.0, keys, counts, grads })
+    Request::Push(Push {
+        table: 1,
+        client: 5,
+        sequence,
+        continues: false,
+        dim: DIM as u32,
+        lr_scale: 1.0,
+        keys,
+        counts,
+        grads,
+    })
 }

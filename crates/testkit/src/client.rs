@@ -182,7 +182,17 @@ impl RawClient {
     pub fn push(&mut self, table: u32, sequence: u64, keys: &[u64], grad: f32) -> Result<bool, Failed> {
         let (counts, grads) = (vec![1; keys.len()], vec![grad; keys.len() * DIM as usize]);
         let (counts, grads) = (&counts[..], &grads[..]);
-        let push = Push { table, client: 77, sequence, dim: DIM, lr_scale: 1.0, keys, counts, grads };
+        let push = Push {
+            table,
+            client: 77,
+            sequence,
+            continues: false,
+            dim: DIM,
+            lr_scale: 1.0,
+            keys,
+            counts,
+            grads,
+        };
         self.ask(&Request::Push(push), |reply| match reply {
             Reply::Push(pushed) => pushed.repeated,
             other => panic!("{other:?}"),

@@ -1,10 +1,11 @@
 //! Tokens that servers generate for themselves, in files that only their user can read.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
@@ -12,6 +13,10 @@ use rustix::fs::{Mode, OFlags};
 const CHANCE_BYTES: usize = 32;
 /// Maximum length of a token file. A longer file is ignored.
 const FILE_BYTES_MAX: u64 = 4096;
+/// Files that a server looks at when it starts, to remove stale ones.
+const STALE_FILES_MAX: usize = 10_000;
+/// A port of this host that takes longer to refuse a connection is in use.
+const STALE_CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
 /// Mode of a token file: only the owner may read it.
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
@@ -47,7 +52,8 @@ pub fn make_private(folder: &Path) -> io::Result<()> {
 pub struct OwnToken {
     token: String,
     folder: PathBuf,
-    files: Vec<PathBuf>,
+    /// Each with its lock, which tells other servers that this one lives.
+    files: Vec<(PathBuf, File)>,
 }
 
 impl std::fmt::Debug for OwnToken {
@@ -80,42 +86,78 @@ impl OwnToken {
     /// # Errors
     /// The folder is not private to this user or not writable. The error names the file.
     pub fn publish(&mut self, host: &str, port: u16) -> io::Result<Option<PathBuf>> {
-        let files: Vec<PathBuf> = files(&self.folder, host, port).collect();
-        for path in &files {
-            self.write(path)
+        let mut first = None;
+        for path in files(&self.folder, host, port) {
+            let file = self
+                .write(&path)
                 .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+            first.get_or_insert_with(|| path.clone());
+            self.files.push((path, file));
         }
-        let first = files.first().cloned();
-        self.files.extend(files);
         Ok(first)
     }
 
-    /// Writes atomically, because a client may read at any moment.
-    fn write(&self, path: &Path) -> io::Result<()> {
+    /// Writes atomically, because a client may read at any moment. The file stays locked while it is open.
+    fn write(&self, path: &Path) -> io::Result<File> {
         make_private(&self.folder)?;
+        if self.files.is_empty() {
+            remove_stale(&self.folder);
+        }
         let new = path.with_extension(format!("new-{}", std::process::id()));
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
+        // Without locks on this file system, the port alone tells that this server lives.
+        let _ = file.try_lock();
         let written = writeln!(file, "{}", self.token).and_then(|()| std::fs::rename(&new, path));
         if written.is_err() {
             let _ = std::fs::remove_file(&new);
         }
-        written
+        written.map(|()| file)
     }
 }
 
 impl Drop for OwnToken {
     fn drop(&mut self) {
-        for path in &self.files {
+        for (path, _) in &self.files {
             // A newer server at this address may have replaced the file.
             if read(path).is_some_and(|token| token == self.token) {
                 let _ = std::fs::remove_file(path);
             }
         }
     }
+}
+
+/// Removes the token files of servers that were killed: the file's lock is free, and the port refuses connections.
+fn remove_stale(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for path in entries.flatten().take(STALE_FILES_MAX).map(|entry| entry.path()) {
+        let (Some(token), Some(address)) = (read(&path), address_of(&path)) else { continue };
+        if is_locked(&path) || !is_refused(address) {
+            continue;
+        }
+        // A server may have started there meanwhile.
+        if read(&path).is_some_and(|found| found == token) {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
+/// The address in the name of a token file.
+fn address_of(path: &Path) -> Option<SocketAddr> {
+    let (host, port) = path.file_name()?.to_str()?.strip_suffix(".token")?.rsplit_once('-')?;
+    Some(SocketAddr::new(host.parse().ok()?, port.parse().ok()?))
+}
+
+fn is_locked(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+fn is_refused(address: SocketAddr) -> bool {
+    let connected = TcpStream::connect_timeout(&address, STALE_CONNECT_TIMEOUT);
+    connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Reads the token that a server of this user generated for a host and port.
@@ -193,6 +235,35 @@ mod tests {
         second.publish("127.0.0.1", 7000).unwrap();
         drop(first);
         assert_eq!(own_token_in(folder.path(), "127.0.0.1", 7000).as_deref(), Some(second.token()));
+    }
+
+    #[test]
+    fn files_of_killed_servers_are_removed_and_those_of_living_ones_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        let listener = |address: &str| std::net::TcpListener::bind(address).unwrap();
+        let (old, gone) = (listener("127.0.0.1:0"), listener("127.0.0.1:0"));
+        let [old_port, gone_port] = [&old, &gone].map(|listener| listener.local_addr().unwrap().port());
+        drop(gone);
+        // Without a lock, as servers of older versions write them.
+        let path = |port: u16| folder.path().join(format!("127.0.0.1-{port}.token"));
+        for port in [old_port, gone_port] {
+            std::fs::write(path(port), "a".repeat(64)).unwrap();
+        }
+        std::fs::write(folder.path().join("other-1.token"), "a".repeat(64)).unwrap();
+        let mut first = OwnToken::new(folder.path().to_path_buf()).unwrap();
+        // It is locked, so that it stays although no server listens at port 1.
+        first.publish("127.0.0.1", 1).unwrap();
+        OwnToken::new(folder.path().to_path_buf()).unwrap().publish("127.0.0.1", 2).unwrap();
+        let mut left: Vec<String> = std::fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        let mut expected = [1, old_port].map(|port| format!("127.0.0.1-{port}.token")).to_vec();
+        expected.push("other-1.token".to_owned());
+        expected.sort();
+        assert_eq!(left, expected);
     }
 
     #[test]

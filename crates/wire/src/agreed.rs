@@ -37,6 +37,8 @@ impl Features {
     pub const SENT_AT: Features = Features(1 << 10);
     /// A server has temporary tables: `temporary` in the configuration of [`Kind::Create`](crate::Kind::Create).
     pub const TEMPORARY: Features = Features(1 << 11);
+    /// Messages that continue a push say so ([`flag::CONTINUES`](crate::flag::CONTINUES)), so that the push counts once.
+    pub const PUSH_PARTS: Features = Features(1 << 12);
 
     /// Whether the set contains all of `others`.
     #[must_use]

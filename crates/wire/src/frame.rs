@@ -28,9 +28,11 @@ pub mod flag {
     pub const ZSTD: u16 = 1 << 3;
     /// Request: answer with f16 rows. Reply: the rows are f16.
     pub const F16_ROWS: u16 = 1 << 4;
+    /// Push: an earlier message of the same push has advanced the table's use clock.
+    pub const CONTINUES: u16 = 1 << 5;
 
     pub(crate) const COMPRESSED: u16 = LZ4 | ZSTD;
-    pub(crate) const ALL: u16 = REPLY | CHECKSUM | COMPRESSED | F16_ROWS;
+    pub(crate) const ALL: u16 = REPLY | CHECKSUM | COMPRESSED | F16_ROWS | CONTINUES;
 }
 
 /// The fields of a header.
@@ -93,6 +95,7 @@ impl Header {
             && (!has(flag::ZSTD) || may(Features::ZSTD))
             && found & flag::COMPRESSED != flag::COMPRESSED
             && (!has(flag::F16_ROWS) || may(Features::F16_ROWS) && kind.has_rows() && !failed)
+            && (!has(flag::CONTINUES) || may(Features::PUSH_PARTS) && kind == Kind::Push && !self.is_reply())
             && (has(flag::CHECKSUM) || !agreed.needs_checksum() && self.checksum == 0);
         if good { Ok(()) } else { Err(WireError::Flags { kind, found }) }
     }
@@ -231,6 +234,9 @@ pub fn refit(frame: &mut [u8], id: u64, agreed: &Agreed) {
     frame[ID_AT..ID_AT + 8].copy_from_slice(&id.to_le_bytes());
     if !agreed.features.has(Features::F16_ROWS) {
         frame[FLAGS_AT] &= !(flag::F16_ROWS as u8);
+    }
+    if !agreed.features.has(Features::PUSH_PARTS) {
+        frame[FLAGS_AT] &= !(flag::CONTINUES as u8);
     }
     seal(frame, agreed);
 }

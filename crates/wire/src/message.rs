@@ -196,6 +196,11 @@ impl<'a> Request<'a> {
         }
     }
 
+    fn flags(&self) -> u16 {
+        let continues = matches!(self, Request::Push(Push { continues: true, .. }));
+        self.format().flag() | if continues { flag::CONTINUES } else { 0 }
+    }
+
     /// Length of its frame.
     pub fn frame_bytes(&self) -> Result<usize, WireError> {
         measure(|out| self.write(out))
@@ -210,7 +215,7 @@ impl<'a> Request<'a> {
         deadline_us: u32,
         out: &mut [u8],
     ) -> Result<usize, WireError> {
-        let header = header(self.kind(), agreed, id, self.format().flag());
+        let header = header(self.kind(), agreed, id, self.flags());
         let table = self.table().unwrap_or_default();
         encode(Header { deadline_or_status: deadline_us, table, ..header }, agreed, out, |out| {
             self.write(out)
@@ -272,7 +277,7 @@ impl<'a> Request<'a> {
             Kind::Pull => Request::Pull(Pull::read(table, format, from)?),
             Kind::PullPooled => Request::PullPooled(PullPooled::read(table, format, from)?),
             Kind::PullFed => Request::PullFed(PullFed::read(table, format, from)?),
-            Kind::Push => Request::Push(Push::read(table, from)?),
+            Kind::Push => Request::Push(Push::read(table, header.flags, from)?),
             Kind::PushFed => Request::PushFed(PushFed::read(table, from)?),
             Kind::Feed => Request::Feed(Feed::read(table, from)?),
             Kind::Export => Request::Export(Export::read(table, from)?),

@@ -58,7 +58,17 @@ const GREETED: Agreed = Agreed { version: 1, features: Features::NONE, frame_byt
 fn push_frame() -> Vec<u8> {
     let (client, sequence, keys, counts, grads) = (99, 1, &[5][..], &[1][..], &[-1.0, -1.0][..]);
     encoded(
-        &Request::Push(Push { table: 1, client, sequence, dim: 2, lr_scale: 1.0, keys, counts, grads }),
+        &Request::Push(Push {
+            table: 1,
+            client,
+            sequence,
+            continues: false,
+            dim: 2,
+            lr_scale: 1.0,
+            keys,
+            counts,
+            grads,
+        }),
         &GREETED,
     )
 }

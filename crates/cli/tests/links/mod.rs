@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sanderling_client::{Cluster, Compression, ConnectOptions, Hedge, HedgeCounts, RemoteTable};
-use sanderling_store::{Absent, Init, Optimizer, Pooling, PushScale, TableConfig};
+use sanderling_store::{Absent, Init, Optimizer, Pooling, PushScale, Table, TableConfig};
 use sanderling_transport::Address;
 
 use crate::process::Process;
 use crate::{TO_FILE, options};
-use sanderling_testkit::LONG;
+use sanderling_testkit::{LONG, TestServer};
+use sanderling_wire::StatsScope;
 
 const DIM: usize = 8;
 /// No connection.
@@ -52,9 +53,12 @@ fn gradients(keys: &[u64]) -> Vec<f32> {
     grads
 }
 
+fn config(name: &str) -> TableConfig {
+    TableConfig::single(name, DIM, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 })
+}
+
 fn table(cluster: &Arc<Cluster>, name: &str) -> RemoteTable {
-    let config = TableConfig::single(name, DIM, Init::Zero, Optimizer::Sgd { lr: 1.0, l2: 0.0 });
-    RemoteTable::create(cluster, &config).unwrap()
+    RemoteTable::create(cluster, &config(name)).unwrap()
 }
 
 fn connect(address: &Address, change: impl FnOnce(&mut ConnectOptions)) -> Arc<Cluster> {
@@ -94,6 +98,40 @@ fn rows_in_half_precision_are_rounded_to_the_nearest_over_every_transport() {
             }
         }
     }
+}
+
+/// Short frames cut each push into many messages. The use clock, by which rows are evicted, counts pushes.
+#[test]
+fn a_push_in_several_messages_advances_the_use_clock_once() {
+    let server =
+        TestServer::new(|config| config.frame_bytes_max = sanderling_wire::limit::FRAME_BYTES_MIN as u32);
+    let servers = connect(&server.address("tcp"), |_| {});
+    let (remote, here) = (table(&servers, "t"), Table::new(config("t")).unwrap());
+    let control = server.server().control();
+    for keys in [0..5_000_u64, 2_000..2_001, 1_000..9_000] {
+        let keys: Vec<u64> = keys.collect();
+        let grads = vec![1.0; keys.len() * DIM];
+        remote.push(&keys, &grads, PushScale::default()).unwrap();
+        here.push(&keys, &grads, PushScale::default()).unwrap();
+        assert_eq!(control.tables()[0].stats.pushes, here.stats().pushes);
+    }
+    let messages = control.stats(StatsScope::Commands);
+    let messages = messages.iter().find(|row| row.command == "push").unwrap().summary.count;
+    assert!(messages > 10, "{messages}: they were not cut");
+    // All rows of one push have one reading of the clock.
+    let mut found = last_uses(&remote);
+    found.sort_unstable();
+    let expected: Vec<(u64, u32)> = (0..9_000).map(|key| (key, here.get(key).unwrap().last_use)).collect();
+    assert_eq!(found, expected);
+}
+
+/// Keys and last uses of all rows of a table.
+fn last_uses(table: &RemoteTable) -> Vec<(u64, u32)> {
+    let mut rows = Vec::new();
+    table
+        .export(|block| rows.extend(block.keys.iter().copied().zip(block.last_uses.iter().copied())))
+        .unwrap();
+    rows
 }
 
 /// Carries bytes between clients and a server, counts them, and can stop carrying answers.

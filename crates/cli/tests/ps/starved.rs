@@ -118,7 +118,17 @@ fn a_connection_for_whose_buffer_there_is_no_memory_ends_alone() {
     let mut long = Vec::new();
     let is_answered = |sequence: u64| {
         let mut peer = greet(&process);
-        let push = Push { table, client: 78, sequence, dim: DIM, lr_scale: 1.0, keys, counts, grads };
+        let push = Push {
+            table,
+            client: 78,
+            sequence,
+            continues: false,
+            dim: DIM,
+            lr_scale: 1.0,
+            keys,
+            counts,
+            grads,
+        };
         let sent = peer.send(&Request::Push(push));
         let answered = sent.and_then(|_| peer.receive(|reply| matches!(reply, Reply::Push(_))));
         long.push(peer);

@@ -89,6 +89,7 @@ impl World {
             table: 1,
             client: 7,
             sequence,
+            continues: false,
             dim: 2,
             lr_scale: 1.0,
             keys: &[sequence],

@@ -192,7 +192,8 @@ impl Outgoing {
         check_push(table, fan, grads, scale)?;
         let dim = table.dim();
         for (server, share) in fan.shares().enumerate() {
-            for (keys, positions) in share.keys.chunks(step).zip(share.positions.chunks(step)) {
+            let parts = share.keys.chunks(step).zip(share.positions.chunks(step));
+            for (part, (keys, positions)) in parts.enumerate() {
                 gather(positions, 1, counts, &mut self.counts);
                 gather(positions, dim, grads, &mut self.grads);
                 let (client, sequence) = self.next(server);
@@ -201,6 +202,7 @@ impl Outgoing {
                     table: number.table,
                     client,
                     sequence,
+                    continues: part > 0,
                     dim: dim as u32,
                     lr_scale: scale.lr_scale,
                     keys,

@@ -22,12 +22,11 @@ pub(crate) fn push(
     check_dim(entry, push.dim)?;
     call.state.placement.check_keys(entry.home, push.keys)?;
     let repeated = once(call, client_pushes, entry, (push.client, push.sequence), |_| {
-        Ok(entry.table.push_unique(
-            push.keys,
-            push.counts,
-            push.grads,
-            PushScale { lr_scale: push.lr_scale },
-        )?)
+        let (table, scale) = (&entry.table, PushScale { lr_scale: push.lr_scale });
+        Ok(match push.continues {
+            false => table.push_unique(push.keys, push.counts, push.grads, scale)?,
+            true => table.push_part(push.keys, push.counts, push.grads, scale, table.latest_push())?,
+        })
     })?;
     call.encode(&Reply::Push(Pushed { repeated }), slot)
 }

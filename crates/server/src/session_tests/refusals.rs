@@ -28,7 +28,17 @@ fn what_is_wrong_is_answered_with_its_fault() {
     };
     let fed =
         PullFed { table: 1, batch: 1, feature: 0, dim: 3, absent: Absent::Zero, format: RowFormat::F32 };
-    let pushed = Push { table: 1, client: 1, sequence: 1, dim: 3, lr_scale: 1.0, keys, counts, grads };
+    let pushed = Push {
+        table: 1,
+        client: 1,
+        sequence: 1,
+        continues: false,
+        dim: 3,
+        lr_scale: 1.0,
+        keys,
+        counts,
+        grads,
+    };
     let push_fed = PushFed {
         table: 1,
         client: 1,

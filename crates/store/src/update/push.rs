@@ -98,6 +98,11 @@ impl Table {
         PushClock(self.tick(lane()))
     }
 
+    /// The clock of the latest push, for the rest of a push whose first part was counted elsewhere.
+    pub fn latest_push(&self) -> PushClock {
+        PushClock(self.clock.now())
+    }
+
     /// [`Table::push_unique`] of some keys of a push that is counted.
     pub fn push_part(
         &self,

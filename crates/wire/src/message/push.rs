@@ -1,6 +1,7 @@
-//! Pushes of gradients. What an update does is not known here.
+//! Pushes of gradients.
 
 use crate::WireError;
+use crate::frame::flag;
 use crate::limit::{KEYS_MAX, SAMPLES_MAX};
 use crate::message::pull::{read_dim, write_dim};
 use crate::reader::{Reader, product};
@@ -14,17 +15,21 @@ use crate::writer::{Writer, agree};
 pub struct Push<'a> {
     /// Number of the table.
     pub table: u32,
-    /// Chosen at random by the client, once.
+    /// Random number of the client.
     pub client: u64,
-    /// Number of this push among those of the client, ascending.
+    /// Number of this message among the client's pushes, ascending.
     pub sequence: u64,
+    /// Whether an earlier message of the same push has advanced the table's use clock.
+    ///
+    /// Encoding does not check that [`Features::PUSH_PARTS`](crate::Features::PUSH_PARTS) was negotiated.
+    pub continues: bool,
     /// Weights per row.
     pub dim: u32,
-    /// Multiplies the learning rate, for this push.
+    /// Factor of the learning rate for this push.
     pub lr_scale: f32,
     /// Distinct; at most [`KEYS_MAX`].
     pub keys: &'a [u64],
-    /// How often each key occurred in the batch.
+    /// Occurrences of each key in the batch.
     pub counts: &'a [u32],
     /// A row of `dim` values per key.
     pub grads: &'a [f32],
@@ -46,7 +51,8 @@ impl<'a> Push<'a> {
         Ok(())
     }
 
-    pub(crate) fn read(table: u32, from: &mut Reader<'a>) -> Result<Push<'a>, WireError> {
+    pub(crate) fn read(table: u32, flags: u16, from: &mut Reader<'a>) -> Result<Push<'a>, WireError> {
+        let continues = flags & flag::CONTINUES != 0;
         let (client, sequence) = (from.u64("client")?, from.u64("sequence")?);
         let count = from.count("keys", KEYS_MAX)?;
         let dim = read_dim(from)?;
@@ -55,12 +61,11 @@ impl<'a> Push<'a> {
         let keys = from.slice("keys", count)?;
         let counts = from.slice("counts", count)?;
         let grads = from.slice("grads", product("grads", count, dim as usize)?)?;
-        Ok(Push { table, client, sequence, dim, lr_scale, keys, counts, grads })
+        Ok(Push { table, client, sequence, continues, dim, lr_scale, keys, counts, grads })
     }
 }
 
-/// One gradient per sample of a batch that the server was fed; it is spread over the rows that were pooled. The server
-/// then forgets the batch.
+/// One gradient per sample of a fed batch. The server spreads it over the pooled rows and removes the batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PushFed<'a> {
     /// Number of the table.
@@ -75,7 +80,7 @@ pub struct PushFed<'a> {
     pub feature: u32,
     /// Weights per row.
     pub dim: u32,
-    /// Multiplies the learning rate, for this push.
+    /// Factor of the learning rate for this push.
     pub lr_scale: f32,
     /// A row of `dim` values per sample.
     pub grads: &'a [f32],
@@ -107,10 +112,10 @@ impl<'a> PushFed<'a> {
     }
 }
 
-/// Answer to a push.
+/// Reply to a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pushed {
-    /// Had the push been applied before, by another request with its number?
+    /// Whether an earlier request with this number had applied the push.
     pub repeated: bool,
 }
 

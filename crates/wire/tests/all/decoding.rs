@@ -4,8 +4,9 @@
 use crate::messages::{AGREED, Parts, frame};
 use proptest::prelude::*;
 use sanderling_wire::{
-    Agreed, Buffer, Codec, Compression, Features, Feed, Frame, HEADER_BYTES, Parsed, Pooling, PullReply,
-    PullShape, Push, Ragged, Reply, Request, RowFormat, RowsMut, WireError, flag, limit, seal, set_bit,
+    Agreed, Buffer, Codec, Compression, Features, Feed, Frame, HEADER_BYTES, Kind, Parsed, Ping, Pooling,
+    PullReply, PullShape, Push, Ragged, Reply, Request, RowFormat, RowsMut, WireError, flag, limit, refit,
+    seal, set_bit,
 };
 
 const UNCHECKED: Agreed =
@@ -198,12 +199,46 @@ fn only_requests_about_a_table_name_one() {
 }
 
 #[test]
+fn a_continued_push_needs_its_feature() {
+    let with = Agreed { features: Features(AGREED.features.0 | Features::PUSH_PARTS.0), ..AGREED };
+    let (keys, counts, grads) = ([1, 2], [1, 1], [0.5; 2]);
+    let push = Push {
+        table: 1,
+        client: 2,
+        sequence: 3,
+        continues: true,
+        dim: 1,
+        lr_scale: 1.0,
+        keys: &keys,
+        counts: &counts,
+        grads: &grads,
+    };
+    let mut sent = frame(|out| Request::Push(push).encode(&with, 7, 0, out));
+    let decoded = |sent: &Buffer, agreed: &Agreed| -> Result<bool, WireError> {
+        let Parsed::Frame(parsed) = Frame::parse(sent.bytes(), agreed)? else { panic!("a whole frame") };
+        let Request::Push(push) = Request::decode(&parsed)? else { panic!("a push") };
+        Ok(push.continues)
+    };
+    assert_eq!(decoded(&sent, &with), Ok(true));
+    assert!(matches!(decoded(&sent, &AGREED), Err(WireError::Flags { kind: Kind::Push, .. })));
+    // For a connection without the feature it becomes a push of its own.
+    refit(sent.bytes_mut(), 8, &AGREED);
+    assert_eq!(decoded(&sent, &AGREED), Ok(false));
+    // Only pushes can be continued.
+    let mut ping = frame(|out| Request::Ping(Ping { reply_bytes: 0, bytes: &[] }).encode(&with, 7, 0, out));
+    ping.bytes_mut()[6] |= flag::CONTINUES as u8;
+    seal(ping.bytes_mut(), &with);
+    assert!(matches!(Frame::parse(ping.bytes(), &with), Err(WireError::Flags { kind: Kind::Ping, .. })));
+}
+
+#[test]
 fn slices_that_do_not_go_together_are_not_sent() {
     let (keys, counts, grads) = ([1, 2], [1, 1], [0.0; 6]);
     let push = Push {
         table: 1,
         client: 2,
         sequence: 3,
+        continues: false,
         dim: 3,
         lr_scale: 1.0,
         keys: &keys,

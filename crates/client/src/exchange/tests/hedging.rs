@@ -252,6 +252,7 @@ fn no_pull_is_hedged_while_pushes_are_under_way() {
                 table: 1,
                 client: 7,
                 sequence: 1,
+                continues: false,
                 dim: 1,
                 lr_scale: 1.0,
                 keys: &[1],
