@@ -23,10 +23,11 @@ pub(crate) fn push(
     call.state.placement.check_keys(entry.home, push.keys)?;
     let repeated = once(call, client_pushes, entry, (push.client, push.sequence), |_| {
         let (table, scale) = (&entry.table, PushScale { lr_scale: push.lr_scale });
-        Ok(match push.continues {
+        match push.continues {
             false => table.push_unique(push.keys, push.counts, push.grads, scale)?,
             true => table.push_part(push.keys, push.counts, push.grads, scale, table.latest_push())?,
-        })
+        }
+        Ok(())
     })?;
     call.encode(&Reply::Push(Pushed { repeated }), slot)
 }
