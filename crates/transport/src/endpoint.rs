@@ -136,7 +136,7 @@ impl Listener {
         let socket = Socket::new(fd, peer)?;
         if let Address::Shm(_) = self.address {
             let ring_bytes = shm::ring_bytes(options.ring_bytes, &options.framing);
-            let halves = shm::greet(socket, ring_bytes, options.framing, options.write_timeout, &spin)?;
+            let halves = shm::send_memory(socket, ring_bytes, options.framing, options.write_timeout, &spin)?;
             return Ok(ring_connection(halves, options.framing));
         }
         socket.set_buffers(options.socket_buffer_bytes);
@@ -270,7 +270,8 @@ pub fn connect(address: &Address, options: &ConnectOptions) -> Result<Connection
             let at = at.map_err(|error| Error::opening(&name, "connect", error.into()))?;
             let fd = connect_unix(&at, &name, deadline)?.ok_or_else(late)?;
             let socket = Socket::new(fd, name.clone())?;
-            let halves = shm::meet(socket, options.framing, options.write_timeout, &spin, deadline)?;
+            let halves =
+                shm::receive_memory(socket, options.framing, options.write_timeout, &spin, deadline)?;
             return Ok(ring_connection(halves.ok_or_else(late)?, options.framing));
         }
         Address::Unix(path) => {

@@ -7,14 +7,14 @@
 
 mod atomics;
 mod control;
-mod greeting;
+mod handshake;
 mod memory;
 #[cfg(test)]
 mod model;
 mod receiver;
 mod sender;
 
-pub(crate) use greeting::{abstract_name, greet, meet, ring_bytes};
+pub(crate) use handshake::{abstract_name, receive_memory, ring_bytes, send_memory};
 pub(crate) use receiver::RingReceiver;
 pub(crate) use sender::{RingCommit, RingSender};
 

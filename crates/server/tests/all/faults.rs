@@ -70,7 +70,7 @@ fn what_is_no_frame_closes_its_connection_only() {
         assert!(other.pull(table, &[1]).is_ok(), "{what}");
     }
     eventually("they are closed", || place.server().control().connections().len() == 1);
-    // What is to be told of one is told after it is closed; of those whom nobody knows, of the first one of each worker.
+    // Events come after the connections are closed. Of connections without a hello, each worker reports the first one.
     let is_lost = |event: &&Event| matches!(event, Event::Lost { .. });
     eventually("some are told of", || place.events.lock().unwrap().iter().filter(is_lost).count() >= 2);
     for event in place.events.lock().unwrap().iter().filter(is_lost) {
@@ -102,7 +102,7 @@ fn a_frame_cut_at_any_byte_costs_its_connection_only() {
     for bytes in 1..hello.len() {
         raw(&address).write_all(&hello[..bytes]).unwrap();
     }
-    // Those who stay, with half a frame, cost nobody anything either.
+    // Connections that stay with half a frame do not affect others either.
     let halves: Vec<TcpStream> = (1..hello.len())
         .map(|bytes| {
             let mut stream = raw(&address);

@@ -1,4 +1,4 @@
-//! The same conversation over every transport: what is sent arrives whole, in order, aligned, and nothing else does.
+//! The same conversation over every transport: frames arrive whole, in order and aligned, and no other bytes arrive.
 
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,7 +157,7 @@ fn deadlines_and_attempts_leave_the_connection_good() {
             assert!(Instant::now() >= deadline, "{kind}: gave up early");
         }
         assert_eq!(client.receiver.try_receive().unwrap(), Received::Nothing, "{kind}");
-        // What is not committed is not sent.
+        // An uncommitted frame is not sent.
         let _ = server.sender.frame(100).unwrap();
         server.sender.frame(100).unwrap().write(&frame(5, 3));
         server.sender.flush().unwrap();

@@ -25,7 +25,7 @@ pub(crate) const FRAMING: Framing = Framing {
     frame_bytes_max: FRAME_BYTES_MAX,
 };
 
-/// What carries the frames.
+/// The kinds of transports.
 pub(crate) const KINDS: [&str; 4] = ["shm", "unix", "tcp", "tls"];
 
 /// A server's side and how a client reaches it. Files live as long as it does.

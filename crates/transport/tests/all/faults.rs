@@ -1,5 +1,5 @@
-//! What peers, people and systems do wrong: each is a typed error that says who and what, and costs nobody else
-//! anything.
+//! Faults of peers, people and systems: each is a typed error that names the peer and the cause, and affects no other
+//! connection.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -152,7 +152,7 @@ fn the_memory_cannot_be_taken_away() {
     assert_eq!(server.receiver.try_receive().unwrap(), Received::Frame(&frame(1, 20)));
 }
 
-/// What is lent is a copy: a peer that changes a request after it was checked changes nothing.
+/// The receiver copies a request: a peer that changes it after the check changes nothing.
 #[test]
 fn requests_do_not_change_after_they_were_checked() {
     let (mut server, hostile) = pair();

@@ -88,7 +88,7 @@ fn check(kind: &str) {
         std::thread::spawn(move || server.receiver.receive(within_a_minute()).map(|frame| frame.is_some()));
     drop(child);
     match (waiting.join().unwrap(), kind) {
-        // What was not given away was never sent.
+        // An unpublished frame was never sent.
         (Ok(false), "shm") => {}
         (Err(Error::Cut { bytes: 13, .. }), "unix" | "tcp") => {}
         (other, _) => panic!("{kind}: {other:?}"),

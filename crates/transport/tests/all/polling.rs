@@ -1,5 +1,5 @@
-//! One thread that serves many connections: nobody is forgotten, and nobody who is slow, dead or greedy costs the
-//! others anything.
+//! One thread that serves many connections: all get their turns, and slow, dead or greedy peers do not affect the
+//! others.
 
 use std::time::{Duration, Instant};
 

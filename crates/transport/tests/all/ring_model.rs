@@ -26,7 +26,7 @@ struct Ring {
     writer_bell: Bell,
 }
 
-/// Remembers being rung until somebody has waited for it.
+/// Remembers a ring until a thread has waited for it.
 #[derive(Default)]
 struct Bell {
     rung: Mutex<bool>,
@@ -112,7 +112,7 @@ fn set(slot: *mut u64, value: u64) {
 
 #[allow(unsafe_code)] // as above
 fn get(slot: *const u64) -> u64 {
-    // SAFETY: loom calls this while nobody writes, or fails the test.
+    // SAFETY: loom calls this without a concurrent writer, or fails the test.
     unsafe { *slot }
 }
 

@@ -1,4 +1,4 @@
-//! What is allocated: nothing per request once buffers have grown, and never more than limits allow. Knows no transport.
+//! Allocations: none per request once buffers have grown, and never more than the limits allow.
 
 use crate::messages::{AGREED, Parts};
 use allocation_counter::measure;
@@ -60,8 +60,8 @@ fn compression_allocates_nothing_after_the_first() {
 
 #[test]
 fn a_small_frame_with_large_claims_gets_no_memory() {
-    // Whatever single number of a frame says that it is large: at most what is agreed on is set aside, and only for
-    // what compression says; elsewhere no more than a small multiple of the bytes that did arrive.
+    // One number of the frame claims a large size. Only the decompressed length reserves memory, within the negotiated
+    // limit; all others reserve a small multiple of the received bytes at most.
     let unchecked = Agreed {
         features: sanderling_wire::Features(AGREED.features.0 | sanderling_wire::Features::NO_CHECKSUM.0),
         ..AGREED

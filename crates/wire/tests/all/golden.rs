@@ -23,7 +23,7 @@ fn check(name: &str, found: &[u8]) {
     assert_eq!(found, expected, "{name}: what is encoded now is not {}", path.display());
 }
 
-/// What the bytes of a golden file decode to, encoded once more.
+/// Decodes a golden file and encodes the message again.
 fn reencode(bytes: &[u8], agreed: &Agreed) -> Buffer {
     let Ok(Parsed::Frame(parsed)) = Frame::parse(bytes, agreed) else { panic!("not a frame") };
     let header = parsed.header;

@@ -21,7 +21,7 @@ pub(crate) const AGREED: Agreed = Agreed {
 const FED_COLUMNS: [u32; 3] = [0, 2, 4];
 const FED_KEYS: [u32; 6] = [7, 0, 9, 1, 2, u32::MAX];
 
-/// What messages are made from.
+/// The ingredients of all messages.
 #[derive(Debug, Clone)]
 pub(crate) struct Parts {
     pub(crate) keys: Vec<u64>,
@@ -85,7 +85,7 @@ impl Parts {
         }
     }
 
-    /// Those of the golden frames.
+    /// The ingredients of the golden frames.
     pub(crate) fn golden() -> Parts {
         let keys = vec![0, 1, 0x0123_4567_89ab_cdef, u64::MAX, 42];
         let floats = [0.0, -0.0, 1.0, -1.5, f32::MIN_POSITIVE, f32::MAX, f32::INFINITY, 3.25e-7];

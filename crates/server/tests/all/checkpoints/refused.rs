@@ -1,4 +1,4 @@
-//! What lies below a server's folder for checkpoints and is not whole, or not its own, or too much: it is refused, and stays.
+//! Incomplete, foreign or too many checkpoints below a server's folder: they are refused and stay.
 
 use sanderling_server::{Config, LATEST, Server};
 use sanderling_wire::Fault;
@@ -59,7 +59,7 @@ fn a_lost_manifest_is_refused_and_its_rows_stay() {
         let server = start().unwrap();
         assert_eq!(RawClient::new(&server.addresses()[0]).counter("rows"), 10);
 
-        // The same while it runs, of whatever name; and of what is not a server's.
+        // A checkpoint of another name that loses its manifest while the server runs, and one that no server saved.
         std::fs::remove_file(of("other").join("manifest.json")).unwrap();
         let before = files("other");
         let mut peer = RawClient::new(&server.addresses()[0]);

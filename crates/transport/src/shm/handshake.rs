@@ -45,7 +45,7 @@ pub(crate) fn ring_bytes(asked: usize, framing: &Framing) -> usize {
 }
 
 /// The server's side: creates the memory and sends it.
-pub(crate) fn greet(
+pub(crate) fn send_memory(
     socket: Socket,
     ring_bytes: usize,
     framing: Framing,
@@ -76,7 +76,7 @@ pub(crate) fn greet(
 }
 
 /// The client's side: receives the memory and checks it. `None`: the deadline passed.
-pub(crate) fn meet(
+pub(crate) fn receive_memory(
     socket: Socket,
     framing: Framing,
     write_timeout: Duration,
