@@ -44,6 +44,7 @@ TEST_ONLY = {"testkit"}
 
 # The modules that may hold `unsafe` code, each with the reason it cannot do without.
 UNSAFE: dict[str, str] = {
+    "crates/bench/src/traffic.rs": "rewrites rows of the measured table without their locks",
     "crates/python/src/view.rs": "numpy arrays over memory that the array's owner keeps",
     "crates/sample/src/libsvm.rs": "calls code compiled for instructions that were detected",
     "crates/sample/src/mapped.rs": "mapping a file, which nobody can promise to stay as it is",
@@ -51,6 +52,7 @@ UNSAFE: dict[str, str] = {
     "crates/sample/src/tokens.rs": "vector loads, stores and gathers",
     "crates/store/src/index/directory.rs": "a pointer to the present index, freed only after its readers have left",
     "crates/store/src/index/bucket.rs": "promises that a bucket is made of atomics",
+    "crates/store/src/roofline.rs": "rewrites rows without their locks, for benchmarks",
     "crates/store/src/memory/mod.rs": "mapping of huge pages, advice to the kernel, slices over what was mapped",
     "crates/store/src/local_cache/ftrl.rs": "vector loads and stores of copied rows, for detected instructions",
     "crates/store/src/memory/prefetch.rs": "the prefetch instruction takes a raw pointer",

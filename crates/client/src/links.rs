@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sanderling_observe::unique;
-use sanderling_transport::{Address, Endpoint, Error, Framing, Poller, Received, Token, own_token};
+use sanderling_transport::{Address, Error, Framing, Poller, Received, Token, own_token};
 use sanderling_wire::{Features, HEADER_BYTES, Reply, Request, RowFormat, WireError, body_bytes, limit};
 
 use crate::error::{ClientError, Names};
@@ -527,14 +527,13 @@ fn without_place(error: &Error, address: &Address) -> String {
 /// The token that a server of this user has made for itself, if it is at this address of this host.
 fn own_token_of(address: &Address) -> String {
     let Address::Tcp(endpoints) = address else { return String::new() };
-    let of = |endpoint: &Endpoint| own_token(&endpoint.host, endpoint.port);
-    endpoints.first().and_then(of).unwrap_or_default()
+    endpoints.first().and_then(|one| own_token(&one.host, one.port)).unwrap_or_default()
 }
 
 /// What is offered to a server at this address.
 fn features(address: &Address, options: &ConnectOptions) -> Features {
     let rows = if options.f16_rows { Features::F16_ROWS } else { Features::NONE };
-    let server = Features::FORGET | Features::SAVES | Features::SENT_AT | Features::TEMPORARY;
-    let server = server | Features::PUSH_PARTS | rows;
-    if address.in_memory() { server | Features::NO_CHECKSUM } else { server }
+    let rows = rows | Features::FORGET | Features::SAVES | Features::SENT_AT;
+    let rows = rows | Features::TEMPORARY | Features::PUSH_PARTS;
+    if address.in_memory() { rows | Features::NO_CHECKSUM } else { rows }
 }
