@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use sanderling_server::{Config, Workspace, Session, Handled, When};
+use sanderling_server::{Config, Handled, Session, When, Workspace};
 use sanderling_wire::*;
 
 /// Small, so that a request that makes the server allocate is found soon.
@@ -307,7 +307,8 @@ impl Server {
                 self.ask(&Request::Push(Push {
                     table: (table % 4).into(),
                     client,
-                    sequence, continues: false,
+                    sequence,
+                    continues: false,
                     dim: 3,
                     lr_scale,
                     keys,
@@ -321,7 +322,8 @@ impl Server {
                 let (table, member, number, step) =
                     ((table % 4).into(), member(m), number.into(), step.into());
                 let gradients = StepGradients::Single(grads);
-                let push = PushStep { table, member, number, step, dim: 3, lr_scale: 1.0, keys, counts, gradients };
+                let push =
+                    PushStep { table, member, number, step, dim: 3, lr_scale: 1.0, keys, counts, gradients };
                 self.ask(&Request::PushStep(push));
             }
             Asked::PushFixed { table, member: m, number, step, keys: k, unit_log2, sum } => {
@@ -330,7 +332,8 @@ impl Server {
                 let (table, member, number, step) =
                     ((table % 4).into(), member(m), number.into(), step.into());
                 let gradients = StepGradients::Fixed { unit_log2, sums };
-                let push = PushStep { table, member, number, step, dim: 3, lr_scale: 1.0, keys, counts, gradients };
+                let push =
+                    PushStep { table, member, number, step, dim: 3, lr_scale: 1.0, keys, counts, gradients };
                 self.ask(&Request::PushStep(push));
             }
             Asked::Wait { member: m, step, said, number } => {
