@@ -238,7 +238,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::shm::{greet, meet};
+    use crate::shm::{receive_memory, send_memory};
 
     const RING_BYTES: usize = 1 << 16;
     /// Frames of 1000 bytes. Longer ones are requested and not sent.
@@ -253,8 +253,10 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let socket = |end: UnixStream| Socket::new(OwnedFd::from(end), "test".to_owned()).expect("a socket");
         let (long, spin) = (Duration::from_secs(60), Spin::new(0));
-        let (mut sender, _replies) = greet(socket(ours), RING_BYTES, FRAMING, long, &spin).expect("memory");
-        let met = meet(socket(theirs), FRAMING, long, &spin, Instant::now() + long).expect("memory");
+        let (mut sender, _replies) =
+            send_memory(socket(ours), RING_BYTES, FRAMING, long, &spin).expect("memory");
+        let met =
+            receive_memory(socket(theirs), FRAMING, long, &spin, Instant::now() + long).expect("memory");
         let (_requests, mut receiver) = met.expect("in time");
         while let Some((commit, _)) = sender.try_frame(1000).expect("it is there") {
             commit.commit(1000);
