@@ -326,7 +326,13 @@ def _wide_lines(markdown: str) -> int:
     in_block, count = False, 0
     for line in markdown.splitlines():
         in_block ^= line.startswith("```")
-        limit = BLOCK_COLUMNS_MAX if in_block else ROW_COLUMNS_MAX if line.startswith("|") else COLUMNS_MAX
+        limit = (
+            BLOCK_COLUMNS_MAX
+            if in_block or line.startswith("    ")
+            else ROW_COLUMNS_MAX
+            if line.startswith("|")
+            else COLUMNS_MAX
+        )
         count += len(line) > limit
     return count
 
