@@ -60,7 +60,7 @@ def test_the_commit_has_a_short_subject() -> None:
 
 
 def features(*selected: str) -> set[str]:
-    """The dependencies of the selected packages, with version and features; each set of features is a separate build."""
+    """The dependencies of the selected packages, with version and features; each feature set is a separate build."""
     command = ["cargo", "tree", "--locked", "--prefix", "none", "--format", "{p} {f}", "--no-dedupe", *selected]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return {line.removesuffix(" (*)") for line in listed.splitlines()}
