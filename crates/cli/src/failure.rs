@@ -161,7 +161,7 @@ const OF_SERVERS: [(&str, &str); 4] = [
         "it does not talk TLS, and this connection does",
         "leave out --ps-ca, or start the server with --tls-cert and --tls-key",
     ),
-    ("raise budget_bytes", "of a run it is model.table_budget_bytes, of a server --table-budget"),
+    ("raise budget_bytes", "of a run it is model.table_budget, of a server --table-budget"),
 ];
 
 fn find(known: &[(&str, &'static str)], text: &str) -> Option<&'static str> {

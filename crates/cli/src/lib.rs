@@ -17,6 +17,7 @@ mod log;
 mod profile;
 mod progress;
 mod reading;
+mod renamed;
 mod scores;
 mod servers;
 mod stop;
@@ -78,6 +79,10 @@ where
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
+            if let Some(words) = renamed::option(&error) {
+                note!("error: {words}");
+                return failure::USAGE;
+            }
             // `--help` and `--version` are no errors. Nothing is left to do if the terminal is gone.
             let _ = error.print();
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);

@@ -38,22 +38,22 @@ pub(crate) struct AskArgs {
     ps_token_file: Option<PathBuf>,
     /// Talk TLS, and trust servers whose certificate this one (PEM) has signed
     #[arg(long, value_name = "FILE")]
-    ps_ca: Option<PathBuf>,
+    ps_ca_file: Option<PathBuf>,
     /// Use the addresses as they are, even if a server of this host offers a faster way
     #[arg(long)]
     ps_no_local: bool,
     /// Have pulled rows travel in half precision: half the bytes, each value rounded to the nearest (relative error at
     /// most 2^-11)
     #[arg(long)]
-    ps_f16: bool,
+    ps_f16_rows: bool,
     /// Compress what travels, for slow links: lz4 or zstd
     #[arg(long, value_name = "HOW", value_parser = compression)]
-    ps_compress: Option<Compression>,
+    ps_compression: Option<Compression>,
     /// Ask once more, over a second connection, for a pull that takes longer than so many microseconds, or than 95 % of
     /// those before it (p95); at most 5 % of the pulls
     #[arg(long, value_name = "US|p95")]
     ps_hedge: Option<Hedge>,
-    /// Time limit of a request, and of waiting for a server that is away, such as 20s or 5m [default: train.ps_timeout_s, 20s]
+    /// Time limit of a request, and of waiting for a server that is away, such as 20s or 5m [default: train.ps_timeout, 20s]
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     ps_timeout: Option<Duration>,
 }
@@ -122,8 +122,8 @@ impl AskArgs {
     pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
         let mut options = ConnectOptions {
             prefer_local: !self.ps_no_local,
-            f16_rows: self.ps_f16,
-            compression: self.ps_compress,
+            f16_rows: self.ps_f16_rows,
+            compression: self.ps_compression,
             hedge: self.ps_hedge,
             grpc: Some(sanderling_control::connector()),
             on_wait: Some(OnWait::new(|waiting| note_line!("{waiting}"))),
@@ -134,9 +134,9 @@ impl AskArgs {
             options.token =
                 read_token(path).map_err(|error| Failure::Usage(format!("--ps-token-file {error}")))?;
         }
-        if let Some(path) = &self.ps_ca {
+        if let Some(path) = &self.ps_ca_file {
             let tls = TlsClient::from_ca_file(path);
-            options.tls = Some(tls.map_err(|error| Failure::Usage(format!("--ps-ca: {error}")))?);
+            options.tls = Some(tls.map_err(|error| Failure::Usage(format!("--ps-ca-file: {error}")))?);
         }
         Ok(options)
     }

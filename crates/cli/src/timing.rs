@@ -38,7 +38,7 @@ fn head(timing: &Timing) -> String {
         "{:.2} s in all: {algorithm}{} {workers}, batch {}, {tables}",
         timing.total_s,
         timing.workers,
-        output::count(timing.batch)
+        output::count(timing.batch_size)
     )
 }
 

@@ -94,7 +94,7 @@ impl Place {
             let synth = place.run(&format!("{line} --json")).json();
             assert!(synth["best_auc"].as_f64().unwrap() > 0.7, "{synth}");
         }
-        place.write("c.toml", "data = { train = \"train.svm\" }\ntrain = { batch = 16 }\n");
+        place.write("c.toml", "data = { train = \"train.svm\" }\ntrain = { batch_size = 16 }\n");
         place
     }
 }
@@ -280,7 +280,7 @@ fn help_and_exit_codes() {
     place.write("bad.svm", "1 2:3\n1 x\n");
     place.write("empty.svm", "");
     place.write("taken", "");
-    let early = "train = { batch = 16, passes = 50, early_stop = 1 }\n";
+    let early = "train = { batch_size = 16, passes = 50, early_stop = 1 }\n";
     place.write("early.toml", &format!("data = {{ train = \"train.svm\", valid = \"valid.svm\" }}\n{early}"));
     let of_before = ["valid.svm", "runs/c/metrics.jsonl"].map(|name| (name, place.read(name)));
     for command in ["train", "eval", "predict", "inspect", "convert", "synth", "bench", "completions"] {
@@ -330,7 +330,7 @@ fn help_and_exit_codes() {
         ("--version", 0, ""),
         ("", 2, "Usage"),
         ("trian c.toml", 2, "trian"),
-        ("train c.toml --batch 0", 2, "train.batch"),
+        ("train c.toml --batch 0", 2, "train.batch_size"),
         ("train rate.toml", 2, "alpha"),
         ("train single.toml -q", 0, "every row is negative"),
         ("predict runs/c/model valid.svm -o scores.csv.gz", 2, "scores.csv.gz"),
@@ -632,7 +632,7 @@ fn interrupted_and_killed() {
     place.write(
         "long.toml",
         "data = { train = \"train.svm\", valid = \"valid.svm\" }\n\
-         train = { batch = 1, passes = 100000, print_every = 500, save_every = 2000 }\n",
+         train = { batch_size = 1, passes = 100000, print_every_steps = 500, save_every_steps = 2000 }\n",
     );
     for valid in [true, false] {
         let name = if valid { "long" } else { "plain" };
@@ -672,7 +672,7 @@ fn interrupted_while_standard_input_is_silent() {
     for (name, threads, options) in [("stream", 1, ""), ("two", 2, ""), ("job", 1, "--algorithm ftrl")] {
         let config = format!(
             "data = {{ train = \"-\", format = \"libsvm\" }}\n\
-             train = {{ shuffle = 0, print_every = 1, threads = {threads} }}"
+             train = {{ shuffle_rows = 0, print_every_steps = 1, threads = {threads} }}"
         );
         place.write(&format!("{name}.toml"), &config);
         let mut child = place.spawn(&format!("train {name}.toml {options}"));

@@ -65,7 +65,9 @@ struct Summary {
 struct Timing {
     algorithm: Option<String>,
     workers: u32,
-    batch: u64,
+    /// Earlier versions called it `batch`.
+    #[serde(alias = "batch")]
+    batch_size: u64,
     transport: String,
     total_s: f64,
     /// Those of the session that wrote it.
@@ -109,7 +111,7 @@ struct Head<'a> {
     name: &'a str,
     algorithm: Option<&'a str>,
     workers: u32,
-    batch: u64,
+    batch_size: u64,
     transport: &'a str,
     examples: u64,
     passes: u64,
@@ -184,7 +186,7 @@ fn head<'a>(run: &'a Run, path: &Path) -> Head<'a> {
         name: &summary.name,
         algorithm: timing.algorithm.as_deref(),
         workers: timing.workers,
-        batch: timing.batch,
+        batch_size: timing.batch_size,
         transport: &timing.transport,
         examples: summary.examples,
         passes: summary.passes,
@@ -200,7 +202,7 @@ fn warnings(a: &Run, b: &Run) -> Vec<String> {
         ("passes", number(|run| run.summary.passes)),
         ("algorithm", [algorithm(a), algorithm(b)]),
         ("workers", number(|run| u64::from(run.timing.workers))),
-        ("batch", number(|run| run.timing.batch)),
+        ("batch size", number(|run| run.timing.batch_size)),
     ];
     let differing: Vec<String> = same_work
         .iter()
@@ -260,7 +262,7 @@ fn for_people(comparison: &Comparison<'_>) -> String {
         of("run", &|head| head.run.clone()),
         of("algorithm", &|head| head.algorithm.unwrap_or("none").to_owned()),
         of("workers", &|head| head.workers.to_string()),
-        of("batch", &|head| output::count(head.batch)),
+        of("batch size", &|head| output::count(head.batch_size)),
         of("transport", &|head| head.transport.to_owned()),
         of("examples", &|head| output::count(head.examples)),
         of("passes", &|head| output::count(head.passes)),

@@ -21,7 +21,7 @@ use show::Answers;
 /// The control plane of a server with default options.
 const SERVER_DEFAULT: &str = "127.0.0.1:7100";
 /// How often `--watch` asks.
-const WATCH_DEFAULT_S: &str = "2";
+const WATCH_DEFAULT: &str = "2s";
 
 /// Ask running parameter servers how they are, and tell them to save, restore, drop or end
 #[derive(Debug, clap::Args)]
@@ -38,7 +38,7 @@ Examples:
   # all tables of all servers named, at once
   sanderling ctl save before-upgrade
   sanderling ctl --json tables | jq .tables[].rows
-  sanderling ctl --server db1:7100 --token-file token --tls-ca ca.pem drain
+  sanderling ctl --server db1:7100 --token-file token --ca-file ca.pem drain
 
 The address is that of the control plane, which sanderling ps prints: by default port 7100 for a server at 7000.
 
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     token_file: Option<PathBuf>,
     /// Talk TLS, and trust servers whose certificate this one (PEM) has signed
     #[arg(long, value_name = "FILE", global = true)]
-    tls_ca: Option<PathBuf>,
+    ca_file: Option<PathBuf>,
     /// One JSON object per server and line
     #[arg(long, global = true)]
     json: bool,
@@ -68,9 +68,9 @@ pub(crate) struct Args {
 /// Ask again and again.
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct Watch {
-    /// Again every so many seconds, until Ctrl-C
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = WATCH_DEFAULT_S)]
-    #[arg(value_parser = seconds)]
+    /// Repeat at this interval until Ctrl-C [default: 2s]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = WATCH_DEFAULT)]
+    #[arg(value_parser = interval)]
     watch: Option<Duration>,
 }
 
@@ -78,7 +78,7 @@ struct Watch {
 enum Order {
     /// How the servers are: shard, uptime, connections, tables, memory, last save
     #[command(
-        after_help = "Examples:\n  sanderling ctl status\n  sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 status --watch 5"
+        after_help = "Examples:\n  sanderling ctl status\n  sanderling ctl --server 10.0.0.5:7100,10.0.0.6:7100 status --watch 5s"
     )]
     Status(Watch),
     /// Tables with rows, memory, and what has happened to them
@@ -123,16 +123,15 @@ Examples:
     Drop(Drop),
     /// Answer what is under way, save, and end
     #[command(
-        after_help = "Example:\n  sanderling ctl --server db1:7100 --token-file token --tls-ca ca.pem drain"
+        after_help = "Example:\n  sanderling ctl --server db1:7100 --token-file token --ca-file ca.pem drain"
     )]
     Drain,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
-    seconds
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| "is not a number of seconds from 0.1 to 86400".to_owned())
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = crate::command::quantity::time(text)?;
+    let (least, most) = (Duration::from_millis(100), Duration::from_secs(86_400));
+    if (least..=most).contains(&time) { Ok(time) } else { Err("must be 100ms to 24h".to_owned()) }
 }
 
 impl Order {
@@ -168,7 +167,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
         .token_file
         .as_ref()
         .map(|path| read_token(path).map_err(|error| Failure::Usage(format!("--token-file {error}"))));
-    let options = ClientOptions { token: token.transpose()?, ca: args.tls_ca.clone() };
+    let options = ClientOptions { token: token.transpose()?, ca: args.ca_file.clone() };
     let mut clients: Vec<Option<Client>> = args.server.iter().map(|_| None).collect();
     let clears = !args.json && std::io::stdout().is_terminal();
     let mut is_first = true;

@@ -31,8 +31,8 @@ const BATCH_DEFAULT: usize = 1024;
 Examples:
   # the data, features and batch size of a training configuration
   sanderling hub --config clicks.toml
-  sanderling hub --spec features.toml --batch 512 --passes 3 \\
-      --shuffle 100000 'day_*.csv'
+  sanderling hub --spec features.toml --batch-size 512 --passes 3 \\
+      --shuffle-rows 100000 'day_*.csv'
   # the second of two hubs
   sanderling hub --listen 127.0.0.1:7201 --share 1/2 --config clicks.toml
   # goes on where it stopped
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Input: files, patterns, - for standard input [default: data.train of --config]
     #[arg(value_name = "DATA")]
     data: Vec<String>,
-    /// Take data, features, batch, passes, shuffle and seed from a training configuration, TOML
+    /// Take data, features, batch size, passes, shuffle buffer and seed from a training configuration, TOML
     #[arg(long, value_name = "FILE", conflicts_with = "spec")]
     config: Option<PathBuf>,
     /// Take the label and the features from this file, TOML; libsvm, criteo and batch files need none
@@ -63,15 +63,15 @@ pub(crate) struct Args {
     /// Name in lists and logs [default: the first address]
     #[arg(long)]
     name: Option<String>,
-    /// Rows per minibatch [default: train.batch of --config, or 1024]
-    #[arg(long)]
-    batch: Option<usize>,
+    /// Rows per minibatch [default: train.batch_size of --config, or 1024]
+    #[arg(long, value_name = "ROWS")]
+    batch_size: Option<usize>,
     /// Passes over the input [default: train.passes of --config, or 1]
     #[arg(long)]
     passes: Option<u64>,
-    /// Rows that are shuffled at a time, 0 for none [default: train.shuffle of --config, or 0]
+    /// Rows that are shuffled at a time, 0 for none [default: train.shuffle_rows of --config, or 100000]
     #[arg(long, value_name = "ROWS")]
-    shuffle: Option<usize>,
+    shuffle_rows: Option<usize>,
     /// Seed of the shuffle [default: seed of --config, or 42]
     #[arg(long)]
     seed: Option<u64>,
@@ -118,10 +118,10 @@ pub(crate) struct Args {
 struct Resources {
     /// Most minibatches that are ready; then reading waits
     #[arg(long, value_name = "N", default_value_t = limit::QUEUE_BATCHES_DEFAULT)]
-    queue: usize,
+    depth: usize,
     /// Most bytes of them
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
-    queue_bytes: String,
+    depth_bytes: String,
     /// Most minibatches that one trainer has and has not acknowledged
     #[arg(long, value_name = "N", default_value_t = limit::WINDOW_DEFAULT)]
     window: u32,
@@ -134,9 +134,9 @@ struct Resources {
     /// A trainer that takes nothing for so long, though answers wait for it, is closed
     #[arg(long, value_name = "TIME", default_value = "5m")]
     write_timeout: String,
-    /// How long waits stay awake before they sleep, in microseconds
-    #[arg(long, value_name = "N")]
-    spin_us: Option<u32>,
+    /// Busy-poll time before a thread blocks, such as 50us [default: by the number of processors]
+    #[arg(long, value_name = "TIME")]
+    spin: Option<String>,
 }
 
 /// Who may connect.
@@ -150,11 +150,11 @@ struct Security {
     #[arg(long)]
     open_token_file: bool,
     /// Certificate chain, PEM; TCP is then TLS
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "key_file")]
+    cert_file: Option<PathBuf>,
     /// Its private key, PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "cert_file")]
+    key_file: Option<PathBuf>,
     /// Let other machines connect; needs TLS and a token
     #[arg(long)]
     expose: bool,
@@ -207,9 +207,8 @@ impl Args {
         };
         config["data"] = serde_json::to_value(&reading).map_err(json)?;
         config["data"]["train"] = self.data.clone().into();
-        config["train"]["batch"] = BATCH_DEFAULT.into();
+        config["train"]["batch_size"] = BATCH_DEFAULT.into();
         config["train"]["passes"] = 1.into();
-        config["train"]["shuffle"] = 0.into();
         Ok(Config::from_json(&config.to_string(), |config| config.name = "hub".to_owned())?)
     }
 
@@ -245,27 +244,30 @@ impl Args {
             listen: listen.collect::<Result<_, _>>()?,
             name: self.name.clone().unwrap_or_default(),
             token: token.transpose()?,
-            tls: security.tls_cert.clone().zip(security.tls_key.clone()),
+            tls: security.cert_file.clone().zip(security.key_file.clone()),
             expose: security.expose,
             insecure: security.insecure,
             write_timeout: time("write-timeout", &resources.write_timeout)?,
-            spin_us: resources.spin_us.unwrap_or(defaults.spin_us),
+            spin_us: match &resources.spin {
+                Some(text) => quantity::spin_us(time("spin", text)?),
+                None => defaults.spin_us,
+            },
             frame_bytes_max: u32::try_from(frame_max).unwrap_or(u32::MAX),
             // Over the whole input, so that all hubs come to the same.
             spec: fit(&run.spec(), &run.data.train.0, &run.data.reading)?,
             inputs: run.data.train.0,
             reading: run.data.reading,
-            batch: self.batch.unwrap_or(run.train.batch),
+            batch: self.batch_size.unwrap_or(run.train.batch_size),
             passes: self.passes.unwrap_or(run.train.passes),
-            shuffle: self.shuffle.unwrap_or(run.train.shuffle),
+            shuffle: self.shuffle_rows.unwrap_or(run.train.shuffle_rows),
             seed: self.seed.unwrap_or(run.seed),
             threads: self.threads,
             share: share.ok_or_else(|| usage("share", format!("{:?} is not of the form 0/2", self.share)))?,
             position: self.position.clone(),
             save_every: time("save-every", &self.save_every)?,
             stride,
-            queue_batches: resources.queue,
-            queue_bytes: bytes("queue-bytes", &resources.queue_bytes)?,
+            queue_batches: resources.depth,
+            queue_bytes: bytes("depth-bytes", &resources.depth_bytes)?,
             unacknowledged_bytes: bytes("unacknowledged-bytes", &resources.unacknowledged_bytes)?,
             window: resources.window,
             trainer_timeout: time("trainer-timeout", &self.trainer_timeout)?,

@@ -21,7 +21,7 @@ pub(crate) struct FeedArgs {
     feed_auto: Vec<String>,
     /// How long servers and tables may be away, before the hub and its trainers fail
     #[arg(long, value_name = "TIME", default_value = "60s")]
-    feed_patience: String,
+    feed_timeout: String,
     #[command(flatten)]
     servers: ServerArgs,
 }
@@ -53,8 +53,8 @@ impl FeedArgs {
             };
         };
         let addresses = addresses(address).map_err(|error| Failure::Usage(format!("--ps: {error}")))?;
-        let patience = quantity::time(&self.feed_patience)
-            .map_err(|error| Failure::Usage(format!("--feed-patience: {error}")))?;
+        let patience = quantity::time(&self.feed_timeout)
+            .map_err(|error| Failure::Usage(format!("--feed-timeout: {error}")))?;
         let spec = config.spec.expand()?;
         let columns: Vec<String> = spec.feature.into_iter().map(|feature| feature.name).collect();
         config.feeds = features.iter().map(FeedTo::told).collect();

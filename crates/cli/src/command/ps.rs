@@ -17,6 +17,7 @@ use crate::command::quantity;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::log;
 use crate::output;
+use crate::renamed;
 use crate::token::read_server_token;
 
 /// Where a server listens unless told otherwise.
@@ -39,7 +40,7 @@ Examples:
   # the same options from a file
   sanderling ps --config ps.toml
   sanderling ps --listen 0.0.0.0:7000 --expose --token-file token \\
-      --tls-cert cert.pem --tls-key key.pem
+      --cert-file cert.pem --key-file key.pem
 
 A server of this host alone makes a token of its own at each start, in $XDG_RUNTIME_DIR/sanderling/HOST-PORT.token (or \
 /tmp/sanderling-UID), which only this user can read. Commands of this user find it; the data plane also admits this user's \
@@ -102,13 +103,13 @@ struct Options {
     table_budget: Option<String>,
     /// Threads that serve [default: one per processor]
     #[arg(long, value_name = "N", help_heading = "Resources")]
-    workers: Option<usize>,
+    threads: Option<usize>,
     /// Bind each of them to a processor
     #[arg(long, help_heading = "Resources")]
     pin: bool,
-    /// How long they wait awake before they sleep, in microseconds
-    #[arg(long, value_name = "N", help_heading = "Resources")]
-    spin_us: Option<u32>,
+    /// Busy-poll time before a thread blocks, such as 50us [default: by the number of processors]
+    #[arg(long, value_name = "TIME", help_heading = "Resources")]
+    spin: Option<String>,
     /// Longest frame; the buffers of a connection grow up to it [default: 16MiB]
     #[arg(long, value_name = "BYTES", help_heading = "Resources")]
     frame_max: Option<String>,
@@ -117,7 +118,7 @@ struct Options {
     write_timeout: Option<String>,
     /// How long requests are still answered after SIGTERM [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Resources")]
-    drain_within: Option<String>,
+    drain_timeout: Option<String>,
     /// File with the shared auth token [default: a token of its own, found by clients of this user on this host]
     #[arg(long, value_name = "FILE", conflicts_with = "no_token", help_heading = "Security")]
     token_file: Option<PathBuf>,
@@ -131,11 +132,11 @@ struct Options {
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Security")]
     allow_host: Vec<String>,
     /// Certificate chain, PEM; TCP is then TLS
-    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Security")]
-    tls_cert: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "key_file", help_heading = "Security")]
+    cert_file: Option<PathBuf>,
     /// Its private key, PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Security")]
-    tls_key: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "cert_file", help_heading = "Security")]
+    key_file: Option<PathBuf>,
     /// Let other machines connect; needs TLS and a token
     #[arg(long, help_heading = "Security")]
     expose: bool,
@@ -154,6 +155,7 @@ impl Options {
     fn read(path: &Path) -> Result<Options, Failure> {
         let failed = |what: &dyn std::fmt::Display| Failure::Usage(format!("{}: {what}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+        renamed::refuse_in_server_file(&text).map_err(|error| failed(&error))?;
         toml::from_str(&text).map_err(|error| failed(&error))
     }
 
@@ -173,19 +175,19 @@ impl Options {
             checkpoints_max: self.checkpoints_max.or(other.checkpoints_max),
             save_every: self.save_every.or(other.save_every),
             table_budget: self.table_budget.or(other.table_budget),
-            workers: self.workers.or(other.workers),
+            threads: self.threads.or(other.threads),
             pin: self.pin || other.pin,
-            spin_us: self.spin_us.or(other.spin_us),
+            spin: self.spin.or(other.spin),
             frame_max: self.frame_max.or(other.frame_max),
             write_timeout: self.write_timeout.or(other.write_timeout),
-            drain_within: self.drain_within.or(other.drain_within),
+            drain_timeout: self.drain_timeout.or(other.drain_timeout),
             // One of them says something of both.
             no_token: self.no_token || self.token_file.is_none() && other.no_token,
             token_file: if self.no_token { None } else { self.token_file.or(other.token_file) },
             open_token_file: self.open_token_file || other.open_token_file,
             allow_host: list(self.allow_host, other.allow_host),
-            tls_cert: self.tls_cert.or(other.tls_cert),
-            tls_key: self.tls_key.or(other.tls_key),
+            cert_file: self.cert_file.or(other.cert_file),
+            key_file: self.key_file.or(other.key_file),
             expose: self.expose || other.expose,
             insecure: self.insecure || other.insecure,
             no_local: self.no_local || other.no_local,
@@ -243,7 +245,7 @@ impl Options {
         config.checkpoints_max = self.checkpoints_max.unwrap_or(config.checkpoints_max);
         config.save_every = time("save_every", &self.save_every)?;
         config.write_timeout = time("write_timeout", &self.write_timeout)?.unwrap_or(config.write_timeout);
-        config.drain_within = time("drain_within", &self.drain_within)?.unwrap_or(config.drain_within);
+        config.drain_within = time("drain_timeout", &self.drain_timeout)?.unwrap_or(config.drain_within);
         config.table_budget_bytes = bytes("table_budget", &self.table_budget)?;
         if config.table_budget_bytes == Some(0) {
             let reason = "no table fits in 0 bytes; leave it out where tables are to have what they ask for";
@@ -258,15 +260,15 @@ impl Options {
         if let Some(frame_bytes_max) = bytes("frame_max", &self.frame_max)? {
             config.frame_bytes_max = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
         }
-        config.tls = match (self.tls_cert, self.tls_key) {
+        config.tls = match (self.cert_file, self.key_file) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
-            _ => return Err(usage("tls_cert", "goes with --tls-key: one needs the other".to_owned())),
+            _ => return Err(usage("cert_file", "goes with --key-file: one needs the other".to_owned())),
         };
         (config.local, config.expose, config.insecure) = (!self.no_local, self.expose, self.insecure);
         (config.peers, config.data, config.restore) = (self.peers, self.data, self.restore);
-        (config.pin, config.workers) = (self.pin, self.workers.unwrap_or(config.workers));
-        config.spin_us = self.spin_us.unwrap_or(config.spin_us);
+        (config.pin, config.workers) = (self.pin, self.threads.unwrap_or(config.workers));
+        config.spin_us = time("spin", &self.spin)?.map_or(config.spin_us, quantity::spin_us);
         config.runtime_dir = self.runtime_dir.unwrap_or(config.runtime_dir);
         config.name = self.name.unwrap_or_else(|| format!("{}/{}", config.shard, config.shards));
         Ok(config)
@@ -423,10 +425,10 @@ mod tests {
     #[test]
     fn the_command_line_wins_over_the_file() {
         let file: Options = toml::from_str(
-            "listen = ['10.0.0.1:1']\nshard = '1/4'\nworkers = 3\npin = true\nsave_every = '10m'\ndata = '/d'\ntable_budget = '4GiB'",
+            "listen = ['10.0.0.1:1']\nshard = '1/4'\nthreads = 3\npin = true\nsave_every = '10m'\ndata = '/d'\ntable_budget = '4GiB'",
         )
         .expect("it is a file");
-        let line = Options { listen: vec!["127.0.0.1:2".into()], workers: Some(1), ..Options::default() };
+        let line = Options { listen: vec!["127.0.0.1:2".into()], threads: Some(1), ..Options::default() };
         let config = line.or(file).config().expect("it is a configuration");
         assert_eq!(config.listen[0].to_string(), "tcp://127.0.0.1:2");
         assert_eq!((config.shard, config.shards, config.workers, config.pin), (1, 4, 1, true));
@@ -461,7 +463,7 @@ mod tests {
             ("save_every = '5 lightyears'", "--save-every: "),
             ("table_budget = '0'", "--table-budget: no table fits in 0 bytes"),
             ("table_budget = '1024TiB'", "--table-budget: 1125899906842624 bytes are more than the "),
-            ("tls_cert = 'c'", "one needs the other"),
+            ("cert_file = 'c'", "one needs the other"),
             ("token_file = '/nowhere'", "--token-file: /nowhere"),
         ] {
             let error = toml::from_str::<Options>(text).expect(text).config().expect_err(text).to_string();

@@ -52,7 +52,7 @@ replace those of an earlier run of this name. The model is fetched and saved her
 --resume goes on from what was saved here: its rows replace those on the servers, whatever these still have, so that they \
 may have been started anew, be others or more of them, or not be used any more.
 
-With --algorithm several workers train together: train.shuffle does not apply, and train.batch is the minibatch of each \
+With --algorithm several workers train together: train.shuffle_rows does not apply, and train.batch_size is the minibatch of each \
 worker, or in step (-sync) the rows of all workers together. A job is saved after every pass, and --resume goes on from \
 there, by any number of workers. With --hosts each worker is a command of its own, with its --rank: see docs/distributed.md.")]
 pub(crate) struct Args {
@@ -92,7 +92,7 @@ pub(crate) struct Args {
     passes: Option<u64>,
     /// Rows per minibatch
     #[arg(long, help_heading = "Overrides")]
-    batch: Option<usize>,
+    batch_size: Option<usize>,
     /// Seed of initial values and shuffles
     #[arg(long, help_heading = "Overrides")]
     seed: Option<u64>,
@@ -163,7 +163,7 @@ impl Args {
             let train = &mut config.train;
             train.threads = self.threads.unwrap_or(train.threads);
             train.passes = self.passes.unwrap_or(train.passes);
-            train.batch = self.batch.unwrap_or(train.batch);
+            train.batch_size = self.batch_size.unwrap_or(train.batch_size);
             train.max_steps = self.max_steps.unwrap_or(train.max_steps);
             config.seed = self.seed.unwrap_or(config.seed);
             self.reading.apply(&mut config.data.reading);
@@ -198,7 +198,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Failure> {
     let config = args.config()?;
     let bar = Bar::new(args.quiet);
     let mut job = args.job(&config)?;
-    let servers = args.servers.connect_within(config.train.ps_timeout())?;
+    let servers = args.servers.connect_within(config.train.ps_timeout)?;
     let stop = crate::stop::flag();
     if let Some(job) = &mut job {
         job.job.stop = Arc::clone(&stop);

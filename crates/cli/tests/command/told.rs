@@ -72,7 +72,7 @@ fn predictions_that_are_far_off_are_told_even_by_a_quiet_run() {
     place.write("a.csv", &rows);
     place.write(
         "c.toml",
-        "data = { train = \"a.csv\" }\nlabel = { column = \"click\" }\ntrain = { batch = 16 }\n[[feature]]\nname = \"ts\"\n\
+        "data = { train = \"a.csv\" }\nlabel = { column = \"click\" }\ntrain = { batch_size = 16 }\n[[feature]]\nname = \"ts\"\n\
          type = \"numeric\"\n[[feature]]\nname = \"u\"\n",
     );
     let done = place.run("train c.toml --quiet --json");

@@ -11,7 +11,7 @@ fn a_server_that_is_away_ends_a_run_within_one_time_limit_and_is_named_meanwhile
     let place = Place::new();
     let options = format!("--ps-timeout {LIMIT_S}s");
     std::fs::write(place.path("job.toml"), IN_STEP).unwrap();
-    let limited = CONFIG.replace("batch = 32", &format!("batch = 32, ps_timeout_s = {LIMIT_S}"));
+    let limited = CONFIG.replace("batch_size = 32", &format!("batch_size = 32, ps_timeout = \"{LIMIT_S}s\""));
     std::fs::write(place.path("limited.toml"), limited).unwrap();
     for (name, config, options, signal, cause) in [
         ("minibatches", "c", options.clone(), "KILL", "nobody listens there"),

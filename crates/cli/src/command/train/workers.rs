@@ -44,14 +44,14 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "FILE", requires = "hosts")]
     worker_token_file: Option<PathBuf>,
     /// Talk TLS, and trust workers whose certificate this one (PEM) has signed
-    #[arg(long, value_name = "FILE", requires_all = ["hosts", "worker_tls_cert"])]
-    worker_ca: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires_all = ["hosts", "worker_cert_file"])]
+    worker_ca_file: Option<PathBuf>,
     /// Certificate chain of this worker, PEM
-    #[arg(long, value_name = "FILE", requires_all = ["worker_tls_key", "worker_ca"])]
-    worker_tls_cert: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires_all = ["worker_key_file", "worker_ca_file"])]
+    worker_cert_file: Option<PathBuf>,
     /// Its private key, PEM
-    #[arg(long, value_name = "FILE", requires = "worker_tls_cert")]
-    worker_tls_key: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "worker_cert_file")]
+    worker_key_file: Option<PathBuf>,
     /// Let workers of other machines connect; needs TLS and a token
     #[arg(long, requires = "hosts")]
     worker_expose: bool,
@@ -94,9 +94,9 @@ impl WorkerArgs {
             return Err(usage("rank", format!("{rank}, but --hosts names {workers}, numbered from 0")));
         }
         let token = self.worker_token_file.as_deref().map(token_in).transpose()?;
-        let tls = self.worker_tls_cert.as_ref().zip(self.worker_tls_key.as_ref());
+        let tls = self.worker_cert_file.as_ref().zip(self.worker_key_file.as_ref());
         let tls = tls.map(|(certificate, key)| TlsServer::from_files(certificate, key)).transpose();
-        let trust = self.worker_ca.as_ref().map(|path| TlsClient::from_ca_file(path)).transpose();
+        let trust = self.worker_ca_file.as_ref().map(|path| TlsClient::from_ca_file(path)).transpose();
         let silence = quantity::time(&self.worker_timeout).map_err(|error| usage("worker-timeout", error))?;
         if silence < Duration::from_secs(1) {
             return Err(usage("worker-timeout", "at least 1s: a busy machine is silent for moments"));
@@ -112,8 +112,8 @@ impl WorkerArgs {
         options.place = Place::Hosts(Hosts {
             attempt: self.attempt,
             token: token.unwrap_or_default(),
-            tls: tls.map_err(|error| usage("worker-tls-cert", error))?,
-            trust: trust.map_err(|error| usage("worker-ca", error))?,
+            tls: tls.map_err(|error| usage("worker-cert-file", error))?,
+            trust: trust.map_err(|error| usage("worker-ca-file", error))?,
             expose: self.worker_expose,
             insecure: self.worker_insecure,
             silence,
