@@ -268,8 +268,10 @@ def test_a_vague_sentence_of_a_page_is_counted(tmp_path: Path, text: str, count:
 
 
 def test_a_wide_line_of_a_page_is_counted(tmp_path: Path) -> None:
-    files = write(tmp_path, {"a.md": f"{'a' * 120}\n{'b' * 121}\n", "a.rs": "c" * 121})
-    assert structure.column_counts(tmp_path, files) == {"a.md": 1}
+    files = write(
+        tmp_path, {"a.md": f"{'a' * 120}\n{'b' * 121}\n| {'c' * 200} |\n| {'d' * 500} |\n", "a.rs": "c" * 121}
+    )
+    assert structure.column_counts(tmp_path, files) == {"a.md": 2}
 
 
 def test_a_long_source_file_is_found(tmp_path: Path) -> None:
