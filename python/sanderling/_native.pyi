@@ -309,7 +309,7 @@ class Hubs:
     """A subscription at hubs, `"hub://host:port,host:port"`, that says what they serve; then the source of a FeedQueue.
 
     Nothing is asked for before there is a queue. `threads` and `depth` are those of the queue, the other arguments as
-    of one over hubs. A hub that is away for longer than `hub_patience_s` is a HubError, and a ConfigError names what a
+    of one over hubs. A hub that is away for longer than `hub_timeout_s` is a HubError, and a ConfigError names what a
     `spec` says otherwise than the hubs.
     """
 
@@ -324,7 +324,7 @@ class Hubs:
         ranks: int = 1,
         name: str = "trainer",
         hub_token: str = "",
-        hub_patience_s: float = 60.0,
+        hub_timeout_s: float = 60.0,
         hub_compression: Literal["lz4", "zstd"] | None = None,
         hub_ca_file: _Path | None = None,
     ) -> Hubs: ...
@@ -353,7 +353,7 @@ class FeedQueue:
     To ask for the next minibatch is to say that the one before was used up: its hub hears of that when its push, if
     there is one, has been applied, and hands out again what a trainer that died had not used up. Of a `spec` all but
     `data` is compared with the hub's: a ConfigError names what differs. A hub that is away for longer than
-    `hub_patience_s` is a HubError. `hub_compression` is for slow links: how minibatches come, from other hosts.
+    `hub_timeout_s` is a HubError. `hub_compression` is for slow links: how minibatches come, from other hosts.
     Hubs that speak TLS are believed if an authority of `hub_ca_file` (PEM) vouches for the host of their address.
 
     An error of any thread is raised by the iteration, after the minibatches that were read before it.
@@ -371,8 +371,8 @@ class FeedQueue:
         depth: int = 8,
         depth_bytes: int = 1073741824,
         ordered: bool = True,
-        shuffle: int = 0,
-        seed: int = 0,
+        shuffle_rows: int = 0,
+        seed: int = 42,
         rank: int = 0,
         ranks: int = 1,
         used_rows: int = 0,
@@ -381,7 +381,7 @@ class FeedQueue:
         on_statistics: Callable[[str], object] | None = None,
         name: str = "trainer",
         hub_token: str = "",
-        hub_patience_s: float = 60.0,
+        hub_timeout_s: float = 60.0,
         hub_compression: Literal["lz4", "zstd"] | None = None,
         hub_ca_file: _Path | None = None,
     ) -> FeedQueue: ...
@@ -468,7 +468,7 @@ class Table:
         *,
         optimizer: dict[str, Any] | str | None = None,
         init: dict[str, Any] | str | None = None,
-        seed: int = 0,
+        seed: int = 42,
         budget_bytes: int | None = None,
         dtype: Literal["f32", "f16", "bf16"] | None = None,
         admission: dict[str, Any] | str | None = None,
@@ -504,10 +504,10 @@ class Table:
         """
     def reserve(self, rows: int) -> bool:
         """Makes room in the index for so many rows in all; False when there is none."""
-    def maintain(self, budget: int = 4096) -> dict[str, int]:
-        """Moves up to `budget` hot keys to where searches for them begin, and lets stale rows go.
+    def maintain(self, rows: int = 4096) -> dict[str, int]:
+        """Moves up to `rows` hot keys to where searches for them begin, and lets stale rows go.
 
-        Of the next `budget` rows those go that `eviction` by age or norm finds too old or too small. Returns
+        Of the next `rows` rows those go that `eviction` by age or norm finds too old or too small. Returns
         `sampled`, `promoted` and `evicted`.
         """
     def __len__(self) -> int: ...
@@ -652,7 +652,7 @@ class Connection:
         *,
         optimizer: dict[str, Any] | str | None = None,
         init: dict[str, Any] | str | None = None,
-        seed: int = 0,
+        seed: int = 42,
         budget_bytes: int | None = None,
         dtype: Literal["f32", "f16", "bf16"] | None = None,
         admission: dict[str, Any] | str | None = None,
@@ -667,13 +667,13 @@ class Connection:
         """Open a table that is there."""
     def drop(self, name: str) -> bool:
         """Drop a table on all servers and say whether it was there."""
-    def save(self, checkpoint: str, *, timeout: float = 600.0) -> int:
+    def save(self, checkpoint: str, *, timeout_s: float = 600.0) -> int:
         """Have every server save all its tables under this name, each as of its own moment; returns the rows.
 
         The name is the servers': letters, digits, `.`, `_`, `-` and `/`, below their `--data`. What was saved under it
         before stays intact until the new one is complete.
         """
-    def restore(self, checkpoint: str, *, timeout: float = 600.0) -> int:
+    def restore(self, checkpoint: str, *, timeout_s: float = 600.0) -> int:
         """Have every server restore all its tables from what was saved under this name; returns the rows.
 
         Tables must be opened again.
@@ -684,17 +684,17 @@ def connect(
     *,
     token: str | None = None,
     ca_file: _Path | None = None,
-    timeout: float = 20.0,
+    timeout_s: float = 20.0,
     prefer_local: bool = True,
     f16_rows: bool = False,
     compression: Literal["lz4", "zstd"] | None = None,
-    hedge: str | int | None = None,
+    hedge: str | None = None,
 ) -> Connection:
     """Reach all servers of a cluster, with commas between their addresses.
 
     An address is "tcp://host:port", "unix:PATH" or "shm:NAME".
     `token` is the servers' shared auth token; without it, the one that a server of this user and host made is used.
-    `ca_file` (PEM) turns TLS on and names whom to trust. A request without an answer within `timeout` seconds fails,
+    `ca_file` (PEM) turns TLS on and names whom to trust. A request without an answer within `timeout_s` seconds fails,
     and so does all that is asked of a server that has been away for so long, until it answers again. A server that has
     not answered for a second is a warning of the logger "sanderling", and again at twice the time. With
     `prefer_local` servers of this host are talked to over the fastest way that they offer.
@@ -704,7 +704,7 @@ def connect(
 
     For slow links: `f16_rows` has pulled rows travel in half precision, each value rounded to the nearest (relative
     error at most 2^-11; below 2^-14 an absolute one of at most 2^-25) and what is beyond 65504 to that; `compression`
-    is for requests and answers of 1 KiB and more over TCP. `hedge`, "p95" or a number of microseconds, asks
+    is for requests and answers of 1 KiB and more over TCP. `hedge`, "p95" or a time such as "500us", asks
     for a pull that takes longer than that once more over a second connection; at most 5 % of pulls.
     """
 
@@ -817,7 +817,7 @@ class Job:
         *,
         spec: dict[str, Any] | None = None,
         workers: int = 1,
-        seed: int = 0,
+        seed: int = 42,
         timeout_s: float = 60.0,
         shuffle_bytes_max: int = 100663296,
         scratch_dir: _Path | None = None,

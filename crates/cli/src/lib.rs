@@ -27,7 +27,7 @@ mod width;
 
 pub use command::train::DEEP_MODELS;
 
-/// Train, evaluate and look into CTR models whose embedding tables outgrow a laptop.
+/// Parameter server, feature hub and trainers for click models with large embedding tables.
 #[derive(Debug, Parser)]
 #[command(name = "sanderling", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
@@ -37,18 +37,18 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  # a first configuration from a file
+  # propose a configuration for a data file
   sanderling inspect clicks.csv --suggest > clicks.toml
-  # a model, its metrics and a report
+  # train a model; writes metrics and a report
   sanderling train clicks.toml
-  # AUC and logloss on other rows
+  # AUC and logloss on held-out rows
   sanderling eval runs/clicks/model held_out.csv
   sanderling predict runs/clicks/model new.csv -o scores.csv
 
-A file that is named as output has its name when it is whole; pipes and devices are written as they are.
+Output files are written under a temporary name and renamed when complete. Pipes and devices are written directly.
 
-Exit codes: 0 done; 1 failed; 2 wrong arguments or configuration; 3 bad data; 4 damaged or unfit model; \
-130 interrupted (what was trained is saved, go on with train --resume).";
+Exit codes: 0 success; 1 failure; 2 wrong arguments or configuration; 3 bad data; 4 damaged or unsuitable model; \
+130 interrupted (the run is saved; continue it with train --resume).";
 
 #[derive(Debug, Subcommand)]
 enum Command {

@@ -151,7 +151,8 @@ impl Config {
     /// Parses and checks the TOML text of a run that was begun, as a model has saved it; `path` is for messages, `name` for runs
     /// that do not name themselves.
     pub fn parse(text: &str, path: &Path, name: &str) -> Result<Self, LearnError> {
-        let wrong = |error: toml::de::Error| LearnError::Config { path: path.into(), reason: error.to_string() };
+        let wrong =
+            |error: toml::de::Error| LearnError::Config { path: path.into(), reason: error.to_string() };
         let mut table: toml::Table = toml::from_str(text).map_err(wrong)?;
         renamed::rename(&mut table);
         let config: Self = table.try_into().map_err(wrong)?;

@@ -123,8 +123,8 @@ impl<'a> Worker<'a> {
         let workers = segment.train.threads as u64;
         let window_rows = WINDOW_ROWS_MAX / segment.train.batch_size as u64;
         let window_steps = (segment.train.print_steps() / workers).min(window_rows).max(1);
-        let room =
-            ((window_steps + self.run_rows) * segment.train.batch_size as u64).min(2 * WINDOW_ROWS_MAX) as usize;
+        let room = ((window_steps + self.run_rows) * segment.train.batch_size as u64).min(2 * WINDOW_ROWS_MAX)
+            as usize;
         let mut scores = Scores::with_room(room);
         let mut steps = 0;
         let mut sent = 0;

@@ -378,7 +378,9 @@ fn a_name_that_nobody_gave_keeps_the_earlier_run() {
     assert!(runs::contents(&place.model("c")) == first, "the first run is as it was");
     // What can be resumed is found under its number, and what cannot is refused under the name.
     assert_eq!(run("train = { batch_size = 9, passes = 2 }", true, true).unwrap(), "c-3");
-    assert!(run("train = { batch_size = 11 }", true, true).unwrap_err().to_string().contains("cannot resume"));
+    assert!(
+        run("train = { batch_size = 11 }", true, true).unwrap_err().to_string().contains("cannot resume")
+    );
     // A name that was given on purpose is replaced.
     assert_eq!(run("train = { batch_size = 7 }", false, false).unwrap(), "c");
     assert!(runs::contents(&place.model("c")) != first);

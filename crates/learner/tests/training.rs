@@ -331,7 +331,8 @@ fn runs_that_cannot_be() {
             "quantile",
         ),
         (
-            "data = { train = \"-\", format = \"libsvm\" }\ntrain = { threads = 2, save_every_steps = 9 }".into(),
+            "data = { train = \"-\", format = \"libsvm\" }\ntrain = { threads = 2, save_every_steps = 9 }"
+                .into(),
             "save_every_steps",
         ),
         (

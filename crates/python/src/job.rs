@@ -91,7 +91,7 @@ impl From<JobError> for Ended {
 #[pymethods]
 impl PyJob {
     #[new]
-    #[pyo3(signature = (source, *, spec = None, workers = 1, seed = 0, timeout_s = 60.0, shuffle_bytes_max = 100_663_296,
+    #[pyo3(signature = (source, *, spec = None, workers = 1, seed = 42, timeout_s = 60.0, shuffle_bytes_max = 100_663_296,
         scratch_dir = None, train = true, hosts = None, rank = None, connection = None, attempt = 0,
         on_worker_loss = "stop", worker_timeout_s = 30.0, token = None, ca_file = None, cert_file = None, key_file = None,
         expose = false, insecure = false, tables = Vec::new()))]

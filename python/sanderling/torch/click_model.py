@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import sanderling
 from sanderling import _native
 from sanderling.torch import checkpoint, models
-from sanderling.torch.deep_config import DeepConfig
+from sanderling.torch.deep_config import DeepConfig, with_new_names
 from sanderling.torch.embedding import EmbeddingCollection
 from sanderling.torch.inputs import for_scoring
 from sanderling.torch.spec import FeatureSpec, Spec, TableSpec
@@ -160,7 +160,7 @@ def open_model(directory: str | Path, *, device: str = "cpu") -> tuple[ClickMode
             f"{directory}: its `extra` lacks {', '.join(sorted(missing))}: a run of sanderling.torch.train saves these;"
             " a checkpoint of a loop of your own is for sanderling.torch.load"
         )
-    config = DeepConfig.of(extra["config"])
+    config = DeepConfig.of(with_new_names(extra["config"]))
     model = ClickModel(config, extra["spec"]["feature"]).to(device)
     checkpoint.load(directory, model, None, model.emb, map_location=device)
     return model.eval(), extra["spec"]

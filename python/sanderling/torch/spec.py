@@ -23,7 +23,7 @@ class TableSpec:
     dim: int
     optimizer: dict[str, Any] | str | None = None
     init: dict[str, Any] | str | None = None
-    seed: int = 0
+    seed: int = 42
     budget_bytes: int | None = None
     dtype: Literal["f32", "f16", "bf16"] | None = None
     admission: dict[str, Any] | str | None = None

@@ -67,7 +67,7 @@ def train(
     on_line: Callable[[Line], object] | None = None,
     mode: str = "sync",
     hub_token: str = "",
-    hub_patience_s: float = 60.0,
+    hub_timeout_s: float = 60.0,
     hub_compression: Literal["lz4", "zstd"] | None = None,
     hub_ca_file: Path | None = None,
     torch_threads: int | None = None,
@@ -84,11 +84,11 @@ def train(
     all after the same step, which is saved; then KeyboardInterrupt is raised, and the process ignores both signals,
     since torchrun sends them to all that are left when the first one has ended.
 
-    A server of `ps` that is away for longer than `train.ps_timeout_s` ends the run with a `ServerError`. The logger
+    A server of `ps` that is away for longer than `train.ps_timeout` ends the run with a `ServerError`. The logger
     `sanderling` warns after one second, and then more and more rarely. A `Connection` keeps the `timeout` that it was
     made with.
 
-    Hubs that ask for one get `hub_token`; one that is away for longer than `hub_patience_s` is a `HubError`.
+    Hubs that ask for one get `hub_token`; one that is away for longer than `hub_timeout_s` is a `HubError`.
     torch computes with `torch_threads` threads meanwhile: unless given, with what OMP_NUM_THREADS says, or with a
     thread for each physical core that the feed queue's `train.threads` leave, at least 1.
 
@@ -130,7 +130,7 @@ def train(
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise sanderling.FileError(f"{run_dir}: cannot be the run's folder: {error.strerror or error}") from error
-    ps = sanderling.connect(ps, timeout=config.train.ps_timeout_s) if isinstance(ps, str) else ps
+    ps = sanderling.connect(ps, timeout_s=config.train.ps_timeout_s) if isinstance(ps, str) else ps
     workers = _workers(config, ps, mode)
     first = workers is None or workers.rank == 0
     with _claimed(run_dir if first else None), compute_threads.torch_threads(threads):
@@ -144,11 +144,11 @@ def train(
         if config.from_hubs:
             hubs = ", ".join(config.train_inputs)
             waiting = (
-                f"waiting for {hubs} to answer, for up to {hub_patience_s:g} s (--hub-patience); are they running?"
+                f"waiting for {hubs} to answer, for up to {hub_timeout_s:g} s (--hub-timeout); are they running?"
             )
             with _notice(None if quiet or not first else waiting):
                 saved = _of_hubs(run_dir, extra)
-                inputs = HubInputs(config, workers, hub_token, hub_patience_s, saved, hub_compression, hub_ca_file)
+                inputs = HubInputs(config, workers, hub_token, hub_timeout_s, saved, hub_compression, hub_ca_file)
         else:
             waiting = f"reading {', '.join(config.train_inputs)} once, to fit the features to it"
             with _notice(None if quiet or not first else waiting):

@@ -23,7 +23,12 @@ pub struct Model {
     #[serde(default = "default_bias")]
     pub bias: bool,
     /// Memory limit per table in bytes; 0: no limit. A push that needs more fails with the table's name.
-    #[serde(rename = "table_budget", default, with = "super::quantity::bytes", skip_serializing_if = "is_zero")]
+    #[serde(
+        rename = "table_budget",
+        default,
+        with = "super::quantity::bytes",
+        skip_serializing_if = "is_zero"
+    )]
     pub table_budget_bytes: u64,
 }
 

@@ -30,7 +30,11 @@ pub(super) mod duration {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
         let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
-        let wrong = || D::Error::custom(format!("{text:?} is not a duration with a unit (us, ms, s, m, h), such as \"20s\""));
+        let wrong = || {
+            D::Error::custom(format!(
+                "{text:?} is not a duration with a unit (us, ms, s, m, h), such as \"20s\""
+            ))
+        };
         numbers::time(&text).map(Some).ok_or_else(wrong)
     }
 }

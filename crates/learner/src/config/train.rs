@@ -91,7 +91,11 @@ impl Train {
     /// Steps between two lines of progressive metrics.
     #[must_use]
     pub fn print_steps(&self) -> u64 {
-        if self.print_every_steps > 0 { self.print_every_steps } else { (PRINT_ROWS / self.batch_size as u64).max(1) }
+        if self.print_every_steps > 0 {
+            self.print_every_steps
+        } else {
+            (PRINT_ROWS / self.batch_size as u64).max(1)
+        }
     }
 }
 
