@@ -14,6 +14,8 @@ mod command;
 mod failure;
 mod jobs;
 mod log;
+#[cfg(test)]
+mod names;
 mod profile;
 mod progress;
 mod reading;

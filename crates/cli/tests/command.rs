@@ -12,6 +12,8 @@ use serde_json::Value;
 mod after_training;
 #[path = "command/convert.rs"]
 mod convert;
+#[path = "command/old_names.rs"]
+mod old_names;
 #[path = "command/outputs.rs"]
 mod outputs;
 #[path = "command/records.rs"]
@@ -330,7 +332,7 @@ fn help_and_exit_codes() {
         ("--version", 0, ""),
         ("", 2, "Usage"),
         ("trian c.toml", 2, "trian"),
-        ("train c.toml --batch 0", 2, "train.batch_size"),
+        ("train c.toml --batch-size 0", 2, "train.batch_size"),
         ("train rate.toml", 2, "alpha"),
         ("train single.toml -q", 0, "every row is negative"),
         ("predict runs/c/model valid.svm -o scores.csv.gz", 2, "scores.csv.gz"),
@@ -396,7 +398,7 @@ fn help_and_exit_codes() {
         ("synth out.parquet.gz", 2, "compressed inside"),
         ("train c.toml --workers 2", 2, "--algorithm"),
         ("train c.toml --algorithm ftlr", 2, "ftrl-sync-no-shuffle"),
-        ("train c.toml --algorithm ftrl-sync --batch 65537", 2, "global batch"),
+        ("train c.toml --algorithm ftrl-sync --batch-size 65537", 2, "global batch"),
         ("train c.toml --algorithm ftrl-sync --workers 32", 2, "workers"),
         ("train c.toml --algorithm ftrl-sync --staleness 2", 2, "--staleness"),
     ] {
@@ -533,7 +535,7 @@ fn steps_of_few_units_are_whole_and_the_same_for_any_number_of_workers() {
     for workers in [1, 2, 4] {
         let name = format!("of_{workers}");
         let line = format!(
-            "train c.toml --train a.batch --algorithm ftrl-sync-no-shuffle --batch 128 --passes 2 --name {name}"
+            "train c.toml --train a.batch --algorithm ftrl-sync-no-shuffle --batch-size 128 --passes 2 --name {name}"
         );
         let json = place.run(&format!("{line} --workers {workers} --json")).json();
         assert_eq!((&json["examples"], &json["steps"]), (&6000.into(), &48.into()), "{workers}: {json}");

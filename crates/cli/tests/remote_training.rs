@@ -258,7 +258,7 @@ fn workers_in_step_over_servers_give_the_bits_of_one_in_this_process() {
     // Each on its own way, and batches of one row are no exception.
     for batch in [16, 1] {
         let line = format!(
-            "train step.toml --algorithm ftrl --workers 2 --passes 1 --batch {batch} --quiet --json {ps}"
+            "train step.toml --algorithm ftrl --workers 2 --passes 1 --batch-size {batch} --quiet --json {ps}"
         );
         let alone = place.json(&line);
         assert_eq!(alone["examples"], 3000);

@@ -191,7 +191,7 @@ def test_a_device_that_is_not_there_is_refused(data: Path, tmp_path: Path) -> No
 
 def test_servers_that_cannot_save_are_found_out_before_a_pass(data: Path, tmp_path: Path) -> None:
     place = f"unix:{tmp_path}/ps"
-    start = [sys.executable, "-m", "sanderling", "ps", "--workers", "1", "--listen", place]
+    start = [sys.executable, "-m", "sanderling", "ps", "--threads", "1", "--listen", place]
     lines_seen: list[dict[str, Any]] = []
     with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as server:
         try:

@@ -171,11 +171,11 @@ def test_a_hub_that_is_not_there_is_named(
     arguments = ["clicks.toml", "--train", gone, "--hub-timeout"]
     expected = rf"error: hub unix:{re.escape(str(folder))}/nobody is gone for more than \d+ s: "
     monkeypatch.setattr(trainer, "_NOTICE_S", 60.0)
-    assert command.main([*arguments, "0.1"]) == 1
+    assert command.main([*arguments, "100ms"]) == 1
     assert re.match(expected, capsys.readouterr().err)
     # Who waits for longer is told what for.
     monkeypatch.setattr(trainer, "_NOTICE_S", 0.0)
-    assert command.main([*arguments, "2"]) == 1
+    assert command.main([*arguments, "2s"]) == 1
     notice, error = capsys.readouterr().err.splitlines()
     assert notice == f"waiting for {gone} to answer, for up to 2 s (--hub-timeout); are they running?"
     assert re.match(expected, error)
@@ -224,7 +224,7 @@ def test_over_tls_with_a_token(
     made = ["openssl", "req", "-x509", *key, "-out", "cert.pem", "-days", "2", *names]
     subprocess.run(made, cwd=folder, check=True, capture_output=True)
     (folder / "token").write_text("secret\n")
-    options = ["--tls-cert", "cert.pem", "--tls-key", "key.pem", "--token-file", "token"]
+    options = ["--cert-file", "cert.pem", "--key-file", "key.pem", "--token-file", "token"]
     with hub(folder, *options, listen="127.0.0.1:0") as address:
         for ways, text in [
             ({"hub_token": "secret"}, "talks TLS"),

@@ -69,7 +69,7 @@ pub(crate) struct Args {
     /// Number of passes over the input [default: train.passes of --config, or 1]
     #[arg(long)]
     passes: Option<u64>,
-    /// Rows in the shuffle buffer; 0: input order [default: train.shuffle_rows of --config, or 100000]
+    /// Rows in the shuffle buffer; 0: input order [default: train.shuffle_rows of --config, or 0]
     #[arg(long, value_name = "ROWS")]
     shuffle_rows: Option<usize>,
     /// Random seed of the shuffle [default: seed of --config, or 42]
@@ -209,6 +209,7 @@ impl Args {
         config["data"]["train"] = self.data.clone().into();
         config["train"]["batch_size"] = BATCH_DEFAULT.into();
         config["train"]["passes"] = 1.into();
+        config["train"]["shuffle_rows"] = 0.into();
         Ok(Config::from_json(&config.to_string(), |config| config.name = "hub".to_owned())?)
     }
 

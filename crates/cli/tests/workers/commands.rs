@@ -220,7 +220,7 @@ fn commands_train_together_what_one_trains_alone_and_name_one_that_is_killed() {
     assert!(site.model("own-ways").len() > 1000);
 
     // Nobody is further ahead than the bound, and how far is in the summary of the first one.
-    let bounded = "--algorithm ftrl --staleness 1 --batch 16 --name bounded";
+    let bounded = "--algorithm ftrl --staleness 1 --batch-size 16 --name bounded";
     let said: Vec<String> = site.train_together(bounded, 3).into_iter().map(ended_well).collect();
     assert!(
         said[0].contains("at most 1 minibatches ahead") && said[0].contains("pushes missed"),

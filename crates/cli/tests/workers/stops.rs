@@ -150,7 +150,7 @@ fn who_is_stopped_in_the_first_pass_leaves_an_earlier_run_as_it_was() {
     together("--quiet").into_iter().for_each(|child| drop(ended_well(child)));
     let earlier = site.model("again");
     for told in [0, 1] {
-        let mut workers = together("--batch 2").map(Worker::of);
+        let mut workers = together("--batch-size 2").map(Worker::of);
         workers[0].said.wait_for("step 1,");
         signal("-INT", workers[told].id());
         let [first, second] = workers;
