@@ -393,7 +393,9 @@ def passes(options: argparse.Namespace) -> dict[str, Any]:
             began = time.perf_counter()
             whole(number)
             seconds[name].append(time.perf_counter() - began)
-    print(f"{len(rows):,} rows, {options.keys:,} keys, dim {options.dim}, batch {options.batch_size}; {options.optimizer};")
+    print(
+        f"{len(rows):,} rows, {options.keys:,} keys, dim {options.dim}, batch {options.batch_size}; {options.optimizer};"
+    )
     print(f"hidden {options.hidden}, {options.threads} threads of torch {torch.__version__}\n")
     print("| a pass, s | median | min | max |\n|---|---|---|---|")
     for name, times in seconds.items():

@@ -43,7 +43,7 @@ def test_options_that_are_none_are_refused(one_server: str) -> None:
         with pytest.raises(ValueError, match=text):
             sanderling.connect(one_server, **cast("dict[str, Any]", options))
     for wrong in (1.5, True):
-        with pytest.raises(TypeError, match="such as \"500us\", not"):
+        with pytest.raises(TypeError, match='such as "500us", not'):
             sanderling.connect(one_server, hedge=cast("Any", wrong))
     for hedge in ("p95", "500us", "2ms"):
         assert sanderling.connect(one_server, hedge=hedge).servers == [one_server]

@@ -67,7 +67,9 @@ def main(arguments: Sequence[str]) -> int:
         metavar="TIME",
         help="time limit of a request, and of waiting for a server, such as 20s or 5m (train.ps_timeout, 20s)",
     )
-    add("--ps-ca-file", type=Path, metavar="FILE", help="certificate authority of parameter servers that speak TLS, PEM")
+    add(
+        "--ps-ca-file", type=Path, metavar="FILE", help="certificate authority of parameter servers that speak TLS, PEM"
+    )
     add("--hub-ca-file", type=Path, metavar="FILE", help="certificate authority of hubs that speak TLS, PEM")
     add("--hub-token-file", type=Path, metavar="FILE", help="what hubs must be told is in this file")
     add("--hub-timeout", default="60s", metavar="TIME", help="how long a hub may be away, such as 60s (60s)")

@@ -358,7 +358,12 @@ def _section(kind: type[_Section], name: str, entries: Mapping[str, Any]) -> _Se
         if key not in defaults:
             raise sanderling.ConfigError(f"{name}.{key} is unknown; there are {', '.join(defaults)}")
         default = defaults[key]
-        fits = default is None or key == "table_budget" or isinstance(value, type(default)) or (type(default), type(value)) == (float, int)
+        fits = (
+            default is None
+            or key == "table_budget"
+            or isinstance(value, type(default))
+            or (type(default), type(value)) == (float, int)
+        )
         if not fits or (isinstance(value, bool) and not isinstance(default, bool)):
             raise sanderling.ConfigError(f"{name}.{key} = {value!r}: must be of type {type(default).__name__}")
     return kind(**entries)

@@ -255,8 +255,8 @@ class HubInputs:
             at = f"hub {hub['address']}"
             if train.batch_size and train.batch_size != hub["batch_size"]:
                 raise sanderling.ConfigError(
-                    f"train.batch_size = {train.batch_size}, but {at} makes minibatches of {hub['batch_size']} rows: start it"
-                    f" with --batch-size {train.batch_size}, or leave train.batch_size out"
+                    f"train.batch_size = {train.batch_size}, but {at} makes minibatches of {hub['batch_size']} rows:"
+                    f" start it with --batch-size {train.batch_size}, or leave train.batch_size out"
                 )
             passes = train.passes or hubs[0]["passes"]
             if passes != hub["passes"]:

@@ -25,5 +25,7 @@ def size_bytes(name: str, text: object) -> int:
     found = re.fullmatch(r"(\d+) *(|B|KiB|MiB|GiB|TiB)", text.strip()) if isinstance(text, str) else None
     size = int(found[1]) * _BYTES[found[2]] if found else -1
     if not 0 <= size < 1 << 63:
-        raise sanderling.ConfigError(f"{name} = {text!r}: must be bytes with a unit (B, KiB, MiB, GiB, TiB), such as '4GiB'")
+        raise sanderling.ConfigError(
+            f"{name} = {text!r}: must be bytes with a unit (B, KiB, MiB, GiB, TiB), such as '4GiB'"
+        )
     return size

@@ -143,9 +143,7 @@ def train(
         inputs: FileInputs | HubInputs
         if config.from_hubs:
             hubs = ", ".join(config.train_inputs)
-            waiting = (
-                f"waiting for {hubs} to answer, for up to {hub_timeout_s:g} s (--hub-timeout); are they running?"
-            )
+            waiting = f"waiting for {hubs} to answer, for up to {hub_timeout_s:g} s (--hub-timeout); are they running?"
             with _notice(None if quiet or not first else waiting):
                 saved = _of_hubs(run_dir, extra)
                 inputs = HubInputs(config, workers, hub_token, hub_timeout_s, saved, hub_compression, hub_ca_file)
