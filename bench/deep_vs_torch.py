@@ -394,7 +394,8 @@ def passes(options: argparse.Namespace) -> dict[str, Any]:
             whole(number)
             seconds[name].append(time.perf_counter() - began)
     print(
-        f"{len(rows):,} rows, {options.keys:,} keys, dim {options.dim}, batch {options.batch_size}; {options.optimizer};"
+        f"{len(rows):,} rows, {options.keys:,} keys, dim {options.dim}, "
+        f"batch {options.batch_size}; {options.optimizer};"
     )
     print(f"hidden {options.hidden}, {options.threads} threads of torch {torch.__version__}\n")
     print("| a pass, s | median | min | max |\n|---|---|---|---|")

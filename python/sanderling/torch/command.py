@@ -45,44 +45,51 @@ def main(arguments: Sequence[str]) -> int:
     """Runs `train` with the arguments after that word; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="sanderling train",
-        description="Train a deep click model in PyTorch, its rows in Sanderling's tables.",
+        description="Train a deep click model in PyTorch with embeddings in Sanderling tables.",
         allow_abbrev=False,
         epilog="Example: sanderling train --model deepfm examples/adult_deepfm.toml. See docs/torch.md.",
     )
     add = parser.add_argument
-    add("config", type=Path, help="configuration, TOML")
-    add("--model", choices=DEEP_MODELS, help="instead of model.type")
-    add("--resume", action="store_true", help="go on where the run was told to stop, or was saved last")
-    add("--runs-dir", default="runs", help="parent of the run's directory (runs)")
-    add("--json", action="store_true", help="print the result as one JSON object on the last line of standard output")
-    add("--quiet", "-q", action="store_true", help="no progress and no lines of metrics")
-    add("--tensorboard", action="store_true", help="event files for TensorBoard in runs/NAME/tensorboard")
-    add("--device", default="cpu", help="where the dense part is: cpu, cuda, cuda:1 (cpu)")
-    add("--torch-threads", type=int, metavar="N", help="threads of torch (the cores that train.threads leave, or 1)")
-    add("--ps", help="tables on parameter servers, at these addresses")
-    add("--mode", default="sync", help="of several trainers under torchrun: sync, async or bounded:STEPS (sync)")
-    add("--ps-token-file", type=Path, metavar="FILE", help="what parameter servers must be told is in this file")
+    add("config", type=Path, help="run configuration (TOML)")
+    add("--model", choices=DEEP_MODELS, help="model type (model.type)")
+    add("--resume", action="store_true", help="continue from the last checkpoint of the run")
+    add("--runs-dir", default="runs", help="parent directory of runs (runs)")
+    add("--json", action="store_true", help="print the result as a JSON object on the last line of standard output")
+    add("--quiet", "-q", action="store_true", help="suppress progress and metric lines")
+    add("--tensorboard", action="store_true", help="write TensorBoard event files to runs/NAME/tensorboard")
+    add("--device", default="cpu", help="device of the dense part: cpu, cuda, cuda:1 (cpu)")
+    add(
+        "--torch-threads",
+        type=int,
+        metavar="N",
+        help="number of torch threads (cores not used by train.threads, at least 1)",
+    )
+    add("--ps", help="addresses of parameter servers, separated by commas")
+    add(
+        "--mode", default="sync", help="synchronization of trainers under torchrun: sync, async or bounded:STEPS (sync)"
+    )
+    add("--ps-token-file", type=Path, metavar="FILE", help="file with the auth token of the servers")
     add(
         "--ps-timeout",
         metavar="TIME",
-        help="time limit of a request, and of waiting for a server, such as 20s or 5m (train.ps_timeout, 20s)",
+        help="request timeout, also while a server is unreachable, such as 20s or 5m (train.ps_timeout, 20s)",
     )
+    add("--ps-ca-file", type=Path, metavar="FILE", help="CA bundle (PEM) to verify servers; enables TLS")
+    add("--hub-ca-file", type=Path, metavar="FILE", help="CA bundle (PEM) to verify hubs; enables TLS")
+    add("--hub-token-file", type=Path, metavar="FILE", help="file with the auth token of the hubs")
+    add("--hub-timeout", default="60s", metavar="TIME", help="time limit for an unreachable hub, such as 60s (60s)")
     add(
-        "--ps-ca-file", type=Path, metavar="FILE", help="certificate authority of parameter servers that speak TLS, PEM"
+        "--hub-compression", choices=("lz4", "zstd"), help="compression of minibatches from hubs, for slow links (none)"
     )
-    add("--hub-ca-file", type=Path, metavar="FILE", help="certificate authority of hubs that speak TLS, PEM")
-    add("--hub-token-file", type=Path, metavar="FILE", help="what hubs must be told is in this file")
-    add("--hub-timeout", default="60s", metavar="TIME", help="how long a hub may be away, such as 60s (60s)")
-    add("--hub-compression", choices=("lz4", "zstd"), help="compress what hubs send, for slow links")
     add(
         "--name",
-        help="name of the run, whose earlier run is replaced; without it, one of another configuration is kept",
+        help="run name; replaces an earlier run of this name",
     )
-    add("--train", nargs="+", metavar="FILE", help="training input: files, or hub://host:port,host:port")
-    add("--valid", nargs="+", metavar="FILE", help="validation input")
+    add("--train", nargs="+", metavar="FILE", help="training files, or hub://host:port,host:port (data.train)")
+    add("--valid", nargs="+", metavar="FILE", help="validation files (data.valid)")
     for name in ("threads", "passes", "batch-size", "max-steps"):
-        add(f"--{name}", type=int, help=f"instead of train.{name.replace('-', '_')}")
-    add("--seed", type=int, help="of first weights and shuffles")
+        add(f"--{name}", type=int, help=f"overrides train.{name.replace('-', '_')}")
+    add("--seed", type=int, help="random seed of initial weights and shuffles (42)")
     _refuse_old(parser, arguments)
     options = parser.parse_args(arguments)
     try:
@@ -161,7 +168,7 @@ def _exit_code(error: sanderling.Error) -> int:
 
 @contextmanager
 def _of_options() -> Iterator[None]:
-    """What cannot be read of the files that options name is wrong with the options, other than with files of rows."""
+    """Turn an unreadable file of an option into a ConfigError."""
     try:
         yield
     except sanderling.FileError as error:
@@ -184,7 +191,7 @@ def _check_readable(option: str, path: Path | None) -> None:
 
 
 def _text(option: str, path: Path | None) -> str:
-    """What is in the file, without the end of its line."""
+    """Content of a file without surrounding blanks."""
     try:
         return "" if path is None else path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -18,7 +18,7 @@ from sanderling._native import DEEP_MODELS
 from sanderling.torch.quantity import seconds, size_bytes
 
 HUBS = "hub://"
-"""What the address of hubs begins with."""
+"""Prefix of hub addresses."""
 
 PS_TIMEOUT_S = (0.01, 86_400.0)
 """Bounds of `train.ps_timeout` in seconds."""
@@ -44,7 +44,7 @@ _MAY_CHANGE = {
     "train.save_every_steps",
     "train.ps_timeout",
 }
-"""What a run may go on with otherwise than it began."""
+"""Entries that may change when a run is resumed."""
 
 
 @dataclass
@@ -126,7 +126,7 @@ class DeepConfig:
     """Files, patterns, urls; or hubs, as one entry `hub://host:port,host:port`."""
     valid_inputs: list[str]
     spec: dict[str, Any]
-    """What `sanderling.FeedQueue` reads rows by: `data`, `label`, `weight`, `negatives`, `feature`."""
+    """The spec for `sanderling.FeedQueue`: `data`, `label`, `weight`, `negatives`, `feature`."""
     seed: int = 42
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: dict[str, Any] = field(default_factory=lambda: {"type": "adam", "lr": 1e-3})

@@ -49,7 +49,7 @@ class Progress:
     step: int = 0
     examples: int = 0
     passes: int = 0
-    """Whole ones."""
+    """Completed passes."""
     unjudged: bool = False
     """Whether the last of them could not be validated yet."""
     used_rows: int = 0
@@ -531,7 +531,7 @@ class DeepRun:
         self.meet()
 
     def shown(self) -> dict[str, Any]:
-        """What the report shows of passes that are over, should none that follows replace it."""
+        """Content of the report for completed passes, unless a later pass replaces it."""
         # Evenly, since rows that are near each other in the input may be alike.
         stride = len(self.plotted[0]) // _PLOTTED_MAX + 1
         return {

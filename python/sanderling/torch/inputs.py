@@ -67,7 +67,7 @@ def _first_rows(names: list[str], spec: dict[str, Any]) -> dict[str, Any] | None
 
 
 def no_rows(names: list[str], queue: sanderling.FeedQueue | None) -> sanderling.NoRowsError:
-    """What is said of an input of which nothing is left, as the built-in learners say it."""
+    """The error for an input without usable rows."""
     stats: dict[str, Any] = {"bad_rows": 0} if queue is None else queue.stats()
     bad = f": all {stats['bad_rows']} were bad, the first: {stats['bad_row_messages'][0]}" if stats["bad_rows"] else ""
     return sanderling.NoRowsError(f"{', '.join(names)}: no rows to work on{bad}")
@@ -139,7 +139,7 @@ class HubInputs:
 
     spec: dict[str, Any]
     hubs: list[dict[str, Any]]
-    """What each hub serves, as `sanderling.Hubs.served`."""
+    """Properties of each hub, as in `sanderling.Hubs.served`."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class HubInputs:
         return hubs
 
     def _expected(self) -> dict[str, Any]:
-        """What the configuration says of the rows."""
+        """The spec of the rows in the configuration."""
         return {name: section for name, section in self.config.spec.items() if name != "data"}
 
     def _check(self, hubs: list[dict[str, Any]]) -> None:

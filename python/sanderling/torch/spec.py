@@ -1,4 +1,4 @@
-"""What an embedding collection is made of: tables, and which feature reads which of them.
+"""Spec of an embedding collection: tables, and the features that read them.
 
 Plain data that a person writes and a TOML file can say; knows neither torch nor how rows are kept.
 """

@@ -37,7 +37,7 @@ from sanderling.torch.run_log import Line, RunLog
 from sanderling.torch.run_name import named, replaces
 from sanderling.torch.workers import Workers, bound_of, join
 
-# How long nobody wonders what is waited for.
+# Seconds of waiting without a notice.
 _NOTICE_S = 2.0
 # How long trainers that torchrun started wait for each other, saving included.
 _STEP_TIMEOUT_S = 300.0
@@ -45,7 +45,7 @@ _STEP_TIMEOUT_S = 300.0
 
 @dataclass
 class DeepResult:
-    """What a run came to."""
+    """Result of a run."""
 
     summary: dict[str, Any]
     """Also in `summary.json`."""
@@ -98,7 +98,7 @@ def train(
     if not isinstance(config, DeepConfig):
         config = DeepConfig.of(config) if isinstance(config, Mapping) else DeepConfig.read(Path(config))
     check_device(device)
-    # Where one trainer runs alone, nobody else looks at it.
+    # A single trainer shares it with no other.
     bound_of(mode)
     threads = compute_threads.choose(torch_threads, config.train.threads)
     check_files(config)
@@ -203,7 +203,7 @@ def _claimed(run_dir: Path | None) -> Iterator[None]:
             f"{run_dir}: another process trains a run of this name here; wait for it, or give this one another name"
         ) from error
     except OSError:
-        pass  # a file system without locks: whoever uses one looks after this
+        pass  # a file system without locks: the user must avoid two runs of one name
     try:
         yield
     finally:
@@ -248,7 +248,7 @@ def _check_unchanged(config: DeepConfig, last: Path, extra: Mapping[str, Any]) -
 
 
 def _of_hubs(run_dir: Path, extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What a run that goes on knows of its hubs."""
+    """Saved properties of the hubs of a resumed run."""
     if extra is None:
         return None
     if not extra.get("hubs"):

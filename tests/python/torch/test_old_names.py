@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 import sanderling
 from sanderling.torch import command
 from sanderling.torch.deep_config import DeepConfig
