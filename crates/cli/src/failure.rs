@@ -68,7 +68,7 @@ impl Failure {
         source.kind() == std::io::ErrorKind::BrokenPipe
     }
 
-    /// What failed, as a user of the command line can act on it: clients in programs open their tables again, a command is
+    /// Message for a user of the command line: clients in programs open their tables again, a command is
     /// started again.
     pub(crate) fn words(&self) -> String {
         const OF_PROGRAMS: &str = "; open the table again";
@@ -145,7 +145,7 @@ impl Failure {
     }
 }
 
-/// What a server or a hub may refuse to listen for, in its words, and the options of its command line.
+/// Reasons of a server or hub for not listening, and the options that mend them.
 const OF_LISTENING: [(&str, &str); 4] = [
     ("not a loopback address", "here, --expose, with --cert-file, --key-file and --token-file"),
     ("exposed without TLS and a token", "here, --cert-file, --key-file and --token-file, or --insecure"),
@@ -153,7 +153,7 @@ const OF_LISTENING: [(&str, &str); 4] = [
     ("need a folder for checkpoints", "name one with --data"),
 ];
 
-/// The same for what parameter servers refuse.
+/// Refusals of parameter servers, and the options that mend them.
 const OF_SERVERS: [(&str, &str); 4] = [
     ("the token is missing or wrong", "name its file with --ps-token-file"),
     ("it talks TLS, and this connection does not", "pass its CA bundle with --ps-ca-file"),

@@ -105,7 +105,7 @@ where
     };
     let code = match result {
         Ok(code) => code,
-        // Whoever read our output has seen enough, as `head` does.
+        // The reader closed the pipe, as `head` does.
         Err(failure) if failure.is_broken_pipe() => 0,
         Err(failure) => {
             let advice = failure.advice().map_or(String::new(), |advice| format!("; {advice}"));

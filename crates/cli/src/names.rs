@@ -36,7 +36,10 @@ fn option_default(command: &Command, words: &str) -> Option<(String, String)> {
     let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
     let said = help.split_once("[default: ").map(|(_, rest)| rest.trim_end_matches(']').to_owned());
     let default = given.or(said).unwrap_or_default();
-    // "train.batch_size of --config, or 1024": the last word is what holds without a configuration.
+    if !default.contains(|c: char| c.is_ascii_digit()) {
+        return Some((String::new(), value_name.to_owned()));
+    }
+    // Of "train.batch_size of --config, or 1024", the last word holds without a configuration.
     let last = default.rsplit([' ', ',']).next().unwrap_or_default();
     Some((last.to_owned(), value_name.to_owned()))
 }

@@ -349,22 +349,10 @@ fn help_and_exit_codes() {
         ("train c.toml --train empty.svm", 3, "no rows"),
         ("inspect empty.svm --suggest", 3, "empty.svm: no rows to work on"),
         ("inspect train.svm --suggest --json", 2, "cannot be used with"),
-        (
-            "inspect train.svm --columns a,b",
-            2,
-            "--columns: only CSV and TSV have a use for it, and train.svm is libsvm",
-        ),
+        ("inspect train.svm --columns a,b", 2, "--columns: only for CSV and TSV, and train.svm is libsvm"),
         // By its content.
-        (
-            "inspect unnamed --comment #",
-            2,
-            "--comment: only CSV and TSV have a use for it, and unnamed is libsvm",
-        ),
-        (
-            "train c.toml --header true",
-            2,
-            "--header: only CSV and TSV have a use for it, and train.svm is libsvm",
-        ),
+        ("inspect unnamed --comment #", 2, "--comment: only for CSV and TSV, and unnamed is libsvm"),
+        ("train c.toml --header true", 2, "--header: only for CSV and TSV, and train.svm is libsvm"),
         ("eval runs/c/model valid.svm --separator ;", 2, "--separator: only CSV and TSV"),
         ("predict runs/c/model valid.svm --columns a", 2, "--columns: only CSV and TSV"),
         ("inspect none-*.svm", 1, "none-*.svm: no file matches this pattern"),

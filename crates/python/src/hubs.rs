@@ -73,7 +73,7 @@ impl PyHubs {
         self.spec.as_ref().map(|spec| spec.clone_ref(py))
     }
 
-    /// What each hub serves.
+    /// Properties of each hub.
     #[getter]
     fn served(&self, py: Python<'_>) -> Py<PyAny> {
         self.served.clone_ref(py)
@@ -88,7 +88,7 @@ impl PyHubs {
     }
 }
 
-/// What one hub serves.
+/// Properties of one hub.
 #[derive(Debug, Serialize)]
 struct HubFacts {
     address: String,
@@ -99,7 +99,7 @@ struct HubFacts {
     ranks: u32,
 }
 
-/// What hubs serve, as a list of dictionaries.
+/// Properties of hubs as a list of dictionaries.
 pub(crate) fn facts(py: Python<'_>, served: &[Served]) -> PyResult<Py<PyAny>> {
     let facts = |it: &Served| HubFacts {
         address: it.hub.clone(),

@@ -78,7 +78,7 @@ pub(crate) struct PyFeedQueue {
     page: std::sync::Mutex<Option<MetricsPage>>,
 }
 
-/// Who is told the statistics, and when next.
+/// Listener of statistics, and the time of its next call.
 struct Told {
     every: Duration,
     next: Instant,
@@ -181,7 +181,7 @@ impl PyFeedQueue {
                     Source::files(inputs, data, &Spec { label, weight, negatives, feature }, train)?
                 }
             };
-            // Whose minibatch is whose, hubs decide.
+            // Hubs assign minibatches to ranks.
             let options = if from_hubs { QueueOptions { rank: 0, ranks: 1, ..options } } else { options };
             FeedQueue::open(source, embedding, options)
         });
@@ -230,23 +230,23 @@ impl PyFeedQueue {
         to_python(py, &FeedSpec::of(data, spec)).map(Some)
     }
 
-    /// What each hub serves; empty with files.
+    /// Properties of each hub; empty with files.
     #[getter]
     fn hubs(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         facts(py, self.queue.hubs())
     }
 
-    /// What it has done so far: per stage count, and percentiles in nanoseconds; who waits for whom.
+    /// Statistics: count and latency percentiles (nanoseconds) per stage, and waiting times.
     fn stats(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         to_python(py, &self.queue.statistics())
     }
 
-    /// The same as lines of text.
+    /// Statistics as lines of text.
     fn report(&self) -> String {
         self.queue.statistics().to_string()
     }
 
-    /// The same as Prometheus reads it, labelled with the queue's name.
+    /// Statistics in the text format of Prometheus, labelled with the name of the queue.
     fn metrics(&self) -> String {
         self.queue.statistics().exposition(&self.name)
     }

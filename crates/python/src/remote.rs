@@ -209,7 +209,7 @@ impl PyRemoteTable {
         Ok(py.detach(|| self.table.size()).map_err(of_client)?.1)
     }
 
-    /// What a row consists of: per block its `dims`, `init` and `optimizer`.
+    /// Blocks of a row, each with `dims`, `init` and `optimizer`.
     #[getter]
     fn blocks(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let config: serde_json::Value = serde_json::from_str(self.table.config_json()).unwrap_or_default();

@@ -37,7 +37,7 @@ pub(crate) fn rate_of(table: &Table) -> Rate {
     Rate::of(table.name(), table.config().blocks.iter().map(|block| block.optimizer))
 }
 
-/// What a table of one block is made from, as Python says it.
+/// Arguments of a table of one block.
 pub(crate) struct Words<'py, 'a> {
     pub(crate) optimizer: Option<&'a Bound<'py, PyAny>>,
     pub(crate) init: Option<&'a Bound<'py, PyAny>>,
@@ -124,7 +124,7 @@ impl PyTable {
         self.table.bytes()
     }
 
-    /// What a row consists of: per block its `dims`, `init` and `optimizer`.
+    /// Blocks of a row, each with `dims`, `init` and `optimizer`.
     #[getter]
     fn blocks(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let blocks = self.table.config().blocks.iter();

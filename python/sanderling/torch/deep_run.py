@@ -85,7 +85,7 @@ class Progress:
 def _say_bad_rows(log: RunLog, stats: Mapping[str, Any]) -> int:
     """How many rows a queue has left out, by its statistics; says so."""
     if stats["bad_rows"]:
-        log.say(f"{stats['bad_rows']:,} bad rows were left out; the first: {stats['bad_row_messages'][0]}")
+        log.say(f"{stats['bad_rows']:,} bad rows were skipped; the first: {stats['bad_row_messages'][0]}")
     return int(stats["bad_rows"])
 
 

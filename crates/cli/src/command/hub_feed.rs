@@ -16,7 +16,7 @@ pub(crate) struct FeedArgs {
     /// trainers get minibatches without them and ask the servers by the batch's number. No other feature may read the table
     #[arg(long, value_name = "FEATURE=TABLE[:POOLING]", value_delimiter = ',')]
     feed: Vec<String>,
-    /// The same by minibatch, only where it saves bytes on the way to the trainer
+    /// Feed keys like --feed, but only for minibatches where this saves bytes to the trainer
     #[arg(long, value_name = "FEATURE=TABLE[:POOLING]", value_delimiter = ',')]
     feed_auto: Vec<String>,
     /// How long servers and tables may be away, before the hub and its trainers fail
@@ -27,7 +27,7 @@ pub(crate) struct FeedArgs {
 }
 
 impl FeedArgs {
-    /// What feeds, if something is to be fed, which the configuration then names.
+    /// The feeder of keys, if any; adds its features to the configuration.
     pub(crate) fn feeder(&self, config: &mut ServiceConfig) -> Result<Option<Box<dyn KeyFeeder>>, Failure> {
         let mut features = Vec::new();
         for (option, texts, where_it_saves) in

@@ -320,7 +320,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     };
     let lines = server.addresses().iter().map(|address| format!("listening at {address}"));
     let lines = lines.chain(plane.iter().map(|plane| format!("control at {}", plane.url())));
-    // What was noted before comes before that it is ready.
+    // Earlier notes appear before the ready lines.
     log::finish();
     // In one write: a reader may stop after the first line.
     output::text(&lines.collect::<Vec<_>>().join("\n"))?;

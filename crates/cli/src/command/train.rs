@@ -289,11 +289,11 @@ fn describe(event: &Event<'_>) -> Vec<String> {
             if line.best { ", best so far" } else { "" }
         )],
         Event::BadRows { count, messages } => {
-            let head = format!("{} bad rows were left out; the first of them:", output::count(*count));
+            let head = format!("{} bad rows were skipped; the first:", output::count(*count));
             std::iter::once(head).chain(messages.iter().map(|message| format!("  {message}"))).collect()
         }
         Event::RepeatedHeaders { count } => {
-            vec![format!("{} lines repeat the header and were passed over", output::count(*count))]
+            vec![format!("{} repeated header lines were skipped", output::count(*count))]
         }
         Event::InputChanged { before, now } => vec![format!(
             "warning: the files of data.train had {} bytes when the run began and have {} now: its passes are not over the same rows, \

@@ -102,7 +102,7 @@ fn what_cannot_be_converted_or_read() {
             2,
             "OUT.batch a.batch: it is one of the input files",
         ),
-        ("convert c.toml b.batch --header true", 2, "--header: only CSV and TSV have a use for it"),
+        ("convert c.toml b.batch --header true", 2, "--header: only for CSV and TSV"),
         ("convert c.toml b.batch --input empty.svm", 3, "empty.svm: no rows to work on"),
         (
             "convert c.toml b.batch --input worse.svm --on-bad-row skip",

@@ -43,7 +43,6 @@ fn default_init_std() -> f32 {
     0.01
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }
