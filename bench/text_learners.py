@@ -198,7 +198,7 @@ beta = {a.beta}
 l1 = {a.l1}
 l2 = {a.l2}
 [train]
-batch = {batch}
+batch_size = {batch}
 passes = 1
 threads = {threads}
 shuffle_rows = 0

@@ -171,10 +171,10 @@ def test_a_toml_file_says_the_same(clicks: Path, result: sanderling.TrainResult,
         type = "adagrad"
         lr = 0.2
         [train]
-        batch = 64
+        batch_size = 64
         passes = 3
         print_every_steps = 50
-        shuffle = 1000
+        shuffle_rows = 1000
         [[feature]]
         name = "user"
         [[feature]]
