@@ -249,7 +249,7 @@ class Embedding:
 class Lookup:
     """Rows of one minibatch, and the gradients of its distinct rows.
 
-    Arrays are views that keep the lookup alive. Repeated access returns one memory.
+    Arrays are views that keep the lookup alive.
     """
 
     @property
@@ -292,8 +292,7 @@ class Lookup:
     def note_applied(self) -> None:
         """Report that the taken gradients have been applied.
 
-        A hub counts a minibatch as used when the trainer asks for the next one, or, if it was pushed, when the queue
-        is dropped.
+        A hub counts a pushed minibatch as used when the trainer asks for the next one, or drops the queue.
         """
     def push(
         self, *, lr: float | Sequence[float] | None = None, lr_scale: float | Sequence[float] | None = None
@@ -418,8 +417,7 @@ class FeedQueue:
     def stats(self) -> dict[str, Any]:
         """Statistics so far: count and latency percentiles (nanoseconds) per stage, and waiting times.
 
-        `bad_rows` counts skipped rows of files; `bad_row_messages` has the reasons of the first ones. Hubs count bad
-        rows themselves.
+        `bad_rows` counts skipped rows of files; `bad_row_messages` has the reasons of the first ones.
         """
     def report(self) -> str:
         """Statistics as lines of text, in microseconds."""
@@ -433,8 +431,7 @@ class FeedQueue:
     def close(self, *, used: bool = True) -> None:
         """Stop reading; hubs give the minibatches that are ready to other trainers.
 
-        Waits for the push of the current minibatch, which then counts as used; with `used=False` it goes to other
-        trainers.
+        The current minibatch counts as used after its push; with `used=False` it goes to other trainers.
         """
 
 @final
@@ -526,8 +523,7 @@ class Table:
     ) -> npt.NDArray[np.float32]:
         """Return rows by key, float32 [n, dim]; never creates a row.
 
-        An unknown key gives its initial row, or zeros with `absent="zero"`. `out`, C-contiguous, is filled and
-        returned.
+        An unknown key gives its initial row, or zeros with `absent="zero"`. Fills and returns `out`, C-contiguous.
         """
     def pull_pooled(
         self,
@@ -676,8 +672,7 @@ class Connection:
         """Save all tables of every server as a named checkpoint; returns the number of rows.
 
         Each server saves a state of its own moment. Names have letters, digits, `.`, `_`, `-` and `/`, below --data of
-        the server. An earlier checkpoint of this name stays intact until the new one is complete. `timeout_s` is in
-        seconds.
+        the server. An earlier checkpoint of this name stays intact until the new one is complete.
         """
     def restore(self, checkpoint: str, *, timeout_s: float = 600.0) -> int:
         """Restore all tables of every server from a named checkpoint; returns the number of rows.
@@ -711,8 +706,7 @@ def connect(
 
     For slow links: `f16_rows` sends pulled rows in half precision (relative error at most 2^-11; below 2^-14 absolute
     error at most 2^-25; larger values become 65504). `compression` applies to requests and answers of 1 KiB and more
-    over TCP. `hedge`, "p95" or a time such as "500us", repeats a slower pull over a second connection, for at most 5 %
-    of pulls.
+    over TCP. `hedge`, "p95" or a time such as "500us", repeats slower pulls over a second connection (at most 5 %).
     """
 
 def save_tables(directory: _Path, tables: Sequence[Table]) -> None:
@@ -892,8 +886,7 @@ class Worker:
         """Send `parts[n]` to worker `n`; returns the parts received, in the order of ranks.
 
         With `on_worker_loss="redo"` the number of parts stays: the part from a lost worker is empty, and the part for
-        a lost worker must be empty, otherwise ConfigError names it. `all_gather` of the ranks tells the living
-        workers.
+        a lost worker must be empty, otherwise ConfigError names it. `all_gather` of the ranks shows the rest.
         """
     def all_gather(self, name: str, value: bytes) -> list[bytes]:
         """Gather the bytes of all workers, in the order of ranks.

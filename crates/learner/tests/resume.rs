@@ -182,9 +182,7 @@ fn what_may_not_change_between_sessions() {
     let place = Place::new();
     let (train, other) = (place.synth("train.svm", 0, 300), place.synth("other.svm", 300, 300));
     let toml = |train: &str, rest: &str| {
-        format!(
-            "data = {{ train = {train} }}\ntrain = {{ batch_size = 10, max_steps = 7, passes = 3 }}\n{rest}"
-        )
+        format!("data.train = {train}\ntrain = {{ batch_size = 10, max_steps = 7, passes = 3 }}\n{rest}")
     };
     place.run(&toml(&train, "")).unwrap();
     let changed = |old: &str, new: &str| toml(&train, "").replace(old, new);
@@ -279,9 +277,7 @@ fn a_save_that_was_never_made_is_passed_over() {
     let place = Place::new();
     let (train, valid) = (place.synth("train.svm", 0, 300), place.synth("valid.svm", 300, 100));
     let toml = |passes: u64| {
-        format!(
-            "data = {{ train = {train}, valid = {valid} }}\ntrain = {{ batch_size = 10, passes = {passes} }}"
-        )
+        format!("data={{train={train}, valid={valid}}}\ntrain = {{ batch_size = 10, passes = {passes} }}")
     };
     let cut = |dir: &str| {
         std::fs::create_dir_all(place.run_dir("run").join(dir)).unwrap();

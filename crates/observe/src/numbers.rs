@@ -56,7 +56,7 @@ const SIZE_UNITS: [(&str, u64); 6] =
 /// Parses a size with a unit, such as `4096`, `512MiB` or `4GiB`; without a unit, bytes.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The text is not a size, or too large.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
     let end = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());

@@ -111,7 +111,7 @@ def test_a_run_knows_how_far_its_pass_is(
     rows_of(tmp_path, 8_000)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sanderling.torch.trainer.RunLog", partial(RunLog, line_every_s=0.02))
-    (tmp_path / "clicks.toml").write_text(CONFIG.format(model="dnn").replace("batch = 16", "batch = 8"))
+    (tmp_path / "clicks.toml").write_text(CONFIG.format(model="dnn").replace("batch_size = 16", "batch_size = 8"))
     assert command.main(["clicks.toml", "--max-steps", "1600"]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("pass ") and " %, step " in line]
     shares: dict[str, list[int]] = {"1/2:": [], "2/2:": []}
