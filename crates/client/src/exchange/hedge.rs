@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use sanderling_observe::numbers;
+
 use super::{Exchange, Phase};
 
 /// Of so many pulls one may be hedged: 5 %.
