@@ -72,14 +72,17 @@ impl<'a> Roofline<'a> {
         prefetch_lines(self.words, row as usize * self.stride, lines, PrefetchHint::Read);
     }
 
-    /// Traffic of a pull: per position, reads a word of an index line and copies the words of a row's weights to
-    /// its part of `out`, which has `out.len() / rows.len()` values. Takes as many `lines` as `rows`.
+    /// Traffic of a pull.
+    ///
+    /// Per position, reads a word of an index line and copies the words of a row's weights to its part of `out`,
+    /// which has `out.len() / rows.len()` values. Takes as many `lines` as `rows`.
     pub fn gather(&self, lines: &[u32], rows: &[u32], ahead: usize, out: &mut [f32]) {
         simd::run(self.width, Gather { limit: self, lines, rows, ahead, out });
     }
 
-    /// Traffic of a pooled pull: sums the rows `offsets[s]..offsets[s + 1]` of every sample `s` into `out`, as if
-    /// they were f32.
+    /// Traffic of a pooled pull.
+    ///
+    /// Sums the rows `offsets[s]..offsets[s + 1]` of every sample `s` into `out`, as if they were f32.
     pub fn pool(&self, rows: &[u32], offsets: &[u32], ahead: usize, out: &mut [f32]) {
         simd::run(self.width, Pool { limit: self, rows, offsets, ahead, out });
     }

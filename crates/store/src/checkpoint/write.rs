@@ -106,8 +106,9 @@ impl CheckpointWriter {
         })
     }
 
-    /// Writes a table like [`CheckpointWriter::table`], but skips and reports rows that are not finite, so that
-    /// they do not prevent the save of others.
+    /// Writes a table like [`CheckpointWriter::table`], but skips and reports rows that are not finite.
+    ///
+    /// Such rows do not prevent the save of others.
     pub fn table_of_finite_rows(&mut self, table: &Table) -> Result<Option<SkippedRows>, StoreError> {
         let (pushes, mut left_out) = (table.clock(), None);
         self.write_rows(
@@ -194,8 +195,9 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// Replaces the directory's checkpoint by this one and removes the old files; returns the generation. Files
-    /// that cannot be removed are left to the next commit.
+    /// Replaces the directory's checkpoint by this one and removes the old files; returns the generation.
+    ///
+    /// Files that cannot be removed are left to the next commit.
     pub fn commit(mut self) -> Result<u64, StoreError> {
         self.check_not_failed("commit")?;
         let (new, path) = (self.dir.join(MANIFEST_NEW), self.dir.join(MANIFEST));

@@ -5,7 +5,9 @@ use crate::index::Index;
 use crate::rows::layout::Layout;
 
 impl TableConfig {
-    /// Approximate bytes of `rows` rows and their index, at most the budget; 0 if the configuration is invalid.
+    /// Approximate bytes of `rows` rows and their index, at most the budget.
+    ///
+    /// Returns 0 if the configuration is invalid.
     #[must_use]
     pub fn bytes_of_rows(&self, rows: u64) -> u64 {
         if self.check().is_err() {

@@ -17,7 +17,9 @@ pub const BLOCKS_MAX: usize = 64;
 pub const NAME_BYTES_MAX: usize = 256;
 /// The maximum size of a counting filter.
 pub const FILTER_BYTES_MAX: u64 = 1 << 34;
-/// Gradients of at least this magnitude are rejected: their squares would overflow the optimizer's accumulators.
+/// Gradients of at least this magnitude are rejected.
+///
+/// Their squares would overflow the optimizer's accumulators.
 pub const GRADIENT_ABS_MAX: f32 = 1e18;
 
 /// The position of the first gradient that is NaN or has a magnitude of at least [`GRADIENT_ABS_MAX`].
@@ -56,8 +58,10 @@ pub enum Dtype {
     Bf16,
 }
 
-/// Decides which new keys get a row when they are pushed. Gradients of other new keys are dropped and counted
-/// ([`TableStats::rejected`](crate::TableStats)); pulls treat these keys as absent.
+/// Decides which new keys get a row when they are pushed.
+///
+/// Gradients of other new keys are dropped and counted ([`TableStats::rejected`](crate::TableStats)); pulls treat
+/// these keys as absent.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Admission {
@@ -155,8 +159,9 @@ pub struct TableConfig {
 }
 
 impl TableConfig {
-    /// A table of these blocks with default settings: seed 0, no limit, f32, every key admitted, no eviction,
-    /// updates in place.
+    /// A table of these blocks with default settings.
+    ///
+    /// Seed 0, no limit, f32, every key admitted, no eviction, updates in place.
     #[must_use]
     pub fn new(name: impl Into<String>, blocks: Vec<Block>) -> TableConfig {
         TableConfig {

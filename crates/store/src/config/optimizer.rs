@@ -141,7 +141,9 @@ const fn default_beta() -> f32 {
     1.0
 }
 
-/// Initial weights of a row: a function of (table seed, key, coordinate), independent of time and thread.
+/// Initial weights of a row, a function of (table seed, key, coordinate).
+///
+/// They depend neither on the time nor on the thread of the row's creation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Init {

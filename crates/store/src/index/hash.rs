@@ -63,8 +63,9 @@ pub(crate) fn index_hash(key: u64) -> u64 {
     HashKey::get().hash(key)
 }
 
-/// The part of the index, of `parts` equal ones, that holds the key. Threads that change keys of different parts
-/// share neither cache lines nor locks.
+/// The part of the index, of `parts` equal ones, that holds the key.
+///
+/// Threads that change keys of different parts share neither cache lines nor locks.
 #[inline]
 #[must_use]
 pub fn index_part(key: u64, parts: u32) -> u32 {

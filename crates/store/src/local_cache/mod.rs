@@ -182,8 +182,9 @@ impl LocalCache<'_> {
         self.update_all(std::slice::from_ref(&handle), gradient);
     }
 
-    /// Applies the optimizer to several rows, with `dim` gradient values each, in order. A repeated row is updated
-    /// repeatedly.
+    /// Applies the optimizer to several rows in order, with `dim` gradient values each.
+    ///
+    /// A repeated row is updated repeatedly.
     ///
     /// # Panics
     ///

@@ -92,7 +92,7 @@ impl Dedup {
         self.steps = 0;
     }
 
-    /// Removes keys for which `stays`, called with the key's number, is false, and renumbers the others in order.
+    /// Removes keys whose number `stays` does not accept, and renumbers the others in order.
     ///
     /// `inverse` is invalid afterwards, and no keys may be added before [`Dedup::clear`].
     pub fn retain(&mut self, mut stays: impl FnMut(usize) -> bool) {

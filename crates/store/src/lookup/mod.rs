@@ -32,13 +32,17 @@ const DISPLACED_MAX: usize = RING * STEP;
 /// Keys per cache line.
 const LINE_KEYS: usize = 8;
 
-/// Prefetch distances of a search. Tables use the default, the optimum of a sweep (`sanderling bench store
-/// --distances`); only such a sweep sets others.
+/// Prefetch distances of a search.
+///
+/// Tables use the default, the optimum of a sweep (`sanderling bench store --distances`); only such a sweep sets
+/// others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Distances {
     /// Keys between prefetching a bucket and searching it; 8 to 240, in steps of 8.
     pub bucket_keys: usize,
-    /// Cache lines of rows between prefetching a row and using it; equivalent to 48 to 240 keys, in steps of 8.
+    /// Cache lines of rows between prefetching a row and using it.
+    ///
+    /// At least 48 and at most 240 keys, in steps of 8.
     pub row_lines: usize,
 }
 

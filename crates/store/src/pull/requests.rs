@@ -30,10 +30,11 @@ impl Table {
         })
     }
 
-    /// Pulls and pools the keys `offsets[s]..offsets[s + 1]` of every sample `s`, weighted by `values` (default 1).
+    /// Pulls and pools the keys `offsets[s]..offsets[s + 1]` of every sample `s`.
     ///
-    /// `out` has `(offsets.len() - 1) * dim` values and is overwritten. Sums are f32, in the order of the keys.
-    /// Returns the number of keys without a row and their positions like [`Table::pull`].
+    /// Rows are weighted by `values` (default 1). `out` has `(offsets.len() - 1) * dim` values and is overwritten.
+    /// Sums are f32, in the order of the keys. Returns the number of keys without a row and their positions like
+    /// [`Table::pull`].
     #[expect(clippy::too_many_arguments, reason = "a ragged batch is keys, values and offsets")]
     pub fn pull_pooled(
         &self,

@@ -7,14 +7,18 @@ pub struct Row {
     pub key: u64,
     /// Occurrences of the key in pushes; saturates.
     pub frequency: u32,
-    /// The table's use clock (number of pushes modulo 2^32) at the row's last push, at most 2^31 pushes ago.
+    /// The table's use clock at the row's last push.
+    ///
+    /// The clock is the number of pushes modulo 2^32, and the last push is at most 2^31 pushes ago.
     pub last_use: u32,
     /// Number of updates: exact up to 2^32 - 1, then cyclic from 2^31 to 2^32 - 1.
     pub version: u32,
     /// `dim` weights.
     pub weights: Vec<f32>,
-    /// Optimizer state, block by block and slot by slot: momentum `v`, Adagrad `a`, Adam and AdamW `m v`, FTRL `z
-    /// n`, with `dims` values each; row-wise Adagrad one `a` per block.
+    /// Optimizer state, block by block and slot by slot.
+    ///
+    /// Momentum has `v`, Adagrad `a`, Adam and AdamW `m v`, FTRL `z n`, with `dims` values each; row-wise Adagrad
+    /// one `a` per block.
     pub state: Vec<f32>,
 }
 

@@ -374,8 +374,9 @@ impl Table {
         self.resume_scan();
     }
 
-    /// Grows the index to hold `rows` rows in total, so that it does not grow step by step. Returns false if the
-    /// budget, the memory or the row numbers do not suffice.
+    /// Grows the index to hold `rows` rows in total, so that it does not grow step by step.
+    ///
+    /// Returns false if the budget, the memory or the row numbers do not suffice.
     pub fn reserve(&self, rows: u64) -> bool {
         // Row numbers have 32 bits.
         let Some(rows) = u32::try_from(rows).ok().filter(|&rows| rows < NO_ROW) else { return false };

@@ -18,7 +18,9 @@ pub struct TableStats {
     pub index_bytes: u64,
     /// Bytes of the rows, including free and reserved ones.
     pub slab_bytes: u64,
-    /// Bytes of index and rows on huge pages. The system's count is slow: read it after loading, not per request.
+    /// Bytes of index and rows on huge pages.
+    ///
+    /// The system's count is slow: read it after loading, not per request.
     pub huge_bytes: u64,
     /// New keys that got a row.
     pub admitted: u64,

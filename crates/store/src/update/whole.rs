@@ -13,8 +13,9 @@ use crate::sync::lanes::lane;
 use crate::table::Table;
 use crate::update::edit::{Edit, edit_rows};
 
-/// Rows in columns, with the fields of [`crate::Row`]. Each column has one entry per key; weights have `dim` values
-/// per key, states [`crate::TableConfig::state`].
+/// Rows in columns, with the fields of [`crate::Row`].
+///
+/// Each column has one entry per key; weights have `dim` values per key, states [`crate::TableConfig::state`].
 #[derive(Debug, Clone, Copy)]
 pub struct WholeRows<'a> {
     /// The keys.
@@ -109,11 +110,11 @@ impl<'a> WholeRows<'a> {
 }
 
 impl Table {
-    /// Imports whole rows with their metadata: replaces rows of these keys and creates missing ones, without
-    /// admission.
+    /// Imports whole rows with their metadata, without admission.
     ///
-    /// Readers and pushes see each row before or after its import. In tables of 16-bit weights, weights are rounded
-    /// to nearest, which keeps values that were halves.
+    /// Rows of these keys are replaced and missing ones created. Readers and pushes see each row before or after
+    /// its import. In tables of 16-bit weights, weights are rounded to nearest, which keeps values that were
+    /// halves.
     ///
     /// While the table is empty or holds only imported rows, its use clock advances to the latest use among them.
     /// Later the clock stays, and rows from its future count as used now. (Rows that are old by their own clock are

@@ -39,7 +39,9 @@ pub struct TableWriter<'a> {
 }
 
 impl Table {
-    /// Locks the table for updates row by row, all with this scale. Other changes wait until the writer is dropped.
+    /// Locks the table for updates row by row, all with this scale.
+    ///
+    /// Other changes wait until the writer is dropped.
     ///
     /// # Errors
     ///
@@ -159,8 +161,9 @@ impl<'a> TableWriter<'a> {
         }
     }
 
-    /// Applies the optimizer to several rows, with `dim` gradient values each, in order. A repeated row is updated
-    /// repeatedly.
+    /// Applies the optimizer to several rows in order, with `dim` gradient values each.
+    ///
+    /// A repeated row is updated repeatedly.
     ///
     /// # Panics
     ///
